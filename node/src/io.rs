@@ -1,0 +1,332 @@
+//! What goes into a node and what comes out of it: closed enums, and nothing else crosses the seam.
+//!
+//! ```text
+//!            Input                                Output
+//!  shell or simulator ----------> Node ----------> shell or simulator
+//!  frames, links, credit, results, time            frames, credit, dials, jobs, events
+//! ```
+//! A driver owes the node: one `Tick` at the start; frames of one link in their order; `LinkUp` before a link's first
+//! frame; results only as inputs; all outputs of one call carried out before the next call.
+
+use std::any::Any;
+use std::fmt;
+use std::sync::Arc;
+
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::message::{Contact, Refusal};
+use peergrad_protocol::view::View;
+use peergrad_protocol::wire::WireError;
+use peergrad_protocol::{Buffer, Frame, PeerId, RunId, StepNumber};
+
+use crate::task::Evaluation;
+
+/// Something that happened to a node.
+#[derive(Debug)]
+pub enum Input {
+    /// Time has passed; due when [`deadline`](crate::node::Node::deadline) says so, harmless at other times.
+    Tick,
+    /// A frame arrived from a peer that proved to be `from`.
+    Frame {
+        /// The sender.
+        from: PeerId,
+        /// Its bytes, not yet looked at.
+        frame: Frame,
+    },
+    /// Frames can be sent to this peer from now on, and nothing sent before is still on its way.
+    LinkUp(PeerId),
+    /// The link is gone, with whatever was on its way.
+    LinkDown {
+        /// The other end.
+        peer: PeerId,
+        /// What the driver knows about it, in words.
+        reason: String,
+    },
+    /// The peer has used up segments that we sent: as many more may be sent.
+    Credit {
+        /// The peer that gives it.
+        peer: PeerId,
+        /// How many segments.
+        segments: u32,
+    },
+    /// A job is done, or its code panicked.
+    Computed {
+        /// Which job.
+        job: JobId,
+        /// What it returned.
+        result: Result<Answer, Panicked>,
+    },
+    /// The answer to [`Output::Locate`]: the file's bytes, if they are on this machine.
+    Located(Option<Arc<[u8]>>),
+    /// The user wants this peer to go.
+    Leave,
+}
+
+/// Something a node wants done.
+#[derive(Debug)]
+pub enum Output {
+    /// Send a frame; order is kept per receiver. To oneself too.
+    Send {
+        /// The receiver.
+        to: PeerId,
+        /// Its bytes.
+        frame: Frame,
+    },
+    /// Tell this peer that segments it sent have been used up.
+    Credit {
+        /// The peer that may send more.
+        to: PeerId,
+        /// How many segments.
+        segments: u32,
+    },
+    /// Keep trying to have a link to this peer until told otherwise.
+    Dial(Contact),
+    /// Give up the link to this peer.
+    Hangup(PeerId),
+    /// Run a job beside the network and hand back its answer.
+    Compute(Job),
+    /// Look on this machine for the data file that the specification names.
+    Locate(DataReference),
+    /// Tell the user.
+    Event(Event),
+}
+
+/// The name of a job within its node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct JobId(pub u64);
+
+/// What a job returns; the one who asked knows its type.
+pub type Answer = Box<dyn Any + Send>;
+
+/// A piece of computing, to be run on a thread of its own.
+pub struct Job {
+    /// Its name.
+    pub id: JobId,
+    /// How heavy it is, for a simulator to model its duration: samples touched.
+    pub cost: u64,
+    /// The work.
+    pub work: Box<dyn FnOnce() -> Answer + Send>,
+}
+
+impl fmt::Debug for Job {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Job({}, {} samples)", self.id.0, self.cost)
+    }
+}
+
+/// A job's code panicked, with this message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Panicked(pub String);
+
+/// The data file of a run: found by name, checked by digest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataReference {
+    /// As the founder named it: a path, or the name of an embedded set.
+    pub name: String,
+    /// Digest of the file's bytes as they lie on disk.
+    pub digest: ContentDigest,
+    /// Their number.
+    pub byte_count: u64,
+}
+
+/// Something the user may want to know. `Ended` is the last.
+#[derive(Clone, Debug)]
+pub enum Event {
+    /// A joiner asks this peer to be let in.
+    Asking(PeerId),
+    /// At the founder: another peer is ready.
+    Gathered {
+        /// The peer; oneself at the start.
+        peer: PeerId,
+        /// Peers ready, this one included.
+        ready: usize,
+        /// Peers the first view waits for.
+        wanted: usize,
+    },
+    /// At the founder: a peer that was ready has gone before the run began.
+    Withdrawn {
+        /// The peer.
+        peer: PeerId,
+        /// Why, in words.
+        reason: String,
+        /// Peers still ready, this one included.
+        ready: usize,
+        /// Peers the first view waits for.
+        wanted: usize,
+    },
+    /// At a joiner: the specification is here and fits the run id.
+    Welcomed {
+        /// The run.
+        run: RunId,
+        /// Who sent it.
+        by: PeerId,
+    },
+    /// At a joiner: the data file is coming from the swarm.
+    Fetching {
+        /// Bytes received so far.
+        received: u64,
+        /// Bytes of the file.
+        total: u64,
+    },
+    /// Task and data are ready.
+    Prepared(Scope),
+    /// A view was installed here.
+    Installed {
+        /// The record.
+        view: Arc<View>,
+        /// Elements of the parameter vector that this peer owns.
+        shard: usize,
+    },
+    /// Every member of the view is linked: training begins.
+    Began,
+    /// A step was committed.
+    Committed(Committed),
+    /// A peer sent something that no correct peer sends; it was ignored.
+    Violation {
+        /// The sender.
+        peer: PeerId,
+        /// What was wrong.
+        reject: Reject,
+    },
+    /// The run is over for this peer.
+    Ended(Ended),
+}
+
+/// How large a run is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scope {
+    /// Elements of the parameter vector.
+    pub parameters: usize,
+    /// Training samples.
+    pub samples: u64,
+    /// Steps of the whole run.
+    pub steps: u64,
+    /// Passes over the training samples.
+    pub passes: u64,
+}
+
+/// What is known of a step once it is committed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Committed {
+    /// The step.
+    pub step: StepNumber,
+    /// The pass it belongs to.
+    pub pass: u64,
+    /// Mean loss over the step's samples, before its update.
+    pub loss: f64,
+    /// Samples it trained, over all members.
+    pub samples: u64,
+    /// The learning rate it used.
+    pub rate: f64,
+    /// Digest of the parameters after it, where one was asked for.
+    pub digest: Option<ContentDigest>,
+}
+
+/// How a run ended for this peer, and what it leaves.
+#[derive(Clone, Debug)]
+pub struct Ended {
+    /// Done, or why not.
+    pub outcome: Result<(), Failure>,
+    /// The newest committed state, if training began.
+    pub state: Option<FinalState>,
+}
+
+/// The parameters a run leaves at a peer.
+#[derive(Clone, Debug)]
+pub struct FinalState {
+    /// Committed steps behind them.
+    pub steps: u64,
+    /// Samples trained by those steps, over all members.
+    pub samples: u64,
+    /// Samples that this peer computed.
+    pub own_samples: u64,
+    /// The flat parameter vector.
+    pub parameters: Arc<Buffer>,
+    /// Digest of its bytes.
+    pub digest: ContentDigest,
+    /// How well it does on held-out samples; only for a run that finished.
+    pub evaluation: Option<Evaluation>,
+    /// Bytes of optimizer state that this peer keeps (committed and pending).
+    pub optimizer_bytes: u64,
+    /// Elements of the parameter vector that this peer owns.
+    pub shard: usize,
+}
+
+/// Why a run ended before it was done. Each says what the user can do.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// A member is gone, and this version cannot go on without it.
+    #[error("peer {} is gone ({reason}); this version cannot go on without a member: start the run again with those who are left", peer.short())]
+    PeerLost {
+        /// The member.
+        peer: PeerId,
+        /// What is known about it.
+        reason: String,
+    },
+    /// The swarm does not let this peer in.
+    #[error("{}", refusal_words(*refusal, *by))]
+    Refused {
+        /// Who refused.
+        by: PeerId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// The founder's specification does not belong to the run of the invite.
+    #[error("peer {} sent a specification that is not the invite's run; ask for a fresh invite", by.short())]
+    WrongSpecification {
+        /// The sender.
+        by: PeerId,
+    },
+    /// The specification or the data cannot be used here.
+    #[error("{0}")]
+    Unusable(String),
+    /// The data file is neither here nor small enough to be sent.
+    #[error("the data file `{name}` ({} MiB) is not on this machine and too large to be sent by the swarm: copy it here and add --data FILE", byte_count >> 20)]
+    DataMissing {
+        /// The file's name at the founder.
+        name: String,
+        /// Its size.
+        byte_count: u64,
+    },
+    /// The task's code panicked.
+    #[error("the task failed: {0}")]
+    TaskPanicked(String),
+    /// The user asked this peer to leave.
+    #[error("stopped on request")]
+    Left,
+}
+
+fn refusal_words(refusal: Refusal, by: PeerId) -> String {
+    let by = by.short();
+    match refusal {
+        Refusal::OtherRun { run } => {
+            format!("peer {by} belongs to run {}, not to the invite's: ask for an invite of the run you want", run.short())
+        }
+        Refusal::Started => {
+            format!("peer {by} says the run has begun, and this version admits nobody later: start a new run with one more --peers")
+        }
+        Refusal::NotYet => format!("peer {by} is itself still joining"),
+    }
+}
+
+/// What was wrong with something a peer sent. Counted; our state is unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Reject {
+    /// The bytes are no frame.
+    #[error("bad frame: {0}")]
+    Wire(#[from] WireError),
+    /// The sender is no member of the view.
+    #[error("a frame for members only, from a stranger to the view")]
+    NotAMember,
+    /// The message is out of place in what both sides are doing.
+    #[error("a message that is out of place here")]
+    OutOfPlace,
+    /// A collective's segment that the plan does not foresee.
+    #[error("a segment that the plan does not foresee")]
+    Segment,
+    /// More segments than the credit allows.
+    #[error("more segments than the link's credit allows")]
+    OverCredit,
+    /// A data piece that was not asked for, or whose file has another digest.
+    #[error("a data piece that was not asked for, or is damaged")]
+    Data,
+}

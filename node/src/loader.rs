@@ -1,0 +1,60 @@
+//! The loader: turns a specification's bytes into something that can be trained.
+//!
+//! Membership carries a specification and its data as bytes, and checks them by hash; only a loader looks inside. The
+//! `peer` binary's loader reads run.toml and builds a built-in model; a binary with a task of its own brings its own.
+
+use std::sync::Arc;
+
+use peergrad_protocol::manifest::Manifest;
+
+use crate::io::DataReference;
+use crate::optimizer::{Rule, Schedule};
+use crate::task::Task;
+use peergrad_collectives::plan::Topology;
+
+/// Looks inside a specification.
+pub trait Loader: Send + Sync + 'static {
+    /// The data file that the specification needs, if it needs one.
+    ///
+    /// # Errors
+    /// In words for the user: the specification cannot be read by this binary, and what to do.
+    fn data(&self, specification: &[u8]) -> Result<Option<DataReference>, String>;
+
+    /// Builds the task and says how to train it. Called on a thread beside the network.
+    ///
+    /// # Errors
+    /// In words for the user: what is wrong with the specification or the data.
+    fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String>;
+}
+
+/// A task and how to train it.
+#[derive(Clone)]
+pub struct Loaded {
+    /// The model and its data.
+    pub task: Arc<dyn Task>,
+    /// Shape of its parameters.
+    pub manifest: Manifest,
+    /// How to train it.
+    pub training: Training,
+}
+
+/// How a run trains: the part of a specification that the node itself reads.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Training {
+    /// Decides the initial parameters and the order of samples.
+    pub seed: u64,
+    /// Samples of one step, over all members together.
+    pub batch_size: u64,
+    /// Passes over the training samples.
+    pub passes: u64,
+    /// The rule that turns a mean gradient into new parameters.
+    pub rule: Rule,
+    /// The learning rate over the run.
+    pub schedule: Schedule,
+    /// How tensors travel.
+    pub topology: Topology,
+    /// Elements of a segment.
+    pub segment_elements: usize,
+    /// A digest of the parameters is reported every so many steps; 0: only at the end.
+    pub digest_every: u64,
+}

@@ -1,0 +1,43 @@
+//! The task: what a user brings. A model as a flat vector of parameters, its loss and gradient, and its data.
+//!
+//! The runtime owns the parameters, the batches and the optimizer; a task only answers questions about a vector that it
+//! is handed. So a task knows nothing of peers, and the same task trains alone, in a swarm and in the simulator.
+//!
+//! # Invariants
+//! - [`Task::initial`] and [`Task::manifest`] give the same bits on every machine: + - x / and sqrt only, or `libm`.
+//! - A gradient may differ in its last bits between machines: it is computed once, and sent.
+
+use peergrad_protocol::manifest::Manifest;
+
+/// A model with its loss, its gradient and its data.
+pub trait Task: Send + Sync + 'static {
+    /// Names and shapes of the parameters, in the order of the flat vector.
+    fn manifest(&self) -> Manifest;
+
+    /// Fills `parameters` with the values that training starts from, as a function of `seed`.
+    fn initial(&self, seed: u64, parameters: &mut [f32]);
+
+    /// Number of training samples; they are named `0..sample_count`.
+    fn sample_count(&self) -> u32;
+
+    /// Overwrites `gradient` with the gradient, summed over `samples`, of the loss at `parameters`, and returns the summed
+    /// loss.
+    ///
+    /// A sum and not a mean: members of a batch have different numbers of samples, and the owner divides once.
+    /// `gradient` holds unspecified values before; `samples` may be empty.
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
+
+    /// How well `parameters` do on samples that are never trained.
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation;
+}
+
+/// How well a model does on held-out samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Evaluation {
+    /// Samples looked at.
+    pub samples: u64,
+    /// Mean loss.
+    pub loss: f64,
+    /// Share of samples classified rightly, 0 to 1; `None` where there are no classes.
+    pub accuracy: Option<f64>,
+}

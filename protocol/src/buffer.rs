@@ -1,0 +1,205 @@
+//! Pooled memory: where vectors and segments live, so that training allocates nothing vector-sized per step.
+//!
+//! A [`Buffer`] is like a library book: whoever holds it may write in it, and when it is dropped it goes home to
+//! its [`Pool`], where the next reader takes it. A socket reads straight into one, a collective adds into the same
+//! one, and the same one goes out again.
+//!
+//! # Invariants
+//! - The contents of a buffer that was just taken are unspecified: never add into one that was not filled.
+//! - Which buffer a pool hands out depends on thread timing; contents never do, so runs stay deterministic.
+
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A pooled block of 4-byte words, seen as `f32` elements or as raw little-endian bytes.
+pub struct Buffer {
+    words: Vec<f32>,
+    byte_count: usize,
+    home: Option<Arc<Shelf>>,
+}
+
+impl Buffer {
+    /// A buffer without a pool, holding a copy of `values`.
+    #[must_use]
+    pub fn from_values(values: &[f32]) -> Self {
+        Self { words: values.to_vec(), byte_count: size_of_val(values), home: None }
+    }
+
+    /// A buffer without a pool, holding a copy of `bytes`; their number need not be a multiple of four.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let mut buffer =
+            Self { words: vec![0.0; bytes.len().div_ceil(WORD_BYTES)], byte_count: bytes.len(), home: None };
+        buffer.bytes_mut().copy_from_slice(bytes);
+        buffer
+    }
+
+    /// The contents as raw bytes: on the wire, elements are little-endian.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.byte_count]
+    }
+
+    /// The contents as raw bytes, to be filled by a socket.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.byte_count]
+    }
+
+    /// Number of bytes held.
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        self.byte_count
+    }
+}
+
+/// The contents as `f32` elements; a trailing partial word is not among them.
+impl Deref for Buffer {
+    type Target = [f32];
+
+    fn deref(&self) -> &[f32] {
+        &self.words[..self.byte_count / WORD_BYTES]
+    }
+}
+
+impl DerefMut for Buffer {
+    fn deref_mut(&mut self) -> &mut [f32] {
+        &mut self.words[..self.byte_count / WORD_BYTES]
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        if let Some(home) = self.home.take() {
+            home.put_back(std::mem::take(&mut self.words));
+        }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.byte_count)
+    }
+}
+
+/// A home for buffers of similar size. Cloning it shares the shelf.
+#[derive(Clone)]
+pub struct Pool {
+    shelf: Arc<Shelf>,
+}
+
+impl Pool {
+    /// A pool that keeps at most `kept_max` idle buffers; more than that are freed when they come home.
+    #[must_use]
+    pub fn new(kept_max: usize) -> Self {
+        let state = State { idle: Vec::new(), allocated_count: 0, allocated_bytes: 0 };
+        Self { shelf: Arc::new(Shelf { kept_max, state: Mutex::new(state) }) }
+    }
+
+    /// A buffer of `len` elements with unspecified contents.
+    #[must_use]
+    pub fn take(&self, len: usize) -> Buffer {
+        self.take_bytes(len * WORD_BYTES)
+    }
+
+    /// A buffer of `byte_count` bytes with unspecified contents.
+    #[must_use]
+    pub fn take_bytes(&self, byte_count: usize) -> Buffer {
+        let word_count = byte_count.div_ceil(WORD_BYTES);
+        let words = self.shelf.take(word_count);
+        Buffer { words, byte_count, home: Some(Arc::clone(&self.shelf)) }
+    }
+
+    /// How many times this pool has asked the allocator for memory: flat once a run has warmed up.
+    #[must_use]
+    pub fn allocated_count(&self) -> u64 {
+        self.shelf.lock().allocated_count
+    }
+
+    /// Bytes this pool has asked the allocator for, ever.
+    #[must_use]
+    pub fn allocated_bytes(&self) -> u64 {
+        self.shelf.lock().allocated_bytes
+    }
+}
+
+struct Shelf {
+    kept_max: usize,
+    state: Mutex<State>,
+}
+
+struct State {
+    idle: Vec<Vec<f32>>,
+    allocated_count: u64,
+    allocated_bytes: u64,
+}
+
+impl Shelf {
+    /// Words keep their full length while idle, so that reuse neither allocates nor clears.
+    fn take(&self, word_count: usize) -> Vec<f32> {
+        let mut state = self.lock();
+        let mut words = state.idle.pop().unwrap_or_default();
+        if words.len() < word_count {
+            state.allocated_count += 1;
+            state.allocated_bytes += (word_count * WORD_BYTES) as u64;
+            drop(state);
+            words = vec![0.0; word_count];
+        }
+        words
+    }
+
+    fn put_back(&self, words: Vec<f32>) {
+        let mut state = self.lock();
+        if state.idle.len() < self.kept_max && !words.is_empty() {
+            state.idle.push(words);
+        }
+    }
+
+    /// A panic elsewhere cannot leave the shelf half-changed, so a poisoned lock is still good.
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const WORD_BYTES: usize = size_of::<f32>();
+
+// The wire is little-endian and buffers go out as they lie in memory.
+const _: () = assert!(cfg!(target_endian = "little"), "peergrad runs on little-endian machines only");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dropped_buffer_is_taken_again() {
+        let pool = Pool::new(2);
+        for _ in 0..10 {
+            let mut buffer = pool.take(1000);
+            buffer[999] = 1.0;
+        }
+        assert_eq!(pool.allocated_count(), 1);
+    }
+
+    #[test]
+    fn a_smaller_request_reuses_a_larger_buffer() {
+        let pool = Pool::new(2);
+        drop(pool.take(1000));
+        let small = pool.take_bytes(10);
+        assert_eq!((small.len(), small.bytes().len()), (2, 10));
+        assert_eq!(pool.allocated_count(), 1);
+    }
+
+    #[test]
+    fn idle_buffers_are_bounded() {
+        let pool = Pool::new(1);
+        drop((pool.take(10), pool.take(10), pool.take(10)));
+        assert_eq!(pool.shelf.lock().idle.len(), 1);
+    }
+
+    #[test]
+    fn bytes_are_little_endian_elements() {
+        let buffer = Buffer::from_values(&[1.0, -2.0]);
+        assert_eq!(buffer.bytes(), [0, 0, 0x80, 0x3f, 0, 0, 0, 0xc0]);
+        assert_eq!(&*Buffer::from_bytes(buffer.bytes()), &[1.0, -2.0]);
+    }
+}

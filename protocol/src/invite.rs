@@ -1,0 +1,127 @@
+//! The invite: one line of text with all that another machine needs to join.
+//!
+//! `pg1` and base 58 of (run id, secret, contacts), closed by four bytes of checksum, so that a line that lost its end in
+//! a chat window is told from a wrong one. It holds the run's secret: treat it like a password.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::id::RunId;
+use crate::message::Contact;
+use crate::view::are_bounded;
+use crate::wire::{self, Decode, Encode};
+
+/// The random bytes that every peer of a run proves to know in the handshake of each connection.
+#[derive(Clone, Copy, PartialEq, Eq, Encode, Decode)]
+pub struct Secret(pub [u8; 32]);
+
+impl Secret {
+    /// What is mixed into the Noise handshake: a stranger fails there, before any protocol speaks.
+    #[must_use]
+    pub fn handshake_prologue(&self) -> [u8; 32] {
+        blake3::derive_key("peergrad 1 noise prologue", &self.0)
+    }
+}
+
+/// Never shown: logs are copied into bug reports.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// What a joiner is given.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Invite {
+    /// The run to join.
+    pub run: RunId,
+    /// The run's secret.
+    pub secret: Secret,
+    /// Peers to ask, any one of which is enough.
+    pub contacts: Vec<Contact>,
+}
+
+/// The text is not an invite.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotAnInvite {
+    /// It does not begin like one.
+    #[error(
+        "an invite begins with `{PREFIX}`; copy the whole line that `peer start` or `peer invite` printed"
+    )]
+    Prefix,
+    /// It was cut or altered on the way.
+    #[error(
+        "the invite is incomplete or altered; copy the whole line that `peer start` or `peer invite` printed"
+    )]
+    Damaged,
+}
+
+impl fmt::Display for Invite {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut bytes = wire::encode_record(self);
+        bytes.extend(checksum(&bytes));
+        write!(f, "{PREFIX}{}", bs58::encode(bytes).into_string())
+    }
+}
+
+impl FromStr for Invite {
+    type Err = NotAnInvite;
+
+    fn from_str(text: &str) -> Result<Self, NotAnInvite> {
+        let encoded = text.trim().strip_prefix(PREFIX).ok_or(NotAnInvite::Prefix)?;
+        if encoded.len() > TEXT_BYTES_MAX {
+            return Err(NotAnInvite::Damaged);
+        }
+        let bytes = bs58::decode(encoded).into_vec().map_err(|_| NotAnInvite::Damaged)?;
+        let (record, sum) = bytes.split_last_chunk::<4>().ok_or(NotAnInvite::Damaged)?;
+        if *sum != checksum(record) {
+            return Err(NotAnInvite::Damaged);
+        }
+        let invite: Self = wire::decode_record(record).map_err(|_| NotAnInvite::Damaged)?;
+        if !invite.contacts.iter().all(|contact| are_bounded(&contact.addresses)) {
+            return Err(NotAnInvite::Damaged);
+        }
+        Ok(invite)
+    }
+}
+
+fn checksum(record: &[u8]) -> [u8; 4] {
+    let [a, b, c, d, ..] = *blake3::hash(record).as_bytes();
+    [a, b, c, d]
+}
+
+const PREFIX: &str = "pg1";
+/// Base 58 decoding is quadratic; an honest invite is a few hundred characters.
+const TEXT_BYTES_MAX: usize = 8 * 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::PeerId;
+
+    fn invite() -> Invite {
+        let contact = Contact { peer: PeerId([4; 32]), addresses: vec!["/ip4/10.0.0.7/tcp/4747".to_owned()] };
+        Invite { run: RunId([1; 32]), secret: Secret([2; 32]), contacts: vec![contact] }
+    }
+
+    #[test]
+    fn an_invite_reads_back() {
+        let text = invite().to_string();
+        assert_eq!(format!("  {text}\n").parse(), Ok(invite()));
+    }
+
+    #[test]
+    fn a_cut_or_altered_line_is_said_to_be_so() {
+        let text = invite().to_string();
+        for cut in 3..text.len() {
+            assert_eq!(text[..cut].parse::<Invite>(), Err(NotAnInvite::Damaged), "cut at {cut}");
+        }
+        assert_eq!("/ip4/10.0.0.7/tcp/4747".parse::<Invite>(), Err(NotAnInvite::Prefix));
+        assert_eq!(text.replace('A', "B").parse::<Invite>().is_ok(), !text.contains('A'));
+    }
+
+    #[test]
+    fn the_secret_is_not_printed() {
+        assert!(!format!("{:?}", invite()).contains('2'), "{:?}", invite().secret);
+    }
+}

@@ -1,0 +1,206 @@
+//! The ledger: which samples have been trained, and which come next.
+//!
+//! Think of a deck of cards that is shuffled once a pass. Each step takes the next few cards from the top and deals them
+//! to the members; the ledger is the bookmark in the deck. Cards that a departed member took with it come back and are
+//! dealt first. Whoever comes and goes, each card is played once before the deck is shuffled again.
+//!
+//! # Invariants
+//! - The batch is a function of (seed, ledger, sample count, batch size): members that agree on the ledger need no
+//!   messages to agree on who computes what.
+//! - A batch never spans two passes; the last batch of a pass may be smaller, and a weighted mean makes that exact.
+
+use std::ops::Range;
+
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
+
+use crate::wire::{Decode, Encode};
+
+/// The bookmark: what of the current pass has been trained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Ledger {
+    /// Passes that are finished.
+    pub pass: u64,
+    /// Position in the current pass's permutation up to which samples have been taken.
+    pub position: u64,
+    /// Ranges of positions that were taken and came back untrained, in order and disjoint.
+    pub given_back: Vec<Span>,
+}
+
+/// A range of positions in a pass's permutation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Span {
+    /// The first position.
+    pub start: u64,
+    /// The position after the last.
+    pub end: u64,
+}
+
+impl Span {
+    /// Number of positions.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether there is no position in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+}
+
+/// The samples of one step: positions in the permutation of one pass.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The pass whose permutation the positions refer to.
+    pub pass: u64,
+    /// The positions, in dealing order.
+    pub spans: Vec<Span>,
+}
+
+impl Batch {
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.spans.iter().map(Span::len).sum()
+    }
+
+    /// Whether there is no sample in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The part of the member at `index` when the batch is dealt in proportion to `weights`.
+    ///
+    /// Parts follow each other in order of rank and differ from the exact proportion by less than one sample.
+    ///
+    /// # Panics
+    /// If all weights are zero.
+    #[must_use]
+    pub fn part(&self, index: usize, weights: &[u32]) -> Vec<Span> {
+        let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
+        assert!(total > 0, "somebody must compute");
+        let before: u64 = weights[..index].iter().map(|&w| u64::from(w)).sum();
+        let bound = |cumulative: u64| self.len() * cumulative / total;
+        self.slice(bound(before)..bound(before + u64::from(weights[index])))
+    }
+
+    /// The positions at `range` of the dealing order.
+    fn slice(&self, range: Range<u64>) -> Vec<Span> {
+        let mut passed = 0;
+        let mut slice = Vec::new();
+        for span in &self.spans {
+            let from = range.start.clamp(passed, passed + span.len()) - passed;
+            let to = range.end.clamp(passed, passed + span.len()) - passed;
+            if from < to {
+                slice.push(Span { start: span.start + from, end: span.start + to });
+            }
+            passed += span.len();
+        }
+        slice
+    }
+}
+
+impl Ledger {
+    /// The next batch of at most `batch_size` samples out of `sample_count`, and the ledger after it.
+    ///
+    /// # Panics
+    /// If there is nothing to train on or a batch would be empty: a specification is checked for both.
+    #[must_use]
+    pub fn take(&self, batch_size: u64, sample_count: u64) -> (Batch, Self) {
+        assert!(batch_size > 0 && sample_count > 0, "a batch has samples");
+        let mut ledger = self.clone();
+        if ledger.position >= sample_count && ledger.given_back.is_empty() {
+            ledger = Self { pass: self.pass + 1, ..Self::default() };
+        }
+        let mut spans = Vec::new();
+        let mut wanted = batch_size;
+        while wanted > 0 && !ledger.given_back.is_empty() {
+            let span = &mut ledger.given_back[0];
+            let end = span.end.min(span.start + wanted);
+            spans.push(Span { start: span.start, end });
+            wanted -= end - span.start;
+            span.start = end;
+            if span.is_empty() {
+                ledger.given_back.remove(0);
+            }
+        }
+        let end = sample_count.min(ledger.position + wanted);
+        if end > ledger.position {
+            spans.push(Span { start: ledger.position, end });
+            ledger.position = end;
+        }
+        (Batch { pass: ledger.pass, spans }, ledger)
+    }
+}
+
+/// The order in which one pass visits the samples: `order[position]` is a sample's index.
+///
+/// A Fisher-Yates shuffle by a ChaCha8 stream keyed by (seed, pass), the same on every machine.
+#[must_use]
+pub fn permutation(seed: u64, pass: u64, sample_count: u32) -> Vec<u32> {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&pass.to_le_bytes());
+    key[16..27].copy_from_slice(b"permutation");
+    let mut generator = ChaCha8Rng::from_seed(key);
+    let mut order: Vec<u32> = (0..sample_count).collect();
+    for last in (1..order.len()).rev() {
+        // Multiply and shift: biased by less than 2^-32, and without a loop whose length depends on luck.
+        let draw = (u128::from(generator.next_u64()) * (last as u128 + 1)) >> 64;
+        order.swap(last, draw as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_permutation_is_pinned() {
+        assert_eq!(permutation(7, 0, 10), permutation(7, 0, 10));
+        assert_ne!(permutation(7, 0, 10), permutation(7, 1, 10));
+        let mut sorted = permutation(1, 2, 1000);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn given_back_samples_are_dealt_first() {
+        let ledger = Ledger { pass: 3, position: 10, given_back: vec![Span { start: 2, end: 4 }] };
+        let (batch, after) = ledger.take(5, 12);
+        assert_eq!(batch.spans, [Span { start: 2, end: 4 }, Span { start: 10, end: 12 }]);
+        assert_eq!(after, Ledger { pass: 3, position: 12, given_back: vec![] });
+        assert_eq!(after.take(5, 12).0, Batch { pass: 4, spans: vec![Span { start: 0, end: 5 }] });
+    }
+
+    proptest! {
+        #[test]
+        fn a_pass_deals_each_sample_once(
+            sample_count in 1_u64..500,
+            batch_size in 1_u64..100,
+            weights in prop::collection::vec(0_u32..5, 1..6),
+        ) {
+            prop_assume!(weights.iter().any(|&w| w > 0));
+            let mut ledger = Ledger::default();
+            let mut seen = vec![0; sample_count as usize];
+            loop {
+                let (batch, after) = ledger.take(batch_size, sample_count);
+                if batch.pass > 0 {
+                    break;
+                }
+                for index in 0..weights.len() {
+                    for span in batch.part(index, &weights) {
+                        (span.start..span.end).for_each(|position| seen[position as usize] += 1);
+                    }
+                }
+                ledger = after;
+            }
+            prop_assert!(seen.iter().all(|&count| count == 1));
+        }
+    }
+}

@@ -1,0 +1,47 @@
+//! The language of peers: what they call things, what they agree on, and what they send.
+//!
+//! Everything here is pure: no sockets, no tasks, no clock. A peer is given time and bytes and answers with
+//! bytes, so the same code runs between two continents and inside a simulator.
+//!
+//! # Words
+//! One word, one meaning, in code, logs, commands and documents.
+//!
+//! | word | meaning |
+//! |---|---|
+//! | peer | anyone with a [`PeerId`] (an ed25519 key) |
+//! | run | one training job; its [`RunId`] is the hash of its specification and of 32 random bytes drawn when it was founded |
+//! | incarnation | a number that grows with each start of a peer |
+//! | member, rank | a peer in one incarnation in the view; its index there, meaningless without the view |
+//! | view | an agreed [record](view::View): epoch, digests of its parents, members, recovery decision, ledger, moves |
+//! | epoch, lineage | the number of a view; the chain of view digests. A pass over the data is a *pass*, never an epoch |
+//! | ledger | what has been trained: pass, position in the pass's permutation, ranges given back |
+//! | chunk | contiguous block of the flat parameter vector: unit of placement, versioning, hashing and transfer |
+//! | shard | the chunks that one member owns |
+//! | owner, copy | the member whose state of a chunk is authoritative; another member's kept copy of it |
+//! | segment | wire-sized piece of a shard |
+//! | step, round | one optimizer step of the run; one collective operation |
+//! | worker, contribution | a member that computes; what it adds to a round, with its weight |
+//! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of its own chunks; a step is *committed* when it is known to be complete at every member |
+//! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |
+//! | task, program | what a user brings: a model with its loss, gradient and data; an algorithm, the same on every peer |
+//!
+//! # Where to start
+//! [`message`] lists everything a peer can say and when; [`wire`] is how it looks as bytes; [`view`] and
+//! [`placement`] say who is in and who owns what; [`limits`] holds every bound of the system.
+
+pub mod buffer;
+pub mod id;
+pub mod invite;
+pub mod ledger;
+pub mod limits;
+pub mod manifest;
+pub mod message;
+pub mod placement;
+pub mod time;
+pub mod view;
+pub mod wire;
+
+pub use buffer::{Buffer, Pool};
+pub use id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+pub use time::Instant;
+pub use wire::Frame;

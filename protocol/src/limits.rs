@@ -1,0 +1,55 @@
+//! Every bound of the system in one place, with asserts that relate them.
+//!
+//! What a peer sends is input; nothing it says makes another allocate, queue or wait beyond these.
+
+use std::time::Duration;
+
+/// Bytes of a control frame's header: the largest is a view record or a specification.
+pub const CONTROL_HEADER_BYTES_MAX: usize = 1 << 20;
+/// Bytes of a segment's or data piece's header, which has a fixed set of small fields.
+pub const SMALL_HEADER_BYTES_MAX: usize = 128;
+/// Payload bytes of one segment.
+pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
+/// Payload bytes of one piece of a shipped data file.
+pub const DATA_PIECE_BYTES_MAX: usize = 1 << 18;
+/// Pieces of a data file that a joiner has asked for and not yet received.
+pub const DATA_PIECES_IN_FLIGHT_MAX: usize = 4;
+/// The largest data file that the swarm ships to joiners; larger ones are given by path.
+pub const SHIPPED_DATA_BYTES_MAX: u64 = 64 << 20;
+
+/// Bytes of a run's specification.
+pub const SPECIFICATION_BYTES_MAX: usize = 1 << 19;
+/// Members of a view.
+pub const MEMBERS_MAX: usize = 4096;
+/// Addresses that a peer announces.
+pub const ADDRESSES_MAX: usize = 16;
+/// Bytes of one address in text form.
+pub const ADDRESS_BYTES_MAX: usize = 256;
+/// Bytes of a reason that one peer gives another in words.
+pub const REASON_BYTES_MAX: usize = 512;
+
+/// Chunks that the parameters are cut into.
+pub const CHUNKS_MAX: usize = 4096;
+/// A chunk has at least this many elements, unless the whole vector has fewer.
+pub const CHUNK_ELEMENTS_MIN: usize = 16;
+/// Named tensors of a manifest.
+pub const TENSORS_MAX: usize = 4096;
+/// The largest ownership weight of a member.
+pub const WEIGHT_MAX: u8 = 16;
+/// The weight of a peer that was not given one; a stronger machine says how many times as much it takes.
+pub const WEIGHT_DEFAULT: u8 = 1;
+
+/// Elements of a segment, where nothing else is asked for: 128 KiB.
+pub const SEGMENT_ELEMENTS: usize = 32 * 1024;
+/// Segments that may be in flight on one link: the sender's own, and one more that only relays may use.
+pub const LINK_SEGMENTS: u32 = 4;
+/// Violations by one peer before its link is closed for good.
+pub const REJECTS_MAX: u32 = 64;
+
+/// Pause before an unanswered request to join is sent again.
+pub const JOIN_RETRY: Duration = Duration::from_secs(2);
+
+const _: () = assert!(SPECIFICATION_BYTES_MAX < CONTROL_HEADER_BYTES_MAX);
+const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
+const _: () = assert!(LINK_SEGMENTS >= 2, "relays need a place of their own");
+const _: () = assert!(WEIGHT_DEFAULT <= WEIGHT_MAX);

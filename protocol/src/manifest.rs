@@ -1,0 +1,158 @@
+//! The shape of a model: named tensors, laid end to end in one flat vector, cut into chunks.
+//!
+//! Training code thinks in tensors; placement and transfer think in chunks. The manifest is the ruler between them:
+//!
+//! ```text
+//! tensors   | layer.0.weight (128, 64)            | layer.0.bias (128) | layer.1.weight ...
+//! flat      0 ............................... 8192 .............. 8320 ...
+//! chunks    |  0  |  1  |  2  |  3  |  4  | ... equal to within one element, blind to tensor borders
+//! ```
+
+use std::ops::Range;
+
+use crate::limits::{CHUNK_ELEMENTS_MIN, CHUNKS_MAX, TENSORS_MAX};
+use crate::wire::{Decode, Encode};
+
+/// Named tensors in the order in which they lie in the flat parameter vector.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Manifest {
+    tensors: Vec<Tensor>,
+}
+
+/// One named tensor, row-major.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Tensor {
+    /// Unique within its manifest, e.g. `layer.0.weight`.
+    pub name: String,
+    /// Extent of each dimension; no dimension means a scalar.
+    pub shape: Vec<u32>,
+}
+
+impl Tensor {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.shape.iter().map(|&extent| extent as usize).product()
+    }
+
+    /// Whether any extent is zero.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Manifest {
+    /// A manifest of `(name, shape)` pairs.
+    ///
+    /// # Panics
+    /// If a name occurs twice, or there are more than [`TENSORS_MAX`] tensors.
+    #[must_use]
+    pub fn new<'a>(tensors: impl IntoIterator<Item = (&'a str, &'a [u32])>) -> Self {
+        let tensors: Vec<Tensor> = tensors
+            .into_iter()
+            .map(|(name, shape)| Tensor { name: name.to_owned(), shape: shape.to_vec() })
+            .collect();
+        assert!(tensors.len() <= TENSORS_MAX, "a model of {} tensors", tensors.len());
+        for (index, tensor) in tensors.iter().enumerate() {
+            let is_new = tensors[..index].iter().all(|earlier| earlier.name != tensor.name);
+            assert!(is_new, "two tensors are named {}", tensor.name);
+        }
+        Self { tensors }
+    }
+
+    /// The tensors, each with its range in the flat vector.
+    pub fn tensors(&self) -> impl Iterator<Item = (&Tensor, Range<usize>)> {
+        let mut end = 0;
+        self.tensors.iter().map(move |tensor| {
+            let start = end;
+            end += tensor.len();
+            (tensor, start..end)
+        })
+    }
+
+    /// Elements of the flat vector.
+    #[must_use]
+    pub fn parameter_count(&self) -> usize {
+        self.tensors.iter().map(Tensor::len).sum()
+    }
+
+    /// How the flat vector is cut.
+    #[must_use]
+    pub fn chunks(&self) -> Chunks {
+        Chunks::of(self.parameter_count())
+    }
+}
+
+/// A vector cut into chunks whose sizes differ by at most one element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    parameter_count: usize,
+    count: usize,
+}
+
+impl Chunks {
+    /// [`CHUNKS_MAX`] chunks, or fewer where a chunk would have under [`CHUNK_ELEMENTS_MIN`] elements.
+    #[must_use]
+    pub fn of(parameter_count: usize) -> Self {
+        let count = (parameter_count / CHUNK_ELEMENTS_MIN).clamp(1, CHUNKS_MAX);
+        Self { parameter_count, count }
+    }
+
+    /// How many chunks there are; at least one, which may be empty.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// Elements of the whole vector.
+    #[must_use]
+    pub fn parameter_count(&self) -> usize {
+        self.parameter_count
+    }
+
+    /// The elements of chunk `index`.
+    #[must_use]
+    pub fn range(&self, index: usize) -> Range<usize> {
+        assert!(index < self.count, "chunk {index} of {}", self.count);
+        // Widened: index x elements passes 32 bits long before a vector does.
+        let bound = |i: usize| ((i as u128 * self.parameter_count as u128) / self.count as u128) as usize;
+        bound(index)..bound(index + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn tensors_lie_end_to_end() {
+        let manifest = Manifest::new([("w", &[2, 3][..]), ("b", &[3]), ("scale", &[])]);
+        let ranges: Vec<_> =
+            manifest.tensors().map(|(tensor, range)| (tensor.name.as_str(), range)).collect();
+        assert_eq!(ranges, [("w", 0..6), ("b", 6..9), ("scale", 9..10)]);
+        assert_eq!(manifest.parameter_count(), 10);
+    }
+
+    #[test]
+    #[should_panic(expected = "two tensors are named w")]
+    fn names_are_unique() {
+        let _ = Manifest::new([("w", &[1][..]), ("w", &[1])]);
+    }
+
+    proptest! {
+        #[test]
+        fn every_element_is_in_exactly_one_chunk(parameter_count in 0_usize..300_000) {
+            let chunks = Chunks::of(parameter_count);
+            let mut end = 0;
+            for index in 0..chunks.count() {
+                let range = chunks.range(index);
+                prop_assert_eq!(range.start, end);
+                prop_assert!(range.len() >= CHUNK_ELEMENTS_MIN.min(parameter_count));
+                end = range.end;
+            }
+            prop_assert_eq!(end, parameter_count);
+        }
+    }
+}

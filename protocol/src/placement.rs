@@ -1,0 +1,162 @@
+//! Who owns what: a pure function of (run, members, chunk count), so nobody stores it and nobody is asked.
+//!
+//! Rendezvous hashing is a raffle held once for each chunk: every member draws a ticket that depends on nothing but
+//! itself and the chunk, and the highest ticket takes it. When a member leaves, only its own prizes are drawn again.
+//!
+//! # How it works
+//! 1. One blake3 output stream for each (run, peer) gives a `u64` for each chunk and unit of weight.
+//! 2. A peer's score for a chunk is the largest of its `weight` draws: twice the weight, twice the chance, and integers only.
+//! 3. Chunks go, in order, to the highest score whose owner still has room: nobody takes more than 1.25 of its fair share,
+//!    rounded up to a whole chunk. The next `copies - 1` scores keep a copy.
+//!
+//! Cost: members x chunks draws, once a view.
+//!
+//! # Invariants
+//! - Every chunk has exactly one owner, of weight above zero.
+//! - Integers only: two machines that differ in one bit here would have two owners.
+//!
+//! # Reading
+//! Thaler & Ravishankar, *A name-based mapping scheme for rendezvous*, 1996; Mirrokni et al., *Consistent hashing with
+//! bounded loads*, 2016. We differ in the weights: the largest of `w` draws instead of a logarithm.
+
+use crate::id::{Rank, RunId};
+use crate::view::Member;
+
+/// The owners and copies of every chunk under one view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// By chunk: the owner first, then the other keepers of a copy.
+    keepers: Vec<Vec<Rank>>,
+}
+
+impl Placement {
+    /// Draws the placement of `chunk_count` chunks among `members`, with `copies` keepers each (the owner counts).
+    ///
+    /// Fewer members than `copies` means fewer copies.
+    ///
+    /// # Panics
+    /// If `copies` is zero or no member has weight: a valid view has an owner.
+    #[must_use]
+    pub fn draw(run: &RunId, members: &[Member], chunk_count: usize, copies: usize) -> Self {
+        assert!(copies > 0, "the owner counts as a copy");
+        let scores: Vec<Vec<u64>> = members.iter().map(|member| scores(run, member, chunk_count)).collect();
+        let total_weight: usize = members.iter().map(|member| usize::from(member.weight)).sum();
+        assert!(total_weight > 0, "a view has at least one owner");
+        let mut room: Vec<usize> = members
+            .iter()
+            .map(|member| (5 * chunk_count * usize::from(member.weight)).div_ceil(4 * total_weight))
+            .collect();
+
+        let mut keepers = Vec::with_capacity(chunk_count);
+        let mut ranking: Vec<usize> = (0..members.len()).filter(|&index| members[index].weight > 0).collect();
+        for chunk in 0..chunk_count {
+            // Highest score first; members are sorted by peer, so the index settles the odd tie.
+            ranking.sort_unstable_by_key(|&index| (std::cmp::Reverse(scores[index][chunk]), index));
+            let owner = ranking.iter().copied().find(|&index| room[index] > 0);
+            let owner = owner.expect("room for 1.25 times all chunks");
+            room[owner] -= 1;
+            let others = ranking.iter().copied().filter(|&index| index != owner);
+            keepers.push(std::iter::once(owner).chain(others).take(copies).map(Rank::from_index).collect());
+        }
+        Self { keepers }
+    }
+
+    /// The owner of `chunk`.
+    #[must_use]
+    pub fn owner(&self, chunk: usize) -> Rank {
+        self.keepers[chunk][0]
+    }
+
+    /// The owner of `chunk`, then the other members that keep a copy.
+    #[must_use]
+    pub fn keepers(&self, chunk: usize) -> &[Rank] {
+        &self.keepers[chunk]
+    }
+
+    /// How many chunks were placed.
+    #[must_use]
+    pub fn chunk_count(&self) -> usize {
+        self.keepers.len()
+    }
+
+    /// The chunks of `owner`'s shard, in order.
+    pub fn shard(&self, owner: Rank) -> impl Iterator<Item = usize> {
+        (0..self.keepers.len()).filter(move |&chunk| self.owner(chunk) == owner)
+    }
+}
+
+/// By chunk, the largest of the member's `weight` draws.
+fn scores(run: &RunId, member: &Member, chunk_count: usize) -> Vec<u64> {
+    let mut hasher = blake3::Hasher::new_derive_key("peergrad 1 placement");
+    hasher.update(&run.0).update(&member.peer.0);
+    let mut stream = hasher.finalize_xof();
+    let mut draw = || {
+        let mut bytes = [0; 8];
+        stream.fill(&mut bytes);
+        u64::from_le_bytes(bytes)
+    };
+    (0..chunk_count).map(|_| (0..member.weight).map(|_| draw()).max().unwrap_or(0)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id::{Incarnation, PeerId};
+
+    fn members(weights: &[u8]) -> Vec<Member> {
+        let member = |(index, &weight): (usize, &u8)| Member {
+            peer: PeerId([index as u8 + 1; 32]),
+            incarnation: Incarnation(1),
+            addresses: vec![],
+            weight,
+        };
+        weights.iter().enumerate().map(member).collect()
+    }
+
+    fn sizes(placement: &Placement, member_count: usize) -> Vec<usize> {
+        (0..member_count).map(|index| placement.shard(Rank::from_index(index)).count()).collect()
+    }
+
+    #[test]
+    fn the_draw_is_pinned() {
+        let placement = Placement::draw(&RunId([3; 32]), &members(&[1, 1, 2, 0]), 12, 2);
+        let owners: Vec<u32> = (0..12).map(|chunk| placement.owner(chunk).0).collect();
+        assert_eq!(owners, [2, 0, 2, 2, 2, 2, 2, 0, 2, 2, 1, 0]);
+    }
+
+    #[test]
+    fn shards_are_bounded_and_follow_weights() {
+        for weights in [&[1; 7][..], &[1, 2, 4, 8], &[0, 1, 0, 1], &[16]] {
+            let members = members(weights);
+            let sizes = sizes(&Placement::draw(&RunId([5; 32]), &members, 4096, 1), members.len());
+            let total: usize = weights.iter().map(|&w| usize::from(w)).sum();
+            assert_eq!(sizes.iter().sum::<usize>(), 4096);
+            for (&size, &weight) in sizes.iter().zip(weights) {
+                let fair = 4096 * usize::from(weight) / total;
+                assert!(size <= fair * 5 / 4 + 1 && size >= fair * 3 / 4, "{sizes:?} for {weights:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_join_moves_little() {
+        for count in [2, 4, 8, 16, 32] {
+            let all = members(&vec![1; count + 1]);
+            let before = Placement::draw(&RunId([6; 32]), &all[..count], 4096, 1);
+            let after = Placement::draw(&RunId([6; 32]), &all, 4096, 1);
+            let moved = (0..4096).filter(|&chunk| before.owner(chunk) != after.owner(chunk)).count();
+            assert!(moved * 10 * (count + 1) <= 4096 * 13, "{moved} of 4096 chunks moved at {count} members");
+        }
+    }
+
+    #[test]
+    fn copies_are_other_members() {
+        let placement = Placement::draw(&RunId([5; 32]), &members(&[1, 1, 1, 0]), 500, 3);
+        for chunk in 0..500 {
+            let mut keepers = placement.keepers(chunk).to_vec();
+            keepers.sort_unstable();
+            assert_eq!(keepers, [Rank(0), Rank(1), Rank(2)]);
+        }
+        assert_eq!(Placement::draw(&RunId([5; 32]), &members(&[1]), 1, 2).keepers(0), [Rank(0)]);
+    }
+}

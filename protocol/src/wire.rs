@@ -1,0 +1,225 @@
+//! The frame: how one message looks as bytes. The only file that names bincode.
+//!
+//! ```text
+//! +---------+------+--------------+---------------+--------------------+------------------------+
+//! | version | kind | header bytes | payload bytes | header             | payload                |
+//! | u8      | u8   | u32 LE       | u32 LE        | bincode, variable- | raw little-endian,     |
+//! |         |      |              |               | length integers    | never through bincode  |
+//! +---------+------+--------------+---------------+--------------------+------------------------+
+//! ```
+//! The prefix alone tells a reader how much to read and whether that is allowed, before it allocates anything. The header
+//! is the [`Message`] in bincode 2's standard configuration: enum variants and integers as varints (below 251 one byte,
+//! then a marker 251, 252, 253 and 2, 4 or 8 bytes), lists with their length first, floats as 8 bytes.
+//!
+//! # Invariants
+//! - Decoding never panics, and never allocates more than the limit of the frame's kind, whatever the bytes.
+//! - Trailing bytes are an error: there is one encoding of a message.
+
+use crate::buffer::Buffer;
+use crate::limits::{
+    CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
+};
+use crate::message::{Invalid, Message};
+
+pub use bincode::{Decode, Encode};
+
+/// One message's bytes: the prefix and header, and the payload in a pooled buffer that is never copied.
+#[derive(Debug)]
+pub struct Frame {
+    /// Prefix and header.
+    pub head: Vec<u8>,
+    /// The elements or file bytes that the header speaks of.
+    pub payload: Option<Buffer>,
+}
+
+/// The version of this format; peers of another version do not understand each other.
+pub const VERSION: u8 = 1;
+
+/// Bytes of a frame's prefix.
+pub const PREFIX_BYTES: usize = 10;
+
+/// What a prefix announces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    kind: Kind,
+    /// Bytes of the header that follows.
+    pub header_bytes: usize,
+    /// Bytes of the payload after that.
+    pub payload_bytes: usize,
+}
+
+/// Why bytes are not a frame. The connection they came from is of no further use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WireError {
+    /// Another version, or not this protocol at all.
+    #[error("version {0} of the wire format; this peer speaks {VERSION}")]
+    Version(u8),
+    /// No such kind of frame.
+    #[error("no frame is of kind {0}")]
+    Kind(u8),
+    /// The announced size is over the limit of its kind.
+    #[error("the frame is larger than its kind allows")]
+    TooLarge,
+    /// The frame is shorter or longer than it announces.
+    #[error("the frame has another length than it announces")]
+    Length,
+    /// The header is no message, or one of another kind.
+    #[error("the header is no message of its kind")]
+    Header,
+    /// The message breaks a rule.
+    #[error(transparent)]
+    Invalid(#[from] Invalid),
+}
+
+/// What a frame may hold; decides its limits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Control = 0,
+    Segment = 1,
+    Data = 2,
+}
+
+impl Kind {
+    fn of(message: &Message) -> Self {
+        match message {
+            Message::Segment(_) => Self::Segment,
+            Message::Data(_) => Self::Data,
+            _ => Self::Control,
+        }
+    }
+
+    const fn header_bytes_max(self) -> usize {
+        match self {
+            Self::Control => CONTROL_HEADER_BYTES_MAX,
+            Self::Segment | Self::Data => SMALL_HEADER_BYTES_MAX,
+        }
+    }
+
+    const fn payload_bytes_max(self) -> usize {
+        match self {
+            Self::Control => 0,
+            Self::Segment => SEGMENT_BYTES_MAX,
+            Self::Data => DATA_PIECE_BYTES_MAX,
+        }
+    }
+}
+
+impl Prefix {
+    /// Reads a prefix and checks the sizes that it announces against the limits.
+    ///
+    /// # Errors
+    /// Says what is wrong; nothing has been allocated.
+    pub fn decode(bytes: [u8; PREFIX_BYTES]) -> Result<Self, WireError> {
+        let [version, kind, lengths @ ..] = bytes;
+        if version != VERSION {
+            return Err(WireError::Version(version));
+        }
+        let kind = match kind {
+            0 => Kind::Control,
+            1 => Kind::Segment,
+            2 => Kind::Data,
+            other => return Err(WireError::Kind(other)),
+        };
+        let [a, b, c, d, e, f, g, h] = lengths;
+        let header_bytes = u32::from_le_bytes([a, b, c, d]) as usize;
+        let payload_bytes = u32::from_le_bytes([e, f, g, h]) as usize;
+        if header_bytes > kind.header_bytes_max() || payload_bytes > kind.payload_bytes_max() {
+            return Err(WireError::TooLarge);
+        }
+        Ok(Self { kind, header_bytes, payload_bytes })
+    }
+
+    fn encode(self) -> [u8; PREFIX_BYTES] {
+        let mut bytes = [0; PREFIX_BYTES];
+        bytes[0] = VERSION;
+        bytes[1] = self.kind as u8;
+        bytes[2..6].copy_from_slice(&(self.header_bytes as u32).to_le_bytes());
+        bytes[6..].copy_from_slice(&(self.payload_bytes as u32).to_le_bytes());
+        bytes
+    }
+}
+
+impl Frame {
+    /// The frame of `message` with its payload.
+    ///
+    /// # Panics
+    /// If the message is over the limits: what we send ourselves is bounded where it is made.
+    #[must_use]
+    pub fn encode(message: &Message, payload: Option<Buffer>) -> Self {
+        let kind = Kind::of(message);
+        let mut head = vec![0; PREFIX_BYTES];
+        bincode::encode_into_std_write(message, &mut head, bincode::config::standard())
+            .expect("writing to memory succeeds");
+        let prefix = Prefix {
+            kind,
+            header_bytes: head.len() - PREFIX_BYTES,
+            payload_bytes: payload.as_ref().map_or(0, Buffer::byte_count),
+        };
+        assert!(prefix.header_bytes <= kind.header_bytes_max(), "a header of {} bytes", prefix.header_bytes);
+        assert!(
+            prefix.payload_bytes <= kind.payload_bytes_max(),
+            "a payload of {} bytes",
+            prefix.payload_bytes
+        );
+        head[..PREFIX_BYTES].copy_from_slice(&prefix.encode());
+        Self { head, payload }
+    }
+
+    /// The message in this frame, checked against every rule that needs no context.
+    ///
+    /// # Errors
+    /// Says what is wrong with the bytes.
+    pub fn decode(&self) -> Result<Message, WireError> {
+        let (prefix, header) = self.head.split_first_chunk::<PREFIX_BYTES>().ok_or(WireError::Length)?;
+        let prefix = Prefix::decode(*prefix)?;
+        let payload_bytes = self.payload.as_ref().map_or(0, Buffer::byte_count);
+        if header.len() != prefix.header_bytes || payload_bytes != prefix.payload_bytes {
+            return Err(WireError::Length);
+        }
+        // Two monomorphic limits: bincode counts what containers would take in memory before it allocates them.
+        let decoded = match prefix.kind {
+            Kind::Control => bincode::decode_from_slice(
+                header,
+                bincode::config::standard().with_limit::<{ 4 * CONTROL_HEADER_BYTES_MAX }>(),
+            ),
+            Kind::Segment | Kind::Data => bincode::decode_from_slice(
+                header,
+                bincode::config::standard().with_limit::<{ 4 * SMALL_HEADER_BYTES_MAX }>(),
+            ),
+        };
+        let (message, read): (Message, usize) = decoded.map_err(|_| WireError::Header)?;
+        if read != header.len() || Kind::of(&message) != prefix.kind {
+            return Err(WireError::Header);
+        }
+        message.validate()?;
+        Ok(message)
+    }
+
+    /// All bytes of the frame, as a stream carries them.
+    #[must_use]
+    pub fn byte_count(&self) -> usize {
+        self.head.len() + self.payload.as_ref().map_or(0, Buffer::byte_count)
+    }
+}
+
+/// The canonical bytes of a record, for hashing and for text forms such as invites.
+///
+/// # Panics
+/// Never: memory takes what is written.
+#[must_use]
+pub fn encode_record(record: &impl Encode) -> Vec<u8> {
+    bincode::encode_to_vec(record, bincode::config::standard()).expect("writing to memory succeeds")
+}
+
+/// Reads back what [`encode_record`] wrote; at most [`CONTROL_HEADER_BYTES_MAX`] bytes.
+///
+/// # Errors
+/// The bytes are no such record, or not only that.
+pub fn decode_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
+    if bytes.len() > CONTROL_HEADER_BYTES_MAX {
+        return Err(WireError::TooLarge);
+    }
+    let config = bincode::config::standard().with_limit::<{ 4 * CONTROL_HEADER_BYTES_MAX }>();
+    let (record, read) = bincode::decode_from_slice(bytes, config).map_err(|_| WireError::Header)?;
+    if read == bytes.len() { Ok(record) } else { Err(WireError::Length) }
+}
