@@ -1,1 +1,30 @@
-//! stub
+//! Moving slices of vectors between members: every member ends with the same sum, bit for bit.
+//!
+//! Eight people add up eight long columns of numbers. Instead of everyone sending everything to one of them, each one is
+//! responsible for a slice: slips with that slice go around the table, everyone adds their own number and passes the slip
+//! on, and the responsible one announces the total. All hands are busy at once, and nobody holds more than a few slips.
+//!
+//! # Words
+//! A *vector* has a *shard* for each rank (unequal, non-contiguous, possibly empty), cut into *segments*. A [`plan`] says
+//! who sends what to whom; a [`round`](round::Round) carries it out once; [`links`] counts how many segments may be on
+//! their way. The two halves are a [`reduce_scatter`] and an [`all_gather`].
+//!
+//! # Cost
+//! For `n` ranks and a vector of `s` bytes in equal shards; every member sends as much as it receives.
+//!
+//! | topology | hops, one after the other | bytes sent by a member |
+//! |---|---|---|
+//! | ring | 2 (n - 1) | 2 (n - 1) / n x s |
+//! | direct | 2 | 2 (n - 1) / n x s |
+//!
+//! # Invariants
+//! - A shard is summed in the order owner + 1, owner + 2, ..., owner (modulo n) under every topology, and everyone gets the
+//!   owner's bits.
+//! - A member holds at most a link's window of received segments per link, however slow it or others are.
+//! - Nothing here knows about sockets, views or time.
+
+pub mod all_gather;
+pub mod links;
+pub mod plan;
+pub mod reduce_scatter;
+pub mod round;

@@ -92,7 +92,7 @@ impl Pool {
     /// A pool that keeps at most `kept_max` idle buffers; more than that are freed when they come home.
     #[must_use]
     pub fn new(kept_max: usize) -> Self {
-        let state = State { idle: Vec::new(), allocated_count: 0, allocated_bytes: 0 };
+        let state = State { idle: Vec::new(), largest: 0, allocated_count: 0, allocated_bytes: 0 };
         Self { shelf: Arc::new(Shelf { kept_max, state: Mutex::new(state) }) }
     }
 
@@ -130,6 +130,8 @@ struct Shelf {
 
 struct State {
     idle: Vec<Vec<f32>>,
+    /// The largest request so far, in words: what is allocated anew fits every request seen.
+    largest: usize,
     allocated_count: u64,
     allocated_bytes: u64,
 }
@@ -138,14 +140,16 @@ impl Shelf {
     /// Words keep their full length while idle, so that reuse neither allocates nor clears.
     fn take(&self, word_count: usize) -> Vec<f32> {
         let mut state = self.lock();
-        let mut words = state.idle.pop().unwrap_or_default();
-        if words.len() < word_count {
-            state.allocated_count += 1;
-            state.allocated_bytes += (word_count * WORD_BYTES) as u64;
-            drop(state);
-            words = vec![0.0; word_count];
+        state.largest = state.largest.max(word_count);
+        let words = state.idle.pop().unwrap_or_default();
+        if words.len() >= word_count {
+            return words;
         }
-        words
+        let largest = state.largest;
+        state.allocated_count += 1;
+        state.allocated_bytes += (largest * WORD_BYTES) as u64;
+        drop(state);
+        vec![0.0; largest]
     }
 
     fn put_back(&self, words: Vec<f32>) {

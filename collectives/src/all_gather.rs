@@ -1,0 +1,93 @@
+//! The all-gather: every member ends with every owner's shard.
+//!
+//! # How it works
+//! ```text
+//! ring, shard of rank 0 of 4:   0 --> 1 --> 2 --> 3     each copies it into its vector and passes the same buffer on
+//! direct:                       0 --> 1,  0 --> 2,  0 --> 3
+//! ```
+
+use crate::plan::{Plan, Topology};
+
+/// Where one member is in an all-gather.
+#[derive(Debug)]
+pub struct AllGather {
+    /// Whether the own shard may be sent.
+    is_open: bool,
+    /// By destination: segments of the own shard that were sent.
+    started: Vec<usize>,
+    /// By owner: segments of its shard that have arrived.
+    received: Vec<usize>,
+}
+
+impl AllGather {
+    /// The start of an all-gather under `plan`.
+    #[must_use]
+    pub fn new(plan: &Plan) -> Self {
+        let rank_count = plan.rank_count();
+        Self { is_open: false, started: vec![0; rank_count], received: vec![0; rank_count] }
+    }
+
+    /// The own shard is final: from now on it is sent.
+    pub fn open(&mut self) {
+        self.is_open = true;
+    }
+
+    /// Whether the own shard is final.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.is_open
+    }
+
+    /// The next segment of the own shard to be sent to `destination`.
+    #[must_use]
+    pub fn next_start(&self, plan: &Plan, destination: usize) -> Option<usize> {
+        let is_destination = destination != plan.rank
+            && match plan.topology {
+                Topology::Ring => destination == plan.next(),
+                Topology::Direct => true,
+            };
+        let index = self.started[destination];
+        (self.is_open && is_destination && index < plan.own().segments().len()).then_some(index)
+    }
+
+    /// Notes that the next segment was sent to `destination`.
+    pub fn start(&mut self, destination: usize) {
+        self.started[destination] += 1;
+    }
+
+    /// Whether the own shard has been sent wherever it begins.
+    #[must_use]
+    pub fn is_started(&self, plan: &Plan) -> bool {
+        self.is_open && (0..plan.rank_count()).all(|destination| self.next_start(plan, destination).is_none())
+    }
+
+    /// Checks an arriving segment against the plan and counts it. False: the plan does not foresee it, nothing changed.
+    #[must_use]
+    pub fn expects(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {
+        let is_on_plan = owner != plan.rank
+            && match plan.topology {
+                Topology::Ring => from == plan.previous(),
+                Topology::Direct => from == owner,
+            };
+        let is_next =
+            is_on_plan && index == self.received[owner] && index < plan.layout.shard(owner).segments().len();
+        if is_next {
+            self.received[owner] += 1;
+        }
+        is_next
+    }
+
+    /// Whether a segment of `owner` goes on to the next rank.
+    #[must_use]
+    pub fn is_relayed(&self, plan: &Plan, owner: usize) -> bool {
+        plan.topology == Topology::Ring && plan.next() != owner
+    }
+
+    /// Whether every other shard has arrived.
+    #[must_use]
+    pub fn is_gathered(&self, plan: &Plan) -> bool {
+        (0..plan.rank_count()).all(|owner| {
+            owner == plan.rank || self.received[owner] == plan.layout.shard(owner).segments().len()
+        })
+    }
+}

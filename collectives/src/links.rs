@@ -1,0 +1,90 @@
+//! Credit: how many segments may still be sent on each link.
+//!
+//! Like returnable trays in a canteen: a link has a fixed number of them, each segment travels on one, and the receiver
+//! returns the tray once the segment has been used up or has left again. A slow member simply keeps its trays, so its
+//! neighbours wait instead of piling up dishes.
+//!
+//! # Why a ring does not deadlock
+//! If every tray of a ring carried a segment that has to be passed on, nobody could move. So a member starts a segment of
+//! its own only if that leaves a tray free on the link; passing on may use the last one. A relay frees the tray that it
+//! came on, so from then on there is always a free tray somewhere, and the segment behind it can move. Segments leave for
+//! good at their last hop, so the ring empties and everybody gets to start.
+//!
+//! # Reading
+//! Puente et al., *The adaptive bubble router*, 2001: the same rule in hardware.
+
+/// The credit of every link of one member, by rank of the other end.
+#[derive(Clone, Debug)]
+pub struct Links {
+    credit: Vec<u32>,
+    window: u32,
+    has_relays: bool,
+}
+
+impl Links {
+    /// Links to `rank_count` ranks with `window` segments each.
+    ///
+    /// # Panics
+    /// If the window leaves no room beside what relays need.
+    #[must_use]
+    pub fn new(rank_count: usize, window: u32, has_relays: bool) -> Self {
+        assert!(window > u32::from(has_relays), "a window of {window} has no room for a start");
+        Self { credit: vec![window; rank_count], window, has_relays }
+    }
+
+    /// Takes credit for passing on a segment to `rank`, if there is any.
+    #[must_use]
+    pub fn take_for_relay(&mut self, rank: usize) -> bool {
+        let has_credit = self.credit[rank] > 0;
+        self.credit[rank] -= u32::from(has_credit);
+        has_credit
+    }
+
+    /// Takes credit for a segment that begins here, if relays still have room after it.
+    #[must_use]
+    pub fn take_for_start(&mut self, rank: usize) -> bool {
+        let has_room = self.credit[rank] > u32::from(self.has_relays);
+        self.credit[rank] -= u32::from(has_room);
+        has_room
+    }
+
+    /// Gives back `segments` of credit that `rank` returned. False, and nothing changes, if it returned more than it had.
+    #[must_use]
+    pub fn give_back(&mut self, rank: usize, segments: u32) -> bool {
+        let is_owed = segments <= self.window - self.credit[rank];
+        if is_owed {
+            self.credit[rank] += segments;
+        }
+        is_owed
+    }
+
+    /// Segments that each link can have on its way.
+    #[must_use]
+    pub fn window(&self) -> u32 {
+        self.window
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_tray_is_for_relays() {
+        let mut links = Links::new(3, 2, true);
+        assert!(links.take_for_start(1));
+        assert!(!links.take_for_start(1));
+        assert!(links.take_for_relay(1));
+        assert!(!links.take_for_relay(1));
+        assert!(links.take_for_start(2), "links are independent");
+    }
+
+    #[test]
+    fn nobody_returns_more_than_they_got() {
+        let mut links = Links::new(1, 2, false);
+        assert!(!links.give_back(0, 1));
+        assert!(links.take_for_start(0));
+        assert!(!links.give_back(0, 2));
+        assert!(links.give_back(0, 1));
+    }
+}

@@ -1,0 +1,278 @@
+//! The plan: who sends which segment to whom, as data. No buffers, no time.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Along which edges segments travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Topology {
+    /// Each rank sends to the next one only; a shard's sum travels around. Few connections, many hops.
+    Ring,
+    /// Each rank sends straight to the owner, the owner straight to everyone. Two hops, connections between all.
+    Direct,
+}
+
+/// A vector cut into shards and segments: the same at every rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    len: usize,
+    shards: Vec<Shard>,
+}
+
+/// What one rank owns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shard {
+    ranges: Vec<Range<usize>>,
+    segments: Vec<Segment>,
+}
+
+/// A wire-sized piece of a shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    ranges: Vec<Range<usize>>,
+    len: usize,
+}
+
+impl Layout {
+    /// Cuts a vector of `len` elements whose rank `r` owns the sorted, disjoint `owned[r]`.
+    ///
+    /// # Panics
+    /// If a segment would be empty or the shards do not cover the vector exactly.
+    #[must_use]
+    pub fn new(len: usize, owned: Vec<Vec<Range<usize>>>, segment_elements: usize) -> Self {
+        assert!(segment_elements > 0, "segments have elements");
+        let shards: Vec<Shard> =
+            owned.into_iter().map(|ranges| Shard::new(ranges, segment_elements)).collect();
+        let covered: usize = shards.iter().map(Shard::len).sum();
+        assert_eq!(covered, len, "shards cover the vector");
+        Self { len, shards }
+    }
+
+    /// Elements of the vector.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the vector has no elements.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The shard of `rank`.
+    #[must_use]
+    pub fn shard(&self, rank: usize) -> &Shard {
+        &self.shards[rank]
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn rank_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The lowest rank that owns anything: the one whose tally everybody reports.
+    #[must_use]
+    pub fn first_owner(&self) -> Option<usize> {
+        self.shards.iter().position(|shard| !shard.segments.is_empty())
+    }
+}
+
+impl Shard {
+    fn new(ranges: Vec<Range<usize>>, segment_elements: usize) -> Self {
+        let ranges = merged(ranges);
+        let mut segments = Vec::new();
+        let mut open = Segment { ranges: Vec::new(), len: 0 };
+        for range in &ranges {
+            let mut start = range.start;
+            while start < range.end {
+                let end = range.end.min(start + segment_elements - open.len);
+                open.ranges.push(start..end);
+                open.len += end - start;
+                start = end;
+                if open.len == segment_elements {
+                    segments.push(std::mem::replace(&mut open, Segment { ranges: Vec::new(), len: 0 }));
+                }
+            }
+        }
+        if open.len > 0 {
+            segments.push(open);
+        }
+        Self { ranges, segments }
+    }
+
+    /// The shard's elements in the flat vector: sorted, disjoint, neighbours joined.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
+    /// The pieces in which it travels, in order.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ranges.iter().map(Range::len).sum()
+    }
+
+    /// Whether this rank owns nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+}
+
+/// Joins ranges that touch, so that loops over them are long.
+fn merged(ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
+    let mut joined: Vec<Range<usize>> = Vec::with_capacity(ranges.len());
+    for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+        match joined.last_mut() {
+            Some(last) if last.end == range.start => last.end = range.end,
+            last => {
+                assert!(last.is_none_or(|last| last.end < range.start), "ranges are sorted and disjoint");
+                joined.push(range);
+            }
+        }
+    }
+    joined
+}
+
+impl Segment {
+    /// Number of elements.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there is nothing in it; a layout makes no such segment.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Fills `packed` (`len` elements) from the vector.
+    pub fn copy_out(&self, vector: &[f32], packed: &mut [f32]) {
+        let mut rest = packed;
+        for range in &self.ranges {
+            let (part, after) = rest.split_at_mut(range.len());
+            part.copy_from_slice(&vector[range.clone()]);
+            rest = after;
+        }
+    }
+
+    /// Overwrites this segment of the vector with `packed` (`len` elements).
+    pub fn copy_in(&self, packed: &[f32], vector: &mut [f32]) {
+        let mut rest = packed;
+        for range in &self.ranges {
+            let (part, after) = rest.split_at(range.len());
+            vector[range.clone()].copy_from_slice(part);
+            rest = after;
+        }
+    }
+
+    /// Adds this segment of the vector to `packed` (`len` elements).
+    pub fn add_out(&self, vector: &[f32], packed: &mut [f32]) {
+        let mut rest = packed;
+        for range in &self.ranges {
+            let (part, after) = rest.split_at_mut(range.len());
+            add(part, &vector[range.clone()]);
+            rest = after;
+        }
+    }
+}
+
+/// `sums += values`, elementwise.
+pub fn add(sums: &mut [f32], values: &[f32]) {
+    for (sum, value) in sums.iter_mut().zip(values) {
+        *sum += *value;
+    }
+}
+
+/// A layout seen from one rank.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// How the vector is cut.
+    pub layout: Arc<Layout>,
+    /// Along which edges.
+    pub topology: Topology,
+    /// This member's rank.
+    pub rank: usize,
+}
+
+impl Plan {
+    /// Number of ranks.
+    #[must_use]
+    pub fn rank_count(&self) -> usize {
+        self.layout.rank_count()
+    }
+
+    /// The rank after this one.
+    #[must_use]
+    pub fn next(&self) -> usize {
+        (self.rank + 1) % self.rank_count()
+    }
+
+    /// The rank before this one.
+    #[must_use]
+    pub fn previous(&self) -> usize {
+        (self.rank + self.rank_count() - 1) % self.rank_count()
+    }
+
+    /// The rank whose contribution to `owner`'s shard is added at `position`: owner + 1 first, the owner last.
+    #[must_use]
+    pub fn contributor(&self, owner: usize, position: usize) -> usize {
+        (owner + 1 + position) % self.rank_count()
+    }
+
+    /// Whether segments pass through ranks between their first and last.
+    #[must_use]
+    pub fn has_relays(&self) -> bool {
+        self.topology == Topology::Ring && self.rank_count() > 2
+    }
+
+    /// This rank's own shard.
+    #[must_use]
+    pub fn own(&self) -> &Shard {
+        self.layout.shard(self.rank)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn segments_span_ranges_and_keep_order() {
+        let layout = Layout::new(12, vec![vec![0..2, 2..5, 9..12], vec![5..9]], 4);
+        let ranges: Vec<_> =
+            layout.shard(0).segments().iter().map(|segment| segment.ranges.clone()).collect();
+        assert_eq!(ranges, [vec![0..4], vec![4..5, 9..12]]);
+        assert_eq!(layout.shard(0).ranges(), [0..5, 9..12]);
+        assert_eq!(layout.shard(1).segments().len(), 1);
+    }
+
+    #[test]
+    fn packing_is_undone_by_unpacking() {
+        let layout = Layout::new(10, vec![vec![1..3, 4..5, 7..10], vec![0..1, 3..4, 5..7]], 100);
+        let vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
+        let segment = &layout.shard(0).segments()[0];
+        let mut packed = vec![0.0; segment.len()];
+        segment.copy_out(&vector, &mut packed);
+        assert_eq!(packed, [1.0, 2.0, 4.0, 7.0, 8.0, 9.0]);
+        segment.add_out(&vector, &mut packed);
+        let mut doubled = vector.clone();
+        segment.copy_in(&packed, &mut doubled);
+        assert_eq!(doubled, [0.0, 2.0, 4.0, 3.0, 8.0, 5.0, 6.0, 14.0, 16.0, 18.0]);
+    }
+
+    #[test]
+    #[should_panic(expected = "shards cover the vector")]
+    fn a_hole_is_noticed() {
+        let _ = Layout::new(3, vec![vec![0..1], vec![2..3]], 1);
+    }
+}

@@ -1,0 +1,374 @@
+//! A round: one reduce-scatter and one all-gather over the same vector, overlapping, seen from one member.
+//!
+//! The owner of a shard does something with its sum in between (an optimizer step); other shards do not wait for it, so
+//! segments of both halves share the links.
+//!
+//! # How it works
+//! 1. [`Round::new`] takes the member's contribution. It is only read, so that an interrupted round can be repeated.
+//! 2. [`Round::receive`] takes segments in; [`Round::pump`] sends what the links' credit allows, relays before starts.
+//! 3. When [`Round::is_reduced`], the caller turns the own shard of [`Round::own_shard`] into its final values and calls
+//!    [`Round::gather`].
+//! 4. When [`Round::is_complete`], [`Round::complete`] hands out the vector; the round lives on until
+//!    [`Round::is_drained`], for what others still wait for.
+//!
+//! # Memory
+//! The contribution, the result, and the received segments that wait for credit: at most a window per link. A start is
+//! copied out of the vector only when credit for it is there.
+//!
+//! # Invariants
+//! - The room for the result is asked for when the first finished sum shows up here. Every member had to contribute to that
+//!   sum, so by then everybody has the result of the round before: the caller may drop what it kept for going back.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use peergrad_protocol::message::{Phase, Tally};
+use peergrad_protocol::{Buffer, Pool};
+
+use crate::all_gather::AllGather;
+use crate::links::Links;
+use crate::plan::Plan;
+use crate::reduce_scatter::{Arrival, ReduceScatter};
+
+/// Which segment a payload is, and what its sum is worth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Label {
+    /// The half of the round.
+    pub phase: Phase,
+    /// Rank of the shard's owner.
+    pub owner: usize,
+    /// Index of the segment in that shard.
+    pub index: usize,
+    /// What the payload sums up.
+    pub tally: Tally,
+}
+
+/// Something for the caller to carry out.
+#[derive(Debug)]
+pub enum Action {
+    /// Send a segment.
+    Send {
+        /// Rank of the receiver.
+        to: usize,
+        /// What it is.
+        label: Label,
+        /// Its elements.
+        payload: Buffer,
+    },
+    /// Return credit for one segment.
+    Grant {
+        /// Rank of the segment's sender.
+        to: usize,
+    },
+}
+
+/// The plan does not foresee this segment; nothing changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a segment that the plan does not foresee")]
+pub struct Unforeseen;
+
+/// One member's part in one round.
+#[derive(Debug)]
+pub struct Round {
+    plan: Arc<Plan>,
+    contribution: Option<Buffer>,
+    tally: Tally,
+    result: Outcome,
+    /// Summed tally of the own shard, and of the shard that everybody reports.
+    own_tally: Tally,
+    reported_tally: Tally,
+    reduce: ReduceScatter,
+    gather: AllGather,
+    relays: VecDeque<(Label, Buffer)>,
+}
+
+/// The vector in which results come together.
+#[derive(Debug)]
+enum Outcome {
+    /// No finished sum has been seen.
+    Unseen,
+    /// Some shards are in it.
+    Filling(Buffer),
+    /// All are; others may be reading it.
+    Complete(Arc<Buffer>),
+}
+
+impl Round {
+    /// Begins a round with this member's `contribution`, which is worth `tally`. `room` as for [`Round::receive`].
+    ///
+    /// # Panics
+    /// If the contribution has another length than the plan's vector.
+    pub fn new(plan: Arc<Plan>, contribution: Buffer, tally: Tally, room: impl FnOnce() -> Buffer) -> Self {
+        assert_eq!(contribution.len(), plan.layout.len(), "a contribution to every element");
+        let mut round = Self {
+            reduce: ReduceScatter::new(&plan),
+            gather: AllGather::new(&plan),
+            plan,
+            contribution: Some(contribution),
+            tally,
+            result: Outcome::Unseen,
+            own_tally: tally,
+            reported_tally: tally,
+            relays: VecDeque::new(),
+        };
+        if round.plan.rank_count() == 1 {
+            round.sum_alone(room());
+        }
+        round
+    }
+
+    /// With one rank the contribution is the sum.
+    fn sum_alone(&mut self, mut room: Buffer) {
+        room.copy_from_slice(self.contribution.as_ref().expect("kept until complete"));
+        self.result = Outcome::Filling(room);
+        for _ in self.plan.own().segments() {
+            self.reduce.finish_segment();
+        }
+    }
+
+    /// Takes in a segment from rank `from`.
+    ///
+    /// `room` provides the buffer for the result; it is called once a round, when the first finished sum shows up.
+    ///
+    /// # Errors
+    /// The plan does not foresee the segment: nothing changed but that the payload is gone.
+    pub fn receive(
+        &mut self,
+        from: usize,
+        label: Label,
+        payload: Buffer,
+        room: impl FnOnce() -> Buffer,
+        out: &mut Vec<Action>,
+    ) -> Result<(), Unforeseen> {
+        let Label { phase, owner, index, tally } = label;
+        let segment = if owner < self.plan.rank_count() {
+            self.plan.layout.shard(owner).segments().get(index)
+        } else {
+            None
+        };
+        let has_length =
+            segment.is_some_and(|segment| segment.len() * size_of::<f32>() == payload.byte_count());
+        let expects = |round: &mut Self| match phase {
+            Phase::Reduce => round.reduce.expects(&round.plan, from, owner, index),
+            Phase::Gather => round.gather.expects(&round.plan, from, owner, index),
+        };
+        if !has_length || self.contribution.is_none() || !expects(self) {
+            return Err(Unforeseen);
+        }
+        match phase {
+            Phase::Reduce => {
+                let arrival = self.reduce.arrive(&Arc::clone(&self.plan), from, owner, payload, tally);
+                self.reduce_arrival(from, owner, index, arrival, room, out);
+            }
+            Phase::Gather => self.gather_arrival(from, label, payload, room, out),
+        }
+        Ok(())
+    }
+
+    fn reduce_arrival(
+        &mut self,
+        from: usize,
+        owner: usize,
+        index: usize,
+        arrival: Arrival,
+        room: impl FnOnce() -> Buffer,
+        out: &mut Vec<Action>,
+    ) {
+        match arrival {
+            Arrival::Relay(mut sum, mut tally) => {
+                let segment = &self.plan.layout.shard(owner).segments()[index];
+                segment.add_out(self.contribution.as_ref().expect("checked on receipt"), &mut sum);
+                tally += self.tally;
+                self.relays.push_back((Label { phase: Phase::Reduce, owner, index, tally }, sum));
+            }
+            Arrival::Last(sum, tally) => {
+                self.add_own(sum, tally, room);
+                out.push(Action::Grant { to: from });
+            }
+            Arrival::Kept | Arrival::Absorbed => self.take_turns(room, out),
+        }
+    }
+
+    /// Direct topology: adds up whatever contributions are next in the plan's order.
+    fn take_turns(&mut self, room: impl FnOnce() -> Buffer, out: &mut Vec<Action>) {
+        let mut room = Some(room);
+        let plan = Arc::clone(&self.plan);
+        while let Some((source, arrival)) = self.reduce.next_in_turn(&plan) {
+            match arrival {
+                Arrival::Last(sum, tally) => {
+                    // Asked at most once: after it, the result is there.
+                    self.add_own(sum, tally, || room.take().expect("asked once")());
+                    // The accumulator came on the first contributor's link, the last contribution on its own.
+                    let first = plan.contributor(plan.rank, 0);
+                    out.push(Action::Grant { to: first });
+                    if source != first {
+                        out.push(Action::Grant { to: source });
+                    }
+                }
+                Arrival::Absorbed => out.push(Action::Grant { to: source }),
+                Arrival::Kept | Arrival::Relay(..) => {}
+            }
+        }
+    }
+
+    /// Adds the own contribution to the next finished segment of the own shard and files the sum.
+    fn add_own(&mut self, mut sum: Buffer, mut tally: Tally, room: impl FnOnce() -> Buffer) {
+        let index = self.reduce.finish_segment();
+        let segment = &self.plan.own().segments()[index];
+        segment.add_out(self.contribution.as_ref().expect("kept until complete"), &mut sum);
+        tally += self.tally;
+        self.own_tally = tally;
+        if self.plan.layout.first_owner() == Some(self.plan.rank) {
+            self.reported_tally = tally;
+        }
+        segment.copy_in(&sum, self.result.filling(room));
+    }
+
+    fn gather_arrival(
+        &mut self,
+        from: usize,
+        label: Label,
+        payload: Buffer,
+        room: impl FnOnce() -> Buffer,
+        out: &mut Vec<Action>,
+    ) {
+        let segment = &self.plan.layout.shard(label.owner).segments()[label.index];
+        segment.copy_in(&payload, self.result.filling(room));
+        if self.plan.layout.first_owner() == Some(label.owner) {
+            self.reported_tally = label.tally;
+        }
+        if self.gather.is_relayed(&self.plan, label.owner) {
+            self.relays.push_back((label, payload));
+        } else {
+            out.push(Action::Grant { to: from });
+        }
+    }
+
+    /// Sends what the links' credit allows: relays in the order they came, then segments that begin here.
+    pub fn pump(&mut self, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
+        let (next, previous) = (self.plan.next(), self.plan.previous());
+        while !self.relays.is_empty() && links.take_for_relay(next) {
+            let (label, payload) = self.relays.pop_front().expect("just seen");
+            out.push(Action::Send { to: next, label, payload });
+            out.push(Action::Grant { to: previous });
+        }
+        if !self.relays.is_empty() {
+            return;
+        }
+        for distance in 1..self.plan.rank_count() {
+            let destination = (self.plan.rank + distance) % self.plan.rank_count();
+            self.pump_starts(destination, links, segments, out);
+        }
+    }
+
+    fn pump_starts(&mut self, destination: usize, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
+        while let Some((owner, index)) = self.reduce.next_start(&self.plan, destination) {
+            if !links.take_for_start(destination) {
+                return;
+            }
+            self.reduce.start(owner);
+            let contribution = self.contribution.as_ref().expect("kept until every start has left");
+            let payload = self.copy_out(owner, index, contribution, segments);
+            let label = Label { phase: Phase::Reduce, owner, index, tally: self.tally };
+            out.push(Action::Send { to: destination, label, payload });
+        }
+        while let Some(index) = self.gather.next_start(&self.plan, destination) {
+            if !links.take_for_start(destination) {
+                return;
+            }
+            self.gather.start(destination);
+            let payload = self.copy_out(self.plan.rank, index, self.result.seen(), segments);
+            let label = Label { phase: Phase::Gather, owner: self.plan.rank, index, tally: self.own_tally };
+            out.push(Action::Send { to: destination, label, payload });
+        }
+    }
+
+    fn copy_out(&self, owner: usize, index: usize, vector: &[f32], segments: &Pool) -> Buffer {
+        let segment = &self.plan.layout.shard(owner).segments()[index];
+        let mut payload = segments.take(segment.len());
+        segment.copy_out(vector, &mut payload);
+        payload
+    }
+
+    /// Whether the own shard is summed up. Always so for a member that owns nothing.
+    #[must_use]
+    pub fn is_reduced(&self) -> bool {
+        self.reduce.is_reduced(&self.plan)
+    }
+
+    /// The vector whose own shard holds the sums, and what they are worth; `None` where nothing is owned.
+    ///
+    /// # Panics
+    /// Unless [`Round::is_reduced`].
+    pub fn own_shard(&mut self) -> Option<(&mut [f32], Tally)> {
+        assert!(self.is_reduced(), "the own shard is not summed up yet");
+        match &mut self.result {
+            Outcome::Filling(vector) if !self.plan.own().is_empty() => Some((vector, self.own_tally)),
+            Outcome::Filling(_) | Outcome::Unseen => None,
+            Outcome::Complete(_) => unreachable!("the own shard is changed before it is gathered"),
+        }
+    }
+
+    /// The own shard is final: sends it to everyone, as credit allows.
+    ///
+    /// # Panics
+    /// Unless [`Round::is_reduced`].
+    pub fn gather(&mut self) {
+        assert!(self.is_reduced(), "the own shard is not summed up yet");
+        self.gather.open();
+    }
+
+    /// Whether every shard is here and final.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.gather.is_open() && self.gather.is_gathered(&self.plan) && self.reduce.is_started(&self.plan)
+    }
+
+    /// Hands out the finished vector and frees the contribution. `room` is called only for a vector without elements.
+    ///
+    /// # Panics
+    /// Unless [`Round::is_complete`].
+    pub fn complete(&mut self, room: impl FnOnce() -> Buffer) -> Arc<Buffer> {
+        assert!(self.is_complete(), "not every shard is here");
+        self.contribution = None;
+        let vector = match std::mem::replace(&mut self.result, Outcome::Unseen) {
+            Outcome::Unseen => Arc::new(room()),
+            Outcome::Filling(vector) => Arc::new(vector),
+            Outcome::Complete(vector) => vector,
+        };
+        self.result = Outcome::Complete(Arc::clone(&vector));
+        vector
+    }
+
+    /// What the whole round was worth: the same bits at every member. Final once the round is complete.
+    #[must_use]
+    pub fn tally(&self) -> Tally {
+        self.reported_tally
+    }
+
+    /// Whether nothing more has to be sent: the round can be forgotten once it is also complete.
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.relays.is_empty() && self.gather.is_started(&self.plan)
+    }
+}
+
+impl Outcome {
+    fn filling(&mut self, room: impl FnOnce() -> Buffer) -> &mut Buffer {
+        if let Self::Unseen = self {
+            *self = Self::Filling(room());
+        }
+        match self {
+            Self::Filling(vector) => vector,
+            Self::Unseen | Self::Complete(_) => unreachable!("a complete round receives nothing"),
+        }
+    }
+
+    fn seen(&self) -> &[f32] {
+        match self {
+            Self::Filling(vector) => vector,
+            Self::Complete(vector) => vector,
+            Self::Unseen => unreachable!("a shard that is gathered was summed up"),
+        }
+    }
+}
