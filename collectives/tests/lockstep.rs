@@ -31,6 +31,7 @@ fn every_member_gets_the_plain_sum() {
                         credit,
                         round_count: 1,
                         adversary: Adversary::Random,
+                        rule: Rule::Bubble,
                     };
                     case.check(seed(&[rank_count as u64, len as u64, u64::from(credit)]));
                 }
