@@ -90,10 +90,10 @@ fn nothing_vector_sized_is_allocated_after_the_first_round() {
 #[should_panic(expected = "is stuck")]
 fn a_ring_without_a_place_for_relays_gets_stuck() {
     let case = Case {
-        rank_count: 5,
+        rank_count: 3,
         len: 65537,
         topology: Topology::Ring,
-        credit: 2,
+        credit: 1,
         round_count: 1,
         adversary: Adversary::Eager,
         rule: Rule::Greedy,
