@@ -42,8 +42,8 @@ pub enum Message {
     Segment(Segment),
     /// Member to every member: the last step is complete here; nothing more is needed from others but this.
     Complete(Complete),
-    /// Member to every member: going, and why, in words for people.
-    Leave(String),
+    /// Member to every member: stopping, and why.
+    Leave(Departure),
 }
 
 /// A joiner's request.
@@ -162,6 +162,15 @@ pub struct Complete {
     pub steps: StepNumber,
 }
 
+/// Why a member stops.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Departure {
+    /// The member whose loss made it stop; `None` if it stops on its own account.
+    pub lost: Option<PeerId>,
+    /// In words for people.
+    pub reason: String,
+}
+
 /// A message decoded as its type but breaking a rule: counted against its sender and otherwise ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
@@ -194,7 +203,7 @@ impl Message {
             ),
             Self::Refer(contact) => bounded(are_bounded(&contact.addresses)),
             Self::Install(view) => Ok(view.validate()?),
-            Self::Leave(reason) => bounded(reason.len() <= REASON_BYTES_MAX),
+            Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
             Self::Segment(segment) if segment.tally.samples > u64::from(u32::MAX) => Err(Invalid::OutOfRange),
             Self::Segment(_)

@@ -1,1 +1,8 @@
-//! stub
+//! Many peergrad nodes in virtual time: the same code that runs over libp2p, without waiting.
+//!
+//! A [`Cluster`](cluster::Cluster) holds real nodes and a queue of what happens next. It takes the earliest event, hands it
+//! to its node, and turns the node's outputs into later events. One seed decides everything, so a run can be repeated bit
+//! for bit.
+
+pub mod cluster;
+pub mod queue;

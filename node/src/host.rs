@@ -1,0 +1,73 @@
+//! The host: runs a program's coroutine inside the node, without an executor.
+//!
+//! Whenever the node has handled an input, the host polls the program until it waits for something that has not happened
+//! yet, and passes the commands that it gave on the way to the machine.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Poll, Wake, Waker};
+
+use futures_channel::mpsc;
+
+use crate::peer::{Command, Interrupted, Peer};
+use crate::program::{Flow, Program};
+
+/// A program's coroutine and its mailbox.
+pub(crate) struct Host {
+    program: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    commands: mpsc::UnboundedReceiver<Command>,
+    flag: Arc<Flag>,
+    waker: Waker,
+}
+
+impl Host {
+    pub(crate) fn new(program: impl Program) -> Self {
+        let (sender, commands) = mpsc::unbounded();
+        let flag = Arc::new(Flag(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&flag));
+        Self { program: Some(Box::pin(run(program, Peer::new(sender)))), commands, flag, waker }
+    }
+
+    /// The next command of the program, or `None` when it waits for an input (or has ended).
+    pub(crate) fn next(&mut self) -> Option<Command> {
+        loop {
+            if let Ok(command) = self.commands.try_recv() {
+                return Some(command);
+            }
+            if !self.flag.0.swap(false, Ordering::Relaxed) {
+                return None;
+            }
+            let program = self.program.as_mut()?;
+            if let Poll::Ready(()) = program.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+                self.program = None;
+            }
+        }
+    }
+}
+
+/// Rounds until the program is done. After an interruption it first waits for a view, so that a program which returns at
+/// once cannot spin.
+async fn run(mut program: impl Program, peer: Peer) {
+    loop {
+        match program.round(&peer).await {
+            Ok(Flow::Continue(())) => {}
+            Ok(Flow::Break(())) => return peer.finished(),
+            Err(Interrupted) => {
+                if peer.ready().await.is_err() {
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// A waker that notes that something happened: skips idle polls, and a lost wake-up shows as a hang in any test.
+struct Flag(AtomicBool);
+
+impl Wake for Flag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,149 @@
+//! Joining: from a link to any member to a place in the first view.
+//!
+//! ```text
+//! asking -- Welcome --> preparing -- task and data at hand, Ready --> waiting -- Install --> in the view
+//!    ^  \-- Refer: ask there                                             |
+//!    '------------------------ the founder's link went down -------------'
+//! ```
+
+use peergrad_protocol::limits::JOIN_RETRY;
+use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
+use peergrad_protocol::time::TimerTable;
+use peergrad_protocol::view::Member;
+use peergrad_protocol::{Frame, Instant, PeerId, RunId};
+
+use crate::io::{Event, Failure, Output, Reject};
+
+/// A joiner before the first view.
+pub(crate) struct Joining {
+    /// The run of the invite; known at the latest from the first welcome.
+    run: Option<RunId>,
+    me: Member,
+    /// Who founds the run, once somebody said so.
+    founder: Option<Contact>,
+    /// Whether the founder has welcomed this peer since its link came up.
+    is_welcome: bool,
+    timers: TimerTable<1>,
+}
+
+/// The only timer: asking again.
+const RETRY: usize = 0;
+
+impl Joining {
+    /// A peer that was invited to `run`, or to whatever run the first member it meets belongs to.
+    pub(crate) fn new(run: Option<RunId>, me: Member) -> Self {
+        Self { run, me, founder: None, is_welcome: false, timers: TimerTable::default() }
+    }
+
+    /// Who is asked for data and told that this peer is ready.
+    pub(crate) fn founder(&self) -> Option<PeerId> {
+        self.founder.as_ref().map(|contact| contact.peer)
+    }
+
+    /// A link came up: whoever is there is asked.
+    pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
+        if !self.is_welcome && self.founder().is_none_or(|founder| founder == peer) {
+            self.ask(now, peer, out);
+        }
+    }
+
+    fn ask(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
+        let join = Join {
+            run: self.run,
+            incarnation: self.me.incarnation,
+            addresses: self.me.addresses.clone(),
+            weight: self.me.weight,
+        };
+        out.push(Output::Event(Event::Asking(peer)));
+        out.push(Output::Send { to: peer, frame: Frame::encode(&Message::Join(join), None) });
+        self.timers.set(RETRY, now.after(JOIN_RETRY));
+    }
+
+    /// The founder's link went down: ask again when it is back.
+    pub(crate) fn link_down(&mut self, peer: PeerId) {
+        if self.founder() == Some(peer) {
+            self.is_welcome = false;
+        }
+    }
+
+    /// Asks again if nobody has answered for a while.
+    pub(crate) fn tick(&mut self, now: Instant, linked: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
+        if !self.timers.expired(RETRY, now) || self.is_welcome {
+            return;
+        }
+        let founder = self.founder();
+        for peer in linked.filter(|&peer| founder.is_none_or(|founder| founder == peer)) {
+            self.ask(now, peer, out);
+        }
+    }
+
+    /// When to tick next.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// The founder says what the run is. The specification is returned the first time.
+    ///
+    /// # Errors
+    /// It is not the run of the invite.
+    pub(crate) fn welcome(
+        &mut self,
+        from: PeerId,
+        welcome: Welcome,
+        out: &mut Vec<Output>,
+    ) -> Result<Vec<u8>, Failure> {
+        let run = RunId::derive(&welcome.specification, &welcome.nonce);
+        if self.run.is_some_and(|expected| expected != run) {
+            return Err(Failure::WrongSpecification { by: from });
+        }
+        self.run = Some(run);
+        self.founder = Some(welcome.founder);
+        self.is_welcome = true;
+        self.timers.stop(RETRY);
+        out.push(Output::Event(Event::Welcomed { run, by: from }));
+        Ok(welcome.specification)
+    }
+
+    /// The one asked is not the founder, and says who is.
+    pub(crate) fn refer(&mut self, contact: Contact, out: &mut Vec<Output>) {
+        if self.founder.is_none() && contact.peer != self.me.peer {
+            out.push(Output::Dial(contact.clone()));
+            self.founder = Some(contact);
+        }
+    }
+
+    /// The one asked says no.
+    ///
+    /// # Errors
+    /// The no is final.
+    pub(crate) fn refused(&self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
+        match refusal {
+            Refusal::NotYet => Ok(()),
+            Refusal::OtherRun { .. } | Refusal::Started => Err(Failure::Refused { by, refusal }),
+        }
+    }
+
+    /// Another joiner asks this one.
+    pub(crate) fn asked(&self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
+        let message = match (&self.founder, self.run) {
+            (_, Some(run)) if join.run.is_some_and(|theirs| theirs != run) => {
+                Message::Refuse(Refusal::OtherRun { run })
+            }
+            (Some(founder), _) => Message::Refer(founder.clone()),
+            (None, _) => Message::Refuse(Refusal::NotYet),
+        };
+        out.push(Output::Send { to: from, frame: Frame::encode(&message, None) });
+    }
+
+    /// Whether `members` name this peer in this incarnation, and come from the founder.
+    pub(crate) fn check_view(&self, from: PeerId, run: RunId, members: &[Member]) -> Result<(), Reject> {
+        let is_me =
+            |member: &&Member| member.peer == self.me.peer && member.incarnation == self.me.incarnation;
+        let is_expected = self.founder() == Some(from) && self.run == Some(run);
+        if is_expected && members.iter().any(|member| is_me(&member)) {
+            Ok(())
+        } else {
+            Err(Reject::OutOfPlace)
+        }
+    }
+}

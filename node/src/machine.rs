@@ -1,0 +1,505 @@
+//! The machine: routes inputs and commands to the part that owns the state they concern. No algorithm lives here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use peergrad_protocol::limits::{LINK_SEGMENTS, REASON_BYTES_MAX, REJECTS_MAX};
+use peergrad_protocol::message::{Contact, Departure, Message, Refusal};
+use peergrad_protocol::view::{Member, View};
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId};
+
+use crate::founding::Founding;
+use crate::host::Host;
+use crate::io::{Answer, Ended, Event, Failure, Input, Job, JobId, Output, Panicked, Reject, Scope};
+use crate::joining::Joining;
+use crate::loader::{Loaded, Loader};
+use crate::node::{Config, Role};
+use crate::peer::Command;
+use crate::preparation::{Ingredients, Preparation};
+use crate::programs::ring::Ring;
+use crate::session::Session;
+use crate::task::Evaluation;
+
+/// All state of a node but its program.
+pub(crate) struct Machine {
+    me: Member,
+    loader: Arc<dyn Loader>,
+    segments: Pool,
+    stage: Stage,
+    /// What the founder was started with; taken when preparation begins.
+    specification: Option<Arc<[u8]>>,
+    preparation: Option<Preparation>,
+    /// Peers that frames can be sent to.
+    linked: BTreeSet<PeerId>,
+    /// Frames of members whose view is not installed here yet, at most a window a link.
+    early: Vec<(PeerId, Frame)>,
+    jobs: BTreeMap<JobId, Purpose>,
+    job_count: u64,
+    rejects: BTreeMap<PeerId, u32>,
+}
+
+enum Stage {
+    Founding(Founding),
+    Joining(Joining),
+    Training { session: Box<Session>, progress: Progress },
+    Ended,
+}
+
+/// How far training in a view is.
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    /// Some members are not linked yet.
+    Linking,
+    /// All are; the program is to be started.
+    Due,
+    Running,
+    /// The last step is committed; the result is being evaluated.
+    Evaluating,
+}
+
+/// What a job's answer is for.
+enum Purpose {
+    Load,
+    Evaluate,
+    Program(Box<dyn FnOnce(Answer) + Send>),
+}
+
+impl Machine {
+    pub(crate) fn new(config: Config) -> Self {
+        let Config { peer, incarnation, addresses, weight, loader, segments, role } = config;
+        let me = Member { peer, incarnation, addresses, weight };
+        let (stage, specification) = match role {
+            Role::Founder { specification, nonce, peers } => {
+                let run = RunId::derive(&specification, &nonce);
+                (Stage::Founding(Founding::new(run, nonce, me.clone(), peers)), Some(specification))
+            }
+            Role::Joiner { run } => (Stage::Joining(Joining::new(run, me.clone())), None),
+        };
+        Self {
+            me,
+            loader,
+            segments,
+            stage,
+            specification,
+            preparation: None,
+            linked: BTreeSet::new(),
+            early: Vec::new(),
+            jobs: BTreeMap::new(),
+            job_count: 0,
+            rejects: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match &self.stage {
+            Stage::Joining(joining) => joining.deadline(),
+            Stage::Founding(_) | Stage::Training { .. } | Stage::Ended => None,
+        }
+    }
+
+    pub(crate) fn vectors_allocated(&self) -> u64 {
+        match &self.stage {
+            Stage::Training { session, .. } => session.vectors_allocated(),
+            _ => 0,
+        }
+    }
+
+    // Inputs.
+
+    pub(crate) fn input(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
+        if matches!(self.stage, Stage::Ended) {
+            return;
+        }
+        if let Some(specification) = self.specification.take() {
+            self.prepare(specification, out);
+        }
+        match input {
+            Input::Tick => self.tick(now, out),
+            Input::Frame { from, frame } => {
+                if let Err(reject) = self.frame(from, frame, out) {
+                    self.reject(from, reject, out);
+                }
+            }
+            Input::LinkUp(peer) => self.link_up(now, peer, out),
+            Input::LinkDown { peer, reason } => self.link_down(peer, reason, out),
+            Input::Credit { peer, segments } => {
+                if let Stage::Training { session, .. } = &mut self.stage
+                    && let Err(reject) = session.credit(&peer, segments, out)
+                {
+                    self.reject(peer, reject, out);
+                }
+            }
+            Input::Computed { job, result } => self.computed(job, result, out),
+            Input::Located(data) => {
+                let donor = self.founder();
+                if let Some(preparation) = &mut self.preparation {
+                    match preparation.located(data, donor, out) {
+                        Ok(ingredients) => self.load(ingredients, out),
+                        Err(failure) => self.end(Err(failure), out),
+                    }
+                }
+            }
+            Input::Leave => self.end(Err(Failure::Left), out),
+        }
+        self.advance(out);
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if let Stage::Joining(joining) = &mut self.stage {
+            joining.tick(now, self.linked.iter().copied(), out);
+        }
+    }
+
+    fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
+        self.linked.insert(peer);
+        if let Stage::Joining(joining) = &mut self.stage {
+            joining.link_up(now, peer, out);
+            if let (Some(preparation), true) = (&mut self.preparation, joining.founder() == Some(peer)) {
+                preparation.restart_fetching(peer, out);
+            }
+        }
+    }
+
+    fn link_down(&mut self, peer: PeerId, reason: String, out: &mut Vec<Output>) {
+        self.linked.remove(&peer);
+        match &mut self.stage {
+            Stage::Founding(founding) => founding.gone(peer, reason, out),
+            Stage::Joining(joining) => joining.link_down(peer),
+            Stage::Training { session, .. } if session.is_needed(&peer) => {
+                self.end(Err(Failure::PeerLost { peer, reason }), out);
+            }
+            Stage::Training { .. } | Stage::Ended => {}
+        }
+    }
+
+    fn frame(&mut self, from: PeerId, mut frame: Frame, out: &mut Vec<Output>) -> Result<(), Reject> {
+        let message = frame.decode()?;
+        if matches!(message, Message::Segment(_) | Message::Complete(_))
+            && !matches!(self.stage, Stage::Training { .. })
+        {
+            return self.hold(from, frame);
+        }
+        match (message, &mut self.stage) {
+            (Message::Segment(segment), Stage::Training { session, .. }) => {
+                let payload = frame.payload.take().ok_or(Reject::Segment)?;
+                session.segment(from, segment, payload, out)
+            }
+            (Message::Complete(complete), Stage::Training { session, .. }) => session.closed(from, complete),
+            (Message::Leave(departure), _) => self.departed(from, departure, out),
+            (Message::Join(join), Stage::Founding(founding)) => {
+                let specification = self.preparation.as_ref().map(Preparation::specification);
+                founding.join(from, join, specification.ok_or(Reject::OutOfPlace)?, out);
+                Ok(())
+            }
+            (Message::Join(join), Stage::Joining(joining)) => {
+                joining.asked(from, &join, out);
+                Ok(())
+            }
+            (Message::Join(_), Stage::Training { .. }) => {
+                self.send(from, &Message::Refuse(Refusal::Started), None, out);
+                Ok(())
+            }
+            (Message::WantData(want), Stage::Founding(_)) => {
+                // Not here yet, or not to be shipped: the joiner asks again, or was told to bring the file.
+                let Some((piece, bytes)) = self.preparation.as_ref().and_then(|p| p.cut_piece(want)) else {
+                    return Err(Reject::Data);
+                };
+                let mut payload = self.segments.take_bytes(bytes.len());
+                payload.bytes_mut().copy_from_slice(bytes);
+                self.send(from, &Message::Data(piece), Some(payload), out);
+                Ok(())
+            }
+            (Message::Ready, Stage::Founding(founding)) => {
+                if founding.ready(from, out) {
+                    Ok(())
+                } else {
+                    Err(Reject::OutOfPlace)
+                }
+            }
+            (message, Stage::Joining(_)) => self.answer(from, message, frame.payload, out),
+            _ => Err(Reject::OutOfPlace),
+        }
+    }
+
+    /// What a joiner is told by others.
+    fn answer(
+        &mut self,
+        from: PeerId,
+        message: Message,
+        payload: Option<Buffer>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let Stage::Joining(joining) = &mut self.stage else { return Err(Reject::OutOfPlace) };
+        let result = match message {
+            Message::Welcome(welcome) => {
+                joining.welcome(from, welcome, out).map(|specification| match &self.preparation {
+                    None => self.prepare(specification.into(), out),
+                    Some(preparation) if preparation.ready().is_some() => {
+                        self.send(from, &Message::Ready, None, out)
+                    }
+                    Some(_) => {}
+                })
+            }
+            Message::Refer(contact) => {
+                joining.refer(contact, out);
+                Ok(())
+            }
+            Message::Refuse(refusal) => joining.refused(from, refusal),
+            Message::Data(piece) => {
+                let preparation = self.preparation.as_mut().ok_or(Reject::OutOfPlace)?;
+                let ingredients = preparation.piece(from, piece, &payload.ok_or(Reject::Data)?, out)?;
+                self.load(ingredients, out);
+                Ok(())
+            }
+            Message::Install(view) => {
+                joining.check_view(from, view.run, &view.members)?;
+                self.install(view, out)?;
+                Ok(())
+            }
+            _ => return Err(Reject::OutOfPlace),
+        };
+        if let Err(failure) = result {
+            self.end(Err(failure), out);
+        }
+        Ok(())
+    }
+
+    /// Members may install a view, and train in it, before this peer hears of it.
+    fn hold(&mut self, from: PeerId, frame: Frame) -> Result<(), Reject> {
+        // A window of segments, and a word at the end of a run of no steps.
+        let held = self.early.iter().filter(|(peer, _)| *peer == from).count();
+        if held > LINK_SEGMENTS as usize || matches!(self.stage, Stage::Founding(_)) {
+            return Err(Reject::OverCredit);
+        }
+        self.early.push((from, frame));
+        Ok(())
+    }
+
+    fn departed(&mut self, from: PeerId, departure: Departure, out: &mut Vec<Output>) -> Result<(), Reject> {
+        let Stage::Training { session, .. } = &self.stage else { return Ok(()) };
+        let lost = departure.lost.filter(|peer| *peer != self.me.peer).unwrap_or(from);
+        if session.is_needed(&from) && session.view.rank(&lost).is_some() {
+            self.end(Err(Failure::PeerLost { peer: lost, reason: departure.reason }), out);
+        }
+        Ok(())
+    }
+
+    fn reject(&mut self, peer: PeerId, reject: Reject, out: &mut Vec<Output>) {
+        out.push(Output::Event(Event::Violation { peer, reject }));
+        let count = self.rejects.entry(peer).or_default();
+        *count += 1;
+        if *count == REJECTS_MAX {
+            out.push(Output::Hangup(peer));
+        }
+    }
+
+    // Preparation.
+
+    fn founder(&self) -> Option<PeerId> {
+        match &self.stage {
+            Stage::Joining(joining) => joining.founder(),
+            _ => None,
+        }
+    }
+
+    fn prepare(&mut self, specification: Arc<[u8]>, out: &mut Vec<Output>) {
+        match Preparation::start(specification, &*self.loader, out) {
+            Ok((preparation, ingredients)) => {
+                self.preparation = Some(preparation);
+                self.load(ingredients, out);
+            }
+            Err(failure) => self.end(Err(failure), out),
+        }
+    }
+
+    fn load(&mut self, ingredients: Option<Ingredients>, out: &mut Vec<Output>) {
+        let Some(Ingredients { specification, data }) = ingredients else { return };
+        let loader = Arc::clone(&self.loader);
+        let cost = data.as_ref().map_or(0, |data| data.len() as u64);
+        self.compute(Purpose::Load, cost, Box::new(move || Box::new(loader.load(&specification, data))), out);
+    }
+
+    fn loaded(&mut self, loaded: Loaded, out: &mut Vec<Output>) {
+        let scope = scope(&loaded);
+        let Some(preparation) = &mut self.preparation else { return };
+        preparation.loaded(loaded);
+        out.push(Output::Event(Event::Prepared(scope)));
+        match &mut self.stage {
+            Stage::Founding(founding) => founding.ready_here(out),
+            Stage::Joining(joining) => {
+                if let Some(founder) = joining.founder() {
+                    self.send(founder, &Message::Ready, None, out);
+                }
+            }
+            Stage::Training { .. } | Stage::Ended => {}
+        }
+    }
+
+    // Jobs.
+
+    fn compute(
+        &mut self,
+        purpose: Purpose,
+        cost: u64,
+        work: Box<dyn FnOnce() -> Answer + Send>,
+        out: &mut Vec<Output>,
+    ) {
+        let id = JobId(self.job_count);
+        self.job_count += 1;
+        self.jobs.insert(id, purpose);
+        out.push(Output::Compute(Job { id, cost, work }));
+    }
+
+    fn computed(&mut self, job: JobId, result: Result<Answer, Panicked>, out: &mut Vec<Output>) {
+        // A job of an interrupted program: its buffers find home by themselves.
+        let Some(purpose) = self.jobs.remove(&job) else { return };
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(Panicked(message)) => return self.end(Err(Failure::TaskPanicked(message)), out),
+        };
+        match purpose {
+            Purpose::Program(reply) => reply(answer),
+            Purpose::Load => match *answer.downcast().expect("a loader's answer") {
+                Ok(loaded) => self.loaded(loaded, out),
+                Err(words) => self.end(Err(Failure::Unusable(words)), out),
+            },
+            Purpose::Evaluate => {
+                let evaluation: Evaluation = *answer.downcast().expect("an evaluation");
+                self.finish(Some(evaluation), out);
+            }
+        }
+    }
+
+    // Views.
+
+    /// Whatever became possible: the first view, the start of the program, the end of the run.
+    fn advance(&mut self, out: &mut Vec<Output>) {
+        if let Stage::Founding(founding) = &self.stage
+            && let Some(view) = founding.view()
+        {
+            for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
+                self.send(member.peer, &Message::Install(view.clone()), None, out);
+            }
+            self.install(view, out).expect("our own view is valid and we are prepared");
+        }
+        let Stage::Training { session, progress } = &mut self.stage else { return };
+        if *progress == Progress::Linking
+            && session.view.members.iter().all(|m| m.peer == self.me.peer || self.linked.contains(&m.peer))
+        {
+            *progress = Progress::Due;
+            out.push(Output::Event(Event::Began));
+        }
+        if *progress == Progress::Running && session.is_closed() {
+            *progress = Progress::Evaluating;
+            session.commit_last(out);
+            let (task, parameters) = (Arc::clone(&session.loaded().task), session.state().parameters);
+            let work = Box::new(move || Box::new(task.evaluate(&parameters)) as Answer);
+            self.compute(Purpose::Evaluate, 0, work, out);
+        }
+    }
+
+    fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
+        let preparation = self.preparation.as_ref().and_then(Preparation::ready);
+        let loaded = preparation.ok_or(Reject::OutOfPlace)?.clone();
+        let view = Arc::new(view);
+        for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
+            let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
+            out.push(Output::Dial(contact));
+        }
+        let session = Session::found(Arc::clone(&view), self.me.peer, loaded, self.segments.clone());
+        out.push(Output::Event(Event::Installed { view, shard: session.shard_len() }));
+        self.stage = Stage::Training { session: Box::new(session), progress: Progress::Linking };
+        for (from, frame) in std::mem::take(&mut self.early) {
+            if let Err(reject) = self.frame(from, frame, out) {
+                self.reject(from, reject, out);
+            }
+        }
+        Ok(())
+    }
+
+    // The program.
+
+    /// The program, when it is time to start it.
+    pub(crate) fn program(&mut self) -> Option<Host> {
+        let Stage::Training { session, progress } = &mut self.stage else { return None };
+        if *progress != Progress::Due {
+            return None;
+        }
+        *progress = Progress::Running;
+        let Loaded { task, training, .. } = session.loaded();
+        let steps = scope(session.loaded()).steps;
+        Some(Host::new(Ring { task: Arc::clone(task), rule: training.rule, steps }))
+    }
+
+    /// Carries out one command. A command for a view that is gone is dropped, and its reply with it.
+    pub(crate) fn command(&mut self, command: Command, out: &mut Vec<Output>) {
+        let Stage::Training { session, .. } = &mut self.stage else { return };
+        let current = session.digest;
+        match command {
+            Command::Ready(reply) => drop(reply.send(())),
+            Command::Begin(reply) => session.begin(reply),
+            Command::Compute { view, cost, work, reply } if view == current => {
+                self.compute(Purpose::Program(reply), cost, work, out);
+            }
+            Command::ReduceScatter { view, contribution, reply } if view == current => {
+                session.reduce_scatter(contribution, reply, out);
+            }
+            Command::UpdateOwned { view, rule, reply } if view == current => {
+                session.update_owned(rule, reply)
+            }
+            Command::AllGather { view, reply } if view == current => session.all_gather(reply, out),
+            Command::Finished => session.close(out),
+            Command::Compute { .. }
+            | Command::ReduceScatter { .. }
+            | Command::UpdateOwned { .. }
+            | Command::AllGather { .. } => {}
+        }
+        self.advance(out);
+    }
+
+    // The end.
+
+    fn finish(&mut self, evaluation: Option<Evaluation>, out: &mut Vec<Output>) {
+        let Stage::Training { session, .. } = &self.stage else { return };
+        let mut state = session.state();
+        state.evaluation = evaluation;
+        out.push(Output::Event(Event::Ended(Ended { outcome: Ok(()), state: Some(state) })));
+        self.stage = Stage::Ended;
+    }
+
+    /// Ends the run here before it is done, and tells the others why.
+    fn end(&mut self, outcome: Result<(), Failure>, out: &mut Vec<Output>) {
+        let state = match &self.stage {
+            Stage::Training { session, .. } => Some(session.state()),
+            Stage::Founding(_) | Stage::Joining(_) | Stage::Ended => None,
+        };
+        if let (Stage::Training { session, .. }, Err(failure)) = (&self.stage, &outcome) {
+            let (lost, mut reason) = match failure {
+                Failure::PeerLost { peer, reason } => (Some(*peer), reason.clone()),
+                other => (None, other.to_string()),
+            };
+            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+            let message = Message::Leave(Departure { lost, reason });
+            for member in session.view.members.iter().filter(|member| self.linked.contains(&member.peer)) {
+                self.send(member.peer, &message, None, out);
+            }
+        }
+        out.push(Output::Event(Event::Ended(Ended { outcome, state })));
+        self.stage = Stage::Ended;
+    }
+
+    fn send(&self, to: PeerId, message: &Message, payload: Option<Buffer>, out: &mut Vec<Output>) {
+        out.push(Output::Send { to, frame: Frame::encode(message, payload) });
+    }
+}
+
+fn scope(loaded: &Loaded) -> Scope {
+    let samples = u64::from(loaded.task.sample_count());
+    let passes = loaded.training.passes;
+    Scope {
+        parameters: loaded.manifest.parameter_count(),
+        samples,
+        steps: passes * samples.div_ceil(loaded.training.batch_size),
+        passes,
+    }
+}

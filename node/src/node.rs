@@ -1,0 +1,98 @@
+//! The node: everything a peer decides, as one machine that is given time, bytes and results.
+//!
+//! ```text
+//!   Input --> Node { machine, host } --> Output
+//!                     |        |
+//!                     |        '- the program's coroutine, polled until it waits
+//!                     '- joining or founding -> session (rounds, parameters, commits)
+//! ```
+//! It never waits, reads no clock and draws no randomness of its own, so the same node runs over libp2p and in virtual
+//! time, bit for bit.
+
+use std::sync::Arc;
+
+use peergrad_protocol::{Incarnation, Instant, PeerId, RunId};
+
+use crate::host::Host;
+use crate::io::{Input, Output};
+use crate::loader::Loader;
+use crate::machine::Machine;
+
+/// One peer's deciding half.
+pub struct Node {
+    machine: Machine,
+    host: Option<Host>,
+}
+
+/// Who a node is and what it is to do.
+pub struct Config {
+    /// Its key.
+    pub peer: PeerId,
+    /// Which start of it this is.
+    pub incarnation: Incarnation,
+    /// Where others can dial it, best first.
+    pub addresses: Vec<String>,
+    /// How much it offers to own, 0 to [`WEIGHT_MAX`](peergrad_protocol::limits::WEIGHT_MAX).
+    pub weight: u8,
+    /// Turns the run's specification into a task.
+    pub loader: Arc<dyn Loader>,
+    /// Where received segments and those that begin here are kept.
+    pub segments: peergrad_protocol::Pool,
+    /// How it comes into the run.
+    pub role: Role,
+}
+
+/// How a node comes into its run.
+pub enum Role {
+    /// It founds the run.
+    Founder {
+        /// What the run is.
+        specification: Arc<[u8]>,
+        /// Random bytes that make the run id unique.
+        nonce: [u8; 32],
+        /// Peers to wait for before training begins, this one included.
+        peers: usize,
+    },
+    /// It joins through whatever member it is linked to first.
+    Joiner {
+        /// The run of the invite, where there was one.
+        run: Option<RunId>,
+    },
+}
+
+impl Node {
+    /// A node that has not yet been told anything.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        Self { machine: Machine::new(config), host: None }
+    }
+
+    /// Takes in one input and appends what is to be done to `out`, which the caller carries out before the next call.
+    pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
+        self.machine.input(now, input, out);
+        if self.host.is_none() {
+            self.host = self.machine.program();
+        }
+        let Some(host) = &mut self.host else { return };
+        for _ in 0..COMMANDS_MAX {
+            let Some(command) = host.next() else { return };
+            self.machine.command(command, out);
+        }
+        panic!("a program gave {COMMANDS_MAX} commands without waiting for anything");
+    }
+
+    /// Call [`Node::handle`] with [`Input::Tick`] no later than this.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.machine.deadline()
+    }
+
+    /// Vectors allocated for training so far: flat after the first steps.
+    #[must_use]
+    pub fn vectors_allocated(&self) -> u64 {
+        self.machine.vectors_allocated()
+    }
+}
+
+/// A program that gives more commands than this within one input is spinning.
+const COMMANDS_MAX: usize = 1 << 16;

@@ -1,0 +1,175 @@
+//! What a program holds: a handle to its peer, and a token for the step it is in.
+//!
+//! A program is straight-line code that waits; the node is a machine that never waits. Between them lies a mailbox: each
+//! operation is a command with a one-shot reply. The reply dropped instead of sent *is* the interruption.
+//!
+//! # Invariants
+//! - An operation starts when it is called; `await` only waits for it. Overlap is "call now, await later".
+//! - Operations hang on a [`Step`], which carries its view: a program that ignores an interruption gets it again.
+//! - Tensors move into an operation; nothing is borrowed across an await.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_channel::{mpsc, oneshot};
+use peergrad_protocol::message::Tally;
+use peergrad_protocol::{Buffer, StepNumber, ViewDigest};
+
+use crate::io::Answer;
+use crate::optimizer::Rule;
+
+/// The view changed, or the run ended, before the operation was done. What it was given is with the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("interrupted by a change of the view")]
+pub struct Interrupted;
+
+/// Where a command's answer goes.
+pub(crate) type Reply<T> = oneshot::Sender<T>;
+
+/// One operation of a program, as the node's machine sees it.
+pub(crate) enum Command {
+    /// Answer when there is a view to train in.
+    Ready(Reply<()>),
+    /// Answer with the next step.
+    Begin(Reply<Begun>),
+    /// Run a job; the reply knows the answer's type.
+    Compute { view: ViewDigest, cost: u64, work: Work, reply: Box<dyn FnOnce(Answer) + Send> },
+    /// Add up contributions; answer when the own shard is summed.
+    ReduceScatter { view: ViewDigest, contribution: Contribution, reply: Reply<()> },
+    /// Turn the own shard's sum into new parameters.
+    UpdateOwned { view: ViewDigest, rule: Rule, reply: Reply<()> },
+    /// Send the own shard to everyone; answer when every shard is here.
+    AllGather { view: ViewDigest, reply: Reply<()> },
+    /// The program is done.
+    Finished,
+}
+
+type Work = Box<dyn FnOnce() -> Answer + Send>;
+
+/// A step as the machine hands it out.
+pub(crate) struct Begun {
+    pub(crate) number: StepNumber,
+    pub(crate) pass: u64,
+    pub(crate) rate: f64,
+    pub(crate) samples: Arc<[u32]>,
+    pub(crate) view: ViewDigest,
+    pub(crate) parameters: Arc<Buffer>,
+    pub(crate) room: Buffer,
+}
+
+/// A member's part in a step: the sum of its samples' gradients, and what that sum is worth.
+#[derive(Debug)]
+pub struct Contribution {
+    /// Gradient summed over the samples, as long as the parameter vector.
+    pub vector: Buffer,
+    /// How many samples, and their summed loss.
+    pub tally: Tally,
+}
+
+/// A program's handle to its peer.
+#[derive(Clone)]
+pub struct Peer {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Peer {
+    pub(crate) fn new(commands: mpsc::UnboundedSender<Command>) -> Self {
+        Self { commands }
+    }
+
+    fn ask<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Pending<T> {
+        let (reply, answer) = oneshot::channel();
+        // A closed mailbox drops the command and its reply with it, which is the interruption.
+        let _ = self.commands.unbounded_send(command(reply));
+        Pending(answer)
+    }
+
+    pub(crate) fn ready(&self) -> Pending<()> {
+        self.ask(Command::Ready)
+    }
+
+    pub(crate) fn finished(&self) {
+        let _ = self.commands.unbounded_send(Command::Finished);
+    }
+
+    /// The next step, the parameters it starts from, and room for a gradient (contents unspecified).
+    ///
+    /// # Errors
+    /// [`Interrupted`] if the run ends first.
+    pub async fn begin_step(&self) -> Result<(Step, Arc<Buffer>, Buffer), Interrupted> {
+        let begun = self.ask(Command::Begin).await?;
+        let Begun { number, pass, rate, samples, view, parameters, room } = begun;
+        Ok((Step { number, pass, rate, samples, view, peer: self.clone() }, parameters, room))
+    }
+}
+
+/// One optimizer step of the run, at this member, in one view.
+pub struct Step {
+    /// Its number in the run.
+    pub number: StepNumber,
+    /// The pass its samples belong to.
+    pub pass: u64,
+    /// The learning rate.
+    pub rate: f64,
+    /// The samples that this member computes.
+    pub samples: Arc<[u32]>,
+    view: ViewDigest,
+    peer: Peer,
+}
+
+impl Step {
+    /// Runs `work` beside the network. `cost` is how many samples it touches, for a simulator to model its duration.
+    ///
+    /// # Panics
+    /// Never: the answer has the type that the work returned.
+    pub fn compute<T: Send + 'static>(
+        &self,
+        cost: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Pending<T> {
+        let view = self.view;
+        self.peer.ask(|reply| Command::Compute {
+            view,
+            cost,
+            work: Box::new(move || Box::new(work())),
+            reply: Box::new(move |answer: Answer| {
+                let answer = answer.downcast().expect("a job answers with what its work returned");
+                // The program may have stopped waiting for it.
+                let _ = reply.send(*answer);
+            }),
+        })
+    }
+
+    /// Adds everyone's contributions up. Done when this member holds the sums of the shard that it owns.
+    pub fn reduce_scatter(&self, contribution: Contribution) -> Pending<()> {
+        let view = self.view;
+        self.peer.ask(|reply| Command::ReduceScatter { view, contribution, reply })
+    }
+
+    /// Applies `rule` to the owned shard: the mean gradient becomes new parameters, and new optimizer state that stands
+    /// once the step is committed.
+    pub fn update_owned(&self, rule: Rule) -> Pending<()> {
+        let view = self.view;
+        self.peer.ask(|reply| Command::UpdateOwned { view, rule, reply })
+    }
+
+    /// Sends the owned shard to everyone. Done when every shard is here: the step is complete.
+    pub fn all_gather(self) -> Pending<()> {
+        let view = self.view;
+        self.peer.ask(|reply| Command::AllGather { view, reply })
+    }
+}
+
+/// An operation under way.
+#[must_use = "an operation that nobody awaits may not be done before the next one needs it"]
+pub struct Pending<T>(oneshot::Receiver<T>);
+
+impl<T> Future for Pending<T> {
+    type Output = Result<T, Interrupted>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(context).map_err(|_| Interrupted)
+    }
+}

@@ -1,0 +1,3 @@
+//! The built-in programs, one short file each.
+
+pub mod ring;

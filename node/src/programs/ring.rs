@@ -1,0 +1,71 @@
+//! Synchronous data-parallel training with sharded optimizer state: what a big batch on one machine computes, on many.
+//!
+//! Each member computes the gradient of its part of the batch. The owner of a shard gets the sum, takes the optimizer step
+//! for its shard alone, and sends the new parameters to everyone.
+//!
+//! # Cost
+//! A step sends 2 (n - 1) / n times the parameters from each member; optimizer memory and work per member fall as 1 / n.
+//!
+//! # Reading
+//! Rajbhandari et al., *ZeRO*, 2020 (stage 1). We differ in the shards: hash-placed chunks instead of equal ranges.
+
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::Arc;
+
+use peergrad_protocol::Buffer;
+use peergrad_protocol::message::Tally;
+
+use crate::optimizer::Rule;
+use crate::peer::{Contribution, Interrupted, Peer, Step};
+use crate::program::{Flow, Program};
+use crate::task::Task;
+
+/// The ring program. (The topology under it may also be direct.)
+pub struct Ring {
+    /// The model and its data.
+    pub task: Arc<dyn Task>,
+    /// What owners do with the mean gradient.
+    pub rule: Rule,
+    /// Steps of the run.
+    pub steps: u64,
+}
+
+impl Program for Ring {
+    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let (step, parameters, room) = peer.begin_step().await?;
+        if step.number.0 == self.steps {
+            return Ok(Break(()));
+        }
+        let contribution = self.gradient(&step, parameters, room).await?;
+        step.reduce_scatter(contribution).await?;
+        step.update_owned(self.rule).await?;
+        step.all_gather().await?;
+        Ok(Continue(()))
+    }
+}
+
+impl Ring {
+    /// The gradient of this member's samples, computed beside the network.
+    async fn gradient(
+        &self,
+        step: &Step,
+        parameters: Arc<Buffer>,
+        mut room: Buffer,
+    ) -> Result<Contribution, Interrupted> {
+        let (task, samples) = (Arc::clone(&self.task), Arc::clone(&step.samples));
+        let work = move || {
+            let loss = task.gradient(&parameters, &samples, &mut room);
+            contribution(room, Tally { samples: samples.len() as u64, loss })
+        };
+        step.compute(step.samples.len() as u64, work).await
+    }
+}
+
+/// A gradient that overflowed would ruin everybody's parameters: its samples are left out, with weight 0.
+fn contribution(mut vector: Buffer, tally: Tally) -> Contribution {
+    if tally.loss.is_finite() && vector.iter().all(|element| element.is_finite()) {
+        return Contribution { vector, tally };
+    }
+    vector.fill(0.0);
+    Contribution { vector, tally: Tally::default() }
+}

@@ -1,0 +1,445 @@
+//! The session: training in one view. Batches, rounds, parameters, commits.
+//!
+//! # How it works
+//! ```text
+//! step t      begin --- gradient --- reduce-scatter --- update --- all-gather --- complete
+//! step t + 1                                                          begin --- gradient --- first finished sum
+//!                                                                                            = step t is committed
+//! ```
+//! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it completed
+//! step t. So the first one that shows up here commits step t, without a message of its own; the last step is committed
+//! by a closing barrier.
+//!
+//! # Memory
+//! Three vectors: the complete parameters, the ones before (kept until the commit, then their buffer takes the next
+//! result), and the gradient. Nothing vector-sized is allocated after the first steps.
+//!
+//! # Invariants
+//! - At most two rounds are alive: the one in progress, and the one before while others still wait for its segments.
+//! - Segments of the next step, from members that are ahead, are held within their link's window.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use peergrad_collectives::links::Links;
+use peergrad_collectives::plan::{Layout, Plan};
+use peergrad_collectives::round::{Action, Label, Round};
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::ledger::{Ledger, permutation};
+use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::message::{Complete, Message, Segment, Tally};
+use peergrad_protocol::placement::Placement;
+use peergrad_protocol::view::View;
+use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
+
+use crate::io::{Committed, Event, FinalState, Output, Reject};
+use crate::loader::Loaded;
+use crate::optimizer::Rule;
+use crate::owned::Owned;
+use crate::peer::{Begun, Contribution, Reply};
+
+/// Training in one view.
+pub(crate) struct Session {
+    pub(crate) view: Arc<View>,
+    pub(crate) digest: ViewDigest,
+    rank: Rank,
+    loaded: Loaded,
+    plan: Arc<Plan>,
+    links: Links,
+    /// By rank: segments received whose credit was not returned.
+    held: Vec<u32>,
+    vectors: Pool,
+    segments: Pool,
+    /// Parameters before the newest complete step, until that step is committed.
+    previous: Option<Arc<Buffer>>,
+    /// Parameters after the newest complete step.
+    complete: Arc<Buffer>,
+    owned: Owned,
+    /// The bookmark before the step in progress.
+    ledger: Ledger,
+    /// The order of samples in one pass.
+    order: Option<(u64, Vec<u32>)>,
+    step: StepNumber,
+    current: Option<Current>,
+    rounds: VecDeque<(StepNumber, Round)>,
+    early: VecDeque<(Rank, Label, Buffer)>,
+    /// The newest complete step, while it is not known to be committed.
+    uncommitted: Option<Record>,
+    committed_steps: u64,
+    trained: u64,
+    own_trained: u64,
+    reduced: Option<Reply<()>>,
+    gathered: Option<Reply<()>>,
+    /// Whether the program is done here, and which members have said so.
+    is_closing: bool,
+    closed: BTreeSet<PeerId>,
+}
+
+/// The step in progress.
+struct Current {
+    rate: f64,
+    pass: u64,
+    own_samples: u64,
+    after: Ledger,
+}
+
+/// A complete step that is not yet committed.
+struct Record {
+    step: StepNumber,
+    pass: u64,
+    rate: f64,
+    tally: Tally,
+    own_samples: u64,
+}
+
+impl Session {
+    /// Begins the first view of a run: everyone draws the same initial parameters.
+    pub(crate) fn found(view: Arc<View>, me: PeerId, loaded: Loaded, segments: Pool) -> Self {
+        let rank = view.rank(&me).expect("a view is installed at its members");
+        let chunks = loaded.manifest.chunks();
+        let placement = Placement::draw(&view.run, &view.members, chunks.count(), 1);
+        let ranges = |rank| placement.shard(rank).map(|chunk| chunks.range(chunk));
+        let shards = (0..view.members.len()).map(|index| ranges(Rank::from_index(index)).collect()).collect();
+        let training = &loaded.training;
+        let layout = Layout::new(chunks.parameter_count(), shards, training.segment_elements);
+        let plan = Plan { layout: Arc::new(layout), topology: training.topology, rank: rank.index() };
+        let vectors = Pool::new(VECTORS_KEPT_MAX);
+        let mut initial = vectors.take(chunks.parameter_count());
+        loaded.task.initial(training.seed, &mut initial);
+        Self {
+            digest: view.digest(),
+            rank,
+            links: Links::new(view.members.len(), LINK_SEGMENTS, plan.has_relays()),
+            held: vec![0; view.members.len()],
+            owned: Owned::new(ranges(rank), training.rule.moment_count()),
+            plan: Arc::new(plan),
+            vectors,
+            segments,
+            previous: None,
+            complete: Arc::new(initial),
+            ledger: view.ledger.clone(),
+            view,
+            loaded,
+            order: None,
+            step: StepNumber(0),
+            current: None,
+            rounds: VecDeque::new(),
+            early: VecDeque::new(),
+            uncommitted: None,
+            committed_steps: 0,
+            trained: 0,
+            own_trained: 0,
+            reduced: None,
+            gathered: None,
+            is_closing: false,
+            closed: BTreeSet::new(),
+        }
+    }
+
+    /// Elements that this member owns.
+    pub(crate) fn shard_len(&self) -> usize {
+        self.plan.own().len()
+    }
+
+    /// How to train, and on what.
+    pub(crate) fn loaded(&self) -> &Loaded {
+        &self.loaded
+    }
+
+    // What the program asks.
+
+    /// Hands out the next step.
+    pub(crate) fn begin(&mut self, reply: Reply<Begun>) {
+        let training = &self.loaded.training;
+        let sample_count = self.loaded.task.sample_count();
+        let (batch, after) = self.ledger.take(training.batch_size, u64::from(sample_count));
+        if self.order.as_ref().is_none_or(|(pass, _)| *pass != batch.pass) {
+            self.order = Some((batch.pass, permutation(training.seed, batch.pass, sample_count)));
+        }
+        let order = &self.order.as_ref().expect("just made").1;
+        let shares = vec![1; self.view.members.len()];
+        let part = batch.part(self.rank.index(), &shares);
+        let samples: Arc<[u32]> =
+            part.iter().flat_map(|span| &order[span.start as usize..span.end as usize]).copied().collect();
+        let rate = training.schedule.rate(self.step.0);
+        self.current = Some(Current { rate, pass: batch.pass, own_samples: samples.len() as u64, after });
+        let begun = Begun {
+            number: self.step,
+            pass: batch.pass,
+            rate,
+            samples,
+            view: self.digest,
+            parameters: Arc::clone(&self.complete),
+            room: self.vectors.take(self.plan.layout.len()),
+        };
+        // A program that no longer waits has ended; the room goes home by itself.
+        let _ = reply.send(begun);
+    }
+
+    /// Starts the round of the current step.
+    pub(crate) fn reduce_scatter(
+        &mut self,
+        contribution: Contribution,
+        reply: Reply<()>,
+        out: &mut Vec<Output>,
+    ) {
+        let (previous, vectors, len) = (&mut self.previous, &self.vectors, self.plan.layout.len());
+        let Contribution { vector, tally } = contribution;
+        let round = Round::new(Arc::clone(&self.plan), vector, tally, || next_result(previous, vectors, len));
+        self.rounds.push_back((self.step, round));
+        assert!(self.rounds.len() <= 2, "a round ends before the next but one begins");
+        self.reduced = Some(reply);
+        for (from, label, payload) in std::mem::take(&mut self.early) {
+            if let Err(reject) = self.segment_in(from, self.step, label, payload, out) {
+                let peer = self.view.member(from).peer;
+                out.push(Output::Event(Event::Violation { peer, reject }));
+            }
+        }
+        self.settle(out);
+    }
+
+    /// Takes the optimizer step for the own shard.
+    pub(crate) fn update_owned(&mut self, rule: Rule, reply: Reply<()>) {
+        let (Some((_, round)), Some(current)) = (self.rounds.back_mut(), &self.current) else { return };
+        if let Some((vector, tally)) = round.own_shard() {
+            self.owned.update(rule, current.rate, tally, &self.complete, vector);
+        }
+        let _ = reply.send(());
+    }
+
+    /// The own shard is final: sends it to everyone.
+    pub(crate) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
+        if let Some((_, round)) = self.rounds.back_mut() {
+            round.gather();
+            self.gathered = Some(reply);
+        }
+        self.settle(out);
+    }
+
+    /// The program is done: tells everyone, and waits until everyone has said so.
+    pub(crate) fn close(&mut self, out: &mut Vec<Output>) {
+        self.is_closing = true;
+        let message = Message::Complete(Complete { view: self.digest, steps: self.step });
+        for member in
+            self.view.members.iter().filter(|member| member.peer != self.view.member(self.rank).peer)
+        {
+            out.push(Output::Send { to: member.peer, frame: Frame::encode(&message, None) });
+        }
+    }
+
+    // What other members send.
+
+    /// Takes in a segment, or holds it if it is of the next step.
+    pub(crate) fn segment(
+        &mut self,
+        from: PeerId,
+        segment: Segment,
+        payload: Buffer,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let from = self.view.rank(&from).ok_or(Reject::NotAMember)?;
+        if segment.view != self.digest {
+            return Err(Reject::OutOfPlace);
+        }
+        let held = &mut self.held[from.index()];
+        if *held == LINK_SEGMENTS {
+            return Err(Reject::OverCredit);
+        }
+        *held += 1;
+        let label = Label {
+            phase: segment.phase,
+            owner: segment.owner as usize,
+            index: segment.index as usize,
+            tally: segment.tally,
+        };
+        let has_round = self.rounds.iter().any(|(step, _)| *step == segment.step);
+        if !has_round && segment.step == self.step {
+            self.early.push_back((from, label, payload));
+            return Ok(());
+        }
+        self.segment_in(from, segment.step, label, payload, out)?;
+        self.settle(out);
+        Ok(())
+    }
+
+    fn segment_in(
+        &mut self,
+        from: Rank,
+        step: StepNumber,
+        label: Label,
+        payload: Buffer,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let (previous, vectors, len) = (&mut self.previous, &self.vectors, self.plan.layout.len());
+        let round = self.rounds.iter_mut().find(|(number, _)| *number == step).ok_or(Reject::Segment)?;
+        let mut actions = Vec::new();
+        let room = || next_result(previous, vectors, len);
+        round.1.receive(from.index(), label, payload, room, &mut actions).map_err(|_| Reject::Segment)?;
+        self.carry_out(step, actions, out);
+        Ok(())
+    }
+
+    /// A member returned credit.
+    pub(crate) fn credit(
+        &mut self,
+        from: &PeerId,
+        segments: u32,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let rank = self.view.rank(from).ok_or(Reject::NotAMember)?;
+        if !self.links.give_back(rank.index(), segments) {
+            return Err(Reject::OverCredit);
+        }
+        self.settle(out);
+        Ok(())
+    }
+
+    /// A member is done with the run.
+    pub(crate) fn closed(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
+        if complete.view != self.digest || self.view.rank(&from).is_none() {
+            return Err(Reject::OutOfPlace);
+        }
+        self.closed.insert(from);
+        Ok(())
+    }
+
+    /// Whether the run cannot go on without this peer: a member that has not said that it is done.
+    pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
+        self.view.rank(peer).is_some() && !self.closed.contains(peer)
+    }
+
+    /// Whether everyone is done, so that the last step is committed and the run is over.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.is_closing && self.closed.len() + 1 == self.view.members.len()
+    }
+
+    /// Commits the last step, after the closing barrier.
+    pub(crate) fn commit_last(&mut self, out: &mut Vec<Output>) {
+        assert!(self.is_closed(), "everyone is done");
+        self.previous = None;
+        self.commit(out);
+    }
+
+    // Progress.
+
+    /// Does all that can be done now: sends what credit allows, notes commits, answers the program.
+    fn settle(&mut self, out: &mut Vec<Output>) {
+        self.commit_if_shown(out);
+        for index in 0..self.rounds.len() {
+            let (step, round) = &mut self.rounds[index];
+            let step = *step;
+            let mut actions = Vec::new();
+            round.pump(&mut self.links, &self.segments, &mut actions);
+            self.carry_out(step, actions, out);
+        }
+        if self.rounds.len() == 2 && self.rounds[0].1.is_drained() {
+            self.rounds.pop_front();
+        }
+        let Some((_, round)) = self.rounds.back_mut() else { return };
+        if round.is_reduced()
+            && let Some(reply) = self.reduced.take()
+        {
+            let _ = reply.send(());
+        }
+        if round.is_complete()
+            && let Some(reply) = self.gathered.take()
+        {
+            self.complete_step();
+            let _ = reply.send(());
+        }
+    }
+
+    fn complete_step(&mut self) {
+        let (_, round) = self.rounds.back_mut().expect("a round is complete");
+        let vector = round.complete(|| self.vectors.take(self.plan.layout.len()));
+        let current = self.current.take().expect("a round belongs to a step");
+        assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
+        self.uncommitted = Some(Record {
+            step: self.step,
+            pass: current.pass,
+            rate: current.rate,
+            tally: round.tally(),
+            own_samples: current.own_samples,
+        });
+        self.previous = Some(std::mem::replace(&mut self.complete, vector));
+        self.ledger = current.after;
+        self.step = self.step.next();
+    }
+
+    /// Room for a result was asked for: the step before is complete everywhere.
+    fn commit_if_shown(&mut self, out: &mut Vec<Output>) {
+        if self.previous.is_none() && self.uncommitted.is_some() {
+            self.commit(out);
+        }
+    }
+
+    fn commit(&mut self, out: &mut Vec<Output>) {
+        let Some(record) = self.uncommitted.take() else { return };
+        self.owned.commit();
+        self.committed_steps = record.step.0 + 1;
+        self.trained += record.tally.samples;
+        self.own_trained += record.own_samples;
+        let digest_every = self.loaded.training.digest_every;
+        let is_due = digest_every > 0 && self.committed_steps.is_multiple_of(digest_every);
+        out.push(Output::Event(Event::Committed(Committed {
+            step: record.step,
+            pass: record.pass,
+            loss: record.tally.loss / record.tally.samples as f64,
+            samples: record.tally.samples,
+            rate: record.rate,
+            digest: is_due.then(|| ContentDigest::of(self.complete.bytes())),
+        })));
+    }
+
+    fn carry_out(&mut self, step: StepNumber, actions: Vec<Action>, out: &mut Vec<Output>) {
+        for action in actions {
+            match action {
+                Action::Send { to, label, payload } => {
+                    let segment = Segment {
+                        view: self.digest,
+                        step,
+                        phase: label.phase,
+                        owner: label.owner as u32,
+                        index: label.index as u32,
+                        tally: label.tally,
+                    };
+                    let frame = Frame::encode(&Message::Segment(segment), Some(payload));
+                    out.push(Output::Send { to: self.view.members[to].peer, frame });
+                }
+                Action::Grant { to } => {
+                    self.held[to] -= 1;
+                    out.push(Output::Credit { to: self.view.members[to].peer, segments: 1 });
+                }
+            }
+        }
+    }
+
+    /// What the run leaves here: the newest committed state.
+    pub(crate) fn state(&self) -> FinalState {
+        let parameters = self.previous.as_ref().unwrap_or(&self.complete);
+        FinalState {
+            steps: self.committed_steps,
+            samples: self.trained,
+            own_samples: self.own_trained,
+            parameters: Arc::clone(parameters),
+            digest: ContentDigest::of(parameters.bytes()),
+            evaluation: None,
+            optimizer_bytes: self.owned.byte_count(),
+            shard: self.shard_len(),
+        }
+    }
+
+    /// Vectors that were ever allocated for training here.
+    pub(crate) fn vectors_allocated(&self) -> u64 {
+        self.vectors.allocated_count()
+    }
+}
+
+/// The buffer for a round's result: the parameters that were kept for going back are not needed any more.
+fn next_result(previous: &mut Option<Arc<Buffer>>, vectors: &Pool, len: usize) -> Buffer {
+    *previous = None;
+    vectors.take(len)
+}
+
+/// Idle vectors kept: more than this come home only after late readers.
+const VECTORS_KEPT_MAX: usize = 4;
