@@ -1,1 +1,3 @@
-//! stub
+//! Moving slices of vectors.
+
+pub mod plan;
