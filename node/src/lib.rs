@@ -1,1 +1,8 @@
-//! stub
+//! Training one model on many machines with no server.
+
+pub mod data;
+pub mod io;
+pub mod loader;
+pub mod optimizer;
+pub mod schedule;
+pub mod task;
