@@ -1,37 +1,25 @@
-//! peergrad: training one model on many machines with no server.
+//! Training one model on many machines with no server.
+//!
+//! # Map
+//! The pure half decides everything and waits for nothing: [`node`] is its surface and [`io`] what crosses it. Inside, a
+//! machine founds or joins a run and trains in a session, and a [`program`] is the algorithm as straight-line code.
+//! [`task`] is what a user brings; [`loader`] builds one from a specification.
 
 mod founding;
 mod host;
-pub mod io;
 mod joining;
-pub mod loader;
 mod machine;
-pub mod node;
 mod owned;
-pub mod peer;
 mod preparation;
+mod session;
+
+pub mod data;
+pub mod io;
+pub mod loader;
+pub mod node;
+pub mod optimizer;
+pub mod peer;
 pub mod program;
 pub mod programs;
-mod session;
+pub mod schedule;
 pub mod task;
-
-pub mod optimizer {
-    //! placeholder until merge
-    #[derive(Clone, Copy, Debug, PartialEq)]
-    pub enum Rule {
-        Sgd,
-    }
-    impl Rule {
-        pub fn moment_count(&self) -> usize {
-            0
-        }
-        pub fn apply(&self, _: f64, _: u32, _: f32, _: &[f32], _: &mut [f32], _: &[f32], _: &mut [f32]) {}
-    }
-    #[derive(Clone, Debug, PartialEq)]
-    pub struct Schedule;
-    impl Schedule {
-        pub fn rate(&self, _: u64) -> f64 {
-            0.0
-        }
-    }
-}

@@ -1,0 +1,11 @@
+//! Data: from a file's bytes to samples that a model trains on.
+//!
+//! ```text
+//! bytes ──unpack──> CSV ──Layout──> Table (numbers, label texts) ──Target, Standardization──> Dataset (f32)
+//! ```
+//! No disk: whoever reads files brings their bytes, so a simulated peer and a real one run the same code.
+
+pub mod dataset;
+pub mod embedded;
+pub mod labels;
+pub mod table;

@@ -1,0 +1,193 @@
+//! The data set: samples as `f32`, standardized, in two parts: those that are trained and those that never are.
+//!
+//! A model learns fastest from features around 0 with a spread of 1. Mean and spread are measured once, by the founder of
+//! a run, over its training rows, in `f64`; they travel in the specification as numbers, so that no peer measures again
+//! and gets another last bit.
+//!
+//! # Invariants
+//! - Which rows are held out is a function of (seed, number of rows, number held out).
+//! - Held-out rows have no part in the standardization.
+
+use peergrad_protocol::ledger::permutation;
+use serde::{Deserialize, Serialize};
+
+use super::labels::Labels;
+use super::table::Table;
+
+/// Samples and their labels.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Samples {
+    /// (rows, columns) row-major.
+    pub features: Vec<f32>,
+    /// Features of one sample.
+    pub columns: usize,
+    /// One a row.
+    pub labels: Labels,
+}
+
+/// The samples of a run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Dataset {
+    /// Those that are trained.
+    pub training: Samples,
+    /// Those that only tell how well the model does.
+    pub held_out: Samples,
+}
+
+/// Row numbers of a file, in two parts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Split {
+    /// Rows that are trained.
+    pub training: Vec<u32>,
+    /// Rows that are never trained.
+    pub held_out: Vec<u32>,
+}
+
+/// What is done to each feature: `(value - mean) / scale`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Standardization {
+    /// (columns)
+    pub mean: Vec<f64>,
+    /// (columns), all above 0.
+    pub scale: Vec<f64>,
+}
+
+impl Split {
+    /// Shuffles `row_count` rows and takes the last `held_out_count` of them out.
+    ///
+    /// # Panics
+    /// If more rows are held out than there are.
+    #[must_use]
+    pub fn draw(seed: u64, row_count: u32, held_out_count: u32) -> Self {
+        /// The split uses the shuffle of a pass that no run reaches.
+        const SPLIT_PASS: u64 = u64::MAX;
+        assert!(held_out_count <= row_count, "{held_out_count} of {row_count} rows held out");
+        let mut training = permutation(seed, SPLIT_PASS, row_count);
+        let held_out = training.split_off((row_count - held_out_count) as usize);
+        Self { training, held_out }
+    }
+}
+
+impl Standardization {
+    /// Leaves every value as it is.
+    #[must_use]
+    pub fn identity(columns: usize) -> Self {
+        Self { mean: vec![0.0; columns], scale: vec![1.0; columns] }
+    }
+
+    /// Mean and standard deviation of each column of `values` (all rows, columns) over `rows`.
+    ///
+    /// A column that is constant over them has a scale of 1: there is nothing to spread.
+    #[must_use]
+    pub fn fit(values: &[f64], columns: usize, rows: &[u32]) -> Self {
+        let count = rows.len().max(1) as f64;
+        let row = |&row: &u32| &values[row as usize * columns..][..columns];
+        let mut mean = vec![0.0; columns];
+        for values in rows.iter().map(row) {
+            mean.iter_mut().zip(values).for_each(|(sum, value)| *sum += value);
+        }
+        mean.iter_mut().for_each(|sum| *sum /= count);
+        let mut scale = vec![0.0; columns];
+        let mut is_constant = vec![true; columns];
+        let first = rows.first().map(row).unwrap_or_default();
+        for values in rows.iter().map(row) {
+            for (column, &value) in values.iter().enumerate() {
+                let distance = value - mean[column];
+                scale[column] += distance * distance;
+                is_constant[column] &= value == first[column];
+            }
+        }
+        for (sum, is_constant) in scale.iter_mut().zip(is_constant) {
+            let deviation = (*sum / count).sqrt();
+            *sum = if is_constant || deviation == 0.0 { 1.0 } else { deviation };
+        }
+        Self { mean, scale }
+    }
+
+    /// The standardized rows `rows` of `values` (all rows, columns).
+    fn apply(&self, values: &[f64], rows: &[u32]) -> Vec<f32> {
+        /// So many deviations from the mean are as good as infinitely many, and keep products finite.
+        const DEVIATIONS_MAX: f64 = 1e6;
+        let columns = self.mean.len();
+        let mut features = Vec::with_capacity(rows.len() * columns);
+        for &row in rows {
+            let values = &values[row as usize * columns..][..columns];
+            let standardized = (values.iter().zip(&self.mean).zip(&self.scale))
+                .map(|((value, mean), scale)| ((value - mean) / scale).clamp(-DEVIATIONS_MAX, DEVIATIONS_MAX));
+            features.extend(standardized.map(|value| value as f32));
+        }
+        features
+    }
+}
+
+impl Samples {
+    /// The rows `rows` of `table`, with all rows' `labels`.
+    #[must_use]
+    pub fn select(table: &Table, labels: &Labels, standardization: &Standardization, rows: &[u32]) -> Self {
+        Self {
+            features: standardization.apply(&table.features, rows),
+            columns: table.columns,
+            labels: labels.select(rows),
+        }
+    }
+
+    /// Number of samples.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        match &self.labels {
+            Labels::Classes(classes) => classes.len(),
+            Labels::Numbers(numbers) => numbers.len(),
+        }
+    }
+
+    /// The features of one sample.
+    #[must_use]
+    pub fn row(&self, row: usize) -> &[f32] {
+        &self.features[row * self.columns..][..self.columns]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_split_is_a_partition_that_follows_the_seed() {
+        let split = Split::draw(3, 100, 20);
+        assert_eq!((split.training.len(), split.held_out.len()), (80, 20));
+        let mut all = [split.training.clone(), split.held_out.clone()].concat();
+        all.sort_unstable();
+        assert_eq!(all, (0..100).collect::<Vec<_>>());
+        assert_eq!(split, Split::draw(3, 100, 20));
+        assert_ne!(split, Split::draw(4, 100, 20));
+        assert!(Split::draw(3, 10, 0).held_out.is_empty());
+    }
+
+    #[test]
+    fn standardization_by_hand() {
+        // Columns: 0, 4 (and 100, which is held out); always 0.1.
+        let values = [0.0, 0.1, 4.0, 0.1, 100.0, 0.1];
+        let fitted = Standardization::fit(&values, 2, &[0, 1]);
+        assert_eq!(fitted, Standardization { mean: vec![2.0, 0.1], scale: vec![2.0, 1.0] });
+        assert_eq!(fitted.apply(&values, &[2, 0]), [49.0, 0.0, -1.0, 0.0]);
+    }
+
+    #[test]
+    fn a_constant_column_keeps_its_scale_despite_rounding() {
+        let values = vec![0.1; 1000];
+        let rows: Vec<u32> = (0..1000).collect();
+        assert_eq!(Standardization::fit(&values, 1, &rows).scale, [1.0]);
+    }
+
+    #[test]
+    fn far_values_stay_finite() {
+        let tiny = Standardization { mean: vec![0.0], scale: vec![1e-300] };
+        assert_eq!(tiny.apply(&[1e38, -1e38], &[0, 1]), [1e6, -1e6]);
+    }
+
+    #[test]
+    fn no_rows_are_standardized_without_complaint() {
+        assert_eq!(Standardization::fit(&[], 2, &[]), Standardization::identity(2));
+    }
+}

@@ -1,0 +1,345 @@
+//! Labels: what the last column of a file means, as class indices or as numbers.
+//!
+//! The same digits can be names of classes or quantities: `3` is a kind of flower in one file and a price in another. The
+//! founder of a run decides once ([`Target::infer`]) and writes the decision into the specification; everybody else
+//! applies it ([`Target::labels`]).
+//!
+//! # How it works
+//! Labels with a word in them are classes. Whole numbers are classes if there are at most [`CLASSES_MAX`] of them, each
+//! occurring ten times on average (twice, where there are at most [`CLASSES_MAX_SMALL`]). Everything else is a number.
+//! Classes are ordered by value if all are whole numbers, else by text; a class's index is its place in that order.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::dataset::Standardization;
+use super::table::{LabelValue, Table};
+
+/// The most classes that are inferred; more may be listed by name.
+pub const CLASSES_MAX: usize = 1000;
+/// Up to so many classes, two samples each are enough.
+pub const CLASSES_MAX_SMALL: usize = 20;
+
+/// What a model predicts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "predict", rename_all = "lowercase", deny_unknown_fields)]
+pub enum Target {
+    /// One of these classes, in the order of their indices; at least two.
+    Class {
+        /// Their names: the texts of the labels.
+        classes: Vec<String>,
+    },
+    /// A number, trained as `(label - mean) / scale`.
+    Number {
+        /// Mean over the training rows.
+        mean: f64,
+        /// Standard deviation over the training rows.
+        scale: f64,
+    },
+}
+
+/// What a user says about the target; `None` is inferred.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TargetHints {
+    /// Classes or a number.
+    pub predict: Option<Predict>,
+    /// The classes.
+    pub classes: Option<Classes>,
+}
+
+/// What kind of thing is predicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Predict {
+    /// One of several classes.
+    Class,
+    /// A number.
+    Number,
+}
+
+/// The classes, as a user gives them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Classes {
+    /// `0..count`.
+    Count(u32),
+    /// These labels, in this order.
+    Names(Vec<String>),
+}
+
+impl Classes {
+    /// The labels of the classes, in the order of their indices.
+    #[must_use]
+    pub fn names(&self) -> Vec<String> {
+        match self {
+            Self::Count(count) => (0..*count).map(|class| class.to_string()).collect(),
+            Self::Names(names) => names.clone(),
+        }
+    }
+
+    /// The shorter of the two forms.
+    #[must_use]
+    pub fn of(names: &[String]) -> Self {
+        let is_counted = names.iter().enumerate().all(|(index, name)| *name == index.to_string());
+        if is_counted { Self::Count(names.len() as u32) } else { Self::Names(names.to_vec()) }
+    }
+}
+
+/// A label for each sample.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Labels {
+    /// Class indices.
+    Classes(Vec<u32>),
+    /// Standardized numbers.
+    Numbers(Vec<f32>),
+}
+
+/// Why the labels of a file cannot be used. Each names the file and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LabelError {
+    /// A label that is none of the classes.
+    #[error("{file}, line {line}: the label `{found}` is not among the classes ({}); mend the row, or `classes` in [data]", listed(.classes))]
+    NotAClass {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The label.
+        found: String,
+        /// The classes.
+        classes: Vec<String>,
+    },
+    /// All labels are the same, so there is nothing to learn.
+    #[error("{file}: every row has the label `{found}`; a model needs at least two classes: is `label` in [data] the right column?")]
+    SingleClass {
+        /// The file.
+        file: String,
+        /// The label.
+        found: String,
+    },
+    /// The labels are words, nearly every one another.
+    #[error("{file}: {found} different labels in {rows} rows; is `label` in [data] the right column? If it is, list the classes in `classes`")]
+    TooManyClasses {
+        /// The file.
+        file: String,
+        /// Different labels.
+        found: usize,
+        /// Rows.
+        rows: usize,
+    },
+    /// A number is predicted, and a label is none.
+    #[error("{file}, line {line}: the label `{found}` is not a number; mend the row, or say `predict = \"class\"` in [data]")]
+    NotANumber {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The label.
+        found: String,
+    },
+}
+
+/// Some of many classes, for an error.
+fn listed(classes: &[String]) -> String {
+    match classes {
+        few if few.len() <= 12 => few.join(", "),
+        many => format!("{}, ... {}", many[..3].join(", "), many[many.len() - 1]),
+    }
+}
+
+impl Target {
+    /// Decides what the labels of `table` mean; a number's mean and scale are taken over `training` rows.
+    ///
+    /// # Errors
+    /// If the labels contradict the hints, or there is nothing to tell apart.
+    pub fn infer(
+        file: &str,
+        table: &Table,
+        hints: &TargetHints,
+        training: &[u32],
+    ) -> Result<Self, LabelError> {
+        let predict = match (hints.predict, &hints.classes) {
+            (Some(predict), _) => predict,
+            (None, Some(_)) => Predict::Class,
+            (None, None) => infer_predict(file, table)?,
+        };
+        match (predict, &hints.classes) {
+            (Predict::Number, _) => {
+                let numbers = numbers(file, table)?;
+                let labels: Vec<f64> = table.labels.iter().map(|&value| numbers[value as usize]).collect();
+                let fitted = Standardization::fit(&labels, 1, training);
+                Ok(Self::Number { mean: fitted.mean[0], scale: fitted.scale[0] })
+            }
+            (Predict::Class, Some(classes)) => {
+                let target = Self::Class { classes: classes.names() };
+                target.labels(file, table).map(|_| target)
+            }
+            (Predict::Class, None) => {
+                if let [only] = table.label_values.as_slice() {
+                    return Err(LabelError::SingleClass { file: file.to_owned(), found: only.text.clone() });
+                }
+                Ok(Self::Class { classes: sorted(&table.label_values) })
+            }
+        }
+    }
+
+    /// The label of each row of `table`.
+    ///
+    /// # Errors
+    /// If a label is none of the classes, or no number where one is predicted.
+    pub fn labels(&self, file: &str, table: &Table) -> Result<Labels, LabelError> {
+        match self {
+            Self::Class { classes } => {
+                let indices: BTreeMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
+                let index = |value: &LabelValue| {
+                    indices.get(value.text.as_str()).copied().ok_or_else(|| LabelError::NotAClass {
+                        file: file.to_owned(),
+                        line: value.line,
+                        found: value.text.clone(),
+                        classes: classes.clone(),
+                    })
+                };
+                let known: Vec<u32> = table.label_values.iter().map(index).collect::<Result<_, _>>()?;
+                Ok(Labels::Classes(table.labels.iter().map(|&value| known[value as usize]).collect()))
+            }
+            Self::Number { mean, scale } => {
+                let numbers = numbers(file, table)?;
+                let standardized = |&value: &u32| ((numbers[value as usize] - mean) / scale) as f32;
+                Ok(Labels::Numbers(table.labels.iter().map(standardized).collect()))
+            }
+        }
+    }
+}
+
+impl Labels {
+    /// Those of `rows`, in that order.
+    #[must_use]
+    pub fn select(&self, rows: &[u32]) -> Self {
+        match self {
+            Self::Classes(all) => Self::Classes(rows.iter().map(|&row| all[row as usize]).collect()),
+            Self::Numbers(all) => Self::Numbers(rows.iter().map(|&row| all[row as usize]).collect()),
+        }
+    }
+}
+
+fn whole(value: &LabelValue) -> Option<i64> {
+    value.text.parse().ok()
+}
+
+/// The number that each distinct label stands for.
+fn numbers(file: &str, table: &Table) -> Result<Vec<f64>, LabelError> {
+    let number = |value: &LabelValue| {
+        value.text.parse().map_err(|_| LabelError::NotANumber {
+            file: file.to_owned(),
+            line: value.line,
+            found: value.text.clone(),
+        })
+    };
+    table.label_values.iter().map(number).collect()
+}
+
+fn infer_predict(file: &str, table: &Table) -> Result<Predict, LabelError> {
+    let (rows, distinct) = (table.rows(), table.label_values.len());
+    let has_words = table.label_values.iter().any(|value| value.text.parse::<f64>().is_err());
+    if has_words && distinct > CLASSES_MAX {
+        return Err(LabelError::TooManyClasses { file: file.to_owned(), found: distinct, rows });
+    }
+    let is_whole = table.label_values.iter().all(|value| whole(value).is_some());
+    let is_few = distinct <= CLASSES_MAX && distinct * 10 <= rows;
+    let is_few_of_few = distinct <= CLASSES_MAX_SMALL && distinct * 2 <= rows;
+    let is_class = has_words || (is_whole && (distinct == 1 || is_few || is_few_of_few));
+    Ok(if is_class { Predict::Class } else { Predict::Number })
+}
+
+/// By value if all are whole numbers, else by text.
+fn sorted(values: &[LabelValue]) -> Vec<String> {
+    let mut texts: Vec<String> = values.iter().map(|value| value.text.clone()).collect();
+    match values.iter().map(whole).collect::<Option<Vec<_>>>() {
+        Some(_) => texts.sort_by_key(|text| text.parse::<i64>().unwrap_or(i64::MAX)),
+        None => texts.sort_unstable(),
+    }
+    texts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::table::{Layout, LayoutHints};
+
+    fn table(labels: &[&str]) -> Table {
+        let text: String = labels.iter().map(|label| format!("1,{label}\n")).collect();
+        let layout = Layout::infer("f", text.as_bytes(), &LayoutHints::default()).unwrap();
+        Table::read("f", text.as_bytes(), &layout).unwrap()
+    }
+
+    fn infer(labels: &[&str], hints: TargetHints) -> Result<Target, LabelError> {
+        let table = table(labels);
+        let rows: Vec<u32> = (0..table.rows() as u32).collect();
+        Target::infer("f", &table, &hints, &rows)
+    }
+
+    fn classes(names: &[&str]) -> Target {
+        Target::Class { classes: names.iter().map(|&name| name.to_owned()).collect() }
+    }
+
+    #[test]
+    fn words_and_repeated_whole_numbers_are_classes() {
+        let hints = TargetHints::default();
+        assert_eq!(infer(&["dog", "cat", "dog"], hints.clone()), Ok(classes(&["cat", "dog"])));
+        assert_eq!(infer(&["10", "2", "10", "2"], hints.clone()), Ok(classes(&["2", "10"])));
+        assert_eq!(infer(&["1", "2", "1", "unknown"], hints), Ok(classes(&["1", "2", "unknown"])));
+    }
+
+    #[test]
+    fn fractions_and_ever_new_whole_numbers_are_numbers() {
+        let hints = TargetHints::default();
+        assert_eq!(
+            infer(&["1", "2", "3", "6"], hints.clone()),
+            Ok(Target::Number { mean: 3.0, scale: 3.5_f64.sqrt() })
+        );
+        assert!(matches!(infer(&["0.5", "1", "0.5", "1"], hints), Ok(Target::Number { .. })));
+    }
+
+    #[test]
+    fn hints_win() {
+        let number = TargetHints { predict: Some(Predict::Number), classes: None };
+        assert!(matches!(infer(&["0", "1", "0", "1"], number.clone()), Ok(Target::Number { .. })));
+        let error = infer(&["0", "b", "0", "1"], number).unwrap_err();
+        assert!(error.to_string().starts_with("f, line 2: the label `b` is not a number"), "{error}");
+        let class = TargetHints { predict: Some(Predict::Class), classes: None };
+        assert_eq!(infer(&["0.5", "1", "2"], class), Ok(classes(&["0.5", "1", "2"])));
+    }
+
+    #[test]
+    fn a_label_out_of_range_is_named_with_its_line() {
+        let hints = TargetHints { predict: None, classes: Some(Classes::Count(3)) };
+        let error = infer(&["0", "2", "3"], hints).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "f, line 3: the label `3` is not among the classes (0, 1, 2); mend the row, or `classes` in [data]"
+        );
+    }
+
+    #[test]
+    fn one_class_is_nothing_to_learn() {
+        let error = infer(&["7", "7", "7"], TargetHints::default()).unwrap_err();
+        assert!(matches!(error, LabelError::SingleClass { .. }), "{error}");
+    }
+
+    #[test]
+    fn labels_follow_the_order_of_classes() {
+        let table = table(&["b", "a", "b"]);
+        assert_eq!(classes(&["a", "b"]).labels("f", &table), Ok(Labels::Classes(vec![1, 0, 1])));
+        let all = classes(&["a", "b"]).labels("f", &table).unwrap();
+        assert_eq!(all.select(&[1, 2]), Labels::Classes(vec![0, 1]));
+    }
+
+    #[test]
+    fn counted_classes_are_written_as_a_count() {
+        let names = Classes::Count(3).names();
+        assert_eq!(Classes::of(&names), Classes::Count(3));
+        let names = vec!["1".to_owned(), "2".to_owned()];
+        assert_eq!(Classes::of(&names), Classes::Names(names));
+    }
+}

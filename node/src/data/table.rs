@@ -1,0 +1,652 @@
+//! The table: a CSV file as numbers, one label a row, and nothing guessed that was not said.
+//!
+//! People's files come gzipped or not, with a header or not, with labels in words. What a file leaves open is inferred
+//! once ([`Layout::infer`]) by whoever founds a run, and written into its specification; reading with a given layout
+//! ([`Table::read`]) infers nothing, so all peers read the same numbers from the same bytes.
+//!
+//! # How it works
+//! One walk over the decompressed bytes. Features are kept as `f64`, row-major; labels as indices into their distinct
+//! texts. Line numbers are found only when there is an error to report: by counting line ends up to the row.
+//!
+//! # Invariants
+//! - No input makes the reader panic; every number it returns is finite.
+//! - Decompression stops at [`DECOMPRESSED_BYTES_MAX`].
+//!
+//! # Not here
+//! Missing values: a cell is a number or an error, because a silently filled cell is a silently wrong model.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::io::Read;
+
+use csv::ByteRecord;
+
+/// The most bytes that a gzipped file may unpack to.
+pub const DECOMPRESSED_BYTES_MAX: u64 = 4 << 30;
+/// The most columns of a table.
+pub const COLUMNS_MAX: usize = 1 << 16;
+
+/// How a file is to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// What stands between cells: a comma, a semicolon or a tab.
+    pub delimiter: u8,
+    /// Whether the first row names the columns.
+    pub header: bool,
+    /// Columns of the file.
+    pub width: usize,
+    /// Index of the label's column, from 0.
+    pub label: usize,
+    /// Indices of the feature columns, from 0, in the order in which the model sees them.
+    pub features: Vec<usize>,
+}
+
+/// What a user says about a file's layout; `None` is inferred.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LayoutHints {
+    /// Whether the first row names the columns.
+    pub header: Option<bool>,
+    /// The label's column; the last unless said otherwise.
+    pub label: Option<Column>,
+    /// The feature columns; all but the label unless said otherwise.
+    pub features: Option<Vec<Column>>,
+}
+
+/// A column, as a user points at it.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(untagged)]
+pub enum Column {
+    /// By its number in the file; the first is 1.
+    Number(usize),
+    /// By its name in the header.
+    Name(String),
+}
+
+/// The numbers and labels of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// Features, (rows, columns) row-major; all finite.
+    pub features: Vec<f64>,
+    /// Feature columns.
+    pub columns: usize,
+    /// For each row, an index into `label_values`.
+    pub labels: Vec<u32>,
+    /// The distinct labels, in the order of their first rows.
+    pub label_values: Vec<LabelValue>,
+}
+
+/// One of the labels that occur in a table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LabelValue {
+    /// Its text, trimmed; whole numbers without a decimal point.
+    pub text: String,
+    /// The line of its first row, from 1.
+    pub line: u64,
+}
+
+/// Why a file cannot be used. Each names the file and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TableError {
+    /// There is nothing in the file.
+    #[error("{file}: the file is empty; give a CSV file with one sample a line")]
+    Empty {
+        /// The file.
+        file: String,
+    },
+    /// There is a header and nothing below it.
+    #[error("{file}: no rows below the header; add one sample a line, or say `header = false` if line 1 is a sample")]
+    NoRows {
+        /// The file.
+        file: String,
+    },
+    /// The file starts like a gzipped one, and is not.
+    #[error("{file}: damaged gzip file ({reason}); copy it again")]
+    Gzip {
+        /// The file.
+        file: String,
+        /// What the decompressor found.
+        reason: String,
+    },
+    /// The file unpacks to more than can be held.
+    #[error("{file}: unpacks to more than {} MiB; train on a part of it", limit >> 20)]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// There are too many columns or rows to be counted.
+    #[error("{file}: {found} {what}, at most {limit} are supported; leave some out")]
+    TooMany {
+        /// The file.
+        file: String,
+        /// Rows or columns.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// A row has another number of cells than the first.
+    #[error("{file}, line {line}: {found} cells where the first row has {expected}; complete the row or delete it")]
+    RowWidth {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// Cells found.
+        found: usize,
+        /// Cells of the other rows.
+        expected: usize,
+    },
+    /// A cell of a feature column is not a number.
+    #[error("{file}, line {line}, column {column}: `{found}` is not a number; mend the cell, or leave the column out with `columns` in [data]")]
+    NotANumber {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column, from 1.
+        column: usize,
+        /// The cell's text, shortened.
+        found: String,
+    },
+    /// A number is infinite, not a number, or too large.
+    #[error("{file}, line {line}, column {column}: `{found}` is not a finite 32-bit number; mend the cell or delete the row")]
+    NotFinite {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column, from 1.
+        column: usize,
+        /// The cell's text, shortened.
+        found: String,
+    },
+    /// A row has no label.
+    #[error("{file}, line {line}, column {column}: the label is empty; fill it in or delete the row")]
+    NoLabel {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column, from 1.
+        column: usize,
+    },
+    /// A column that was asked for does not exist.
+    #[error("{file}: there is no column {asked}; {}", available(*.width, .names))]
+    NoSuchColumn {
+        /// The file.
+        file: String,
+        /// What was asked for.
+        asked: String,
+        /// Columns of the file.
+        width: usize,
+        /// Their names, if the file has a header.
+        names: Vec<String>,
+    },
+    /// No column is left to learn from, or one is used twice.
+    #[error("{file}: {problem}; list in `columns` each feature once, and not the label")]
+    Columns {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// What columns there are, for an error.
+fn available(width: usize, names: &[String]) -> String {
+    match names {
+        [] => format!("the file has columns 1 to {width} and no header"),
+        names if names.len() <= 20 => format!("the columns are: {}", names.join(", ")),
+        names => format!("the {width} columns are: {}, ... {}", names[..10].join(", "), names[width - 1]),
+    }
+}
+
+/// The bytes of a file, unpacked if they start with the mark of a gzipped one.
+///
+/// # Errors
+/// If they are damaged or unpack to more than [`DECOMPRESSED_BYTES_MAX`].
+pub fn unpack<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, TableError> {
+    unpack_at_most(file, bytes, DECOMPRESSED_BYTES_MAX)
+}
+
+fn unpack_at_most<'a>(file: &str, bytes: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, TableError> {
+    const GZIP_MARK: [u8; 2] = [0x1f, 0x8b];
+    if !bytes.starts_with(&GZIP_MARK) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let mut unpacked = Vec::new();
+    let decoder = flate2::read::MultiGzDecoder::new(bytes);
+    decoder
+        .take(limit + 1)
+        .read_to_end(&mut unpacked)
+        .map_err(|error| TableError::Gzip { file: file.to_owned(), reason: error.to_string() })?;
+    if unpacked.len() as u64 > limit {
+        return Err(TableError::TooLarge { file: file.to_owned(), limit });
+    }
+    Ok(Cow::Owned(unpacked))
+}
+
+impl Layout {
+    /// Infers what the hints leave open from the first two rows of `bytes` (unpacked).
+    ///
+    /// There is a header if in some column the first row has a word and the second a number. The label is the last
+    /// column. The features are all other columns.
+    ///
+    /// # Errors
+    /// If the file is empty or a hint names a column that does not exist.
+    pub fn infer(file: &str, bytes: &[u8], hints: &LayoutHints) -> Result<Self, TableError> {
+        let delimiter = infer_delimiter(bytes);
+        let [first, second] = first_rows(file, bytes, delimiter)?;
+        let width = first.len();
+        if width > COLUMNS_MAX {
+            let file = file.to_owned();
+            return Err(TableError::TooMany { file, what: "columns", found: width, limit: COLUMNS_MAX });
+        }
+        let is_header =
+            || (first.iter().zip(&second)).any(|(name, cell)| number(name).is_none() && number(cell).is_some());
+        let header = hints.header.unwrap_or_else(is_header);
+        let names: Vec<String> = if header { first.iter().map(text).collect() } else { Vec::new() };
+        let find = |column: &Column| find_column(file, column, width, &names);
+        let label = hints.label.as_ref().map_or(Ok(width - 1), &find)?;
+        let features = match &hints.features {
+            Some(columns) => columns.iter().map(find).collect::<Result<_, _>>()?,
+            None => (0..width).filter(|&column| column != label).collect(),
+        };
+        let layout = Self { delimiter, header, width, label, features };
+        match layout.problem() {
+            Some(problem) => Err(TableError::Columns { file: file.to_owned(), problem }),
+            None => Ok(layout),
+        }
+    }
+
+    /// What makes this layout unusable, in words; a layout that another peer sent is checked by this.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        if self.width > COLUMNS_MAX || self.label >= self.width {
+            return Some(format!("label column {} of {}", self.label + 1, self.width));
+        }
+        if self.features.is_empty() {
+            return Some("there is no column besides the label".to_owned());
+        }
+        let mut used = vec![false; self.width];
+        used[self.label] = true;
+        for &column in &self.features {
+            match used.get_mut(column) {
+                None => return Some(format!("column {} of {}", column + 1, self.width)),
+                Some(true) => return Some(format!("column {} is used twice", column + 1)),
+                Some(unused) => *unused = true,
+            }
+        }
+        None
+    }
+
+    /// The names in the header of `bytes` (unpacked); empty if there is none.
+    #[must_use]
+    pub fn names(&self, bytes: &[u8]) -> Vec<String> {
+        let mut first = ByteRecord::new();
+        let has_row = self.header && reader(bytes, self.delimiter).read_byte_record(&mut first).unwrap_or(false);
+        if has_row { first.iter().map(text).collect() } else { Vec::new() }
+    }
+
+    /// Feature columns that hold a word in the first row of data: those that a model cannot read.
+    #[must_use]
+    pub fn worded_features(&self, bytes: &[u8]) -> Vec<usize> {
+        let mut rows = reader(bytes, self.delimiter).into_byte_records().skip(usize::from(self.header));
+        let Some(Ok(row)) = rows.next() else { return Vec::new() };
+        let is_worded = |column: &usize| row.get(*column).is_some_and(|cell| number(cell).is_none());
+        self.features.iter().copied().filter(is_worded).collect()
+    }
+}
+
+impl Table {
+    /// Reads `bytes` (unpacked) as `layout` says; `file` is only for errors.
+    ///
+    /// # Errors
+    /// At the first row that cannot be used.
+    pub fn read(file: &str, bytes: &[u8], layout: &Layout) -> Result<Self, TableError> {
+        let mut rows = reader(bytes, layout.delimiter);
+        let mut row = ByteRecord::new();
+        let mut table =
+            Self { features: Vec::new(), columns: layout.features.len(), labels: Vec::new(), label_values: Vec::new() };
+        let mut known = BTreeMap::new();
+        let mut is_header = layout.header;
+        while rows.read_byte_record(&mut row).unwrap_or(false) {
+            let place = Place { file, bytes, start: row.position().map_or(0, csv::Position::byte) };
+            if row.len() != layout.width {
+                return Err(place.row_width(row.len(), layout.width));
+            }
+            if std::mem::take(&mut is_header) {
+                continue;
+            }
+            for &column in &layout.features {
+                table.features.push(place.feature(&row[column], column)?);
+            }
+            let label = place.label(&row[layout.label], layout.label)?;
+            table.push_label(label, &mut known, &place)?;
+        }
+        match (table.labels.is_empty(), layout.header) {
+            (false, _) => Ok(table),
+            (true, true) => Err(TableError::NoRows { file: file.to_owned() }),
+            (true, false) => Err(TableError::Empty { file: file.to_owned() }),
+        }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.labels.len()
+    }
+
+    fn push_label(
+        &mut self,
+        label: Cow<'_, str>,
+        known: &mut BTreeMap<String, u32>,
+        place: &Place<'_>,
+    ) -> Result<(), TableError> {
+        let limit = u32::MAX as usize;
+        if self.labels.len() == limit {
+            return Err(TableError::TooMany {
+                file: place.file.to_owned(),
+                what: "rows",
+                found: limit + 1,
+                limit,
+            });
+        }
+        let index = known.get(&*label).copied().unwrap_or_else(|| {
+            let index = self.label_values.len() as u32;
+            self.label_values.push(LabelValue { text: label.to_string(), line: place.line() });
+            known.insert(label.into_owned(), index);
+            index
+        });
+        self.labels.push(index);
+        Ok(())
+    }
+}
+
+/// Where a row stands, to be turned into a line number when something is wrong with it.
+struct Place<'a> {
+    file: &'a str,
+    bytes: &'a [u8],
+    /// Where the reader began to look for the row: before any blank lines that it skipped.
+    start: u64,
+}
+
+impl Place<'_> {
+    /// The row's line, from 1.
+    fn line(&self) -> u64 {
+        let start = usize::try_from(self.start).unwrap_or(usize::MAX).min(self.bytes.len());
+        let blank = self.bytes[start..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let before = &self.bytes[..start + blank];
+        let returns = (before.iter().enumerate())
+            .filter(|&(index, &byte)| byte == b'\r' && before.get(index + 1) != Some(&b'\n'));
+        let feeds = before.iter().filter(|&&byte| byte == b'\n');
+        1 + (returns.count() + feeds.count()) as u64
+    }
+
+    fn row_width(&self, found: usize, expected: usize) -> TableError {
+        TableError::RowWidth { file: self.file.to_owned(), line: self.line(), found, expected }
+    }
+
+    /// The number in a feature cell.
+    fn feature(&self, cell: &[u8], column: usize) -> Result<f64, TableError> {
+        let (file, column) = (self.file.to_owned(), column + 1);
+        match number(cell) {
+            Some(value) if (value as f32).is_finite() => Ok(value),
+            Some(_) => {
+                Err(TableError::NotFinite { file, line: self.line(), column, found: shortened(cell) })
+            }
+            None => Err(TableError::NotANumber { file, line: self.line(), column, found: shortened(cell) }),
+        }
+    }
+
+    /// The text of a label cell: trimmed, and `3.0` as `3`.
+    fn label<'a>(&self, cell: &'a [u8], column: usize) -> Result<Cow<'a, str>, TableError> {
+        /// Up to here every whole number is an `f64`.
+        const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
+        let (file, column) = (self.file.to_owned(), column + 1);
+        if cell.trim_ascii().is_empty() {
+            return Err(TableError::NoLabel { file, line: self.line(), column });
+        }
+        match number(cell) {
+            Some(value) if !(value as f32).is_finite() => {
+                Err(TableError::NotFinite { file, line: self.line(), column, found: shortened(cell) })
+            }
+            Some(value) if value.trunc() == value && value.abs() < WHOLE_MAX => {
+                Ok(Cow::Owned((value as i64).to_string()))
+            }
+            _ => Ok(String::from_utf8_lossy(cell.trim_ascii())),
+        }
+    }
+}
+
+/// A reader that leaves header and row widths to us, so that errors can say what to do.
+fn reader(bytes: &[u8], delimiter: u8) -> csv::Reader<&[u8]> {
+    csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(bytes)
+}
+
+/// The first two rows; the second is empty if there is none.
+fn first_rows(file: &str, bytes: &[u8], delimiter: u8) -> Result<[ByteRecord; 2], TableError> {
+    let mut rows = reader(bytes, delimiter).into_byte_records().map_while(Result::ok);
+    match rows.next() {
+        Some(first) if !bytes.trim_ascii().is_empty() => Ok([first, rows.next().unwrap_or_default()]),
+        _ => Err(TableError::Empty { file: file.to_owned() }),
+    }
+}
+
+/// The candidate that occurs most often in the first line; a comma unless another one wins.
+fn infer_delimiter(bytes: &[u8]) -> u8 {
+    let lines = bytes.split(|&byte| byte == b'\n' || byte == b'\r');
+    let first = lines.map(<[u8]>::trim_ascii).find(|line| !line.is_empty()).unwrap_or_default();
+    let count = |candidate: u8| first.iter().filter(|&&byte| byte == candidate).count();
+    let mut best = b',';
+    for candidate in [b';', b'\t'] {
+        if count(candidate) > count(best) {
+            best = candidate;
+        }
+    }
+    best
+}
+
+fn find_column(file: &str, column: &Column, width: usize, names: &[String]) -> Result<usize, TableError> {
+    let (found, asked) = match column {
+        Column::Number(number) => {
+            (number.checked_sub(1).filter(|&index| index < width), format!("number {number}"))
+        }
+        Column::Name(name) => (names.iter().position(|other| other == name), format!("named `{name}`")),
+    };
+    let missing =
+        || TableError::NoSuchColumn { file: file.to_owned(), asked, width, names: names.to_vec() };
+    found.ok_or_else(missing)
+}
+
+/// The number that a cell holds, which may be infinite or NaN.
+fn number(cell: &[u8]) -> Option<f64> {
+    std::str::from_utf8(cell.trim_ascii()).ok()?.parse().ok()
+}
+
+fn text(cell: &[u8]) -> String {
+    String::from_utf8_lossy(cell.trim_ascii()).into_owned()
+}
+
+/// A cell's text for an error: one line, not long.
+fn shortened(cell: &[u8]) -> String {
+    const CHARS_MAX: usize = 40;
+    let full = String::from_utf8_lossy(cell);
+    let cleaned = full.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut short: String = cleaned.take(CHARS_MAX).collect();
+    if full.chars().count() > CHARS_MAX {
+        short.push_str("...");
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use proptest::prelude::*;
+
+    fn read(bytes: &[u8]) -> Result<Table, TableError> {
+        read_with(bytes, &LayoutHints::default())
+    }
+
+    fn read_with(bytes: &[u8], hints: &LayoutHints) -> Result<Table, TableError> {
+        let bytes = unpack("f.csv", bytes)?;
+        Table::read("f.csv", &bytes, &Layout::infer("f.csv", &bytes, hints)?)
+    }
+
+    fn texts(table: &Table) -> Vec<&str> {
+        table.labels.iter().map(|&index| table.label_values[index as usize].text.as_str()).collect()
+    }
+
+    fn gzipped(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn plain_numbers() {
+        let table = read(b"1,2,0\n3,4.5,1\n").unwrap();
+        assert_eq!((table.features.as_slice(), table.columns), (&[1.0, 2.0, 3.0, 4.5][..], 2));
+        assert_eq!(texts(&table), ["0", "1"]);
+    }
+
+    #[test]
+    fn the_same_file_gzipped_with_windows_line_ends_and_a_byte_order_mark() {
+        let expected = read(b"a,b,y\n1,2,cat\n3,4,dog\n").unwrap();
+        for other in [
+            gzipped(b"a,b,y\n1,2,cat\n3,4,dog\n"),
+            b"\xef\xbb\xbfa,b,y\r\n1,2,cat\r\n3,4,dog\r\n".to_vec(),
+            b"a;b;y\n 1 ;2; cat\n3;4;\"dog\"".to_vec(),
+            b"a\tb\ty\n1.0\t2\tcat\n3\t4e0\tdog\n".to_vec(),
+        ] {
+            assert_eq!(read(&other).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn a_header_is_a_word_above_a_number() {
+        let header = |bytes: &[u8]| Layout::infer("f", bytes, &LayoutHints::default()).unwrap().header;
+        assert!(header(b"x,y\n1,2\n"));
+        assert!(header(b"1,y\n1,2\n"));
+        assert!(!header(b"1,cat\n2,dog\n"));
+        assert!(!header(b"1,2\n3,4\n"));
+        assert!(!header(b"x,y\n"));
+    }
+
+    #[test]
+    fn columns_by_name_and_number() {
+        let bytes = b"id,kind,x,z\n7,a,1,2\n8,b,3,4\n";
+        let hints = LayoutHints {
+            label: Some(Column::Name("kind".into())),
+            features: Some(vec![Column::Number(4), Column::Name("x".into())]),
+            header: None,
+        };
+        let table = read_with(bytes, &hints).unwrap();
+        assert_eq!(table.features, [2.0, 1.0, 4.0, 3.0]);
+        assert_eq!(texts(&table), ["a", "b"]);
+        let layout = Layout::infer("f", bytes, &LayoutHints::default()).unwrap();
+        assert_eq!(layout.worded_features(bytes), [1]);
+        assert_eq!(layout.names(bytes), ["id", "kind", "x", "z"]);
+    }
+
+    #[test]
+    fn whole_labels_are_one_label_however_written() {
+        assert_eq!(texts(&read(b"1,3\n1,3.0\n1, 3\n1,3.5\n").unwrap()), ["3", "3", "3", "3.5"]);
+    }
+
+    #[track_caller]
+    fn assert_error(bytes: &[u8], message: &str) {
+        assert_eq!(read(bytes).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn errors_name_file_line_column_and_remedy() {
+        assert_error(b"", "f.csv: the file is empty; give a CSV file with one sample a line");
+        assert_error(b" \n\n", "f.csv: the file is empty; give a CSV file with one sample a line");
+        assert_error(
+            b"1,2,0\n\n3,0\n",
+            "f.csv, line 3: 2 cells where the first row has 3; complete the row or delete it",
+        );
+        assert_error(
+            b"x,y\n1,0\r\nred,1\n",
+            "f.csv, line 3, column 1: `red` is not a number; mend the cell, or leave the column out with `columns` in [data]",
+        );
+        assert_error(
+            b"1,0\nNaN,1\n",
+            "f.csv, line 2, column 1: `NaN` is not a finite 32-bit number; mend the cell or delete the row",
+        );
+        assert_error(
+            b"1,0\n1e300,1\n",
+            "f.csv, line 2, column 1: `1e300` is not a finite 32-bit number; mend the cell or delete the row",
+        );
+        assert_error(
+            b"1,0\n1,\n",
+            "f.csv, line 2, column 2: the label is empty; fill it in or delete the row",
+        );
+        assert_error(
+            b"1\n2\n",
+            "f.csv: there is no column besides the label; list in `columns` each feature once, and not the label",
+        );
+    }
+
+    #[test]
+    fn a_header_alone_has_no_rows() {
+        let hints = LayoutHints { header: Some(true), ..LayoutHints::default() };
+        assert!(matches!(read_with(b"x,y\n", &hints), Err(TableError::NoRows { .. })));
+    }
+
+    #[test]
+    fn an_unknown_column_is_answered_with_those_there_are() {
+        let hints = |label| LayoutHints { label: Some(label), ..LayoutHints::default() };
+        let error = read_with(b"x,y\n1,2\n", &hints(Column::Name("z".into()))).unwrap_err();
+        assert_eq!(error.to_string(), "f.csv: there is no column named `z`; the columns are: x, y");
+        let error = read_with(b"1,2\n", &hints(Column::Number(0))).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "f.csv: there is no column number 0; the file has columns 1 to 2 and no header"
+        );
+    }
+
+    #[test]
+    fn a_damaged_or_endless_archive_is_an_error() {
+        let packed = gzipped(&[b'1'; 10_000]);
+        assert!(matches!(unpack("f", &packed[..packed.len() - 9]), Err(TableError::Gzip { .. })));
+        assert!(matches!(unpack_at_most("f", &packed, 9_999), Err(TableError::TooLarge { .. })));
+        assert_eq!(unpack_at_most("f", &packed, 10_000).unwrap().len(), 10_000);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = read(&bytes);
+            let _ = read(&[&[0x1f, 0x8b, 8, 0][..], &bytes].concat());
+        }
+
+        #[test]
+        fn anything_like_a_table_is_read_or_refused(text in "[0-9a,;.\\n\\r\"\\-e ]{0,200}", header in any::<Option<bool>>()) {
+            let hints = LayoutHints { header, ..LayoutHints::default() };
+            if let Ok(table) = read_with(text.as_bytes(), &hints) {
+                prop_assert!(table.rows() > 0);
+                prop_assert_eq!(table.features.len(), table.rows() * table.columns);
+                prop_assert!(table.features.iter().all(|value| value.is_finite()));
+                prop_assert!(table.labels.iter().all(|&label| (label as usize) < table.label_values.len()));
+            }
+        }
+
+        #[test]
+        fn numbers_read_back(rows in prop::collection::vec((any::<f32>(), any::<f32>(), 0_u32..5), 1..20)) {
+            prop_assume!(rows.iter().all(|(a, b, _)| a.is_finite() && b.is_finite()));
+            let text: String = rows.iter().map(|(a, b, label)| format!("{a},{b:e},{label}\n")).collect();
+            let table = read(text.as_bytes()).unwrap();
+            let expected: Vec<f64> = rows.iter().flat_map(|(a, b, _)| [f64::from(*a), f64::from(*b)]).collect();
+            let found: Vec<u32> = table.features.iter().map(|&value| (value as f32).to_bits()).collect();
+            prop_assert_eq!(found, expected.iter().map(|&value| (value as f32).to_bits()).collect::<Vec<_>>());
+        }
+    }
+}
