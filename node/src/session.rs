@@ -252,8 +252,9 @@ impl Session {
             index: segment.index as usize,
             tally: segment.tally,
         };
-        let has_round = self.rounds.iter().any(|(step, _)| *step == segment.step);
-        if !has_round && segment.step == self.step {
+        // Some members may have completed a step that still lacks a shard here.
+        let next_round = self.rounds.back().map_or(self.step, |(step, _)| step.next());
+        if segment.step == next_round {
             self.early.push_back((from, label, payload));
             return Ok(());
         }

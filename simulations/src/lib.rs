@@ -6,3 +6,5 @@
 
 pub mod cluster;
 pub mod queue;
+pub mod reference;
+pub mod toy;
