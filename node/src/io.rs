@@ -13,6 +13,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{Contact, Refusal};
 use peergrad_protocol::view::View;
 use peergrad_protocol::wire::WireError;
@@ -233,6 +234,10 @@ pub struct Ended {
 /// The parameters a run leaves at a peer.
 #[derive(Clone, Debug)]
 pub struct FinalState {
+    /// What the run is: the specification's bytes.
+    pub specification: Arc<[u8]>,
+    /// Shape of the parameters.
+    pub manifest: Manifest,
     /// Committed steps behind them.
     pub steps: u64,
     /// Samples trained by those steps, over all members.

@@ -399,14 +399,15 @@ impl Machine {
     }
 
     fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
-        let preparation = self.preparation.as_ref().and_then(Preparation::ready);
-        let loaded = preparation.ok_or(Reject::OutOfPlace)?.clone();
+        let preparation = self.preparation.as_ref().ok_or(Reject::OutOfPlace)?;
+        let loaded = preparation.ready().ok_or(Reject::OutOfPlace)?.clone();
+        let specification = Arc::clone(preparation.specification());
         let view = Arc::new(view);
         for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
             let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
             out.push(Output::Dial(contact));
         }
-        let session = Session::found(Arc::clone(&view), self.me.peer, loaded, self.segments.clone());
+        let session = Session::found(Arc::clone(&view), self.me.peer, specification, loaded, self.segments.clone());
         out.push(Output::Event(Event::Installed { view, shard: session.shard_len() }));
         self.stage = Stage::Training { session: Box::new(session), progress: Progress::Linking };
         for (from, frame) in std::mem::take(&mut self.early) {

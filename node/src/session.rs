@@ -43,6 +43,7 @@ pub(crate) struct Session {
     pub(crate) view: Arc<View>,
     pub(crate) digest: ViewDigest,
     rank: Rank,
+    specification: Arc<[u8]>,
     loaded: Loaded,
     plan: Arc<Plan>,
     links: Links,
@@ -94,7 +95,13 @@ struct Record {
 
 impl Session {
     /// Begins the first view of a run: everyone draws the same initial parameters.
-    pub(crate) fn found(view: Arc<View>, me: PeerId, loaded: Loaded, segments: Pool) -> Self {
+    pub(crate) fn found(
+        view: Arc<View>,
+        me: PeerId,
+        specification: Arc<[u8]>,
+        loaded: Loaded,
+        segments: Pool,
+    ) -> Self {
         let rank = view.rank(&me).expect("a view is installed at its members");
         let chunks = loaded.manifest.chunks();
         let placement = Placement::draw(&view.run, &view.members, chunks.count(), 1);
@@ -119,6 +126,7 @@ impl Session {
             complete: Arc::new(initial),
             ledger: view.ledger.clone(),
             view,
+            specification,
             loaded,
             order: None,
             step: StepNumber(0),
@@ -419,6 +427,8 @@ impl Session {
     pub(crate) fn state(&self) -> FinalState {
         let parameters = self.previous.as_ref().unwrap_or(&self.complete);
         FinalState {
+            specification: Arc::clone(&self.specification),
+            manifest: self.loaded.manifest.clone(),
             steps: self.committed_steps,
             samples: self.trained,
             own_samples: self.own_trained,

@@ -43,6 +43,8 @@ pub const WEIGHT_DEFAULT: u8 = 1;
 pub const SEGMENT_ELEMENTS: usize = 32 * 1024;
 /// Segments that may be in flight on one link: the sender's own, and one more that only relays may use.
 pub const LINK_SEGMENTS: u32 = 4;
+/// Idle segment buffers that a peer keeps for reuse.
+pub const SEGMENTS_KEPT_MAX: usize = 64;
 /// Violations by one peer before its link is closed for good.
 pub const REJECTS_MAX: u32 = 64;
 
@@ -51,5 +53,6 @@ pub const JOIN_RETRY: Duration = Duration::from_secs(2);
 
 const _: () = assert!(SPECIFICATION_BYTES_MAX < CONTROL_HEADER_BYTES_MAX);
 const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
+const _: () = assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");
 const _: () = assert!(LINK_SEGMENTS >= 2, "relays need a place of their own");
 const _: () = assert!(WEIGHT_DEFAULT <= WEIGHT_MAX);

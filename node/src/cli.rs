@@ -1,0 +1,148 @@
+//! The command line: what a user types, and what they are told.
+//!
+//! Human words go to standard error, results to standard output; with `--json`, one object a line on standard output.
+//! Exit codes: 0 done, 1 failed, 2 misused. A binary with a task of its own shares `start`, `join`, `invite` and `export`.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+pub mod curve;
+mod demo;
+mod files;
+mod invite;
+mod model;
+pub mod plot;
+mod progress;
+mod report;
+mod run;
+pub mod table;
+
+/// Training one model on many machines with no server.
+#[derive(Parser)]
+#[command(name = "peer", version, arg_required_else_help = true, after_help = AFTER_HELP)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const AFTER_HELP: &str = "\
+Try it on this machine:    peer demo
+On several machines:       peer init --data my.csv > run.toml
+                           peer start run.toml        (prints the line to type on the others)";
+
+#[derive(Subcommand)]
+enum Command {
+    /// Train handwritten digits with four peers on this machine: half a minute
+    Demo(demo::DemoArguments),
+    /// Look at a CSV file and write a commented run.toml for it to standard output
+    Init {
+        /// The data: CSV, plain or gzipped, with or without a header
+        #[arg(long, value_name = "FILE")]
+        data: PathBuf,
+    },
+    /// Found a run: the first peer, which prints the line for the others
+    Start(StartArguments),
+    /// Join a run
+    Join(JoinArguments),
+    /// Print a fresh invite of the peer that is running on this machine
+    Invite(invite::InviteArguments),
+    /// Copy the newest model that a peer on this machine has saved
+    Export(model::ExportArguments),
+    /// Say how well a saved model does on data
+    Evaluate(model::EvaluateArguments),
+}
+
+#[derive(Args)]
+struct StartArguments {
+    /// What to train: a file that `peer init` wrote
+    #[arg(value_name = "RUN.toml")]
+    run_file: PathBuf,
+    /// Peers to wait for before training begins, this one included; 1 trains alone [default: run.toml's, or 2]
+    #[arg(long, value_name = "N")]
+    peers: Option<u32>,
+    /// Use the secret in this file, or write a new one there if there is none; for `peer join ADDRESS --secret-file`
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    peer: PeerArguments,
+}
+
+#[derive(Args)]
+struct JoinArguments {
+    /// An invite; or with --secret-file the address of any member (HOST, HOST:PORT or a multiaddress); or `-` to read the
+    /// invite from standard input, so that other users of this machine do not see it
+    #[arg(value_name = "INVITE")]
+    invite: String,
+    /// More addresses to try
+    #[arg(value_name = "ADDRESS", requires = "secret_file")]
+    more: Vec<String>,
+    /// File with the run's secret (64 hexadecimal digits), when joining by address
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// The run's data file on this machine; without it, it is looked for by name and then asked for in the swarm
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    peer: PeerArguments,
+}
+
+/// What every peer can be told.
+#[derive(Args)]
+struct PeerArguments {
+    /// Port to listen on [default: run.toml's, or 4747, or any other if that is taken]
+    #[arg(long, value_name = "N")]
+    port: Option<u16>,
+    /// Listen on this address of the machine only
+    #[arg(long, value_name = "IP")]
+    listen: Option<IpAddr>,
+    /// An address under which others reach this peer, e.g. of a forwarded port (a multiaddress; may be repeated)
+    #[arg(long, value_name = "ADDRESS")]
+    external: Vec<String>,
+    /// Data directory [default: the first free one of ~/.local/share/peergrad, .../2, ...]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// How much of the parameters to own relative to other peers, 0 to 16
+    #[arg(long, value_name = "N", default_value_t = peergrad_protocol::limits::WEIGHT_DEFAULT,
+          value_parser = clap::value_parser!(u8).range(..=i64::from(peergrad_protocol::limits::WEIGHT_MAX)))]
+    weight: u8,
+    /// Do not look for peers on the local network
+    #[arg(long)]
+    no_mdns: bool,
+    /// Events as JSON, one object a line, on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// Runs the `peer` binary.
+#[must_use]
+pub fn main() -> ExitCode {
+    let Cli { command } = Cli::parse();
+    start_logging();
+    let outcome = match command {
+        Command::Demo(arguments) => demo::demo(&arguments),
+        Command::Init { data } => files::init(&data),
+        Command::Start(arguments) => run::start(arguments),
+        Command::Join(arguments) => run::join(arguments),
+        Command::Invite(arguments) => invite::invite(&arguments),
+        Command::Export(arguments) => model::export(&arguments),
+        Command::Evaluate(arguments) => model::evaluate(&arguments),
+    };
+    match outcome {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("peer: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Logs of the libraries below, for those who ask: `PEERGRAD_LOG=debug peer ...`.
+fn start_logging() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("PEERGRAD_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
+    // A second call in one process (tests) is harmless.
+    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}

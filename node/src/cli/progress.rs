@@ -1,0 +1,80 @@
+//! Progress of one peer: a bar on a terminal, a line now and then elsewhere.
+
+use std::io::IsTerminal;
+use std::time::Duration;
+
+use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+
+use crate::io::{Committed, Scope};
+
+/// Where words and bars go: standard error, so that they never break each other.
+#[derive(Clone)]
+pub(crate) struct Screen {
+    bars: MultiProgress,
+    is_terminal: bool,
+}
+
+impl Screen {
+    pub(crate) fn new() -> Self {
+        Self { bars: MultiProgress::new(), is_terminal: std::io::stderr().is_terminal() }
+    }
+
+    /// Writes words above the bars.
+    pub(crate) fn say(&self, words: &str) {
+        if self.is_terminal {
+            // A closed terminal is no reason to stop training.
+            let _ = self.bars.println(words);
+        } else {
+            eprintln!("{words}");
+        }
+    }
+}
+
+/// The progress of one peer.
+pub(crate) struct Progress {
+    screen: Screen,
+    name: String,
+    scope: Scope,
+    bar: Option<ProgressBar>,
+    said_pass: Option<u64>,
+}
+
+impl Progress {
+    pub(crate) fn new(screen: &Screen, name: String, scope: Scope) -> Self {
+        let bar = screen.is_terminal.then(|| {
+            let bar = screen.bars.add(ProgressBar::new(scope.steps));
+            let template = "{prefix} {bar:30} step {pos}/{len}  {msg}  {per_sec}, {eta} left";
+            bar.set_style(ProgressStyle::with_template(template).expect("a fixed template").progress_chars("=> "));
+            bar.set_prefix(name.clone());
+            bar.enable_steady_tick(Duration::from_millis(200));
+            bar
+        });
+        Self { screen: screen.clone(), name, scope, bar, said_pass: None }
+    }
+
+    pub(crate) fn committed(&mut self, committed: &Committed) {
+        let Committed { step, pass, loss, .. } = committed;
+        if let Some(bar) = &self.bar {
+            bar.set_position(step.0 + 1);
+            bar.set_message(format!("pass {}/{}  loss {loss:.4}", pass + 1, self.scope.passes));
+            return;
+        }
+        let is_new = self.said_pass.is_none_or(|said| *pass >= said + self.scope.passes.div_ceil(LINES_MAX));
+        if is_new {
+            self.said_pass = Some(*pass);
+            let (name, scope) = (&self.name, &self.scope);
+            eprintln!("{name} pass {}/{}, step {}/{}, loss {loss:.4}", pass + 1, scope.passes, step.0 + 1, scope.steps);
+        }
+    }
+
+    /// Takes the bar away.
+    pub(crate) fn close(&self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+            self.screen.bars.remove(bar);
+        }
+    }
+}
+
+/// Lines of progress where there is no terminal.
+const LINES_MAX: u64 = 20;

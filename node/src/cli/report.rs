@@ -1,0 +1,267 @@
+//! The report: turns what happens to a peer into words for people, or into JSON for programs.
+
+use std::io::Write;
+
+use peergrad_protocol::PeerId;
+use serde_json::{Value, json};
+
+use super::curve::Curve;
+use super::plot;
+use super::progress::{Progress, Screen};
+use super::table::{bytes, count};
+use crate::io::{Event, FinalState, Scope};
+use crate::net::{Notice, Traffic};
+
+/// Tells the user what happens.
+pub(super) struct Report {
+    me: PeerId,
+    style: Style,
+    screen: Screen,
+    scope: Option<Scope>,
+    progress: Option<Progress>,
+    peers: usize,
+    losses: Curve,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Style {
+    Words,
+    Json,
+}
+
+/// What is said of a run that is over.
+pub(super) struct Summary<'a> {
+    pub(super) state: &'a FinalState,
+    pub(super) wall_seconds: f64,
+    pub(super) traffic: Traffic,
+}
+
+impl Report {
+    pub(super) fn new(me: PeerId, style: Style) -> Self {
+        let screen = Screen::new();
+        Self { me, style, screen, scope: None, progress: None, peers: 0, losses: Curve::default() }
+    }
+
+    /// Something that only people need to know.
+    pub(super) fn say(&self, words: &str) {
+        match self.style {
+            Style::Words => self.screen.say(words),
+            Style::Json => emit(&json!({"event": "note", "text": words})),
+        }
+    }
+
+    pub(super) fn notice(&self, notice: &Notice) {
+        match self.style {
+            Style::Words => self.screen.say(&notice.to_string()),
+            Style::Json => emit(&json!({"event": "notice", "text": notice.to_string()})),
+        }
+    }
+
+    /// The founder's invite.
+    pub(super) fn invite(&self, invite: &str, run: &str) {
+        match self.style {
+            Style::Words => self.screen.say(&format!(
+                "run {run}; on every other machine type\n\n    peer join {invite}\n\n(the line holds the run's secret: treat it like a password)"
+            )),
+            Style::Json => emit(&json!({"event": "invite", "invite": invite, "run": run})),
+        }
+    }
+
+    pub(super) fn listening(&self, addresses: &[String]) {
+        let me = self.me;
+        match self.style {
+            Style::Words => {
+                self.screen.say(&format!("peer {} listens on {}", me.short(), addresses.join(", ")));
+            }
+            Style::Json => emit(&json!({"event": "listening", "peer": me.to_string(), "addresses": addresses})),
+        }
+    }
+
+    pub(super) fn event(&mut self, event: &Event) {
+        self.note(event);
+        match self.style {
+            Style::Words => self.say_event(event),
+            Style::Json => {
+                if let Some(object) = event_object(event) {
+                    emit(&object);
+                }
+            }
+        }
+    }
+
+    fn note(&mut self, event: &Event) {
+        match event {
+            Event::Prepared(scope) => self.scope = Some(*scope),
+            Event::Installed { view, .. } => self.peers = view.members.len(),
+            Event::Committed(committed) => self.losses.push(committed.loss),
+            _ => {}
+        }
+    }
+
+    fn say_event(&mut self, event: &Event) {
+        let say = |words: String| self.screen.say(&words);
+        match event {
+            Event::Asking(peer) => say(format!("asking peer {} to be let in", peer.short())),
+            Event::Gathered { peer, ready, wanted } if *peer == self.me => {
+                say(format!("ready; waiting for {} more", plural(wanted - ready, "peer")));
+            }
+            Event::Gathered { peer, ready, wanted } => {
+                say(format!("peer {} is ready: {ready} of {wanted}", peer.short()));
+            }
+            Event::Withdrawn { peer, reason, ready, wanted } => {
+                say(format!("peer {} has gone before the start ({reason}): {ready} of {wanted}", peer.short()));
+            }
+            Event::Welcomed { run, by } => say(format!("let into run {} by peer {}", run.short(), by.short())),
+            Event::Fetching { received, total } if received == total => {
+                say(format!("data received from the swarm: {}", bytes(*total)));
+            }
+            Event::Fetching { .. } | Event::Ended(_) => {}
+            Event::Prepared(scope) => say(format!(
+                "{} parameters, {} training samples, {} ({})",
+                count(scope.parameters as u64),
+                count(scope.samples),
+                plural(scope.passes as usize, "pass"),
+                plural(scope.steps as usize, "step"),
+            )),
+            Event::Installed { view, shard } => {
+                let total = self.scope.map_or(0, |scope| scope.parameters).max(1);
+                let share = 100.0 * *shard as f64 / total as f64;
+                say(format!(
+                    "training with {}; this one owns {} parameters ({share:.0} %)",
+                    plural(view.members.len(), "peer"),
+                    count(*shard as u64)
+                ));
+            }
+            Event::Began => {
+                self.progress = self.scope.map(|scope| Progress::new(&self.screen, self.me.short(), scope));
+            }
+            Event::Committed(committed) => {
+                if let Some(progress) = &mut self.progress {
+                    progress.committed(committed);
+                }
+            }
+            Event::Violation { peer, reject } => say(format!("peer {} misbehaves, ignored: {reject}", peer.short())),
+        }
+    }
+
+    /// The results of a run that finished.
+    pub(super) fn summary(&self, summary: &Summary) {
+        self.close();
+        match self.style {
+            Style::Json => emit(&self.summary_object(summary)),
+            Style::Words => {
+                let plot = plot::curve(self.losses.means(), 60, 8);
+                if !plot.is_empty() {
+                    self.screen.say(&format!("\ntraining loss\n{plot}"));
+                }
+                println!("{}", summary_words(summary));
+            }
+        }
+    }
+
+    /// Takes the progress bar away.
+    pub(super) fn close(&self) {
+        if let Some(progress) = &self.progress {
+            progress.close();
+        }
+    }
+
+    /// The run ended before it was done.
+    pub(super) fn failed(&self, reason: &str) {
+        self.close();
+        match self.style {
+            Style::Words => self.screen.say(&format!("peer: {reason}")),
+            Style::Json => emit(&json!({"event": "failed", "reason": reason})),
+        }
+    }
+
+    fn summary_object(&self, summary: &Summary) -> Value {
+        let Summary { state, wall_seconds, traffic } = summary;
+        let evaluation = state.evaluation;
+        json!({
+            "event": "summary",
+            "peer": self.me.to_string(),
+            "steps": state.steps,
+            "samples": state.samples,
+            "test_accuracy": evaluation.and_then(|evaluation| evaluation.accuracy),
+            "test_loss": evaluation.map(|evaluation| evaluation.loss),
+            "digest": state.digest.to_string(),
+            "peers": self.peers,
+            "wall_seconds": wall_seconds,
+            "bytes_sent": traffic.sent_bytes,
+            "bytes_received": traffic.received_bytes,
+            "own_samples": state.own_samples,
+            "shard": state.shard,
+            "optimizer_bytes": state.optimizer_bytes,
+        })
+    }
+}
+
+fn summary_words(summary: &Summary) -> String {
+    let Summary { state, wall_seconds, traffic } = summary;
+    let result = match state.evaluation {
+        Some(evaluation) => {
+            let accuracy = evaluation.accuracy.map(|share| format!("test accuracy {share:.4}, "));
+            format!("{}test loss {:.4} on {} held-out samples", accuracy.unwrap_or_default(), evaluation.loss, count(evaluation.samples))
+        }
+        None => "not evaluated".to_owned(),
+    };
+    format!(
+        "{result}\n{} steps, {} samples ({} here) in {wall_seconds:.1} s; {} sent, {} received\ndigest {}",
+        count(state.steps),
+        count(state.samples),
+        count(state.own_samples),
+        bytes(traffic.sent_bytes),
+        bytes(traffic.received_bytes),
+        state.digest
+    )
+}
+
+fn event_object(event: &Event) -> Option<Value> {
+    Some(match event {
+        Event::Asking(peer) => json!({"event": "asking", "peer": peer.to_string()}),
+        Event::Gathered { peer, ready, wanted } => {
+            json!({"event": "gathered", "peer": peer.to_string(), "ready": ready, "wanted": wanted})
+        }
+        Event::Withdrawn { peer, reason, ready, wanted } => {
+            json!({"event": "withdrawn", "peer": peer.to_string(), "reason": reason, "ready": ready, "wanted": wanted})
+        }
+        Event::Welcomed { run, by } => json!({"event": "welcomed", "run": run.to_string(), "by": by.to_string()}),
+        Event::Fetching { received, total } => json!({"event": "fetching", "received": received, "total": total}),
+        Event::Prepared(scope) => json!({
+            "event": "prepared", "parameters": scope.parameters, "samples": scope.samples,
+            "steps": scope.steps, "passes": scope.passes,
+        }),
+        Event::Installed { view, shard } => json!({
+            "event": "view", "epoch": view.epoch.0, "digest": view.digest().to_string(), "shard": shard,
+            "members": view.members.iter().map(|member| member.peer.to_string()).collect::<Vec<_>>(),
+        }),
+        Event::Began => json!({"event": "began"}),
+        Event::Committed(committed) => json!({
+            "event": "step", "step": committed.step.0, "pass": committed.pass, "loss": committed.loss,
+            "samples": committed.samples, "rate": committed.rate,
+            "digest": committed.digest.map(|digest| digest.to_string()),
+        }),
+        Event::Violation { peer, reject } => {
+            json!({"event": "violation", "peer": peer.to_string(), "reason": reject.to_string()})
+        }
+        // Told as `summary` or `failed`.
+        Event::Ended(_) => return None,
+    })
+}
+
+/// One object, one line, at once: whoever reads may be waiting for it.
+pub(super) fn emit(object: &Value) {
+    let mut out = std::io::stdout().lock();
+    // A reader that has gone is no reason to stop training.
+    let _ = writeln!(out, "{object}").and_then(|()| out.flush());
+}
+
+fn plural(number: usize, noun: &str) -> String {
+    let ending = match (number, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{} {noun}{ending}", count(number as u64))
+}

@@ -1,0 +1,292 @@
+//! `peer start` and `peer join`: one peer, from its arguments to its exit code.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use libp2p::Multiaddr;
+use peergrad_protocol::invite::{Invite, Secret};
+use peergrad_protocol::limits::SEGMENTS_KEPT_MAX;
+use peergrad_protocol::{Pool, RunId};
+use tokio::sync::mpsc;
+
+use super::files;
+use super::report::{Report, Style, Summary};
+use super::{JoinArguments, PeerArguments, StartArguments};
+use crate::io::{Ended, Event, FinalState};
+use crate::loader::Loader;
+use crate::model_file::ModelFile;
+use crate::net::{
+    Bootstrap, Clock, Compute, Directory, Listen, Network, NetworkOptions, Notice, Port, RunRecord, Surroundings,
+    drive, random_bytes, write_atomically,
+};
+use crate::node::{Config, Node, Role};
+use crate::specification::{BuiltinLoader, RunFile, resolve};
+
+/// Everything that tells one peer from another.
+pub(super) struct Plan {
+    pub(super) role: Role,
+    pub(super) loader: Arc<dyn Loader>,
+    pub(super) secret: Secret,
+    pub(super) bootstraps: Vec<Bootstrap>,
+    pub(super) data: Data,
+    pub(super) peer: PeerArguments,
+}
+
+/// Where the data file is looked for.
+pub(super) enum Data {
+    /// It is in memory already.
+    Held(Arc<[u8]>),
+    /// On this machine, perhaps where the user said.
+    Search(Option<PathBuf>),
+}
+
+pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
+    let StartArguments { run_file: path, peers, secret_file, mut peer } = arguments;
+    let run_file = RunFile::parse(&files::read_text(&path)?)?;
+    let name = &run_file.data.file;
+    let data: Arc<[u8]> = files::data_of(&path, name)?.into();
+    let specification = resolve(&run_file, name, &data)?.to_bytes()?;
+    peer.port = peer.port.or(run_file.network.port);
+    peer.no_mdns |= !run_file.network.mdns;
+    let peers = peers.unwrap_or(run_file.network.peers);
+    if peers == 0 {
+        bail!("--peers counts this peer too: give 1 to train alone, or more");
+    }
+    let secret = match secret_file {
+        Some(path) => secret_for_a_new_run(&path)?,
+        None => Secret(random_bytes()),
+    };
+    let role =
+        Role::Founder { specification: specification.into(), nonce: random_bytes(), peers: peers as usize };
+    let loader = Arc::new(BuiltinLoader);
+    run(Plan { role, loader, secret, bootstraps: vec![], data: Data::Held(data), peer })
+}
+
+pub(super) fn join(arguments: JoinArguments) -> anyhow::Result<ExitCode> {
+    let (run_id, secret, bootstraps) = whom_to_ask(&arguments)?;
+    let role = Role::Joiner { run: run_id };
+    let data = Data::Search(arguments.data);
+    run(Plan { role, loader: Arc::new(BuiltinLoader), secret, bootstraps, data, peer: arguments.peer })
+}
+
+/// The run, its secret, and its members as far as they are known.
+fn whom_to_ask(arguments: &JoinArguments) -> anyhow::Result<(Option<RunId>, Secret, Vec<Bootstrap>)> {
+    if let Some(path) = &arguments.secret_file {
+        let secret = parse_secret(path, &files::read_text(path)?)?;
+        let addresses = std::iter::once(&arguments.invite).chain(&arguments.more);
+        let bootstraps = addresses.map(|text| Bootstrap::from_str(text)).collect::<Result<_, _>>()?;
+        return Ok((None, secret, bootstraps));
+    }
+    let text = match arguments.invite.as_str() {
+        "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the invite from standard input")?,
+        text => text.to_owned(),
+    };
+    if Bootstrap::from_str(text.trim()).is_ok() && Invite::from_str(&text).is_err() && !text.starts_with("pg1") {
+        bail!("`{}` is an address: joining by address needs --secret-file FILE; or give the invite that `peer start` printed", text.trim());
+    }
+    let invite: Invite = text.parse()?;
+    let bootstraps = invite.contacts.into_iter().map(Bootstrap::Contact).collect();
+    Ok((Some(invite.run), invite.secret, bootstraps))
+}
+
+fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {
+    let hash = blake3::Hash::from_hex(text.trim());
+    let hash = hash.map_err(|_| anyhow::anyhow!("{}: a secret is 64 hexadecimal digits", path.display()))?;
+    Ok(Secret(*hash.as_bytes()))
+}
+
+/// The secret in the file, or a new one that is written there.
+fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
+    if path.exists() {
+        return parse_secret(path, &files::read_text(path)?);
+    }
+    let secret = Secret(random_bytes());
+    let text = format!("{}\n", blake3::Hash::from_bytes(secret.0).to_hex());
+    crate::net::write_private(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    Ok(secret)
+}
+
+/// Multiaddresses that the user gave.
+pub(super) fn addresses(texts: &[String]) -> anyhow::Result<Vec<String>> {
+    Ok(multiaddresses(texts)?.iter().map(Multiaddr::to_string).collect())
+}
+
+fn multiaddresses(texts: &[String]) -> anyhow::Result<Vec<Multiaddr>> {
+    let parse = |text: &String| match Bootstrap::from_str(text) {
+        Ok(Bootstrap::Address(address)) => Ok(address),
+        Ok(Bootstrap::Contact(_)) => bail!("`{text}` is an invite, not an address"),
+        Err(error) => Err(error.into()),
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// Runs one peer until its run has ended.
+pub(super) fn run(plan: Plan) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(NETWORK_THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let outcome = runtime.block_on(run_peer(plan));
+    // A file that is still being looked for must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
+    let Plan { role, loader, secret, bootstraps, data, peer } = plan;
+    let (directory, passed_over) = open_directory(peer.dir.as_deref())?;
+    let identity = directory.identity()?;
+    let incarnation = directory.next_incarnation()?;
+    let segments = Pool::new(SEGMENTS_KEPT_MAX);
+    let (network, notices) = Network::start(NetworkOptions {
+        identity,
+        secret,
+        listen: Listen { address: peer.listen, port: peer.port.map_or(Port::Preferred, Port::Exactly) },
+        external: multiaddresses(&peer.external)?,
+        bootstraps,
+        neighbours: !peer.no_mdns,
+        pool: segments.clone(),
+    })
+    .await?;
+
+    let contact = network.contact();
+    let mut report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words });
+    if !passed_over.is_empty() {
+        report.say(&format!("another peer runs on this machine: this one keeps its data in {}", directory.path().display()));
+    }
+    report.listening(&contact.addresses);
+    let mut session = Session { directory, secret, contact: contact.clone(), started: Clock::start(), report };
+    if let Role::Founder { specification, nonce, peers } = &role {
+        session.publish(RunId::derive(specification, nonce))?;
+        if *peers > 1 {
+            session.tell_invite(RunId::derive(specification, nonce));
+        }
+    }
+    let counters = network.counters();
+    let config =
+        Config { peer: contact.peer, incarnation, addresses: contact.addresses, weight: peer.weight, loader, segments, role };
+    let (events, told) = mpsc::unbounded_channel();
+    let locate = Arc::new(move |reference: &_| match &data {
+        Data::Held(bytes) => Some(Arc::clone(bytes)),
+        Data::Search(given) => files::locate(reference, given.as_deref()),
+    });
+    let compute = Compute::start().context("cannot start a thread")?;
+    let surroundings = Surroundings { network, compute, clock: session.started, locate, events };
+    let mut node = Node::new(config);
+    let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt()).await });
+    let ended = session.watch(told, notices).await?;
+    driving.await.context("the peer stopped in the middle")?;
+    session.end(ended, counters.read())
+}
+
+fn open_directory(given: Option<&Path>) -> anyhow::Result<(Directory, Vec<PathBuf>)> {
+    match given {
+        Some(path) => Ok((Directory::open(path)?, vec![])),
+        None => {
+            let chosen = Directory::open_default()?;
+            Ok((chosen.directory, chosen.passed_over))
+        }
+    }
+}
+
+/// Done at the first Ctrl-C; the second one stops the process at once.
+async fn interrupt() {
+    if tokio::signal::ctrl_c().await.is_err() {
+        // Without a handler the system's own stops the process.
+        std::future::pending::<()>().await;
+    }
+    eprintln!("leaving; Ctrl-C again stops at once");
+    tokio::spawn(async {
+        if tokio::signal::ctrl_c().await.is_ok() {
+            std::process::exit(1);
+        }
+    });
+}
+
+/// What the shell keeps of one peer while it runs.
+struct Session {
+    directory: Directory,
+    secret: Secret,
+    contact: peergrad_protocol::message::Contact,
+    started: Clock,
+    report: Report,
+}
+
+impl Session {
+    fn invite(&self, run: RunId) -> Invite {
+        Invite { run, secret: self.secret, contacts: vec![self.contact.clone()] }
+    }
+
+    /// Lets `peer invite` find this run.
+    fn publish(&self, run: RunId) -> anyhow::Result<()> {
+        Ok(self.directory.publish(&RunRecord { invite: self.invite(run) })?)
+    }
+
+    fn tell_invite(&self, run: RunId) {
+        self.report.invite(&self.invite(run).to_string(), &run.short());
+    }
+
+    /// Passes on what happens until the run has ended.
+    async fn watch(
+        &mut self,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        mut notices: mpsc::UnboundedReceiver<Notice>,
+    ) -> anyhow::Result<Ended> {
+        let mut ended = None;
+        loop {
+            tokio::select! {
+                event = events.recv() => {
+                    let Some(event) = event else { break };
+                    if let Event::Welcomed { run, .. } = &event {
+                        self.publish(*run)?;
+                    }
+                    self.report.event(&event);
+                    if let Event::Ended(end) = event {
+                        ended = Some(end);
+                    }
+                }
+                Some(notice) = notices.recv(), if ended.is_none() => self.report.notice(&notice),
+            }
+        }
+        ended.context("the peer stopped without saying why")
+    }
+
+    /// Saves what the run leaves here, and says how it ended.
+    fn end(self, ended: Ended, traffic: crate::net::Traffic) -> anyhow::Result<ExitCode> {
+        let wall_seconds = self.started.now().since(peergrad_protocol::Instant::default()).as_secs_f64();
+        let saved = match &ended.state {
+            Some(state) => Some(save(&self.directory, state)?),
+            None => None,
+        };
+        match (&ended.outcome, &ended.state) {
+            (Ok(()), Some(state)) => {
+                self.report.summary(&Summary { state, wall_seconds, traffic });
+            }
+            (Ok(()), None) => {}
+            (Err(failure), _) => self.report.failed(&failure.to_string()),
+        }
+        if let (Some(path), Some(state)) = (saved, &ended.state) {
+            self.report.say(&format!(
+                "the state after {} committed steps is saved; `peer export FILE` copies it from {}",
+                state.steps,
+                path.display()
+            ));
+        }
+        Ok(if ended.outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// Writes the model into the data directory.
+fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<PathBuf> {
+    let path = directory.path().join(super::model::MODEL_FILE);
+    let bytes = ModelFile::encode(&state.manifest, &state.parameters, &state.specification, state.steps)?;
+    write_atomically(&path, &bytes).with_context(|| format!("cannot save the model to {}", path.display()))?;
+    Ok(path)
+}
+
+/// Threads for the network: one would do, two let sending and receiving overlap.
+const NETWORK_THREADS: usize = 2;
