@@ -1,8 +1,10 @@
 //! Training one model on many machines with no server.
 
+pub mod alone;
 pub mod data;
 pub mod io;
 pub mod loader;
 pub mod optimizer;
 pub mod schedule;
+pub mod specification;
 pub mod task;

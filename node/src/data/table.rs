@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use csv::ByteRecord;
+use serde::{Deserialize, Serialize};
 
 /// The most bytes that a gzipped file may unpack to.
 pub const DECOMPRESSED_BYTES_MAX: u64 = 4 << 30;
@@ -27,7 +28,8 @@ pub const DECOMPRESSED_BYTES_MAX: u64 = 4 << 30;
 pub const COLUMNS_MAX: usize = 1 << 16;
 
 /// How a file is to be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Layout {
     /// What stands between cells: a comma, a semicolon or a tab.
     pub delimiter: u8,
@@ -53,7 +55,7 @@ pub struct LayoutHints {
 }
 
 /// A column, as a user points at it.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Column {
     /// By its number in the file; the first is 1.
