@@ -40,6 +40,7 @@ pub mod resolve;
 pub mod run_file;
 
 pub use builtin::BuiltinLoader;
+pub use init::{demo_run_file, write_run_file};
 
 pub use resolve::resolve;
 pub use run_file::RunFile;

@@ -5,7 +5,7 @@
 
 use peergrad_protocol::id::ContentDigest;
 
-use super::run_file::{ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
+use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, within,
 };
@@ -30,10 +30,9 @@ pub fn resolve(
     data_bytes: &[u8],
 ) -> Result<Specification, SpecificationError> {
     within("shards.copies", run.shards.copies, 1..=1, "1; this version keeps no further copies")?;
-    within("data.held_out", run.data.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
-    let data = resolve_data(run, data_name, data_bytes)?;
+    let data = resolve_data(&run.data, run.seed, data_name, data_bytes)?;
     let steps_per_pass = u64::from(data.rows - data.held_out_rows).div_ceil(run.batch);
     let training = TrainingSettings {
         seed: run.seed,
@@ -52,8 +51,14 @@ pub fn resolve(
     Ok(specification)
 }
 
-fn resolve_data(run: &RunFile, name: &str, packed: &[u8]) -> Result<DataSettings, SpecificationError> {
-    let section = &run.data;
+/// Settles how the data file is read; `packed` are its bytes as they lie on disk.
+pub(super) fn resolve_data(
+    section: &DataSection,
+    seed: u64,
+    name: &str,
+    packed: &[u8],
+) -> Result<DataSettings, SpecificationError> {
+    within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
     if let (Some(Predict::Number), Some(_)) = (section.predict, &section.classes) {
         return Err(contradiction("data.classes", "given", "only where `predict` is \"class\""));
     }
@@ -68,7 +73,7 @@ fn resolve_data(run: &RunFile, name: &str, packed: &[u8]) -> Result<DataSettings
     let rows = table.rows() as u32;
     // At least one row is left to train.
     let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
-    let split = Split::draw(run.seed, rows, held_out_rows);
+    let split = Split::draw(seed, rows, held_out_rows);
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
     let target = Target::infer(name, &table, &target_hints, &split.training)?;
     let standardization = if section.standardize {

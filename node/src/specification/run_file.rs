@@ -231,6 +231,23 @@ impl RunFile {
     }
 }
 
+impl DataSection {
+    /// This file, and everything else inferred or by default.
+    #[must_use]
+    pub fn new(file: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            label: None,
+            header: None,
+            columns: None,
+            predict: None,
+            classes: None,
+            held_out: held_out_default(),
+            standardize: true,
+        }
+    }
+}
+
 impl Default for ModelSection {
     fn default() -> Self {
         Self { kind: ModelKind::Mlp, hidden: None, activation: None }
