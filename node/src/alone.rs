@@ -60,12 +60,11 @@ pub fn train_alone(loaded: &Loaded, mut watch: impl FnMut(AloneStep)) -> Vec<f32
 mod tests {
     use super::*;
     use crate::data::embedded::{DIGITS, embedded};
-    use crate::specification::{RunFile, resolve};
+    use crate::specification::{RunFile, demo_run_file, resolve};
 
     #[test]
     fn digits_are_learnt() {
-        let text = "[data]\nfile = \"digits\"\n[model]\nhidden = [128]\n[optimizer]\nschedule = \"cosine\"";
-        let run = RunFile::parse(text).unwrap();
+        let run = RunFile::parse(&demo_run_file()).unwrap();
         let bytes = embedded(DIGITS).unwrap();
         let loaded = resolve(&run, DIGITS, bytes).unwrap().load(bytes).unwrap();
         let (mut first, mut last) = (None, 0.0);

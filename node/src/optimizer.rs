@@ -117,7 +117,8 @@ impl Rule {
                 }
             }
             Self::Adam { beta1, beta2, epsilon, weight_decay } => {
-                let rule = Moments { weight_decay, ..Moments::new(rate, step, scale, [beta1, beta2], epsilon) };
+                let rule =
+                    Moments { weight_decay, ..Moments::new(rate, step, scale, [beta1, beta2], epsilon) };
                 rule.apply(parameters, vector, old, new);
             }
             Self::AdamW { beta1, beta2, epsilon, weight_decay } => {

@@ -12,7 +12,7 @@
 //!
 //! # Invariants
 //! - The bytes are TOML text, in the order of the fields here; numbers are written so that they read back exactly.
-//! - A specification that parses has been checked: building its model allocates no more than [`PARAMETERS_MAX`] values.
+//! - A specification that parses has been checked: its model has at most [`PARAMETERS_MAX`] parameters.
 //!
 //! # Not here
 //! `[network]`: ports and waiting are each peer's own affair, and no part of what is hashed.
@@ -165,7 +165,9 @@ pub enum SpecificationError {
     #[error(transparent)]
     Labels(#[from] LabelError),
     /// The specification has more bytes than the peers pass on.
-    #[error("the specification has {found} bytes, at most {SPECIFICATION_BYTES_MAX} are possible; use fewer columns (`columns` in [data]) or classes")]
+    #[error(
+        "the specification has {found} bytes, at most {SPECIFICATION_BYTES_MAX} are possible; use fewer columns (`columns` in [data]) or classes"
+    )]
     TooLarge {
         /// Its bytes.
         found: usize,
@@ -173,8 +175,22 @@ pub enum SpecificationError {
     /// The bytes are no specification that this version reads.
     #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
     Foreign(String),
+    /// A file to evaluate on has another number of columns.
+    #[error(
+        "{file}: {found} columns where the model was trained on {expected}; give a file with the same columns, the label included"
+    )]
+    OtherColumns {
+        /// The file.
+        file: String,
+        /// Its columns.
+        found: usize,
+        /// Columns of the file that the model was trained on.
+        expected: usize,
+    },
     /// The data file is not the one that the run was founded on.
-    #[error("{name}: not the file that this run was founded on ({what}); copy it from the first peer's machine")]
+    #[error(
+        "{name}: not the file that this run was founded on ({what}); copy it from the first peer's machine"
+    )]
     OtherData {
         /// The file's name.
         name: String,

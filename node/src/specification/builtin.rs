@@ -5,14 +5,15 @@
 
 use std::sync::Arc;
 
+use peergrad_protocol::id::ContentDigest;
+
 use super::{Specification, SpecificationError};
 use crate::data::dataset::{Dataset, Samples, Split};
-use crate::data::table::{Table, unpack};
+use crate::data::table::{Layout, LayoutHints, Table, unpack};
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
 use crate::task::Task;
 use crate::task::supervised::Supervised;
-use peergrad_protocol::id::ContentDigest;
 
 /// Builds the models that `run.toml` can name.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,11 +55,13 @@ impl Specification {
     /// If they are not those of the file that the run was founded on.
     pub fn dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
         let data = &self.data;
-        let other = |what: &str| SpecificationError::OtherData { name: data.name.clone(), what: what.to_owned() };
+        let other =
+            |what: &str| SpecificationError::OtherData { name: data.name.clone(), what: what.to_owned() };
         if ContentDigest::of(bytes) != self.digest()? {
             return Err(other("its bytes are different"));
         }
-        let (table, labels) = self.read(&data.name, bytes)?;
+        let table = Table::read(&data.name, &unpack(&data.name, bytes)?, &data.layout)?;
+        let labels = data.target.labels(&data.name, &table)?;
         if table.rows() != data.rows as usize {
             return Err(other("it has another number of rows"));
         }
@@ -69,17 +72,55 @@ impl Specification {
 
     /// All rows of a file with the run's columns, as samples; `file` is only for errors.
     ///
+    /// The file may have a header where the run's had none, and another delimiter.
+    ///
     /// # Errors
     /// If the file has other columns or labels than the run's.
     pub fn samples(&self, file: &str, bytes: &[u8]) -> Result<Samples, SpecificationError> {
-        let (table, labels) = self.read(file, bytes)?;
+        let unpacked = unpack(file, bytes)?;
+        let Layout { delimiter, header, width, .. } =
+            Layout::infer(file, &unpacked, &LayoutHints::default())?;
+        let expected = self.data.layout.width;
+        if width != expected {
+            return Err(SpecificationError::OtherColumns { file: file.to_owned(), found: width, expected });
+        }
+        let layout = Layout { delimiter, header, ..self.data.layout.clone() };
+        let table = Table::read(file, &unpacked, &layout)?;
+        let labels = self.data.target.labels(file, &table)?;
         let rows: Vec<u32> = (0..table.rows() as u32).collect();
         Ok(Samples::select(&table, &labels, &self.data.standardization, &rows))
     }
+}
 
-    fn read(&self, file: &str, bytes: &[u8]) -> Result<(Table, crate::data::labels::Labels), SpecificationError> {
-        let table = Table::read(file, &unpack(file, bytes)?, &self.data.layout)?;
-        let labels = self.data.target.labels(file, &table)?;
-        Ok((table, labels))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::specification::{RunFile, resolve};
+
+    const DATA: &[u8] = b"0,0,a\n1,0,b\n0.1,1,a\n0.9,1,b\n0,2,a\n";
+
+    fn specification() -> Vec<u8> {
+        let run = RunFile::parse("[data]\nfile = \"f.csv\"").unwrap();
+        resolve(&run, "f.csv", DATA).unwrap().to_bytes().unwrap()
+    }
+
+    #[test]
+    fn a_joiner_loads_what_the_founder_resolved() {
+        let bytes = specification();
+        let reference = BuiltinLoader.data(&bytes).unwrap().unwrap();
+        assert_eq!((reference.name.as_str(), reference.byte_count), ("f.csv", DATA.len() as u64));
+        assert_eq!(reference.digest, ContentDigest::of(DATA));
+        let loaded = BuiltinLoader.load(&bytes, Some(DATA.into())).unwrap();
+        assert_eq!((loaded.task.sample_count(), loaded.training.passes), (4, 40));
+        assert_eq!(loaded.manifest, loaded.task.manifest());
+    }
+
+    #[test]
+    fn another_file_or_none_is_refused() {
+        let error = |data| BuiltinLoader.load(&specification(), data).err().unwrap();
+        assert!(error(None).contains("needs its data file"));
+        let other = error(Some(b"0,0,a\n1,0,b\n".as_slice().into()));
+        assert!(other.starts_with("f.csv: not the file that this run was founded on"), "{other}");
+        assert!(BuiltinLoader.data(b"nonsense").unwrap_err().contains("same version"));
     }
 }

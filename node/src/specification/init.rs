@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use super::resolve::resolve_data;
-use super::run_file::{DataSection, ModelKind};
+use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, SpecificationError};
 use crate::data::embedded::{DIGITS, embedded};
 use crate::data::labels::{Classes, Target};
@@ -18,8 +18,6 @@ const ROWS_FOR_HIDDEN_LAYER: u32 = 1000;
 const COLUMNS_FOR_NARROW_LAYER: usize = 256;
 /// With more feature columns than this, they are not listed one by one.
 const COLUMNS_LISTED_MAX: usize = 100;
-/// The seed of a run whose user has not chosen one.
-const SEED: u64 = 1;
 
 /// The commented run.toml for a data file; `data_name` is its path as it shall stand there, from the run.toml's folder.
 ///
@@ -37,7 +35,7 @@ pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<String, Specifica
         let numbers = layout.features.iter().filter(|column| !worded.contains(column));
         section.columns = Some(numbers.map(|&index| column(index, &names)).collect());
     }
-    let data = resolve_data(&section, SEED, data_name, bytes)?;
+    let data = resolve_data(&section, SEED_DEFAULT, data_name, bytes)?;
     let worded: Vec<String> = worded.iter().map(|&index| toml(&column(index, &names))).collect();
     let preset = Preset::of(&data);
     Ok([HEAD, &preset.training(), &data_section(&data, &names, &worded), &preset.model(), REST].concat())
@@ -83,7 +81,7 @@ impl Preset {
         };
         let hidden = if columns > COLUMNS_FOR_NARROW_LAYER { 256 } else { 128 };
         // A model without a hidden layer has no sharp turns, and takes longer steps.
-        let rate = if kind == ModelKind::Mlp { 0.002 } else { 0.01 };
+        let rate = if kind == ModelKind::Mlp { 0.005 } else { 0.01 };
         Self { passes, batch, kind, hidden, rate }
     }
 
@@ -92,7 +90,7 @@ impl Preset {
         format!(
             "passes = {passes}        # times that every training row is seen
 batch = {batch}         # rows of a step, over all peers together: it does not grow with their number
-seed = {SEED}           # decides initial parameters, order of rows, and which rows are held out\n"
+seed = {SEED_DEFAULT}           # decides initial parameters, order of rows, and which rows are held out\n"
         )
     }
 
@@ -104,8 +102,12 @@ seed = {SEED}           # decides initial parameters, order of rows, and which r
 hidden = [{hidden}]              # widths of the hidden layers
 activation = \"relu\"        # or tanh, gelu"
             ),
-            ModelKind::Softmax => "kind = \"softmax\"           # softmax regression; or mlp, with hidden = [128]".to_owned(),
-            ModelKind::Linear => "kind = \"linear\"            # linear regression; or mlp, with hidden = [128]".to_owned(),
+            ModelKind::Softmax => {
+                "kind = \"softmax\"           # softmax regression; or mlp, with hidden = [128]".to_owned()
+            }
+            ModelKind::Linear => {
+                "kind = \"linear\"            # linear regression; or mlp, with hidden = [128]".to_owned()
+            }
         };
         format!(
             "
@@ -130,7 +132,8 @@ fn data_section(data: &DataSettings, names: &[String], worded: &[String]) -> Str
     let mut line = |setting: &str, comment: &str| {
         let _ = writeln!(text, "{setting:<26} # {comment}");
     };
-    let origin = if embedded(name).is_some() { "built in" } else { "from this file's folder; CSV, gzipped or not" };
+    let origin =
+        if embedded(name).is_some() { "built in" } else { "from this file's folder; CSV, gzipped or not" };
     line(&format!("file = {}", toml(name)), origin);
     line(&format!("header = {}", layout.header), "whether the first line names the columns");
     let label = toml(&column(layout.label, names));
@@ -140,7 +143,9 @@ fn data_section(data: &DataSettings, names: &[String], worded: &[String]) -> Str
             line("predict = \"class\"", "or number");
             let comment = match Classes::of(classes) {
                 Classes::Count(count) => format!("labels 0 to {}", count - 1),
-                Classes::Names(names) => format!("{} labels, in the order of the model's outputs", names.len()),
+                Classes::Names(names) => {
+                    format!("{} labels, in the order of the model's outputs", names.len())
+                }
             };
             line(&format!("classes = {}", toml(&Classes::of(classes))), &comment);
         }
@@ -251,7 +256,8 @@ mod tests {
 
     #[test]
     fn odd_names_and_words_survive() {
-        let bytes = b"\"a \"\"b\"\"\nc\",town,x,x,y\n1,Rom,2,3,no\n4,Ulm,5,6,yes\n7,Bonn,8,9,no\n1,Bern,2,3,yes\n";
+        let bytes =
+            b"\"a \"\"b\"\"\nc\",town,x,x,y\n1,Rom,2,3,no\n4,Ulm,5,6,yes\n7,Bonn,8,9,no\n1,Bern,2,3,yes\n";
         let (text, run) = written("my \"odd\"\n.csv", bytes);
         assert!(text.contains("hold words: \"town\""), "{text}");
         let columns = vec![Column::Name("a \"b\"\nc".into()), Column::Number(3), Column::Number(4)];

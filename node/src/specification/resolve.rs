@@ -97,11 +97,13 @@ fn resolve_model(run: &RunFile, target: &Target) -> Result<ModelSettings, Specif
     let section = &run.model;
     match (section.kind, target) {
         (ModelKind::Softmax, Target::Number { .. }) => {
-            let allowed = "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
+            let allowed =
+                "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
             return Err(contradiction("model.kind", "softmax", allowed));
         }
         (ModelKind::Linear, Target::Class { .. }) => {
-            let allowed = "softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]";
+            let allowed =
+                "softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]";
             return Err(contradiction("model.kind", "linear", allowed));
         }
         _ => {}
@@ -162,21 +164,14 @@ fn resolve_schedule(run: &RunFile, steps_per_pass: u64) -> Result<Schedule, Spec
         ScheduleName::Constant => Decay::Constant,
         ScheduleName::Step => Decay::Step {
             factor: section.decay_factor.unwrap_or(0.1),
-            every: section
-                .decay_passes
-                .unwrap_or((run.passes / 3).max(1))
-                .saturating_mul(steps_per_pass),
+            every: section.decay_passes.unwrap_or((run.passes / 3).max(1)).saturating_mul(steps_per_pass),
         },
         ScheduleName::Cosine => Decay::Cosine {
             floor: section.floor.unwrap_or(0.0),
             total_steps: run.passes.saturating_mul(steps_per_pass),
         },
     };
-    Ok(Schedule {
-        base: scaled(rate, run.batch, reference_batch),
-        warmup_steps: section.warmup_steps,
-        decay,
-    })
+    Ok(Schedule { base: scaled(rate, run.batch, reference_batch), warmup_steps: section.warmup_steps, decay })
 }
 
 /// An error if a key `is_given` although it means nothing here.
@@ -207,7 +202,8 @@ mod tests {
 
     #[test]
     fn a_specification_reads_back_from_its_bytes() {
-        let text = "[data]\nfile = \"digits\"\n[optimizer]\nschedule = \"cosine\"\nrate = 0.003\nbeta1 = 0.87";
+        let text =
+            "[data]\nfile = \"digits\"\n[optimizer]\nschedule = \"cosine\"\nrate = 0.003\nbeta1 = 0.87";
         let run = RunFile::parse(text).unwrap();
         let specification = resolve(&run, DIGITS, embedded(DIGITS).unwrap()).unwrap();
         let bytes = specification.to_bytes().unwrap();
@@ -250,14 +246,20 @@ mod tests {
 
     #[test]
     fn contradictions_are_found_before_training() {
-        assert_error("[shards]\ncopies = 2", "`shards.copies` is 2; allowed: 1; this version keeps no further copies");
+        assert_error(
+            "[shards]\ncopies = 2",
+            "`shards.copies` is 2; allowed: 1; this version keeps no further copies",
+        );
         assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
         assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");
         assert_error(
             "[optimizer]\nmomentum = 0.5",
             "`optimizer.momentum` is given; allowed: only where `rule` is \"momentum\"",
         );
-        assert_error("[optimizer]\nbeta2 = 1.0", "`optimizer.beta2` is 1; allowed: 0 up to, not including, 1");
+        assert_error(
+            "[optimizer]\nbeta2 = 1.0",
+            "`optimizer.beta2` is 1; allowed: 0 up to, not including, 1",
+        );
         assert_error("[optimizer]\nrate = 0.0", "`optimizer.rate` is 0; allowed: above 0");
         assert_error(
             "[model]\nkind = \"linear\"",
@@ -269,7 +271,10 @@ mod tests {
             "`model.hidden` is 1099517919234; allowed: a model of at most 1073741824 parameters",
         );
         assert_error("[sync]\nsegment_kib = 2000", "`sync.segment_kib` is 2000; allowed: 1 to 1024");
-        assert_error("label = \"z\"\ncolumns = [\"z\"]", "f.csv: column 2 is used twice; list in `columns` each feature once, and not the label");
+        assert_error(
+            "label = \"z\"\ncolumns = [\"z\"]",
+            "f.csv: column 2 is used twice; list in `columns` each feature once, and not the label",
+        );
     }
 
     #[test]

@@ -12,6 +12,8 @@ use crate::task::activation::Activation;
 
 /// The port that a peer listens on when it was not told another.
 pub const PORT_DEFAULT: u16 = 4747;
+/// The seed of a run whose user has not chosen one.
+pub const SEED_DEFAULT: u64 = 7;
 /// Peers that a new run waits for when it was not told another number.
 pub const PEERS_DEFAULT: u32 = 2;
 
@@ -25,7 +27,7 @@ pub struct RunFile {
     /// Samples of a step, over all peers together; it does not grow with their number. Default 64.
     #[serde(default = "batch_default")]
     pub batch: u64,
-    /// Decides initial parameters, order of samples and held-out rows. Default 1.
+    /// Decides initial parameters, order of samples and held-out rows. Default 7.
     #[serde(default = "seed_default")]
     pub seed: u64,
     /// `[data]`
@@ -281,7 +283,7 @@ fn batch_default() -> u64 {
 }
 
 fn seed_default() -> u64 {
-    1
+    SEED_DEFAULT
 }
 
 fn held_out_default() -> f64 {
@@ -299,7 +301,7 @@ mod tests {
     #[test]
     fn a_file_name_is_enough() {
         let run = RunFile::parse("[data]\nfile = \"digits\"").unwrap();
-        assert_eq!((run.passes, run.batch, run.seed), (40, 64, 1));
+        assert_eq!((run.passes, run.batch, run.seed), (40, 64, 7));
         assert_eq!(run.network, NetworkSection { port: 4747, peers: 2, mdns: true });
         assert_eq!(run.shards.copies, 1);
     }
@@ -315,8 +317,14 @@ mod tests {
     #[test]
     fn errors_name_the_key_and_what_is_allowed() {
         assert_error("[data]\nfile = \"digits\"\nlable = 3", &["line 3", "lable", "`label`"]);
-        assert_error("[data]\nfile = \"x\"\n[optimizer]\nrule = \"adagrad\"", &["rule", "adagrad", "`adamw`"]);
-        assert_error("[data]\nfile = \"x\"\n[partition]\npolicy = \"merge\"", &["policy", "merge", "`majority`"]);
+        assert_error(
+            "[data]\nfile = \"x\"\n[optimizer]\nrule = \"adagrad\"",
+            &["rule", "adagrad", "`adamw`"],
+        );
+        assert_error(
+            "[data]\nfile = \"x\"\n[partition]\npolicy = \"merge\"",
+            &["policy", "merge", "`majority`"],
+        );
         assert_error("[data]\nfile = \"x\"\n[sync]\nkind = \"gossip\"", &["kind", "gossip", "`ring`"]);
         assert_error("passes = 3", &["missing field `data`"]);
         assert_error("passes = -3\n[data]\nfile = \"x\"", &["passes", "-3"]);

@@ -265,7 +265,8 @@ impl Layer {
     fn add_gradient(&self, change: ArrayView2<'_, f32>, entering: &[f32], gradient: &mut [f32]) {
         let (weights, biases) = gradient[self.start..self.end()].split_at_mut(self.bias());
         let entering = matrix(entering, change.nrows());
-        let mut weights = ArrayViewMut2::from_shape((self.outputs, self.inputs), weights).expect("cut to size");
+        let mut weights =
+            ArrayViewMut2::from_shape((self.outputs, self.inputs), weights).expect("cut to size");
         general_mat_mul(1.0, &change.t(), &entering, 1.0, &mut weights);
         for row in change.axis_iter(Axis(0)) {
             biases.iter_mut().zip(row).for_each(|(bias, change)| *bias += change);
@@ -315,8 +316,7 @@ mod tests {
         parameters.iter_mut().enumerate().for_each(|(i, value)| *value += 0.03 + (i % 5) as f32 * 0.02);
         let mut gradient = vec![0.0; count];
         let rows = [5, 4, 3, 2, 1, 0];
-        let score =
-            network.add_gradient(&parameters, &samples, &rows, &mut network.scratch(), &mut gradient);
+        let score = network.add_gradient(&parameters, &samples, &rows, &mut network.scratch(), &mut gradient);
         assert!((score.loss - loss_at(&parameters)).abs() < 1e-6);
         let reach = 1e-2;
         for index in 0..count {
@@ -346,7 +346,8 @@ mod tests {
     fn tensors_are_named_layer_by_layer() {
         let network = Network::new(&[64, 128, 10], Activation::Relu, Loss::SoftmaxCrossEntropy);
         let manifest = network.manifest();
-        let found: Vec<_> = manifest.tensors().map(|(t, range)| (t.name.clone(), t.shape.clone(), range)).collect();
+        let found: Vec<_> =
+            manifest.tensors().map(|(t, range)| (t.name.clone(), t.shape.clone(), range)).collect();
         assert_eq!(found[0], ("layer.0.weight".to_owned(), vec![128, 64], 0..8192));
         assert_eq!(found[1], ("layer.0.bias".to_owned(), vec![128], 8192..8320));
         assert_eq!(found[3].2.end, manifest.parameter_count());
@@ -362,6 +363,9 @@ mod tests {
         assert!(first[..300].iter().any(|weight| weight.abs() > 0.9));
         assert!(rest[..100].iter().all(|weight| weight.abs() <= (6.0_f32 / 52.0).sqrt()));
         assert!(first[300..].iter().chain(&rest[100..]).all(|&bias| bias == 0.0));
-        assert_eq!(parameters[..2].iter().map(|value| value.to_bits()).collect::<Vec<_>>(), [0xbf79_8a72, 0x3f22_3528]);
+        assert_eq!(
+            parameters[..2].iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
+            [0xbf79_8a72, 0x3f22_3528]
+        );
     }
 }

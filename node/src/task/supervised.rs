@@ -75,7 +75,12 @@ impl Task for Supervised {
 ///
 /// The loss of a predicted number is in units of its variance: half the share that stays unexplained.
 #[must_use]
-pub fn evaluate(network: &Network, parameters: &[f32], samples: &Samples, scratch: &mut Scratch) -> Evaluation {
+pub fn evaluate(
+    network: &Network,
+    parameters: &[f32],
+    samples: &Samples,
+    scratch: &mut Scratch,
+) -> Evaluation {
     let mut total = Score::default();
     let count = samples.rows();
     for start in (0..count).step_by(BLOCK_ROWS) {
