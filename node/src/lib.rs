@@ -3,7 +3,11 @@
 //! # Map
 //! The pure half decides everything and waits for nothing: [`node`] is its surface and [`io`] what crosses it. Inside, a
 //! machine founds or joins a run and trains in a session, and a [`program`] is the algorithm as straight-line code.
-//! [`task`] is what a user brings; [`loader`] builds one from a specification.
+//! [`task`] is what a user brings; [`loader`] builds one from a specification; [`specification`] is what a run.toml
+//! becomes.
+//!
+//! The shell (feature `net`, on by default) is everything that waits: `net` holds the links over libp2p, the data
+//! directory, the compute thread and the driver; `cli` is the `peer` binary.
 
 mod founding;
 mod host;
@@ -13,13 +17,21 @@ mod owned;
 mod preparation;
 mod session;
 
+pub mod alone;
 pub mod data;
 pub mod io;
 pub mod loader;
+pub mod model_file;
 pub mod node;
 pub mod optimizer;
 pub mod peer;
 pub mod program;
 pub mod programs;
 pub mod schedule;
+pub mod specification;
 pub mod task;
+
+#[cfg(feature = "net")]
+pub mod cli;
+#[cfg(feature = "net")]
+pub mod net;

@@ -13,8 +13,11 @@
 //! # Invariants
 //! - The same bits on every machine: + - x / in `f64`, and `libm` for powers and cosines.
 
+use serde::{Deserialize, Serialize};
+
 /// The learning rate over a run.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Schedule {
     /// The rate after the warm-up and before any decay.
     pub base: f64,
@@ -25,7 +28,8 @@ pub struct Schedule {
 }
 
 /// How a learning rate falls.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "decay", rename_all = "lowercase", deny_unknown_fields)]
 pub enum Decay {
     /// It stays at the base.
     Constant,

@@ -9,6 +9,11 @@
 
 use peergrad_protocol::manifest::Manifest;
 
+pub mod activation;
+pub mod loss;
+pub mod network;
+pub mod supervised;
+
 /// A model with its loss, its gradient and its data.
 pub trait Task: Send + Sync + 'static {
     /// Names and shapes of the parameters, in the order of the flat vector.

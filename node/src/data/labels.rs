@@ -111,7 +111,9 @@ pub enum LabelError {
         classes: Vec<String>,
     },
     /// All labels are the same, so there is nothing to learn.
-    #[error("{file}: every row has the label `{found}`; a model needs at least two classes: is `label` in [data] the right column?")]
+    #[error(
+        "{file}: every row has the label `{found}`; a model needs at least two classes: is `label` in [data] the right column?"
+    )]
     SingleClass {
         /// The file.
         file: String,
@@ -119,7 +121,9 @@ pub enum LabelError {
         found: String,
     },
     /// The labels are words, nearly every one another.
-    #[error("{file}: {found} different labels in {rows} rows; is `label` in [data] the right column? If it is, list the classes in `classes`")]
+    #[error(
+        "{file}: {found} different labels in {rows} rows; is `label` in [data] the right column? If it is, list the classes in `classes`"
+    )]
     TooManyClasses {
         /// The file.
         file: String,
@@ -129,7 +133,9 @@ pub enum LabelError {
         rows: usize,
     },
     /// A number is predicted, and a label is none.
-    #[error("{file}, line {line}: the label `{found}` is not a number; mend the row, or say `predict = \"class\"` in [data]")]
+    #[error(
+        "{file}, line {line}: the label `{found}` is not a number; mend the row, or say `predict = \"class\"` in [data]"
+    )]
     NotANumber {
         /// The file.
         file: String,

@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use csv::ByteRecord;
+use serde::{Deserialize, Serialize};
 
 /// The most bytes that a gzipped file may unpack to.
 pub const DECOMPRESSED_BYTES_MAX: u64 = 4 << 30;
@@ -27,7 +28,8 @@ pub const DECOMPRESSED_BYTES_MAX: u64 = 4 << 30;
 pub const COLUMNS_MAX: usize = 1 << 16;
 
 /// How a file is to be read.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Layout {
     /// What stands between cells: a comma, a semicolon or a tab.
     pub delimiter: u8,
@@ -53,7 +55,7 @@ pub struct LayoutHints {
 }
 
 /// A column, as a user points at it.
-#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Column {
     /// By its number in the file; the first is 1.
@@ -94,7 +96,9 @@ pub enum TableError {
         file: String,
     },
     /// There is a header and nothing below it.
-    #[error("{file}: no rows below the header; add one sample a line, or say `header = false` if line 1 is a sample")]
+    #[error(
+        "{file}: no rows below the header; add one sample a line, or say `header = false` if line 1 is a sample"
+    )]
     NoRows {
         /// The file.
         file: String,
@@ -128,7 +132,9 @@ pub enum TableError {
         limit: usize,
     },
     /// A row has another number of cells than the first.
-    #[error("{file}, line {line}: {found} cells where the first row has {expected}; complete the row or delete it")]
+    #[error(
+        "{file}, line {line}: {found} cells where the first row has {expected}; complete the row or delete it"
+    )]
     RowWidth {
         /// The file.
         file: String,
@@ -140,7 +146,9 @@ pub enum TableError {
         expected: usize,
     },
     /// A cell of a feature column is not a number.
-    #[error("{file}, line {line}, column {column}: `{found}` is not a number; mend the cell, or leave the column out with `columns` in [data]")]
+    #[error(
+        "{file}, line {line}, column {column}: `{found}` is not a number; mend the cell, or leave the column out with `columns` in [data]"
+    )]
     NotANumber {
         /// The file.
         file: String,
@@ -152,7 +160,9 @@ pub enum TableError {
         found: String,
     },
     /// A number is infinite, not a number, or too large.
-    #[error("{file}, line {line}, column {column}: `{found}` is not a finite 32-bit number; mend the cell or delete the row")]
+    #[error(
+        "{file}, line {line}, column {column}: `{found}` is not a finite 32-bit number; mend the cell or delete the row"
+    )]
     NotFinite {
         /// The file.
         file: String,
@@ -245,8 +255,9 @@ impl Layout {
             let file = file.to_owned();
             return Err(TableError::TooMany { file, what: "columns", found: width, limit: COLUMNS_MAX });
         }
-        let is_header =
-            || (first.iter().zip(&second)).any(|(name, cell)| number(name).is_none() && number(cell).is_some());
+        let is_header = || {
+            (first.iter().zip(&second)).any(|(name, cell)| number(name).is_none() && number(cell).is_some())
+        };
         let header = hints.header.unwrap_or_else(is_header);
         let names: Vec<String> = if header { first.iter().map(text).collect() } else { Vec::new() };
         let find = |column: &Column| find_column(file, column, width, &names);
@@ -287,7 +298,8 @@ impl Layout {
     #[must_use]
     pub fn names(&self, bytes: &[u8]) -> Vec<String> {
         let mut first = ByteRecord::new();
-        let has_row = self.header && reader(bytes, self.delimiter).read_byte_record(&mut first).unwrap_or(false);
+        let has_row =
+            self.header && reader(bytes, self.delimiter).read_byte_record(&mut first).unwrap_or(false);
         if has_row { first.iter().map(text).collect() } else { Vec::new() }
     }
 
@@ -309,8 +321,12 @@ impl Table {
     pub fn read(file: &str, bytes: &[u8], layout: &Layout) -> Result<Self, TableError> {
         let mut rows = reader(bytes, layout.delimiter);
         let mut row = ByteRecord::new();
-        let mut table =
-            Self { features: Vec::new(), columns: layout.features.len(), labels: Vec::new(), label_values: Vec::new() };
+        let mut table = Self {
+            features: Vec::new(),
+            columns: layout.features.len(),
+            labels: Vec::new(),
+            label_values: Vec::new(),
+        };
         let mut known = BTreeMap::new();
         let mut is_header = layout.header;
         while rows.read_byte_record(&mut row).unwrap_or(false) {
@@ -395,9 +411,7 @@ impl Place<'_> {
         let (file, column) = (self.file.to_owned(), column + 1);
         match number(cell) {
             Some(value) if (value as f32).is_finite() => Ok(value),
-            Some(_) => {
-                Err(TableError::NotFinite { file, line: self.line(), column, found: shortened(cell) })
-            }
+            Some(_) => Err(TableError::NotFinite { file, line: self.line(), column, found: shortened(cell) }),
             None => Err(TableError::NotANumber { file, line: self.line(), column, found: shortened(cell) }),
         }
     }
@@ -457,8 +471,7 @@ fn find_column(file: &str, column: &Column, width: usize, names: &[String]) -> R
         }
         Column::Name(name) => (names.iter().position(|other| other == name), format!("named `{name}`")),
     };
-    let missing =
-        || TableError::NoSuchColumn { file: file.to_owned(), asked, width, names: names.to_vec() };
+    let missing = || TableError::NoSuchColumn { file: file.to_owned(), asked, width, names: names.to_vec() };
     found.ok_or_else(missing)
 }
 

@@ -1,0 +1,372 @@
+//! The specification: everything that the peers of a run must agree on, as bytes.
+//!
+//! Three layers, each made from the one before:
+//!
+//! ```text
+//! run.toml ──RunFile──> resolve(data) ──Specification──> canonical bytes ──> BuiltinLoader ──> Loaded
+//! what a user wrote     by the founder,                  hashed into the     on every peer     what trains
+//!                       once                             run's id
+//! ```
+//! A run file leaves much open; the founder looks at the data and settles it: which columns, which classes, which rows are
+//! held out, mean and spread of each feature. A joiner decides nothing and measures nothing.
+//!
+//! # Invariants
+//! - The bytes are TOML text, in the order of the fields here; numbers are written so that they read back exactly.
+//! - A specification that parses has been checked: its model has at most [`PARAMETERS_MAX`] parameters.
+//!
+//! # Not here
+//! `[network]`: ports and waiting are each peer's own affair, and no part of what is hashed.
+
+use std::ops::RangeBounds;
+
+use peergrad_collectives::plan::Topology;
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::{SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use serde::{Deserialize, Serialize};
+
+use crate::data::dataset::Standardization;
+use crate::data::labels::{LabelError, Target};
+use crate::data::table::{Layout, TableError};
+use crate::loader::Training;
+use crate::optimizer::{Rule, Schedule};
+use crate::schedule::Decay;
+use crate::task::activation::Activation;
+use crate::task::loss::Loss;
+use crate::task::network::Network;
+
+pub mod builtin;
+pub mod init;
+pub mod resolve;
+pub mod run_file;
+
+pub use builtin::BuiltinLoader;
+pub use init::{demo_run_file, write_run_file};
+
+pub use resolve::resolve;
+pub use run_file::RunFile;
+
+/// The format of the bytes; another number is another format.
+pub const VERSION: u32 = 1;
+/// Parameters of a built-in model.
+pub const PARAMETERS_MAX: u64 = 1 << 30;
+/// Hidden layers of a built-in model.
+pub const HIDDEN_LAYERS_MAX: usize = 64;
+/// Bytes of a data file's name.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// What the peers of a run agree on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Specification {
+    /// [`VERSION`].
+    pub version: u32,
+    /// How it is trained.
+    pub training: TrainingSettings,
+    /// The model between features and target.
+    pub model: ModelSettings,
+    /// The data file and how it is read.
+    pub data: DataSettings,
+}
+
+/// How a run trains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingSettings {
+    /// Decides initial parameters, order of samples and held-out rows.
+    pub seed: u64,
+    /// Samples of a step, over all members.
+    pub batch: u64,
+    /// Passes over the training rows.
+    pub passes: u64,
+    /// How tensors travel.
+    pub topology: Route,
+    /// Elements of a segment.
+    pub segment_elements: usize,
+    /// Steps between two digests of the parameters; 0: only at the end.
+    pub digest_every: u64,
+    /// The optimizer.
+    pub optimizer: Rule,
+    /// The learning rate.
+    pub schedule: Schedule,
+}
+
+/// How tensors travel, as it is written in files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Route {
+    /// From neighbour to neighbour.
+    #[default]
+    Ring,
+    /// Straight to the owner and back.
+    Direct,
+}
+
+impl From<Route> for Topology {
+    fn from(route: Route) -> Self {
+        match route {
+            Route::Ring => Self::Ring,
+            Route::Direct => Self::Direct,
+        }
+    }
+}
+
+/// The model between features and target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSettings {
+    /// Width of each hidden layer; none for linear and softmax regression.
+    pub hidden: Vec<usize>,
+    /// After each hidden layer.
+    pub activation: Activation,
+}
+
+/// The data file and how it is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSettings {
+    /// As the founder named it: a path, or the name of an embedded set.
+    pub name: String,
+    /// Digest of its bytes as they lie on disk, in hexadecimal.
+    pub digest: String,
+    /// Number of those bytes.
+    pub byte_count: u64,
+    /// Rows of data.
+    pub rows: u32,
+    /// How many of them are held out.
+    pub held_out_rows: u32,
+    /// Where features and labels are.
+    pub layout: Layout,
+    /// What is predicted.
+    pub target: Target,
+    /// What is done to the features.
+    pub standardization: Standardization,
+}
+
+/// Why there is no specification, or none that can be used. Each says what to change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecificationError {
+    /// The run file is not TOML, or has an unknown key or a value of the wrong type.
+    #[error("run.toml: {0}")]
+    RunFile(String),
+    /// A setting has a value that is not allowed.
+    #[error("`{key}` is {found}; allowed: {allowed}")]
+    Setting {
+        /// The setting's name, with its section.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        allowed: String,
+    },
+    /// The data file cannot be read.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The labels of the data file cannot be used.
+    #[error(transparent)]
+    Labels(#[from] LabelError),
+    /// The specification has more bytes than the peers pass on.
+    #[error(
+        "the specification has {found} bytes, at most {SPECIFICATION_BYTES_MAX} are possible; use fewer columns (`columns` in [data]) or classes"
+    )]
+    TooLarge {
+        /// Its bytes.
+        found: usize,
+    },
+    /// The bytes are no specification that this version reads.
+    #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
+    Foreign(String),
+    /// A file to evaluate on has another number of columns.
+    #[error(
+        "{file}: {found} columns where the model was trained on {expected}; give a file with the same columns, the label included"
+    )]
+    OtherColumns {
+        /// The file.
+        file: String,
+        /// Its columns.
+        found: usize,
+        /// Columns of the file that the model was trained on.
+        expected: usize,
+    },
+    /// The data file is not the one that the run was founded on.
+    #[error(
+        "{name}: not the file that this run was founded on ({what}); copy it from the first peer's machine"
+    )]
+    OtherData {
+        /// The file's name.
+        name: String,
+        /// What is different.
+        what: String,
+    },
+}
+
+impl Specification {
+    /// The bytes that are hashed and sent.
+    ///
+    /// # Errors
+    /// If they are more than [`SPECIFICATION_BYTES_MAX`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, SpecificationError> {
+        let text = toml::to_string(self).map_err(|error| SpecificationError::Foreign(error.to_string()))?;
+        if text.len() > SPECIFICATION_BYTES_MAX {
+            return Err(SpecificationError::TooLarge { found: text.len() });
+        }
+        Ok(text.into_bytes())
+    }
+
+    /// Reads and checks bytes that [`to_bytes`](Self::to_bytes) made, here or at another peer.
+    ///
+    /// # Errors
+    /// If they are no specification, of another version, or out of bounds anywhere.
+    pub fn parse(bytes: &[u8]) -> Result<Self, SpecificationError> {
+        if bytes.len() > SPECIFICATION_BYTES_MAX {
+            return Err(SpecificationError::TooLarge { found: bytes.len() });
+        }
+        let foreign = |error: &dyn std::fmt::Display| SpecificationError::Foreign(error.to_string());
+        let text = std::str::from_utf8(bytes).map_err(|error| foreign(&error))?;
+        let specification: Self = toml::from_str(text).map_err(|error| foreign(&error.message()))?;
+        specification.check()?;
+        Ok(specification)
+    }
+
+    /// The model; its parameters follow from columns, hidden layers and classes.
+    #[must_use]
+    pub fn network(&self) -> Network {
+        let (outputs, loss) = self.outputs();
+        let widths = [&[self.data.layout.features.len()], self.model.hidden.as_slice(), &[outputs]].concat();
+        Network::new(&widths, self.model.activation, loss)
+    }
+
+    /// How to train, as the node reads it.
+    #[must_use]
+    pub fn training(&self) -> Training {
+        Training {
+            seed: self.training.seed,
+            batch_size: self.training.batch,
+            passes: self.training.passes,
+            rule: self.training.optimizer,
+            schedule: self.training.schedule,
+            topology: self.training.topology.into(),
+            segment_elements: self.training.segment_elements,
+            digest_every: self.training.digest_every,
+        }
+    }
+
+    /// Digest of the data file.
+    ///
+    /// # Errors
+    /// If the text is no digest.
+    pub fn digest(&self) -> Result<ContentDigest, SpecificationError> {
+        let hash = blake3::Hash::from_hex(&self.data.digest);
+        let foreign = |error: blake3::HexError| SpecificationError::Foreign(error.to_string());
+        Ok(ContentDigest(*hash.map_err(foreign)?.as_bytes()))
+    }
+
+    fn outputs(&self) -> (usize, Loss) {
+        match &self.data.target {
+            Target::Class { classes } => (classes.len(), Loss::SoftmaxCrossEntropy),
+            Target::Number { .. } => (1, Loss::HalfSquaredError),
+        }
+    }
+
+    /// Whether everything is within its bounds.
+    fn check(&self) -> Result<(), SpecificationError> {
+        within("version", self.version, VERSION..=VERSION, "1")?;
+        self.digest()?;
+        self.check_training()?;
+        check_rule(&self.training.optimizer)?;
+        check_schedule(&self.training.schedule)?;
+        self.check_data()?;
+        self.check_model()
+    }
+
+    fn check_training(&self) -> Result<(), SpecificationError> {
+        let training = &self.training;
+        within("batch", training.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
+        within("passes", training.passes, 1..=1_000_000_000, "1 to 1000000000")?;
+        let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
+        within("sync.segment_kib", training.segment_elements, 1..=elements_max, "1 to 1024")
+    }
+
+    fn check_data(&self) -> Result<(), SpecificationError> {
+        let data = &self.data;
+        let foreign = |what: &str| Err(SpecificationError::Foreign(what.to_owned()));
+        if let Some(problem) = data.layout.problem() {
+            return foreign(&problem);
+        }
+        within("data.file", data.name.len(), 1..=NAME_BYTES_MAX, "a name of 1 to 4096 bytes")?;
+        within("data.held_out", data.held_out_rows, 0..data.rows, "fewer rows than the file has")?;
+        let Standardization { mean, scale } = &data.standardization;
+        let columns = data.layout.features.len();
+        let is_scale = |scale: &f64| scale.is_finite() && *scale > 0.0;
+        let is_fit = mean.len() == columns && mean.iter().all(|mean| mean.is_finite());
+        if !is_fit || scale.len() != columns || !scale.iter().all(is_scale) {
+            return foreign("the standardization does not fit the columns");
+        }
+        match &data.target {
+            Target::Class { classes } => {
+                let allowed = "at least two different classes";
+                let distinct: std::collections::BTreeSet<&String> = classes.iter().collect();
+                within("data.classes", distinct.len(), 2.max(classes.len()).., allowed)
+            }
+            Target::Number { mean, scale } if mean.is_finite() && is_scale(scale) => Ok(()),
+            Target::Number { .. } => foreign("the target's mean or scale is not a number"),
+        }
+    }
+
+    fn check_model(&self) -> Result<(), SpecificationError> {
+        let hidden = &self.model.hidden;
+        within("model.hidden", hidden.len(), 0..=HIDDEN_LAYERS_MAX, "at most 64 layers")?;
+        let mut inputs = self.data.layout.features.len() as u64;
+        let mut parameters = 0;
+        for &width in hidden.iter().chain([&self.outputs().0]) {
+            within("model.hidden", width, 1..=1 << 20, "layers of 1 to 1048576")?;
+            parameters += (inputs + 1) * width as u64;
+            inputs = width as u64;
+        }
+        within("model.hidden", parameters, ..=PARAMETERS_MAX, "a model of at most 1073741824 parameters")
+    }
+}
+
+fn check_rule(rule: &Rule) -> Result<(), SpecificationError> {
+    let decay = |decay: f32| within("optimizer.weight_decay", decay, 0.0..=f32::MAX, "0 or more");
+    match *rule {
+        Rule::Sgd { weight_decay } => decay(weight_decay),
+        Rule::Momentum { momentum, nesterov: _, weight_decay } => {
+            within("optimizer.momentum", momentum, 0.0..1.0, "0 up to, not including, 1")?;
+            decay(weight_decay)
+        }
+        Rule::Adam { beta1, beta2, epsilon, weight_decay }
+        | Rule::AdamW { beta1, beta2, epsilon, weight_decay } => {
+            within("optimizer.beta1", beta1, 0.0..1.0, "0 up to, not including, 1")?;
+            within("optimizer.beta2", beta2, 0.0..1.0, "0 up to, not including, 1")?;
+            within("optimizer.epsilon", epsilon, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
+            decay(weight_decay)
+        }
+    }
+}
+
+fn check_schedule(schedule: &Schedule) -> Result<(), SpecificationError> {
+    within("optimizer.rate", schedule.base, f64::MIN_POSITIVE..=1e6, "above 0")?;
+    match schedule.decay {
+        Decay::Constant => Ok(()),
+        Decay::Step { factor, every } => {
+            within("optimizer.decay_factor", factor, f64::MIN_POSITIVE..=1.0, "above 0, up to 1")?;
+            within("optimizer.decay_passes", every, 1.., "at least 1")
+        }
+        Decay::Cosine { floor, total_steps: _ } => {
+            within("optimizer.floor", floor, 0.0..=schedule.base, "0 up to the rate")
+        }
+    }
+}
+
+/// An error unless `range` contains `value`; no range contains NaN.
+fn within<T: PartialOrd + std::fmt::Display>(
+    key: &'static str,
+    value: T,
+    range: impl RangeBounds<T>,
+    allowed: &str,
+) -> Result<(), SpecificationError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(SpecificationError::Setting { key, found: value.to_string(), allowed: allowed.to_owned() })
+}

@@ -1,0 +1,282 @@
+//! The first run file: a commented run.toml that runs unedited.
+//!
+//! What `start` would infer from the data is inferred here and written down, so that it can be read and changed. The
+//! defaults follow from the size of the data, and reach on held-out rows what a careful first try by hand would.
+
+use std::fmt::Write;
+
+use super::resolve::resolve_data;
+use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
+use super::{DataSettings, SpecificationError};
+use crate::data::embedded::{DIGITS, embedded};
+use crate::data::labels::{Classes, Target};
+use crate::data::table::{Column, Layout, LayoutHints, unpack};
+
+/// Fewer rows than this do not feed a hidden layer: the model is a softmax or linear regression.
+const ROWS_FOR_HIDDEN_LAYER: u32 = 1000;
+/// With more feature columns than this, the hidden layer is twice as wide.
+const COLUMNS_FOR_NARROW_LAYER: usize = 256;
+/// With more feature columns than this, they are not listed one by one.
+const COLUMNS_LISTED_MAX: usize = 100;
+
+/// The commented run.toml for a data file; `data_name` is its path as it shall stand there, from the run.toml's folder.
+///
+/// Feature columns that hold words are left out, with a comment that says so.
+///
+/// # Errors
+/// If the data cannot be used.
+pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<String, SpecificationError> {
+    let unpacked = unpack(data_name, bytes)?;
+    let layout = Layout::infer(data_name, &unpacked, &LayoutHints::default())?;
+    let names = layout.names(&unpacked);
+    let worded = layout.worded_features(&unpacked);
+    let mut section = DataSection::new(data_name);
+    if worded.len() < layout.features.len() && !worded.is_empty() {
+        let numbers = layout.features.iter().filter(|column| !worded.contains(column));
+        section.columns = Some(numbers.map(|&index| column(index, &names)).collect());
+    }
+    let data = resolve_data(&section, SEED_DEFAULT, data_name, bytes)?;
+    let worded: Vec<String> = worded.iter().map(|&index| toml(&column(index, &names))).collect();
+    let preset = Preset::of(&data);
+    Ok([HEAD, &preset.training(), &data_section(&data, &names, &worded), &preset.model(), REST].concat())
+}
+
+/// The run file of the demo: the embedded digits, one hidden layer, Adam, 40 passes.
+///
+/// # Panics
+/// Never: the digits are part of the binary.
+#[must_use]
+pub fn demo_run_file() -> String {
+    let bytes = embedded(DIGITS).expect("the digits are embedded");
+    write_run_file(DIGITS, bytes).expect("the embedded digits can be used")
+}
+
+/// The settings that follow from the size of the data.
+struct Preset {
+    passes: u64,
+    batch: u64,
+    kind: ModelKind,
+    hidden: usize,
+    rate: f64,
+}
+
+impl Preset {
+    fn of(data: &DataSettings) -> Self {
+        let columns = data.layout.features.len();
+        let kind = match (&data.target, data.rows < ROWS_FOR_HIDDEN_LAYER) {
+            (_, false) => ModelKind::Mlp,
+            (Target::Class { .. }, true) => ModelKind::Softmax,
+            (Target::Number { .. }, true) => ModelKind::Linear,
+        };
+        let values = u64::from(data.rows) * columns as u64;
+        let passes = match values {
+            0..1_000_000 => 40,
+            1_000_000..20_000_000 => 20,
+            _ => 10,
+        };
+        let batch = match data.rows {
+            0..ROWS_FOR_HIDDEN_LAYER => 32,
+            ROWS_FOR_HIDDEN_LAYER..100_000 => 64,
+            _ => 256,
+        };
+        let hidden = if columns > COLUMNS_FOR_NARROW_LAYER { 256 } else { 128 };
+        // A model without a hidden layer has no sharp turns, and takes longer steps.
+        let rate = if kind == ModelKind::Mlp { 0.005 } else { 0.01 };
+        Self { passes, batch, kind, hidden, rate }
+    }
+
+    fn training(&self) -> String {
+        let Self { passes, batch, .. } = self;
+        format!(
+            "passes = {passes}        # times that every training row is seen
+batch = {batch}         # rows of a step, over all peers together: it does not grow with their number
+seed = {SEED_DEFAULT}           # decides initial parameters, order of rows, and which rows are held out\n"
+        )
+    }
+
+    fn model(&self) -> String {
+        let Self { hidden, rate, .. } = self;
+        let model = match self.kind {
+            ModelKind::Mlp => format!(
+                "kind = \"mlp\"               # or softmax (classes), linear (a number): no hidden layer
+hidden = [{hidden}]              # widths of the hidden layers
+activation = \"relu\"        # or tanh, gelu"
+            ),
+            ModelKind::Softmax => {
+                "kind = \"softmax\"           # softmax regression; or mlp, with hidden = [128]".to_owned()
+            }
+            ModelKind::Linear => {
+                "kind = \"linear\"            # linear regression; or mlp, with hidden = [128]".to_owned()
+            }
+        };
+        format!(
+            "
+[model]
+{model}
+
+[optimizer]
+rule = \"adam\"              # or adamw, momentum, sgd
+rate = {rate}
+schedule = \"cosine\"        # down to 0 at the end; or step, constant
+weight_decay = 0.0
+warmup_steps = 0           # steps over which the rate climbs from nothing
+"
+        )
+    }
+}
+
+/// The section `[data]`, with everything written down that was inferred.
+fn data_section(data: &DataSettings, names: &[String], worded: &[String]) -> String {
+    let DataSettings { name, rows, layout, target, .. } = data;
+    let mut text = format!("\n[data]                     # {rows} rows, {} columns\n", layout.width);
+    let mut line = |setting: &str, comment: &str| {
+        let _ = writeln!(text, "{setting:<26} # {comment}");
+    };
+    let origin =
+        if embedded(name).is_some() { "built in" } else { "from this file's folder; CSV, gzipped or not" };
+    line(&format!("file = {}", toml(name)), origin);
+    line(&format!("header = {}", layout.header), "whether the first line names the columns");
+    let label = toml(&column(layout.label, names));
+    line(&format!("label = {label}"), "the label's column, by number from 1 or by name");
+    match target {
+        Target::Class { classes } => {
+            line("predict = \"class\"", "or number");
+            let comment = match Classes::of(classes) {
+                Classes::Count(count) => format!("labels 0 to {}", count - 1),
+                Classes::Names(names) => {
+                    format!("{} labels, in the order of the model's outputs", names.len())
+                }
+            };
+            line(&format!("classes = {}", toml(&Classes::of(classes))), &comment);
+        }
+        Target::Number { .. } => line("predict = \"number\"", "or class"),
+    }
+    line("held_out = 0.2", "share of the rows that is never trained, and tells how well the model does");
+    line("standardize = true", "features are shifted to mean 0 and scaled to deviation 1");
+    if !worded.is_empty() {
+        let _ = writeln!(text, "# Left out, because they hold words: {}", worded.join(", "));
+    }
+    let is_all = layout.features.len() + 1 == layout.width;
+    if is_all && layout.features.len() > COLUMNS_LISTED_MAX {
+        text.push_str("# The features are all columns but the label's; to choose: columns = [1, 2, 3]\n");
+    } else {
+        let columns: Vec<String> = layout.features.iter().map(|&index| toml(&column(index, names))).collect();
+        text.push_str(&wrapped("columns = [", &columns));
+    }
+    text
+}
+
+/// A TOML array that starts with `start` and has lines of at most some 100 characters.
+fn wrapped(start: &str, items: &[String]) -> String {
+    const LINE_CHARS: usize = 100;
+    let mut lines = vec![start.to_owned()];
+    for (index, item) in items.iter().enumerate() {
+        let end = if index + 1 == items.len() { "" } else { ", " };
+        let line = lines.last_mut().expect("there is a first line");
+        if line.len() + item.len() > LINE_CHARS {
+            line.truncate(line.trim_end().len());
+            lines.push(format!("    {item}{end}"));
+        } else {
+            line.push_str(item);
+            line.push_str(end);
+        }
+    }
+    lines.join("\n") + "]\n"
+}
+
+/// A column by its name, where that is unmistakable; else by its number.
+fn column(index: usize, names: &[String]) -> Column {
+    match names.get(index) {
+        Some(name) if !name.is_empty() && names.iter().filter(|other| *other == name).count() == 1 => {
+            Column::Name(name.clone())
+        }
+        _ => Column::Number(index + 1),
+    }
+}
+
+/// A value as it stands in a TOML file, on one line.
+fn toml(value: &(impl serde::Serialize + ?Sized)) -> String {
+    // Texts, numbers and lists of texts look the same in JSON and TOML, but for one character.
+    let json = serde_json::to_string(value).expect("texts and numbers have a text form");
+    json.replace('\u{7f}', "\\u007f")
+}
+
+const HEAD: &str = "\
+# A run of peergrad, ready as it is:
+#   peer start run.toml      on the first machine; it prints what to type on the others
+# Everything here was inferred from the data or is a default. Change what you like before the first peer starts.
+
+";
+
+const REST: &str = "
+[sync]
+kind = \"ring\"              # synchronous steps: every peer adds its gradient, all get the same new parameters
+topology = \"ring\"          # how tensors travel: from neighbour to neighbour; or direct, straight to the owner
+segment_kib = 128          # size of one piece on the wire
+digest_every = 0           # steps between two digests of the parameters; 0: only at the end
+
+[shards]
+copies = 1                 # peers that hold the optimizer state of each parameter; this version keeps 1
+
+[partition]
+policy = \"majority\"        # when the peers are cut in two, the larger part goes on
+
+[network]                  # this peer's own affair; the others may have other values
+port = 4747                # TCP port to listen on
+peers = 2                  # how many peers, this one included, a new run waits for
+mdns = true                # whether peers of the local network find each other
+";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::specification::run_file::NetworkSection;
+    use crate::specification::{RunFile, resolve};
+
+    /// What is written parses, resolves, and resolves to what was inferred.
+    #[track_caller]
+    fn written(name: &str, bytes: &[u8]) -> (String, RunFile) {
+        let text = write_run_file(name, bytes).unwrap();
+        let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let resolved = resolve(&run, &run.data.file, bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(resolved.data.name, name);
+        (text, run)
+    }
+
+    #[test]
+    fn the_demo_runs_unedited() {
+        let (text, run) = written(DIGITS, embedded(DIGITS).unwrap());
+        assert_eq!(text, demo_run_file());
+        assert_eq!((run.passes, run.batch), (40, 64));
+        assert_eq!(run.model.hidden, Some(vec![128]));
+        assert_eq!(run.data.classes, Some(Classes::Count(10)));
+        assert_eq!(run.data.label, Some(Column::Number(65)));
+        assert_eq!(run.network, NetworkSection::default());
+    }
+
+    #[test]
+    fn odd_names_and_words_survive() {
+        let bytes =
+            b"\"a \"\"b\"\"\nc\",town,x,x,y\n1,Rom,2,3,no\n4,Ulm,5,6,yes\n7,Bonn,8,9,no\n1,Bern,2,3,yes\n";
+        let (text, run) = written("my \"odd\"\n.csv", bytes);
+        assert!(text.contains("hold words: \"town\""), "{text}");
+        let columns = vec![Column::Name("a \"b\"\nc".into()), Column::Number(3), Column::Number(4)];
+        assert_eq!(run.data.columns, Some(columns));
+        assert_eq!(run.data.classes, Some(Classes::Names(vec!["no".into(), "yes".into()])));
+        assert_eq!(run.model.kind, ModelKind::Softmax);
+    }
+
+    #[test]
+    fn numbers_are_predicted_by_a_linear_model_where_rows_are_few() {
+        let (_, run) = written("f.csv", b"1,0.5\n2,1.5\n3,2.25\n4,3.5\n");
+        assert_eq!(run.model.kind, ModelKind::Linear);
+    }
+
+    #[test]
+    fn many_columns_are_not_listed() {
+        let row = |label: &str| "1,".repeat(300) + label + "\n";
+        let (text, run) = written("f.csv", (row("a") + &row("b") + &row("a") + &row("b")).as_bytes());
+        assert_eq!(run.data.columns, None);
+        assert!(text.contains("all columns but the label's"));
+    }
+}

@@ -1,0 +1,302 @@
+//! Resolving: a run file and its data become a specification.
+//!
+//! Done once, by the founder. What the file leaves open is inferred from the data, and what contradicts itself is an
+//! error now rather than at step 1,000.
+
+use peergrad_protocol::id::ContentDigest;
+
+use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
+use super::{
+    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, within,
+};
+use crate::data::dataset::{Split, Standardization};
+use crate::data::labels::{Predict, Target, TargetHints};
+use crate::data::table::{Layout, LayoutHints, Table, unpack};
+use crate::optimizer::{Rule, Schedule};
+use crate::schedule::{Decay, scaled};
+
+/// Elements in a KiB of a segment.
+const ELEMENTS_PER_KIB: usize = 1024 / size_of::<f32>();
+
+/// Settles everything that `run` leaves open, by looking at the data file's bytes.
+///
+/// `data_name` goes into the specification as the file's name; joiners look for it on their machines.
+///
+/// # Errors
+/// If a setting is out of bounds or contradicts another, or the data cannot be used.
+pub fn resolve(
+    run: &RunFile,
+    data_name: &str,
+    data_bytes: &[u8],
+) -> Result<Specification, SpecificationError> {
+    within("shards.copies", run.shards.copies, 1..=1, "1; this version keeps no further copies")?;
+    within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
+    within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
+    let data = resolve_data(&run.data, run.seed, data_name, data_bytes)?;
+    let steps_per_pass = u64::from(data.rows - data.held_out_rows).div_ceil(run.batch);
+    let training = TrainingSettings {
+        seed: run.seed,
+        batch: run.batch,
+        passes: run.passes,
+        topology: run.sync.topology,
+        segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
+        digest_every: run.sync.digest_every,
+        optimizer: resolve_rule(&run.optimizer)?,
+        schedule: resolve_schedule(run, steps_per_pass)?,
+    };
+    let model = resolve_model(run, &data.target)?;
+    let specification = Specification { version: VERSION, training, model, data };
+    specification.check()?;
+    specification.to_bytes()?;
+    Ok(specification)
+}
+
+/// Settles how the data file is read; `packed` are its bytes as they lie on disk.
+pub(super) fn resolve_data(
+    section: &DataSection,
+    seed: u64,
+    name: &str,
+    packed: &[u8],
+) -> Result<DataSettings, SpecificationError> {
+    within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
+    if let (Some(Predict::Number), Some(_)) = (section.predict, &section.classes) {
+        return Err(contradiction("data.classes", "given", "only where `predict` is \"class\""));
+    }
+    let bytes = unpack(name, packed)?;
+    let layout_hints = LayoutHints {
+        header: section.header,
+        label: section.label.clone(),
+        features: section.columns.clone(),
+    };
+    let layout = Layout::infer(name, &bytes, &layout_hints)?;
+    let table = Table::read(name, &bytes, &layout)?;
+    let rows = table.rows() as u32;
+    // At least one row is left to train.
+    let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
+    let split = Split::draw(seed, rows, held_out_rows);
+    let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
+    let target = Target::infer(name, &table, &target_hints, &split.training)?;
+    let standardization = if section.standardize {
+        Standardization::fit(&table.features, table.columns, &split.training)
+    } else {
+        Standardization::identity(table.columns)
+    };
+    Ok(DataSettings {
+        name: name.to_owned(),
+        digest: ContentDigest::of(packed).to_string(),
+        byte_count: packed.len() as u64,
+        rows,
+        held_out_rows,
+        layout,
+        target,
+        standardization,
+    })
+}
+
+fn resolve_model(run: &RunFile, target: &Target) -> Result<ModelSettings, SpecificationError> {
+    let section = &run.model;
+    match (section.kind, target) {
+        (ModelKind::Softmax, Target::Number { .. }) => {
+            let allowed =
+                "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
+            return Err(contradiction("model.kind", "softmax", allowed));
+        }
+        (ModelKind::Linear, Target::Class { .. }) => {
+            let allowed =
+                "softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]";
+            return Err(contradiction("model.kind", "linear", allowed));
+        }
+        _ => {}
+    }
+    let is_mlp = section.kind == ModelKind::Mlp;
+    only_if(is_mlp, "model.hidden", section.hidden.is_some(), "only where `kind` is \"mlp\"")?;
+    only_if(is_mlp, "model.activation", section.activation.is_some(), "only where `kind` is \"mlp\"")?;
+    let hidden_default = if is_mlp { vec![128] } else { Vec::new() };
+    Ok(ModelSettings {
+        hidden: section.hidden.clone().unwrap_or(hidden_default),
+        activation: section.activation.unwrap_or_default(),
+    })
+}
+
+fn resolve_rule(section: &OptimizerSection) -> Result<Rule, SpecificationError> {
+    let is_momentum = section.rule == RuleName::Momentum;
+    let allowed = "only where `rule` is \"momentum\"";
+    only_if(is_momentum, "optimizer.momentum", section.momentum.is_some(), allowed)?;
+    only_if(is_momentum, "optimizer.nesterov", section.nesterov.is_some(), allowed)?;
+    let is_adam = matches!(section.rule, RuleName::Adam | RuleName::AdamW);
+    let allowed = "only where `rule` is \"adam\" or \"adamw\"";
+    only_if(is_adam, "optimizer.beta1", section.beta1.is_some(), allowed)?;
+    only_if(is_adam, "optimizer.beta2", section.beta2.is_some(), allowed)?;
+    only_if(is_adam, "optimizer.epsilon", section.epsilon.is_some(), allowed)?;
+    let decay_default = if section.rule == RuleName::AdamW { 0.01 } else { 0.0 };
+    let weight_decay = section.weight_decay.unwrap_or(decay_default);
+    let (beta1, beta2) = (section.beta1.unwrap_or(0.9), section.beta2.unwrap_or(0.999));
+    let epsilon = section.epsilon.unwrap_or(1e-8);
+    Ok(match section.rule {
+        RuleName::Sgd => Rule::Sgd { weight_decay },
+        RuleName::Momentum => Rule::Momentum {
+            momentum: section.momentum.unwrap_or(0.9),
+            nesterov: section.nesterov.unwrap_or(false),
+            weight_decay,
+        },
+        RuleName::Adam => Rule::Adam { beta1, beta2, epsilon, weight_decay },
+        RuleName::AdamW => Rule::AdamW { beta1, beta2, epsilon, weight_decay },
+    })
+}
+
+fn resolve_schedule(run: &RunFile, steps_per_pass: u64) -> Result<Schedule, SpecificationError> {
+    let section = &run.optimizer;
+    let is_step = section.schedule == ScheduleName::Step;
+    let allowed = "only where `schedule` is \"step\"";
+    only_if(is_step, "optimizer.decay_factor", section.decay_factor.is_some(), allowed)?;
+    only_if(is_step, "optimizer.decay_passes", section.decay_passes.is_some(), allowed)?;
+    let is_cosine = section.schedule == ScheduleName::Cosine;
+    only_if(is_cosine, "optimizer.floor", section.floor.is_some(), "only where `schedule` is \"cosine\"")?;
+    let rate_default = match section.rule {
+        RuleName::Sgd => 0.1,
+        RuleName::Momentum => 0.05,
+        RuleName::Adam | RuleName::AdamW => 0.001,
+    };
+    let rate = section.rate.unwrap_or(rate_default);
+    let reference_batch = section.scale_from_batch.unwrap_or(run.batch);
+    within("optimizer.scale_from_batch", reference_batch, 1.., "at least 1")?;
+    let decay = match section.schedule {
+        ScheduleName::Constant => Decay::Constant,
+        ScheduleName::Step => Decay::Step {
+            factor: section.decay_factor.unwrap_or(0.1),
+            every: section.decay_passes.unwrap_or((run.passes / 3).max(1)).saturating_mul(steps_per_pass),
+        },
+        ScheduleName::Cosine => Decay::Cosine {
+            floor: section.floor.unwrap_or(0.0),
+            total_steps: run.passes.saturating_mul(steps_per_pass),
+        },
+    };
+    Ok(Schedule { base: scaled(rate, run.batch, reference_batch), warmup_steps: section.warmup_steps, decay })
+}
+
+/// An error if a key `is_given` although it means nothing here.
+fn only_if(
+    is_meant: bool,
+    key: &'static str,
+    is_given: bool,
+    allowed: &str,
+) -> Result<(), SpecificationError> {
+    if is_given && !is_meant { Err(contradiction(key, "given", allowed)) } else { Ok(()) }
+}
+
+fn contradiction(key: &'static str, found: &str, allowed: &str) -> SpecificationError {
+    SpecificationError::Setting { key, found: found.to_owned(), allowed: allowed.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::embedded::{DIGITS, embedded};
+    use crate::specification::Route;
+
+    const SMALL: &[u8] = b"x,z,kind\n1,2,cat\n3,4,dog\n5,6,cat\n7,8,dog\n9,1,cat\n";
+
+    fn resolved(text: &str, bytes: &[u8]) -> Result<Specification, SpecificationError> {
+        resolve(&RunFile::parse(text)?, "f.csv", bytes)
+    }
+
+    #[test]
+    fn a_specification_reads_back_from_its_bytes() {
+        let text =
+            "[data]\nfile = \"digits\"\n[optimizer]\nschedule = \"cosine\"\nrate = 0.003\nbeta1 = 0.87";
+        let run = RunFile::parse(text).unwrap();
+        let specification = resolve(&run, DIGITS, embedded(DIGITS).unwrap()).unwrap();
+        let bytes = specification.to_bytes().unwrap();
+        let read = Specification::parse(&bytes).unwrap();
+        assert_eq!(read, specification);
+        assert_eq!(read.to_bytes().unwrap(), bytes);
+    }
+
+    #[test]
+    fn what_is_open_is_settled() {
+        let specification = resolved("[data]\nfile = \"f.csv\"", SMALL).unwrap();
+        let data = &specification.data;
+        assert_eq!((data.rows, data.held_out_rows), (5, 1));
+        assert_eq!(data.layout.features, [0, 1]);
+        assert_eq!(data.target, Target::Class { classes: vec!["cat".into(), "dog".into()] });
+        assert_eq!(specification.training.segment_elements, 32 * 1024);
+        assert_eq!(specification.network().manifest().parameter_count(), 2 * 128 + 128 + 128 * 2 + 2);
+    }
+
+    #[test]
+    fn settings_reach_the_training() {
+        let text = "passes = 6\nbatch = 2\nseed = 9\n[data]\nfile = \"f.csv\"\n\
+            [optimizer]\nrule = \"momentum\"\nrate = 0.2\nscale_from_batch = 4\nschedule = \"step\"\n\
+            [sync]\ntopology = \"direct\"\nsegment_kib = 4\n[model]\nkind = \"softmax\"";
+        let specification = resolved(text, SMALL).unwrap();
+        let training = specification.training;
+        // Four training rows make two steps a pass; a third of six passes is two.
+        let decay = Decay::Step { factor: 0.1, every: 4 };
+        assert_eq!(training.schedule, Schedule { base: 0.1, warmup_steps: 0, decay });
+        assert_eq!(training.optimizer, Rule::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 });
+        assert_eq!((training.topology, training.segment_elements), (Route::Direct, 1024));
+        assert!(specification.model.hidden.is_empty());
+    }
+
+    #[track_caller]
+    fn assert_error(sections: &str, expected: &str) {
+        let text = format!("[data]\nfile = \"f.csv\"\n{sections}");
+        assert_eq!(resolved(&text, SMALL).unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn contradictions_are_found_before_training() {
+        assert_error(
+            "[shards]\ncopies = 2",
+            "`shards.copies` is 2; allowed: 1; this version keeps no further copies",
+        );
+        assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
+        assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");
+        assert_error(
+            "[optimizer]\nmomentum = 0.5",
+            "`optimizer.momentum` is given; allowed: only where `rule` is \"momentum\"",
+        );
+        assert_error(
+            "[optimizer]\nbeta2 = 1.0",
+            "`optimizer.beta2` is 1; allowed: 0 up to, not including, 1",
+        );
+        assert_error("[optimizer]\nrate = 0.0", "`optimizer.rate` is 0; allowed: above 0");
+        assert_error(
+            "[model]\nkind = \"linear\"",
+            "`model.kind` is linear; allowed: softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]",
+        );
+        assert_error("[model]\nhidden = [0]", "`model.hidden` is 0; allowed: layers of 1 to 1048576");
+        assert_error(
+            "[model]\nhidden = [1048576, 1048576]",
+            "`model.hidden` is 1099517919234; allowed: a model of at most 1073741824 parameters",
+        );
+        assert_error("[sync]\nsegment_kib = 2000", "`sync.segment_kib` is 2000; allowed: 1 to 1024");
+        assert_error(
+            "label = \"z\"\ncolumns = [\"z\"]",
+            "f.csv: column 2 is used twice; list in `columns` each feature once, and not the label",
+        );
+    }
+
+    #[test]
+    fn bytes_of_others_are_checked() {
+        let specification = resolved("[data]\nfile = \"f.csv\"", SMALL).unwrap();
+        let altered = |change: fn(&mut Specification)| {
+            let mut altered = specification.clone();
+            change(&mut altered);
+            Specification::parse(&altered.to_bytes().unwrap())
+        };
+        assert!(altered(|_| ()).is_ok());
+        assert!(altered(|s| s.version = 2).is_err());
+        assert!(altered(|s| s.data.layout.features = vec![0, 7]).is_err());
+        assert!(altered(|s| s.data.standardization.scale[0] = 0.0).is_err());
+        assert!(altered(|s| s.data.standardization.mean.clear()).is_err());
+        assert!(altered(|s| s.data.held_out_rows = 5).is_err());
+        assert!(altered(|s| s.model.hidden = vec![1 << 20; 3]).is_err());
+        assert!(altered(|s| s.training.batch = 0).is_err());
+        assert!(altered(|s| s.training.segment_elements = 1 << 30).is_err());
+        assert!(altered(|s| s.data.digest = "12".into()).is_err());
+        assert!(altered(|s| s.data.target = Target::Class { classes: vec!["a".into(); 2] }).is_err());
+        assert!(Specification::parse(b"\xff").is_err());
+        assert!(Specification::parse(b"version = 1").is_err());
+    }
+}

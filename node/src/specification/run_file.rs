@@ -1,0 +1,333 @@
+//! The run file: what a user writes, every key with its default.
+//!
+//! Nothing but `[data] file` has to be there. A key that is not known is an error, so that a misspelt one is not quietly
+//! ignored; the rest is checked when the file is resolved against its data.
+
+use serde::Deserialize;
+
+use super::{Route, SpecificationError};
+use crate::data::labels::{Classes, Predict};
+use crate::data::table::Column;
+use crate::task::activation::Activation;
+
+/// The port that a peer listens on when it was not told another.
+pub const PORT_DEFAULT: u16 = 4747;
+/// The seed of a run whose user has not chosen one.
+pub const SEED_DEFAULT: u64 = 7;
+/// Peers that a new run waits for when it was not told another number.
+pub const PEERS_DEFAULT: u32 = 2;
+
+/// run.toml.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RunFile {
+    /// Passes over the training rows. Default 40.
+    #[serde(default = "passes_default")]
+    pub passes: u64,
+    /// Samples of a step, over all peers together; it does not grow with their number. Default 64.
+    #[serde(default = "batch_default")]
+    pub batch: u64,
+    /// Decides initial parameters, order of samples and held-out rows. Default 7.
+    #[serde(default = "seed_default")]
+    pub seed: u64,
+    /// `[data]`
+    pub data: DataSection,
+    /// `[model]`
+    #[serde(default)]
+    pub model: ModelSection,
+    /// `[optimizer]`
+    #[serde(default)]
+    pub optimizer: OptimizerSection,
+    /// `[sync]`
+    #[serde(default)]
+    pub sync: SyncSection,
+    /// `[shards]`
+    #[serde(default)]
+    pub shards: ShardsSection,
+    /// `[partition]`
+    #[serde(default)]
+    pub partition: PartitionSection,
+    /// `[network]`: this peer's own affair.
+    #[serde(default)]
+    pub network: NetworkSection,
+}
+
+/// `[data]`: the file and what is in it.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSection {
+    /// A CSV file, gzipped or not, by its path from the run file's folder; or `digits`, which is built in.
+    pub file: String,
+    /// The label's column, by name or by number from 1. Default: the last.
+    pub label: Option<Column>,
+    /// Whether the first line names the columns. Default: inferred.
+    pub header: Option<bool>,
+    /// The feature columns, by name or by number from 1. Default: all but the label.
+    pub columns: Option<Vec<Column>>,
+    /// `class` or `number`. Default: inferred from the labels.
+    pub predict: Option<Predict>,
+    /// A count (labels are 0 to count - 1) or a list of labels. Default: those that occur, sorted.
+    pub classes: Option<Classes>,
+    /// Share of the rows that is never trained, 0 to 0.9. Default 0.2.
+    #[serde(default = "held_out_default")]
+    pub held_out: f64,
+    /// Whether features are shifted to mean 0 and scaled to deviation 1. Default true.
+    #[serde(default = "yes")]
+    pub standardize: bool,
+}
+
+/// `[model]`: what is between features and label.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelSection {
+    /// Default `mlp`.
+    pub kind: ModelKind,
+    /// Widths of the hidden layers; only for `mlp`. Default `[128]`.
+    pub hidden: Option<Vec<usize>>,
+    /// `relu`, `tanh` or `gelu`; only for `mlp`. Default `relu`.
+    pub activation: Option<Activation>,
+}
+
+/// The built-in models.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelKind {
+    /// Hidden layers; classes or a number.
+    #[default]
+    Mlp,
+    /// Softmax regression: classes.
+    Softmax,
+    /// Linear regression: a number.
+    Linear,
+}
+
+/// `[optimizer]`: how gradients become new parameters.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct OptimizerSection {
+    /// Default `adam`.
+    pub rule: RuleName,
+    /// The learning rate. Default 0.1 for `sgd`, 0.05 for `momentum`, 0.001 for `adam` and `adamw`.
+    pub rate: Option<f64>,
+    /// `momentum` only. Default 0.9.
+    pub momentum: Option<f32>,
+    /// `momentum` only. Default false.
+    pub nesterov: Option<bool>,
+    /// `adam` and `adamw` only. Default 0.9.
+    pub beta1: Option<f32>,
+    /// `adam` and `adamw` only. Default 0.999.
+    pub beta2: Option<f32>,
+    /// `adam` and `adamw` only. Default 1e-8.
+    pub epsilon: Option<f32>,
+    /// Default 0.01 for `adamw`, 0 for the others.
+    pub weight_decay: Option<f32>,
+    /// Steps over which the rate climbs from nothing. Default 0.
+    pub warmup_steps: u64,
+    /// Default `constant`.
+    pub schedule: ScheduleName,
+    /// `step` only: what the rate is multiplied by. Default 0.1.
+    pub decay_factor: Option<f64>,
+    /// `step` only: after every so many passes. Default a third of all.
+    pub decay_passes: Option<u64>,
+    /// `cosine` only: the rate at the end. Default 0.
+    pub floor: Option<f64>,
+    /// If given, `rate` is meant for batches of this size and is multiplied by `batch / scale_from_batch`.
+    pub scale_from_batch: Option<u64>,
+}
+
+/// The optimizers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RuleName {
+    /// Against the gradient.
+    Sgd,
+    /// Against a running sum of gradients.
+    Momentum,
+    /// Adam.
+    #[default]
+    Adam,
+    /// Adam with decoupled weight decay.
+    AdamW,
+}
+
+/// The shapes of a learning rate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ScheduleName {
+    /// The same throughout.
+    #[default]
+    Constant,
+    /// Multiplied by a factor now and then.
+    Step,
+    /// Down a cosine over the whole run.
+    Cosine,
+}
+
+/// `[sync]`: the algorithm by which the peers train together.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SyncSection {
+    /// Default `ring`, the only one in this version.
+    pub kind: SyncKind,
+    /// `ring` or `direct`: how tensors travel. Default `ring`.
+    pub topology: Route,
+    /// KiB of one piece on the wire, 1 to 1024. Default 128.
+    pub segment_kib: usize,
+    /// Steps between two digests of the parameters, by which peers can be compared; 0: only at the end. Default 0.
+    pub digest_every: u64,
+}
+
+/// The algorithms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SyncKind {
+    /// Synchronous steps: reduce-scatter, update at the owner, all-gather.
+    #[default]
+    Ring,
+}
+
+/// `[shards]`: who keeps optimizer state.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ShardsSection {
+    /// Peers that hold the state of each chunk, the owner included. Default 1, the only number in this version.
+    pub copies: u32,
+}
+
+/// `[partition]`: what happens when the peers are cut in two.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct PartitionSection {
+    /// Default `majority`, the only one in this version.
+    pub policy: PartitionPolicy,
+}
+
+/// The policies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PartitionPolicy {
+    /// The larger part goes on.
+    #[default]
+    Majority,
+}
+
+/// `[network]`: how this peer is reached; not part of what the peers agree on.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NetworkSection {
+    /// The TCP port to listen on. Default 4747.
+    pub port: u16,
+    /// How many peers, this one included, a new run waits for. Default 2.
+    pub peers: u32,
+    /// Whether peers of the local network find each other without an address. Default true.
+    pub mdns: bool,
+}
+
+impl RunFile {
+    /// Reads the text of a run.toml.
+    ///
+    /// # Errors
+    /// Where it is not TOML, or has an unknown key or a value of the wrong type, with the line.
+    pub fn parse(text: &str) -> Result<Self, SpecificationError> {
+        toml::from_str(text).map_err(|error| SpecificationError::RunFile(error.to_string()))
+    }
+}
+
+impl DataSection {
+    /// This file, and everything else inferred or by default.
+    #[must_use]
+    pub fn new(file: &str) -> Self {
+        Self {
+            file: file.to_owned(),
+            label: None,
+            header: None,
+            columns: None,
+            predict: None,
+            classes: None,
+            held_out: held_out_default(),
+            standardize: true,
+        }
+    }
+}
+
+impl Default for ModelSection {
+    fn default() -> Self {
+        Self { kind: ModelKind::Mlp, hidden: None, activation: None }
+    }
+}
+
+impl Default for SyncSection {
+    fn default() -> Self {
+        Self { kind: SyncKind::Ring, topology: Route::Ring, segment_kib: 128, digest_every: 0 }
+    }
+}
+
+impl Default for ShardsSection {
+    fn default() -> Self {
+        Self { copies: 1 }
+    }
+}
+
+impl Default for NetworkSection {
+    fn default() -> Self {
+        Self { port: PORT_DEFAULT, peers: PEERS_DEFAULT, mdns: true }
+    }
+}
+
+fn passes_default() -> u64 {
+    40
+}
+
+fn batch_default() -> u64 {
+    64
+}
+
+fn seed_default() -> u64 {
+    SEED_DEFAULT
+}
+
+fn held_out_default() -> f64 {
+    0.2
+}
+
+fn yes() -> bool {
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_name_is_enough() {
+        let run = RunFile::parse("[data]\nfile = \"digits\"").unwrap();
+        assert_eq!((run.passes, run.batch, run.seed), (40, 64, 7));
+        assert_eq!(run.network, NetworkSection { port: 4747, peers: 2, mdns: true });
+        assert_eq!(run.shards.copies, 1);
+    }
+
+    #[track_caller]
+    fn assert_error(text: &str, parts: &[&str]) {
+        let error = RunFile::parse(text).unwrap_err().to_string();
+        for part in parts {
+            assert!(error.contains(part), "`{part}` is not in: {error}");
+        }
+    }
+
+    #[test]
+    fn errors_name_the_key_and_what_is_allowed() {
+        assert_error("[data]\nfile = \"digits\"\nlable = 3", &["line 3", "lable", "`label`"]);
+        assert_error(
+            "[data]\nfile = \"x\"\n[optimizer]\nrule = \"adagrad\"",
+            &["rule", "adagrad", "`adamw`"],
+        );
+        assert_error(
+            "[data]\nfile = \"x\"\n[partition]\npolicy = \"merge\"",
+            &["policy", "merge", "`majority`"],
+        );
+        assert_error("[data]\nfile = \"x\"\n[sync]\nkind = \"gossip\"", &["kind", "gossip", "`ring`"]);
+        assert_error("passes = 3", &["missing field `data`"]);
+        assert_error("passes = -3\n[data]\nfile = \"x\"", &["passes", "-3"]);
+        assert_error("[data\n", &["line 1"]);
+    }
+}

@@ -1,0 +1,122 @@
+//! Losses: how wrong the outputs of a network are, and which way they should go.
+//!
+//! A loss overwrites the outputs by its gradient with respect to them, so that the way back starts where the way forward
+//! ended. Both losses here have the same handsome gradient: what was said minus what is true.
+
+use ndarray::{ArrayView1, ArrayViewMut2};
+
+use crate::data::labels::Labels;
+
+/// What is minimized.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loss {
+    /// Cross-entropy of the softmax of the outputs, one output a class. Needs [`Labels::Classes`].
+    SoftmaxCrossEntropy,
+    /// Half the squared distance of the only output. Needs [`Labels::Numbers`].
+    HalfSquaredError,
+}
+
+/// What a loss finds in a few rows of outputs.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Score {
+    /// Summed over the rows.
+    pub loss: f64,
+    /// Rows whose largest output is the right class; 0 where there are no classes.
+    pub right: u64,
+}
+
+impl Loss {
+    /// Scores `outputs` (rows, outputs) and overwrites them by the gradient of the summed loss; `label_of` names the sample
+    /// in `labels` that a row belongs to.
+    ///
+    /// # Panics
+    /// If the labels are not of the kind that the loss needs, or a class has no output.
+    pub fn score(
+        self,
+        mut outputs: ArrayViewMut2<'_, f32>,
+        labels: &Labels,
+        label_of: impl Fn(usize) -> usize,
+    ) -> Score {
+        let mut score = Score::default();
+        for (row, mut outputs) in outputs.rows_mut().into_iter().enumerate() {
+            match (self, labels) {
+                (Self::SoftmaxCrossEntropy, Labels::Classes(classes)) => {
+                    let class = classes[label_of(row)] as usize;
+                    score.right += u64::from(largest(outputs.view()) == class);
+                    let outputs = outputs.as_slice_mut().expect("outputs are contiguous");
+                    score.loss += cross_entropy(outputs, class);
+                }
+                (Self::HalfSquaredError, Labels::Numbers(numbers)) => {
+                    outputs[0] -= numbers[label_of(row)];
+                    score.loss += 0.5 * f64::from(outputs[0]) * f64::from(outputs[0]);
+                }
+                (loss, _) => panic!("the labels do not suit {loss:?}"),
+            }
+        }
+        score
+    }
+}
+
+/// The index of the largest output; the first of several.
+fn largest(outputs: ArrayView1<'_, f32>) -> usize {
+    let mut best = 0;
+    for (index, &output) in outputs.iter().enumerate() {
+        if output > outputs[best] {
+            best = index;
+        }
+    }
+    best
+}
+
+/// `log(sum(exp(outputs))) - outputs[class]`, and the softmax minus one at `class` in place of the outputs.
+///
+/// The largest output is subtracted first: nothing overflows, and the sum is at least 1.
+fn cross_entropy(outputs: &mut [f32], class: usize) -> f64 {
+    let highest = outputs.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let own = outputs[class] - highest;
+    let mut sum = 0.0;
+    for output in &mut *outputs {
+        *output = (*output - highest).exp();
+        sum += *output;
+    }
+    for output in &mut *outputs {
+        *output /= sum;
+    }
+    outputs[class] -= 1.0;
+    f64::from(sum).ln() - f64::from(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::{Array2, array};
+
+    #[test]
+    fn cross_entropy_by_hand() {
+        let mut outputs = array![[0.0, 3.0_f32.ln()], [5.0, 5.0]];
+        let labels = Labels::Classes(vec![0, 1]);
+        let score = Loss::SoftmaxCrossEntropy.score(outputs.view_mut(), &labels, |row| row);
+        assert!((score.loss - (4.0_f64.ln() + 2.0_f64.ln())).abs() < 1e-6);
+        assert_eq!(score.right, 0, "a tie goes to the first class");
+        let expected: Array2<f32> = array![[-0.75, 0.75], [0.5, -0.5]];
+        assert!((&outputs - &expected).iter().all(|difference| difference.abs() < 1e-6));
+    }
+
+    #[test]
+    fn huge_outputs_do_not_overflow() {
+        let mut outputs = array![[1e30_f32, -1e30, 0.0]];
+        let labels = Labels::Classes(vec![1]);
+        let score = Loss::SoftmaxCrossEntropy.score(outputs.view_mut(), &labels, |row| row);
+        assert!((score.loss - 2e30).abs() < 1e24);
+        assert_eq!(outputs, array![[1.0, -1.0, 0.0]]);
+    }
+
+    #[test]
+    fn squared_error_by_hand() {
+        let mut outputs = array![[3.0_f32], [1.0]];
+        let labels = Labels::Numbers(vec![0.0, 9.0, 1.0]);
+        let score = Loss::HalfSquaredError.score(outputs.view_mut(), &labels, |row| [2, 0][row]);
+        assert_eq!(score, Score { loss: 2.5, right: 0 });
+        assert_eq!(outputs, array![[2.0], [1.0]]);
+    }
+}

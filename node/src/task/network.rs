@@ -1,0 +1,371 @@
+//! The network: dense layers with an activation between them, over one flat vector of parameters.
+//!
+//! Linear regression and softmax regression are networks without a hidden layer, so one forward and one backward pass
+//! serve all built-in models.
+//!
+//! ```text
+//! layer i      z = a W^T + b     (rows, outputs) = (rows, inputs) (inputs, outputs) + (outputs)
+//!              a' = f(z)         f after hidden layers only; the slope f'(z) is kept for the way back
+//! back         dz = da' * f'(z)  the loss gives dz of the last layer
+//!              dW += dz^T a      (outputs, inputs) = (outputs, rows) (rows, inputs)
+//!              db += sum of dz over rows
+//!              da = dz W         (rows, inputs) = (rows, outputs) (outputs, inputs)
+//! ```
+//! Weights and biases are views into the flat vector, and their gradients views into the flat gradient: nothing is copied.
+//!
+//! # Invariants
+//! - Manifest and initial values are the same bits on every machine. Outputs and gradients may differ in their last bits:
+//!   the matrix kernel is chosen for the processor, and `exp` and `tanh` are those of the platform.
+
+use std::ops::Range;
+
+use ndarray::linalg::general_mat_mul;
+use ndarray::{ArrayView2, ArrayViewMut2, Axis};
+use peergrad_protocol::manifest::Manifest;
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
+
+use super::activation::Activation;
+use super::loss::{Loss, Score};
+use crate::data::dataset::Samples;
+
+/// Rows that go through the network together; larger batches go block by block, so that scratch stays small.
+pub const BLOCK_ROWS: usize = 256;
+
+/// Dense layers and a loss.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Network {
+    layers: Vec<Layer>,
+    activation: Activation,
+    loss: Loss,
+}
+
+/// One dense layer and where its parameters lie in the flat vector: weights (outputs, inputs) row-major, then biases.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layer {
+    inputs: usize,
+    outputs: usize,
+    start: usize,
+}
+
+/// Room for one block on its way forward and back; sized once for a network.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    /// (block rows, features): the gathered rows of a batch.
+    input: Vec<f32>,
+    /// For each layer, (block rows, outputs): what leaves it; on the way back, the gradient with respect to `z`.
+    outputs: Vec<Vec<f32>>,
+    /// For each hidden layer, (block rows, outputs): the slopes of its activation.
+    slopes: Vec<Vec<f32>>,
+}
+
+impl Network {
+    /// A network of `widths` values: features, one number for each hidden layer, outputs.
+    ///
+    /// # Panics
+    /// If there are fewer than two widths, or one is 0.
+    #[must_use]
+    pub fn new(widths: &[usize], activation: Activation, loss: Loss) -> Self {
+        assert!(widths.len() >= 2 && !widths.contains(&0), "layers of {widths:?}");
+        let mut layers = Vec::with_capacity(widths.len() - 1);
+        let mut start = 0;
+        for pair in widths.windows(2) {
+            let layer = Layer { inputs: pair[0], outputs: pair[1], start };
+            start = layer.end();
+            layers.push(layer);
+        }
+        Self { layers, activation, loss }
+    }
+
+    /// Linear regression: one number from `features` numbers, half squared error.
+    #[must_use]
+    pub fn linear(features: usize) -> Self {
+        Self::new(&[features, 1], Activation::default(), Loss::HalfSquaredError)
+    }
+
+    /// Softmax regression: one of `classes` from `features` numbers, cross-entropy.
+    #[must_use]
+    pub fn softmax(features: usize, classes: usize) -> Self {
+        Self::new(&[features, classes], Activation::default(), Loss::SoftmaxCrossEntropy)
+    }
+
+    /// What is minimized.
+    #[must_use]
+    pub fn loss(&self) -> Loss {
+        self.loss
+    }
+
+    /// Features of a sample.
+    #[must_use]
+    pub fn features(&self) -> usize {
+        self.layers[0].inputs
+    }
+
+    /// `layer.0.weight` (outputs, inputs), `layer.0.bias` (outputs), `layer.1.weight` and so on.
+    #[must_use]
+    pub fn manifest(&self) -> Manifest {
+        let mut tensors = Vec::with_capacity(2 * self.layers.len());
+        for (index, layer) in self.layers.iter().enumerate() {
+            let (inputs, outputs) = (layer.inputs as u32, layer.outputs as u32);
+            tensors.push((format!("layer.{index}.weight"), vec![outputs, inputs]));
+            tensors.push((format!("layer.{index}.bias"), vec![outputs]));
+        }
+        Manifest::new(tensors.iter().map(|(name, shape)| (name.as_str(), shape.as_slice())))
+    }
+
+    /// Fills `parameters` with initial values: biases 0, weights uniform in `-limit..limit`.
+    ///
+    /// The limit is sqrt(6 / inputs) before a relu or gelu (He et al., "Delving Deep into Rectifiers", 2015, equation 10) and
+    /// sqrt(6 / (inputs + outputs)) elsewhere (Glorot and Bengio, "Understanding the difficulty of training deep feedforward
+    /// neural networks", 2010, equation 16), which keep the size of values about the same from layer to layer.
+    pub fn initial(&self, seed: u64, parameters: &mut [f32]) {
+        let mut key = [0; 32];
+        key[..8].copy_from_slice(&seed.to_le_bytes());
+        key[16..23].copy_from_slice(b"initial");
+        let mut generator = ChaCha8Rng::from_seed(key);
+        for (index, layer) in self.layers.iter().enumerate() {
+            let is_rectified = index + 1 < self.layers.len() && self.activation != Activation::Tanh;
+            let spread = if is_rectified { layer.inputs } else { layer.inputs + layer.outputs };
+            let limit = (6.0 / spread as f32).sqrt();
+            let (weights, biases) = parameters[layer.start..layer.end()].split_at_mut(layer.bias());
+            for weight in weights {
+                *weight = limit * signed_unit(generator.next_u32());
+            }
+            biases.fill(0.0);
+        }
+    }
+
+    /// Scratch for this network.
+    #[must_use]
+    pub fn scratch(&self) -> Scratch {
+        let block = |layer: &Layer| vec![0.0; BLOCK_ROWS * layer.outputs];
+        Scratch {
+            input: vec![0.0; BLOCK_ROWS * self.features()],
+            outputs: self.layers.iter().map(block).collect(),
+            slopes: self.layers[..self.layers.len() - 1].iter().map(block).collect(),
+        }
+    }
+
+    /// Adds the gradient over a block of samples, the `rows` of `samples`, to `gradient`, and returns their score.
+    ///
+    /// # Panics
+    /// If there are more than [`BLOCK_ROWS`] rows.
+    pub fn add_gradient(
+        &self,
+        parameters: &[f32],
+        samples: &Samples,
+        rows: &[u32],
+        scratch: &mut Scratch,
+        gradient: &mut [f32],
+    ) -> Score {
+        let count = rows.len();
+        assert!(count <= BLOCK_ROWS, "{count} rows in one block");
+        let Scratch { input, outputs, slopes } = scratch;
+        let input = &mut input[..count * self.features()];
+        for (place, &row) in input.chunks_exact_mut(self.features()).zip(rows) {
+            place.copy_from_slice(samples.row(row as usize));
+        }
+        self.forward(parameters, input, count, outputs, slopes);
+        let label_of = |row: usize| rows[row] as usize;
+        let last = self.layers.len() - 1;
+        let block = self.layers[last].block_mut(&mut outputs[last], count);
+        let score = self.loss.score(block, &samples.labels, label_of);
+        for (index, layer) in self.layers.iter().enumerate().rev() {
+            let (before, after) = outputs.split_at_mut(index);
+            let change = layer.block(&after[0], count);
+            let entering = before.last().map_or(&*input, |outputs| &outputs[..count * layer.inputs]);
+            layer.add_gradient(change, entering, gradient);
+            if let Some(entering) = before.last_mut() {
+                let entering = &mut entering[..count * layer.inputs];
+                layer.backward(parameters, change, entering);
+                entering.iter_mut().zip(&slopes[index - 1]).for_each(|(change, slope)| *change *= slope);
+            }
+        }
+        score
+    }
+
+    /// The score of a block of samples, the `rows` of `samples`.
+    ///
+    /// # Panics
+    /// If there are more than [`BLOCK_ROWS`] rows.
+    pub fn score(
+        &self,
+        parameters: &[f32],
+        samples: &Samples,
+        rows: Range<usize>,
+        scratch: &mut Scratch,
+    ) -> Score {
+        assert!(rows.len() <= BLOCK_ROWS, "{} rows in one block", rows.len());
+        let input = &samples.features[rows.start * samples.columns..rows.end * samples.columns];
+        self.forward(parameters, input, rows.len(), &mut scratch.outputs, &mut scratch.slopes);
+        let last = self.layers.len() - 1;
+        let block = self.layers[last].block_mut(&mut scratch.outputs[last], rows.len());
+        self.loss.score(block, &samples.labels, |row| rows.start + row)
+    }
+
+    /// Fills the first `rows` of every layer's outputs and slopes.
+    fn forward(
+        &self,
+        parameters: &[f32],
+        input: &[f32],
+        rows: usize,
+        outputs: &mut [Vec<f32>],
+        slopes: &mut [Vec<f32>],
+    ) {
+        for (index, layer) in self.layers.iter().enumerate() {
+            let (before, after) = outputs.split_at_mut(index);
+            let entering = before.last().map_or(input, |outputs| &outputs[..rows * layer.inputs]);
+            layer.forward(parameters, entering, layer.block_mut(&mut after[0], rows));
+            if let Some(slopes) = slopes.get_mut(index) {
+                let count = rows * layer.outputs;
+                self.activation.apply(&mut after[0][..count], &mut slopes[..count]);
+            }
+        }
+    }
+}
+
+impl Layer {
+    /// Where the biases start, counted from the layer's first parameter.
+    fn bias(&self) -> usize {
+        self.inputs * self.outputs
+    }
+
+    /// Where the next layer's parameters start in the flat vector.
+    fn end(&self) -> usize {
+        self.start + self.bias() + self.outputs
+    }
+
+    /// (outputs, inputs)
+    fn weights<'a>(&self, parameters: &'a [f32]) -> ArrayView2<'a, f32> {
+        matrix(&parameters[self.start..][..self.bias()], self.outputs)
+    }
+
+    /// (rows, outputs) of a scratch buffer.
+    fn block<'a>(&self, buffer: &'a [f32], rows: usize) -> ArrayView2<'a, f32> {
+        ArrayView2::from_shape((rows, self.outputs), &buffer[..rows * self.outputs]).expect("cut to size")
+    }
+
+    /// (rows, outputs) of a scratch buffer.
+    fn block_mut<'a>(&self, buffer: &'a mut [f32], rows: usize) -> ArrayViewMut2<'a, f32> {
+        let buffer = &mut buffer[..rows * self.outputs];
+        ArrayViewMut2::from_shape((rows, self.outputs), buffer).expect("cut to size")
+    }
+
+    /// z = a W^T + b
+    fn forward(&self, parameters: &[f32], entering: &[f32], mut outputs: ArrayViewMut2<'_, f32>) {
+        let biases = &parameters[self.start + self.bias()..self.end()];
+        for mut row in outputs.rows_mut() {
+            row.as_slice_mut().expect("outputs are contiguous").copy_from_slice(biases);
+        }
+        let entering = matrix(entering, outputs.nrows());
+        general_mat_mul(1.0, &entering, &self.weights(parameters).t(), 1.0, &mut outputs);
+    }
+
+    /// dW += dz^T a, db += sum of dz over rows
+    fn add_gradient(&self, change: ArrayView2<'_, f32>, entering: &[f32], gradient: &mut [f32]) {
+        let (weights, biases) = gradient[self.start..self.end()].split_at_mut(self.bias());
+        let entering = matrix(entering, change.nrows());
+        let mut weights =
+            ArrayViewMut2::from_shape((self.outputs, self.inputs), weights).expect("cut to size");
+        general_mat_mul(1.0, &change.t(), &entering, 1.0, &mut weights);
+        for row in change.axis_iter(Axis(0)) {
+            biases.iter_mut().zip(row).for_each(|(bias, change)| *bias += change);
+        }
+    }
+
+    /// da = dz W, over the place of a.
+    fn backward(&self, parameters: &[f32], change: ArrayView2<'_, f32>, entering: &mut [f32]) {
+        let shape = (change.nrows(), self.inputs);
+        let mut entering = ArrayViewMut2::from_shape(shape, entering).expect("cut to size");
+        general_mat_mul(1.0, &change, &self.weights(parameters), 0.0, &mut entering);
+    }
+}
+
+/// A slice as (rows, whatever is left).
+fn matrix(values: &[f32], rows: usize) -> ArrayView2<'_, f32> {
+    let columns = values.len().checked_div(rows).unwrap_or(0);
+    ArrayView2::from_shape((rows, columns), values).expect("rows of the same length")
+}
+
+/// Uniform in -1..1, from the upper 24 bits: every value is exact.
+fn signed_unit(bits: u32) -> f32 {
+    const HALF: f32 = (1 << 23) as f32;
+    ((bits >> 8) as f32 - HALF) / HALF
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::data::labels::Labels;
+
+    /// Six samples of three features, from a fixed formula.
+    fn samples(labels: Labels) -> Samples {
+        Samples { features: (0..18).map(|i| ((i * 7 % 11) as f32 - 5.0) / 4.0).collect(), columns: 3, labels }
+    }
+
+    /// Compares the gradient with central differences, parameter by parameter.
+    #[track_caller]
+    fn check_gradient(network: &Network, labels: &Labels) {
+        let samples = samples(labels.clone());
+        let loss_at =
+            |parameters: &[f32]| network.score(parameters, &samples, 0..6, &mut network.scratch()).loss;
+        let count = network.manifest().parameter_count();
+        let mut parameters = vec![0.0; count];
+        network.initial(5, &mut parameters);
+        // Biases that are not all alike, and keep relu away from its kink.
+        parameters.iter_mut().enumerate().for_each(|(i, value)| *value += 0.03 + (i % 5) as f32 * 0.02);
+        let mut gradient = vec![0.0; count];
+        let rows = [5, 4, 3, 2, 1, 0];
+        let score = network.add_gradient(&parameters, &samples, &rows, &mut network.scratch(), &mut gradient);
+        assert!((score.loss - loss_at(&parameters)).abs() < 1e-6);
+        let reach = 1e-2;
+        for index in 0..count {
+            let mut moved = parameters.clone();
+            moved[index] = parameters[index] + reach;
+            let above = loss_at(&moved);
+            moved[index] = parameters[index] - reach;
+            let slope = (above - loss_at(&moved)) / f64::from(2.0 * reach);
+            let found = f64::from(gradient[index]);
+            assert!((found - slope).abs() < 2e-3 * slope.abs().max(1.0), "{index}: {found} but {slope}");
+        }
+    }
+
+    #[test]
+    fn gradients_agree_with_finite_differences() {
+        let classes = Labels::Classes(vec![0, 3, 1, 2, 3, 1]);
+        let numbers = Labels::Numbers(vec![0.5, -1.0, 2.0, 0.0, 1.0, 0.25]);
+        check_gradient(&Network::linear(3), &numbers);
+        check_gradient(&Network::softmax(3, 4), &classes);
+        for activation in [Activation::Relu, Activation::Tanh, Activation::Gelu] {
+            check_gradient(&Network::new(&[3, 5, 4], activation, Loss::SoftmaxCrossEntropy), &classes);
+            check_gradient(&Network::new(&[3, 4, 6, 3, 1], activation, Loss::HalfSquaredError), &numbers);
+        }
+    }
+
+    #[test]
+    fn tensors_are_named_layer_by_layer() {
+        let network = Network::new(&[64, 128, 10], Activation::Relu, Loss::SoftmaxCrossEntropy);
+        let manifest = network.manifest();
+        let found: Vec<_> =
+            manifest.tensors().map(|(t, range)| (t.name.clone(), t.shape.clone(), range)).collect();
+        assert_eq!(found[0], ("layer.0.weight".to_owned(), vec![128, 64], 0..8192));
+        assert_eq!(found[1], ("layer.0.bias".to_owned(), vec![128], 8192..8320));
+        assert_eq!(found[3].2.end, manifest.parameter_count());
+    }
+
+    #[test]
+    fn initial_values_are_pinned_and_within_their_limits() {
+        let network = Network::new(&[6, 50, 2], Activation::Relu, Loss::SoftmaxCrossEntropy);
+        let mut parameters = vec![f32::NAN; network.manifest().parameter_count()];
+        network.initial(1, &mut parameters);
+        let (first, rest) = parameters.split_at(350);
+        assert!(first[..300].iter().all(|weight| weight.abs() <= 1.0), "sqrt(6 / 6)");
+        assert!(first[..300].iter().any(|weight| weight.abs() > 0.9));
+        assert!(rest[..100].iter().all(|weight| weight.abs() <= (6.0_f32 / 52.0).sqrt()));
+        assert!(first[300..].iter().chain(&rest[100..]).all(|&bias| bias == 0.0));
+        assert_eq!(
+            parameters[..2].iter().map(|value| value.to_bits()).collect::<Vec<_>>(),
+            [0xbf79_8a72, 0x3f22_3528]
+        );
+    }
+}
