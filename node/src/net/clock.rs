@@ -1,0 +1,31 @@
+//! The clock: the only place where real time becomes the plain number that the pure half is given.
+
+use std::time::Duration;
+
+use peergrad_protocol::Instant;
+
+/// A monotonic clock that starts at zero when it is made. Copies agree with each other.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    start: std::time::Instant,
+}
+
+impl Clock {
+    /// A clock that shows zero now.
+    #[must_use]
+    pub fn start() -> Self {
+        Self { start: std::time::Instant::now() }
+    }
+
+    /// What the clock shows.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        Instant::default().after(self.start.elapsed())
+    }
+
+    /// How long until the clock shows `at`; zero if it has done so already.
+    #[must_use]
+    pub fn until(&self, at: Instant) -> Duration {
+        at.since(self.now())
+    }
+}

@@ -1,0 +1,82 @@
+//! Compute: one thread that runs a node's jobs, in the order in which they were asked for.
+//!
+//! Arithmetic must not run where sockets are served: a gradient of a second there is a second in which no ping is
+//! answered. So it has a thread of its own, and its results come back like frames do.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+
+use tokio::sync::mpsc;
+
+use crate::io::{Answer, Input, Job, Panicked};
+
+/// The thread. Dropping it lets the job that is running finish unheard, and discards the rest.
+#[derive(Debug)]
+pub struct Compute {
+    jobs: std::sync::mpsc::Sender<Job>,
+    results: mpsc::UnboundedReceiver<Input>,
+}
+
+impl Compute {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// The operating system has no thread left.
+    pub fn start() -> std::io::Result<Self> {
+        let (jobs, queue) = std::sync::mpsc::channel::<Job>();
+        let (done, results) = mpsc::unbounded_channel();
+        thread::Builder::new().name("compute".to_owned()).spawn(move || {
+            for job in queue {
+                // Once nobody listens, what is still queued need not be computed.
+                if done.is_closed() || done.send(run(job)).is_err() {
+                    break;
+                }
+            }
+        })?;
+        Ok(Self { jobs, results })
+    }
+
+    /// Queues a job.
+    pub fn run(&self, job: Job) {
+        self.jobs.send(job).expect("the thread outlives the one who gives it work");
+    }
+
+    /// The next finished job, as the input that tells of it. Nothing is lost if this is dropped while it waits.
+    pub async fn finished(&mut self) -> Input {
+        self.results.recv().await.expect("the thread outlives the one who gives it work")
+    }
+}
+
+/// A panic ends its job, not the thread; a job owns what it touches, so nothing half-changed is left behind.
+fn run(job: Job) -> Input {
+    let result = catch_unwind(AssertUnwindSafe(job.work)).map_err(|payload| Panicked(words_of(&*payload)));
+    Input::Computed { job: job.id, result: result as Result<Answer, Panicked> }
+}
+
+fn words_of(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without words").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::JobId;
+
+    #[tokio::test]
+    async fn jobs_are_answered_in_order_and_a_panic_is_an_answer() {
+        let mut compute = Compute::start().unwrap();
+        compute.run(Job { id: JobId(1), cost: 0, work: Box::new(|| Box::new(7_u32)) });
+        compute.run(Job { id: JobId(2), cost: 0, work: Box::new(|| panic!("no such layer")) });
+        compute.run(Job { id: JobId(3), cost: 0, work: Box::new(|| Box::new(9_u32)) });
+
+        let mut answers = Vec::new();
+        for _ in 0..3 {
+            let Input::Computed { job, result } = compute.finished().await else { panic!("another input") };
+            answers.push((job.0, result.map(|answer| *answer.downcast::<u32>().unwrap())));
+        }
+        assert_eq!(answers, [(1, Ok(7)), (2, Err(Panicked("no such layer".to_owned()))), (3, Ok(9))]);
+    }
+}

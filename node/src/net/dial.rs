@@ -1,0 +1,370 @@
+//! Dialing: whom to try, where, when to try again, and when to tell the user that it does not work.
+//!
+//! Like someone who must reach people by telephone: some names are on a list until crossed out, some numbers came without
+//! a name, some people were cut off in the middle and are called back for a while. This is the list; it makes no calls.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::str::FromStr;
+use std::time::Duration;
+
+use libp2p::core::upgrade::{NegotiationError, ProtocolError};
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::swarm::{ConnectionId, DialError};
+use libp2p::{Multiaddr, PeerId, TransportError, dns, noise};
+use peergrad_protocol::limits::ADDRESSES_MAX;
+use peergrad_protocol::message::Contact;
+use tokio::time::Instant;
+
+use super::identity::to_libp2p;
+use super::link::words_of;
+use super::listen::DEFAULT_PORT;
+use super::notice::{DialTrouble, Notice};
+
+/// A peer to try when joining.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bootstrap {
+    /// From an invite: who, and where.
+    Contact(Contact),
+    /// An address alone; whoever answers there with the run's secret will do.
+    Address(Multiaddr),
+}
+
+/// The text is not an address.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not an address: expected HOST, HOST:PORT or /ip4/10.0.0.7/tcp/4747")]
+pub struct NotAnAddress(String);
+
+/// `HOST`, `HOST:PORT`, or a multiaddress with or without the peer's id.
+impl FromStr for Bootstrap {
+    type Err = NotAnAddress;
+
+    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
+        let refused = || NotAnAddress(text.to_owned());
+        if text.starts_with('/') {
+            return text.parse().map(Self::Address).map_err(|_| refused());
+        }
+        if let Ok(socket) = text.parse::<std::net::SocketAddr>() {
+            return Ok(Self::Address(super::listen::to_multiaddr(socket.ip(), socket.port())));
+        }
+        if let Ok(ip) = text.parse::<std::net::IpAddr>() {
+            return Ok(Self::Address(super::listen::to_multiaddr(ip, DEFAULT_PORT)));
+        }
+        let (host, port) = match text.split_once(':') {
+            Some((host, port)) => (host, port.parse().map_err(|_| refused())?),
+            None => (text, DEFAULT_PORT),
+        };
+        let is_host = |letter: char| letter.is_alphanumeric() || "-._".contains(letter);
+        if host.is_empty() || !host.chars().all(is_host) {
+            return Err(refused());
+        }
+        Ok(Self::Address(Multiaddr::empty().with(Protocol::Dns(host.into())).with(Protocol::Tcp(port))))
+    }
+}
+
+/// Everyone to be reached.
+#[derive(Debug, Default)]
+pub(super) struct Dialing {
+    targets: Vec<Target>,
+}
+
+#[derive(Debug)]
+struct Target {
+    /// Who; `None` for an address that came alone, until someone has answered there.
+    peer: Option<PeerId>,
+    addresses: Vec<Multiaddr>,
+    cause: Cause,
+    state: State,
+    failures: u32,
+    complaints: BTreeMap<Multiaddr, Complaint>,
+}
+
+/// Why somebody is dialed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    /// It was seen on the local network: tried for a while, without a word.
+    Neighbour,
+    /// It was cut off: called back until the link is given up.
+    CutOff,
+    /// The node or the user wants it: tried until told otherwise.
+    Wanted,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting { due: Instant },
+    Trying { attempt: ConnectionId },
+    Connected,
+}
+
+/// The last thing told about an address.
+#[derive(Debug)]
+struct Complaint {
+    trouble: DialTrouble,
+    told_at: Instant,
+    pause: Duration,
+}
+
+impl Dialing {
+    /// Keeps trying to reach this peer until [`forget`](Self::forget).
+    pub(super) fn want(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
+        self.add(Some(peer), addresses, Cause::Wanted, now);
+    }
+
+    /// As [`want`](Self::want), from what the user gave.
+    pub(super) fn want_bootstrap(&mut self, bootstrap: Bootstrap, now: Instant) {
+        match bootstrap {
+            Bootstrap::Contact(contact) => {
+                if let Some(peer) = to_libp2p(contact.peer) {
+                    self.want(peer, parse_all(&contact.addresses), now);
+                }
+            }
+            Bootstrap::Address(mut address) => {
+                let peer = match address.iter().last() {
+                    Some(Protocol::P2p(peer)) => {
+                        address.pop();
+                        Some(peer)
+                    }
+                    _ => None,
+                };
+                self.add(peer, vec![address], Cause::Wanted, now);
+            }
+        }
+    }
+
+    /// Tries a peer that was seen on the local network.
+    pub(super) fn try_neighbour(&mut self, peer: PeerId, address: Multiaddr, now: Instant) {
+        self.add(Some(peer), vec![without_peer(address)], Cause::Neighbour, now);
+    }
+
+    /// The connection to `peer` is lost: dials it, from `due` on.
+    pub(super) fn call_back(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, due: Instant) {
+        self.add(Some(peer), addresses, Cause::CutOff, due);
+        self.wait_again(peer, due);
+    }
+
+    /// A connection without a link is gone: if the peer is wanted, it is dialed again from `due` on.
+    pub(super) fn wait_again(&mut self, peer: PeerId, due: Instant) {
+        for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
+            if target.state == State::Connected {
+                target.state = State::Waiting { due };
+            }
+        }
+    }
+
+    /// Stops calling back someone who was cut off; whoever is wanted is still tried.
+    pub(super) fn give_up_calling_back(&mut self, peer: PeerId) {
+        self.targets.retain(|target| target.peer != Some(peer) || target.cause == Cause::Wanted);
+    }
+
+    /// Stops trying.
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        self.targets.retain(|target| target.peer != Some(peer));
+    }
+
+    /// The attempts to make now.
+    pub(super) fn take_due(&mut self, now: Instant) -> Vec<DialOpts> {
+        let is_due = |target: &&mut Target| matches!(target.state, State::Waiting { due } if due <= now);
+        let due = self.targets.iter_mut().filter(is_due);
+        due.map(|target| {
+            let options = target.options();
+            target.state = State::Trying { attempt: options.connection_id() };
+            options
+        })
+        .collect()
+    }
+
+    /// A connection is there, perhaps from one of the attempts.
+    pub(super) fn connected(&mut self, peer: PeerId, connection: ConnectionId) {
+        let attempt = State::Trying { attempt: connection };
+        let is_answer = |target: &Target| target.peer.is_none() && target.state == attempt;
+        if let Some(index) = self.targets.iter().position(is_answer) {
+            // The address has found its peer.
+            let answered = self.targets.swap_remove(index);
+            self.add(Some(peer), answered.addresses, answered.cause, Instant::now());
+        }
+        self.targets.retain(|target| target.peer != Some(peer) || target.cause != Cause::CutOff);
+        for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
+            target.state = State::Connected;
+            target.failures = 0;
+            target.complaints.clear();
+        }
+    }
+
+    /// An attempt failed; returns what the user should hear.
+    pub(super) fn failed(&mut self, attempt: ConnectionId, error: &DialError, now: Instant) -> Vec<Notice> {
+        let state = State::Trying { attempt };
+        let Some(index) = self.targets.iter().position(|target| target.state == state) else {
+            return Vec::new();
+        };
+        let target = &mut self.targets[index];
+        target.failures += 1;
+        target.state = State::Waiting { due: now + pause_after(target.failures) };
+        let troubles = target.troubles(error);
+        match target.cause {
+            Cause::Wanted => {
+                let notices =
+                    troubles.into_iter().filter_map(|(at, why)| target.complain(at, why, now)).collect();
+                if matches!(error, DialError::LocalPeerId { .. }) {
+                    self.targets.swap_remove(index);
+                }
+                notices
+            }
+            Cause::Neighbour => {
+                let is_stranger =
+                    |(_, trouble): &_| matches!(trouble, DialTrouble::WrongSecret | DialTrouble::NotAPeer);
+                if target.failures >= NEIGHBOUR_FAILURES_MAX || troubles.iter().any(is_stranger) {
+                    self.targets.swap_remove(index);
+                }
+                Vec::new()
+            }
+            Cause::CutOff => Vec::new(),
+        }
+    }
+
+    fn add(&mut self, peer: Option<PeerId>, addresses: Vec<Multiaddr>, cause: Cause, due: Instant) {
+        let is_same = |target: &&mut Target| match peer {
+            Some(peer) => target.peer == Some(peer),
+            None => target.peer.is_none() && target.addresses == addresses,
+        };
+        if let Some(target) = self.targets.iter_mut().find(is_same) {
+            target.cause = target.cause.max(cause);
+            for address in addresses {
+                remember(&mut target.addresses, address);
+            }
+            return;
+        }
+        self.targets.push(Target {
+            peer,
+            addresses,
+            cause,
+            state: State::Waiting { due },
+            failures: 0,
+            complaints: BTreeMap::new(),
+        });
+    }
+}
+
+impl Target {
+    /// Always from a fresh port: from the listening port, two peers that dial each other at once, or one that dials again
+    /// at once, would meet their own earlier connection.
+    fn options(&self) -> DialOpts {
+        match (self.peer, self.addresses.as_slice()) {
+            (None, [address, ..]) => {
+                DialOpts::unknown_peer_id().address(address.clone()).allocate_new_port().build()
+            }
+            (None, []) => unreachable!("a target without a peer is made from an address"),
+            (Some(peer), addresses) => {
+                DialOpts::peer_id(peer).addresses(addresses.to_vec()).allocate_new_port().build()
+            }
+        }
+    }
+
+    fn troubles(&self, error: &DialError) -> Vec<(Multiaddr, DialTrouble)> {
+        let one = |address: &Multiaddr, trouble| vec![(without_peer(address.clone()), trouble)];
+        let everywhere = |words: &str| {
+            let trouble = |at: &Multiaddr| (at.clone(), DialTrouble::System(words.to_owned()));
+            self.addresses.iter().map(trouble).collect()
+        };
+        match error {
+            DialError::Transport(errors) => {
+                errors.iter().map(|(at, error)| (without_peer(at.clone()), trouble_of(error))).collect()
+            }
+            DialError::WrongPeerId { obtained, address } => {
+                one(address, DialTrouble::OtherPeer { found: *obtained })
+            }
+            DialError::LocalPeerId { address } => one(address, DialTrouble::Ourselves),
+            DialError::Denied { .. } => everywhere("too many connections at once"),
+            DialError::Aborted => everywhere("given up"),
+            // No address is known yet, or an attempt by other means is under way.
+            DialError::NoAddresses | DialError::DialPeerConditionFalse(_) => Vec::new(),
+        }
+    }
+
+    /// Once for each address, again when the trouble is another one, and then ever more rarely.
+    fn complain(&mut self, address: Multiaddr, trouble: DialTrouble, now: Instant) -> Option<Notice> {
+        let pause = match self.complaints.get(&address) {
+            Some(last) if last.trouble == trouble && now < last.told_at + last.pause => return None,
+            Some(last) if last.trouble == trouble => (last.pause * 2).min(COMPLAINT_PAUSE_MAX),
+            _ => COMPLAINT_PAUSE,
+        };
+        let complaint = Complaint { trouble: trouble.clone(), told_at: now, pause };
+        self.complaints.insert(address.clone(), complaint);
+        Some(Notice::Unreachable { address, trouble })
+    }
+}
+
+/// Adds an address to a list that stays short; the newest push out the oldest.
+pub(super) fn remember(addresses: &mut Vec<Multiaddr>, address: Multiaddr) {
+    if addresses.contains(&address) {
+        return;
+    }
+    if addresses.len() == ADDRESSES_MAX {
+        addresses.remove(0);
+    }
+    addresses.push(address);
+}
+
+/// Addresses that others gave: what cannot be read is left out.
+pub(super) fn parse_all(texts: &[String]) -> Vec<Multiaddr> {
+    texts.iter().filter_map(|text| text.parse().ok()).map(without_peer).collect()
+}
+
+/// The address alone: the peer's id at its end is known anyway.
+pub(super) fn without_peer(mut address: Multiaddr) -> Multiaddr {
+    if matches!(address.iter().last(), Some(Protocol::P2p(_))) {
+        address.pop();
+    }
+    address
+}
+
+/// Finds out of libp2p's nested errors what the user can do something about.
+fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
+    let error = match error {
+        TransportError::MultiaddrNotSupported(_) => {
+            return DialTrouble::Unusable(
+                "this kind of address is not supported: use /ip4/.../tcp/...".to_owned(),
+            );
+        }
+        TransportError::Other(error) => error,
+    };
+    let mut words = words_of(error);
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(cause) = next {
+        match cause.downcast_ref::<noise::Error>() {
+            Some(noise::Error::Io(_)) | None => {}
+            Some(_) => return DialTrouble::WrongSecret,
+        }
+        match cause.downcast_ref::<NegotiationError>() {
+            Some(NegotiationError::ProtocolError(ProtocolError::IoError(_))) | None => {}
+            Some(_) => return DialTrouble::NotAPeer,
+        }
+        if cause.is::<libp2p::core::multiaddr::Error>() || cause.is::<dns::ResolveError>() {
+            return DialTrouble::Unusable("the name cannot be resolved".to_owned());
+        }
+        // An I/O error hides what it wraps from `source`.
+        next = match cause.downcast_ref::<io::Error>() {
+            Some(system) => {
+                words = words_of(system);
+                system.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static))
+            }
+            None => {
+                words = cause.to_string();
+                cause.source()
+            }
+        };
+    }
+    DialTrouble::System(words)
+}
+
+fn pause_after(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    (RETRY_PAUSE * (1 << doublings)).min(RETRY_PAUSE_MAX)
+}
+
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
+const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
+const NEIGHBOUR_FAILURES_MAX: u32 = 5;

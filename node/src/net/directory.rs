@@ -1,0 +1,254 @@
+//! The data directory: who this peer is and how often it has started, used by one process at a time.
+//!
+//! ```text
+//! ~/.local/share/peergrad/     lock  identity  incarnation  run.json (while a peer runs)
+//! ~/.local/share/peergrad/2/   the same, for a second peer on this machine; then 3, ...
+//! ```
+//! # Invariants
+//! - While a [`Directory`] lives, no other process has it: the lock belongs to the open file and goes with the process,
+//!   so a crash leaves nothing to clean up.
+//! - No two starts of a peer have the same incarnation: the number is on disk before anybody hears it.
+
+use std::fs::{self, File, OpenOptions, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use peergrad_protocol::Incarnation;
+
+use super::files;
+use super::identity::{Identity, IdentityError};
+use super::record::RunRecord;
+
+/// A locked data directory.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    /// Held, never read: dropping it gives the directory back.
+    _lock: File,
+}
+
+/// A directory, and what the user should know about the choice.
+#[derive(Debug)]
+pub struct Chosen {
+    /// The directory.
+    pub directory: Directory,
+    /// Default directories that were passed over because other peers use them.
+    pub passed_over: Vec<PathBuf>,
+}
+
+/// The data directory cannot be used. Nothing in it was changed.
+#[derive(Debug, thiserror::Error)]
+pub enum DirectoryError {
+    /// Another process has it.
+    #[error("{} is in use by another peer; stop that one, or choose another --dir", path.display())]
+    InUse {
+        /// The directory.
+        path: PathBuf,
+    },
+    /// All default directories are taken.
+    #[error("{DEFAULTS_MAX} peers run on this machine already; name a directory with --dir")]
+    AllInUse,
+    /// There is no home directory to put it in.
+    #[error("neither XDG_DATA_HOME nor HOME is set; name a directory with --dir")]
+    Homeless,
+    /// The system does not let us.
+    #[error("cannot use {}: {source}; make it writable to you, or choose another --dir", path.display())]
+    Unusable {
+        /// The file or directory.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The count of starts is not a number.
+    #[error("{} is damaged; write a number into it that is larger than it ever held, or delete the whole directory to go on as a new peer", path.display())]
+    DamagedIncarnation {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+impl Directory {
+    /// Takes the directory that the user named, making it if need be.
+    ///
+    /// # Errors
+    /// Another process has it, or it cannot be used.
+    pub fn open(path: &Path) -> Result<Self, DirectoryError> {
+        let unusable = |path: &Path, source| DirectoryError::Unusable { path: path.to_owned(), source };
+        create_private(path).map_err(|source| unusable(path, source))?;
+        let lock_path = path.join(LOCK_FILE);
+        let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
+        let lock = lock.map_err(|source| unusable(&lock_path, source))?;
+        match try_lock(&lock) {
+            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse { path: path.to_owned() }),
+            Err(TryLockError::Error(source)) => Err(unusable(&lock_path, source)),
+        }
+    }
+
+    /// Takes the first default directory that no other process has.
+    ///
+    /// # Errors
+    /// There is no such directory, or it cannot be used.
+    pub fn open_default() -> Result<Chosen, DirectoryError> {
+        Self::open_first(default_candidates().ok_or(DirectoryError::Homeless)?)
+    }
+
+    fn open_first(candidates: impl Iterator<Item = PathBuf>) -> Result<Chosen, DirectoryError> {
+        let mut passed_over = Vec::new();
+        for path in candidates {
+            match Self::open(&path) {
+                Ok(directory) => return Ok(Chosen { directory, passed_over }),
+                Err(DirectoryError::InUse { path }) => passed_over.push(path),
+                Err(other) => return Err(other),
+            }
+        }
+        Err(DirectoryError::AllInUse)
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The identity kept here, made at the first start.
+    ///
+    /// # Errors
+    /// See [`Identity::load_or_create`].
+    pub fn identity(&self) -> Result<Identity, IdentityError> {
+        Identity::load_or_create(&self.path.join("identity"))
+    }
+
+    /// The number of this start: one more than that of the last.
+    ///
+    /// # Errors
+    /// It cannot be read or kept. Then no number was used up.
+    pub fn next_incarnation(&self) -> Result<Incarnation, DirectoryError> {
+        let path = self.path.join("incarnation");
+        let unusable = |source| DirectoryError::Unusable { path: path.clone(), source };
+        let last = match fs::read_to_string(&path) {
+            Ok(text) => text.trim().parse::<u64>().ok().and_then(|last| last.checked_add(1)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(1),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => None,
+            Err(source) => return Err(unusable(source)),
+        };
+        let next = last.ok_or_else(|| DirectoryError::DamagedIncarnation { path: path.clone() })?;
+        files::write_atomically(&path, format!("{next}\n").as_bytes()).map_err(unusable)?;
+        Ok(Incarnation(next))
+    }
+
+    /// Lets other `peer` commands on this machine see the run, until this directory is given back.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn publish(&self, record: &RunRecord) -> Result<(), DirectoryError> {
+        let unusable = |source| DirectoryError::Unusable { path: self.path.clone(), source };
+        record.write(&self.path).map_err(unusable)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        RunRecord::remove(&self.path);
+    }
+}
+
+/// `peergrad`, `peergrad/2`, `peergrad/3`, ... where this user's programs keep their data.
+pub(super) fn default_candidates() -> Option<impl Iterator<Item = PathBuf>> {
+    // A relative path here would mean another directory wherever the command is run; the standard says to ignore it.
+    let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let data = absolute("XDG_DATA_HOME").or_else(|| Some(absolute("HOME")?.join(".local/share")))?;
+    Some(candidates_in(data.join("peergrad")))
+}
+
+fn candidates_in(base: PathBuf) -> impl Iterator<Item = PathBuf> {
+    let others = base.clone();
+    std::iter::once(base).chain((2..=DEFAULTS_MAX).map(move |number| others.join(number.to_string())))
+}
+
+/// A command that only looks whether a peer runs holds the lock for an instant: a second try tells it from a peer.
+fn try_lock(lock: &File) -> Result<(), TryLockError> {
+    lock.try_lock().or_else(|_| {
+        std::thread::sleep(LOOK);
+        lock.try_lock()
+    })
+}
+
+fn create_private(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true);
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.create(path)
+}
+
+pub(super) const LOCK_FILE: &str = "lock";
+const DEFAULTS_MAX: usize = 64;
+const LOOK: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::invite::{Invite, Secret};
+    use peergrad_protocol::message::Contact;
+    use peergrad_protocol::{PeerId, RunId};
+
+    use super::super::record::RecordError;
+    use super::*;
+
+    #[test]
+    fn a_named_directory_belongs_to_one_at_a_time() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a/b");
+        let first = Directory::open(&path).unwrap();
+        let error = Directory::open(&path).unwrap_err();
+        assert!(matches!(&error, DirectoryError::InUse { path: named } if *named == path));
+        assert!(error.to_string().contains("--dir"), "{error}");
+        drop(first);
+        Directory::open(&path).unwrap();
+    }
+
+    #[test]
+    fn a_second_peer_takes_the_next_default_and_says_so() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = || Directory::open_first(candidates_in(folder.path().join("peergrad"))).unwrap();
+        let (first, second, third) = (open(), open(), open());
+        assert!(first.passed_over.is_empty());
+        assert_eq!(second.passed_over, [first.directory.path()]);
+        assert_eq!(third.directory.path(), first.directory.path().join("3"));
+        let second_path = second.directory.path().to_owned();
+        drop(second);
+        assert_eq!(open().directory.path(), second_path);
+    }
+
+    #[test]
+    fn incarnations_grow() {
+        let folder = tempfile::tempdir().unwrap();
+        for expected in 1..4 {
+            let directory = Directory::open(folder.path()).unwrap();
+            assert_eq!(directory.next_incarnation().unwrap(), Incarnation(expected));
+        }
+        let directory = Directory::open(folder.path()).unwrap();
+        fs::write(folder.path().join("incarnation"), "many").unwrap();
+        assert!(matches!(directory.next_incarnation(), Err(DirectoryError::DamagedIncarnation { .. })));
+    }
+
+    #[test]
+    fn a_record_is_seen_only_while_its_peer_runs() {
+        let folder = tempfile::tempdir().unwrap();
+        let contact = Contact { peer: PeerId([1; 32]), addresses: vec!["/ip4/10.0.0.7/tcp/4747".to_owned()] };
+        let invite = Invite { run: RunId([2; 32]), secret: Secret([3; 32]), contacts: vec![contact] };
+        let record = RunRecord { invite, nonce: [4; 32] };
+
+        let directory = Directory::open(folder.path()).unwrap();
+        assert!(matches!(RunRecord::read(folder.path()), Err(RecordError::NotRunning { .. })));
+        directory.publish(&record).unwrap();
+        assert_eq!(RunRecord::read(folder.path()).unwrap(), record);
+
+        // As after a crash: the record is there, the lock is not.
+        let left_behind = fs::read(folder.path().join("run.json")).unwrap();
+        drop(directory);
+        fs::write(folder.path().join("run.json"), left_behind).unwrap();
+        assert!(matches!(RunRecord::read(folder.path()), Err(RecordError::NotRunning { .. })));
+    }
+}

@@ -1,0 +1,219 @@
+//! The driver: the only loop. It hands a machine its inputs one at a time and carries out what comes back.
+//!
+//! # Invariants
+//! - Everything that one call asks for is carried out before the next call.
+//! - A machine hears of a link's up, then its frames, then its down. What it sends into a link that has gone meanwhile is
+//!   dropped: it is about to hear of that.
+//! - The machine is called by one task only, and never waits for anything.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad_protocol::{Instant, PeerId};
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+use super::clock::Clock;
+use super::compute::Compute;
+use super::link::{Link, LinkEvent};
+use super::network::Network;
+use crate::io::{DataReference, Event, Input, Output};
+
+/// What the driver drives: a node, or something simpler in a test.
+pub trait Machine {
+    /// Takes in one input and appends what is to be done.
+    fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>);
+
+    /// When to call again with a tick, at the latest.
+    fn deadline(&self) -> Option<Instant>;
+}
+
+/// Looks for a data file on this machine. May read from disk: it runs on a thread where that does no harm.
+pub type Locate = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
+
+/// All that a machine needs around it.
+pub struct Surroundings {
+    /// Its links.
+    pub network: Network,
+    /// Its jobs.
+    pub compute: Compute,
+    /// Its time.
+    pub clock: Clock,
+    /// Its data.
+    pub locate: Locate,
+    /// Where its events go.
+    pub events: mpsc::UnboundedSender<Event>,
+}
+
+/// Drives `machine` until it has told [`Event::Ended`], and its last frames have arrived or had [`PARTING_MAX`] to.
+///
+/// When `leave` is done, the machine is asked to leave, once.
+pub async fn drive(machine: &mut impl Machine, surroundings: Surroundings, leave: impl Future<Output = ()>) {
+    let mut driver = Driver::new(surroundings);
+    driver.feed(machine, Input::Tick);
+    let mut leave = std::pin::pin!(leave);
+    let mut is_leaving = false;
+    while !driver.has_ended {
+        let deadline = machine.deadline();
+        tokio::select! {
+            event = driver.network.next() => driver.on_link_event(machine, event),
+            input = driver.compute.finished() => driver.feed(machine, input),
+            Some(input) = driver.located.recv() => driver.feed(machine, input),
+            () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
+            () = &mut leave, if !is_leaving => {
+                is_leaving = true;
+                driver.feed(machine, Input::Leave);
+            }
+        }
+    }
+    driver.part().await;
+}
+
+struct Driver {
+    network: Network,
+    compute: Compute,
+    clock: Clock,
+    locate: Locate,
+    events: mpsc::UnboundedSender<Event>,
+    /// The links that the machine knows of.
+    links: BTreeMap<PeerId, Arc<Link>>,
+    /// Links that the machine has hung up; what it sent last is still on its way.
+    parting: Vec<Arc<Link>>,
+    /// Inputs that outputs led to.
+    own: VecDeque<Input>,
+    found: mpsc::UnboundedSender<Input>,
+    located: mpsc::UnboundedReceiver<Input>,
+    has_ended: bool,
+}
+
+impl Driver {
+    fn new(surroundings: Surroundings) -> Self {
+        let Surroundings { network, compute, clock, locate, events } = surroundings;
+        let (found, located) = mpsc::unbounded_channel();
+        Self {
+            network,
+            compute,
+            clock,
+            locate,
+            events,
+            links: BTreeMap::new(),
+            parting: Vec::new(),
+            own: VecDeque::new(),
+            found,
+            located,
+            has_ended: false,
+        }
+    }
+
+    /// Hands over one input, and then those that its outputs lead to.
+    fn feed(&mut self, machine: &mut impl Machine, input: Input) {
+        let mut out = Vec::new();
+        let mut next = Some(input);
+        while let Some(input) = next {
+            machine.handle(self.clock.now(), input, &mut out);
+            out.drain(..).for_each(|output| self.carry_out(output));
+            if self.has_ended {
+                return;
+            }
+            next = self.own.pop_front();
+        }
+    }
+
+    fn on_link_event(&mut self, machine: &mut impl Machine, event: LinkEvent) {
+        match event {
+            LinkEvent::Up(link) => {
+                let peer = link.peer();
+                self.links.insert(peer, link);
+                self.feed(machine, Input::LinkUp(peer));
+            }
+            LinkEvent::Frame { link, frame, room: _room } if self.knows(&link) => {
+                self.feed(machine, Input::Frame { from: link.peer(), frame });
+            }
+            LinkEvent::Credit { link, segments } if self.knows(&link) => {
+                self.feed(machine, Input::Credit { peer: link.peer(), segments });
+            }
+            LinkEvent::Down { link, reason } if self.knows(&link) => {
+                self.links.remove(&link.peer());
+                self.feed(machine, Input::LinkDown { peer: link.peer(), reason });
+            }
+            // Of a link that the machine has hung up.
+            LinkEvent::Frame { .. } | LinkEvent::Credit { .. } | LinkEvent::Down { .. } => {}
+        }
+    }
+
+    fn carry_out(&mut self, output: Output) {
+        match output {
+            Output::Send { to, frame } if to == self.network.peer() => {
+                self.own.push_back(Input::Frame { from: to, frame });
+            }
+            Output::Send { to, frame } => {
+                if let Some(link) = self.links.get(&to) {
+                    link.send(frame);
+                }
+            }
+            Output::Credit { to, segments } if to == self.network.peer() => {
+                self.own.push_back(Input::Credit { peer: to, segments });
+            }
+            Output::Credit { to, segments } => {
+                if let Some(link) = self.links.get(&to) {
+                    link.give_credit(segments);
+                }
+            }
+            Output::Dial(contact) => self.network.dial(contact),
+            Output::Hangup(peer) => {
+                self.parting.extend(self.links.remove(&peer));
+                self.network.hang_up(peer);
+            }
+            Output::Compute(job) => self.compute.run(job),
+            Output::Locate(reference) => {
+                let (locate, found) = (Arc::clone(&self.locate), self.found.clone());
+                // The driver may have ended by the time a slow disk answers.
+                tokio::task::spawn_blocking(move || drop(found.send(Input::Located(locate(&reference)))));
+            }
+            Output::Event(event) => {
+                self.has_ended |= matches!(event, Event::Ended(_));
+                // Nobody has to listen.
+                let _ = self.events.send(event);
+            }
+        }
+    }
+
+    /// Says goodbye to everyone, and gives the last frames time to arrive.
+    async fn part(mut self) {
+        for peer in self.links.keys() {
+            self.network.hang_up(*peer);
+        }
+        self.parting.extend(self.links.into_values());
+        let all_settled = async {
+            for link in &self.parting {
+                link.settled().await;
+            }
+        };
+        let settled = timeout(PARTING_MAX, all_settled);
+        // What still comes in is taken and dropped, or the others' last frames would wait for room.
+        let discard = async {
+            loop {
+                self.network.next().await;
+            }
+        };
+        tokio::select! {
+            _ = settled => {}
+            () = discard => {}
+        }
+    }
+
+    fn knows(&self, link: &Arc<Link>) -> bool {
+        self.links.get(&link.peer()).is_some_and(|known| Arc::ptr_eq(known, link))
+    }
+}
+
+async fn wait_until(clock: Clock, deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep(clock.until(deadline)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long the end waits for last frames to arrive.
+const PARTING_MAX: Duration = Duration::from_secs(3);

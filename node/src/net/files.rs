@@ -1,0 +1,91 @@
+//! Files that are whole or absent: a crash, or a full disk, in the middle of writing leaves what was there before.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Writes `bytes` to `path`, replacing what was there in one instant.
+///
+/// Written beside it, forced to disk, renamed over it, and the folder forced to disk.
+///
+/// # Errors
+/// What the system said. The old contents are still in place.
+pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write(path, bytes, Readers::Anyone)
+}
+
+/// As [`write_atomically`], readable by its owner only, from its first byte on.
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    write(path, bytes, Readers::Owner)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Readers {
+    Anyone,
+    Owner,
+}
+
+fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+    let draft = draft_of(path)?;
+    let written = write_draft(&draft, bytes, readers).and_then(|()| fs::rename(&draft, path));
+    if written.is_err() {
+        // What is left of a draft only takes room; the error that matters is the first one.
+        let _ = fs::remove_file(&draft);
+    }
+    written?;
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    File::open(folder)?.sync_all()
+}
+
+fn write_draft(draft: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
+    // A draft that a crash left behind may have other permissions than this one must have.
+    match fs::remove_file(draft) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    #[cfg(unix)]
+    if readers == Readers::Owner {
+        use std::os::unix::fs::OpenOptionsExt;
+        options.mode(0o600);
+    }
+    #[cfg(not(unix))]
+    let _ = readers;
+    let mut file = options.open(draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// In the same folder, so that the rename stays within one file system.
+fn draft_of(path: &Path) -> io::Result<PathBuf> {
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
+    let mut draft = std::ffi::OsString::from(".");
+    draft.push(name);
+    draft.push(format!(".{}.draft", std::process::id()));
+    Ok(path.with_file_name(draft))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn contents_are_replaced_and_no_draft_is_left() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model");
+        write_atomically(&path, b"one").unwrap();
+        write_atomically(&path, b"two").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"two");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_failure_leaves_the_old_contents() {
+        let folder = tempfile::tempdir().unwrap();
+        let occupied = folder.path().join("occupied");
+        fs::create_dir(&occupied).unwrap();
+        assert!(write_atomically(&occupied, b"new").is_err(), "a folder cannot be replaced by a file");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+}

@@ -1,0 +1,178 @@
+//! What goes over a lane besides frames: the opening, the answer to it, and acknowledgements. Fixed sizes, little-endian.
+//!
+//! ```text
+//! opening   version u8, session u64, known session of the other end u64 (0: none)
+//! answer    version u8, verdict u8, session u64, record
+//! record    frames received u64, segments consumed u64     (both since the pair of sessions began)
+//! ```
+
+use std::num::NonZeroU64;
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use super::super::random::random_bytes;
+use super::{LANE_VERSION, LaneError};
+
+/// A life of a link at one of its ends; drawn at random, never 0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::net) struct Session(NonZeroU64);
+
+impl Session {
+    pub(in crate::net) fn draw() -> Self {
+        // Zero is drawn once in 2^64 times; any other number does as well.
+        Self(NonZeroU64::new(u64::from_le_bytes(random_bytes())).unwrap_or(NonZeroU64::MIN))
+    }
+}
+
+/// The first bytes of the one who opens a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::net) struct Opening {
+    /// Its session.
+    pub(in crate::net) session: Session,
+    /// What it takes for the receiver's session.
+    pub(in crate::net) known: Option<Session>,
+}
+
+/// The first bytes of the one who receives frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::net) struct Answer {
+    pub(in crate::net) verdict: Verdict,
+    /// Its session.
+    pub(in crate::net) session: Session,
+    /// Where it stands.
+    pub(in crate::net) record: Record,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::net) enum Verdict {
+    /// Frames may follow.
+    Welcome,
+    /// The opener knows an earlier session: both start anew.
+    Forgotten,
+}
+
+/// How far a receiver has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(in crate::net) struct Record {
+    /// Frames received whole.
+    pub(in crate::net) received: u64,
+    /// Segments used up.
+    pub(in crate::net) consumed: u64,
+}
+
+impl Opening {
+    pub(super) async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
+        let known = self.known.map_or(0, |session| session.0.get());
+        let mut bytes = [LANE_VERSION; OPENING_BYTES];
+        bytes[1..9].copy_from_slice(&self.session.0.get().to_le_bytes());
+        bytes[9..].copy_from_slice(&known.to_le_bytes());
+        stream.write_all(&bytes).await?;
+        Ok(stream.flush().await?)
+    }
+
+    pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
+        check_version(stream).await?;
+        let session = read_session(stream).await?.ok_or(LaneError::Greeting)?;
+        Ok(Self { session, known: read_session(stream).await? })
+    }
+}
+
+impl Answer {
+    pub(super) async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
+        let mut bytes = [LANE_VERSION; ANSWER_BYTES];
+        bytes[1] = match self.verdict {
+            Verdict::Welcome => 0,
+            Verdict::Forgotten => 1,
+        };
+        bytes[2..10].copy_from_slice(&self.session.0.get().to_le_bytes());
+        bytes[10..].copy_from_slice(&self.record.to_bytes());
+        stream.write_all(&bytes).await?;
+        Ok(stream.flush().await?)
+    }
+
+    pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
+        check_version(stream).await?;
+        let verdict = match read_array::<1>(stream).await? {
+            [0] => Verdict::Welcome,
+            [1] => Verdict::Forgotten,
+            _ => return Err(LaneError::Greeting),
+        };
+        let session = read_session(stream).await?.ok_or(LaneError::Greeting)?;
+        Ok(Self { verdict, session, record: Record::read(stream).await? })
+    }
+}
+
+impl Record {
+    pub(super) async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
+        stream.write_all(&self.to_bytes()).await?;
+        Ok(stream.flush().await?)
+    }
+
+    pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
+        let received = u64::from_le_bytes(read_array(stream).await?);
+        Ok(Self { received, consumed: u64::from_le_bytes(read_array(stream).await?) })
+    }
+
+    fn to_bytes(self) -> [u8; RECORD_BYTES] {
+        let mut bytes = [0; RECORD_BYTES];
+        bytes[..8].copy_from_slice(&self.received.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.consumed.to_le_bytes());
+        bytes
+    }
+}
+
+/// The version alone, before anything else: another version may have other sizes.
+async fn check_version(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), LaneError> {
+    match read_array(stream).await? {
+        [LANE_VERSION] => Ok(()),
+        [other] => Err(LaneError::Version(other)),
+    }
+}
+
+async fn read_session(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Session>, LaneError> {
+    Ok(NonZeroU64::new(u64::from_le_bytes(read_array(stream).await?)).map(Session))
+}
+
+async fn read_array<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> Result<[u8; N], LaneError> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+const OPENING_BYTES: usize = 17;
+const ANSWER_BYTES: usize = 26;
+pub(super) const RECORD_BYTES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use futures::io::Cursor;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn greetings_read_back() {
+        for known in [None, Some(Session::draw())] {
+            let opening = Opening { session: Session::draw(), known };
+            let mut bytes = Cursor::new(Vec::new());
+            opening.write(&mut bytes).await.unwrap();
+            assert_eq!(Opening::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), opening);
+        }
+        let record = Record { received: 1 << 40, consumed: 7 };
+        let answer = Answer { verdict: Verdict::Forgotten, session: Session::draw(), record };
+        let mut bytes = Cursor::new(Vec::new());
+        answer.write(&mut bytes).await.unwrap();
+        assert_eq!(Answer::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), answer);
+    }
+
+    #[tokio::test]
+    async fn another_version_and_nonsense_are_told_apart() {
+        let error = Opening::read(&mut Cursor::new([2_u8; OPENING_BYTES])).await.unwrap_err();
+        assert!(matches!(error, LaneError::Version(2)));
+        let mut no_session = [0_u8; OPENING_BYTES];
+        no_session[0] = LANE_VERSION;
+        let error = Opening::read(&mut Cursor::new(no_session)).await.unwrap_err();
+        assert!(matches!(error, LaneError::Greeting) && error.is_violation());
+        let error = Opening::read(&mut Cursor::new([LANE_VERSION; 3])).await.unwrap_err();
+        assert!(matches!(error, LaneError::Broken(_)) && !error.is_violation());
+    }
+}

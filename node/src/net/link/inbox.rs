@@ -1,0 +1,131 @@
+//! The inbox: how far the receiving end of a link has come. It outlives the lanes that fill it.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::{Notify, Semaphore};
+
+use super::{Record, UNREAD_FRAMES_MAX};
+
+/// The receiving end of one life of a link.
+#[derive(Debug)]
+pub(in crate::net) struct Inbox {
+    state: Mutex<State>,
+    /// For the current lane: there is something to acknowledge.
+    changed: Notify,
+    /// Places for frames on their way to the driver.
+    pub(super) room: Arc<Semaphore>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    record: Record,
+    /// Grows with each lane; a reader of an earlier lane finds another number and stops.
+    lane: u64,
+    said_goodbye: bool,
+    closed: bool,
+}
+
+/// What the writer of a lane's acknowledgements is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// See that this has been told.
+    At(Record),
+    /// See that this has been told, and end: the other end has said goodbye.
+    Final(Record),
+    /// Another lane has taken over, or the link is closed.
+    Superseded,
+}
+
+impl Default for Inbox {
+    fn default() -> Self {
+        let room = Arc::new(Semaphore::new(UNREAD_FRAMES_MAX));
+        Self { state: Mutex::default(), changed: Notify::new(), room }
+    }
+}
+
+impl Inbox {
+    /// Starts a lane: from now on no other can deliver. Returns its number and where the sender is to go on.
+    pub(in crate::net) fn start_lane(&self) -> (u64, Record) {
+        let mut state = self.lock();
+        state.lane += 1;
+        // Wakes the writer of the lane before, which then ends.
+        self.changed.notify_one();
+        (state.lane, state.record)
+    }
+
+    /// Counts a frame and hands it over, both or neither. False if the lane is no longer the current one.
+    pub(super) fn deliver(&self, lane: u64, hand_over: impl FnOnce()) -> bool {
+        let mut state = self.lock();
+        if state.closed || state.lane != lane {
+            return false;
+        }
+        state.record.received += 1;
+        // Under the lock, so that a lane that takes over cannot count this frame as missing and receive it twice.
+        hand_over();
+        drop(state);
+        self.changed.notify_one();
+        true
+    }
+
+    /// Counts the goodbye, as a frame that is not handed over. False if the lane is no longer the current one.
+    pub(super) fn part(&self, lane: u64) -> bool {
+        let is_current = self.deliver(lane, || ());
+        if is_current {
+            self.lock().said_goodbye = true;
+            self.changed.notify_one();
+        }
+        is_current
+    }
+
+    pub(super) fn consume(&self, segments: u32) {
+        self.lock().record.consumed += u64::from(segments);
+        self.changed.notify_one();
+    }
+
+    /// What the writer of `lane` is to do now.
+    pub(super) fn standing(&self, lane: u64) -> Standing {
+        let state = self.lock();
+        if state.closed || state.lane != lane {
+            // The wake-up was perhaps meant for the lane that took over.
+            self.changed.notify_one();
+            return Standing::Superseded;
+        }
+        if state.said_goodbye { Standing::Final(state.record) } else { Standing::At(state.record) }
+    }
+
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    pub(super) fn close(&self) {
+        self.lock().closed = true;
+        self.changed.notify_one();
+    }
+
+    /// A panic elsewhere cannot leave the state half-changed: nothing in between can panic.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_newest_lane_delivers() {
+        let inbox = Inbox::default();
+        let (old, _) = inbox.start_lane();
+        assert!(inbox.deliver(old, || ()));
+        let (new, record) = inbox.start_lane();
+        assert_eq!(record.received, 1);
+        assert!(!inbox.deliver(old, || panic!("an old lane delivered")));
+        assert!(inbox.deliver(new, || ()));
+        assert_eq!(inbox.standing(old), Standing::Superseded);
+        assert!(inbox.part(new));
+        assert_eq!(inbox.standing(new), Standing::Final(Record { received: 3, consumed: 0 }));
+        inbox.close();
+        assert!(!inbox.deliver(new, || panic!("a closed inbox delivered")));
+        assert_eq!(inbox.standing(new), Standing::Superseded);
+    }
+}

@@ -1,0 +1,145 @@
+//! The incoming lane: reads frames straight into pooled buffers, hands them over, and acknowledges.
+
+use std::sync::Arc;
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite};
+use peergrad_protocol::wire::{PREFIX_BYTES, Prefix};
+use peergrad_protocol::{Frame, Pool};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::super::counters::Counters;
+use super::greeting::RECORD_BYTES;
+use super::inbox::Standing;
+use super::{Answer, GOODBYE, LaneError, Link, LinkEvent, Opening, PATIENCE, Record, Session, Verdict};
+
+/// Hears who opens a lane.
+pub(in crate::net) async fn read_opening(
+    stream: &mut (impl AsyncRead + Unpin),
+) -> Result<Opening, LaneError> {
+    timeout(PATIENCE, Opening::read(stream)).await.unwrap_or(Err(LaneError::Stalled))
+}
+
+/// Tells the opener that the session it knows is over, and which one began.
+pub(in crate::net) async fn refuse(
+    stream: &mut (impl AsyncWrite + Unpin),
+    session: Session,
+) -> Result<(), LaneError> {
+    let answer = Answer { verdict: Verdict::Forgotten, session, record: Record::default() };
+    timeout(PATIENCE, answer.write(stream)).await.unwrap_or(Err(LaneError::Stalled))
+}
+
+/// Receives frames until the lane breaks, another takes its place, or the other end says goodbye.
+///
+/// `lane` and `start` are what the inbox said about this lane; `said_goodbye` is called once a goodbye is acknowledged.
+pub(in crate::net) async fn receive(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    link: &Arc<Link>,
+    (lane, start): (u64, Record),
+    session: Session,
+    shared: &Shared<'_>,
+    said_goodbye: impl FnOnce(),
+) -> Result<(), LaneError> {
+    let (mut reader, mut writer) = stream.split();
+    Answer { verdict: Verdict::Welcome, session, record: start }.write(&mut writer).await?;
+    let reading = async {
+        match read_frames(&mut reader, link, lane, shared).await {
+            // The writer ends by itself, once the goodbye is acknowledged.
+            Ok(()) => std::future::pending().await,
+            Err(error) => error,
+        }
+    };
+    let writing = write_records(&mut writer, link, lane, start, shared.counters);
+    let ended = tokio::select! {
+        error = reading => return Err(error),
+        ended = writing => ended?,
+    };
+    if ended == End::Goodbye {
+        said_goodbye();
+        // It closes first, so that nothing on its way there is cut off. If it never does, the network will.
+        let mut rest = [0; 1];
+        let _ = timeout(PATIENCE, reader.read(&mut rest)).await;
+    }
+    Ok(())
+}
+
+/// What all incoming lanes share.
+pub(in crate::net) struct Shared<'a> {
+    pub(in crate::net) pool: &'a Pool,
+    pub(in crate::net) events: &'a mpsc::UnboundedSender<LinkEvent>,
+    pub(in crate::net) counters: &'a Counters,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Goodbye,
+    Superseded,
+}
+
+async fn read_frames(
+    reader: &mut (impl AsyncRead + Unpin),
+    link: &Arc<Link>,
+    lane: u64,
+    shared: &Shared<'_>,
+) -> Result<(), LaneError> {
+    loop {
+        // Room first: a full queue stops the reading, and with it the sender.
+        let room =
+            Arc::clone(&link.inbox.room).acquire_owned().await.expect("the inbox never closes its room");
+        let Some(frame) = read_frame(reader, shared.pool).await? else {
+            link.inbox.part(lane);
+            return Ok(());
+        };
+        shared.counters.add_received_frame(frame.byte_count());
+        let event = LinkEvent::Frame { link: Arc::clone(link), frame, room };
+        // A driver that is gone needs no frames.
+        if !link.inbox.deliver(lane, || drop(shared.events.send(event))) {
+            return Ok(());
+        }
+    }
+}
+
+/// One frame, or `None` for a goodbye. Nothing is allocated before the prefix is found to be within the limits.
+async fn read_frame(reader: &mut (impl AsyncRead + Unpin), pool: &Pool) -> Result<Option<Frame>, LaneError> {
+    let mut prefix_bytes = [0; PREFIX_BYTES];
+    reader.read_exact(&mut prefix_bytes).await?;
+    if prefix_bytes == GOODBYE {
+        return Ok(None);
+    }
+    let prefix = Prefix::decode(prefix_bytes)?;
+    let mut head = vec![0; PREFIX_BYTES + prefix.header_bytes];
+    head[..PREFIX_BYTES].copy_from_slice(&prefix_bytes);
+    reader.read_exact(&mut head[PREFIX_BYTES..]).await?;
+    let payload = match prefix.payload_bytes {
+        0 => None,
+        byte_count => {
+            let mut buffer = pool.take_bytes(byte_count);
+            reader.read_exact(buffer.bytes_mut()).await?;
+            Some(buffer)
+        }
+    };
+    Ok(Some(Frame { head, payload }))
+}
+
+/// Tells where this end stands, whenever that has changed.
+async fn write_records(
+    writer: &mut (impl AsyncWrite + Unpin),
+    link: &Link,
+    lane: u64,
+    start: Record,
+    counters: &Counters,
+) -> Result<End, LaneError> {
+    let mut told = start;
+    loop {
+        match link.inbox.standing(lane) {
+            Standing::At(record) | Standing::Final(record) if record != told => {
+                record.write(writer).await?;
+                counters.add_sent_bytes(RECORD_BYTES);
+                told = record;
+            }
+            Standing::At(_) => link.inbox.changed().await,
+            Standing::Final(_) => return Ok(End::Goodbye),
+            Standing::Superseded => return Ok(End::Superseded),
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! The outgoing lane: writes frames of an outbox, reads acknowledgements, and gives up when nothing moves.
+
+use std::sync::Arc;
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::super::counters::Counters;
+use super::greeting::RECORD_BYTES;
+use super::outbox::Next;
+use super::{Answer, LaneError, Link, LinkEvent, Opening, PATIENCE, Record};
+
+/// Greets the other end of a fresh substream and hears where it stands.
+pub(in crate::net) async fn open(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    opening: Opening,
+) -> Result<Answer, LaneError> {
+    let greeting = async {
+        opening.write(stream).await?;
+        Answer::read(stream).await
+    };
+    timeout(PATIENCE, greeting).await.unwrap_or(Err(LaneError::Stalled))
+}
+
+/// Sends the link's frames until the lane breaks or another takes its place.
+///
+/// `lane` is what the outbox called this lane.
+pub(in crate::net) async fn transmit(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    link: &Arc<Link>,
+    lane: u64,
+    events: &mpsc::UnboundedSender<LinkEvent>,
+    counters: &Counters,
+) -> Result<(), LaneError> {
+    let (reader, writer) = stream.split();
+    // Whichever ends first ends the lane: a frame that was half written is written again in the next one.
+    tokio::select! {
+        ended = write_frames(writer, link, lane, counters) => ended,
+        ended = read_records(reader, link, lane, events, counters) => ended,
+        ended = watch(link, lane) => ended,
+    }
+}
+
+async fn write_frames(
+    mut writer: impl AsyncWrite + Unpin,
+    link: &Link,
+    lane: u64,
+    counters: &Counters,
+) -> Result<(), LaneError> {
+    loop {
+        match link.outbox.next(lane) {
+            Next::Frame(frame) => {
+                writer.write_all(&frame.head).await?;
+                if let Some(payload) = &frame.payload {
+                    writer.write_all(payload.bytes()).await?;
+                }
+                counters.add_sent_frame(frame.byte_count());
+            }
+            Next::Wait => {
+                writer.flush().await?;
+                link.outbox.changed().await;
+            }
+            Next::Stop => return Ok(()),
+        }
+    }
+}
+
+async fn read_records(
+    mut reader: impl AsyncRead + Unpin,
+    link: &Arc<Link>,
+    lane: u64,
+    events: &mpsc::UnboundedSender<LinkEvent>,
+    counters: &Counters,
+) -> Result<(), LaneError> {
+    loop {
+        let record = Record::read(&mut reader).await?;
+        counters.add_received_bytes(RECORD_BYTES);
+        let segments = link.outbox.acknowledge(lane, record)?;
+        if segments > 0 {
+            // A driver that is gone needs no credit.
+            let _ = events.send(LinkEvent::Credit { link: Arc::clone(link), segments });
+        }
+    }
+}
+
+async fn watch(link: &Link, lane: u64) -> Result<(), LaneError> {
+    let mut looks = interval(PATIENCE / 10);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        if link.outbox.is_stalled(lane) {
+            return Err(LaneError::Stalled);
+        }
+    }
+}

@@ -1,0 +1,193 @@
+//! Listening: which port, and which addresses to tell others.
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+
+use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
+use peergrad_protocol::limits::ADDRESSES_MAX;
+
+/// The port that a peer listens on unless told otherwise.
+pub const DEFAULT_PORT: u16 = 4747;
+
+/// Where to listen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Listen {
+    /// On this address of the machine only; `None`: on all, of both kinds of IP.
+    pub address: Option<IpAddr>,
+    /// On this port.
+    pub port: Port,
+}
+
+/// A choice of port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Port {
+    /// The default, or any other if that is taken.
+    #[default]
+    Preferred,
+    /// This one or none.
+    Exactly(u16),
+    /// Any free one.
+    Any,
+}
+
+/// The peer cannot listen.
+#[derive(Debug, thiserror::Error)]
+pub enum ListenError {
+    /// Somebody else listens there.
+    #[error("port {port} is in use: pass --port N or stop the other program")]
+    PortInUse {
+        /// The port.
+        port: u16,
+    },
+    /// Ports below 1024 mostly belong to the administrator.
+    #[error("port {port} needs rights that you do not have: pass --port N with N from 1024 on")]
+    PortForbidden {
+        /// The port.
+        port: u16,
+    },
+    /// The address is none of this machine's, or something else is wrong with it.
+    #[error("cannot listen on {address}: {source}; choose an address of this machine")]
+    Unusable {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The sockets are open but the system gave them no address.
+    #[error("this machine has no network address to listen on; check its network")]
+    NoAddress,
+}
+
+/// A port that is ours for as long as this lives.
+///
+/// libp2p shares its listening ports (`SO_REUSEPORT`): a second peer of the same user could listen on the same port, and
+/// the system would deal connections out among both. So the UDP port of the same number, which is never shared, is taken
+/// first, as a token, and the TCP port is tried without sharing.
+#[derive(Debug)]
+pub(super) struct Claim {
+    /// The port; 0 leaves the choice to the system, which chooses one that nobody has.
+    pub(super) port: u16,
+    _token: Option<UdpSocket>,
+}
+
+impl Listen {
+    /// Takes the port.
+    pub(super) fn claim(&self) -> Result<Claim, ListenError> {
+        let any = Claim { port: 0, _token: None };
+        match self.port {
+            Port::Any | Port::Exactly(0) => Ok(any),
+            Port::Exactly(port) => self.claim_port(port),
+            Port::Preferred => match self.claim_port(DEFAULT_PORT) {
+                Err(ListenError::PortInUse { .. }) => Ok(any),
+                claimed => claimed,
+            },
+        }
+    }
+
+    /// The first is the one that must work.
+    pub(super) fn addresses(&self) -> Vec<IpAddr> {
+        match self.address {
+            Some(address) => vec![address],
+            None => vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
+        }
+    }
+
+    fn claim_port(&self, port: u16) -> Result<Claim, ListenError> {
+        let address = SocketAddr::new(self.addresses()[0], port);
+        let token = UdpSocket::bind(address).map_err(|source| refused(address, source))?;
+        TcpListener::bind(address).map_err(|source| refused(address, source))?;
+        Ok(Claim { port, _token: Some(token) })
+    }
+}
+
+pub(super) fn refused(address: SocketAddr, source: io::Error) -> ListenError {
+    let port = address.port();
+    match source.kind() {
+        io::ErrorKind::AddrInUse => ListenError::PortInUse { port },
+        io::ErrorKind::PermissionDenied => ListenError::PortForbidden { port },
+        _ => ListenError::Unusable { address, source },
+    }
+}
+
+/// An IP address and port as libp2p writes them.
+pub(super) fn to_multiaddr(address: IpAddr, port: u16) -> Multiaddr {
+    Multiaddr::from(address).with(Protocol::Tcp(port))
+}
+
+/// What to tell others, best first: what the user said, then IPv4, then IPv6; loopback only if there is nothing else.
+pub(super) fn announced(external: &[Multiaddr], listening: &[Multiaddr]) -> Vec<String> {
+    let mut worth: Vec<(u8, &Multiaddr)> =
+        listening.iter().filter_map(|address| Some((reach(address)?, address))).collect();
+    worth.sort_by_key(|(reach, _)| *reach);
+    let is_reachable = !external.is_empty() || worth.iter().any(|(reach, _)| *reach < LOOPBACK);
+    worth.retain(|(reach, _)| !is_reachable || *reach < LOOPBACK);
+    let mut texts: Vec<String> = Vec::new();
+    for address in external.iter().chain(worth.into_iter().map(|(_, address)| address)) {
+        let text = address.to_string();
+        if !texts.contains(&text) {
+            texts.push(text);
+        }
+    }
+    texts.truncate(ADDRESSES_MAX);
+    texts
+}
+
+/// How far an address reaches, smaller being better; `None` if no other machine can use it as it stands.
+fn reach(address: &Multiaddr) -> Option<u8> {
+    match address.iter().next()? {
+        Protocol::Ip4(ip) if ip.is_unspecified() => None,
+        Protocol::Ip4(ip) if ip.is_loopback() => Some(LOOPBACK),
+        Protocol::Ip4(ip) if ip.is_link_local() => None,
+        Protocol::Ip4(_) => Some(0),
+        Protocol::Ip6(ip) if ip.is_unspecified() || ip.is_unicast_link_local() => None,
+        Protocol::Ip6(ip) if ip.is_loopback() => Some(LOOPBACK + 1),
+        Protocol::Ip6(_) => Some(1),
+        _ => None,
+    }
+}
+
+const LOOPBACK: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn listen(port: Port) -> Listen {
+        Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port }
+    }
+
+    #[test]
+    fn a_port_in_use_is_an_error_that_says_what_to_do() {
+        let other = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = other.local_addr().unwrap().port();
+        let error = listen(Port::Exactly(port)).claim().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!("port {port} is in use: pass --port N or stop the other program")
+        );
+    }
+
+    #[test]
+    fn two_peers_cannot_claim_one_port() {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let first = listen(Port::Exactly(free)).claim().unwrap();
+        assert!(matches!(listen(Port::Exactly(free)).claim(), Err(ListenError::PortInUse { .. })));
+        drop(first);
+        listen(Port::Exactly(free)).claim().unwrap();
+    }
+
+    #[test]
+    fn others_are_told_what_they_can_use() {
+        let parse =
+            |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Multiaddr>>();
+        let loopback = ["/ip4/127.0.0.1/tcp/1", "/ip6/::1/tcp/1"];
+        assert_eq!(announced(&[], &parse(&loopback)), loopback);
+
+        let all =
+            ["/ip6/2001:db8::1/tcp/1", "/ip6/fe80::1/tcp/1", "/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.7/tcp/1"];
+        assert_eq!(announced(&[], &parse(&all)), ["/ip4/10.0.0.7/tcp/1", "/ip6/2001:db8::1/tcp/1"]);
+        let external = parse(&["/dns/example.org/tcp/9"]);
+        assert_eq!(announced(&external, &parse(&loopback)), ["/dns/example.org/tcp/9"]);
+    }
+}

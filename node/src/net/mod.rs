@@ -1,0 +1,45 @@
+//! The shell: everything between a pure node and the world. Sockets, threads, files, the clock.
+//!
+//! ```text
+//!             inputs                        frames, link up, link down
+//!   machine <--------- driver <------------------------------------- network ---- one link per peer
+//!           ---------> (the only loop) ----------------------------->   |             outgoing lane
+//!             outputs      |        frames, credit, dial, hang up       |             incoming lane
+//!                          +--> compute (one thread)                    +---- libp2p swarm: TCP, Noise, yamux
+//! ```
+//! The machine decides, the shell carries out. A connection may break and come back; a *link* hides that: frames arrive
+//! whole, once and in order, or the machine is told that the link is gone.
+//!
+//! # Where to start
+//! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
+//! [`directory`] is what lies on disk.
+
+pub mod clock;
+pub mod compute;
+pub mod counters;
+mod dial;
+pub mod directory;
+pub mod driver;
+mod files;
+pub mod identity;
+pub mod link;
+pub mod listen;
+pub mod network;
+pub mod notice;
+pub mod random;
+pub mod record;
+mod remote;
+mod transport;
+
+pub use clock::Clock;
+pub use compute::Compute;
+pub use counters::{Counters, Traffic};
+pub use dial::{Bootstrap, NotAnAddress};
+pub use directory::{Chosen, Directory, DirectoryError};
+pub use driver::{Machine, Surroundings, drive};
+pub use files::write_atomically;
+pub use identity::{Identity, IdentityError};
+pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
+pub use network::{Network, NetworkOptions, StartError};
+pub use notice::Notice;
+pub use record::{RecordError, RunRecord};

@@ -1,0 +1,227 @@
+//! The network: starts the swarm, keeps the links, and is what the driver holds.
+//!
+//! ```text
+//!   driver --- commands ---> switchboard (one task: swarm, remotes, dialing) --- link events ---> driver
+//!                                 ^ reports          | spawns
+//!                             lanes (one task for each substream) --- frames, credit -----------> driver
+//! ```
+//! All that is known of connections and links has one owner, the switchboard; lanes ask it what a session number means. So
+//! up, frames and down of a link reach the driver in that order, through one queue.
+
+mod lanes;
+mod switchboard;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Multiaddr, Swarm, TransportError as ListenTrouble};
+use peergrad_protocol::invite::Secret;
+use peergrad_protocol::message::Contact;
+use peergrad_protocol::{PeerId, Pool};
+use tokio::sync::{mpsc, watch};
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, timeout_at};
+
+use super::counters::Counters;
+use super::dial::Bootstrap;
+use super::identity::Identity;
+use super::link::LinkEvent;
+use super::listen::{self, Claim, DEFAULT_PORT, Listen, ListenError, Port, announced, to_multiaddr};
+use super::notice::Notice;
+use super::transport::{self, Behaviour, TransportError};
+use switchboard::{Command, Switchboard};
+
+/// What a network is made from.
+pub struct NetworkOptions {
+    /// Who this peer is.
+    pub identity: Identity,
+    /// The run's secret: without it nobody gets past the handshake.
+    pub secret: Secret,
+    /// Where to listen.
+    pub listen: Listen,
+    /// Addresses under which others reach this peer, that it cannot see itself (a router's, a tunnel's).
+    pub external: Vec<Multiaddr>,
+    /// Whom to try when joining.
+    pub bootstraps: Vec<Bootstrap>,
+    /// Whether to make itself known on the local network, and look for others there.
+    pub neighbours: bool,
+    /// Where the payloads of received frames live.
+    pub pool: Pool,
+}
+
+/// The network cannot start. Nothing is left running.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// It cannot listen.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// libp2p cannot be set up.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+/// A running network. Dropping it closes all connections.
+#[derive(Debug)]
+pub struct Network {
+    peer: PeerId,
+    commands: mpsc::UnboundedSender<Command>,
+    events: mpsc::UnboundedReceiver<LinkEvent>,
+    addresses: watch::Receiver<Vec<String>>,
+    counters: Arc<Counters>,
+    tasks: [JoinHandle<()>; 2],
+}
+
+impl Network {
+    /// Listens, and starts to dial the bootstraps. Notices come out of the second result.
+    ///
+    /// # Errors
+    /// Says why it cannot, and what to do.
+    pub async fn start(
+        options: NetworkOptions,
+    ) -> Result<(Self, mpsc::UnboundedReceiver<Notice>), StartError> {
+        let (notices, notices_out) = mpsc::unbounded_channel();
+        let (events, events_out) = mpsc::unbounded_channel();
+        let (commands, commands_out) = mpsc::unbounded_channel();
+        let peer = options.identity.peer();
+
+        let (mut swarm, trouble) = transport::swarm(&options.identity, &options.secret, options.neighbours)?;
+        if let Some(error) = trouble {
+            // Whoever started us holds the other end.
+            let _ = notices.send(Notice::NoNeighbourSearch { reason: error.to_string() });
+        }
+        let claim = options.listen.claim()?;
+        let listening = open_ports(&mut swarm, &options.listen, &claim).await?;
+        if options.listen.port == Port::Preferred && claim.port != DEFAULT_PORT {
+            let listening = listening.iter().find_map(port_of).unwrap_or_default();
+            let _ = notices.send(Notice::DefaultPortTaken { wanted: DEFAULT_PORT, listening });
+        }
+        let (announce, addresses) = watch::channel(announced(&options.external, &listening));
+
+        let counters = Arc::new(Counters::default());
+        let mut control = swarm.behaviour().streams.new_control();
+        let incoming = control.accept(transport::LANE_PROTOCOL).expect("the only one to accept lanes");
+        let lanes = lanes::Lanes {
+            control,
+            events,
+            counters: Arc::clone(&counters),
+            pool: options.pool,
+            reports: commands.clone(),
+        };
+        let accepting = tokio::spawn(lanes::accept(incoming, lanes.clone()));
+        let mut switchboard = Switchboard::new(swarm, lanes, notices, announce, options.external, claim);
+        for bootstrap in options.bootstraps {
+            switchboard.want_bootstrap(bootstrap);
+        }
+        let switching = tokio::spawn(switchboard.run(commands_out));
+        let network =
+            Self { peer, commands, events: events_out, addresses, counters, tasks: [accepting, switching] };
+        Ok((network, notices_out))
+    }
+
+    /// Who this peer is.
+    #[must_use]
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// This peer with the addresses to tell others, best first, as they are now.
+    #[must_use]
+    pub fn contact(&self) -> Contact {
+        Contact { peer: self.peer, addresses: self.addresses.borrow().clone() }
+    }
+
+    /// What has gone over all links so far.
+    #[must_use]
+    pub fn counters(&self) -> Arc<Counters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Keeps trying to have a link to this peer until told to hang up, or until the peer says goodbye.
+    pub fn dial(&self, contact: Contact) {
+        self.command(Command::Dial(contact));
+    }
+
+    /// Sends what is queued, says goodbye, and closes the link; no `Down` is told.
+    pub fn hang_up(&self, peer: PeerId) {
+        self.command(Command::HangUp(peer));
+    }
+
+    /// Closes the connections to this peer as a broken cable would. For tests.
+    pub fn cut(&self, peer: PeerId) {
+        self.command(Command::Cut(peer));
+    }
+
+    /// What happened next to a link. Nothing is lost if this is dropped while it waits.
+    pub async fn next(&mut self) -> LinkEvent {
+        self.events.recv().await.expect("the switchboard runs as long as the network is held")
+    }
+
+    fn command(&self, command: Command) {
+        // It only ends with us.
+        let _ = self.commands.send(command);
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+/// Opens the ports, and waits until the system has named the addresses behind them.
+async fn open_ports(
+    swarm: &mut Swarm<Behaviour>,
+    listen: &Listen,
+    claim: &Claim,
+) -> Result<Vec<Multiaddr>, ListenError> {
+    let mut port = claim.port;
+    let mut found = Vec::new();
+    for (index, address) in listen.addresses().into_iter().enumerate() {
+        match swarm.listen_on(to_multiaddr(address, port)) {
+            Ok(_) => {}
+            // A machine without IPv6 does without.
+            Err(_) if index > 0 => continue,
+            Err(ListenTrouble::Other(error)) => {
+                return Err(listen::refused(SocketAddr::new(address, port), error));
+            }
+            Err(ListenTrouble::MultiaddrNotSupported(_)) => return Err(ListenError::NoAddress),
+        }
+        if index == 0 {
+            found.push(first_address(swarm).await?);
+            // The second kind of IP gets the port that the first was given.
+            port = port_of(&found[0]).unwrap_or(port);
+        }
+    }
+    let settled = Instant::now() + MORE_ADDRESSES;
+    while let Ok(event) = timeout_at(settled, swarm.select_next_some()).await {
+        if let SwarmEvent::NewListenAddr { address, .. } = event {
+            found.push(address);
+        }
+    }
+    Ok(found)
+}
+
+async fn first_address(swarm: &mut Swarm<Behaviour>) -> Result<Multiaddr, ListenError> {
+    let deadline = Instant::now() + FIRST_ADDRESS;
+    loop {
+        match timeout_at(deadline, swarm.select_next_some()).await {
+            Ok(SwarmEvent::NewListenAddr { address, .. }) => return Ok(address),
+            Ok(_) => {}
+            Err(_) => return Err(ListenError::NoAddress),
+        }
+    }
+}
+
+fn port_of(address: &Multiaddr) -> Option<u16> {
+    address.iter().find_map(|part| match part {
+        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
+        _ => None,
+    })
+}
+
+const FIRST_ADDRESS: Duration = Duration::from_secs(5);
+/// The system names the addresses of all interfaces in one burst; later ones are announced when they come.
+const MORE_ADDRESSES: Duration = Duration::from_millis(50);

@@ -1,0 +1,489 @@
+//! The switchboard: the one owner of the swarm and of what is known about each peer. It decides when links begin and end.
+//!
+//! # How it works
+//! - A connection to anybody who holds the secret becomes a link: an outgoing lane is opened, and theirs is accepted.
+//! - A lost connection is dialed again, by the smaller id at once and by the larger after [`REDIAL_LATER`], so that both do
+//!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
+//! - A link that waits for too long is down, and says why.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::core::ConnectedPoint;
+use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
+use libp2p::{Multiaddr, Swarm, identify, mdns, ping};
+use peergrad_protocol::limits::REJECTS_MAX;
+use peergrad_protocol::message::Contact;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::super::dial::{Bootstrap, Dialing, parse_all, without_peer};
+use super::super::identity::{from_libp2p, to_libp2p};
+use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict, words_of};
+use super::super::listen::{Claim, announced};
+use super::super::notice::Notice;
+use super::super::remote::{Learned, Outage, Outgoing, Remote, Stance};
+use super::super::transport::{Behaviour, BehaviourEvent};
+use super::lanes::{Admission, Lanes, Report};
+
+/// What the switchboard is told.
+#[derive(Debug)]
+pub(super) enum Command {
+    Dial(Contact),
+    HangUp(peergrad_protocol::PeerId),
+    Cut(peergrad_protocol::PeerId),
+    Report(libp2p::PeerId, Report),
+}
+
+pub(super) struct Switchboard {
+    swarm: Swarm<Behaviour>,
+    lanes: Lanes,
+    notices: mpsc::UnboundedSender<Notice>,
+    announce: watch::Sender<Vec<String>>,
+    external: Vec<Multiaddr>,
+    /// Looked up only by key: its order never matters.
+    remotes: HashMap<libp2p::PeerId, Remote>,
+    dialing: Dialing,
+    outgoing_count: u64,
+    /// Held as long as the swarm listens.
+    _claim: Claim,
+}
+
+impl Switchboard {
+    pub(super) fn new(
+        swarm: Swarm<Behaviour>,
+        lanes: Lanes,
+        notices: mpsc::UnboundedSender<Notice>,
+        announce: watch::Sender<Vec<String>>,
+        external: Vec<Multiaddr>,
+        claim: Claim,
+    ) -> Self {
+        Self {
+            swarm,
+            lanes,
+            notices,
+            announce,
+            external,
+            remotes: HashMap::new(),
+            dialing: Dialing::default(),
+            outgoing_count: 0,
+            _claim: claim,
+        }
+    }
+
+    pub(super) fn want_bootstrap(&mut self, bootstrap: Bootstrap) {
+        self.dialing.want_bootstrap(bootstrap, Instant::now());
+    }
+
+    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = self.swarm.select_next_some() => self.on_swarm_event(event),
+                command = commands.recv() => match command {
+                    Some(command) => self.on_command(command),
+                    None => return,
+                },
+                _ = rounds.tick() => self.on_round(),
+            }
+            self.dial_due();
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Dial(contact) => {
+                let Some(id) = to_libp2p(contact.peer).filter(|id| id != self.swarm.local_peer_id()) else {
+                    return;
+                };
+                self.dialing.want(id, parse_all(&contact.addresses), Instant::now());
+                if let Some(remote) = self.remotes.get_mut(&id) {
+                    remote.stance = Stance::Linking;
+                    self.open_lane(id);
+                }
+            }
+            Command::HangUp(peer) => {
+                if let Some(id) = to_libp2p(peer) {
+                    self.dialing.forget(id);
+                    self.part(id, Stance::Leaving);
+                }
+            }
+            Command::Cut(peer) => {
+                if let Some(id) = to_libp2p(peer) {
+                    self.disconnect(id, "cut on request");
+                }
+            }
+            Command::Report(id, report) => self.on_report(id, report),
+        }
+    }
+
+    fn on_report(&mut self, id: libp2p::PeerId, report: Report) {
+        match report {
+            Report::Opening { opening, reply } => self.on_opening(id, opening, reply),
+            Report::Answered { number, answer, reply } => self.on_answered(id, number, answer, reply),
+            Report::OutgoingEnded { number, result } => self.on_outgoing_ended(id, number, result),
+            Report::IncomingFailed { error } if error.is_violation() => self.on_violation(id, &error),
+            // The one who sends opens the next lane.
+            Report::IncomingFailed { .. } => {}
+            Report::Goodbye { link } => self.on_goodbye(id, &link),
+            Report::Settled { link } => self.on_settled(id, &link),
+        }
+    }
+
+    /// Somebody wants to send us frames.
+    fn on_opening(&mut self, id: libp2p::PeerId, opening: Opening, reply: oneshot::Sender<Admission>) {
+        let Some(remote) = self.remote(id) else { return };
+        if remote.stance == Stance::Leaving {
+            return;
+        }
+        let session = remote.mine;
+        let admission = if remote.is_current(opening) {
+            remote.stance = Stance::Linking;
+            let link = self.learn(id, opening.session);
+            let lane = link.inbox.start_lane();
+            Admission::Welcome { link, lane, session }
+        } else {
+            Admission::Forgotten { session }
+        };
+        // A lane that ended meanwhile is not waiting for this.
+        let _ = reply.send(admission);
+        self.open_lane(id);
+    }
+
+    /// Our opening was answered: the link has an outgoing lane again.
+    fn on_answered(
+        &mut self,
+        id: libp2p::PeerId,
+        number: u64,
+        answer: Answer,
+        reply: oneshot::Sender<(Arc<Link>, u64)>,
+    ) {
+        let is_current = |remote: &Remote| matches!(&remote.outgoing, Outgoing::Running { number: current, .. } if *current == number);
+        if !self.remotes.get(&id).is_some_and(is_current) {
+            return;
+        }
+        let link = self.learn(id, answer.session);
+        if answer.verdict == Verdict::Forgotten {
+            return;
+        }
+        match link.outbox.start_lane(answer.record) {
+            Ok(Some((lane, segments))) => {
+                self.end_outage(id);
+                if segments > 0 {
+                    self.tell(LinkEvent::Credit { link: Arc::clone(&link), segments });
+                }
+                let _ = reply.send((link, lane));
+            }
+            Ok(None) => {}
+            Err(_) => self.take_down(id, "it has forgotten what it had received".to_owned()),
+        }
+    }
+
+    fn on_outgoing_ended(&mut self, id: libp2p::PeerId, number: u64, result: Result<(), LaneError>) {
+        let now = Instant::now();
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        match &remote.outgoing {
+            Outgoing::Running { number: current, .. } if *current == number => {}
+            _ => return,
+        }
+        let pause = if result.is_ok() { Duration::ZERO } else { REOPEN_PAUSE };
+        remote.outgoing = Outgoing::Idle { not_before: now + pause };
+        let Err(error) = result else { return self.open_lane(id) };
+        remote.note_outage(error.to_string(), now);
+        if error.is_violation() {
+            self.on_violation(id, &error);
+        } else if matches!(error, LaneError::Stalled) {
+            self.disconnect(id, &error.to_string());
+        }
+    }
+
+    /// A peer that holds the secret sent what no peer sends.
+    fn on_violation(&mut self, id: libp2p::PeerId, error: &LaneError) {
+        self.lanes.counters.add_bad_stream();
+        let Some(remote) = self.remote(id) else { return };
+        remote.violations += 1;
+        let (violations, peer) = (remote.violations, remote.peer);
+        // Told ever more rarely, so that nobody can fill the screen.
+        if violations.is_power_of_two() {
+            self.notify(Notice::BadStream { peer, reason: error.to_string() });
+        }
+        if violations >= REJECTS_MAX {
+            self.disconnect(id, "it keeps sending what is no frame");
+        }
+    }
+
+    /// The other end is going; we say goodbye too, so that what we have sent is acknowledged before it goes.
+    fn on_goodbye(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        if remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            self.dialing.forget(id);
+            self.part(id, Stance::Quiet);
+            self.tell(LinkEvent::Down { link: Arc::clone(link), reason: "it left".to_owned() });
+        }
+    }
+
+    fn on_settled(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
+        link.close();
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        remote.parting = remote.parting.take().filter(|parting| !Arc::ptr_eq(parting, link));
+        if remote.stance == Stance::Leaving && remote.parting.is_none() {
+            self.disconnect(id, "hung up");
+        }
+        self.forget_if_idle(id);
+    }
+
+    /// Ends the link in an orderly way: what is queued and a goodbye still go out.
+    fn part(&mut self, id: libp2p::PeerId, stance: Stance) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        remote.stance = stance;
+        let Some(link) = remote.take_link() else {
+            if stance == Stance::Leaving {
+                self.disconnect(id, "hung up");
+            }
+            return;
+        };
+        // The lane stays with the link that it serves; the next link gets its own.
+        remote.outgoing = Outgoing::Idle { not_before: Instant::now() };
+        if remote.connections.is_empty() {
+            link.close();
+            return self.forget_if_idle(id);
+        }
+        link.finish();
+        if let Some(before) = remote.parting.replace(Arc::clone(&link)) {
+            before.close();
+        }
+        tokio::spawn(self.lanes.clone().settle(id, link));
+    }
+
+    /// Ends the link because it does not work any more.
+    fn take_down(&mut self, id: libp2p::PeerId, reason: String) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let Some(link) = remote.take_link() else { return };
+        remote.stop_outgoing();
+        link.close();
+        self.dialing.give_up_calling_back(id);
+        self.tell(LinkEvent::Down { link, reason });
+        self.open_lane(id);
+        self.forget_if_idle(id);
+    }
+
+    /// Takes in a session of the other end, and tells the driver what that means.
+    fn learn(&mut self, id: libp2p::PeerId, theirs: Session) -> Arc<Link> {
+        let remote = self.remote(id).expect("only a peer whose id was understood gets this far");
+        match remote.learn(theirs, Instant::now()) {
+            Learned::Same(link) => link,
+            Learned::New(link) => {
+                self.tell(LinkEvent::Up(Arc::clone(&link)));
+                link
+            }
+            Learned::Replaced { old, new } => {
+                self.tell(LinkEvent::Down { link: old, reason: "it restarted".to_owned() });
+                self.tell(LinkEvent::Up(Arc::clone(&new)));
+                new
+            }
+        }
+    }
+
+    fn end_outage(&mut self, id: libp2p::PeerId) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        if let Some(Outage { was_up: true, .. }) = remote.outage.take() {
+            let peer = remote.peer;
+            self.lanes.counters.add_resumed_link();
+            self.notify(Notice::Resumed { peer });
+        }
+    }
+
+    /// Opens a lane to `id`, if we want one, have none, and there is a connection for it.
+    fn open_lane(&mut self, id: libp2p::PeerId) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let is_due = matches!(remote.outgoing, Outgoing::Idle { not_before } if not_before <= Instant::now());
+        if !is_due || remote.stance != Stance::Linking || remote.connections.is_empty() {
+            return;
+        }
+        self.outgoing_count += 1;
+        let number = self.outgoing_count;
+        let task = tokio::spawn(self.lanes.clone().send(id, number, remote.opening()));
+        remote.outgoing = Outgoing::Running { number, task: task.abort_handle() };
+    }
+
+    /// What has to be looked at from time to time.
+    fn on_round(&mut self) {
+        let now = Instant::now();
+        let overdue: Vec<_> =
+            self.remotes.iter().filter_map(|(id, remote)| Some((*id, remote.overdue(now)?))).collect();
+        for (id, reason) in overdue {
+            self.take_down(id, reason);
+        }
+        let ids: Vec<_> = self.remotes.keys().copied().collect();
+        for id in ids {
+            self.open_lane(id);
+        }
+    }
+
+    fn dial_due(&mut self) {
+        let now = Instant::now();
+        for options in self.dialing.take_due(now) {
+            let attempt = options.connection_id();
+            if let Err(error) = self.swarm.dial(options) {
+                let notices = self.dialing.failed(attempt, &error, now);
+                notices.into_iter().for_each(|notice| self.notify(notice));
+            }
+        }
+    }
+
+    fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                self.on_connected(peer_id, connection_id, &endpoint);
+            }
+            SwarmEvent::ConnectionClosed { peer_id, connection_id, cause, .. } => {
+                self.on_connection_closed(peer_id, connection_id, cause);
+            }
+            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                let notices = self.dialing.failed(connection_id, &error, Instant::now());
+                notices.into_iter().for_each(|notice| self.notify(notice));
+            }
+            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
+                let listening: Vec<_> = self.swarm.listeners().cloned().collect();
+                self.announce.send_replace(announced(&self.external, &listening));
+            }
+            SwarmEvent::Behaviour(event) => self.on_behaviour_event(event),
+            _ => {}
+        }
+    }
+
+    fn on_behaviour_event(&mut self, event: BehaviourEvent) {
+        match event {
+            // libp2p only reports it; what to do is ours to say.
+            BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })
+                if !matches!(error, ping::Failure::Unsupported) =>
+            {
+                if let Some(remote) = self.remotes.get_mut(&peer) {
+                    remote.closing.get_or_insert_with(|| "no answer to pings".to_owned());
+                }
+                self.swarm.close_connection(connection);
+            }
+            BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
+                if let Some(remote) = self.remotes.get_mut(&peer_id) {
+                    info.listen_addrs.into_iter().for_each(|address| remote.remember(without_peer(address)));
+                }
+            }
+            BehaviourEvent::Neighbours(mdns::Event::Discovered(found)) => {
+                for (peer, address) in
+                    found.into_iter().filter(|(peer, _)| peer != self.swarm.local_peer_id())
+                {
+                    self.dialing.try_neighbour(peer, address, Instant::now());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_connected(&mut self, id: libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
+        let now = Instant::now();
+        self.dialing.connected(id, connection);
+        let Some(remote) = self.remote(id) else {
+            self.swarm.close_connection(connection);
+            return;
+        };
+        let mut outlived = Vec::new();
+        match endpoint {
+            ConnectedPoint::Dialer { address, .. } => remote.remember(without_peer(address.clone())),
+            // Nobody dials a peer to which it has a connection: the other end has given up those from before.
+            ConnectedPoint::Listener { .. } => {
+                let is_old = |since: &Instant| now.duration_since(*since) > DIALED_AT_ONCE;
+                outlived
+                    .extend(remote.connections.iter().filter(|(_, since)| is_old(since)).map(|(id, _)| *id));
+            }
+        }
+        remote.connections.insert(connection, now);
+        remote.closing = None;
+        if remote.stance == Stance::Quiet {
+            remote.stance = Stance::Linking;
+        }
+        for connection in outlived {
+            self.swarm.close_connection(connection);
+        }
+        self.open_lane(id);
+    }
+
+    fn on_connection_closed(
+        &mut self,
+        id: libp2p::PeerId,
+        connection: ConnectionId,
+        cause: Option<ConnectionError>,
+    ) {
+        let now = Instant::now();
+        let is_smaller = *self.swarm.local_peer_id() < id;
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        remote.connections.remove(&connection);
+        if !remote.connections.is_empty() {
+            return;
+        }
+        remote.stop_outgoing();
+        if let Some(parting) = remote.parting.take() {
+            parting.close();
+        }
+        let reason = remote.closing.take().unwrap_or_else(|| words_of_cause(cause));
+        let due = if is_smaller { now } else { now + REDIAL_LATER };
+        if remote.link.is_some() {
+            let (peer, addresses) = (remote.peer, remote.addresses.clone());
+            remote.note_outage(reason.clone(), now);
+            self.dialing.call_back(id, addresses, due);
+            self.notify(Notice::Reconnecting { peer, reason });
+        } else {
+            self.dialing.wait_again(id, due);
+        }
+        self.forget_if_idle(id);
+    }
+
+    fn disconnect(&mut self, id: libp2p::PeerId, reason: &str) {
+        if let Some(remote) = self.remotes.get_mut(&id) {
+            remote.closing.get_or_insert_with(|| reason.to_owned());
+        }
+        // An error only says that there is no connection.
+        let _ = self.swarm.disconnect_peer_id(id);
+    }
+
+    /// What is known of this peer, from nothing if need be; `None` if its id is of a kind that no peer has.
+    fn remote(&mut self, id: libp2p::PeerId) -> Option<&mut Remote> {
+        let peer = from_libp2p(&id)?;
+        Some(self.remotes.entry(id).or_insert_with(|| Remote::new(peer, Instant::now())))
+    }
+
+    fn forget_if_idle(&mut self, id: libp2p::PeerId) {
+        if self.remotes.get(&id).is_some_and(Remote::is_idle) {
+            self.remotes.remove(&id);
+        }
+    }
+
+    fn tell(&self, event: LinkEvent) {
+        // A driver that is gone has no use for it.
+        let _ = self.lanes.events.send(event);
+    }
+
+    fn notify(&self, notice: Notice) {
+        // Nobody has to listen.
+        let _ = self.notices.send(notice);
+    }
+}
+
+fn words_of_cause(cause: Option<ConnectionError>) -> String {
+    match cause {
+        Some(ConnectionError::IO(error)) => words_of(&error),
+        Some(ConnectionError::KeepAliveTimeout) => "idle".to_owned(),
+        None => "connection closed".to_owned(),
+    }
+}
+
+/// How often timers are looked at.
+const ROUND: Duration = Duration::from_millis(100);
+/// Pause before a lane that failed is opened again on a connection that is still there.
+const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+/// How much later the larger id dials again.
+const REDIAL_LATER: Duration = Duration::from_millis(500);
+/// Two connections within this time come from dialing each other at once, and both stay.
+const DIALED_AT_ONCE: Duration = Duration::from_secs(3);

@@ -1,0 +1,106 @@
+//! Notices: what the shell has to tell the user that the run itself does not know of. Told, never printed here.
+
+use std::fmt;
+
+use libp2p::Multiaddr;
+use peergrad_protocol::PeerId;
+
+/// One thing to tell; its text form is for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// The default port belongs to another program or peer.
+    DefaultPortTaken {
+        /// The default.
+        wanted: u16,
+        /// What the system gave instead.
+        listening: u16,
+    },
+    /// Peers on the local network are not looked for.
+    NoNeighbourSearch {
+        /// What the system said.
+        reason: String,
+    },
+    /// An address could not be reached. Told once, and again at growing intervals.
+    Unreachable {
+        /// The address.
+        address: Multiaddr,
+        /// What happened.
+        trouble: DialTrouble,
+    },
+    /// A connection is lost; the link waits for a new one.
+    Reconnecting {
+        /// The other end.
+        peer: PeerId,
+        /// Why, in words.
+        reason: String,
+    },
+    /// A link goes on after its connection was lost.
+    Resumed {
+        /// The other end.
+        peer: PeerId,
+    },
+    /// A peer that holds the secret sent what is no frame; the stream was closed.
+    BadStream {
+        /// The sender.
+        peer: PeerId,
+        /// What was wrong.
+        reason: String,
+    },
+}
+
+/// Why an address could not be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DialTrouble {
+    /// The system's words: connection refused, timed out, ...
+    System(String),
+    /// Noise failed: only one with another secret answers like this.
+    WrongSecret,
+    /// Something answers there that does not speak the protocol.
+    NotAPeer,
+    /// The secret is right, but someone else has the address now.
+    OtherPeer {
+        /// Who answers there.
+        found: libp2p::PeerId,
+    },
+    /// The address is our own.
+    Ourselves,
+    /// The address is of a kind that this peer does not speak, or its name cannot be resolved.
+    Unusable(String),
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DefaultPortTaken { wanted, listening } => {
+                write!(f, "port {wanted} is in use; listening on port {listening} instead")
+            }
+            Self::NoNeighbourSearch { reason } => {
+                write!(f, "peers on the local network are not looked for: {reason}")
+            }
+            Self::Unreachable { address, trouble } => write!(f, "{address}: {trouble}; still trying"),
+            Self::Reconnecting { peer, reason } => {
+                write!(f, "connection to peer {} lost ({reason}); reconnecting", peer.short())
+            }
+            Self::Resumed { peer } => write!(f, "connected to peer {} again; nothing was lost", peer.short()),
+            Self::BadStream { peer, reason } => {
+                write!(f, "peer {} sent something that is no frame, ignored: {reason}", peer.short())
+            }
+        }
+    }
+}
+
+impl fmt::Display for DialTrouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::System(words) | Self::Unusable(words) => f.write_str(words),
+            Self::WrongSecret => {
+                f.write_str("answered, but the secret (or the run) differs: check the invite")
+            }
+            Self::NotAPeer => f.write_str("answered, but not as a peer: check the address and the port"),
+            Self::OtherPeer { found } => {
+                write!(f, "answered, but as another peer ({found}): ask for a fresh invite")
+            }
+            Self::Ourselves => f.write_str("this is our own address: give that of another peer"),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The run record: what another `peer` command on this machine needs to know of the peer that is running.
+//!
+//! It lies in the data directory while a peer runs, readable by its owner only since it holds the run's secret. Reading it
+//! takes no lock from the peer, but tells a peer that runs from one that crashed and left its record behind.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use peergrad_protocol::invite::Invite;
+use serde::{Deserialize, Serialize};
+
+use super::directory::{LOCK_FILE, default_candidates};
+use super::files;
+
+/// A run, as seen by one of its peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunRecord {
+    /// Run id, secret, and this peer with the addresses it listens on.
+    pub invite: Invite,
+    /// The random bytes drawn when the run was founded.
+    pub nonce: [u8; 32],
+}
+
+impl RunRecord {
+    /// Reads the record of the peer that runs in `directory`.
+    ///
+    /// # Errors
+    /// No peer runs there, or its record cannot be read.
+    pub fn read(directory: &Path) -> Result<Self, RecordError> {
+        let idle = || RecordError::NotRunning { directory: directory.to_owned() };
+        if !is_in_use(directory) {
+            return Err(idle());
+        }
+        let path = directory.join(RECORD_FILE);
+        match fs::read(&path) {
+            Ok(bytes) => Self::from_file_bytes(&bytes).ok_or(RecordError::Damaged { path }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Err(idle()),
+            Err(source) => Err(RecordError::Unreadable { path, source }),
+        }
+    }
+
+    /// The records of all peers that run in the default directories, with their directories.
+    #[must_use]
+    pub fn read_defaults() -> Vec<(PathBuf, Self)> {
+        let existing = default_candidates().into_iter().flatten().take_while(|path| path.exists());
+        existing.filter_map(|path| Self::read(&path).ok().map(|record| (path, record))).collect()
+    }
+
+    pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
+        files::write_private(&directory.join(RECORD_FILE), &self.file_bytes())
+    }
+
+    /// A record without a peer is only confusing; one that cannot be removed is recognized by its missing lock.
+    pub(super) fn remove(directory: &Path) {
+        let _ = fs::remove_file(directory.join(RECORD_FILE));
+    }
+
+    fn file_bytes(&self) -> Vec<u8> {
+        let form = FileForm { invite: self.invite.to_string(), nonce: self.nonce };
+        serde_json::to_vec_pretty(&form).expect("text and numbers have a JSON form")
+    }
+
+    fn from_file_bytes(bytes: &[u8]) -> Option<Self> {
+        let form: FileForm = serde_json::from_slice(bytes).ok()?;
+        Some(Self { invite: form.invite.parse().ok()?, nonce: form.nonce })
+    }
+}
+
+/// There is no record to be had.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// No process uses the directory, or the one that does has no run yet.
+    #[error("no peer is running in {}; start one with `peer start` or `peer join`, or name its directory with --dir", directory.display())]
+    NotRunning {
+        /// The directory.
+        directory: PathBuf,
+    },
+    /// The file is not a record.
+    #[error("{} is damaged; restart the peer that runs there", path.display())]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The file cannot be read.
+    #[error("cannot read {}: {source}; run this command as the user who started the peer", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+#[derive(Serialize, Deserialize)]
+struct FileForm {
+    invite: String,
+    nonce: [u8; 32],
+}
+
+/// Tries the lock for an instant, shared, so that two commands that look at once do not mistake each other for a peer.
+fn is_in_use(directory: &Path) -> bool {
+    let Ok(lock) = File::open(directory.join(LOCK_FILE)) else { return false };
+    matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
+}
+
+const RECORD_FILE: &str = "run.json";

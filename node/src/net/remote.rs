@@ -1,0 +1,223 @@
+//! The remote: what is known of one peer at the other end, and what its session numbers mean for the link.
+//!
+//! ```text
+//!            its session is new, or another          nothing heard for too long, or hung up
+//!   no link --------------------------------> link -------------------------------------> no link, own session redrawn
+//!            (another: the old link is down)
+//! ```
+//! Our session changes only when *we* give up a link, so two ends that both react to each other's change agree at once.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use libp2p::Multiaddr;
+use libp2p::swarm::ConnectionId;
+use peergrad_protocol::PeerId;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+
+use super::dial::remember;
+use super::link::{Link, Opening, Session};
+
+/// One peer, as long as there is a connection or a link.
+#[derive(Debug)]
+pub(super) struct Remote {
+    pub(super) peer: PeerId,
+    pub(super) mine: Session,
+    pub(super) link: Option<Arc<Link>>,
+    /// A link that is closed for the node, and on which last frames and goodbyes are still under way.
+    pub(super) parting: Option<Arc<Link>>,
+    pub(super) stance: Stance,
+    pub(super) connections: BTreeMap<ConnectionId, Instant>,
+    pub(super) addresses: Vec<Multiaddr>,
+    pub(super) outgoing: Outgoing,
+    /// Since when, and why, the link has no outgoing lane; `None` while it has one.
+    pub(super) outage: Option<Outage>,
+    /// Why we are about to close its connections, if we are.
+    pub(super) closing: Option<String>,
+    pub(super) violations: u32,
+}
+
+/// What we want of a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stance {
+    /// A link.
+    Linking,
+    /// Nothing, but it may come back: it said goodbye.
+    Quiet,
+    /// To be rid of it: we said goodbye.
+    Leaving,
+}
+
+/// The task that opens and keeps the outgoing lane.
+#[derive(Debug)]
+pub(super) enum Outgoing {
+    /// There is none, and none before this.
+    Idle { not_before: Instant },
+    /// This one; reports of others are of no interest any more.
+    Running { number: u64, task: AbortHandle },
+}
+
+/// A link without its outgoing lane.
+#[derive(Debug)]
+pub(super) struct Outage {
+    pub(super) since: Instant,
+    pub(super) reason: String,
+    /// The link had a lane before; otherwise it is still being made.
+    pub(super) was_up: bool,
+}
+
+/// What a session number of the other end means.
+#[derive(Debug)]
+pub(super) enum Learned {
+    /// The link goes on.
+    Same(Arc<Link>),
+    /// A link begins.
+    New(Arc<Link>),
+    /// The other end began anew: the old link is closed, and another begins.
+    Replaced { old: Arc<Link>, new: Arc<Link> },
+}
+
+impl Remote {
+    pub(super) fn new(peer: PeerId, now: Instant) -> Self {
+        Self {
+            peer,
+            mine: Session::draw(),
+            link: None,
+            parting: None,
+            stance: Stance::Linking,
+            connections: BTreeMap::new(),
+            addresses: Vec::new(),
+            outgoing: Outgoing::Idle { not_before: now },
+            outage: None,
+            closing: None,
+            violations: 0,
+        }
+    }
+
+    /// What to say when opening a lane.
+    pub(super) fn opening(&self) -> Opening {
+        Opening { session: self.mine, known: self.link.as_ref().map(|link| link.theirs()) }
+    }
+
+    /// Whether an opening is meant for us as we are now, and not for an earlier life of the link.
+    pub(super) fn is_current(&self, opening: Opening) -> bool {
+        opening.known.is_none_or(|known| known == self.mine)
+    }
+
+    /// Takes in the other end's session.
+    pub(super) fn learn(&mut self, theirs: Session, now: Instant) -> Learned {
+        if let Some(link) = self.link.as_ref().filter(|link| link.theirs() == theirs) {
+            return Learned::Same(Arc::clone(link));
+        }
+        let new = Arc::new(Link::new(self.peer, theirs));
+        self.outage = Some(Outage { since: now, reason: "no answer".to_owned(), was_up: false });
+        match self.link.replace(Arc::clone(&new)) {
+            None => Learned::New(new),
+            Some(old) => {
+                old.close();
+                Learned::Replaced { old, new }
+            }
+        }
+    }
+
+    /// Takes the link away for good; what the other end says about it is no longer understood.
+    pub(super) fn take_link(&mut self) -> Option<Arc<Link>> {
+        let link = self.link.take()?;
+        self.mine = Session::draw();
+        self.outage = None;
+        Some(link)
+    }
+
+    /// The outgoing lane is gone. Remembers the first reason, which is the cause of those that follow.
+    pub(super) fn note_outage(&mut self, reason: String, now: Instant) {
+        if self.link.is_some() && self.outage.is_none() {
+            self.outage = Some(Outage { since: now, reason, was_up: true });
+        }
+    }
+
+    pub(super) fn stop_outgoing(&mut self) {
+        let idle = Outgoing::Idle { not_before: Instant::now() };
+        if let Outgoing::Running { task, .. } = std::mem::replace(&mut self.outgoing, idle) {
+            task.abort();
+        }
+    }
+
+    /// Why the link is to be given up now, if it is.
+    pub(super) fn overdue(&self, now: Instant) -> Option<String> {
+        let outage = self.outage.as_ref().filter(|_| self.link.is_some())?;
+        let patience = if self.connections.is_empty() { RECONNECT_MAX } else { ANSWER_MAX };
+        if now < outage.since + patience {
+            return None;
+        }
+        Some(if self.connections.is_empty() {
+            outage.reason.clone()
+        } else {
+            format!("no answer for {} s", ANSWER_MAX.as_secs())
+        })
+    }
+
+    pub(super) fn remember(&mut self, address: Multiaddr) {
+        remember(&mut self.addresses, address);
+    }
+
+    /// Whether nothing would be lost if this were forgotten.
+    pub(super) fn is_idle(&self) -> bool {
+        self.link.is_none() && self.parting.is_none() && self.connections.is_empty()
+    }
+}
+
+/// A link without a connection is given up after this.
+const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// A link with a connection on which no lane gets an answer is given up after this.
+const ANSWER_MAX: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_link_lasts_as_long_as_both_sessions() {
+        let now = Instant::now();
+        let mut remote = Remote::new(PeerId([1; 32]), now);
+        let (first, second) = (Session::draw(), Session::draw());
+        assert!(matches!(remote.learn(first, now), Learned::New(_)));
+        let mine = remote.mine;
+        assert!(matches!(remote.learn(first, now), Learned::Same(_)));
+        assert!(matches!(remote.learn(second, now), Learned::Replaced { .. }));
+        assert_eq!(remote.mine, mine, "only our own giving up changes our session");
+        remote.take_link().unwrap();
+        assert_ne!(remote.mine, mine);
+    }
+
+    #[test]
+    fn an_opening_for_an_earlier_life_is_recognized() {
+        let now = Instant::now();
+        let mut remote = Remote::new(PeerId([1; 32]), now);
+        let theirs = Session::draw();
+        let opening = |known| Opening { session: theirs, known };
+        assert!(remote.is_current(opening(None)));
+        assert!(remote.is_current(opening(Some(remote.mine))));
+        let before = remote.mine;
+        remote.learn(theirs, now);
+        remote.take_link();
+        assert!(!remote.is_current(opening(Some(before))));
+    }
+
+    #[test]
+    fn an_outage_ends_the_link_sooner_without_a_connection() {
+        let now = Instant::now();
+        let mut remote = Remote::new(PeerId([1; 32]), now);
+        remote.learn(Session::draw(), now);
+        remote.outage = None;
+        assert_eq!(remote.overdue(now + ANSWER_MAX), None);
+        remote.note_outage("connection reset".to_owned(), now);
+        remote.note_outage("connection refused".to_owned(), now);
+        assert_eq!(remote.overdue(now), None);
+        assert_eq!(remote.overdue(now + RECONNECT_MAX).as_deref(), Some("connection reset"));
+        remote.connections.insert(ConnectionId::new_unchecked(1), now);
+        assert_eq!(remote.overdue(now + RECONNECT_MAX), None);
+        assert_eq!(remote.overdue(now + ANSWER_MAX).as_deref(), Some("no answer for 10 s"));
+    }
+}

@@ -1,0 +1,107 @@
+//! The transport: how libp2p is put together. TCP, Noise with the run's secret in its prologue, yamux.
+//!
+//! A stranger fails in the Noise handshake, before any protocol speaks, so nothing that follows is seen by anyone who does
+//! not hold the secret. Nothing in it names the run: not the protocol, not the agent version, not the discovery.
+
+use std::io;
+use std::num::NonZeroU8;
+use std::time::Duration;
+
+use libp2p::connection_limits::{self, ConnectionLimits};
+use libp2p::swarm::behaviour::toggle::Toggle;
+use libp2p::swarm::{NetworkBehaviour, StreamProtocol};
+use libp2p::{Swarm, SwarmBuilder, identify, mdns, noise, ping, tcp, yamux};
+use peergrad_protocol::invite::Secret;
+use peergrad_protocol::limits::MEMBERS_MAX;
+
+use super::identity::Identity;
+
+/// The protocol of link lanes.
+pub(super) const LANE_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/1");
+
+/// What runs on every connection.
+#[derive(NetworkBehaviour)]
+pub(super) struct Behaviour {
+    pub(super) limits: connection_limits::Behaviour,
+    pub(super) identify: identify::Behaviour,
+    pub(super) ping: ping::Behaviour,
+    pub(super) neighbours: Toggle<mdns::tokio::Behaviour>,
+    pub(super) streams: libp2p_stream::Behaviour,
+}
+
+/// The swarm cannot be put together.
+#[derive(Debug, thiserror::Error)]
+pub enum TransportError {
+    /// The system's name resolver cannot be read.
+    #[error("cannot read the system's name server configuration: {0}; check /etc/resolv.conf")]
+    Resolver(#[source] io::Error),
+    /// The identity's key does not work with Noise.
+    #[error("the identity's key cannot be used: {0}; delete the identity file to go on as a new peer")]
+    Key(#[from] noise::Error),
+}
+
+/// Makes the swarm. The second result says why neighbours are not looked for, where that was asked for but failed.
+pub(super) fn swarm(
+    identity: &Identity,
+    secret: &Secret,
+    neighbours: bool,
+) -> Result<(Swarm<Behaviour>, Option<io::Error>), TransportError> {
+    let prologue = secret.handshake_prologue().to_vec();
+    let peer = identity.keypair().public().to_peer_id();
+    let (neighbours, trouble) =
+        match neighbours.then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), peer)) {
+            Some(Ok(behaviour)) => (Some(behaviour), None),
+            Some(Err(error)) => (None, Some(error)),
+            None => (None, None),
+        };
+    let swarm = SwarmBuilder::with_existing_identity(identity.keypair().clone())
+        .with_tokio()
+        .with_tcp(
+            tcp::Config::new().nodelay(true),
+            |keypair: &_| noise::Config::new(keypair).map(|config| config.with_prologue(prologue)),
+            yamux::Config::default,
+        )?
+        .with_dns()
+        .map_err(TransportError::Resolver)?
+        .with_behaviour(|keypair| Behaviour {
+            limits: connection_limits::Behaviour::new(limits()),
+            identify: identify::Behaviour::new(
+                identify::Config::new(LANE_PROTOCOL.to_string(), keypair.public())
+                    .with_agent_version("peergrad".to_owned()),
+            ),
+            ping: ping::Behaviour::new(
+                ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),
+            ),
+            neighbours: neighbours.into(),
+            streams: libp2p_stream::Behaviour::new(),
+        })
+        .expect("making the behaviour cannot fail")
+        .with_swarm_config(|config| {
+            config.with_idle_connection_timeout(IDLE_TIMEOUT).with_dial_concurrency_factor(DIAL_CONCURRENCY)
+        })
+        .with_connection_timeout(CONNECT_TIMEOUT)
+        .build();
+    Ok((swarm, trouble))
+}
+
+fn limits() -> ConnectionLimits {
+    ConnectionLimits::default()
+        .with_max_pending_incoming(Some(PENDING_MAX))
+        .with_max_pending_outgoing(Some(PENDING_MAX))
+        .with_max_established_per_peer(Some(CONNECTIONS_PER_PEER_MAX))
+        .with_max_established(Some(2 * MEMBERS_MAX as u32))
+}
+
+const PING_INTERVAL: Duration = Duration::from_secs(2);
+/// A machine may be busy for seconds without being gone. libp2p reports only the second failure in a row, so a silent
+/// connection is closed after about 12 s.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+/// Covers TCP, Noise and yamux together.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// A connection without lanes: someone who is let go of, or a second connection from dialing each other at once.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(180);
+/// Handshakes at once; more are turned away, and honest peers try again.
+const PENDING_MAX: u32 = 256;
+/// One in use, one from dialing each other at once, and as many that the other end has given up but we have not.
+const CONNECTIONS_PER_PEER_MAX: u32 = 4;
+const DIAL_CONCURRENCY: NonZeroU8 = NonZeroU8::new(4).expect("four is not zero");
