@@ -373,7 +373,11 @@ fn an_invite_has_its_golden_text() {
     sheet.length("contacts", contacts.len());
     contacts.iter().for_each(|contact| sheet.contact("contact", contact));
     let record = sheet.bytes();
-    assert_eq!(wire::encode_record(&invite()), record, "the encoder and the list of fields in this test differ");
+    assert_eq!(
+        wire::encode_record(&invite()),
+        record,
+        "the encoder and the list of fields in this test differ"
+    );
     let checksum = ContentDigest::of(&record).0;
     sheet.raw(&checksum[..4], "checksum: the first bytes of blake3 of all above");
 
@@ -442,7 +446,10 @@ fn every_file_has_a_sample() {
     expected.extend(["invite.hex", "invite.txt", "derived.txt"].map(String::from));
     for entry in fs::read_dir(folder()).expect("the folder of golden files is there") {
         let name = entry.expect("the folder can be listed").file_name().into_string().expect("a plain name");
-        assert!(expected.contains(&name), "golden/{name} belongs to no sample: delete it or bring its sample back");
+        assert!(
+            expected.contains(&name),
+            "golden/{name} belongs to no sample: delete it or bring its sample back"
+        );
     }
 }
 
