@@ -23,6 +23,8 @@
 //! - A member holds at most a link's window of received segments per link, however slow it or others are.
 //! - Nothing here knows about sockets, views or time.
 
+#![forbid(unsafe_code)]
+
 pub mod all_gather;
 pub mod links;
 pub mod plan;

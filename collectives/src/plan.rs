@@ -247,6 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
     fn segments_span_ranges_and_keep_order() {
         let layout = Layout::new(12, vec![vec![0..2, 2..5, 9..12], vec![5..9]], 4);
         let ranges: Vec<_> =

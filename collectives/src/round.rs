@@ -72,7 +72,7 @@ pub struct Unforeseen;
 pub struct Round {
     plan: Arc<Plan>,
     contribution: Option<Buffer>,
-    tally: Tally,
+    contribution_tally: Tally,
     result: Outcome,
     /// Summed tally of the own shard, and of the shard that everybody reports.
     own_tally: Tally,
@@ -105,7 +105,7 @@ impl Round {
             gather: AllGather::new(&plan),
             plan,
             contribution: Some(contribution),
-            tally,
+            contribution_tally: tally,
             result: Outcome::Unseen,
             own_tally: tally,
             reported_tally: tally,
@@ -178,7 +178,7 @@ impl Round {
             Arrival::Relay(mut sum, mut tally) => {
                 let segment = &self.plan.layout.shard(owner).segments()[index];
                 segment.add_out(self.contribution.as_ref().expect("checked on receipt"), &mut sum);
-                tally += self.tally;
+                tally += self.contribution_tally;
                 self.relays.push_back((Label { phase: Phase::Reduce, owner, index, tally }, sum));
             }
             Arrival::Last(sum, tally) => {
@@ -216,7 +216,7 @@ impl Round {
         let index = self.reduce.finish_segment();
         let segment = &self.plan.own().segments()[index];
         segment.add_out(self.contribution.as_ref().expect("kept until complete"), &mut sum);
-        tally += self.tally;
+        tally += self.contribution_tally;
         self.own_tally = tally;
         if self.plan.layout.first_owner() == Some(self.plan.rank) {
             self.reported_tally = tally;
@@ -269,7 +269,7 @@ impl Round {
             self.reduce.start(owner);
             let contribution = self.contribution.as_ref().expect("kept until every start has left");
             let payload = self.copy_out(owner, index, contribution, segments);
-            let label = Label { phase: Phase::Reduce, owner, index, tally: self.tally };
+            let label = Label { phase: Phase::Reduce, owner, index, tally: self.contribution_tally };
             out.push(Action::Send { to: destination, label, payload });
         }
         while let Some(index) = self.gather.next_start(&self.plan, destination) {

@@ -29,6 +29,8 @@
 //! [`message`] lists everything a peer can say and when; [`wire`] is how it looks as bytes; [`view`] and
 //! [`placement`] say who is in and who owns what; [`limits`] holds every bound of the system.
 
+#![forbid(unsafe_code)]
+
 pub mod buffer;
 pub mod id;
 pub mod invite;

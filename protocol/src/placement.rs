@@ -47,17 +47,17 @@ impl Placement {
             .map(|member| (5 * chunk_count * usize::from(member.weight)).div_ceil(4 * total_weight))
             .collect();
 
-        let mut keepers = Vec::with_capacity(chunk_count);
         let mut ranking: Vec<usize> = (0..members.len()).filter(|&index| members[index].weight > 0).collect();
-        for chunk in 0..chunk_count {
+        let draw = |chunk: usize| {
             // Highest score first; members are sorted by peer, so the index settles the odd tie.
             ranking.sort_unstable_by_key(|&index| (std::cmp::Reverse(scores[index][chunk]), index));
             let owner = ranking.iter().copied().find(|&index| room[index] > 0);
             let owner = owner.expect("room for 1.25 times all chunks");
             room[owner] -= 1;
             let others = ranking.iter().copied().filter(|&index| index != owner);
-            keepers.push(std::iter::once(owner).chain(others).take(copies).map(Rank::from_index).collect());
-        }
+            std::iter::once(owner).chain(others).take(copies).map(Rank::from_index).collect()
+        };
+        let keepers = (0..chunk_count).map(draw).collect();
         Self { keepers }
     }
 

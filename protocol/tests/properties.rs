@@ -1,0 +1,475 @@
+//! Whatever the bytes: decoding gives a valid message or an error, and takes no more memory than it may.
+//!
+//! A decoder is the door to a house: everyone can knock, with anything in hand. So these tests knock with noise, with
+//! honest frames that were bent on the way, and with frames that promise far more than they bring. A counting allocator
+//! stands beside and notes the largest amount of memory that was alive during each decoding.
+//!
+//! # Invariants
+//! - No bytes make a decoder panic.
+//! - Decoding a frame or record holds at most [`CONTROL_LIVE_BYTES_MAX`] bytes at once; a segment's or data piece's
+//!   header, [`SMALL_LIVE_BYTES_MAX`].
+//! - What decodes keeps to the rules and is the same again after another trip.
+
+// A global allocator is the one way to see what a decoder allocates, and implementing one is unsafe.
+#![allow(unsafe_code)]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::invite::{Invite, Secret};
+use peergrad_protocol::ledger::{Ledger, Span};
+use peergrad_protocol::limits::{
+    CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, REASON_BYTES_MAX, SEGMENT_BYTES_MAX,
+    SMALL_HEADER_BYTES_MAX, WEIGHT_MAX,
+};
+use peergrad_protocol::message::{
+    Complete, Contact, DataPiece, Departure, Join, Message, Phase, Refusal, Segment, Tally, WantData, Welcome,
+};
+use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::wire::{self, PREFIX_BYTES, Prefix, VERSION, WireError};
+use peergrad_protocol::{Buffer, Epoch, Frame, Incarnation, PeerId, RunId, StepNumber, ViewDigest};
+use proptest::prelude::*;
+use proptest::test_runner::FileFailurePersistence;
+
+/// What may be alive while a control frame or a record is decoded, beside the bytes themselves: the decoder's budget is
+/// four times the header's limit, and the worst it can be spent on takes three times its price.
+const CONTROL_LIVE_BYTES_MAX: usize = 3 * 4 * CONTROL_HEADER_BYTES_MAX + SLACK_BYTES;
+/// The same for a frame whose header is small.
+const SMALL_LIVE_BYTES_MAX: usize = 3 * 4 * SMALL_HEADER_BYTES_MAX + SLACK_BYTES;
+/// For what the checks of a decoded message need.
+const SLACK_BYTES: usize = 4096;
+
+/// The system's allocator, and a count for each thread of what is alive and the most that ever was.
+struct Counting;
+
+thread_local! {
+    // Constant and without a destructor, so that using them allocates nothing.
+    static LIVE_BYTES: Cell<isize> = const { Cell::new(0) };
+    static PEAK_BYTES: Cell<isize> = const { Cell::new(0) };
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+fn count(change: isize) {
+    let live = LIVE_BYTES.get() + change;
+    LIVE_BYTES.set(live);
+    PEAK_BYTES.set(PEAK_BYTES.get().max(live));
+}
+
+// SAFETY: every call goes to `System` with the arguments it came with, so `System` keeps the contract; counting touches
+// nothing but two numbers of the calling thread.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count(layout.size() as isize);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        count(-(layout.size() as isize));
+        // SAFETY: the caller keeps the contract of `dealloc`, and `block` came from `System`.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+/// The result of `work`, and the most bytes that were alive during it on top of those before it.
+fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
+    let before = LIVE_BYTES.get();
+    PEAK_BYTES.set(before);
+    let result = work();
+    (result, (PEAK_BYTES.get() - before).unsigned_abs())
+}
+
+/// Decodes a frame as it is, checks every promise about it, and gives the outcome.
+fn knock(frame: &Frame) -> Result<Message, WireError> {
+    let (outcome, live_bytes) = measured(|| frame.decode());
+    let is_small = frame.head.get(1).is_some_and(|&kind| kind != 0);
+    let limit = if is_small { SMALL_LIVE_BYTES_MAX } else { CONTROL_LIVE_BYTES_MAX };
+    assert!(live_bytes <= limit, "{live_bytes} bytes were alive, {outcome:?}");
+    if let Ok(message) = &outcome {
+        assert_eq!(message.validate(), Ok(()));
+        let again = Frame::encode(message, None);
+        assert_eq!(again.head[PREFIX_BYTES..], frame.head[PREFIX_BYTES..], "two encodings of {message:?}");
+    }
+    outcome
+}
+
+/// A frame of `kind` with this header, whose prefix is right.
+fn frame_of(kind: u8, header: &[u8], payload: Option<&[u8]>) -> Frame {
+    let payload_bytes = payload.map_or(0, <[u8]>::len);
+    let mut head = vec![VERSION, kind];
+    head.extend((header.len() as u32).to_le_bytes());
+    head.extend((payload_bytes as u32).to_le_bytes());
+    head.extend(header);
+    Frame { head, payload: payload.map(Buffer::from_bytes) }
+}
+
+fn array() -> impl Strategy<Value = [u8; 32]> {
+    any::<[u8; 32]>()
+}
+
+fn addresses() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec("[ -~]{0,40}|.{0,20}", 0..4)
+}
+
+/// Numbers near the places where a varint becomes longer, and any others.
+fn number() -> impl Strategy<Value = u64> {
+    prop_oneof![248_u64..254, 65_534_u64..65_538, 4_294_967_294_u64..4_294_967_298, any::<u64>()]
+}
+
+fn contact() -> impl Strategy<Value = Contact> {
+    (array(), addresses()).prop_map(|(peer, addresses)| Contact { peer: PeerId(peer), addresses })
+}
+
+fn ledger() -> impl Strategy<Value = Ledger> {
+    let cuts = prop::collection::btree_set(0_u64..100_000, 0..8);
+    (number(), 100_000..u64::MAX, cuts).prop_map(|(pass, position, cuts)| {
+        let cuts: Vec<u64> = cuts.into_iter().collect();
+        let given_back = cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
+        Ledger { pass, position, given_back }
+    })
+}
+
+fn view() -> impl Strategy<Value = View> {
+    let members = prop::collection::btree_map(array(), (number(), addresses(), 1..=WEIGHT_MAX), 1..6);
+    let parents = prop::collection::vec(array().prop_map(ViewDigest), 0..3);
+    let recovery = prop_oneof![
+        Just(Recovery::Found),
+        number().prop_map(|step| Recovery::Resume { step: StepNumber(step) })
+    ];
+    (array(), number(), parents, members, recovery, ledger()).prop_map(
+        |(run, epoch, parents, members, recovery, ledger): (_, _, _, BTreeMap<_, _>, _, _)| {
+            let member = |(peer, (incarnation, addresses, weight))| Member {
+                peer: PeerId(peer),
+                incarnation: Incarnation(incarnation),
+                addresses,
+                weight,
+            };
+            let members = members.into_iter().map(member).collect();
+            View { run: RunId(run), epoch: Epoch(epoch), parents, members, recovery, ledger }
+        },
+    )
+}
+
+fn segment() -> impl Strategy<Value = Message> {
+    let phase = prop_oneof![Just(Phase::Reduce), Just(Phase::Gather)];
+    // A loss may be anything but not-a-number here, so that messages can be compared.
+    let tally = (any::<u32>(), prop::num::f64::ANY.prop_filter("comparable", |loss| !loss.is_nan()));
+    (array(), number(), phase, any::<u32>(), any::<u32>(), tally).prop_map(
+        |(view, step, phase, owner, index, (samples, loss))| {
+            let tally = Tally { samples: samples.into(), loss };
+            Message::Segment(Segment {
+                view: ViewDigest(view),
+                step: StepNumber(step),
+                phase,
+                owner,
+                index,
+                tally,
+            })
+        },
+    )
+}
+
+/// Any message that keeps to the rules.
+fn message() -> impl Strategy<Value = Message> {
+    let join = (prop::option::of(array()), number(), addresses(), 0..=WEIGHT_MAX).prop_map(
+        |(run, incarnation, addresses, weight)| {
+            let incarnation = Incarnation(incarnation);
+            Message::Join(Join { run: run.map(RunId), incarnation, addresses, weight })
+        },
+    );
+    let welcome = (prop::collection::vec(any::<u8>(), 0..300), array(), contact()).prop_map(
+        |(specification, nonce, founder)| Message::Welcome(Welcome { specification, nonce, founder }),
+    );
+    let refusal = prop_oneof![
+        array().prop_map(|run| Refusal::OtherRun { run: RunId(run) }),
+        Just(Refusal::Started),
+        Just(Refusal::NotYet)
+    ];
+    let piece = || (array(), number());
+    let complete = (array(), number()).prop_map(|(view, steps)| {
+        Message::Complete(Complete { view: ViewDigest(view), steps: StepNumber(steps) })
+    });
+    let leave = (prop::option::of(array()), ".{0,60}")
+        .prop_map(|(lost, reason)| Message::Leave(Departure { lost: lost.map(PeerId), reason }));
+    prop_oneof![
+        join,
+        welcome,
+        contact().prop_map(Message::Refer),
+        refusal.prop_map(Message::Refuse),
+        piece().prop_map(|(digest, offset)| Message::WantData(WantData {
+            digest: ContentDigest(digest),
+            offset
+        })),
+        piece()
+            .prop_map(|(digest, offset)| Message::Data(DataPiece { digest: ContentDigest(digest), offset })),
+        Just(Message::Ready),
+        view().prop_map(Message::Install),
+        segment(),
+        complete,
+        leave,
+    ]
+}
+
+/// What may happen to a header on its way.
+#[derive(Clone, Debug)]
+enum Mutation {
+    Flip {
+        at: prop::sample::Index,
+        bit: u8,
+    },
+    Truncate {
+        at: prop::sample::Index,
+    },
+    Extend {
+        with: Vec<u8>,
+    },
+    /// A number takes the place of the byte that was there: a short list becomes a long one.
+    Splice {
+        at: prop::sample::Index,
+        number: u64,
+    },
+}
+
+fn mutation() -> impl Strategy<Value = Mutation> {
+    let at = any::<prop::sample::Index>;
+    prop_oneof![
+        (at(), 0_u8..8).prop_map(|(at, bit)| Mutation::Flip { at, bit }),
+        at().prop_map(|at| Mutation::Truncate { at }),
+        prop::collection::vec(any::<u8>(), 1..20).prop_map(|with| Mutation::Extend { with }),
+        (at(), number()).prop_map(|(at, number)| Mutation::Splice { at, number }),
+    ]
+}
+
+impl Mutation {
+    fn apply(&self, header: &mut Vec<u8>) {
+        let length = header.len();
+        match self {
+            Self::Extend { with } => header.extend(with),
+            _ if length == 0 => (),
+            Self::Flip { at, bit } => header[at.index(length)] ^= 1 << bit,
+            Self::Truncate { at } => header.truncate(at.index(length)),
+            Self::Splice { at, number } => {
+                let at = at.index(length);
+                header.splice(at..=at, wire::encode_record(number));
+            }
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig {
+        cases: 512,
+        // Failures are kept beside this file and tried first from then on.
+        failure_persistence: Some(Box::new(FileFailurePersistence::WithSource("regressions"))),
+        ..ProptestConfig::default()
+    })]
+
+    #[test]
+    fn a_message_makes_the_trip(message in message(), payload in prop::collection::vec(any::<u8>(), 0..100)) {
+        let may_carry = matches!(message, Message::Segment(_) | Message::Data(_));
+        let frame = Frame::encode(&message, may_carry.then(|| Buffer::from_bytes(&payload)));
+        let prefix = Prefix::decode(*frame.head.first_chunk().expect("a prefix")).expect("our own prefix");
+        prop_assert_eq!(PREFIX_BYTES + prefix.header_bytes + prefix.payload_bytes, frame.byte_count());
+        prop_assert_eq!(knock(&frame), Ok(message));
+    }
+
+    #[test]
+    fn a_bent_frame_is_a_message_or_an_error(
+        message in message(),
+        mutations in prop::collection::vec(mutation(), 1..4),
+    ) {
+        let honest = Frame::encode(&message, None);
+        let mut header = honest.head[PREFIX_BYTES..].to_vec();
+        mutations.iter().for_each(|mutation| mutation.apply(&mut header));
+        // With a prefix that fits, so that the header itself is looked at; as its own kind and as the others.
+        for kind in 0..3 {
+            let _ = knock(&frame_of(kind, &header, None));
+        }
+    }
+
+    #[test]
+    fn a_bent_prefix_is_an_error_or_fits(message in message(), mutation in mutation()) {
+        let mut frame = Frame::encode(&message, None);
+        mutation.apply(&mut frame.head);
+        let _ = knock(&frame);
+    }
+
+    #[test]
+    fn noise_is_refused(bytes in prop::collection::vec(any::<u8>(), 0..300), kind in 0_u8..3) {
+        let _ = knock(&frame_of(kind, &bytes, None));
+        let _ = knock(&Frame { head: bytes.clone(), payload: None });
+        let (_, live_bytes) = measured(|| wire::decode_record::<View>(&bytes));
+        prop_assert!(live_bytes <= CONTROL_LIVE_BYTES_MAX, "{} bytes were alive", live_bytes);
+    }
+
+    #[test]
+    fn a_prefix_announces_no_more_than_its_kind_allows(bytes in any::<[u8; PREFIX_BYTES]>(), is_ours in any::<bool>()) {
+        let mut bytes = bytes;
+        if is_ours {
+            (bytes[0], bytes[1]) = (VERSION, bytes[1] % 3);
+            // Otherwise nearly all lengths are too large.
+            (bytes[5], bytes[9]) = (0, 0);
+        }
+        let (prefix, live_bytes) = measured(|| Prefix::decode(bytes));
+        prop_assert_eq!(live_bytes, 0);
+        if let Ok(prefix) = prefix {
+            prop_assert!(prefix.header_bytes <= CONTROL_HEADER_BYTES_MAX);
+            prop_assert!(prefix.payload_bytes <= SEGMENT_BYTES_MAX.max(DATA_PIECE_BYTES_MAX));
+        }
+    }
+
+    #[test]
+    fn trailing_bytes_are_an_error(message in message(), trailing in prop::collection::vec(any::<u8>(), 1..9)) {
+        let honest = Frame::encode(&message, None);
+        let kind = honest.head[1];
+        let longer = [&honest.head[PREFIX_BYTES..], &trailing].concat();
+        prop_assert!(knock(&frame_of(kind, &longer, None)).is_err());
+        let unannounced = Frame { head: [&honest.head[..], &trailing].concat(), payload: None };
+        prop_assert_eq!(knock(&unannounced), Err(WireError::Length));
+    }
+
+    #[test]
+    fn a_control_frame_has_no_payload(message in message()) {
+        prop_assume!(!matches!(message, Message::Segment(_) | Message::Data(_)));
+        let honest = Frame::encode(&message, None);
+        let laden = frame_of(0, &honest.head[PREFIX_BYTES..], Some(&[0]));
+        prop_assert_eq!(knock(&laden), Err(WireError::TooLarge));
+    }
+
+    #[test]
+    fn a_record_makes_the_trip(view in view()) {
+        let record = wire::encode_record(&view);
+        prop_assert_eq!(wire::decode_record::<View>(&record), Ok(view));
+        let longer = [&record[..], &[0]].concat();
+        prop_assert_eq!(wire::decode_record::<View>(&longer), Err(WireError::Length));
+    }
+
+    #[test]
+    fn an_invite_is_read_or_refused(
+        invite in (array(), array(), prop::collection::vec(contact(), 0..3)),
+        mutation in mutation(),
+        noise in ".{0,60}",
+    ) {
+        let (run, secret, contacts) = invite;
+        let invite = Invite { run: RunId(run), secret: Secret(secret), contacts };
+        let text = invite.to_string();
+        prop_assert_eq!(text.parse(), Ok(invite));
+        let mut bent = text.into_bytes();
+        mutation.apply(&mut bent);
+        for text in [String::from_utf8_lossy(&bent).into_owned(), format!("pg1{noise}"), noise] {
+            let (_, live_bytes) = measured(|| text.parse::<Invite>());
+            prop_assert!(live_bytes <= CONTROL_LIVE_BYTES_MAX, "{} bytes were alive", live_bytes);
+        }
+    }
+}
+
+/// The parts of hostile headers, written by hand.
+struct Header(Vec<u8>);
+
+impl Header {
+    fn new(tag: u8) -> Self {
+        Self(vec![tag])
+    }
+
+    fn zeros(mut self, count: usize) -> Self {
+        self.0.resize(self.0.len() + count, 0);
+        self
+    }
+
+    fn number(mut self, number: u64) -> Self {
+        self.0.extend(wire::encode_record(&number));
+        self
+    }
+}
+
+const JOIN: u8 = 0;
+const WELCOME: u8 = 1;
+const REFER: u8 = 2;
+const INSTALL: u8 = 7;
+const SEGMENT: u8 = 8;
+const LEAVE: u8 = 10;
+
+#[test]
+fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
+    for length in [1 << 16, 1 << 20, 1 << 24, u64::from(u32::MAX), 1 << 60, u64::MAX / 24, u64::MAX] {
+        for header in [
+            Header::new(JOIN).zeros(2).number(length),
+            Header::new(JOIN).zeros(2).number(1).number(length),
+            Header::new(WELCOME).number(length),
+            Header::new(REFER).zeros(32).number(length),
+            // The parents, the members, the addresses of one, and the spans of the ledger.
+            Header::new(INSTALL).zeros(33).number(length),
+            Header::new(INSTALL).zeros(34).number(length),
+            Header::new(INSTALL).zeros(34).number(1).zeros(33).number(length),
+            Header::new(INSTALL).zeros(38).number(length),
+            Header::new(LEAVE).zeros(1).number(length),
+        ] {
+            for filling in [0, 100, 70_000] {
+                let Header(header) = Header(header.0.clone()).zeros(filling);
+                let outcome = knock(&frame_of(0, &header, None));
+                assert!(outcome.is_err(), "a length of {length} before {filling} bytes: {outcome:?}");
+            }
+        }
+    }
+}
+
+/// Nothing is as large in memory, beside its bytes on the wire, as an empty string.
+#[test]
+fn lists_of_nothing_stay_within_the_limit() {
+    for (member_count, address_count) in
+        [(4_u64, 130_000), (10, 50_000), (1000, 500), (4096, 100), (20_000, 16)]
+    {
+        let mut header = Header::new(INSTALL).zeros(34).number(member_count);
+        for _ in 0..member_count {
+            header = header.zeros(33).number(address_count).zeros(address_count as usize + 1);
+        }
+        let Header(mut header) = header.zeros(4);
+        header.truncate(CONTROL_HEADER_BYTES_MAX);
+        assert!(knock(&frame_of(0, &header, None)).is_err(), "{member_count} x {address_count}");
+        let (_, live_bytes) = measured(|| wire::decode_record::<View>(&header[1..]));
+        assert!(live_bytes <= CONTROL_LIVE_BYTES_MAX, "{live_bytes} bytes were alive");
+    }
+}
+
+#[test]
+fn a_number_has_one_encoding() {
+    let honest =
+        Frame::encode(&Message::Complete(Complete { view: ViewDigest([1; 32]), steps: StepNumber(5) }), None);
+    let header = &honest.head[PREFIX_BYTES..];
+    let (before, number) = header.split_at(header.len() - 1);
+    assert_eq!(number, [5]);
+    for longer in [&[251, 5, 0][..], &[252, 5, 0, 0, 0], &[253, 5, 0, 0, 0, 0, 0, 0, 0]] {
+        let outcome = knock(&frame_of(0, &[before, longer].concat(), None));
+        assert_eq!(outcome, Err(WireError::Header), "{longer:?}");
+    }
+}
+
+#[test]
+fn unknown_variants_are_refused() {
+    for tag in 11..=255 {
+        for filling in [0, 16, 64] {
+            let Header(header) = Header::new(tag).zeros(filling);
+            assert_eq!(knock(&frame_of(0, &header, None)), Err(WireError::Header), "message {tag}");
+        }
+    }
+    let Header(phase) = Header::new(SEGMENT).zeros(33).number(2).zeros(12);
+    assert_eq!(knock(&frame_of(1, &phase, None)), Err(WireError::Header));
+}
+
+#[test]
+fn a_record_over_the_limit_is_refused_unseen() {
+    let record = vec![0; CONTROL_HEADER_BYTES_MAX + 1];
+    let (outcome, live_bytes) = measured(|| wire::decode_record::<View>(&record));
+    assert_eq!((outcome, live_bytes), (Err(WireError::TooLarge), 0));
+}
+
+#[test]
+fn a_reason_is_bounded() {
+    let reason = |length| Message::Leave(Departure { lost: None, reason: "x".repeat(length) });
+    assert!(knock(&Frame::encode(&reason(REASON_BYTES_MAX), None)).is_ok());
+    assert!(knock(&Frame::encode(&reason(REASON_BYTES_MAX + 1), None)).is_err());
+}
