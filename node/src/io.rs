@@ -234,6 +234,8 @@ pub struct Ended {
 /// The parameters a run leaves at a peer.
 #[derive(Clone, Debug)]
 pub struct FinalState {
+    /// The run.
+    pub run: RunId,
     /// What the run is: the specification's bytes.
     pub specification: Arc<[u8]>,
     /// Shape of the parameters.

@@ -1,1 +1,7 @@
-fn main() {}
+//! The `peer` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    peergrad::cli::main()
+}

@@ -427,6 +427,7 @@ impl Session {
     pub(crate) fn state(&self) -> FinalState {
         let parameters = self.previous.as_ref().unwrap_or(&self.complete);
         FinalState {
+            run: self.view.run,
             specification: Arc::clone(&self.specification),
             manifest: self.loaded.manifest.clone(),
             steps: self.committed_steps,

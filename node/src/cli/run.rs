@@ -17,9 +17,9 @@ use super::report::{Report, Style, Summary};
 use super::{JoinArguments, PeerArguments, StartArguments};
 use crate::io::{Ended, Event, FinalState};
 use crate::loader::Loader;
-use crate::model_file::ModelFile;
+use crate::model_file::{ModelFile, Origin};
 use crate::net::{
-    Bootstrap, Clock, Compute, Directory, Listen, Network, NetworkOptions, Notice, Port, RunRecord, Surroundings,
+    Bootstrap, Clock, Compute, DEFAULT_PORT, Directory, Listen, Network, NetworkOptions, Notice, Port, RunRecord, Surroundings,
     drive, random_bytes, write_atomically,
 };
 use crate::node::{Config, Node, Role};
@@ -49,7 +49,9 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let name = &run_file.data.file;
     let data: Arc<[u8]> = files::data_of(&path, name)?.into();
     let specification = resolve(&run_file, name, &data)?.to_bytes()?;
-    peer.port = peer.port.or(run_file.network.port);
+    // The default may give way to another port if it is taken, also where the file spells it out.
+    let port = run_file.network.port;
+    peer.port = peer.port.or((port != DEFAULT_PORT).then_some(port));
     peer.no_mdns |= !run_file.network.mdns;
     let peers = peers.unwrap_or(run_file.network.peers);
     if peers == 0 {
@@ -154,7 +156,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     .await?;
 
     let contact = network.contact();
-    let mut report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words });
+    let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words });
     if !passed_over.is_empty() {
         report.say(&format!("another peer runs on this machine: this one keeps its data in {}", directory.path().display()));
     }
@@ -283,8 +285,13 @@ impl Session {
 /// Writes the model into the data directory.
 fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<PathBuf> {
     let path = directory.path().join(super::model::MODEL_FILE);
-    let bytes = ModelFile::encode(&state.manifest, &state.parameters, &state.specification, state.steps)?;
-    write_atomically(&path, &bytes).with_context(|| format!("cannot save the model to {}", path.display()))?;
+    let origin = Origin {
+        run: state.run,
+        steps: state.steps,
+        specification: String::from_utf8(state.specification.to_vec()).unwrap_or_default(),
+    };
+    let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
+    write_atomically(&path, &model.encode()).with_context(|| format!("cannot save the model to {}", path.display()))?;
     Ok(path)
 }
 

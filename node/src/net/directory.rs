@@ -154,6 +154,12 @@ impl Drop for Directory {
     }
 }
 
+/// The default directories that exist, in the order in which peers take them.
+#[must_use]
+pub fn default_directories() -> Vec<PathBuf> {
+    default_candidates().into_iter().flatten().take_while(|path| path.exists()).collect()
+}
+
 /// `peergrad`, `peergrad/2`, `peergrad/3`, ... where this user's programs keep their data.
 pub(super) fn default_candidates() -> Option<impl Iterator<Item = PathBuf>> {
     // A relative path here would mean another directory wherever the command is run; the standard says to ignore it.
@@ -238,7 +244,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let contact = Contact { peer: PeerId([1; 32]), addresses: vec!["/ip4/10.0.0.7/tcp/4747".to_owned()] };
         let invite = Invite { run: RunId([2; 32]), secret: Secret([3; 32]), contacts: vec![contact] };
-        let record = RunRecord { invite, nonce: [4; 32] };
+        let record = RunRecord { invite };
 
         let directory = Directory::open(folder.path()).unwrap();
         assert!(matches!(RunRecord::read(folder.path()), Err(RecordError::NotRunning { .. })));

@@ -29,6 +29,16 @@ pub trait Machine {
     fn deadline(&self) -> Option<Instant>;
 }
 
+impl Machine for crate::node::Node {
+    fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
+        Self::handle(self, now, input, out);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Self::deadline(self)
+    }
+}
+
 /// Looks for a data file on this machine. May read from disk: it runs on a thread where that does no harm.
 pub type Locate = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
 

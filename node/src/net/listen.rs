@@ -8,7 +8,7 @@ use libp2p::multiaddr::Protocol;
 use peergrad_protocol::limits::ADDRESSES_MAX;
 
 /// The port that a peer listens on unless told otherwise.
-pub const DEFAULT_PORT: u16 = 4747;
+pub const DEFAULT_PORT: u16 = crate::specification::run_file::PORT_DEFAULT;
 
 /// Where to listen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use peergrad_protocol::invite::Invite;
 use serde::{Deserialize, Serialize};
 
-use super::directory::{LOCK_FILE, default_candidates};
+use super::directory::{LOCK_FILE, default_directories};
 use super::files;
 
 /// A run, as seen by one of its peers.
@@ -18,8 +18,6 @@ use super::files;
 pub struct RunRecord {
     /// Run id, secret, and this peer with the addresses it listens on.
     pub invite: Invite,
-    /// The random bytes drawn when the run was founded.
-    pub nonce: [u8; 32],
 }
 
 impl RunRecord {
@@ -43,8 +41,7 @@ impl RunRecord {
     /// The records of all peers that run in the default directories, with their directories.
     #[must_use]
     pub fn read_defaults() -> Vec<(PathBuf, Self)> {
-        let existing = default_candidates().into_iter().flatten().take_while(|path| path.exists());
-        existing.filter_map(|path| Self::read(&path).ok().map(|record| (path, record))).collect()
+        default_directories().into_iter().filter_map(|path| Self::read(&path).ok().map(|record| (path, record))).collect()
     }
 
     pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
@@ -57,13 +54,13 @@ impl RunRecord {
     }
 
     fn file_bytes(&self) -> Vec<u8> {
-        let form = FileForm { invite: self.invite.to_string(), nonce: self.nonce };
+        let form = FileForm { invite: self.invite.to_string() };
         serde_json::to_vec_pretty(&form).expect("text and numbers have a JSON form")
     }
 
     fn from_file_bytes(bytes: &[u8]) -> Option<Self> {
         let form: FileForm = serde_json::from_slice(bytes).ok()?;
-        Some(Self { invite: form.invite.parse().ok()?, nonce: form.nonce })
+        Some(Self { invite: form.invite.parse().ok()? })
     }
 }
 
@@ -95,7 +92,6 @@ pub enum RecordError {
 #[derive(Serialize, Deserialize)]
 struct FileForm {
     invite: String,
-    nonce: [u8; 32],
 }
 
 /// Tries the lock for an instant, shared, so that two commands that look at once do not mistake each other for a peer.

@@ -1,0 +1,95 @@
+//! `peer export` and `peer evaluate`: what a run leaves, and how good it is.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use serde_json::json;
+
+use super::files;
+use super::report::emit;
+use super::table::count;
+use crate::data::embedded::embedded;
+use crate::model_file::{ModelFile, Part};
+use crate::net::directory::default_directories;
+use crate::net::write_atomically;
+
+/// The model's name in a data directory.
+pub(super) const MODEL_FILE: &str = "model.safetensors";
+
+#[derive(Args)]
+pub(super) struct ExportArguments {
+    /// Where to write it, e.g. model.safetensors
+    #[arg(value_name = "FILE")]
+    to: PathBuf,
+    /// The peer's data directory [default: that with the newest model]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
+    let from = match &arguments.dir {
+        Some(dir) => dir.join(MODEL_FILE),
+        None => newest_model().context("no peer on this machine has saved a model; run one to its end first, or name its data directory with --dir")?,
+    };
+    let bytes = files::read(&from)?;
+    let model = decode(&from, &bytes)?;
+    write_atomically(&arguments.to, &bytes).with_context(|| format!("cannot write {}", arguments.to.display()))?;
+    eprintln!(
+        "run {}, {} parameters after {} steps, from {}",
+        model.origin.run.short(),
+        count(model.parameters.len() as u64),
+        count(model.origin.steps),
+        from.display()
+    );
+    println!("{}", arguments.to.display());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn newest_model() -> Option<PathBuf> {
+    let models = default_directories().into_iter().map(|directory| directory.join(MODEL_FILE));
+    models.max_by_key(|path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()).filter(|path| path.exists())
+}
+
+#[derive(Args)]
+pub(super) struct EvaluateArguments {
+    /// A file that `peer export` wrote
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// The data: the file that it was trained on (its held-out rows are used), or another with the same columns (all rows)
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode> {
+    let model = decode(&arguments.model, &files::read(&arguments.model)?)?;
+    let name = arguments.data.display().to_string();
+    let data = match embedded(&name) {
+        Some(bytes) if !arguments.data.exists() => bytes.to_vec(),
+        _ => files::read(&arguments.data)?,
+    };
+    if model.origin.specification.is_empty() {
+        bail!("{} holds a model of another program's task: evaluate it with that program", arguments.model.display());
+    }
+    let evaluated = model.evaluate(&name, &data).with_context(|| arguments.model.display().to_string())?;
+    let (evaluation, held_out) = (evaluated.evaluation, evaluated.part == Part::HeldOut);
+    if arguments.json {
+        emit(&json!({
+            "event": "evaluation", "accuracy": evaluation.accuracy, "loss": evaluation.loss,
+            "samples": evaluation.samples, "held_out": held_out,
+        }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let accuracy = evaluation.accuracy.map(|share| format!("accuracy {share:.4}, ")).unwrap_or_default();
+    let rows = if held_out { "held-out rows" } else { "rows" };
+    println!("{accuracy}loss {:.4} on {} {rows}", evaluation.loss, count(evaluation.samples));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn decode(path: &Path, bytes: &[u8]) -> anyhow::Result<ModelFile> {
+    ModelFile::decode(bytes).with_context(|| path.display().to_string())
+}
