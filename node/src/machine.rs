@@ -407,7 +407,8 @@ impl Machine {
             let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
             out.push(Output::Dial(contact));
         }
-        let session = Session::found(Arc::clone(&view), self.me.peer, specification, loaded, self.segments.clone());
+        let session =
+            Session::found(Arc::clone(&view), self.me.peer, specification, loaded, self.segments.clone());
         out.push(Output::Event(Event::Installed { view, shard: session.shard_len() }));
         self.stage = Stage::Training { session: Box::new(session), progress: Progress::Linking };
         for (from, frame) in std::mem::take(&mut self.early) {

@@ -53,6 +53,7 @@ pub const JOIN_RETRY: Duration = Duration::from_secs(2);
 
 const _: () = assert!(SPECIFICATION_BYTES_MAX < CONTROL_HEADER_BYTES_MAX);
 const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
-const _: () = assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");
+const _: () =
+    assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");
 const _: () = assert!(LINK_SEGMENTS >= 2, "relays need a place of their own");
 const _: () = assert!(WEIGHT_DEFAULT <= WEIGHT_MAX);

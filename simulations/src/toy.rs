@@ -63,7 +63,8 @@ impl Task for Toy {
     }
 
     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
-        let loss = (0..self.sample_count).map(|sample| f64::from(self.error(parameters, sample).1).powi(2) / 2.0);
+        let loss =
+            (0..self.sample_count).map(|sample| f64::from(self.error(parameters, sample).1).powi(2) / 2.0);
         let samples = u64::from(self.sample_count);
         Evaluation { samples, loss: loss.sum::<f64>() / samples as f64, accuracy: None }
     }
@@ -96,7 +97,8 @@ impl Loader for Fixed {
     }
 
     fn load(&self, _specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
-        if data.map(|data| ContentDigest::of(&data)) != self.data.as_ref().map(|data| ContentDigest::of(data)) {
+        if data.map(|data| ContentDigest::of(&data)) != self.data.as_ref().map(|data| ContentDigest::of(data))
+        {
             return Err("the data is not what the specification says".to_owned());
         }
         Ok(self.loaded.clone())

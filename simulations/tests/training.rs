@@ -132,8 +132,10 @@ fn optimizer_memory_falls_with_the_number_of_members() {
     let loader = Arc::new(toy(Topology::Ring));
     for count in [1_u8, 2, 4, 8] {
         let (cluster, peers) = swarm(count, &loader, 1);
-        let sizes: Vec<u64> =
-            peers.iter().map(|peer| ended(&cluster, *peer).state.as_ref().expect("it trained").optimizer_bytes).collect();
+        let sizes: Vec<u64> = peers
+            .iter()
+            .map(|peer| ended(&cluster, *peer).state.as_ref().expect("it trained").optimizer_bytes)
+            .collect();
         // Two moments, committed and pending, of 5,000 parameters.
         assert_eq!(sizes.iter().sum::<u64>(), 2 * 2 * 5000 * 4);
         let fair = 2 * 2 * 5000 * 4 / u64::from(count);
@@ -166,7 +168,11 @@ fn data_that_a_joiner_lacks_comes_from_the_swarm() {
     let without = cluster.join(2, None, founder, loader, None);
     cluster.run();
     let fetched = |peer| {
-        cluster.events.iter().filter(|(_, at, event)| *at == peer && matches!(event, Event::Fetching { .. })).count()
+        cluster
+            .events
+            .iter()
+            .filter(|(_, at, event)| *at == peer && matches!(event, Event::Fetching { .. }))
+            .count()
     };
     assert_eq!((fetched(with), fetched(without)), (0, 12), "2.9 MiB in pieces of 256 KiB");
     for peer in [founder, with, without] {
@@ -190,13 +196,18 @@ fn a_lost_peer_is_named_and_the_last_committed_state_stands() {
         cluster.run();
         let digest_after = |steps: u64, peer: PeerId| {
             cluster.events.iter().find_map(|(_, at, event)| match event {
-                Event::Committed(committed) if *at == peer && committed.step.0 + 1 == steps => committed.digest,
+                Event::Committed(committed) if *at == peer && committed.step.0 + 1 == steps => {
+                    committed.digest
+                }
                 _ => None,
             })
         };
         for &peer in peers.iter().filter(|&&peer| peer != victim) {
             let end = ended(&cluster, peer);
-            assert!(matches!(&end.outcome, Err(Failure::PeerLost { peer, .. }) if *peer == victim), "{end:?}");
+            assert!(
+                matches!(&end.outcome, Err(Failure::PeerLost { peer, .. }) if *peer == victim),
+                "{end:?}"
+            );
             let state = end.state.as_ref().expect("it trained");
             if state.steps > 0 {
                 assert_eq!(Some(state.digest), digest_after(state.steps, peer), "killed at event {kill_at}");

@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use anyhow::{Context, bail};
 use clap::Args;
-use peergrad_protocol::StepNumber;
+use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
 
 use super::curve::Curve;
@@ -53,6 +53,8 @@ struct Swarm {
 /// One process, and what it has reported.
 struct Peer {
     process: Child,
+    /// The end of its id, once it has told it.
+    name: String,
     summary: Option<Value>,
     scope: Option<Scope>,
     progress: Option<Progress>,
@@ -109,8 +111,8 @@ impl Swarm {
         read_lines(index, stdout, sender.clone(), |line| serde_json::from_str(&line).map(Line::Report).ok());
         read_lines(index, stderr, sender.clone(), |line| Some(Line::Words(line)));
         let (summary, scope, progress) = (None, None, None);
-        let words = String::new();
-        self.peers.push(Peer { process, summary, scope, progress, words, losses: Curve::default() });
+        let (name, words) = (String::new(), String::new());
+        self.peers.push(Peer { process, name, summary, scope, progress, words, losses: Curve::default() });
         Ok(())
     }
 
@@ -136,7 +138,9 @@ impl Swarm {
         while open > 0 {
             let (index, line) = self.lines.recv().context("lost sight of the peers")?;
             open -= usize::from(matches!(line, Line::End));
-            self.peers[index].take(line, screen, is_quiet);
+            // Without a terminal there are no bars to fill: one peer's lines say it all.
+            let is_silent = is_quiet || (index > 0 && !screen.is_terminal());
+            self.peers[index].take(line, screen, is_silent);
         }
         for (index, peer) in self.peers.iter_mut().enumerate() {
             let status = peer.process.wait().context("cannot wait for a peer")?;
@@ -174,7 +178,8 @@ impl Swarm {
             emit(&object);
         }
         let sum = |key: &str| summaries.iter().filter_map(|summary| summary[key].as_u64()).sum::<u64>();
-        let slowest = summaries.iter().filter_map(|summary| summary["wall_seconds"].as_f64()).fold(0.0, f64::max);
+        let slowest =
+            summaries.iter().filter_map(|summary| summary["wall_seconds"].as_f64()).fold(0.0, f64::max);
         let mut object = summaries[0].clone();
         for key in ["peer", "own_samples", "shard", "optimizer_bytes"] {
             object.as_object_mut().expect("a summary is an object").remove(key);
@@ -191,11 +196,10 @@ impl Swarm {
         let rows: Vec<Vec<String>> = summaries
             .iter()
             .map(|summary| {
-                let peer = summary["peer"].as_str().unwrap_or_default();
                 let shard = number(summary, "shard");
                 let share = 100.0 * shard as f64 / parameters as f64;
                 vec![
-                    peer.chars().skip(peer.len().saturating_sub(6)).collect(),
+                    short(&summary["peer"]),
                     format!("{} ({share:.0} %)", count(shard)),
                     count(number(summary, "own_samples")),
                     bytes(number(summary, "bytes_received")),
@@ -206,13 +210,21 @@ impl Swarm {
             .collect();
         let header = ["peer", "owns parameters", "samples", "received", "sent", "optimizer memory"];
         println!("{}", table(&header, &rows));
-        println!("training loss over {} steps\n{}", count(number(summaries[0], "steps")), plot::curve(self.peers[0].losses.means(), 60, 10));
+        println!(
+            "training loss over {} steps\n{}",
+            count(number(summaries[0], "steps")),
+            plot::curve(self.peers[0].losses.means(), 60, 10)
+        );
         let seconds = summaries[0]["wall_seconds"].as_f64().unwrap_or(0.0);
         println!(
             "test accuracy {:.4} on the held-out fifth, after {seconds:.1} s",
             summaries[0]["test_accuracy"].as_f64().unwrap_or(0.0)
         );
-        println!("one digest at all {} peers: {}", summaries.len(), summaries[0]["digest"].as_str().unwrap_or_default());
+        println!(
+            "one digest at all {} peers: {}",
+            summaries.len(),
+            summaries[0]["digest"].as_str().unwrap_or_default()
+        );
     }
 }
 
@@ -232,10 +244,11 @@ impl Peer {
             Line::End => {}
             Line::Words(words) => self.words += &(words + "\n"),
             Line::Report(object) => match object["event"].as_str() {
+                Some("listening") => self.name = short(&object["peer"]),
                 Some("prepared") => self.scope = scope(&object),
                 Some("view") if !is_quiet => {
-                    let id = format!("peer {}", self.process.id());
-                    self.progress = self.scope.map(|scope| Progress::new(screen, id, scope));
+                    let name = format!("peer {}", self.name);
+                    self.progress = self.scope.map(|scope| Progress::new(screen, name, scope));
                 }
                 Some("step") => self.step(&object),
                 Some("failed") => self.words += object["reason"].as_str().unwrap_or_default(),
@@ -259,9 +272,21 @@ impl Peer {
         self.losses.push(loss);
         if let Some(progress) = &mut self.progress {
             let (samples, rate) = (0, 0.0);
-            progress.committed(&Committed { step: StepNumber(step), pass, loss, samples, rate, digest: None });
+            progress.committed(&Committed {
+                step: StepNumber(step),
+                pass,
+                loss,
+                samples,
+                rate,
+                digest: None,
+            });
         }
     }
+}
+
+/// The end of a peer's id, as it is shown everywhere.
+fn short(peer: &Value) -> String {
+    peer.as_str().and_then(|text| text.parse::<PeerId>().ok()).map(|peer| peer.short()).unwrap_or_default()
 }
 
 fn scope(object: &Value) -> Option<Scope> {

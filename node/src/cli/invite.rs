@@ -27,10 +27,13 @@ pub(super) fn invite(arguments: &InviteArguments) -> anyhow::Result<ExitCode> {
         None => {
             let mut running = RunRecord::read_defaults();
             match running.len() {
-                0 => bail!("no peer is running on this machine; start one with `peer start` or `peer join`, or name its data directory with --dir"),
+                0 => bail!(
+                    "no peer is running on this machine; start one with `peer start` or `peer join`, or name its data directory with --dir"
+                ),
                 1 => running.remove(0).1,
                 _ => {
-                    let list: Vec<String> = running.iter().map(|(path, _)| path.display().to_string()).collect();
+                    let list: Vec<String> =
+                        running.iter().map(|(path, _)| path.display().to_string()).collect();
                     bail!("several peers are running; say which with --dir: {}", list.join(", "));
                 }
             }

@@ -35,7 +35,8 @@ pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
     };
     let bytes = files::read(&from)?;
     let model = decode(&from, &bytes)?;
-    write_atomically(&arguments.to, &bytes).with_context(|| format!("cannot write {}", arguments.to.display()))?;
+    write_atomically(&arguments.to, &bytes)
+        .with_context(|| format!("cannot write {}", arguments.to.display()))?;
     eprintln!(
         "run {}, {} parameters after {} steps, from {}",
         model.origin.run.short(),
@@ -49,7 +50,9 @@ pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
 
 fn newest_model() -> Option<PathBuf> {
     let models = default_directories().into_iter().map(|directory| directory.join(MODEL_FILE));
-    models.max_by_key(|path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok()).filter(|path| path.exists())
+    models
+        .max_by_key(|path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok())
+        .filter(|path| path.exists())
 }
 
 #[derive(Args)]
@@ -73,7 +76,10 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
         _ => files::read(&arguments.data)?,
     };
     if model.origin.specification.is_empty() {
-        bail!("{} holds a model of another program's task: evaluate it with that program", arguments.model.display());
+        bail!(
+            "{} holds a model of another program's task: evaluate it with that program",
+            arguments.model.display()
+        );
     }
     let evaluated = model.evaluate(&name, &data).with_context(|| arguments.model.display().to_string())?;
     let (evaluation, held_out) = (evaluated.evaluation, evaluated.part == Part::HeldOut);

@@ -3,18 +3,28 @@
 use std::fmt::Write as _;
 
 /// Draws `values` from left to right as dots of braille, two columns and four rows of dots in each character, with the
-/// range written at the left. Empty for fewer than two finite values.
+/// range written at the left. Values above zero that differ by more than a factor of ten are drawn by their logarithm.
+/// Empty for fewer than two finite values.
 #[must_use]
 pub fn curve(values: &[f64], width: usize, height: usize) -> String {
-    let finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
-    let (Some(low), Some(high)) = (finite.iter().copied().reduce(f64::min), finite.iter().copied().reduce(f64::max))
+    let mut finite: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    let (Some(low), Some(high)) =
+        (finite.iter().copied().reduce(f64::min), finite.iter().copied().reduce(f64::max))
     else {
         return String::new();
     };
     if finite.len() < 2 || width == 0 || height == 0 {
         return String::new();
     }
-    let dots = Dots::of(&finite, width, height, low, high);
+    let is_logarithmic = low > 0.0 && high > 10.0 * low;
+    if is_logarithmic {
+        finite.iter_mut().for_each(|value| *value = value.ln());
+    }
+    let dots = if is_logarithmic {
+        Dots::of(&finite, width, height, low.ln(), high.ln())
+    } else {
+        Dots::of(&finite, width, height, low, high)
+    };
     let mut text = String::new();
     for row in 0..height {
         let label = match row {

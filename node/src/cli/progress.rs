@@ -19,6 +19,11 @@ impl Screen {
         Self { bars: MultiProgress::new(), is_terminal: std::io::stderr().is_terminal() }
     }
 
+    /// Whether there is room for bars.
+    pub(crate) fn is_terminal(&self) -> bool {
+        self.is_terminal
+    }
+
     /// Writes words above the bars.
     pub(crate) fn say(&self, words: &str) {
         if self.is_terminal {
@@ -44,7 +49,9 @@ impl Progress {
         let bar = screen.is_terminal.then(|| {
             let bar = screen.bars.add(ProgressBar::new(scope.steps));
             let template = "{prefix} {bar:30} step {pos}/{len}  {msg}  {per_sec}, {eta} left";
-            bar.set_style(ProgressStyle::with_template(template).expect("a fixed template").progress_chars("=> "));
+            bar.set_style(
+                ProgressStyle::with_template(template).expect("a fixed template").progress_chars("=> "),
+            );
             bar.set_prefix(name.clone());
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
@@ -63,7 +70,13 @@ impl Progress {
         if is_new {
             self.said_pass = Some(*pass);
             let (name, scope) = (&self.name, &self.scope);
-            eprintln!("{name} pass {}/{}, step {}/{}, loss {loss:.4}", pass + 1, scope.passes, step.0 + 1, scope.steps);
+            eprintln!(
+                "{name} pass {}/{}, step {}/{}, loss {loss:.4}",
+                pass + 1,
+                scope.passes,
+                step.0 + 1,
+                scope.steps
+            );
         }
     }
 

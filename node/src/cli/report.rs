@@ -73,7 +73,9 @@ impl Report {
             Style::Words => {
                 self.screen.say(&format!("peer {} listens on {}", me.short(), addresses.join(", ")));
             }
-            Style::Json => emit(&json!({"event": "listening", "peer": me.to_string(), "addresses": addresses})),
+            Style::Json => {
+                emit(&json!({"event": "listening", "peer": me.to_string(), "addresses": addresses}))
+            }
         }
     }
 
@@ -109,9 +111,14 @@ impl Report {
                 say(format!("peer {} is ready: {ready} of {wanted}", peer.short()));
             }
             Event::Withdrawn { peer, reason, ready, wanted } => {
-                say(format!("peer {} has gone before the start ({reason}): {ready} of {wanted}", peer.short()));
+                say(format!(
+                    "peer {} has gone before the start ({reason}): {ready} of {wanted}",
+                    peer.short()
+                ));
             }
-            Event::Welcomed { run, by } => say(format!("let into run {} by peer {}", run.short(), by.short())),
+            Event::Welcomed { run, by } => {
+                say(format!("let into run {} by peer {}", run.short(), by.short()))
+            }
             Event::Fetching { received, total } if received == total => {
                 say(format!("data received from the swarm: {}", bytes(*total)));
             }
@@ -140,7 +147,9 @@ impl Report {
                     progress.committed(committed);
                 }
             }
-            Event::Violation { peer, reject } => say(format!("peer {} misbehaves, ignored: {reject}", peer.short())),
+            Event::Violation { peer, reject } => {
+                say(format!("peer {} misbehaves, ignored: {reject}", peer.short()))
+            }
         }
     }
 
@@ -202,7 +211,12 @@ fn summary_words(summary: &Summary) -> String {
     let result = match state.evaluation {
         Some(evaluation) => {
             let accuracy = evaluation.accuracy.map(|share| format!("test accuracy {share:.4}, "));
-            format!("{}test loss {:.4} on {} held-out samples", accuracy.unwrap_or_default(), evaluation.loss, count(evaluation.samples))
+            format!(
+                "{}test loss {:.4} on {} held-out samples",
+                accuracy.unwrap_or_default(),
+                evaluation.loss,
+                count(evaluation.samples)
+            )
         }
         None => "not evaluated".to_owned(),
     };
@@ -226,8 +240,12 @@ fn event_object(event: &Event) -> Option<Value> {
         Event::Withdrawn { peer, reason, ready, wanted } => {
             json!({"event": "withdrawn", "peer": peer.to_string(), "reason": reason, "ready": ready, "wanted": wanted})
         }
-        Event::Welcomed { run, by } => json!({"event": "welcomed", "run": run.to_string(), "by": by.to_string()}),
-        Event::Fetching { received, total } => json!({"event": "fetching", "received": received, "total": total}),
+        Event::Welcomed { run, by } => {
+            json!({"event": "welcomed", "run": run.to_string(), "by": by.to_string()})
+        }
+        Event::Fetching { received, total } => {
+            json!({"event": "fetching", "received": received, "total": total})
+        }
         Event::Prepared(scope) => json!({
             "event": "prepared", "parameters": scope.parameters, "samples": scope.samples,
             "steps": scope.steps, "passes": scope.passes,

@@ -19,8 +19,8 @@ use crate::io::{Ended, Event, FinalState};
 use crate::loader::Loader;
 use crate::model_file::{ModelFile, Origin};
 use crate::net::{
-    Bootstrap, Clock, Compute, DEFAULT_PORT, Directory, Listen, Network, NetworkOptions, Notice, Port, RunRecord, Surroundings,
-    drive, random_bytes, write_atomically,
+    Bootstrap, Clock, Compute, DEFAULT_PORT, Directory, Listen, Network, NetworkOptions, Notice, Port,
+    RunRecord, Surroundings, drive, random_bytes, write_atomically,
 };
 use crate::node::{Config, Node, Role};
 use crate::specification::{BuiltinLoader, RunFile, resolve};
@@ -83,11 +83,19 @@ fn whom_to_ask(arguments: &JoinArguments) -> anyhow::Result<(Option<RunId>, Secr
         return Ok((None, secret, bootstraps));
     }
     let text = match arguments.invite.as_str() {
-        "-" => std::io::read_to_string(std::io::stdin()).context("cannot read the invite from standard input")?,
+        "-" => {
+            std::io::read_to_string(std::io::stdin()).context("cannot read the invite from standard input")?
+        }
         text => text.to_owned(),
     };
-    if Bootstrap::from_str(text.trim()).is_ok() && Invite::from_str(&text).is_err() && !text.starts_with("pg1") {
-        bail!("`{}` is an address: joining by address needs --secret-file FILE; or give the invite that `peer start` printed", text.trim());
+    if Bootstrap::from_str(text.trim()).is_ok()
+        && Invite::from_str(&text).is_err()
+        && !text.starts_with("pg1")
+    {
+        bail!(
+            "`{}` is an address: joining by address needs --secret-file FILE; or give the invite that `peer start` printed",
+            text.trim()
+        );
     }
     let invite: Invite = text.parse()?;
     let bootstraps = invite.contacts.into_iter().map(Bootstrap::Contact).collect();
@@ -107,7 +115,8 @@ fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
     }
     let secret = Secret(random_bytes());
     let text = format!("{}\n", blake3::Hash::from_bytes(secret.0).to_hex());
-    crate::net::write_private(path, text.as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
+    crate::net::write_private(path, text.as_bytes())
+        .with_context(|| format!("cannot write {}", path.display()))?;
     Ok(secret)
 }
 
@@ -158,10 +167,14 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let contact = network.contact();
     let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words });
     if !passed_over.is_empty() {
-        report.say(&format!("another peer runs on this machine: this one keeps its data in {}", directory.path().display()));
+        report.say(&format!(
+            "another peer runs on this machine: this one keeps its data in {}",
+            directory.path().display()
+        ));
     }
     report.listening(&contact.addresses);
-    let mut session = Session { directory, secret, contact: contact.clone(), started: Clock::start(), report };
+    let mut session =
+        Session { directory, secret, contact: contact.clone(), started: Clock::start(), report };
     if let Role::Founder { specification, nonce, peers } = &role {
         session.publish(RunId::derive(specification, nonce))?;
         if *peers > 1 {
@@ -169,8 +182,15 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         }
     }
     let counters = network.counters();
-    let config =
-        Config { peer: contact.peer, incarnation, addresses: contact.addresses, weight: peer.weight, loader, segments, role };
+    let config = Config {
+        peer: contact.peer,
+        incarnation,
+        addresses: contact.addresses,
+        weight: peer.weight,
+        loader,
+        segments,
+        role,
+    };
     let (events, told) = mpsc::unbounded_channel();
     let locate = Arc::new(move |reference: &_| match &data {
         Data::Held(bytes) => Some(Arc::clone(bytes)),
@@ -291,7 +311,8 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<PathBuf> {
         specification: String::from_utf8(state.specification.to_vec()).unwrap_or_default(),
     };
     let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
-    write_atomically(&path, &model.encode()).with_context(|| format!("cannot save the model to {}", path.display()))?;
+    write_atomically(&path, &model.encode())
+        .with_context(|| format!("cannot save the model to {}", path.display()))?;
     Ok(path)
 }
 

@@ -42,8 +42,12 @@ pub fn bytes(count: u64) -> String {
 #[must_use]
 pub fn count(number: u64) -> String {
     let digits = number.to_string();
-    let groups: Vec<&str> =
-        digits.as_bytes().rchunks(3).rev().map(|group| std::str::from_utf8(group).expect("ASCII digits")).collect();
+    let groups: Vec<&str> = digits
+        .as_bytes()
+        .rchunks(3)
+        .rev()
+        .map(|group| std::str::from_utf8(group).expect("ASCII digits"))
+        .collect();
     groups.join(",")
 }
 

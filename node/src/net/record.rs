@@ -41,7 +41,10 @@ impl RunRecord {
     /// The records of all peers that run in the default directories, with their directories.
     #[must_use]
     pub fn read_defaults() -> Vec<(PathBuf, Self)> {
-        default_directories().into_iter().filter_map(|path| Self::read(&path).ok().map(|record| (path, record))).collect()
+        default_directories()
+            .into_iter()
+            .filter_map(|path| Self::read(&path).ok().map(|record| (path, record)))
+            .collect()
     }
 
     pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
