@@ -11,7 +11,8 @@ use super::{
 };
 use crate::data::dataset::{Split, Standardization};
 use crate::data::labels::{Predict, Target, TargetHints};
-use crate::data::table::{Layout, LayoutHints, Table, unpack};
+use crate::data::layout::{Layout, LayoutHints};
+use crate::data::table::{Table, unpack};
 use crate::optimizer::{Rule, Schedule};
 use crate::schedule::{Decay, scaled};
 
