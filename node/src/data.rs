@@ -8,4 +8,5 @@
 pub mod dataset;
 pub mod embedded;
 pub mod labels;
+pub mod layout;
 pub mod table;

@@ -88,7 +88,7 @@ impl Rule {
     ///
     /// # Panics
     /// If the lengths do not fit together or `step` is 0.
-    #[expect(clippy::too_many_arguments, reason = "one call site, and each is a different quantity")]
+    #[expect(clippy::too_many_arguments, reason = "each is a different quantity")]
     pub fn apply(
         &self,
         rate: f64,

@@ -26,7 +26,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::data::dataset::Standardization;
 use crate::data::labels::{LabelError, Target};
-use crate::data::table::{Layout, TableError};
+use crate::data::layout::Layout;
+use crate::data::table::TableError;
 use crate::loader::Training;
 use crate::optimizer::{Rule, Schedule};
 use crate::schedule::Decay;

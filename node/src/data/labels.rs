@@ -271,7 +271,7 @@ fn sorted(values: &[LabelValue]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::table::{Layout, LayoutHints};
+    use crate::data::layout::{Layout, LayoutHints};
 
     fn table(labels: &[&str]) -> Table {
         let text: String = labels.iter().map(|label| format!("1,{label}\n")).collect();

@@ -1,16 +1,12 @@
 //! The table: a CSV file as numbers, one label a row, and nothing guessed that was not said.
 //!
-//! People's files come gzipped or not, with a header or not, with labels in words. What a file leaves open is inferred
-//! once ([`Layout::infer`]) by whoever founds a run, and written into its specification; reading with a given layout
-//! ([`Table::read`]) infers nothing, so all peers read the same numbers from the same bytes.
-//!
 //! # How it works
-//! One walk over the decompressed bytes. Features are kept as `f64`, row-major; labels as indices into their distinct
-//! texts. Line numbers are found only when there is an error to report: by counting line ends up to the row.
+//! One walk over the unpacked bytes, as a [`Layout`] says. Features are kept as `f64`, row-major; labels as indices into
+//! their distinct texts. Line numbers are found only when there is an error to report, by counting line ends up to the row.
 //!
 //! # Invariants
 //! - No input makes the reader panic; every number it returns is finite.
-//! - Decompression stops at [`DECOMPRESSED_BYTES_MAX`].
+//! - Unpacking stops at [`UNPACKED_BYTES_MAX`].
 //!
 //! # Not here
 //! Missing values: a cell is a number or an error, because a silently filled cell is a silently wrong model.
@@ -20,49 +16,11 @@ use std::collections::BTreeMap;
 use std::io::Read;
 
 use csv::ByteRecord;
-use serde::{Deserialize, Serialize};
+
+use super::layout::Layout;
 
 /// The most bytes that a gzipped file may unpack to.
-pub const DECOMPRESSED_BYTES_MAX: u64 = 4 << 30;
-/// The most columns of a table.
-pub const COLUMNS_MAX: usize = 1 << 16;
-
-/// How a file is to be read.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Layout {
-    /// What stands between cells: a comma, a semicolon or a tab.
-    pub delimiter: u8,
-    /// Whether the first row names the columns.
-    pub header: bool,
-    /// Columns of the file.
-    pub width: usize,
-    /// Index of the label's column, from 0.
-    pub label: usize,
-    /// Indices of the feature columns, from 0, in the order in which the model sees them.
-    pub features: Vec<usize>,
-}
-
-/// What a user says about a file's layout; `None` is inferred.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct LayoutHints {
-    /// Whether the first row names the columns.
-    pub header: Option<bool>,
-    /// The label's column; the last unless said otherwise.
-    pub label: Option<Column>,
-    /// The feature columns; all but the label unless said otherwise.
-    pub features: Option<Vec<Column>>,
-}
-
-/// A column, as a user points at it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(untagged)]
-pub enum Column {
-    /// By its number in the file; the first is 1.
-    Number(usize),
-    /// By its name in the header.
-    Name(String),
-}
+pub const UNPACKED_BYTES_MAX: u64 = 4 << 30;
 
 /// The numbers and labels of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -217,9 +175,9 @@ fn available(width: usize, names: &[String]) -> String {
 /// The bytes of a file, unpacked if they start with the mark of a gzipped one.
 ///
 /// # Errors
-/// If they are damaged or unpack to more than [`DECOMPRESSED_BYTES_MAX`].
+/// If they are damaged or unpack to more than [`UNPACKED_BYTES_MAX`].
 pub fn unpack<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, TableError> {
-    unpack_at_most(file, bytes, DECOMPRESSED_BYTES_MAX)
+    unpack_at_most(file, bytes, UNPACKED_BYTES_MAX)
 }
 
 fn unpack_at_most<'a>(file: &str, bytes: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, TableError> {
@@ -237,80 +195,6 @@ fn unpack_at_most<'a>(file: &str, bytes: &'a [u8], limit: u64) -> Result<Cow<'a,
         return Err(TableError::TooLarge { file: file.to_owned(), limit });
     }
     Ok(Cow::Owned(unpacked))
-}
-
-impl Layout {
-    /// Infers what the hints leave open from the first two rows of `bytes` (unpacked).
-    ///
-    /// There is a header if in some column the first row has a word and the second a number. The label is the last
-    /// column. The features are all other columns.
-    ///
-    /// # Errors
-    /// If the file is empty or a hint names a column that does not exist.
-    pub fn infer(file: &str, bytes: &[u8], hints: &LayoutHints) -> Result<Self, TableError> {
-        let delimiter = infer_delimiter(bytes);
-        let [first, second] = first_rows(file, bytes, delimiter)?;
-        let width = first.len();
-        if width > COLUMNS_MAX {
-            let file = file.to_owned();
-            return Err(TableError::TooMany { file, what: "columns", found: width, limit: COLUMNS_MAX });
-        }
-        let is_header = || {
-            (first.iter().zip(&second)).any(|(name, cell)| number(name).is_none() && number(cell).is_some())
-        };
-        let header = hints.header.unwrap_or_else(is_header);
-        let names: Vec<String> = if header { first.iter().map(text).collect() } else { Vec::new() };
-        let find = |column: &Column| find_column(file, column, width, &names);
-        let label = hints.label.as_ref().map_or(Ok(width - 1), &find)?;
-        let features = match &hints.features {
-            Some(columns) => columns.iter().map(find).collect::<Result<_, _>>()?,
-            None => (0..width).filter(|&column| column != label).collect(),
-        };
-        let layout = Self { delimiter, header, width, label, features };
-        match layout.problem() {
-            Some(problem) => Err(TableError::Columns { file: file.to_owned(), problem }),
-            None => Ok(layout),
-        }
-    }
-
-    /// What makes this layout unusable, in words; a layout that another peer sent is checked by this.
-    #[must_use]
-    pub fn problem(&self) -> Option<String> {
-        if self.width > COLUMNS_MAX || self.label >= self.width {
-            return Some(format!("label column {} of {}", self.label + 1, self.width));
-        }
-        if self.features.is_empty() {
-            return Some("there is no column besides the label".to_owned());
-        }
-        let mut used = vec![false; self.width];
-        used[self.label] = true;
-        for &column in &self.features {
-            match used.get_mut(column) {
-                None => return Some(format!("column {} of {}", column + 1, self.width)),
-                Some(true) => return Some(format!("column {} is used twice", column + 1)),
-                Some(unused) => *unused = true,
-            }
-        }
-        None
-    }
-
-    /// The names in the header of `bytes` (unpacked); empty if there is none.
-    #[must_use]
-    pub fn names(&self, bytes: &[u8]) -> Vec<String> {
-        let mut first = ByteRecord::new();
-        let has_row =
-            self.header && reader(bytes, self.delimiter).read_byte_record(&mut first).unwrap_or(false);
-        if has_row { first.iter().map(text).collect() } else { Vec::new() }
-    }
-
-    /// Feature columns that hold a word in the first row of data: those that a model cannot read.
-    #[must_use]
-    pub fn worded_features(&self, bytes: &[u8]) -> Vec<usize> {
-        let mut rows = reader(bytes, self.delimiter).into_byte_records().skip(usize::from(self.header));
-        let Some(Ok(row)) = rows.next() else { return Vec::new() };
-        let is_worded = |column: &usize| row.get(*column).is_some_and(|cell| number(cell).is_none());
-        self.features.iter().copied().filter(is_worded).collect()
-    }
 }
 
 impl Table {
@@ -437,50 +321,16 @@ impl Place<'_> {
 }
 
 /// A reader that leaves header and row widths to us, so that errors can say what to do.
-fn reader(bytes: &[u8], delimiter: u8) -> csv::Reader<&[u8]> {
+pub(super) fn reader(bytes: &[u8], delimiter: u8) -> csv::Reader<&[u8]> {
     csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(bytes)
 }
 
-/// The first two rows; the second is empty if there is none.
-fn first_rows(file: &str, bytes: &[u8], delimiter: u8) -> Result<[ByteRecord; 2], TableError> {
-    let mut rows = reader(bytes, delimiter).into_byte_records().map_while(Result::ok);
-    match rows.next() {
-        Some(first) if !bytes.trim_ascii().is_empty() => Ok([first, rows.next().unwrap_or_default()]),
-        _ => Err(TableError::Empty { file: file.to_owned() }),
-    }
-}
-
-/// The candidate that occurs most often in the first line; a comma unless another one wins.
-fn infer_delimiter(bytes: &[u8]) -> u8 {
-    let lines = bytes.split(|&byte| byte == b'\n' || byte == b'\r');
-    let first = lines.map(<[u8]>::trim_ascii).find(|line| !line.is_empty()).unwrap_or_default();
-    let count = |candidate: u8| first.iter().filter(|&&byte| byte == candidate).count();
-    let mut best = b',';
-    for candidate in [b';', b'\t'] {
-        if count(candidate) > count(best) {
-            best = candidate;
-        }
-    }
-    best
-}
-
-fn find_column(file: &str, column: &Column, width: usize, names: &[String]) -> Result<usize, TableError> {
-    let (found, asked) = match column {
-        Column::Number(number) => {
-            (number.checked_sub(1).filter(|&index| index < width), format!("number {number}"))
-        }
-        Column::Name(name) => (names.iter().position(|other| other == name), format!("named `{name}`")),
-    };
-    let missing = || TableError::NoSuchColumn { file: file.to_owned(), asked, width, names: names.to_vec() };
-    found.ok_or_else(missing)
-}
-
 /// The number that a cell holds, which may be infinite or NaN.
-fn number(cell: &[u8]) -> Option<f64> {
+pub(super) fn number(cell: &[u8]) -> Option<f64> {
     std::str::from_utf8(cell.trim_ascii()).ok()?.parse().ok()
 }
 
-fn text(cell: &[u8]) -> String {
+pub(super) fn text(cell: &[u8]) -> String {
     String::from_utf8_lossy(cell.trim_ascii()).into_owned()
 }
 
@@ -501,6 +351,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
+    use crate::data::layout::{Column, LayoutHints};
     use proptest::prelude::*;
 
     fn read(bytes: &[u8]) -> Result<Table, TableError> {
@@ -543,16 +394,6 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_a_word_above_a_number() {
-        let header = |bytes: &[u8]| Layout::infer("f", bytes, &LayoutHints::default()).unwrap().header;
-        assert!(header(b"x,y\n1,2\n"));
-        assert!(header(b"1,y\n1,2\n"));
-        assert!(!header(b"1,cat\n2,dog\n"));
-        assert!(!header(b"1,2\n3,4\n"));
-        assert!(!header(b"x,y\n"));
-    }
-
-    #[test]
     fn columns_by_name_and_number() {
         let bytes = b"id,kind,x,z\n7,a,1,2\n8,b,3,4\n";
         let hints = LayoutHints {
@@ -563,9 +404,6 @@ mod tests {
         let table = read_with(bytes, &hints).unwrap();
         assert_eq!(table.features, [2.0, 1.0, 4.0, 3.0]);
         assert_eq!(texts(&table), ["a", "b"]);
-        let layout = Layout::infer("f", bytes, &LayoutHints::default()).unwrap();
-        assert_eq!(layout.worded_features(bytes), [1]);
-        assert_eq!(layout.names(bytes), ["id", "kind", "x", "z"]);
     }
 
     #[test]
@@ -612,18 +450,6 @@ mod tests {
     fn a_header_alone_has_no_rows() {
         let hints = LayoutHints { header: Some(true), ..LayoutHints::default() };
         assert!(matches!(read_with(b"x,y\n", &hints), Err(TableError::NoRows { .. })));
-    }
-
-    #[test]
-    fn an_unknown_column_is_answered_with_those_there_are() {
-        let hints = |label| LayoutHints { label: Some(label), ..LayoutHints::default() };
-        let error = read_with(b"x,y\n1,2\n", &hints(Column::Name("z".into()))).unwrap_err();
-        assert_eq!(error.to_string(), "f.csv: there is no column named `z`; the columns are: x, y");
-        let error = read_with(b"1,2\n", &hints(Column::Number(0))).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "f.csv: there is no column number 0; the file has columns 1 to 2 and no header"
-        );
     }
 
     #[test]

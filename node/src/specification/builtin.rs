@@ -9,7 +9,8 @@ use peergrad_protocol::id::ContentDigest;
 
 use super::{Specification, SpecificationError};
 use crate::data::dataset::{Dataset, Samples, Split};
-use crate::data::table::{Layout, LayoutHints, Table, unpack};
+use crate::data::layout::{Layout, LayoutHints};
+use crate::data::table::{Table, unpack};
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
 use crate::task::Task;

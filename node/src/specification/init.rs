@@ -3,14 +3,13 @@
 //! What `start` would infer from the data is inferred here and written down, so that it can be read and changed. The
 //! defaults follow from the size of the data, and reach on held-out rows what a careful first try by hand would.
 
-use std::fmt::Write;
-
 use super::resolve::resolve_data;
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, SpecificationError};
 use crate::data::embedded::{DIGITS, embedded};
 use crate::data::labels::{Classes, Target};
-use crate::data::table::{Column, Layout, LayoutHints, unpack};
+use crate::data::layout::{Column, Layout, LayoutHints};
+use crate::data::table::unpack;
 
 /// Fewer rows than this do not feed a hidden layer: the model is a softmax or linear regression.
 const ROWS_FOR_HIDDEN_LAYER: u32 = 1000;
@@ -87,41 +86,43 @@ impl Preset {
 
     fn training(&self) -> String {
         let Self { passes, batch, .. } = self;
-        format!(
-            "passes = {passes}        # times that every training row is seen
-batch = {batch}         # rows of a step, over all peers together: it does not grow with their number
-seed = {SEED_DEFAULT}           # decides initial parameters, order of rows, and which rows are held out\n"
-        )
+        [
+            line(&format!("passes = {passes}"), "times that every training row is seen"),
+            line(
+                &format!("batch = {batch}"),
+                "rows of a step, over all peers together: it does not grow with their number",
+            ),
+            line(
+                &format!("seed = {SEED_DEFAULT}"),
+                "decides initial parameters, order of rows, and which are held out",
+            ),
+        ]
+        .concat()
     }
 
     fn model(&self) -> String {
         let Self { hidden, rate, .. } = self;
         let model = match self.kind {
-            ModelKind::Mlp => format!(
-                "kind = \"mlp\"               # or softmax (classes), linear (a number): no hidden layer
-hidden = [{hidden}]              # widths of the hidden layers
-activation = \"relu\"        # or tanh, gelu"
-            ),
+            ModelKind::Mlp => [
+                line("kind = \"mlp\"", "or softmax (classes), linear (a number): no hidden layer"),
+                line(&format!("hidden = [{hidden}]"), "widths of the hidden layers"),
+                line("activation = \"relu\"", "or tanh, gelu"),
+            ]
+            .concat(),
             ModelKind::Softmax => {
-                "kind = \"softmax\"           # softmax regression; or mlp, with hidden = [128]".to_owned()
+                line("kind = \"softmax\"", "softmax regression; or mlp, with hidden = [128]")
             }
-            ModelKind::Linear => {
-                "kind = \"linear\"            # linear regression; or mlp, with hidden = [128]".to_owned()
-            }
+            ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
         };
-        format!(
-            "
-[model]
-{model}
-
-[optimizer]
-rule = \"adam\"              # or adamw, momentum, sgd
-rate = {rate}
-schedule = \"cosine\"        # down to 0 at the end; or step, constant
-weight_decay = 0.0
-warmup_steps = 0           # steps over which the rate climbs from nothing
-"
-        )
+        let optimizer = [
+            line("rule = \"adam\"", "or adamw, momentum, sgd"),
+            line(&format!("rate = {rate}"), "the learning rate at its highest"),
+            line("schedule = \"cosine\"", "down to 0 at the end; or step, constant"),
+            line("weight_decay = 0.0", "multiple of the parameters that is added to the gradient"),
+            line("warmup_steps = 0", "steps over which the rate climbs from nothing"),
+        ]
+        .concat();
+        format!("\n[model]\n{model}\n[optimizer]\n{optimizer}")
     }
 }
 
@@ -129,32 +130,30 @@ warmup_steps = 0           # steps over which the rate climbs from nothing
 fn data_section(data: &DataSettings, names: &[String], worded: &[String]) -> String {
     let DataSettings { name, rows, layout, target, .. } = data;
     let mut text = format!("\n[data]                     # {rows} rows, {} columns\n", layout.width);
-    let mut line = |setting: &str, comment: &str| {
-        let _ = writeln!(text, "{setting:<26} # {comment}");
-    };
+    let mut push = |setting: &str, comment: &str| text.push_str(&line(setting, comment));
     let origin =
         if embedded(name).is_some() { "built in" } else { "from this file's folder; CSV, gzipped or not" };
-    line(&format!("file = {}", toml(name)), origin);
-    line(&format!("header = {}", layout.header), "whether the first line names the columns");
+    push(&format!("file = {}", toml(name)), origin);
+    push(&format!("header = {}", layout.header), "whether the first line names the columns");
     let label = toml(&column(layout.label, names));
-    line(&format!("label = {label}"), "the label's column, by number from 1 or by name");
+    push(&format!("label = {label}"), "the label's column, by number from 1 or by name");
     match target {
         Target::Class { classes } => {
-            line("predict = \"class\"", "or number");
+            push("predict = \"class\"", "or number");
             let comment = match Classes::of(classes) {
                 Classes::Count(count) => format!("labels 0 to {}", count - 1),
                 Classes::Names(names) => {
                     format!("{} labels, in the order of the model's outputs", names.len())
                 }
             };
-            line(&format!("classes = {}", toml(&Classes::of(classes))), &comment);
+            push(&format!("classes = {}", toml(&Classes::of(classes))), &comment);
         }
-        Target::Number { .. } => line("predict = \"number\"", "or class"),
+        Target::Number { .. } => push("predict = \"number\"", "or class"),
     }
-    line("held_out = 0.2", "share of the rows that is never trained, and tells how well the model does");
-    line("standardize = true", "features are shifted to mean 0 and scaled to deviation 1");
+    push("held_out = 0.2", "share of the rows that is never trained, and tells how well the model does");
+    push("standardize = true", "features are shifted to mean 0 and scaled to deviation 1");
     if !worded.is_empty() {
-        let _ = writeln!(text, "# Left out, because they hold words: {}", worded.join(", "));
+        text.push_str(&format!("# Left out, because they hold words: {}\n", worded.join(", ")));
     }
     let is_all = layout.features.len() + 1 == layout.width;
     if is_all && layout.features.len() > COLUMNS_LISTED_MAX {
@@ -164,6 +163,11 @@ fn data_section(data: &DataSettings, names: &[String], worded: &[String]) -> Str
         text.push_str(&wrapped("columns = [", &columns));
     }
     text
+}
+
+/// A setting with its comment at the same column as the others'.
+fn line(setting: &str, comment: &str) -> String {
+    format!("{setting:<26} # {comment}\n")
 }
 
 /// A TOML array that starts with `start` and has lines of at most some 100 characters.
@@ -230,6 +234,8 @@ mdns = true                # whether peers of the local network find each other
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
     use crate::specification::run_file::NetworkSection;
     use crate::specification::{RunFile, resolve};
 
@@ -278,5 +284,20 @@ mod tests {
         let (text, run) = written("f.csv", (row("a") + &row("b") + &row("a") + &row("b")).as_bytes());
         assert_eq!(run.data.columns, None);
         assert!(text.contains("all columns but the label's"));
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_runs(
+            head in "[a-c\\x00-\\x7fü]{0,12}",
+            rows in prop::collection::vec(("[0-9.]{1,3}", "[0-9a]{1,2}", "[a-c0-3\"]"), 1..30),
+        ) {
+            let rows: String = rows.iter().map(|(a, b, label)| format!("{a},{b},{label}\n")).collect();
+            let bytes = format!("{head}\n{rows}").into_bytes();
+            if let Ok(text) = write_run_file("f.csv", &bytes) {
+                let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+                resolve(&run, "f.csv", &bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            }
+        }
     }
 }

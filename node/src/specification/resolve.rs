@@ -10,11 +10,14 @@ use super::{
     DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, within,
 };
 use crate::data::dataset::{Split, Standardization};
-use crate::data::labels::{Predict, Target, TargetHints};
-use crate::data::table::{Layout, LayoutHints, Table, unpack};
+use crate::data::labels::{Classes, Predict, Target, TargetHints};
+use crate::data::layout::{Layout, LayoutHints};
+use crate::data::table::{Table, unpack};
 use crate::optimizer::{Rule, Schedule};
 use crate::schedule::{Decay, scaled};
 
+/// The most classes that may be given as a count.
+const CLASSES_COUNTED_MAX: u32 = 1 << 16;
 /// Elements in a KiB of a segment.
 const ELEMENTS_PER_KIB: usize = 1024 / size_of::<f32>();
 
@@ -61,6 +64,9 @@ pub(super) fn resolve_data(
     within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
     if let (Some(Predict::Number), Some(_)) = (section.predict, &section.classes) {
         return Err(contradiction("data.classes", "given", "only where `predict` is \"class\""));
+    }
+    if let Some(Classes::Count(count)) = section.classes {
+        within("data.classes", count, 2..=CLASSES_COUNTED_MAX, "2 to 65536, or a list of labels")?;
     }
     let bytes = unpack(name, packed)?;
     let layout_hints = LayoutHints {
@@ -251,6 +257,7 @@ mod tests {
             "`shards.copies` is 2; allowed: 1; this version keeps no further copies",
         );
         assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
+        assert_error("classes = 1", "`data.classes` is 1; allowed: 2 to 65536, or a list of labels");
         assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");
         assert_error(
             "[optimizer]\nmomentum = 0.5",

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::{Route, SpecificationError};
 use crate::data::labels::{Classes, Predict};
-use crate::data::table::Column;
+use crate::data::layout::Column;
 use crate::task::activation::Activation;
 
 /// The port that a peer listens on when it was not told another.
@@ -58,7 +58,7 @@ pub struct RunFile {
 pub struct DataSection {
     /// A CSV file, gzipped or not, by its path from the run file's folder; or `digits`, which is built in.
     pub file: String,
-    /// The label's column, by name or by number from 1. Default: the last.
+    /// The label's column, by name or by number from 1. Default: the one named label, class or target; else the last.
     pub label: Option<Column>,
     /// Whether the first line names the columns. Default: inferred.
     pub header: Option<bool>,
