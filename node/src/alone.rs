@@ -48,7 +48,7 @@ pub fn train_alone(loaded: &Loaded, mut watch: impl FnMut(AloneStep)) -> Vec<f32
         let scale = 1.0 / samples.len() as f32;
         let update_count = u32::try_from(step + 1).expect("a run alone has fewer than 2^32 steps");
         let rate = training.schedule.rate(step);
-        training.rule.apply(rate, update_count, scale, &parameters, &mut vector, &old, &mut new);
+        training.rule.update(rate, update_count, scale).apply(&parameters, &mut vector, &old, &mut new);
         std::mem::swap(&mut parameters, &mut vector);
         std::mem::swap(&mut old, &mut new);
         watch(AloneStep { step, pass: batch.pass, loss: loss / samples.len() as f64 });

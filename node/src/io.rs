@@ -306,10 +306,15 @@ fn refusal_words(refusal: Refusal, by: PeerId) -> String {
     let by = by.short();
     match refusal {
         Refusal::OtherRun { run } => {
-            format!("peer {by} belongs to run {}, not to the invite's: ask for an invite of the run you want", run.short())
+            format!(
+                "peer {by} belongs to run {}, not to the invite's: ask for an invite of the run you want",
+                run.short()
+            )
         }
         Refusal::Started => {
-            format!("peer {by} says the run has begun, and this version admits nobody later: start a new run with one more --peers")
+            format!(
+                "peer {by} says the run has begun, and this version admits nobody later: start a new run with one more --peers"
+            )
         }
         Refusal::NotYet => format!("peer {by} is itself still joining"),
     }

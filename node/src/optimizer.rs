@@ -77,55 +77,76 @@ impl Rule {
         }
     }
 
+    /// The update at learning rate `rate` of elements that have had `step` updates with this one: 1 for the first, whose
+    /// moments are all zero. `scale` is what the summed gradient is multiplied by to be the mean.
+    ///
+    /// Made once for all chunks of one step: corrections for the first steps cost two powers.
+    ///
+    /// # Panics
+    /// If `step` is 0.
+    #[must_use]
+    pub fn update(&self, rate: f64, step: u32, scale: f32) -> Update {
+        assert!(step > 0, "an update counts itself");
+        let moment_count = self.moment_count();
+        let kind = match *self {
+            Self::Sgd { weight_decay } => {
+                Kind::Sgd(Velocity { rate: rate as f32, scale, momentum: 0.0, weight_decay })
+            }
+            Self::Momentum { momentum, nesterov, weight_decay } => {
+                let velocity = Velocity { rate: rate as f32, scale, momentum, weight_decay };
+                if nesterov { Kind::Nesterov(velocity) } else { Kind::Momentum(velocity) }
+            }
+            Self::Adam { beta1, beta2, epsilon, weight_decay } => Kind::Adam(Moments {
+                weight_decay,
+                ..Moments::new(rate, step, scale, [beta1, beta2], epsilon)
+            }),
+            Self::AdamW { beta1, beta2, epsilon, weight_decay } => {
+                let keep = (1.0 - rate * f64::from(weight_decay)) as f32;
+                Kind::Adam(Moments { keep, ..Moments::new(rate, step, scale, [beta1, beta2], epsilon) })
+            }
+        };
+        Update { moment_count, kind }
+    }
+}
+
+/// A rule with its rate, step and scale filled in, for as many runs of elements as one likes.
+pub struct Update {
+    moment_count: usize,
+    kind: Kind,
+}
+
+enum Kind {
+    Sgd(Velocity),
+    Momentum(Velocity),
+    Nesterov(Velocity),
+    Adam(Moments),
+}
+
+impl Update {
     /// Updates one run of elements, e.g. a chunk.
     ///
-    /// - `rate`: the learning rate.
-    /// - `step`: how many updates these elements will have had with this state: 1 for the first, whose `old` is all zero.
-    /// - `scale`: what the summed gradient is multiplied by to be the mean.
     /// - `parameters`: (n), the values before.
     /// - `vector`: (n), the summed gradient; afterwards the new values.
     /// - `old`, `new`: (moment count, n), one moment after the other: the state before; overwritten by the state after.
     ///
     /// # Panics
-    /// If the lengths do not fit together or `step` is 0.
-    #[expect(clippy::too_many_arguments, reason = "each is a different quantity")]
-    pub fn apply(
-        &self,
-        rate: f64,
-        step: u32,
-        scale: f32,
-        parameters: &[f32],
-        vector: &mut [f32],
-        old: &[f32],
-        new: &mut [f32],
-    ) {
+    /// If the lengths do not fit together.
+    pub fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
         let count = vector.len();
-        assert!(step > 0, "an update counts itself");
         assert_eq!(parameters.len(), count, "a parameter for each gradient");
-        assert_eq!(old.len(), count * self.moment_count(), "the rule's state before");
-        assert_eq!(new.len(), count * self.moment_count(), "the rule's state after");
-        match *self {
-            Self::Sgd { weight_decay } => sgd(rate as f32, scale, weight_decay, parameters, vector),
-            Self::Momentum { momentum, nesterov, weight_decay } => {
-                let rule = Velocity { rate: rate as f32, scale, momentum, weight_decay };
-                if nesterov {
-                    rule.apply(parameters, vector, old, new, |gradient, velocity| {
-                        gradient + momentum * velocity
-                    });
-                } else {
-                    rule.apply(parameters, vector, old, new, |_, velocity| velocity);
-                }
+        assert_eq!(old.len(), count * self.moment_count, "the rule's state before");
+        assert_eq!(new.len(), count * self.moment_count, "the rule's state after");
+        match &self.kind {
+            Kind::Sgd(Velocity { rate, scale, weight_decay, .. }) => {
+                sgd(*rate, *scale, *weight_decay, parameters, vector);
             }
-            Self::Adam { beta1, beta2, epsilon, weight_decay } => {
-                let rule =
-                    Moments { weight_decay, ..Moments::new(rate, step, scale, [beta1, beta2], epsilon) };
-                rule.apply(parameters, vector, old, new);
+            Kind::Momentum(rule) => rule.apply(parameters, vector, old, new, |_, velocity| velocity),
+            Kind::Nesterov(rule) => {
+                rule.apply(parameters, vector, old, new, |gradient, velocity| {
+                    gradient + rule.momentum * velocity
+                });
             }
-            Self::AdamW { beta1, beta2, epsilon, weight_decay } => {
-                let keep = (1.0 - rate * f64::from(weight_decay)) as f32;
-                let rule = Moments { keep, ..Moments::new(rate, step, scale, [beta1, beta2], epsilon) };
-                rule.apply(parameters, vector, old, new);
-            }
+            Kind::Adam(rule) => rule.apply(parameters, vector, old, new),
         }
     }
 }
@@ -231,7 +252,7 @@ mod tests {
         for step in 1..=steps {
             let mut new = vec![f32::NAN; old.len()];
             let mut vector = [gradient(step, parameter[0])];
-            rule.apply(rate, step, 1.0, &parameter, &mut vector, &old, &mut new);
+            rule.update(rate, step, 1.0).apply(&parameter, &mut vector, &old, &mut new);
             (parameter, old) = (vector, new);
         }
         parameter[0]
@@ -251,7 +272,7 @@ mod tests {
     #[test]
     fn the_sum_is_scaled_to_the_mean() {
         let mut vector = [8.0];
-        Rule::Sgd { weight_decay: 0.0 }.apply(0.5, 1, 0.25, &[3.0], &mut vector, &[], &mut []);
+        Rule::Sgd { weight_decay: 0.0 }.update(0.5, 1, 0.25).apply(&[3.0], &mut vector, &[], &mut []);
         assert_eq!(vector, [2.0]);
     }
 
@@ -318,7 +339,7 @@ mod tests {
             let mut vector = gradient[range.clone()].to_vec();
             let old = [&old[range.clone()], &old[range.start + 37..range.end + 37]].concat();
             let mut new = vec![0.0; old.len()];
-            ADAM.apply(0.001, 5, 0.125, &parameters[range], &mut vector, &old, &mut new);
+            ADAM.update(0.001, 5, 0.125).apply(&parameters[range], &mut vector, &old, &mut new);
             vector.iter().map(|value| value.to_bits()).collect::<Vec<_>>()
         };
         assert_eq!(update(0..37), [update(0..5), update(5..32), update(32..37)].concat());

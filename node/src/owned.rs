@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use peergrad_protocol::message::Tally;
 
-use crate::optimizer::Rule;
+use crate::optimizer::{Rule, Update};
 
 /// The state of the chunks that this member owns.
 #[derive(Debug)]
@@ -62,22 +62,22 @@ impl Owned {
     ) {
         assert!(!self.has_pending, "the update before is committed");
         self.has_pending = tally.samples > 0;
-        let scale = 1.0 / tally.samples as f32;
-        for chunk in &self.chunks {
-            let elements = chunk.elements.clone();
-            if tally.samples == 0 {
-                vector[elements.clone()].copy_from_slice(&parameters[elements]);
-                continue;
+        if tally.samples == 0 {
+            for Chunk { elements, .. } in &self.chunks {
+                vector[elements.clone()].copy_from_slice(&parameters[elements.clone()]);
             }
-            rule.apply(
-                rate,
-                chunk.updates + 1,
-                scale,
-                &parameters[elements.clone()],
-                &mut vector[elements],
-                &self.committed[chunk.moments.clone()],
-                &mut self.pending[chunk.moments.clone()],
-            );
+            return;
+        }
+        let scale = 1.0 / tally.samples as f32;
+        // Chunks mostly share their count: one update serves them all.
+        let mut prepared: Option<(u32, Update)> = None;
+        for Chunk { elements, moments, updates } in &self.chunks {
+            let (_, update) = match prepared.take() {
+                Some(same) if same.0 == *updates => prepared.insert(same),
+                _ => prepared.insert((*updates, rule.update(rate, updates + 1, scale))),
+            };
+            let (old, new) = (&self.committed[moments.clone()], &mut self.pending[moments.clone()]);
+            update.apply(&parameters[elements.clone()], &mut vector[elements.clone()], old, new);
         }
     }
 

@@ -6,5 +6,4 @@
 
 pub mod cluster;
 pub mod queue;
-pub mod reference;
 pub mod toy;
