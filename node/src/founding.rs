@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
 use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Epoch, Frame, PeerId, RunId};
@@ -33,9 +34,15 @@ impl Founding {
 
     /// A peer asks to be let in: it is told what the run is, or why not.
     pub(crate) fn join(&mut self, from: PeerId, join: Join, specification: &[u8], out: &mut Vec<Output>) {
-        if join.run.is_some_and(|run| run != self.run) {
-            let refusal = Message::Refuse(Refusal::OtherRun { run: self.run });
-            out.push(Output::Send { to: from, frame: Frame::encode(&refusal, None) });
+        let refusal = if join.run.is_some_and(|run| run != self.run) {
+            Some(Refusal::OtherRun { run: self.run })
+        } else if self.candidates.len() + 1 >= MEMBERS_MAX && !self.candidates.contains_key(&from) {
+            Some(Refusal::Full)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            out.push(Output::Send { to: from, frame: Frame::encode(&Message::Refuse(refusal), None) });
             return;
         }
         let Join { incarnation, addresses, weight, .. } = join;

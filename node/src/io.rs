@@ -316,6 +316,7 @@ fn refusal_words(refusal: Refusal, by: PeerId) -> String {
                 "peer {by} says the run has begun, and this version admits nobody later: start a new run with one more --peers"
             )
         }
+        Refusal::Full => format!("peer {by} says the run has all the members that it can have"),
         Refusal::NotYet => format!("peer {by} is itself still joining"),
     }
 }

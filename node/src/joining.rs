@@ -9,8 +9,8 @@
 use peergrad_protocol::limits::JOIN_RETRY;
 use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
 use peergrad_protocol::time::TimerTable;
-use peergrad_protocol::view::Member;
-use peergrad_protocol::{Frame, Instant, PeerId, RunId};
+use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::{Epoch, Frame, Instant, PeerId, RunId};
 
 use crate::io::{Event, Failure, Output, Reject};
 
@@ -119,7 +119,9 @@ impl Joining {
     pub(crate) fn refused(&self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
         match refusal {
             Refusal::NotYet => Ok(()),
-            Refusal::OtherRun { .. } | Refusal::Started => Err(Failure::Refused { by, refusal }),
+            Refusal::OtherRun { .. } | Refusal::Started | Refusal::Full => {
+                Err(Failure::Refused { by, refusal })
+            }
         }
     }
 
@@ -135,12 +137,16 @@ impl Joining {
         out.push(Output::Send { to: from, frame: Frame::encode(&message, None) });
     }
 
-    /// Whether `members` name this peer in this incarnation, and come from the founder.
-    pub(crate) fn check_view(&self, from: PeerId, run: RunId, members: &[Member]) -> Result<(), Reject> {
+    /// Whether this can be the first view: from the founder, of the run, with this peer in this incarnation.
+    ///
+    /// # Errors
+    /// It is out of place.
+    pub(crate) fn check_view(&self, from: PeerId, view: &View) -> Result<(), Reject> {
+        let is_first = view.epoch == Epoch(1) && view.parents.is_empty() && view.recovery == Recovery::Found;
         let is_me =
-            |member: &&Member| member.peer == self.me.peer && member.incarnation == self.me.incarnation;
-        let is_expected = self.founder() == Some(from) && self.run == Some(run);
-        if is_expected && members.iter().any(|member| is_me(&member)) {
+            |member: &Member| member.peer == self.me.peer && member.incarnation == self.me.incarnation;
+        let is_expected = self.founder() == Some(from) && self.run == Some(view.run);
+        if is_first && is_expected && view.members.iter().any(is_me) {
             Ok(())
         } else {
             Err(Reject::OutOfPlace)

@@ -9,6 +9,8 @@
 //! The shell (feature `net`, on by default) is everything that waits: `net` holds the links over libp2p, the data
 //! directory, the compute thread and the driver; `cli` is the `peer` binary.
 
+#![forbid(unsafe_code)]
+
 mod founding;
 mod host;
 mod joining;

@@ -252,7 +252,7 @@ impl Machine {
                 Ok(())
             }
             Message::Install(view) => {
-                joining.check_view(from, view.run, &view.members)?;
+                joining.check_view(from, &view)?;
                 self.install(view, out)?;
                 Ok(())
             }

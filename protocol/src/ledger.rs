@@ -14,6 +14,7 @@ use std::ops::Range;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
+use crate::limits::{GIVEN_BACK_MAX, STEPS_MAX};
 use crate::wire::{Decode, Encode};
 
 /// The bookmark: what of the current pass has been trained.
@@ -104,6 +105,17 @@ impl Batch {
 }
 
 impl Ledger {
+    /// Whether this can be a bookmark: ranges in order, disjoint, behind the position, and all within their limits.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let is_behind = |span: &Span| span.start < span.end && span.end <= self.position;
+        self.pass <= STEPS_MAX
+            && self.position <= u64::from(u32::MAX)
+            && self.given_back.len() <= GIVEN_BACK_MAX
+            && self.given_back.iter().all(is_behind)
+            && self.given_back.is_sorted_by(|a, b| a.end <= b.start)
+    }
+
     /// The next batch of at most `batch_size` samples out of `sample_count`, and the ledger after it.
     ///
     /// # Panics
@@ -176,6 +188,22 @@ mod tests {
         assert_eq!(batch.spans, [Span { start: 2, end: 4 }, Span { start: 10, end: 12 }]);
         assert_eq!(after, Ledger { pass: 3, position: 12, given_back: vec![] });
         assert_eq!(after.take(5, 12).0, Batch { pass: 4, spans: vec![Span { start: 0, end: 5 }] });
+    }
+
+    #[test]
+    fn bookmarks_that_cannot_be_are_refused() {
+        let ledger = |position, spans: &[(u64, u64)]| {
+            let given_back = spans.iter().map(|&(start, end)| Span { start, end }).collect();
+            Ledger { pass: 0, position, given_back }
+        };
+        assert!(ledger(10, &[(1, 2), (2, 3), (5, 10)]).is_valid());
+        for spans in
+            [&[(9, 3)][..], &[(3, 3)], &[(5, 11)], &[(4, 6), (1, 2)], &[(1, 5), (4, 6)], &[(0, u64::MAX)]]
+        {
+            assert!(!ledger(10, spans).is_valid(), "{spans:?}");
+        }
+        assert!(!ledger(u64::MAX, &[]).is_valid());
+        assert!(!Ledger { pass: u64::MAX, ..Ledger::default() }.is_valid());
     }
 
     proptest! {

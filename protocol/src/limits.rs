@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 /// Bytes of a control frame's header: the largest is a view record or a specification.
-pub const CONTROL_HEADER_BYTES_MAX: usize = 1 << 20;
+pub const CONTROL_HEADER_BYTES_MAX: usize = 2 << 20;
 /// Bytes of a segment's or data piece's header, which has a fixed set of small fields.
 pub const SMALL_HEADER_BYTES_MAX: usize = 128;
 /// Payload bytes of one segment.
@@ -20,11 +20,17 @@ pub const SHIPPED_DATA_BYTES_MAX: u64 = 64 << 20;
 /// Bytes of a run's specification.
 pub const SPECIFICATION_BYTES_MAX: usize = 1 << 19;
 /// Members of a view.
-pub const MEMBERS_MAX: usize = 4096;
+pub const MEMBERS_MAX: usize = 1024;
 /// Addresses that a peer announces.
-pub const ADDRESSES_MAX: usize = 16;
+pub const ADDRESSES_MAX: usize = 8;
 /// Bytes of one address in text form.
-pub const ADDRESS_BYTES_MAX: usize = 256;
+pub const ADDRESS_BYTES_MAX: usize = 128;
+/// Views that a view can follow: its own lineage, and after a merge another.
+pub const PARENTS_MAX: usize = 2;
+/// Ranges of a pass that departed members gave back untrained.
+pub const GIVEN_BACK_MAX: usize = 1024;
+/// Steps of a run, and passes: far beyond any run, and far from where adding one overflows.
+pub const STEPS_MAX: u64 = 1 << 48;
 /// Bytes of a reason that one peer gives another in words.
 pub const REASON_BYTES_MAX: usize = 512;
 
@@ -52,6 +58,11 @@ pub const REJECTS_MAX: u32 = 64;
 pub const JOIN_RETRY: Duration = Duration::from_secs(2);
 
 const _: () = assert!(SPECIFICATION_BYTES_MAX < CONTROL_HEADER_BYTES_MAX);
+// A view of the most members with the longest addresses, and all else that is in it, still fits a frame.
+const _: () = assert!(
+    MEMBERS_MAX * (64 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3)) + GIVEN_BACK_MAX * 18 + 1024
+        <= CONTROL_HEADER_BYTES_MAX
+);
 const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
 const _: () =
     assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");

@@ -15,7 +15,7 @@
 //! ```
 
 use crate::id::{ContentDigest, Incarnation, PeerId, RunId, StepNumber, ViewDigest};
-use crate::limits::{REASON_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use crate::limits::{REASON_BYTES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX};
 use crate::view::{View, are_bounded};
 use crate::wire::{Decode, Encode};
 
@@ -89,6 +89,8 @@ pub enum Refusal {
     },
     /// The first view is formed; this version admits nobody later.
     Started,
+    /// The run has as many members as a view can have.
+    Full,
     /// The one asked does not know the founder itself yet: ask again.
     NotYet,
 }
@@ -205,7 +207,12 @@ impl Message {
             Self::Install(view) => Ok(view.validate()?),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
-            Self::Segment(segment) if segment.tally.samples > u64::from(u32::MAX) => Err(Invalid::OutOfRange),
+            Self::Segment(segment)
+                if segment.tally.samples > u64::from(u32::MAX) || segment.step.0 > STEPS_MAX =>
+            {
+                Err(Invalid::OutOfRange)
+            }
+            Self::Complete(complete) if complete.steps.0 > STEPS_MAX => Err(Invalid::OutOfRange),
             Self::Segment(_)
             | Self::Refuse(_)
             | Self::WantData(_)

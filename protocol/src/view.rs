@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::ledger::Ledger;
-use crate::limits::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, MEMBERS_MAX, WEIGHT_MAX};
+use crate::limits::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, MEMBERS_MAX, PARENTS_MAX, STEPS_MAX, WEIGHT_MAX};
 use crate::wire::{self, Decode, Encode};
 
 /// An agreed record of membership.
@@ -69,6 +69,12 @@ pub enum InvalidView {
     /// A weight over the limit, or nobody who owns anything.
     #[error("weights are 0 to {WEIGHT_MAX}, and not all of them 0")]
     Weight,
+    /// More parents than a merge has.
+    #[error("a view follows at most {PARENTS_MAX} others")]
+    Parents,
+    /// A bookmark or a step that cannot be.
+    #[error("the ledger or the step where training goes on cannot be")]
+    Ledger,
     /// Too many or too long addresses.
     #[error("a member has at most {ADDRESSES_MAX} addresses of at most {ADDRESS_BYTES_MAX} bytes")]
     Addresses,
@@ -115,6 +121,16 @@ impl View {
         }
         if !self.members.iter().all(|member| are_bounded(&member.addresses)) {
             return Err(InvalidView::Addresses);
+        }
+        if self.parents.len() > PARENTS_MAX {
+            return Err(InvalidView::Parents);
+        }
+        let is_reachable = match self.recovery {
+            Recovery::Found => true,
+            Recovery::Resume { step } => step.0 <= STEPS_MAX,
+        };
+        if !is_reachable || !self.ledger.is_valid() {
+            return Err(InvalidView::Ledger);
         }
         Ok(())
     }
@@ -183,5 +199,11 @@ mod tests {
         let mut wordy = view(&[1]);
         wordy.members[0].addresses = vec!["x".repeat(ADDRESS_BYTES_MAX + 1)];
         assert_eq!(wordy.validate(), Err(InvalidView::Addresses));
+        let merged = View { parents: vec![view(&[1]).digest(); 3], ..view(&[1]) };
+        assert_eq!(merged.validate(), Err(InvalidView::Parents));
+        let late = View { recovery: Recovery::Resume { step: StepNumber(u64::MAX) }, ..view(&[1]) };
+        assert_eq!(late.validate(), Err(InvalidView::Ledger));
+        let odd = View { ledger: Ledger { position: u64::MAX, ..Ledger::default() }, ..view(&[1]) };
+        assert_eq!(odd.validate(), Err(InvalidView::Ledger));
     }
 }

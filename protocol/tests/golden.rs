@@ -44,6 +44,7 @@ fn samples() -> Vec<Sample> {
         control("refer", Message::Refer(contact())),
         control("refuse_other_run", Message::Refuse(Refusal::OtherRun { run: RunId(bytes(0x00)) })),
         control("refuse_started", Message::Refuse(Refusal::Started)),
+        control("refuse_full", Message::Refuse(Refusal::Full)),
         control("refuse_not_yet", Message::Refuse(Refusal::NotYet)),
         control(
             "want_data",
@@ -275,7 +276,8 @@ fn fields(message: &Message) -> Sheet {
                     sheet.array("run", &run.0);
                 }
                 Refusal::Started => sheet.raw(&[1], "refusal = Started"),
-                Refusal::NotYet => sheet.raw(&[2], "refusal = NotYet"),
+                Refusal::Full => sheet.raw(&[2], "refusal = Full"),
+                Refusal::NotYet => sheet.raw(&[3], "refusal = NotYet"),
             }
         }
         Message::WantData(WantData { digest, offset }) => {

@@ -22,7 +22,7 @@ use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
     CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, REASON_BYTES_MAX, SEGMENT_BYTES_MAX,
-    SMALL_HEADER_BYTES_MAX, WEIGHT_MAX,
+    SMALL_HEADER_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
     Complete, Contact, DataPiece, Departure, Join, Message, Phase, Refusal, Segment, Tally, WantData, Welcome,
@@ -120,13 +120,18 @@ fn number() -> impl Strategy<Value = u64> {
     prop_oneof![248_u64..254, 65_534_u64..65_538, 4_294_967_294_u64..4_294_967_298, any::<u64>()]
 }
 
+/// The same, of a step or a pass.
+fn step() -> impl Strategy<Value = u64> {
+    number().prop_map(|number| number.min(STEPS_MAX))
+}
+
 fn contact() -> impl Strategy<Value = Contact> {
     (array(), addresses()).prop_map(|(peer, addresses)| Contact { peer: PeerId(peer), addresses })
 }
 
 fn ledger() -> impl Strategy<Value = Ledger> {
     let cuts = prop::collection::btree_set(0_u64..100_000, 0..8);
-    (number(), 100_000..u64::MAX, cuts).prop_map(|(pass, position, cuts)| {
+    (step(), 100_000..u64::from(u32::MAX), cuts).prop_map(|(pass, position, cuts)| {
         let cuts: Vec<u64> = cuts.into_iter().collect();
         let given_back = cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
         Ledger { pass, position, given_back }
@@ -138,7 +143,7 @@ fn view() -> impl Strategy<Value = View> {
     let parents = prop::collection::vec(array().prop_map(ViewDigest), 0..3);
     let recovery = prop_oneof![
         Just(Recovery::Found),
-        number().prop_map(|step| Recovery::Resume { step: StepNumber(step) })
+        step().prop_map(|step| Recovery::Resume { step: StepNumber(step) })
     ];
     (array(), number(), parents, members, recovery, ledger()).prop_map(
         |(run, epoch, parents, members, recovery, ledger): (_, _, _, BTreeMap<_, _>, _, _)| {
@@ -158,7 +163,7 @@ fn segment() -> impl Strategy<Value = Message> {
     let phase = prop_oneof![Just(Phase::Reduce), Just(Phase::Gather)];
     // A loss may be anything but not-a-number here, so that messages can be compared.
     let tally = (any::<u32>(), prop::num::f64::ANY.prop_filter("comparable", |loss| !loss.is_nan()));
-    (array(), number(), phase, any::<u32>(), any::<u32>(), tally).prop_map(
+    (array(), step(), phase, any::<u32>(), any::<u32>(), tally).prop_map(
         |(view, step, phase, owner, index, (samples, loss))| {
             let tally = Tally { samples: samples.into(), loss };
             Message::Segment(Segment {
@@ -187,10 +192,11 @@ fn message() -> impl Strategy<Value = Message> {
     let refusal = prop_oneof![
         array().prop_map(|run| Refusal::OtherRun { run: RunId(run) }),
         Just(Refusal::Started),
+        Just(Refusal::Full),
         Just(Refusal::NotYet)
     ];
     let piece = || (array(), number());
-    let complete = (array(), number()).prop_map(|(view, steps)| {
+    let complete = (array(), step()).prop_map(|(view, steps)| {
         Message::Complete(Complete { view: ViewDigest(view), steps: StepNumber(steps) })
     });
     let leave = (prop::option::of(array()), ".{0,60}")

@@ -4,6 +4,8 @@
 //! to its node, and turns the node's outputs into later events. One seed decides everything, so a run can be repeated bit
 //! for bit.
 
+#![forbid(unsafe_code)]
+
 pub mod cluster;
 pub mod queue;
 pub mod toy;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, bail};
 use libp2p::Multiaddr;
 use peergrad_protocol::invite::{Invite, Secret};
-use peergrad_protocol::limits::SEGMENTS_KEPT_MAX;
+use peergrad_protocol::limits::{MEMBERS_MAX, SEGMENTS_KEPT_MAX};
 use peergrad_protocol::{Pool, RunId};
 use tokio::sync::mpsc;
 
@@ -54,8 +54,8 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     peer.port = peer.port.or((port != DEFAULT_PORT).then_some(port));
     peer.no_mdns |= !run_file.network.mdns;
     let peers = peers.unwrap_or(run_file.network.peers);
-    if peers == 0 {
-        bail!("--peers counts this peer too: give 1 to train alone, or more");
+    if peers == 0 || peers as usize > MEMBERS_MAX {
+        bail!("--peers counts this peer too: give 1 to train alone, or up to {MEMBERS_MAX}");
     }
     let secret = match secret_file {
         Some(path) => secret_for_a_new_run(&path)?,
