@@ -333,8 +333,10 @@ fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(cause) = next {
         match cause.downcast_ref::<noise::Error>() {
-            Some(noise::Error::Io(_)) | None => {}
+            // What does not decrypt comes as invalid data; any other I/O error is the connection's.
+            Some(noise::Error::Io(error)) if error.kind() != io::ErrorKind::InvalidData => {}
             Some(_) => return DialTrouble::WrongSecret,
+            None => {}
         }
         match cause.downcast_ref::<NegotiationError>() {
             Some(NegotiationError::ProtocolError(ProtocolError::IoError(_))) | None => {}
@@ -350,12 +352,20 @@ fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
                 system.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static))
             }
             None => {
-                words = cause.to_string();
+                words = tidied(&cause.to_string());
                 cause.source()
             }
         };
     }
     DialTrouble::System(words)
+}
+
+/// Some wrappers hide the system's error and leave only its text.
+fn tidied(text: &str) -> String {
+    match text.split_once(" (os error").map_or(text, |(words, _)| words) {
+        "Timeout has been reached" | "Connection timed out" => "timed out".to_owned(),
+        words => words.replacen("Connection", "connection", 1),
+    }
 }
 
 fn pause_after(failures: u32) -> Duration {

@@ -40,7 +40,7 @@ pub use driver::{Machine, Surroundings, drive};
 pub use files::{write_atomically, write_private};
 pub use identity::{Identity, IdentityError};
 pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
-pub use network::{Network, NetworkOptions, StartError};
+pub use network::{Network, NetworkOptions, Scissors, StartError};
 pub use notice::Notice;
 pub use random::random_bytes;
 pub use record::{RecordError, RunRecord};

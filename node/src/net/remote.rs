@@ -27,7 +27,7 @@ pub(super) struct Remote {
     pub(super) mine: Session,
     pub(super) link: Option<Arc<Link>>,
     /// A link that is closed for the node, and on which last frames and goodbyes are still under way.
-    pub(super) parting: Option<Arc<Link>>,
+    pub(super) parting: Option<Parting>,
     pub(super) stance: Stance,
     pub(super) connections: BTreeMap<ConnectionId, Instant>,
     pub(super) addresses: Vec<Multiaddr>,
@@ -37,6 +37,14 @@ pub(super) struct Remote {
     /// Why we are about to close its connections, if we are.
     pub(super) closing: Option<String>,
     pub(super) violations: u32,
+}
+
+/// A link that is being ended in an orderly way.
+#[derive(Debug)]
+pub(super) struct Parting {
+    pub(super) link: Arc<Link>,
+    /// The task of its outgoing lane, which may still be opening it.
+    pub(super) outgoing: u64,
 }
 
 /// What we want of a peer.

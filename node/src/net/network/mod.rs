@@ -149,9 +149,10 @@ impl Network {
         self.command(Command::HangUp(peer));
     }
 
-    /// Closes the connections to this peer as a broken cable would. For tests.
-    pub fn cut(&self, peer: PeerId) {
-        self.command(Command::Cut(peer));
+    /// Scissors for this network's connections.
+    #[must_use]
+    pub fn scissors(&self) -> Scissors {
+        Scissors { commands: self.commands.clone() }
     }
 
     /// What happened next to a link. Nothing is lost if this is dropped while it waits.
@@ -162,6 +163,20 @@ impl Network {
     fn command(&self, command: Command) {
         // It only ends with us.
         let _ = self.commands.send(command);
+    }
+}
+
+/// Breaks connections, as a pulled cable would: for tests of what happens then.
+#[derive(Clone, Debug)]
+pub struct Scissors {
+    commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Scissors {
+    /// Closes all connections to this peer. The link is not told and mends itself.
+    pub fn cut(&self, peer: PeerId) {
+        // Without a network there is nothing to cut.
+        let _ = self.commands.send(Command::Cut(peer));
     }
 }
 

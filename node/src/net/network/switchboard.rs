@@ -17,6 +17,7 @@ use libp2p::{Multiaddr, Swarm, identify, mdns, ping};
 use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::message::Contact;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::dial::{Bootstrap, Dialing, parse_all, without_peer};
@@ -24,7 +25,7 @@ use super::super::identity::{from_libp2p, to_libp2p};
 use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict, words_of};
 use super::super::listen::{Claim, announced};
 use super::super::notice::Notice;
-use super::super::remote::{Learned, Outage, Outgoing, Remote, Stance};
+use super::super::remote::{Learned, Outage, Outgoing, Parting, Remote, Stance};
 use super::super::transport::{Behaviour, BehaviourEvent};
 use super::lanes::{Admission, Lanes, Report};
 
@@ -161,23 +162,32 @@ impl Switchboard {
         answer: Answer,
         reply: oneshot::Sender<(Arc<Link>, u64)>,
     ) {
-        let is_current = |remote: &Remote| matches!(&remote.outgoing, Outgoing::Running { number: current, .. } if *current == number);
-        if !self.remotes.get(&id).is_some_and(is_current) {
-            return;
-        }
-        let link = self.learn(id, answer.session);
+        let Some(remote) = self.remotes.get(&id) else { return };
+        let link = match (&remote.parting, &remote.outgoing) {
+            (Some(parting), _) if parting.outgoing == number => {
+                if answer.session != parting.link.theirs() {
+                    return parting.link.close();
+                }
+                Arc::clone(&parting.link)
+            }
+            (_, Outgoing::Running { number: current, .. }) if *current == number => {
+                self.learn(id, answer.session)
+            }
+            _ => return,
+        };
         if answer.verdict == Verdict::Forgotten {
             return;
         }
         match link.outbox.start_lane(answer.record) {
             Ok(Some((lane, segments))) => {
-                self.end_outage(id);
+                self.end_outage(id, &link);
                 if segments > 0 {
                     self.tell(LinkEvent::Credit { link: Arc::clone(&link), segments });
                 }
                 let _ = reply.send((link, lane));
             }
             Ok(None) => {}
+            Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.is_none()) => link.close(),
             Err(_) => self.take_down(id, "it has forgotten what it had received".to_owned()),
         }
     }
@@ -228,7 +238,7 @@ impl Switchboard {
     fn on_settled(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         link.close();
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.parting = remote.parting.take().filter(|parting| !Arc::ptr_eq(parting, link));
+        remote.parting = remote.parting.take().filter(|parting| !Arc::ptr_eq(&parting.link, link));
         if remote.stance == Stance::Leaving && remote.parting.is_none() {
             self.disconnect(id, "hung up");
         }
@@ -238,6 +248,8 @@ impl Switchboard {
     /// Ends the link in an orderly way: what is queued and a goodbye still go out.
     fn part(&mut self, id: libp2p::PeerId, stance: Stance) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
+        // The other end knows the session that the link began with.
+        let opening = remote.opening();
         remote.stance = stance;
         let Some(link) = remote.take_link() else {
             if stance == Stance::Leaving {
@@ -245,15 +257,22 @@ impl Switchboard {
             }
             return;
         };
-        // The lane stays with the link that it serves; the next link gets its own.
-        remote.outgoing = Outgoing::Idle { not_before: Instant::now() };
+        let idle = Outgoing::Idle { not_before: Instant::now() };
+        let outgoing = std::mem::replace(&mut remote.outgoing, idle);
         if remote.connections.is_empty() {
             link.close();
             return self.forget_if_idle(id);
         }
         link.finish();
-        if let Some(before) = remote.parting.replace(Arc::clone(&link)) {
-            before.close();
+        // The lane stays with the link that it serves; the next link gets its own.
+        let number = match outgoing {
+            Outgoing::Running { number, .. } => number,
+            Outgoing::Idle { .. } => self.spawn_outgoing(id, opening).0,
+        };
+        let parting = Parting { link: Arc::clone(&link), outgoing: number };
+        let before = self.remotes.get_mut(&id).and_then(|remote| remote.parting.replace(parting));
+        if let Some(before) = before {
+            before.link.close();
         }
         tokio::spawn(self.lanes.clone().settle(id, link));
     }
@@ -287,8 +306,11 @@ impl Switchboard {
         }
     }
 
-    fn end_outage(&mut self, id: libp2p::PeerId) {
+    fn end_outage(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
+        if !remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            return;
+        }
         if let Some(Outage { was_up: true, .. }) = remote.outage.take() {
             let peer = remote.peer;
             self.lanes.counters.add_resumed_link();
@@ -303,10 +325,18 @@ impl Switchboard {
         if !is_due || remote.stance != Stance::Linking || remote.connections.is_empty() {
             return;
         }
+        let opening = remote.opening();
+        let (number, task) = self.spawn_outgoing(id, opening);
+        if let Some(remote) = self.remotes.get_mut(&id) {
+            remote.outgoing = Outgoing::Running { number, task };
+        }
+    }
+
+    fn spawn_outgoing(&mut self, id: libp2p::PeerId, opening: Opening) -> (u64, AbortHandle) {
         self.outgoing_count += 1;
         let number = self.outgoing_count;
-        let task = tokio::spawn(self.lanes.clone().send(id, number, remote.opening()));
-        remote.outgoing = Outgoing::Running { number, task: task.abort_handle() };
+        let task = tokio::spawn(self.lanes.clone().send(id, number, opening));
+        (number, task.abort_handle())
     }
 
     /// What has to be looked at from time to time.
@@ -425,7 +455,7 @@ impl Switchboard {
         }
         remote.stop_outgoing();
         if let Some(parting) = remote.parting.take() {
-            parting.close();
+            parting.link.close();
         }
         let reason = remote.closing.take().unwrap_or_else(|| words_of_cause(cause));
         let due = if is_smaller { now } else { now + REDIAL_LATER };

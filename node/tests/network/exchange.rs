@@ -1,0 +1,98 @@
+//! Much data, both ways at once: intact, in order, once.
+
+use std::sync::Arc;
+
+use peergrad::net::{Clock, Compute, Identity, Network, Surroundings, Traffic, drive};
+use tokio::sync::mpsc;
+
+use super::courier::Courier;
+use super::{SECRET, start, within_reason};
+
+/// A network that drives a courier to its end.
+pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Traffic) {
+    let counters = network.counters();
+    let (events, _heard) = mpsc::unbounded_channel();
+    let surroundings = Surroundings {
+        network,
+        compute: Compute::start().unwrap(),
+        clock: Clock::start(),
+        locate: Arc::new(|_| None),
+        events,
+    };
+    drive(&mut courier, surroundings, std::future::pending()).await;
+    (courier, counters.read())
+}
+
+/// `count` networks, each with a courier that dials those before it.
+pub(crate) async fn couriers(count: usize, total: u64) -> Vec<(Network, Courier)> {
+    let mut networks = Vec::new();
+    for _ in 0..count {
+        networks.push(start(Identity::generate(), SECRET).await.0);
+    }
+    let contacts: Vec<_> = networks.iter().map(Network::contact).collect();
+    let peers: Vec<_> = networks.iter().map(Network::peer).collect();
+    let with_courier = |(index, network): (usize, Network)| {
+        let courier = Courier::new(network.peer(), contacts[..index].to_vec(), &peers, total);
+        (network, courier)
+    };
+    networks.into_iter().enumerate().map(with_courier).collect()
+}
+
+async fn run_all(all: Vec<(Network, Courier)>) -> Vec<(Courier, Traffic)> {
+    let tasks: Vec<_> =
+        all.into_iter().map(|(network, courier)| tokio::spawn(run(network, courier))).collect();
+    let mut ended = Vec::new();
+    for task in tasks {
+        ended.push(task.await.unwrap());
+    }
+    ended
+}
+
+fn assert_undisturbed(courier: &Courier) {
+    let mut ups: Vec<_> = courier.history.iter().filter(|entry| entry.starts_with("up")).collect();
+    let count = ups.len();
+    ups.dedup();
+    assert_eq!(ups.len(), count, "{:?}", courier.history);
+    let is_expected = |entry: &&String| entry.starts_with("up") || entry.ends_with("it left");
+    assert!(courier.history.iter().all(|entry| is_expected(&entry)), "{:?}", courier.history);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn two_peers_exchange_300_mebibytes() {
+    within_reason(async {
+        let total = 1200;
+        for (courier, traffic) in run_all(couriers(2, total).await).await {
+            assert_undisturbed(&courier);
+            assert_eq!(traffic.received_frames, total + total / 10);
+            assert_eq!((traffic.resumed_links, traffic.bad_streams), (0, 0));
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn three_peers_exchange_with_each_other() {
+    within_reason(async {
+        for (courier, traffic) in run_all(couriers(3, 300).await).await {
+            assert_undisturbed(&courier);
+            assert_eq!(traffic.bad_streams, 0);
+        }
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cut_connection_loses_and_repeats_nothing() {
+    within_reason(async {
+        let mut all = couriers(2, 400).await;
+        let (network, courier) = &mut all[0];
+        courier.scissors = Some((network.scissors(), 60));
+        let ended = run_all(all).await;
+        let resumed: u64 = ended.iter().map(|(_, traffic)| traffic.resumed_links).sum();
+        for (courier, _) in &ended {
+            assert_undisturbed(courier);
+        }
+        assert!(resumed > 0, "the connection was cut and came back");
+    })
+    .await;
+}

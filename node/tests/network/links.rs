@@ -1,0 +1,204 @@
+//! Links begin, end and begin again; strangers and wrong addresses are told apart.
+
+use peergrad::net::notice::DialTrouble;
+use peergrad::net::{Bootstrap, Identity, Notice, Port};
+use peergrad_protocol::Frame;
+use peergrad_protocol::invite::Secret;
+use peergrad_protocol::message::{Contact, Message};
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use super::{SECRET, address_of, next, start, start_joining, within_reason};
+use peergrad::net::link::LinkEvent;
+
+async fn next_trouble(notices: &mut UnboundedReceiver<Notice>) -> (DialTrouble, String) {
+    loop {
+        let notice = notices.recv().await.unwrap();
+        if let Notice::Unreachable { trouble, .. } = &notice {
+            return (trouble.clone(), notice.to_string());
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_address_is_enough_to_be_linked_both_ways() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
+        let (up_first, up_second) = tokio::join!(first.next(), second.next());
+        let (LinkEvent::Up(to_second), LinkEvent::Up(to_first)) = (up_first, up_second) else { panic!() };
+        assert_eq!((to_second.peer(), to_first.peer()), (second.peer(), first.peer()));
+        to_second.send(Frame::encode(&Message::Ready, None));
+        to_first.send(Frame::encode(&Message::Leave("bye".to_owned()), None));
+        assert!(next(&mut second).await.contains("Ready"));
+        assert!(next(&mut first).await.contains("bye"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_wrong_secret_is_told_and_the_right_one_still_works() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (_stranger, mut notices) =
+            start_joining(Identity::generate(), Secret([8; 32]), vec![address_of(&first)]).await;
+        let (trouble, words) = next_trouble(&mut notices).await;
+        assert_eq!(trouble, DialTrouble::WrongSecret);
+        assert!(words.contains("answered, but the secret (or the run) differs: check the invite"), "{words}");
+
+        let (second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
+        assert_eq!(next(&mut first).await, format!("up {}", second.peer().short()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn addresses_that_do_not_work_are_named_with_the_reason() {
+    within_reason(async {
+        let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let nobody: Bootstrap = closed.to_string().parse().unwrap();
+        let (mut first, mut notices) = start_joining(Identity::generate(), SECRET, vec![nobody]).await;
+        let (trouble, words) = next_trouble(&mut notices).await;
+        assert_eq!(trouble, DialTrouble::System("connection refused".to_owned()), "{words}");
+        assert!(words.contains(&closed.port().to_string()), "{words}");
+
+        // The invite is of a peer that is gone, and someone else of the same run has its address now.
+        let gone = Contact { peer: Identity::generate().peer(), addresses: first.contact().addresses };
+        let (_second, mut notices) =
+            start_joining(Identity::generate(), SECRET, vec![Bootstrap::Contact(gone)]).await;
+        let (trouble, words) = next_trouble(&mut notices).await;
+        assert!(matches!(trouble, DialTrouble::OtherPeer { .. }), "{words}");
+
+        // Another program answers there.
+        let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = other.local_addr().unwrap().to_string().parse().unwrap();
+        tokio::spawn(async move {
+            while let Ok((mut stream, _)) = other.accept().await {
+                let _ = tokio::io::AsyncWriteExt::write_all(
+                    &mut stream,
+                    &b"HTTP/1.1 400 Bad Request\r\n".repeat(9),
+                )
+                .await;
+                let _ = tokio::io::copy(&mut stream, &mut tokio::io::sink()).await;
+            }
+        });
+        let (third, mut notices) = start_joining(Identity::generate(), SECRET, vec![address]).await;
+        assert_eq!(next_trouble(&mut notices).await.0, DialTrouble::NotAPeer);
+
+        third.dial(first.contact());
+        assert_eq!(next(&mut first).await, format!("up {}", third.peer().short()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_restarted_peer_is_down_and_up_again() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let identity = Identity::generate();
+        let name = identity.peer().short();
+        let (second, _) = start_joining(identity.clone(), SECRET, vec![address_of(&first)]).await;
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+        drop(second);
+
+        let (mut second, _) = start_joining(identity, SECRET, vec![address_of(&first)]).await;
+        assert_eq!(next(&mut first).await, format!("down {name} it restarted"));
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+        assert_eq!(next(&mut second).await, format!("up {}", first.peer().short()));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_peer_that_vanishes_is_down_with_a_reason_and_dialed_until_it_is_back() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (second, _) = start(Identity::generate(), SECRET).await;
+        let name = second.peer().short();
+        first.dial(second.contact());
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+        drop(second);
+        let down = next(&mut first).await;
+        assert!(down.starts_with(&format!("down {name} connection ")), "{down}");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_hangs_up_is_known_to_have_left_and_what_it_said_last_arrives() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
+        let name = second.peer().short();
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+        let LinkEvent::Up(link) = second.next().await else { panic!("another event") };
+        for _ in 0..100 {
+            link.send(Frame::encode(&Message::Ready, None));
+        }
+        second.hang_up(first.peer());
+        for _ in 0..100 {
+            assert_eq!(next(&mut first).await, format!("frame {name} Ok(Ready)"));
+        }
+        assert_eq!(next(&mut first).await, format!("down {name} it left"));
+        link.settled().await;
+
+        // It may come back.
+        second.dial(first.contact());
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn one_who_gave_up_a_link_tells_the_other_by_its_next_opening() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
+        assert!(next(&mut first).await.starts_with("up"));
+        assert!(next(&mut second).await.starts_with("up"));
+        // Both cut and mend at once, again and again: neither may ever see the link go down.
+        for _ in 0..20 {
+            first.scissors().cut(second.peer());
+            second.scissors().cut(first.peer());
+            tokio::task::yield_now().await;
+        }
+        let LinkEvent::Up(_) = ({
+            first.hang_up(second.peer());
+            first.dial(second.contact());
+            first.next().await
+        }) else {
+            panic!("the next life of the link begins with up")
+        };
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
+    use peergrad::net::{Listen, ListenError, Network, NetworkOptions, StartError};
+    within_reason(async {
+        let options = |port| NetworkOptions {
+            identity: Identity::generate(),
+            secret: SECRET,
+            listen: Listen { address: Some(std::net::Ipv4Addr::LOCALHOST.into()), port },
+            external: vec![],
+            bootstraps: vec![],
+            neighbours: false,
+            pool: peergrad_protocol::Pool::new(4),
+        };
+        let (first, _) = Network::start(options(Port::Any)).await.unwrap();
+        let address = first.contact().addresses[0].clone();
+        let taken: u16 = address.rsplit('/').next().unwrap().parse().unwrap();
+        let error = Network::start(options(Port::Exactly(taken))).await.unwrap_err();
+        assert!(
+            matches!(error, StartError::Listen(ListenError::PortInUse { port }) if port == taken),
+            "{error}"
+        );
+
+        // Whoever has the default port, the two of us do not share it.
+        let (_second, _) = Network::start(options(Port::Preferred)).await.unwrap();
+        let (_third, mut notices) = Network::start(options(Port::Preferred)).await.unwrap();
+        let words = notices.recv().await.unwrap().to_string();
+        assert!(words.starts_with("port 4747 is in use; listening on port "), "{words}");
+    })
+    .await;
+}

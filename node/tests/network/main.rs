@@ -1,0 +1,63 @@
+//! Networks in one process over loopback: what links promise, under load, cuts, restarts, strangers and garbage.
+
+#![cfg(feature = "net")]
+
+mod courier;
+mod exchange;
+mod garbage;
+mod links;
+
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use peergrad::net::link::LinkEvent;
+use peergrad::net::{Bootstrap, Identity, Listen, Network, NetworkOptions, Notice, Port};
+use peergrad_protocol::Pool;
+use peergrad_protocol::invite::Secret;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+/// The secret of the run that these tests belong to.
+const SECRET: Secret = Secret([7; 32]);
+
+/// A network on loopback that dials nobody.
+async fn start(identity: Identity, secret: Secret) -> (Network, UnboundedReceiver<Notice>) {
+    start_joining(identity, secret, vec![]).await
+}
+
+/// A network on loopback that dials `bootstraps`.
+async fn start_joining(
+    identity: Identity,
+    secret: Secret,
+    bootstraps: Vec<Bootstrap>,
+) -> (Network, UnboundedReceiver<Notice>) {
+    let options = NetworkOptions {
+        identity,
+        secret,
+        listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any },
+        external: vec![],
+        bootstraps,
+        neighbours: false,
+        pool: Pool::new(64),
+    };
+    Network::start(options).await.expect("loopback has free ports")
+}
+
+/// The address alone under which `network` listens.
+fn address_of(network: &Network) -> Bootstrap {
+    network.contact().addresses[0].parse().unwrap()
+}
+
+/// What happens next to a link, in short.
+async fn next(network: &mut Network) -> String {
+    match network.next().await {
+        LinkEvent::Up(link) => format!("up {}", link.peer().short()),
+        LinkEvent::Frame { link, frame, .. } => format!("frame {} {:?}", link.peer().short(), frame.decode()),
+        LinkEvent::Credit { link, segments } => format!("credit {} {segments}", link.peer().short()),
+        LinkEvent::Down { link, reason } => format!("down {} {reason}", link.peer().short()),
+    }
+}
+
+/// Runs a test; one that hangs fails. The limit is no promise about speed.
+async fn within_reason(test: impl Future<Output = ()>) {
+    tokio::time::timeout(Duration::from_secs(180), test).await.expect("the test came to an end");
+}
