@@ -155,7 +155,6 @@ impl Report {
 
     /// The results of a run that finished.
     pub(super) fn summary(&self, summary: &Summary) {
-        self.close();
         match self.style {
             Style::Json => emit(&self.summary_object(summary)),
             Style::Words => {
@@ -177,7 +176,6 @@ impl Report {
 
     /// The run ended before it was done.
     pub(super) fn failed(&self, reason: &str) {
-        self.close();
         match self.style {
             Style::Words => self.screen.say(&format!("peer: {reason}")),
             Style::Json => emit(&json!({"event": "failed", "reason": reason})),

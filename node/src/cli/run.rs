@@ -280,23 +280,23 @@ impl Session {
     /// Saves what the run leaves here, and says how it ended.
     fn end(self, ended: Ended, traffic: crate::net::Traffic) -> anyhow::Result<ExitCode> {
         let wall_seconds = self.started.now().since(peergrad_protocol::Instant::default()).as_secs_f64();
+        self.report.close();
         let saved = match &ended.state {
             Some(state) => Some(save(&self.directory, state)?),
             None => None,
         };
-        match (&ended.outcome, &ended.state) {
-            (Ok(()), Some(state)) => {
-                self.report.summary(&Summary { state, wall_seconds, traffic });
-            }
-            (Ok(()), None) => {}
-            (Err(failure), _) => self.report.failed(&failure.to_string()),
-        }
         if let (Some(path), Some(state)) = (saved, &ended.state) {
             self.report.say(&format!(
                 "the state after {} committed steps is saved; `peer export FILE` copies it from {}",
                 state.steps,
                 path.display()
             ));
+        }
+        // The last words: whoever reads JSON stops here.
+        match (&ended.outcome, &ended.state) {
+            (Ok(()), Some(state)) => self.report.summary(&Summary { state, wall_seconds, traffic }),
+            (Ok(()), None) => {}
+            (Err(failure), _) => self.report.failed(&failure.to_string()),
         }
         Ok(if ended.outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
