@@ -1,1 +1,1 @@
-//! stub
+//! Small programs a user of peergrad would write: each is one file in `src/bin/`, with what it prints in its header.

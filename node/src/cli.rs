@@ -1,13 +1,20 @@
 //! The command line: what a user types, and what they are told.
 //!
 //! Human words go to standard error, results to standard output; with `--json`, one object a line on standard output.
-//! Exit codes: 0 done, 1 failed, 2 misused. A binary with a task of its own shares `start`, `join`, `invite` and `export`.
+//! Exit codes: 0 done, 1 failed, 2 misused. A program with a task of its own shares `start`, `join`, `invite` and `export`.
+
+#![allow(clippy::disallowed_macros, reason = "the shell may wait for whatever comes first")]
 
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
+
+use crate::specification::BuiltinLoader;
+use crate::specification::own::OwnLoader;
+use crate::task::Task;
 
 pub mod curve;
 mod demo;
@@ -60,10 +67,26 @@ struct StartArguments {
     /// What to train: a file that `peer init` wrote
     #[arg(value_name = "RUN.toml")]
     run_file: PathBuf,
+    #[command(flatten)]
+    founder: FounderArguments,
+}
+
+#[derive(Args)]
+struct OwnStartArguments {
+    /// How to train: passes, batch, seed, [optimizer], [sync], [network]; everything has a default
+    #[arg(value_name = "RUN.toml")]
+    run_file: Option<PathBuf>,
+    #[command(flatten)]
+    founder: FounderArguments,
+}
+
+/// What only the first peer of a run can be told.
+#[derive(Args)]
+struct FounderArguments {
     /// Peers to wait for before training begins, this one included; 1 trains alone [default: run.toml's, or 2]
     #[arg(long, value_name = "N")]
     peers: Option<u32>,
-    /// Use the secret in this file, or write a new one there if there is none; for `peer join ADDRESS --secret-file`
+    /// Use the secret in this file, or write a new one there if there is none; for `join ADDRESS --secret-file`
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
     #[command(flatten)]
@@ -116,27 +139,63 @@ struct PeerArguments {
     json: bool,
 }
 
+/// A program that brings its own task.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct OwnCli {
+    #[command(subcommand)]
+    command: OwnCommand,
+}
+
+#[derive(Subcommand)]
+enum OwnCommand {
+    /// Found a run: the first peer, which prints the line for the others
+    Start(OwnStartArguments),
+    /// Join a run
+    Join(JoinArguments),
+    /// Print a fresh invite of the peer that is running on this machine
+    Invite(invite::InviteArguments),
+    /// Copy the newest model that a peer on this machine has saved
+    Export(model::ExportArguments),
+}
+
 /// Runs the `peer` binary.
 #[must_use]
 pub fn main() -> ExitCode {
     let Cli { command } = Cli::parse();
     start_logging();
-    let outcome = match command {
+    finish(match command {
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Init { data } => files::init(&data),
         Command::Start(arguments) => run::start(arguments),
-        Command::Join(arguments) => run::join(arguments),
+        Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),
         Command::Invite(arguments) => invite::invite(&arguments),
         Command::Export(arguments) => model::export(&arguments),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
-    };
-    match outcome {
-        Ok(code) => code,
-        Err(error) => {
-            eprintln!("peer: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+    })
+}
+
+/// Runs a program that brings its own task: `start`, `join`, `invite` and `export` as `peer` has them.
+///
+/// All peers of a run must be the same program. `name` is what others are told when theirs is another one.
+#[must_use]
+pub fn run_task(name: &str, task: impl Task) -> ExitCode {
+    let OwnCli { command } = OwnCli::parse();
+    start_logging();
+    let task: Arc<dyn Task> = Arc::new(task);
+    finish(match command {
+        OwnCommand::Start(arguments) => run::start_own(name, task, arguments),
+        OwnCommand::Join(arguments) => run::join(arguments, Arc::new(OwnLoader::new(name, task))),
+        OwnCommand::Invite(arguments) => invite::invite(&arguments),
+        OwnCommand::Export(arguments) => model::export(&arguments),
+    })
+}
+
+fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
+    outcome.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
 }
 
 /// Logs of the libraries below, for those who ask: `PEERGRAD_LOG=debug peer ...`.

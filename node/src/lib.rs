@@ -37,3 +37,9 @@ pub mod task;
 pub mod cli;
 #[cfg(feature = "net")]
 pub mod net;
+
+pub use peergrad_collectives as collectives;
+pub use peergrad_protocol as protocol;
+
+#[cfg(feature = "net")]
+pub use cli::run_task as run;

@@ -37,6 +37,7 @@ use crate::task::network::Network;
 
 pub mod builtin;
 pub mod init;
+pub mod own;
 pub mod resolve;
 pub mod run_file;
 
@@ -236,21 +237,6 @@ impl Specification {
         Network::new(&widths, self.model.activation, loss)
     }
 
-    /// How to train, as the node reads it.
-    #[must_use]
-    pub fn training(&self) -> Training {
-        Training {
-            seed: self.training.seed,
-            batch_size: self.training.batch,
-            passes: self.training.passes,
-            rule: self.training.optimizer,
-            schedule: self.training.schedule,
-            topology: self.training.topology.into(),
-            segment_elements: self.training.segment_elements,
-            digest_every: self.training.digest_every,
-        }
-    }
-
     /// Digest of the data file.
     ///
     /// # Errors
@@ -272,19 +258,9 @@ impl Specification {
     fn check(&self) -> Result<(), SpecificationError> {
         within("version", self.version, VERSION..=VERSION, "1")?;
         self.digest()?;
-        self.check_training()?;
-        check_rule(&self.training.optimizer)?;
-        check_schedule(&self.training.schedule)?;
+        self.training.check()?;
         self.check_data()?;
         self.check_model()
-    }
-
-    fn check_training(&self) -> Result<(), SpecificationError> {
-        let training = &self.training;
-        within("batch", training.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
-        within("passes", training.passes, 1..=1_000_000_000, "1 to 1000000000")?;
-        let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
-        within("sync.segment_kib", training.segment_elements, 1..=elements_max, "1 to 1024")
     }
 
     fn check_data(&self) -> Result<(), SpecificationError> {
@@ -324,6 +300,32 @@ impl Specification {
             inputs = width as u64;
         }
         within("model.hidden", parameters, ..=PARAMETERS_MAX, "a model of at most 1073741824 parameters")
+    }
+}
+
+impl TrainingSettings {
+    /// How to train, as the node reads it.
+    #[must_use]
+    pub fn training(&self) -> Training {
+        Training {
+            seed: self.seed,
+            batch_size: self.batch,
+            passes: self.passes,
+            rule: self.optimizer,
+            schedule: self.schedule,
+            topology: self.topology.into(),
+            segment_elements: self.segment_elements,
+            digest_every: self.digest_every,
+        }
+    }
+
+    fn check(&self) -> Result<(), SpecificationError> {
+        within("batch", self.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
+        within("passes", self.passes, 1..=1_000_000_000, "1 to 1000000000")?;
+        let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
+        within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
+        check_rule(&self.optimizer)?;
+        check_schedule(&self.schedule)
     }
 }
 

@@ -177,7 +177,7 @@ impl Report {
     /// The run ended before it was done.
     pub(super) fn failed(&self, reason: &str) {
         match self.style {
-            Style::Words => self.screen.say(&format!("peer: {reason}")),
+            Style::Words => self.screen.say(&format!("error: {reason}")),
             Style::Json => emit(&json!({"event": "failed", "reason": reason})),
         }
     }

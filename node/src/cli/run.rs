@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 
 use super::files;
 use super::report::{Report, Style, Summary};
-use super::{JoinArguments, PeerArguments, StartArguments};
+use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
 use crate::io::{Ended, Event, FinalState};
 use crate::loader::Loader;
 use crate::model_file::{ModelFile, Origin};
@@ -23,7 +23,9 @@ use crate::net::{
     RunRecord, Surroundings, drive, random_bytes, write_atomically,
 };
 use crate::node::{Config, Node, Role};
+use crate::specification::own::{OwnLoader, OwnSpecification};
 use crate::specification::{BuiltinLoader, RunFile, resolve};
+use crate::task::Task;
 
 /// Everything that tells one peer from another.
 pub(super) struct Plan {
@@ -43,35 +45,63 @@ pub(super) enum Data {
     Search(Option<PathBuf>),
 }
 
+/// Founds a run of a built-in model.
 pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
-    let StartArguments { run_file: path, peers, secret_file, mut peer } = arguments;
-    let run_file = RunFile::parse(&files::read_text(&path)?)?;
-    let name = &run_file.data.file;
-    let data: Arc<[u8]> = files::data_of(&path, name)?.into();
+    let path = &arguments.run_file;
+    let run_file = RunFile::parse(&files::read_text(path)?)?;
+    let name = &run_file.data()?.file;
+    let data: Arc<[u8]> = files::data_of(path, name)?.into();
     let specification = resolve(&run_file, name, &data)?.to_bytes()?;
+    found(&run_file, specification, Arc::new(BuiltinLoader), Data::Held(data), arguments.founder)
+}
+
+/// Founds a run of a task that this program brings.
+pub(super) fn start_own(
+    name: &str,
+    task: Arc<dyn Task>,
+    arguments: OwnStartArguments,
+) -> anyhow::Result<ExitCode> {
+    let text = arguments.run_file.as_deref().map(files::read_text).transpose()?.unwrap_or_default();
+    let run_file = RunFile::parse(&text)?;
+    let specification = OwnSpecification::resolve(&run_file, name, &*task)?.to_bytes()?;
+    found(
+        &run_file,
+        specification,
+        Arc::new(OwnLoader::new(name, task)),
+        Data::Search(None),
+        arguments.founder,
+    )
+}
+
+fn found(
+    run_file: &RunFile,
+    specification: Vec<u8>,
+    loader: Arc<dyn Loader>,
+    data: Data,
+    arguments: FounderArguments,
+) -> anyhow::Result<ExitCode> {
+    let FounderArguments { peers, secret_file, mut peer } = arguments;
     // The default may give way to another port if it is taken, also where the file spells it out.
     let port = run_file.network.port;
     peer.port = peer.port.or((port != DEFAULT_PORT).then_some(port));
     peer.no_mdns |= !run_file.network.mdns;
-    let peers = peers.unwrap_or(run_file.network.peers);
-    if peers == 0 || peers as usize > MEMBERS_MAX {
+    let peers = peers.unwrap_or(run_file.network.peers) as usize;
+    if peers == 0 || peers > MEMBERS_MAX {
         bail!("--peers counts this peer too: give 1 to train alone, or up to {MEMBERS_MAX}");
     }
     let secret = match secret_file {
         Some(path) => secret_for_a_new_run(&path)?,
         None => Secret(random_bytes()),
     };
-    let role =
-        Role::Founder { specification: specification.into(), nonce: random_bytes(), peers: peers as usize };
-    let loader = Arc::new(BuiltinLoader);
-    run(Plan { role, loader, secret, bootstraps: vec![], data: Data::Held(data), peer })
+    let role = Role::Founder { specification: specification.into(), nonce: random_bytes(), peers };
+    run(Plan { role, loader, secret, bootstraps: vec![], data, peer })
 }
 
-pub(super) fn join(arguments: JoinArguments) -> anyhow::Result<ExitCode> {
+pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
     let (run_id, secret, bootstraps) = whom_to_ask(&arguments)?;
     let role = Role::Joiner { run: run_id };
     let data = Data::Search(arguments.data);
-    run(Plan { role, loader: Arc::new(BuiltinLoader), secret, bootstraps, data, peer: arguments.peer })
+    run(Plan { role, loader, secret, bootstraps, data, peer: arguments.peer })
 }
 
 /// The run, its secret, and its members as far as they are known.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
 
+use super::own::OwnSpecification;
 use super::{Specification, SpecificationError};
 use crate::data::dataset::{Dataset, Samples, Split};
 use crate::data::layout::{Layout, LayoutHints};
@@ -29,7 +30,11 @@ impl Loader for BuiltinLoader {
                 name: specification.data.name,
             })
         });
-        reference.map(Some).map_err(|error| error.to_string())
+        reference.map(Some).map_err(|error| {
+            OwnSpecification::task_of(specification).map_or(error.to_string(), |task| {
+                format!("this run trains the task `{task}`, which this program does not have: join with the program that founded the run")
+            })
+        })
     }
 
     fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
@@ -47,7 +52,7 @@ impl Specification {
     pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
         let dataset = self.dataset(bytes)?;
         let task = Supervised::new(self.network(), dataset);
-        Ok(Loaded { manifest: task.manifest(), task: Arc::new(task), training: self.training() })
+        Ok(Loaded { manifest: task.manifest(), task: Arc::new(task), training: self.training.training() })
     }
 
     /// The run's samples, from the data file's bytes.

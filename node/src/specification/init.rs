@@ -223,7 +223,7 @@ digest_every = 0           # steps between two digests of the parameters; 0: onl
 copies = 1                 # peers that hold the optimizer state of each parameter; this version keeps 1
 
 [partition]
-policy = \"majority\"        # when the peers are cut in two, the larger part goes on
+policy = \"majority\"        # the only one; in this version the loss of a peer ends the run, its last state saved
 
 [network]                  # this peer's own affair; the others may have other values
 port = 4747                # TCP port to listen on
@@ -244,7 +244,8 @@ mod tests {
     fn written(name: &str, bytes: &[u8]) -> (String, RunFile) {
         let text = write_run_file(name, bytes).unwrap();
         let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
-        let resolved = resolve(&run, &run.data.file, bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let resolved =
+            resolve(&run, &run.data().unwrap().file, bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
         assert_eq!(resolved.data.name, name);
         (text, run)
     }
@@ -255,8 +256,8 @@ mod tests {
         assert_eq!(text, demo_run_file());
         assert_eq!((run.passes, run.batch), (40, 64));
         assert_eq!(run.model.hidden, Some(vec![128]));
-        assert_eq!(run.data.classes, Some(Classes::Count(10)));
-        assert_eq!(run.data.label, Some(Column::Number(65)));
+        assert_eq!(run.data().unwrap().classes, Some(Classes::Count(10)));
+        assert_eq!(run.data().unwrap().label, Some(Column::Number(65)));
         assert_eq!(run.network, NetworkSection::default());
     }
 
@@ -267,8 +268,8 @@ mod tests {
         let (text, run) = written("my \"odd\"\n.csv", bytes);
         assert!(text.contains("hold words: \"town\""), "{text}");
         let columns = vec![Column::Name("a \"b\"\nc".into()), Column::Number(3), Column::Number(4)];
-        assert_eq!(run.data.columns, Some(columns));
-        assert_eq!(run.data.classes, Some(Classes::Names(vec!["no".into(), "yes".into()])));
+        assert_eq!(run.data().unwrap().columns, Some(columns));
+        assert_eq!(run.data().unwrap().classes, Some(Classes::Names(vec!["no".into(), "yes".into()])));
         assert_eq!(run.model.kind, ModelKind::Softmax);
     }
 
@@ -282,7 +283,7 @@ mod tests {
     fn many_columns_are_not_listed() {
         let row = |label: &str| "1,".repeat(300) + label + "\n";
         let (text, run) = written("f.csv", (row("a") + &row("b") + &row("a") + &row("b")).as_bytes());
-        assert_eq!(run.data.columns, None);
+        assert_eq!(run.data().unwrap().columns, None);
         assert!(text.contains("all columns but the label's"));
     }
 

@@ -32,12 +32,22 @@ pub fn resolve(
     data_name: &str,
     data_bytes: &[u8],
 ) -> Result<Specification, SpecificationError> {
+    let data = resolve_data(run.data()?, run.seed, data_name, data_bytes)?;
+    let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
+    let model = resolve_model(run, &data.target)?;
+    let specification = Specification { version: VERSION, training, model, data };
+    specification.check()?;
+    specification.to_bytes()?;
+    Ok(specification)
+}
+
+/// Settles how `samples` training samples are trained.
+pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
     within("shards.copies", run.shards.copies, 1..=1, "1; this version keeps no further copies")?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
-    let data = resolve_data(&run.data, run.seed, data_name, data_bytes)?;
-    let steps_per_pass = u64::from(data.rows - data.held_out_rows).div_ceil(run.batch);
-    let training = TrainingSettings {
+    let steps_per_pass = samples.div_ceil(run.batch);
+    Ok(TrainingSettings {
         seed: run.seed,
         batch: run.batch,
         passes: run.passes,
@@ -46,12 +56,7 @@ pub fn resolve(
         digest_every: run.sync.digest_every,
         optimizer: resolve_rule(&run.optimizer)?,
         schedule: resolve_schedule(run, steps_per_pass)?,
-    };
-    let model = resolve_model(run, &data.target)?;
-    let specification = Specification { version: VERSION, training, model, data };
-    specification.check()?;
-    specification.to_bytes()?;
-    Ok(specification)
+    })
 }
 
 /// Settles how the data file is read; `packed` are its bytes as they lie on disk.

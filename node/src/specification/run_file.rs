@@ -30,8 +30,8 @@ pub struct RunFile {
     /// Decides initial parameters, order of samples and held-out rows. Default 7.
     #[serde(default = "seed_default")]
     pub seed: u64,
-    /// `[data]`
-    pub data: DataSection,
+    /// `[data]`: there for the built-in models; a task of one's own brings its data itself.
+    pub data: Option<DataSection>,
     /// `[model]`
     #[serde(default)]
     pub model: ModelSection,
@@ -231,6 +231,18 @@ impl RunFile {
     pub fn parse(text: &str) -> Result<Self, SpecificationError> {
         toml::from_str(text).map_err(|error| SpecificationError::RunFile(error.to_string()))
     }
+
+    /// `[data]`, which the built-in models need.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn data(&self) -> Result<&DataSection, SpecificationError> {
+        self.data.as_ref().ok_or_else(|| SpecificationError::Setting {
+            key: "data.file",
+            found: "not given".to_owned(),
+            allowed: "the path of a CSV file; `peer init --data FILE` writes a run.toml for one".to_owned(),
+        })
+    }
 }
 
 impl DataSection {
@@ -326,7 +338,8 @@ mod tests {
             &["policy", "merge", "`majority`"],
         );
         assert_error("[data]\nfile = \"x\"\n[sync]\nkind = \"gossip\"", &["kind", "gossip", "`ring`"]);
-        assert_error("passes = 3", &["missing field `data`"]);
+        let without_data = RunFile::parse("passes = 3").unwrap();
+        assert!(without_data.data().unwrap_err().to_string().contains("peer init --data FILE"));
         assert_error("passes = -3\n[data]\nfile = \"x\"", &["passes", "-3"]);
         assert_error("[data\n", &["line 1"]);
     }
