@@ -103,6 +103,9 @@ impl Switchboard {
                 self.dialing.want(id, parse_all(&contact.addresses), Instant::now());
                 if let Some(remote) = self.remotes.get_mut(&id) {
                     remote.stance = Stance::Linking;
+                    if !remote.connections.is_empty() {
+                        self.dialing.mark_connected(id);
+                    }
                     self.open_lane(id);
                 }
             }
@@ -311,9 +314,10 @@ impl Switchboard {
         if !remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
             return;
         }
-        if let Some(Outage { was_up: true, .. }) = remote.outage.take() {
-            let peer = remote.peer;
-            self.lanes.counters.add_resumed_link();
+        let peer = remote.peer;
+        let Some(Outage { was_up: true, is_told, .. }) = remote.outage.take() else { return };
+        self.lanes.counters.add_resumed_link();
+        if is_told {
             self.notify(Notice::Resumed { peer });
         }
     }
@@ -398,7 +402,9 @@ impl Switchboard {
             }
             BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
                 if let Some(remote) = self.remotes.get_mut(&peer_id) {
-                    info.listen_addrs.into_iter().for_each(|address| remote.remember(without_peer(address)));
+                    // Its own loopback addresses would lead us to ourselves.
+                    let usable = parse_all(&announced(&[], &info.listen_addrs));
+                    usable.into_iter().for_each(|address| remote.remember(address));
                 }
             }
             BehaviourEvent::Neighbours(mdns::Event::Discovered(found)) => {
@@ -462,6 +468,9 @@ impl Switchboard {
         if remote.link.is_some() {
             let (peer, addresses) = (remote.peer, remote.addresses.clone());
             remote.note_outage(reason.clone(), now);
+            if let Some(outage) = &mut remote.outage {
+                outage.is_told = true;
+            }
             self.dialing.call_back(id, addresses, due);
             self.notify(Notice::Reconnecting { peer, reason });
         } else {
