@@ -185,6 +185,11 @@ impl Dialing {
             self.add(Some(peer), answered.addresses, answered.cause, Instant::now());
         }
         self.targets.retain(|target| target.peer != Some(peer) || target.cause != Cause::CutOff);
+        self.mark_connected(peer);
+    }
+
+    /// A connection to `peer` is there already.
+    pub(super) fn mark_connected(&mut self, peer: PeerId) {
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
             target.state = State::Connected;
             target.failures = 0;
@@ -333,8 +338,13 @@ fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
     let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
     while let Some(cause) = next {
         match cause.downcast_ref::<noise::Error>() {
-            // What does not decrypt comes as invalid data; any other I/O error is the connection's.
-            Some(noise::Error::Io(error)) if error.kind() != io::ErrorKind::InvalidData => {}
+            // What does not decrypt is invalid data with the reason inside; invalid data without one comes from the
+            // negotiation before, which libp2p checks only now. Any other I/O error is the connection's.
+            Some(noise::Error::Io(error)) => match (error.kind(), error.get_ref()) {
+                (io::ErrorKind::InvalidData, Some(_)) => return DialTrouble::WrongSecret,
+                (io::ErrorKind::InvalidData, None) => return DialTrouble::NotAPeer,
+                _ => {}
+            },
             Some(_) => return DialTrouble::WrongSecret,
             None => {}
         }
@@ -378,3 +388,49 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
 const NEIGHBOUR_FAILURES_MAX: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_may_type_addresses_in_several_ways() {
+        let address = |text: &str| match text.parse() {
+            Ok(Bootstrap::Address(address)) => address.to_string(),
+            other => panic!("{text}: {other:?}"),
+        };
+        assert_eq!(address("10.0.0.7"), "/ip4/10.0.0.7/tcp/4747");
+        assert_eq!(address("10.0.0.7:9"), "/ip4/10.0.0.7/tcp/9");
+        assert_eq!(address("[::1]:9"), "/ip6/::1/tcp/9");
+        assert_eq!(address("lab-3.example.org"), "/dns/lab-3.example.org/tcp/4747");
+        assert_eq!(address("/ip4/10.0.0.7/tcp/9"), "/ip4/10.0.0.7/tcp/9");
+        for text in ["", "a b", "host:port", "/ip4/10.0.0.7/tpc/9", "host:99999"] {
+            assert!(text.parse::<Bootstrap>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn pauses_between_attempts_double_up_to_a_limit() {
+        let pauses: Vec<_> = (1..8).map(|failures| pause_after(failures).as_millis()).collect();
+        assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000]);
+    }
+
+    #[test]
+    fn a_trouble_is_told_once_and_then_ever_more_rarely() {
+        let mut dialing = Dialing::default();
+        let start = Instant::now();
+        dialing.want_bootstrap("10.0.0.7".parse().unwrap(), start);
+        let mut told_at = Vec::new();
+        for second in 0..80 {
+            let now = start + Duration::from_secs(second);
+            for options in dialing.take_due(now) {
+                let address = Multiaddr::empty();
+                let refused = TransportError::Other(io::Error::from(io::ErrorKind::ConnectionRefused));
+                let error = DialError::Transport(vec![(address, refused)]);
+                let notices = dialing.failed(options.connection_id(), &error, now);
+                told_at.extend(notices.iter().map(|_| second));
+            }
+        }
+        assert_eq!(told_at.len(), 4, "{told_at:?}");
+    }
+}

@@ -74,6 +74,8 @@ pub(super) struct Outage {
     pub(super) reason: String,
     /// The link had a lane before; otherwise it is still being made.
     pub(super) was_up: bool,
+    /// The user has heard of it.
+    pub(super) is_told: bool,
 }
 
 /// What a session number of the other end means.
@@ -120,7 +122,8 @@ impl Remote {
             return Learned::Same(Arc::clone(link));
         }
         let new = Arc::new(Link::new(self.peer, theirs));
-        self.outage = Some(Outage { since: now, reason: "no answer".to_owned(), was_up: false });
+        self.outage =
+            Some(Outage { since: now, reason: "no answer".to_owned(), was_up: false, is_told: false });
         match self.link.replace(Arc::clone(&new)) {
             None => Learned::New(new),
             Some(old) => {
@@ -141,7 +144,7 @@ impl Remote {
     /// The outgoing lane is gone. Remembers the first reason, which is the cause of those that follow.
     pub(super) fn note_outage(&mut self, reason: String, now: Instant) {
         if self.link.is_some() && self.outage.is_none() {
-            self.outage = Some(Outage { since: now, reason, was_up: true });
+            self.outage = Some(Outage { since: now, reason, was_up: true, is_told: false });
         }
     }
 

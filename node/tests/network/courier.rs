@@ -64,7 +64,7 @@ impl Courier {
                 progress.received += 1;
                 out.push(Output::Credit { to: from, segments: 1 });
                 if let Some((scissors, every)) = &self.scissors
-                    && progress.received % every == 0
+                    && progress.received.is_multiple_of(*every)
                 {
                     scissors.cut(from);
                 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use peergrad::net::{Clock, Compute, Identity, Network, Surroundings, Traffic, drive};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::courier::Courier;
 use super::{SECRET, start, within_reason};
@@ -38,12 +39,12 @@ pub(crate) async fn couriers(count: usize, total: u64) -> Vec<(Network, Courier)
     networks.into_iter().enumerate().map(with_courier).collect()
 }
 
+/// Runs all to their ends. One that panics ends the test at once: the others would wait for it.
 async fn run_all(all: Vec<(Network, Courier)>) -> Vec<(Courier, Traffic)> {
-    let tasks: Vec<_> =
-        all.into_iter().map(|(network, courier)| tokio::spawn(run(network, courier))).collect();
+    let mut running: JoinSet<_> = all.into_iter().map(|(network, courier)| run(network, courier)).collect();
     let mut ended = Vec::new();
-    for task in tasks {
-        ended.push(task.await.unwrap());
+    while let Some(one) = running.join_next().await {
+        ended.push(one.unwrap());
     }
     ended
 }

@@ -152,7 +152,7 @@ impl Villain {
     }
 
     async fn misbehave(&self, round: u64, random: &mut ChaCha8Rng) {
-        if round % 2 == 0 {
+        if round.is_multiple_of(2) {
             return self.misbehave_before_frames(round, random).await;
         }
         let Some(mut stream) = self.open().await else { return };
@@ -183,7 +183,7 @@ impl Villain {
         random.fill_bytes(&mut bytes);
         // Another version, or the right one without a session.
         bytes[0] = 2;
-        if round % 2 == 0 {
+        if round.is_multiple_of(2) {
             bytes[0] = 1;
             bytes[1..9].fill(0);
         }

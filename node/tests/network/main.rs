@@ -1,6 +1,7 @@
 //! Networks in one process over loopback: what links promise, under load, cuts, restarts, strangers and garbage.
 
 #![cfg(feature = "net")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod courier;
 mod exchange;

@@ -94,3 +94,50 @@ async fn watch(link: &Link, lane: u64) -> Result<(), LaneError> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use peergrad_protocol::{Frame, PeerId};
+
+    use super::super::Session;
+    use super::*;
+
+    /// Takes everything and never says a word: a half-open connection, or a stalled multiplexer.
+    struct Silent;
+
+    impl AsyncRead for Silent {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Silent {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_without_acknowledgements_is_given_up_but_an_idle_one_is_not() {
+        let link = Arc::new(Link::new(PeerId([1; 32]), Session::draw()));
+        let (events, _heard) = mpsc::unbounded_channel();
+        let counters = Counters::default();
+        let (lane, _) = link.outbox.start_lane(Record::default()).unwrap().unwrap();
+        let mut lane = std::pin::pin!(transmit(Silent, &link, lane, &events, &counters));
+        assert!(timeout(10 * PATIENCE, &mut lane).await.is_err(), "nothing was under way");
+        link.send(Frame { head: vec![1; 10], payload: None });
+        assert!(matches!(lane.await, Err(LaneError::Stalled)));
+    }
+}

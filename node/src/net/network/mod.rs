@@ -8,6 +8,7 @@
 //! All that is known of connections and links has one owner, the switchboard; lanes ask it what a session number means. So
 //! up, frames and down of a link reach the driver in that order, through one queue.
 
+mod connections;
 mod lanes;
 mod switchboard;
 

@@ -2,7 +2,7 @@
 //!
 //! # How it works
 //! - A connection to anybody who holds the secret becomes a link: an outgoing lane is opened, and theirs is accepted.
-//! - A lost connection is dialed again, by the smaller id at once and by the larger after [`REDIAL_LATER`], so that both do
+//! - A lost connection is dialed again, by the smaller id at once and by the larger half a second later, so that both do
 //!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
 //! - A link that waits for too long is down, and says why.
 
@@ -11,22 +11,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
-use libp2p::core::ConnectedPoint;
-use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
-use libp2p::{Multiaddr, Swarm, identify, mdns, ping};
+use libp2p::{Multiaddr, Swarm};
 use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::message::Contact;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::super::dial::{Bootstrap, Dialing, parse_all, without_peer};
+use super::super::dial::{Bootstrap, Dialing, parse_all};
 use super::super::identity::{from_libp2p, to_libp2p};
-use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict, words_of};
-use super::super::listen::{Claim, announced};
+use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict};
+use super::super::listen::Claim;
 use super::super::notice::Notice;
 use super::super::remote::{Learned, Outage, Outgoing, Parting, Remote, Stance};
-use super::super::transport::{Behaviour, BehaviourEvent};
+use super::super::transport::Behaviour;
 use super::lanes::{Admission, Lanes, Report};
 
 /// What the switchboard is told.
@@ -39,14 +37,14 @@ pub(super) enum Command {
 }
 
 pub(super) struct Switchboard {
-    swarm: Swarm<Behaviour>,
+    pub(super) swarm: Swarm<Behaviour>,
     lanes: Lanes,
     notices: mpsc::UnboundedSender<Notice>,
-    announce: watch::Sender<Vec<String>>,
-    external: Vec<Multiaddr>,
+    pub(super) announce: watch::Sender<Vec<String>>,
+    pub(super) external: Vec<Multiaddr>,
     /// Looked up only by key: its order never matters.
-    remotes: HashMap<libp2p::PeerId, Remote>,
-    dialing: Dialing,
+    pub(super) remotes: HashMap<libp2p::PeerId, Remote>,
+    pub(super) dialing: Dialing,
     outgoing_count: u64,
     /// Held as long as the swarm listens.
     _claim: Claim,
@@ -103,6 +101,9 @@ impl Switchboard {
                 self.dialing.want(id, parse_all(&contact.addresses), Instant::now());
                 if let Some(remote) = self.remotes.get_mut(&id) {
                     remote.stance = Stance::Linking;
+                    if !remote.connections.is_empty() {
+                        self.dialing.mark_connected(id);
+                    }
                     self.open_lane(id);
                 }
             }
@@ -311,15 +312,16 @@ impl Switchboard {
         if !remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
             return;
         }
-        if let Some(Outage { was_up: true, .. }) = remote.outage.take() {
-            let peer = remote.peer;
-            self.lanes.counters.add_resumed_link();
+        let peer = remote.peer;
+        let Some(Outage { was_up: true, is_told, .. }) = remote.outage.take() else { return };
+        self.lanes.counters.add_resumed_link();
+        if is_told {
             self.notify(Notice::Resumed { peer });
         }
     }
 
     /// Opens a lane to `id`, if we want one, have none, and there is a connection for it.
-    fn open_lane(&mut self, id: libp2p::PeerId) {
+    pub(super) fn open_lane(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let is_due = matches!(remote.outgoing, Outgoing::Idle { not_before } if not_before <= Instant::now());
         if !is_due || remote.stance != Stance::Linking || remote.connections.is_empty() {
@@ -364,113 +366,7 @@ impl Switchboard {
         }
     }
 
-    fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
-        match event {
-            SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                self.on_connected(peer_id, connection_id, &endpoint);
-            }
-            SwarmEvent::ConnectionClosed { peer_id, connection_id, cause, .. } => {
-                self.on_connection_closed(peer_id, connection_id, cause);
-            }
-            SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
-                let notices = self.dialing.failed(connection_id, &error, Instant::now());
-                notices.into_iter().for_each(|notice| self.notify(notice));
-            }
-            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
-                let listening: Vec<_> = self.swarm.listeners().cloned().collect();
-                self.announce.send_replace(announced(&self.external, &listening));
-            }
-            SwarmEvent::Behaviour(event) => self.on_behaviour_event(event),
-            _ => {}
-        }
-    }
-
-    fn on_behaviour_event(&mut self, event: BehaviourEvent) {
-        match event {
-            // libp2p only reports it; what to do is ours to say.
-            BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })
-                if !matches!(error, ping::Failure::Unsupported) =>
-            {
-                if let Some(remote) = self.remotes.get_mut(&peer) {
-                    remote.closing.get_or_insert_with(|| "no answer to pings".to_owned());
-                }
-                self.swarm.close_connection(connection);
-            }
-            BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
-                if let Some(remote) = self.remotes.get_mut(&peer_id) {
-                    info.listen_addrs.into_iter().for_each(|address| remote.remember(without_peer(address)));
-                }
-            }
-            BehaviourEvent::Neighbours(mdns::Event::Discovered(found)) => {
-                for (peer, address) in
-                    found.into_iter().filter(|(peer, _)| peer != self.swarm.local_peer_id())
-                {
-                    self.dialing.try_neighbour(peer, address, Instant::now());
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn on_connected(&mut self, id: libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
-        let now = Instant::now();
-        self.dialing.connected(id, connection);
-        let Some(remote) = self.remote(id) else {
-            self.swarm.close_connection(connection);
-            return;
-        };
-        let mut outlived = Vec::new();
-        match endpoint {
-            ConnectedPoint::Dialer { address, .. } => remote.remember(without_peer(address.clone())),
-            // Nobody dials a peer to which it has a connection: the other end has given up those from before.
-            ConnectedPoint::Listener { .. } => {
-                let is_old = |since: &Instant| now.duration_since(*since) > DIALED_AT_ONCE;
-                outlived
-                    .extend(remote.connections.iter().filter(|(_, since)| is_old(since)).map(|(id, _)| *id));
-            }
-        }
-        remote.connections.insert(connection, now);
-        remote.closing = None;
-        if remote.stance == Stance::Quiet {
-            remote.stance = Stance::Linking;
-        }
-        for connection in outlived {
-            self.swarm.close_connection(connection);
-        }
-        self.open_lane(id);
-    }
-
-    fn on_connection_closed(
-        &mut self,
-        id: libp2p::PeerId,
-        connection: ConnectionId,
-        cause: Option<ConnectionError>,
-    ) {
-        let now = Instant::now();
-        let is_smaller = *self.swarm.local_peer_id() < id;
-        let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.connections.remove(&connection);
-        if !remote.connections.is_empty() {
-            return;
-        }
-        remote.stop_outgoing();
-        if let Some(parting) = remote.parting.take() {
-            parting.link.close();
-        }
-        let reason = remote.closing.take().unwrap_or_else(|| words_of_cause(cause));
-        let due = if is_smaller { now } else { now + REDIAL_LATER };
-        if remote.link.is_some() {
-            let (peer, addresses) = (remote.peer, remote.addresses.clone());
-            remote.note_outage(reason.clone(), now);
-            self.dialing.call_back(id, addresses, due);
-            self.notify(Notice::Reconnecting { peer, reason });
-        } else {
-            self.dialing.wait_again(id, due);
-        }
-        self.forget_if_idle(id);
-    }
-
-    fn disconnect(&mut self, id: libp2p::PeerId, reason: &str) {
+    pub(super) fn disconnect(&mut self, id: libp2p::PeerId, reason: &str) {
         if let Some(remote) = self.remotes.get_mut(&id) {
             remote.closing.get_or_insert_with(|| reason.to_owned());
         }
@@ -479,12 +375,12 @@ impl Switchboard {
     }
 
     /// What is known of this peer, from nothing if need be; `None` if its id is of a kind that no peer has.
-    fn remote(&mut self, id: libp2p::PeerId) -> Option<&mut Remote> {
+    pub(super) fn remote(&mut self, id: libp2p::PeerId) -> Option<&mut Remote> {
         let peer = from_libp2p(&id)?;
         Some(self.remotes.entry(id).or_insert_with(|| Remote::new(peer, Instant::now())))
     }
 
-    fn forget_if_idle(&mut self, id: libp2p::PeerId) {
+    pub(super) fn forget_if_idle(&mut self, id: libp2p::PeerId) {
         if self.remotes.get(&id).is_some_and(Remote::is_idle) {
             self.remotes.remove(&id);
         }
@@ -495,17 +391,9 @@ impl Switchboard {
         let _ = self.lanes.events.send(event);
     }
 
-    fn notify(&self, notice: Notice) {
+    pub(super) fn notify(&self, notice: Notice) {
         // Nobody has to listen.
         let _ = self.notices.send(notice);
-    }
-}
-
-fn words_of_cause(cause: Option<ConnectionError>) -> String {
-    match cause {
-        Some(ConnectionError::IO(error)) => words_of(&error),
-        Some(ConnectionError::KeepAliveTimeout) => "idle".to_owned(),
-        None => "connection closed".to_owned(),
     }
 }
 
@@ -513,7 +401,3 @@ fn words_of_cause(cause: Option<ConnectionError>) -> String {
 const ROUND: Duration = Duration::from_millis(100);
 /// Pause before a lane that failed is opened again on a connection that is still there.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
-/// How much later the larger id dials again.
-const REDIAL_LATER: Duration = Duration::from_millis(500);
-/// Two connections within this time come from dialing each other at once, and both stay.
-const DIALED_AT_ONCE: Duration = Duration::from_secs(3);
