@@ -61,7 +61,8 @@ impl Report {
     pub(super) fn invite(&self, invite: &str, run: &str) {
         match self.style {
             Style::Words => self.screen.say(&format!(
-                "run {run}; on every other machine type\n\n    peer join {invite}\n\n(the line holds the run's secret: treat it like a password)"
+                "run {run}; on every other machine type\n\n    {} join {invite}\n\n(the line holds the run's secret: treat it like a password)",
+                program_name()
             )),
             Style::Json => emit(&json!({"event": "invite", "invite": invite, "run": run})),
         }
@@ -271,6 +272,13 @@ pub(super) fn emit(object: &Value) {
     let mut out = std::io::stdout().lock();
     // A reader that has gone is no reason to stop training.
     let _ = writeln!(out, "{object}").and_then(|()| out.flush());
+}
+
+/// What this program is called, without its folder.
+fn program_name() -> String {
+    let path = std::env::args_os().next().map(std::path::PathBuf::from);
+    let name = path.as_deref().and_then(std::path::Path::file_name).and_then(std::ffi::OsStr::to_str);
+    name.unwrap_or("peer").to_owned()
 }
 
 fn plural(number: usize, noun: &str) -> String {
