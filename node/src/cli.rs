@@ -3,8 +3,6 @@
 //! Human words go to standard error, results to standard output; with `--json`, one object a line on standard output.
 //! Exit codes: 0 done, 1 failed, 2 misused. A program with a task of its own shares `start`, `join`, `invite` and `export`.
 
-#![allow(clippy::disallowed_macros, reason = "the shell may wait for whatever comes first")]
-
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;

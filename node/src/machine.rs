@@ -476,11 +476,11 @@ impl Machine {
             Stage::Founding(_) | Stage::Joining(_) | Stage::Ended => None,
         };
         if let (Stage::Training { session, .. }, Err(failure)) = (&self.stage, &outcome) {
-            let (lost, mut reason) = match failure {
+            let (lost, reason) = match failure {
                 Failure::PeerLost { peer, reason } => (Some(*peer), reason.clone()),
                 other => (None, other.to_string()),
             };
-            reason.truncate(reason.floor_char_boundary(REASON_BYTES_MAX));
+            let reason = shortened(&reason, REASON_BYTES_MAX).to_owned();
             let message = Message::Leave(Departure { lost, reason });
             for member in session.view.members.iter().filter(|member| self.linked.contains(&member.peer)) {
                 self.send(member.peer, &message, None, out);
@@ -493,6 +493,12 @@ impl Machine {
     fn send(&self, to: PeerId, message: &Message, payload: Option<Buffer>, out: &mut Vec<Output>) {
         out.push(Output::Send { to, frame: Frame::encode(message, payload) });
     }
+}
+
+/// As much of a text as fits, in whole characters.
+fn shortened(text: &str, bytes_max: usize) -> &str {
+    let ends = text.char_indices().map(|(start, letter)| start + letter.len_utf8());
+    &text[..ends.take_while(|end| *end <= bytes_max).last().unwrap_or(0)]
 }
 
 fn scope(loaded: &Loaded) -> Scope {

@@ -9,8 +9,6 @@
 //! - A file that decodes holds finite numbers and has the digest that was written into it; nothing larger than the file
 //!   is allocated on the way.
 
-use std::collections::HashMap;
-
 use peergrad_protocol::RunId;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{SPECIFICATION_BYTES_MAX, TENSORS_MAX};
@@ -136,7 +134,7 @@ impl ModelFile {
             let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(&self.parameters[range]));
             (tensor.name.as_str(), view.expect("a range has as many elements as its shape"))
         });
-        let metadata = HashMap::from([(METADATA_KEY.to_owned(), metadata)]);
+        let metadata = std::iter::once((METADATA_KEY.to_owned(), metadata)).collect();
         safetensors::serialize(views, Some(metadata)).expect("the header is within the format's bounds")
     }
 

@@ -63,10 +63,10 @@ impl Task for Toy {
     }
 
     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
-        let loss =
-            (0..self.sample_count).map(|sample| f64::from(self.error(parameters, sample).1).powi(2) / 2.0);
+        let error = |sample| f64::from(self.error(parameters, sample).1);
+        let loss: f64 = (0..self.sample_count).map(|sample| error(sample) * error(sample) / 2.0).sum();
         let samples = u64::from(self.sample_count);
-        Evaluation { samples, loss: loss.sum::<f64>() / samples as f64, accuracy: None }
+        Evaluation { samples, loss: loss / samples as f64, accuracy: None }
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! Training never comes here: its choices follow from a seed.
 
+#![allow(clippy::disallowed_types, reason = "what is drawn here must not be replayed by anybody")]
+
 use rand::TryRng;
 use rand::rngs::SysRng;
 

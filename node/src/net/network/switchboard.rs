@@ -6,7 +6,7 @@
 //!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
 //! - A link that waits for too long is down, and says why.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ pub(super) struct Switchboard {
     pub(super) announce: watch::Sender<Vec<String>>,
     pub(super) external: Vec<Multiaddr>,
     /// Looked up only by key: its order never matters.
-    pub(super) remotes: HashMap<libp2p::PeerId, Remote>,
+    pub(super) remotes: BTreeMap<libp2p::PeerId, Remote>,
     pub(super) dialing: Dialing,
     outgoing_count: u64,
     /// Held as long as the swarm listens.
@@ -65,7 +65,7 @@ impl Switchboard {
             notices,
             announce,
             external,
-            remotes: HashMap::new(),
+            remotes: BTreeMap::new(),
             dialing: Dialing::default(),
             outgoing_count: 0,
             _claim: claim,
