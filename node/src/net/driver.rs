@@ -56,7 +56,7 @@ pub struct Surroundings {
     pub events: mpsc::UnboundedSender<Event>,
 }
 
-/// Drives `machine` until it has told [`Event::Ended`], and its last frames have arrived or had [`PARTING_MAX`] to.
+/// Drives `machine` until it has told [`Event::Ended`], and its last frames have arrived or had `PARTING_MAX` to.
 ///
 /// When `leave` is done, the machine is asked to leave, once.
 pub async fn drive(machine: &mut impl Machine, surroundings: Surroundings, leave: impl Future<Output = ()>) {

@@ -14,13 +14,13 @@
 //!   its session and how many frames of this pair it has (26 bytes), and the sender goes on after those.
 //! - The receiver writes back 16 bytes whenever something changed: frames received, so that the sender can forget them, and
 //!   segments used up, which is the credit for new ones. What changes while it writes goes into the next 16 bytes.
-//! - [`GOODBYE`] is the last thing an end sends: it is going on purpose, and the other end need not wait for it.
+//! - `GOODBYE` is the last thing an end sends: it is going on purpose, and the other end need not wait for it.
 //!
 //! # Invariants
 //! - A frame is delivered once, in order, and only between the link's up and down.
-//! - At most [`IN_FLIGHT_BYTES_MAX`] are unacknowledged on a lane, or one frame; frames that wait are bounded by the
+//! - At most `IN_FLIGHT_BYTES_MAX` are unacknowledged on a lane, or one frame; frames that wait are bounded by the
 //!   node's credit.
-//! - A lane on which nothing is acknowledged for [`PATIENCE`] is given up: a stalled multiplexer and a half-open connection
+//! - A lane on which nothing is acknowledged for `PATIENCE` is given up: a stalled multiplexer and a half-open connection
 //!   look the same from here, and a new connection heals both.
 //!
 //! # Not here
