@@ -32,7 +32,7 @@ use super::identity::Identity;
 use super::link::LinkEvent;
 use super::listen::{self, Claim, DEFAULT_PORT, Listen, ListenError, Port, announced, to_multiaddr};
 use super::notice::Notice;
-use super::transport::{self, Behaviour, TransportError};
+use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
 use switchboard::{Command, Switchboard};
 
 /// What a network is made from.
@@ -93,8 +93,11 @@ impl Network {
             // Whoever started us holds the other end.
             let _ = notices.send(Notice::NoNeighbourSearch { reason: error.to_string() });
         }
+        // Lanes are accepted before anybody can connect, or the first one would be refused.
+        let mut control = swarm.behaviour().streams.new_control();
+        let incoming = control.accept(transport::LANE_PROTOCOL).expect("the only one to accept lanes");
         let claim = options.listen.claim()?;
-        let listening = open_ports(&mut swarm, &options.listen, &claim).await?;
+        let Opened { listening, meanwhile } = open_ports(&mut swarm, &options.listen, &claim).await?;
         if options.listen.port == Port::Preferred && claim.port != DEFAULT_PORT {
             let listening = listening.iter().find_map(port_of).unwrap_or_default();
             let _ = notices.send(Notice::DefaultPortTaken { wanted: DEFAULT_PORT, listening });
@@ -102,8 +105,6 @@ impl Network {
         let (announce, addresses) = watch::channel(announced(&options.external, &listening));
 
         let counters = Arc::new(Counters::default());
-        let mut control = swarm.behaviour().streams.new_control();
-        let incoming = control.accept(transport::LANE_PROTOCOL).expect("the only one to accept lanes");
         let lanes = lanes::Lanes {
             control,
             events,
@@ -113,6 +114,9 @@ impl Network {
         };
         let accepting = tokio::spawn(lanes::accept(incoming, lanes.clone()));
         let mut switchboard = Switchboard::new(swarm, lanes, notices, announce, options.external, claim);
+        for event in meanwhile {
+            switchboard.on_swarm_event(event);
+        }
         for bootstrap in options.bootstraps {
             switchboard.want_bootstrap(bootstrap);
         }
@@ -187,14 +191,22 @@ impl Drop for Network {
     }
 }
 
+/// Open ports.
+struct Opened {
+    /// The addresses behind them.
+    listening: Vec<Multiaddr>,
+    /// What happened while the system was asked for them: others may have connected already.
+    meanwhile: Vec<SwarmEvent<BehaviourEvent>>,
+}
+
 /// Opens the ports, and waits until the system has named the addresses behind them.
 async fn open_ports(
     swarm: &mut Swarm<Behaviour>,
     listen: &Listen,
     claim: &Claim,
-) -> Result<Vec<Multiaddr>, ListenError> {
+) -> Result<Opened, ListenError> {
     let mut port = claim.port;
-    let mut found = Vec::new();
+    let mut opened = Opened { listening: Vec::new(), meanwhile: Vec::new() };
     for (index, address) in listen.addresses().into_iter().enumerate() {
         match swarm.listen_on(to_multiaddr(address, port)) {
             Ok(_) => {}
@@ -206,27 +218,27 @@ async fn open_ports(
             Err(ListenTrouble::MultiaddrNotSupported(_)) => return Err(ListenError::NoAddress),
         }
         if index == 0 {
-            found.push(first_address(swarm).await?);
+            let deadline = Instant::now() + FIRST_ADDRESS;
+            while opened.listening.is_empty() {
+                let event = timeout_at(deadline, swarm.select_next_some()).await;
+                opened.note(event.map_err(|_| ListenError::NoAddress)?);
+            }
             // The second kind of IP gets the port that the first was given.
-            port = port_of(&found[0]).unwrap_or(port);
+            port = port_of(&opened.listening[0]).unwrap_or(port);
         }
     }
     let settled = Instant::now() + MORE_ADDRESSES;
     while let Ok(event) = timeout_at(settled, swarm.select_next_some()).await {
-        if let SwarmEvent::NewListenAddr { address, .. } = event {
-            found.push(address);
-        }
+        opened.note(event);
     }
-    Ok(found)
+    Ok(opened)
 }
 
-async fn first_address(swarm: &mut Swarm<Behaviour>) -> Result<Multiaddr, ListenError> {
-    let deadline = Instant::now() + FIRST_ADDRESS;
-    loop {
-        match timeout_at(deadline, swarm.select_next_some()).await {
-            Ok(SwarmEvent::NewListenAddr { address, .. }) => return Ok(address),
-            Ok(_) => {}
-            Err(_) => return Err(ListenError::NoAddress),
+impl Opened {
+    fn note(&mut self, event: SwarmEvent<BehaviourEvent>) {
+        match event {
+            SwarmEvent::NewListenAddr { address, .. } => self.listening.push(address),
+            other => self.meanwhile.push(other),
         }
     }
 }
