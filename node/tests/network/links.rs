@@ -1,14 +1,16 @@
 //! Links begin, end and begin again; strangers and wrong addresses are told apart.
 
+use std::net::Ipv4Addr;
+
+use peergrad::net::link::LinkEvent;
 use peergrad::net::notice::DialTrouble;
-use peergrad::net::{Bootstrap, Identity, Notice, Port};
+use peergrad::net::{Bootstrap, Identity, Listen, Network, NetworkOptions, Notice, Port};
 use peergrad_protocol::Frame;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Contact, Departure, Message};
 use tokio::sync::mpsc::UnboundedReceiver;
 
-use super::{SECRET, address_of, next, start, start_joining, within_reason};
-use peergrad::net::link::LinkEvent;
+use super::{SECRET, address_of, next, options, start, start_joining, within_reason};
 
 async fn next_trouble(notices: &mut UnboundedReceiver<Notice>) -> (DialTrouble, String) {
     loop {
@@ -32,6 +34,36 @@ async fn one_address_is_enough_to_be_linked_both_ways() {
             .send(Frame::encode(&Message::Leave(Departure { lost: None, reason: "bye".to_owned() }), None));
         assert!(next(&mut second).await.contains("Ready"));
         assert!(next(&mut first).await.contains("bye"));
+    })
+    .await;
+}
+
+/// A neighbour may dial the instant that a port is open, before the network behind it has finished starting.
+#[tokio::test]
+async fn those_who_are_early_are_linked_both_ways() {
+    within_reason(async {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let address: Bootstrap = format!("127.0.0.1:{port}").parse().unwrap();
+        let mut early = Vec::new();
+        for _ in 0..8 {
+            early.push(start_joining(Identity::generate(), SECRET, vec![address.clone()]).await.0);
+        }
+        let options = NetworkOptions {
+            listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Exactly(port) },
+            ..options(Identity::generate(), SECRET, vec![])
+        };
+        let (mut late, _) = Network::start(options).await.unwrap();
+        let mut linked = 0;
+        while linked < early.len() {
+            if let LinkEvent::Up(link) = late.next().await {
+                link.send(Frame::encode(&Message::Ready, None));
+                linked += 1;
+            }
+        }
+        for network in &mut early {
+            assert!(next(network).await.starts_with("up"));
+            assert!(next(network).await.contains("Ready"));
+        }
     })
     .await;
 }

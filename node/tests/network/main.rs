@@ -31,7 +31,11 @@ async fn start_joining(
     secret: Secret,
     bootstraps: Vec<Bootstrap>,
 ) -> (Network, UnboundedReceiver<Notice>) {
-    let options = NetworkOptions {
+    Network::start(options(identity, secret, bootstraps)).await.expect("loopback has free ports")
+}
+
+fn options(identity: Identity, secret: Secret, bootstraps: Vec<Bootstrap>) -> NetworkOptions {
+    NetworkOptions {
         identity,
         secret,
         listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any },
@@ -39,8 +43,7 @@ async fn start_joining(
         bootstraps,
         neighbours: false,
         pool: Pool::new(64),
-    };
-    Network::start(options).await.expect("loopback has free ports")
+    }
 }
 
 /// The address alone under which `network` listens.
