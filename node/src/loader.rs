@@ -38,6 +38,15 @@ pub struct Loaded {
     pub training: Training,
 }
 
+impl Loaded {
+    /// Steps of the whole run.
+    #[must_use]
+    pub fn step_count(&self) -> u64 {
+        let steps_per_pass = u64::from(self.task.sample_count()).div_ceil(self.training.batch_size);
+        self.training.passes * steps_per_pass
+    }
+}
+
 /// How a run trains: the part of a specification that the node itself reads.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Training {

@@ -428,9 +428,9 @@ impl Machine {
             return None;
         }
         *progress = Progress::Running;
-        let Loaded { task, training, .. } = session.loaded();
-        let steps = scope(session.loaded()).steps;
-        Some(Host::new(Ring { task: Arc::clone(task), rule: training.rule, steps }))
+        let loaded = session.loaded();
+        let (task, steps) = (Arc::clone(&loaded.task), loaded.step_count());
+        Some(Host::new(Ring { task, rule: loaded.training.rule, steps }))
     }
 
     /// Carries out one command. A command for a view that is gone is dropped, and its reply with it.
@@ -502,12 +502,10 @@ fn shortened(text: &str, bytes_max: usize) -> &str {
 }
 
 fn scope(loaded: &Loaded) -> Scope {
-    let samples = u64::from(loaded.task.sample_count());
-    let passes = loaded.training.passes;
     Scope {
         parameters: loaded.manifest.parameter_count(),
-        samples,
-        steps: passes * samples.div_ceil(loaded.training.batch_size),
-        passes,
+        samples: u64::from(loaded.task.sample_count()),
+        steps: loaded.step_count(),
+        passes: loaded.training.passes,
     }
 }

@@ -305,16 +305,19 @@ impl Session {
 
     /// A member is done with the run.
     pub(crate) fn closed(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
-        if complete.view != self.digest || self.view.rank(&from).is_none() {
+        let is_last = complete.steps.0 == self.loaded.step_count();
+        if complete.view != self.digest || self.view.rank(&from).is_none() || !is_last {
             return Err(Reject::OutOfPlace);
         }
         self.closed.insert(from);
         Ok(())
     }
 
-    /// Whether the run cannot go on without this peer: a member that has not said that it is done.
+    /// Whether the run cannot end well without this peer: a member, unless both it and this peer are done.
+    ///
+    /// One that is done may still hold segments of the last step that wait for credit.
     pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
-        self.view.rank(peer).is_some() && !self.closed.contains(peer)
+        self.view.rank(peer).is_some() && !(self.is_closing && self.closed.contains(peer))
     }
 
     /// Whether everyone is done, so that the last step is committed and the run is over.

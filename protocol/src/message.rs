@@ -40,7 +40,8 @@ pub enum Message {
     Install(View),
     /// Member to member: a segment of a collective, as payload. Out of place outside the view it names.
     Segment(Segment),
-    /// Member to every member: the last step is complete here; nothing more is needed from others but this.
+    /// Member to every member: the last step is complete here; nothing more is needed from others but this. The sender
+    /// stays, with what others still need of it, until each of them has said the same.
     Complete(Complete),
     /// Member to every member: stopping, and why.
     Leave(Departure),

@@ -218,6 +218,32 @@ fn a_lost_peer_is_named_and_the_last_committed_state_stands() {
 }
 
 #[test]
+fn a_peer_lost_at_the_closing_barrier_leaves_nobody_waiting() {
+    for topology in [Topology::Ring, Topology::Direct] {
+        let mut fixed = toy(topology);
+        fixed.loaded.training.passes = 1;
+        let loader = Arc::new(fixed);
+        let (mut cluster, peers) = gathered(4, &loader, 9);
+        let mut event_count = 0;
+        while cluster.tick() {
+            event_count += 1;
+        }
+        assert_eq!(ended(&cluster, peers[0]).outcome, Ok(()));
+        for kill_at in (event_count - 300..event_count).step_by(7) {
+            for victim in 0..peers.len() {
+                let (mut cluster, peers) = gathered(4, &loader, 9);
+                (0..kill_at).for_each(|_| assert!(cluster.tick()));
+                cluster.kill(peers[victim]);
+                cluster.run();
+                for peer in peers.iter().filter(|&&peer| peer != peers[victim]) {
+                    ended(&cluster, *peer);
+                }
+            }
+        }
+    }
+}
+
+#[test]
 fn a_peer_that_comes_too_late_or_to_another_run_is_told_so() {
     let loader: Arc<dyn Loader> = Arc::new(toy(Topology::Ring));
     let mut cluster = Cluster::new(Settings::default());
