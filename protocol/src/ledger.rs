@@ -128,7 +128,7 @@ impl Ledger {
             ledger = Self { pass: self.pass + 1, ..Self::default() };
         }
         let mut spans = Vec::new();
-        let mut wanted = batch_size;
+        let mut wanted = batch_size.min(sample_count);
         while wanted > 0 && !ledger.given_back.is_empty() {
             let span = &mut ledger.given_back[0];
             let end = span.end.min(span.start + wanted);
@@ -188,6 +188,12 @@ mod tests {
         assert_eq!(batch.spans, [Span { start: 2, end: 4 }, Span { start: 10, end: 12 }]);
         assert_eq!(after, Ledger { pass: 3, position: 12, given_back: vec![] });
         assert_eq!(after.take(5, 12).0, Batch { pass: 4, spans: vec![Span { start: 0, end: 5 }] });
+    }
+
+    #[test]
+    fn an_endless_batch_takes_what_is_left() {
+        let ledger = Ledger { pass: 0, position: 10, given_back: vec![Span { start: 2, end: 4 }] };
+        assert_eq!(ledger.take(u64::MAX, 12).0.len(), 4);
     }
 
     #[test]
