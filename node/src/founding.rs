@@ -68,7 +68,12 @@ impl Founding {
         self.tell_gathered(self.me.peer, out);
     }
 
-    /// A link is gone, and whoever was at its end with it.
+    /// Everyone that asked to be let in and is still there.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = PeerId> {
+        self.candidates.keys().copied()
+    }
+
+    /// A peer has left, or its link is gone.
     pub(crate) fn gone(&mut self, peer: PeerId, reason: String, out: &mut Vec<Output>) {
         if self.candidates.remove(&peer).is_some_and(|candidate| candidate.is_ready) {
             let (ready, wanted) = (self.ready_count(), self.wanted);

@@ -81,7 +81,7 @@ pub enum Output {
     },
     /// Keep trying to have a link to this peer until told otherwise.
     Dial(Contact),
-    /// Give up the link to this peer.
+    /// Give up the link to this peer. No `LinkDown` follows: the node knows.
     Hangup(PeerId),
     /// Run a job beside the network and hand back its answer.
     Compute(Job),
@@ -267,6 +267,14 @@ pub enum Failure {
         /// The member.
         peer: PeerId,
         /// What is known about it.
+        reason: String,
+    },
+    /// The founder has left before the run began.
+    #[error("peer {} has left before the run began ({reason}): start the run again and ask for a fresh invite", by.short())]
+    NotFounded {
+        /// The founder.
+        by: PeerId,
+        /// Why, in its words.
         reason: String,
     },
     /// The swarm does not let this peer in.

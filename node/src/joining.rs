@@ -6,6 +6,7 @@
 //!    '------------------------ the founder's link went down -------------'
 //! ```
 
+use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::JOIN_RETRY;
 use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
 use peergrad_protocol::time::TimerTable;
@@ -82,6 +83,11 @@ impl Joining {
         self.timers.next()
     }
 
+    /// Whether a welcome comes from the founder itself, and not from another one than the one that has welcomed this peer.
+    pub(crate) fn is_from_founder(&self, from: PeerId, welcome: &Welcome) -> bool {
+        welcome.founder.peer == from && (!self.is_welcome || self.founder() == Some(from))
+    }
+
     /// The founder says what the run is. The specification is returned the first time.
     ///
     /// # Errors
@@ -112,13 +118,14 @@ impl Joining {
         }
     }
 
-    /// The one asked says no.
+    /// The one asked says no. Once the founder has said yes, only its word counts: others were asked before.
     ///
     /// # Errors
     /// The no is final.
     pub(crate) fn refused(&self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
         match refusal {
             Refusal::NotYet => Ok(()),
+            _ if self.is_welcome && self.founder() != Some(by) => Ok(()),
             Refusal::OtherRun { .. } | Refusal::Started | Refusal::Full => {
                 Err(Failure::Refused { by, refusal })
             }
@@ -142,7 +149,10 @@ impl Joining {
     /// # Errors
     /// It is out of place.
     pub(crate) fn check_view(&self, from: PeerId, view: &View) -> Result<(), Reject> {
-        let is_first = view.epoch == Epoch(1) && view.parents.is_empty() && view.recovery == Recovery::Found;
+        let is_first = view.epoch == Epoch(1)
+            && view.parents.is_empty()
+            && view.recovery == Recovery::Found
+            && view.ledger == Ledger::default();
         let is_me =
             |member: &Member| member.peer == self.me.peer && member.incarnation == self.me.incarnation;
         let is_expected = self.founder() == Some(from) && self.run == Some(view.run);

@@ -185,22 +185,31 @@ impl Machine {
                 session.segment(from, segment, payload, out)
             }
             (Message::Complete(complete), Stage::Training { session, .. }) => session.closed(from, complete),
-            (Message::Leave(departure), _) => self.departed(from, departure, out),
+            (Message::Leave(departure), _) => {
+                self.departed(from, departure, out);
+                Ok(())
+            }
             (Message::Join(join), Stage::Founding(founding)) => {
-                let specification = self.preparation.as_ref().map(Preparation::specification);
-                founding.join(from, join, specification.ok_or(Reject::OutOfPlace)?, out);
+                match self.preparation.as_ref().filter(|preparation| preparation.has_data()) {
+                    Some(preparation) => founding.join(from, join, preparation.specification(), out),
+                    // Whoever is let in may ask for the data at once.
+                    None => self.send(from, &Message::Refuse(Refusal::NotYet), None, out),
+                }
                 Ok(())
             }
             (Message::Join(join), Stage::Joining(joining)) => {
                 joining.asked(from, &join, out);
                 Ok(())
             }
-            (Message::Join(_), Stage::Training { .. }) => {
-                self.send(from, &Message::Refuse(Refusal::Started), None, out);
+            (Message::Join(_) | Message::Ready | Message::WantData(_), Stage::Training { session, .. }) => {
+                // A member's has crossed the view on its way; anyone else is too late.
+                if session.view.rank(&from).is_none() {
+                    self.send(from, &Message::Refuse(Refusal::Started), None, out);
+                }
                 Ok(())
             }
             (Message::WantData(want), Stage::Founding(_)) => {
-                // Not here yet, or not to be shipped: the joiner asks again, or was told to bring the file.
+                // Not to be shipped: a joiner knows that from the specification, and brings the file.
                 let Some((piece, bytes)) = self.preparation.as_ref().and_then(|p| p.cut_piece(want)) else {
                     return Err(Reject::Data);
                 };
@@ -232,6 +241,9 @@ impl Machine {
         let Stage::Joining(joining) = &mut self.stage else { return Err(Reject::OutOfPlace) };
         let result = match message {
             Message::Welcome(welcome) => {
+                if !joining.is_from_founder(from, &welcome) {
+                    return Err(Reject::OutOfPlace);
+                }
                 joining.welcome(from, welcome, out).map(|specification| match &self.preparation {
                     None => self.prepare(specification.into(), out),
                     Some(preparation) if preparation.ready().is_some() => {
@@ -246,7 +258,8 @@ impl Machine {
             }
             Message::Refuse(refusal) => joining.refused(from, refusal),
             Message::Data(piece) => {
-                let preparation = self.preparation.as_mut().ok_or(Reject::OutOfPlace)?;
+                let is_donor = joining.founder() == Some(from);
+                let preparation = self.preparation.as_mut().filter(|_| is_donor).ok_or(Reject::Data)?;
                 let ingredients = preparation.piece(from, piece, &payload.ok_or(Reject::Data)?, out)?;
                 self.load(ingredients, out);
                 Ok(())
@@ -275,13 +288,21 @@ impl Machine {
         Ok(())
     }
 
-    fn departed(&mut self, from: PeerId, departure: Departure, out: &mut Vec<Output>) -> Result<(), Reject> {
-        let Stage::Training { session, .. } = &self.stage else { return Ok(()) };
-        let lost = departure.lost.filter(|peer| *peer != self.me.peer).unwrap_or(from);
-        if session.is_needed(&from) && session.view.rank(&lost).is_some() {
-            self.end(Err(Failure::PeerLost { peer: lost, reason: departure.reason }), out);
+    fn departed(&mut self, from: PeerId, departure: Departure, out: &mut Vec<Output>) {
+        let Departure { lost, reason } = departure;
+        match &mut self.stage {
+            Stage::Founding(founding) => founding.gone(from, reason, out),
+            Stage::Joining(joining) if joining.founder() == Some(from) => {
+                self.end(Err(Failure::NotFounded { by: from, reason }), out);
+            }
+            Stage::Training { session, .. } if session.is_needed(&from) => {
+                let lost = lost.filter(|peer| *peer != self.me.peer).unwrap_or(from);
+                if session.view.rank(&lost).is_some() {
+                    self.end(Err(Failure::PeerLost { peer: lost, reason }), out);
+                }
+            }
+            Stage::Joining(_) | Stage::Training { .. } | Stage::Ended => {}
         }
-        Ok(())
     }
 
     fn reject(&mut self, peer: PeerId, reject: Reject, out: &mut Vec<Output>) {
@@ -290,6 +311,7 @@ impl Machine {
         *count += 1;
         if *count == REJECTS_MAX {
             out.push(Output::Hangup(peer));
+            self.link_down(peer, format!("hung up on it: {REJECTS_MAX} violations, the last {reject}"), out);
         }
     }
 
@@ -379,6 +401,9 @@ impl Machine {
         {
             for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
                 self.send(member.peer, &Message::Install(view.clone()), None, out);
+            }
+            for late in founding.candidates().filter(|peer| view.rank(peer).is_none()) {
+                self.send(late, &Message::Refuse(Refusal::Started), None, out);
             }
             self.install(view, out).expect("our own view is valid and we are prepared");
         }
@@ -471,19 +496,23 @@ impl Machine {
 
     /// Ends the run here before it is done, and tells the others why.
     fn end(&mut self, outcome: Result<(), Failure>, out: &mut Vec<Output>) {
-        let state = match &self.stage {
-            Stage::Training { session, .. } => Some(session.state()),
-            Stage::Founding(_) | Stage::Joining(_) | Stage::Ended => None,
+        let (state, others) = match &self.stage {
+            Stage::Training { session, .. } => {
+                (Some(session.state()), session.view.members.iter().map(|member| member.peer).collect())
+            }
+            Stage::Founding(founding) => (None, founding.candidates().collect()),
+            Stage::Joining(joining) => (None, Vec::from_iter(joining.founder())),
+            Stage::Ended => return,
         };
-        if let (Stage::Training { session, .. }, Err(failure)) = (&self.stage, &outcome) {
+        if let Err(failure) = &outcome {
             let (lost, reason) = match failure {
                 Failure::PeerLost { peer, reason } => (Some(*peer), reason.clone()),
                 other => (None, other.to_string()),
             };
             let reason = shortened(&reason, REASON_BYTES_MAX).to_owned();
             let message = Message::Leave(Departure { lost, reason });
-            for member in session.view.members.iter().filter(|member| self.linked.contains(&member.peer)) {
-                self.send(member.peer, &message, None, out);
+            for peer in others.into_iter().filter(|peer| self.linked.contains(peer)) {
+                self.send(peer, &message, None, out);
             }
         }
         out.push(Output::Event(Event::Ended(Ended { outcome, state })));

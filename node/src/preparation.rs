@@ -136,7 +136,9 @@ impl Preparation {
         }
         let data: Arc<[u8]> = std::mem::take(received).into();
         if ContentDigest::of(&data) != reference.digest {
+            // From the start again; the founder hears no more of it after too many rejects.
             *requested = 0;
+            self.request(from, out);
             return Err(Reject::Data);
         }
         Ok(Some(self.load(data)))
@@ -160,6 +162,11 @@ impl Preparation {
             Stage::Ready(_, loaded) => Some(loaded),
             _ => None,
         }
+    }
+
+    /// Whether the data file is at hand, where one is needed.
+    pub(crate) fn has_data(&self) -> bool {
+        matches!(self.stage, Stage::Loading(_) | Stage::Ready(..))
     }
 
     /// A piece of the data file for a joiner, if it is here and small enough to be shipped.

@@ -43,7 +43,7 @@ pub enum Message {
     /// Member to every member: the last step is complete here; nothing more is needed from others but this. The sender
     /// stays, with what others still need of it, until each of them has said the same.
     Complete(Complete),
-    /// Member to every member: stopping, and why.
+    /// Member to every member, or before the first view joiner to founder and founder to every joiner: stopping, and why.
     Leave(Departure),
 }
 
@@ -92,7 +92,7 @@ pub enum Refusal {
     Started,
     /// The run has as many members as a view can have.
     Full,
-    /// The one asked does not know the founder itself yet: ask again.
+    /// The one asked does not know the founder itself yet, or is the founder and still reads its data: ask again.
     NotYet,
 }
 

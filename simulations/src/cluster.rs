@@ -50,6 +50,8 @@ pub struct Settings {
     pub sample_time: Duration,
     /// Time from a crash until others notice.
     pub detection: Duration,
+    /// Time that a peer with a data file takes to read it.
+    pub disk_time: Duration,
 }
 
 impl Default for Settings {
@@ -60,6 +62,7 @@ impl Default for Settings {
             jitter: Duration::from_micros(300),
             sample_time: Duration::from_micros(20),
             detection: Duration::from_secs(1),
+            disk_time: Duration::ZERO,
         }
     }
 }
@@ -154,6 +157,11 @@ impl Cluster {
         }
     }
 
+    /// Asks a peer to leave.
+    pub fn leave(&mut self, peer: PeerId) {
+        self.queue.push(self.now, (peer, Happening::Input(Input::Leave)));
+    }
+
     /// Crashes a peer: it is gone at once, and its neighbours notice after a while.
     pub fn kill(&mut self, victim: PeerId) {
         self.nodes.remove(&victim);
@@ -204,10 +212,12 @@ impl Cluster {
             }
             Output::Dial(contact) => self.connect(peer, contact.peer),
             Output::Hangup(other) => {
-                for (from, to) in [(peer, other), (other, peer)] {
-                    self.links.remove(&(from, to));
-                    let down = Input::LinkDown { peer: from, reason: "hung up".to_owned() };
-                    self.queue.push(self.now, (to, Happening::Input(down)));
+                // The one who hangs up knows it: only the other end is told.
+                let was_up = self.links.remove(&(peer, other));
+                self.links.remove(&(other, peer));
+                if was_up {
+                    let down = Input::LinkDown { peer, reason: "hung up".to_owned() };
+                    self.queue.push(self.now, (other, Happening::Input(down)));
                 }
             }
             Output::Compute(job) => {
@@ -217,7 +227,9 @@ impl Cluster {
             }
             Output::Locate(_) => {
                 let data = self.nodes[&peer].data.clone();
-                self.queue.push(self.now, (peer, Happening::Input(Input::Located(data))));
+                // That there is no file is known at once.
+                let duration = data.as_ref().map_or(Duration::ZERO, |_| self.settings.disk_time);
+                self.queue.push(self.now.after(duration), (peer, Happening::Input(Input::Located(data))));
             }
             Output::Event(event) => self.events.push((self.now, peer, event)),
         }

@@ -244,6 +244,75 @@ fn a_peer_lost_at_the_closing_barrier_leaves_nobody_waiting() {
 }
 
 #[test]
+fn a_joiner_that_prepares_while_the_run_begins_is_told_so() {
+    let (here, slow) = (Arc::new(toy(Topology::Ring)), Arc::new(toy(Topology::Ring)));
+    let data: Arc<[u8]> = vec![1; 3_000_000].into();
+    let with_data = |loader: Arc<Fixed>| {
+        let mut loader = Arc::into_inner(loader).expect("ours alone");
+        loader.data = Some(Arc::clone(&data));
+        Arc::new(loader) as Arc<dyn Loader>
+    };
+    let (here, slow) = (with_data(here), with_data(slow));
+    let mut cluster = Cluster::new(Settings::default());
+    let founder = cluster.found(0, 2, b"toy"[..].into(), Arc::clone(&here), Some(Arc::clone(&data)));
+    let quick = cluster.join(1, None, founder, here, Some(Arc::clone(&data)));
+    let late = cluster.join(2, None, founder, slow, None);
+    cluster.run();
+    for peer in [founder, quick] {
+        assert_eq!(ended(&cluster, peer).outcome, Ok(()));
+    }
+    let outcome = &ended(&cluster, late).outcome;
+    assert!(matches!(outcome, Err(Failure::Refused { refusal: Refusal::Started, .. })), "{outcome:?}");
+    assert!(!cluster.events.iter().any(|(_, _, event)| matches!(event, Event::Violation { .. })));
+}
+
+#[test]
+fn joiners_hear_of_a_founder_that_gives_up() {
+    let loader: Arc<dyn Loader> = Arc::new(toy(Topology::Ring));
+    let mut cluster = Cluster::new(Settings::default());
+    let founder = cluster.found(0, 3, b"toy"[..].into(), Arc::clone(&loader), None);
+    let joiner = cluster.join(1, None, founder, loader, None);
+    cluster.run();
+    cluster.leave(founder);
+    cluster.run();
+    assert_eq!(ended(&cluster, founder).outcome, Err(Failure::Left));
+    let outcome = &ended(&cluster, joiner).outcome;
+    assert!(matches!(outcome, Err(Failure::NotFounded { by, .. }) if *by == founder), "{outcome:?}");
+}
+
+#[test]
+fn a_founder_hears_why_a_joiner_gives_up() {
+    let loader: Arc<dyn Loader> = Arc::new(toy(Topology::Ring));
+    let mut cluster = Cluster::new(Settings::default());
+    let founder = cluster.found(0, 3, b"toy"[..].into(), Arc::clone(&loader), None);
+    let joiner = cluster.join(1, None, founder, loader, None);
+    cluster.run();
+    cluster.leave(joiner);
+    cluster.run();
+    let said = cluster.events.iter().find_map(|(_, at, event)| match event {
+        Event::Withdrawn { peer, reason, ready: 1, wanted: 3 } if *at == founder => Some((*peer, reason)),
+        _ => None,
+    });
+    assert_eq!(said, Some((joiner, &Failure::Left.to_string())));
+}
+
+#[test]
+fn a_founder_whose_disk_is_slow_still_ships_its_data() {
+    let mut loader = toy(Topology::Ring);
+    let data: Arc<[u8]> = vec![3; 1_000_000].into();
+    loader.data = Some(Arc::clone(&data));
+    let loader: Arc<dyn Loader> = Arc::new(loader);
+    let disk_time = std::time::Duration::from_millis(100);
+    let mut cluster = Cluster::new(Settings { disk_time, ..Settings::default() });
+    let founder = cluster.found(0, 2, b"toy"[..].into(), Arc::clone(&loader), Some(data));
+    let joiner = cluster.join(1, None, founder, loader, None);
+    cluster.run();
+    for peer in [founder, joiner] {
+        assert_eq!(ended(&cluster, peer).outcome, Ok(()));
+    }
+}
+
+#[test]
 fn a_peer_that_comes_too_late_or_to_another_run_is_told_so() {
     let loader: Arc<dyn Loader> = Arc::new(toy(Topology::Ring));
     let mut cluster = Cluster::new(Settings::default());
