@@ -347,13 +347,16 @@ impl Session {
         if self.rounds.len() == 2 && self.rounds[0].1.is_drained() {
             self.rounds.pop_front();
         }
+        let is_alone = self.rounds.len() == 1;
         let Some((_, round)) = self.rounds.back_mut() else { return };
         if round.is_reduced()
             && let Some(reply) = self.reduced.take()
         {
             let _ = reply.send(());
         }
-        if round.is_complete()
+        // What others still wait for of the round before has left by now, unless somebody is ahead of what it can have.
+        if is_alone
+            && round.is_complete()
             && let Some(reply) = self.gathered.take()
         {
             self.complete_step();

@@ -1,0 +1,214 @@
+//! One node, and a peer that is the test: whatever a member sends, the node neither panics nor waits for ever.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use peergrad::io::{Event, Failure, Input, Output, Reject};
+use peergrad::loader::Training;
+use peergrad::node::{Config, Node, Role};
+use peergrad::optimizer::Rule;
+use peergrad::schedule::Schedule;
+use peergrad_collectives::plan::Topology;
+use peergrad_protocol::ledger::{Ledger, Span};
+use peergrad_protocol::limits::REJECTS_MAX;
+use peergrad_protocol::message::{Complete, Contact, Join, Message, Phase, Refusal, Segment, Tally, Welcome};
+use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::{Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
+use peergrad_simulations::toy::{Fixed, Toy};
+
+const ME: PeerId = PeerId([1; 32]);
+const OTHER: PeerId = PeerId([2; 32]);
+const STRANGER: PeerId = PeerId([3; 32]);
+const NONCE: [u8; 32] = [7; 32];
+
+/// A node whose jobs are done at once, and what it said.
+struct Alone {
+    node: Node,
+    sent: Vec<(PeerId, Message)>,
+    hung_up: Vec<PeerId>,
+    events: Vec<Event>,
+}
+
+impl Alone {
+    fn new(role: Role) -> Self {
+        let training = Training {
+            seed: 3,
+            batch_size: 30,
+            passes: 8,
+            rule: Rule::Sgd { weight_decay: 0.0 },
+            schedule: Schedule::constant(0.01),
+            topology: Topology::Ring,
+            segment_elements: 100,
+            digest_every: 0,
+        };
+        let config = Config {
+            peer: ME,
+            incarnation: Incarnation(1),
+            addresses: vec![],
+            weight: 1,
+            loader: Arc::new(Fixed::new(Toy::new(5000, 740), training)),
+            segments: Pool::new(64),
+            role,
+        };
+        let mut alone = Self { node: Node::new(config), sent: vec![], hung_up: vec![], events: vec![] };
+        alone.feed(Input::Tick);
+        alone
+    }
+
+    fn feed(&mut self, input: Input) {
+        let mut inputs = VecDeque::from([input]);
+        while let Some(input) = inputs.pop_front() {
+            let mut out = Vec::new();
+            self.node.handle(Instant(0), input, &mut out);
+            for output in out {
+                match output {
+                    Output::Send { to, frame } => self.sent.push((to, frame.decode().expect("our own"))),
+                    Output::Compute(job) => {
+                        inputs.push_back(Input::Computed { job: job.id, result: Ok((job.work)()) });
+                    }
+                    Output::Hangup(peer) => self.hung_up.push(peer),
+                    Output::Event(event) => self.events.push(event),
+                    Output::Credit { .. } | Output::Dial(_) | Output::Locate(_) => {}
+                }
+            }
+        }
+    }
+
+    fn hear(&mut self, from: PeerId, message: &Message, payload: Option<Buffer>) {
+        self.feed(Input::Frame { from, frame: Frame::encode(message, payload) });
+    }
+
+    /// A founder that trains in a view with [`OTHER`], which owns nothing.
+    fn founder() -> (Self, View) {
+        let mut founder =
+            Self::new(Role::Founder { specification: b"toy"[..].into(), nonce: NONCE, peers: 2 });
+        founder.feed(Input::LinkUp(OTHER));
+        let join = Join { run: None, incarnation: Incarnation(1), addresses: vec![], weight: 0 };
+        founder.hear(OTHER, &Message::Join(join), None);
+        founder.hear(OTHER, &Message::Ready, None);
+        let views = founder.sent.iter().filter_map(|(_, message)| match message {
+            Message::Install(view) => Some(view.clone()),
+            _ => None,
+        });
+        let view = views.last().expect("enough are ready");
+        assert!(matches!(founder.events.last(), Some(Event::Began)), "{:?}", founder.events);
+        (founder, view)
+    }
+
+    /// A joiner that [`OTHER`] has welcomed.
+    fn joiner() -> Self {
+        let mut joiner = Self::new(Role::Joiner { run: Some(run()) });
+        joiner.feed(Input::LinkUp(STRANGER));
+        joiner.feed(Input::LinkUp(OTHER));
+        joiner.hear(OTHER, &welcome(OTHER), None);
+        assert_eq!(joiner.sent.last(), Some(&(OTHER, Message::Ready)));
+        joiner
+    }
+
+    fn rejects(&self) -> Vec<Reject> {
+        let reject = |event: &Event| match event {
+            Event::Violation { reject, .. } => Some(*reject),
+            _ => None,
+        };
+        self.events.iter().filter_map(reject).collect()
+    }
+
+    fn failure(&self) -> Option<&Failure> {
+        self.events.iter().find_map(|event| match event {
+            Event::Ended(ended) => ended.outcome.as_ref().err(),
+            _ => None,
+        })
+    }
+}
+
+fn run() -> RunId {
+    RunId::derive(b"toy", &NONCE)
+}
+
+fn welcome(founder: PeerId) -> Message {
+    let founder = Contact { peer: founder, addresses: vec![] };
+    Message::Welcome(Welcome { specification: b"toy".to_vec(), nonce: NONCE, founder })
+}
+
+fn view(ledger: Ledger) -> View {
+    let member = |peer| Member { peer, incarnation: Incarnation(1), addresses: vec![], weight: 1 };
+    let members = vec![member(ME), member(OTHER)];
+    View { run: run(), epoch: Epoch(1), parents: vec![], members, recovery: Recovery::Found, ledger }
+}
+
+#[test]
+fn a_member_that_keeps_breaking_the_protocol_is_hung_up_and_counts_as_lost() {
+    let (mut founder, _) = Alone::founder();
+    for _ in 0..REJECTS_MAX {
+        founder.hear(OTHER, &welcome(OTHER), None);
+    }
+    assert_eq!(founder.hung_up, [OTHER]);
+    assert!(
+        matches!(founder.failure(), Some(Failure::PeerLost { peer: OTHER, .. })),
+        "{:?}",
+        founder.failure()
+    );
+}
+
+#[test]
+fn a_member_that_runs_ahead_without_taking_its_segments_is_waited_for() {
+    let (mut founder, view) = Alone::founder();
+    let payload = || Some(Buffer::from_values(&[0.5; 100]));
+    for step in 0..3 {
+        for index in 0..50 {
+            let segment = Segment {
+                view: view.digest(),
+                step: StepNumber(step),
+                phase: Phase::Reduce,
+                owner: 0,
+                index,
+                tally: Tally { samples: 1, loss: 1.0 },
+            };
+            founder.hear(OTHER, &Message::Segment(segment), payload());
+        }
+    }
+    let committed = founder.events.iter().filter(|event| matches!(event, Event::Committed(_))).count();
+    assert_eq!(committed, 1, "its sum for step 1 says that it has step 0; no more");
+}
+
+#[test]
+fn a_member_cannot_be_done_before_the_last_step() {
+    let (mut founder, view) = Alone::founder();
+    let complete = Complete { view: view.digest(), steps: StepNumber(1) };
+    founder.hear(OTHER, &Message::Complete(complete), None);
+    assert_eq!(founder.rejects(), [Reject::OutOfPlace]);
+    founder.feed(Input::LinkDown { peer: OTHER, reason: "gone".to_owned() });
+    assert!(matches!(founder.failure(), Some(Failure::PeerLost { peer: OTHER, .. })));
+}
+
+#[test]
+fn a_member_whose_request_crossed_the_view_is_not_blamed() {
+    let (mut founder, _) = Alone::founder();
+    founder.hear(OTHER, &Message::Ready, None);
+    assert_eq!(founder.rejects(), []);
+    founder.hear(STRANGER, &Message::Ready, None);
+    assert_eq!(founder.sent.last(), Some(&(STRANGER, Message::Refuse(Refusal::Started))));
+}
+
+#[test]
+fn only_the_founder_s_word_counts_once_it_has_welcomed() {
+    let mut joiner = Alone::joiner();
+    joiner.hear(STRANGER, &Message::Refuse(Refusal::Started), None);
+    assert_eq!(joiner.failure(), None);
+    joiner.hear(STRANGER, &welcome(STRANGER), None);
+    joiner.hear(OTHER, &welcome(STRANGER), None);
+    assert_eq!(joiner.rejects(), [Reject::OutOfPlace; 2]);
+    joiner.hear(OTHER, &Message::Refuse(Refusal::Started), None);
+    assert!(matches!(joiner.failure(), Some(Failure::Refused { by: OTHER, .. })));
+}
+
+#[test]
+fn a_first_view_that_has_trained_already_is_refused() {
+    let mut joiner = Alone::joiner();
+    let given_back = vec![Span { start: 5000, end: 5001 }];
+    let trained = Ledger { pass: 0, position: 6000, given_back };
+    joiner.hear(OTHER, &Message::Install(view(trained)), None);
+    assert_eq!(joiner.rejects(), [Reject::OutOfPlace]);
+    joiner.hear(OTHER, &Message::Install(view(Ledger::default())), None);
+    assert!(matches!(joiner.events.last(), Some(Event::Began)), "{:?}", joiner.events);
+}
