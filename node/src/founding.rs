@@ -89,6 +89,10 @@ impl Founding {
         let others = self.candidates.values().filter(|candidate| candidate.is_ready);
         let mut members: Vec<Member> = others.map(|candidate| candidate.member.clone()).collect();
         members.push(self.me.clone());
+        if members.iter().all(|member| member.weight == 0) {
+            // Nobody offered to own anything, and somebody must.
+            members.iter_mut().filter(|member| member.peer == self.me.peer).for_each(|me| me.weight = 1);
+        }
         members.sort_by_key(|member| member.peer);
         Some(View {
             run: self.run,

@@ -30,7 +30,7 @@ struct Alone {
 }
 
 impl Alone {
-    fn new(role: Role) -> Self {
+    fn new(role: Role, weight: u8) -> Self {
         let training = Training {
             seed: 3,
             batch_size: 30,
@@ -45,7 +45,7 @@ impl Alone {
             peer: ME,
             incarnation: Incarnation(1),
             addresses: vec![],
-            weight: 1,
+            weight,
             loader: Arc::new(Fixed::new(Toy::new(5000, 740), training)),
             segments: Pool::new(64),
             role,
@@ -80,24 +80,28 @@ impl Alone {
 
     /// A founder that trains in a view with [`OTHER`], which owns nothing.
     fn founder() -> (Self, View) {
-        let mut founder =
-            Self::new(Role::Founder { specification: b"toy"[..].into(), nonce: NONCE, peers: 2 });
+        Self::founder_of_weight(1)
+    }
+
+    fn founder_of_weight(weight: u8) -> (Self, View) {
+        let role = Role::Founder { specification: b"toy"[..].into(), nonce: NONCE, peers: 2 };
+        let mut founder = Self::new(role, weight);
         founder.feed(Input::LinkUp(OTHER));
         let join = Join { run: None, incarnation: Incarnation(1), addresses: vec![], weight: 0 };
         founder.hear(OTHER, &Message::Join(join), None);
         founder.hear(OTHER, &Message::Ready, None);
-        let views = founder.sent.iter().filter_map(|(_, message)| match message {
+        let view = founder.sent.iter().find_map(|(_, message)| match message {
             Message::Install(view) => Some(view.clone()),
             _ => None,
         });
-        let view = views.last().expect("enough are ready");
+        let view = view.expect("enough are ready");
         assert!(matches!(founder.events.last(), Some(Event::Began)), "{:?}", founder.events);
         (founder, view)
     }
 
     /// A joiner that [`OTHER`] has welcomed.
     fn joiner() -> Self {
-        let mut joiner = Self::new(Role::Joiner { run: Some(run()) });
+        let mut joiner = Self::new(Role::Joiner { run: Some(run()) }, 1);
         joiner.feed(Input::LinkUp(STRANGER));
         joiner.feed(Input::LinkUp(OTHER));
         joiner.hear(OTHER, &welcome(OTHER), None);
@@ -169,6 +173,12 @@ fn a_member_that_runs_ahead_without_taking_its_segments_is_waited_for() {
     }
     let committed = founder.events.iter().filter(|event| matches!(event, Event::Committed(_))).count();
     assert_eq!(committed, 1, "its sum for step 1 says that it has step 0; no more");
+}
+
+#[test]
+fn where_nobody_offers_to_own_anything_the_founder_does() {
+    let (_, view) = Alone::founder_of_weight(0);
+    assert_eq!(view.members.iter().map(|member| member.weight).collect::<Vec<_>>(), [1, 0]);
 }
 
 #[test]

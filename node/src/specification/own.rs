@@ -50,6 +50,8 @@ impl OwnSpecification {
         };
         brings_its_own("data", run.data.is_some())?;
         brings_its_own("model", run.model != ModelSection::default())?;
+        let parameters = task.manifest().parameter_count();
+        within("parameters", parameters, 1.., "at least one parameter to train")?;
         let samples = task.sample_count();
         let training = resolve_training(run, u64::from(samples))?;
         let manifest = manifest_digest(task);
@@ -188,5 +190,12 @@ mod tests {
             let error = OwnSpecification::resolve(&run, "line", &Line(2)).unwrap_err().to_string();
             assert!(error.contains("brings its own"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_task_without_parameters_is_refused() {
+        let run = RunFile::parse("passes = 3").unwrap();
+        let error = OwnSpecification::resolve(&run, "line", &Line(0)).unwrap_err().to_string();
+        assert!(error.contains("at least one parameter"), "{error}");
     }
 }
