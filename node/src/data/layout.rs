@@ -13,6 +13,8 @@ use super::table::{TableError, number, reader, text};
 pub const COLUMNS_MAX: usize = 1 << 16;
 /// Names that mark a column as the label, in any case.
 const LABEL_NAMES: [&str; 3] = ["label", "class", "target"];
+/// What people write where a number is missing, in any case: no name of a column.
+const MISSING: [&str; 7] = ["", "?", "-", ".", "na", "n/a", "null"];
 
 /// How a file is to be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,7 +56,8 @@ pub enum Column {
 impl Layout {
     /// Infers what the hints leave open from the first two rows of `bytes` (unpacked).
     ///
-    /// There is a header if in some column the first row has a word and the second a number. The label is the
+    /// There is a header if in some column the first row has a word (that does not stand for a missing number, or a row
+    /// of data would be lost without a word) and the second a number. The label is the
     /// only column named label, class or target; else the last. The features are all other columns.
     ///
     /// # Errors
@@ -67,9 +70,8 @@ impl Layout {
             let file = file.to_owned();
             return Err(TableError::TooMany { file, what: "columns", found: width, limit: COLUMNS_MAX });
         }
-        let is_header = || {
-            (first.iter().zip(&second)).any(|(name, cell)| number(name).is_none() && number(cell).is_some())
-        };
+        let is_header =
+            || (first.iter().zip(&second)).any(|(name, cell)| is_name(name) && number(cell).is_some());
         let header = hints.header.unwrap_or_else(is_header);
         let names: Vec<String> = if header { first.iter().map(text).collect() } else { Vec::new() };
         let find = |column: &Column| find_column(file, column, width, &names);
@@ -123,6 +125,12 @@ impl Layout {
         let is_worded = |column: &usize| row.get(*column).is_some_and(|cell| number(cell).is_none());
         self.features.iter().copied().filter(is_worded).collect()
     }
+}
+
+/// Whether a cell of the first row can be a column's name and nothing else.
+fn is_name(cell: &[u8]) -> bool {
+    let is_missing = || MISSING.iter().any(|mark| cell.trim_ascii().eq_ignore_ascii_case(mark.as_bytes()));
+    number(cell).is_none() && !is_missing()
 }
 
 /// The first two rows; the second is empty if there is none.
@@ -183,6 +191,8 @@ mod tests {
         assert!(!infer(b"1,cat\n2,dog\n").header);
         assert!(!infer(b"1,2\n3,4\n").header);
         assert!(!infer(b"x,y\n").header);
+        assert!(!infer(b"5.1,?,0\n4.9,3.0,1\n").header, "a missing number is no name");
+        assert!(infer(b",x,y\n0,1,2\n").header, "a column of row numbers often has none");
     }
 
     #[test]
