@@ -1,0 +1,136 @@
+//! Nothing vector-sized is allocated per step: counted at the allocator itself, over whole nodes that train.
+//!
+//! Three nodes hand their outputs straight to each other, so whatever is allocated is allocated by the node, its
+//! collectives or its optimizer. The task is a plain loop: the matrix products of the built-in models pack their
+//! operands into memory that the library allocates at each call.
+
+#![allow(unsafe_code, reason = "an allocator that counts has to be one")]
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use peergrad::io::{Event, Input, Output};
+use peergrad::node::{Config, Node, Role};
+use peergrad::specification::RunFile;
+use peergrad::specification::own::{OwnLoader, OwnSpecification};
+use peergrad::task::{Evaluation, Task};
+use peergrad_protocol::manifest::Manifest;
+use peergrad_protocol::{Incarnation, Instant, PeerId, Pool};
+
+/// Elements of the parameter vector.
+const PARAMETERS: usize = 50_000;
+/// Allocations of at least a tenth of a vector are counted.
+const LARGE_BYTES: usize = PARAMETERS * 4 / 10;
+static LARGE_COUNT: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call goes to `System` with the arguments it came with, so `System` keeps the contract; counting touches
+// nothing but a number.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LARGE_COUNT.fetch_add(usize::from(layout.size() >= LARGE_BYTES), Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`, and `block` came from `System`.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+/// Every parameter wants to be one.
+struct Ones;
+
+impl Task for Ones {
+    fn manifest(&self) -> Manifest {
+        Manifest::new([("ones", &[PARAMETERS as u32][..])])
+    }
+
+    fn initial(&self, _seed: u64, parameters: &mut [f32]) {
+        parameters.fill(0.0);
+    }
+
+    fn sample_count(&self) -> u32 {
+        1440
+    }
+
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        for (slope, parameter) in gradient.iter_mut().zip(parameters) {
+            *slope = (parameter - 1.0) * samples.len() as f32;
+        }
+        samples.len() as f64
+    }
+
+    fn evaluate(&self, _parameters: &[f32]) -> Evaluation {
+        Evaluation { samples: 0, loss: 0.0, accuracy: None }
+    }
+}
+
+#[test]
+fn steps_allocate_nothing_vector_sized() {
+    const PEERS: usize = 3;
+    let task: Arc<dyn Task> = Arc::new(Ones);
+    let run_file = RunFile::parse("passes = 3\nbatch = 60\n[sync]\nsegment_kib = 8").expect("a run file");
+    let specification = OwnSpecification::resolve(&run_file, "ones", &*task).and_then(|s| s.to_bytes());
+    let specification: Arc<[u8]> = specification.expect("a specification").into();
+
+    let peer = |index: usize| PeerId([index as u8 + 1; 32]);
+    let node = |index: usize| {
+        let specification = Arc::clone(&specification);
+        let founder = Role::Founder { specification, nonce: [0; 32], peers: PEERS };
+        Node::new(Config {
+            peer: peer(index),
+            incarnation: Incarnation(1),
+            addresses: vec![],
+            weight: 1,
+            loader: Arc::new(OwnLoader::new("ones", Arc::clone(&task))),
+            segments: Pool::new(64),
+            role: if index == 0 { founder } else { Role::Joiner { run: None } },
+        })
+    };
+    let mut nodes: Vec<Node> = (0..PEERS).map(node).collect();
+    let mut queue: VecDeque<(usize, Input)> = VecDeque::with_capacity(1000);
+    queue.extend((0..PEERS).map(|index| (index, Input::Tick)));
+    for (a, b) in (0..PEERS).flat_map(|a| (0..PEERS).map(move |b| (a, b))).filter(|(a, b)| a != b) {
+        queue.push_back((a, Input::LinkUp(peer(b))));
+    }
+
+    let index_of = |peer: PeerId| usize::from(peer.0[0]) - 1;
+    let mut committed = vec![0; PEERS];
+    let mut counts = Vec::with_capacity(1000);
+    let mut out = Vec::with_capacity(1000);
+    while let Some((index, input)) = queue.pop_front() {
+        nodes[index].handle(Instant(0), input, &mut out);
+        for output in out.drain(..) {
+            match output {
+                Output::Send { to, frame } => {
+                    queue.push_back((index_of(to), Input::Frame { from: peer(index), frame }));
+                }
+                Output::Credit { to, segments } => {
+                    queue.push_back((index_of(to), Input::Credit { peer: peer(index), segments }));
+                }
+                Output::Compute(job) => {
+                    queue.push_back((index, Input::Computed { job: job.id, result: Ok((job.work)()) }));
+                }
+                Output::Event(Event::Committed(_)) => {
+                    committed[index] += 1;
+                    counts.push(LARGE_COUNT.load(Ordering::Relaxed));
+                }
+                Output::Event(Event::Ended(ended)) => assert_eq!(ended.outcome, Ok(())),
+                Output::Event(_) | Output::Dial(_) | Output::Hangup(_) | Output::Locate(_) => {}
+            }
+        }
+    }
+    assert_eq!(committed, [72; PEERS], "three passes of 24 steps");
+    // The first steps fill the pools; the closing barrier is followed by the evaluation, which may allocate.
+    let (warm, last) = (counts[5 * PEERS], counts[71 * PEERS]);
+    assert_eq!(last - warm, 0, "large allocations after the fifth step");
+    assert!(warm > 0, "the counter counts");
+}
