@@ -216,6 +216,8 @@ pub struct Committed {
     pub loss: f64,
     /// Samples it trained, over all members.
     pub samples: u64,
+    /// Samples of its batch that were left out, since their gradient was not finite.
+    pub left_out: u64,
     /// The learning rate it used.
     pub rate: f64,
     /// Digest of the parameters after it, where one was asked for.
@@ -244,6 +246,8 @@ pub struct FinalState {
     pub steps: u64,
     /// Samples trained by those steps, over all members.
     pub samples: u64,
+    /// Samples that were left out, since their gradient was not finite.
+    pub left_out: u64,
     /// Samples that this peer computed.
     pub own_samples: u64,
     /// The flat parameter vector.

@@ -43,7 +43,7 @@ impl Joining {
 
     /// A link came up: whoever is there is asked.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        if !self.is_welcome && self.founder().is_none_or(|founder| founder == peer) {
+        if !self.is_welcome {
             self.ask(now, peer, out);
         }
     }
@@ -72,8 +72,8 @@ impl Joining {
         if !self.timers.expired(RETRY, now) || self.is_welcome {
             return;
         }
-        let founder = self.founder();
-        for peer in linked.filter(|&peer| founder.is_none_or(|founder| founder == peer)) {
+        // Everyone, and not only the founder that somebody named: that one may be gone.
+        for peer in linked {
             self.ask(now, peer, out);
         }
     }
@@ -112,7 +112,8 @@ impl Joining {
 
     /// The one asked is not the founder, and says who is.
     pub(crate) fn refer(&mut self, contact: Contact, out: &mut Vec<Output>) {
-        if self.founder.is_none() && contact.peer != self.me.peer {
+        let is_news = self.founder.as_ref() != Some(&contact) && contact.peer != self.me.peer;
+        if is_news && !self.is_welcome {
             out.push(Output::Dial(contact.clone()));
             self.founder = Some(contact);
         }

@@ -309,9 +309,12 @@ impl Machine {
         out.push(Output::Event(Event::Violation { peer, reject }));
         let count = self.rejects.entry(peer).or_default();
         *count += 1;
-        if *count == REJECTS_MAX {
+        // A round cannot end without the segment that should have come, so there is nothing to wait for.
+        let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit);
+        if *count == REJECTS_MAX || is_fatal {
+            let words = format!("hung up on it after {count} violations, the last: {reject}");
             out.push(Output::Hangup(peer));
-            self.link_down(peer, format!("hung up on it: {REJECTS_MAX} violations, the last {reject}"), out);
+            self.link_down(peer, words, out);
         }
     }
 
@@ -417,7 +420,7 @@ impl Machine {
         if *progress == Progress::Running && session.is_closed() {
             *progress = Progress::Evaluating;
             session.commit_last(out);
-            let (task, parameters) = (Arc::clone(&session.loaded().task), session.state().parameters);
+            let (task, parameters) = (Arc::clone(&session.loaded().task), Arc::clone(session.parameters()));
             let work = Box::new(move || Box::new(task.evaluate(&parameters)) as Answer);
             self.compute(Purpose::Evaluate, 0, work, out);
         }
@@ -469,7 +472,9 @@ impl Machine {
                 self.compute(Purpose::Program(reply), cost, work, out);
             }
             Command::ReduceScatter { view, contribution, reply } if view == current => {
-                session.reduce_scatter(contribution, reply, out);
+                if let Err((peer, reject)) = session.reduce_scatter(contribution, reply, out) {
+                    self.reject(peer, reject, out);
+                }
             }
             Command::UpdateOwned { view, rule, reply } if view == current => {
                 session.update_owned(rule, reply)

@@ -32,6 +32,8 @@ struct Chunk {
     moments: Range<usize>,
     /// Updates behind `committed`.
     updates: u32,
+    /// Whether the pending update passes it by: its sum overflowed.
+    is_passed_by: bool,
 }
 
 impl Owned {
@@ -43,7 +45,7 @@ impl Owned {
             .map(|elements| {
                 let start = end;
                 end += elements.len() * moment_count;
-                Chunk { elements, moments: start..end, updates: 0 }
+                Chunk { elements, moments: start..end, updates: 0, is_passed_by: false }
             })
             .collect();
         Self { chunks, committed: vec![0.0; end], pending: vec![0.0; end], has_pending: false }
@@ -51,7 +53,8 @@ impl Owned {
 
     /// Turns the summed gradients in the owned parts of `vector` into new parameters, starting from `parameters`.
     ///
-    /// A sum that no sample stands behind leaves parameters and state as they are.
+    /// A sum that no sample stands behind, or that is not finite, leaves parameters and state of its chunk as they are:
+    /// one overflow must not ruin everybody's parameters.
     pub(crate) fn update(
         &mut self,
         rule: Rule,
@@ -71,10 +74,16 @@ impl Owned {
         let scale = 1.0 / tally.samples as f32;
         // Chunks mostly share their count: one update serves them all.
         let mut prepared: Option<(u32, Update)> = None;
-        for Chunk { elements, moments, updates } in &self.chunks {
+        for Chunk { elements, moments, updates, is_passed_by } in &mut self.chunks {
+            *is_passed_by = !vector[elements.clone()].iter().all(|sum| sum.is_finite());
+            if *is_passed_by {
+                vector[elements.clone()].copy_from_slice(&parameters[elements.clone()]);
+                self.pending[moments.clone()].copy_from_slice(&self.committed[moments.clone()]);
+                continue;
+            }
             let (_, update) = match prepared.take() {
                 Some(same) if same.0 == *updates => prepared.insert(same),
-                _ => prepared.insert((*updates, rule.update(rate, updates + 1, scale))),
+                _ => prepared.insert((*updates, rule.update(rate, *updates + 1, scale))),
             };
             let (old, new) = (&self.committed[moments.clone()], &mut self.pending[moments.clone()]);
             update.apply(&parameters[elements.clone()], &mut vector[elements.clone()], old, new);
@@ -85,12 +94,53 @@ impl Owned {
     pub(crate) fn commit(&mut self) {
         if std::mem::take(&mut self.has_pending) {
             std::mem::swap(&mut self.committed, &mut self.pending);
-            self.chunks.iter_mut().for_each(|chunk| chunk.updates += 1);
+            self.chunks.iter_mut().for_each(|chunk| chunk.updates += u32::from(!chunk.is_passed_by));
         }
     }
 
     /// Bytes of optimizer state kept.
     pub(crate) fn byte_count(&self) -> u64 {
         (size_of_val(&*self.committed) + size_of_val(&*self.pending)) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOMENTUM: Rule = Rule::Momentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 };
+    const TALLY: Tally = Tally { samples: 2, loss: 0.0 };
+
+    #[test]
+    fn an_update_counts_once_it_is_committed() {
+        let mut owned = Owned::new([0..2, 3..4], 1);
+        let mut vector = [2.0, 2.0, 9.0, 4.0];
+        owned.update(MOMENTUM, 1.0, TALLY, &[0.0; 4], &mut vector);
+        assert_eq!(vector, [-1.0, -1.0, 9.0, -2.0], "only what is owned");
+        assert_eq!(owned.committed, [0.0; 3]);
+        owned.commit();
+        assert_eq!(owned.committed, [1.0, 1.0, 2.0]);
+        assert_eq!(owned.byte_count(), 24);
+    }
+
+    #[test]
+    fn a_sum_that_overflowed_passes_its_chunk_by() {
+        let mut owned = Owned::new([0..1, 1..2], 1);
+        let mut vector = [f32::INFINITY, 2.0];
+        owned.update(MOMENTUM, 1.0, TALLY, &[7.0, 7.0], &mut vector);
+        assert_eq!(vector, [7.0, 6.0]);
+        owned.commit();
+        assert_eq!((owned.chunks[0].updates, owned.chunks[1].updates), (0, 1));
+        assert_eq!(owned.committed, [0.0, 1.0]);
+    }
+
+    #[test]
+    fn a_step_without_samples_changes_nothing() {
+        let mut owned = Owned::new([0..2], 1);
+        let mut vector = [5.0, 5.0];
+        owned.update(MOMENTUM, 1.0, Tally::default(), &[1.0, 2.0], &mut vector);
+        owned.commit();
+        assert_eq!(vector, [1.0, 2.0]);
+        assert_eq!(owned.chunks[0].updates, 0);
     }
 }

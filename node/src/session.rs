@@ -68,6 +68,7 @@ pub(crate) struct Session {
     uncommitted: Option<Record>,
     committed_steps: u64,
     trained: u64,
+    left_out: u64,
     own_trained: u64,
     reduced: Option<Reply<()>>,
     gathered: Option<Reply<()>>,
@@ -80,6 +81,7 @@ pub(crate) struct Session {
 struct Current {
     rate: f64,
     pass: u64,
+    samples: u64,
     own_samples: u64,
     after: Ledger,
 }
@@ -90,6 +92,8 @@ struct Record {
     pass: u64,
     rate: f64,
     tally: Tally,
+    /// Samples of the batch, whether or not their gradient was finite.
+    samples: u64,
     own_samples: u64,
 }
 
@@ -136,6 +140,7 @@ impl Session {
             uncommitted: None,
             committed_steps: 0,
             trained: 0,
+            left_out: 0,
             own_trained: 0,
             reduced: None,
             gathered: None,
@@ -170,7 +175,13 @@ impl Session {
         let samples: Arc<[u32]> =
             part.iter().flat_map(|span| &order[span.start as usize..span.end as usize]).copied().collect();
         let rate = training.schedule.rate(self.step.0);
-        self.current = Some(Current { rate, pass: batch.pass, own_samples: samples.len() as u64, after });
+        self.current = Some(Current {
+            rate,
+            pass: batch.pass,
+            samples: batch.len(),
+            own_samples: samples.len() as u64,
+            after,
+        });
         let begun = Begun {
             number: self.step,
             pass: batch.pass,
@@ -185,12 +196,15 @@ impl Session {
     }
 
     /// Starts the round of the current step.
+    ///
+    /// # Errors
+    /// A member that is ahead sent a segment that the plan does not foresee.
     pub(crate) fn reduce_scatter(
         &mut self,
         contribution: Contribution,
         reply: Reply<()>,
         out: &mut Vec<Output>,
-    ) {
+    ) -> Result<(), (PeerId, Reject)> {
         let (previous, vectors, len) = (&mut self.previous, &self.vectors, self.plan.layout.len());
         let Contribution { vector, tally } = contribution;
         let round = Round::new(Arc::clone(&self.plan), vector, tally, || next_result(previous, vectors, len));
@@ -198,12 +212,11 @@ impl Session {
         assert!(self.rounds.len() <= 2, "a round ends before the next but one begins");
         self.reduced = Some(reply);
         for (from, label, payload) in std::mem::take(&mut self.early) {
-            if let Err(reject) = self.segment_in(from, self.step, label, payload, out) {
-                let peer = self.view.member(from).peer;
-                out.push(Output::Event(Event::Violation { peer, reject }));
-            }
+            let taken = self.segment_in(from, self.step, label, payload, out);
+            taken.map_err(|reject| (self.view.member(from).peer, reject))?;
         }
         self.settle(out);
+        Ok(())
     }
 
     /// Takes the optimizer step for the own shard.
@@ -374,6 +387,7 @@ impl Session {
             pass: current.pass,
             rate: current.rate,
             tally: round.tally(),
+            samples: current.samples,
             own_samples: current.own_samples,
         });
         self.previous = Some(std::mem::replace(&mut self.complete, vector));
@@ -392,7 +406,9 @@ impl Session {
         let Some(record) = self.uncommitted.take() else { return };
         self.owned.commit();
         self.committed_steps = record.step.0 + 1;
+        let left_out = record.samples.saturating_sub(record.tally.samples);
         self.trained += record.tally.samples;
+        self.left_out += left_out;
         self.own_trained += record.own_samples;
         let digest_every = self.loaded.training.digest_every;
         let is_due = digest_every > 0 && self.committed_steps.is_multiple_of(digest_every);
@@ -401,6 +417,7 @@ impl Session {
             pass: record.pass,
             loss: record.tally.loss / record.tally.samples as f64,
             samples: record.tally.samples,
+            left_out,
             rate: record.rate,
             digest: is_due.then(|| ContentDigest::of(self.complete.bytes())),
         })));
@@ -429,15 +446,21 @@ impl Session {
         }
     }
 
+    /// The newest committed parameters.
+    pub(crate) fn parameters(&self) -> &Arc<Buffer> {
+        self.previous.as_ref().unwrap_or(&self.complete)
+    }
+
     /// What the run leaves here: the newest committed state.
     pub(crate) fn state(&self) -> FinalState {
-        let parameters = self.previous.as_ref().unwrap_or(&self.complete);
+        let parameters = self.parameters();
         FinalState {
             run: self.view.run,
             specification: Arc::clone(&self.specification),
             manifest: self.loaded.manifest.clone(),
             steps: self.committed_steps,
             samples: self.trained,
+            left_out: self.left_out,
             own_samples: self.own_trained,
             parameters: Arc::clone(parameters),
             digest: ContentDigest::of(parameters.bytes()),

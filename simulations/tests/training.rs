@@ -9,8 +9,10 @@ use peergrad::io::{Ended, Event, Failure};
 use peergrad::loader::{Loader, Training};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
+use peergrad::task::{Evaluation, Task};
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::Refusal;
 use peergrad_protocol::{PeerId, RunId};
 use peergrad_simulations::cluster::{Cluster, Settings};
@@ -334,4 +336,50 @@ fn a_peer_that_comes_too_late_or_to_another_run_is_told_so() {
     for peer in [founder, member] {
         assert_eq!(ended(&cluster, peer).outcome, Ok(()));
     }
+}
+
+/// A task whose gradient overflows for some samples, in ways that a worker sees, and in one that only a sum shows.
+struct Overflowing(Toy);
+
+impl Task for Overflowing {
+    fn manifest(&self) -> Manifest {
+        self.0.manifest()
+    }
+
+    fn initial(&self, seed: u64, parameters: &mut [f32]) {
+        self.0.initial(seed, parameters);
+    }
+
+    fn sample_count(&self) -> u32 {
+        self.0.sample_count()
+    }
+
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        let loss = self.0.gradient(parameters, samples, gradient);
+        if samples.contains(&5) {
+            gradient[17] = f32::NAN;
+        }
+        // Finite at each member, infinite in their sum.
+        gradient[18] = 3e38;
+        loss
+    }
+
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        self.0.evaluate(parameters)
+    }
+}
+
+#[test]
+fn an_overflow_is_left_out_and_told_and_ruins_nobody() {
+    let loader = Arc::new(Fixed::new(Overflowing(Toy::new(5000, 740)), training(Topology::Ring)));
+    let (cluster, peers) = swarm(3, &loader, 4);
+    let states: Vec<_> =
+        peers.iter().map(|peer| ended(&cluster, *peer).state.as_ref().expect("it trained")).collect();
+    for state in &states {
+        assert_eq!(state.digest, states[0].digest);
+        assert!(state.parameters.iter().all(|parameter| parameter.is_finite()));
+        // The part of the batch that sample 5 was dealt to, once a pass.
+        assert_eq!((state.left_out, state.samples), (80, 8 * 740 - 80));
+    }
+    assert!(states[0].evaluation.expect("it finished").loss < 0.2, "the others were trained");
 }

@@ -271,12 +271,13 @@ impl Peer {
         };
         self.losses.push(loss);
         if let Some(progress) = &mut self.progress {
-            let (samples, rate) = (0, 0.0);
+            let (samples, left_out, rate) = (0, 0, 0.0);
             progress.committed(&Committed {
                 step: StepNumber(step),
                 pass,
                 loss,
                 samples,
+                left_out,
                 rate,
                 digest: None,
             });

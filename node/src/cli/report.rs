@@ -21,6 +21,7 @@ pub(super) struct Report {
     progress: Option<Progress>,
     peers: usize,
     losses: Curve,
+    has_left_out: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -39,7 +40,16 @@ pub(super) struct Summary<'a> {
 impl Report {
     pub(super) fn new(me: PeerId, style: Style) -> Self {
         let screen = Screen::new();
-        Self { me, style, screen, scope: None, progress: None, peers: 0, losses: Curve::default() }
+        Self {
+            me,
+            style,
+            screen,
+            scope: None,
+            progress: None,
+            peers: 0,
+            losses: Curve::default(),
+            has_left_out: false,
+        }
     }
 
     /// Something that only people need to know.
@@ -144,6 +154,14 @@ impl Report {
                 self.progress = self.scope.map(|scope| Progress::new(&self.screen, self.me.short(), scope));
             }
             Event::Committed(committed) => {
+                if committed.left_out > 0 && !self.has_left_out {
+                    self.has_left_out = true;
+                    say(format!(
+                        "step {}: {} left out, their gradient is not finite; if this goes on, stop and lower `rate`",
+                        committed.step.0,
+                        plural(committed.left_out as usize, "sample")
+                    ));
+                }
                 if let Some(progress) = &mut self.progress {
                     progress.committed(committed);
                 }
@@ -191,6 +209,7 @@ impl Report {
             "peer": self.me.to_string(),
             "steps": state.steps,
             "samples": state.samples,
+            "left_out": state.left_out,
             "test_accuracy": evaluation.and_then(|evaluation| evaluation.accuracy),
             "test_loss": evaluation.map(|evaluation| evaluation.loss),
             "digest": state.digest.to_string(),
@@ -256,7 +275,7 @@ fn event_object(event: &Event) -> Option<Value> {
         Event::Began => json!({"event": "began"}),
         Event::Committed(committed) => json!({
             "event": "step", "step": committed.step.0, "pass": committed.pass, "loss": committed.loss,
-            "samples": committed.samples, "rate": committed.rate,
+            "samples": committed.samples, "left_out": committed.left_out, "rate": committed.rate,
             "digest": committed.digest.map(|digest| digest.to_string()),
         }),
         Event::Violation { peer, reject } => {
