@@ -1,5 +1,6 @@
 //! What users get wrong: each mistake is named, with what to do, and nothing hangs.
 
+use std::io::{Read, Write};
 use std::net::TcpListener;
 
 use peergrad_protocol::invite::Invite;
@@ -86,6 +87,10 @@ fn files_that_are_not_there_are_named() {
     assert!(start.failure().contains("cannot read run.toml"), "{}", start.stderr);
     let join = place.ask(&["join", "127.0.0.1", "--secret-file", "gone"]);
     assert!(join.failure().contains("cannot read gone"), "{}", join.stderr);
+    let other = self::place();
+    let mut founder = other.start("founder", 2, &[]);
+    let join = place.ask(&["join", &invite_of(&mut founder), "--data", "gone.csv"]);
+    assert!(join.failure().contains("cannot read gone.csv"), "{}", join.stderr);
 }
 
 #[test]
@@ -182,24 +187,35 @@ fn a_wrong_secret_is_said_to_be_wrong() {
 
 #[test]
 fn what_answers_but_is_no_peer_is_said_to_be_none() {
-    let place = place();
-    place.write("secret", "00".repeat(32));
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    std::thread::spawn(move || {
-        for stream in listener.incoming().map_while(Result::ok) {
-            // The joiner may have hung up already.
-            let _ = std::io::Write::write_all(&mut &stream, b"HTTP/1.1 400 Bad Request\r\n\r\n");
-        }
-    });
-    let arguments = ["join", &address, "--secret-file", "secret"];
-    let mut joiner = place.run(&[arguments.as_slice(), &LOCAL, &["joiner"]].concat());
-    joiner.wait_for_notice("answered, but not as a peer: check the address and the port; still trying");
+    // A page from a server on the wrong port; and nothing at all, from one that hangs up.
+    let page = format!("HTTP/1.1 400 Bad Request\r\n\r\n{}", "no such thing here\n".repeat(20));
+    for (answer, words) in [
+        (page.as_str(), "answered, but not as a peer: check the address and the port; still trying"),
+        ("", "answered, and hung up at once: check the address and the port; still trying"),
+    ] {
+        let place = place();
+        place.write("secret", "00".repeat(32));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let answer = answer.to_owned();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                // The joiner may have hung up already.
+                let _ = stream.write_all(answer.as_bytes());
+                let mut heard = [0; 1024];
+                while !answer.is_empty() && stream.read(&mut heard).is_ok_and(|count| count > 0) {}
+            }
+        });
+        let arguments = ["join", &address, "--secret-file", "secret"];
+        let mut joiner = place.run(&[arguments.as_slice(), &LOCAL, &["joiner"]].concat());
+        joiner.wait_for_notice(words);
+    }
 }
 
 #[test]
 fn the_invite_of_another_run_is_refused() {
     let place = place();
+    place.write("secret", "00".repeat(32));
     let mut founders = ["a", "b"].map(|name| place.start(name, 2, &["--secret-file", "secret"]));
     let [a, b] = founders.each_mut().map(|founder| invite_of(founder).parse::<Invite>().unwrap());
     let mixed = Invite { contacts: b.contacts.clone(), ..a };
@@ -211,6 +227,7 @@ fn the_invite_of_another_run_is_refused() {
 #[test]
 fn the_wrong_peer_at_an_address_is_told() {
     let place = place();
+    place.write("secret", "00".repeat(32));
     let mut founders = ["a", "b"].map(|name| place.start(name, 2, &["--secret-file", "secret"]));
     let [a, b] = founders.each_mut().map(|founder| invite_of(founder).parse::<Invite>().unwrap());
     let mut mixed = a;

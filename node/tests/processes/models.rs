@@ -53,7 +53,7 @@ fn refuse(place: &Place, bytes: &[u8], words: &str) {
 fn what_is_not_there_is_named() {
     let place = Place::new();
     let export = place.ask(&["export", "m.safetensors", "--dir", "nowhere"]);
-    assert!(export.failure().contains("nowhere"), "{}", export.stderr);
+    assert!(export.failure().contains("no peer has saved a model in nowhere yet"), "{}", export.stderr);
     let evaluation = place.ask(&["evaluate", "m.safetensors", "--data", "digits"]);
     assert!(evaluation.failure().contains("cannot read m.safetensors"), "{}", evaluation.stderr);
 }

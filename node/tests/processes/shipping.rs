@@ -91,3 +91,11 @@ fn another_file_of_the_same_name_is_not_taken_for_it() {
     let kept = std::fs::read_to_string(place.path("elsewhere").join(NAME)).expect("still there");
     assert!(kept == altered, "the user's file was changed");
 }
+
+#[test]
+fn a_file_that_was_given_but_is_another_is_told() {
+    let (_, _, joiner) = join_with(&[("mine.csv", "1,2,0\n")], &["--data", "mine.csv"]);
+    assert_eq!(fetched_bytes(&joiner), Some(table().len() as u64));
+    let words = "mine.csv is not the data file of this run; asking the swarm for `table.csv`";
+    assert!(joiner.stderr.contains(words), "{}", joiner.stderr);
+}
