@@ -335,6 +335,8 @@ fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
         match cause.downcast_ref::<noise::Error>() {
             // What does not decrypt comes as invalid data; any other I/O error is the connection's.
             Some(noise::Error::Io(error)) if error.kind() != io::ErrorKind::InvalidData => {}
+            // Nothing inside: Noise was not even agreed on, which shows only with its first message.
+            Some(noise::Error::Io(error)) if error.get_ref().is_none() => return DialTrouble::NotAPeer,
             Some(_) => return DialTrouble::WrongSecret,
             None => {}
         }
