@@ -4,7 +4,7 @@ use peergrad::net::notice::DialTrouble;
 use peergrad::net::{Bootstrap, Identity, Notice, Port};
 use peergrad_protocol::Frame;
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::message::{Contact, Message};
+use peergrad_protocol::message::{Contact, Departure, Message};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{SECRET, address_of, next, start, start_joining, within_reason};
@@ -28,7 +28,8 @@ async fn one_address_is_enough_to_be_linked_both_ways() {
         let (LinkEvent::Up(to_second), LinkEvent::Up(to_first)) = (up_first, up_second) else { panic!() };
         assert_eq!((to_second.peer(), to_first.peer()), (second.peer(), first.peer()));
         to_second.send(Frame::encode(&Message::Ready, None));
-        to_first.send(Frame::encode(&Message::Leave("bye".to_owned()), None));
+        to_first
+            .send(Frame::encode(&Message::Leave(Departure { lost: None, reason: "bye".to_owned() }), None));
         assert!(next(&mut second).await.contains("Ready"));
         assert!(next(&mut first).await.contains("bye"));
     })
