@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use super::curve::Curve;
 use super::plot;
 use super::progress::{Progress, Screen};
-use super::report::emit;
+use super::report::{emit, print_line};
 use super::table::{bytes, count, table};
 use crate::io::{Committed, Scope};
 use crate::specification::init::demo_run_file;
@@ -209,22 +209,22 @@ impl Swarm {
             })
             .collect();
         let header = ["peer", "owns parameters", "samples", "received", "sent", "optimizer memory"];
-        println!("{}", table(&header, &rows));
-        println!(
+        print_line(&table(&header, &rows));
+        print_line(&format!(
             "training loss over {} steps\n{}",
             count(number(summaries[0], "steps")),
             plot::curve(self.peers[0].losses.means(), 60, 10)
-        );
+        ));
         let seconds = summaries[0]["wall_seconds"].as_f64().unwrap_or(0.0);
-        println!(
+        print_line(&format!(
             "test accuracy {:.4} on the held-out fifth, after {seconds:.1} s",
             summaries[0]["test_accuracy"].as_f64().unwrap_or(0.0)
-        );
-        println!(
+        ));
+        print_line(&format!(
             "one digest at all {} peers: {}",
             summaries.len(),
             summaries[0]["digest"].as_str().unwrap_or_default()
-        );
+        ));
     }
 }
 

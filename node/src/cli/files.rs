@@ -7,6 +7,7 @@ use std::sync::Arc;
 use anyhow::Context;
 use peergrad_protocol::id::ContentDigest;
 
+use super::report::print_line;
 use crate::data::embedded::embedded;
 use crate::io::DataReference;
 use crate::specification::init::write_run_file;
@@ -18,7 +19,7 @@ pub(super) fn init(data: &Path) -> anyhow::Result<ExitCode> {
         Some(bytes) if !data.exists() => bytes.to_vec(),
         _ => read(data)?,
     };
-    print!("{}", write_run_file(name, &bytes)?);
+    print_line(write_run_file(name, &bytes)?.trim_end());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -43,6 +44,18 @@ pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
 ///
 /// A file with other contents is as good as none: it may be another one of the same name.
 pub(super) fn locate(reference: &DataReference, given: Option<&Path>) -> Option<Arc<[u8]>> {
+    let found = find(reference, given);
+    if let (None, Some(given)) = (&found, given) {
+        eprintln!(
+            "{} is not the data file of this run; asking the swarm for `{}`",
+            given.display(),
+            reference.name
+        );
+    }
+    found
+}
+
+fn find(reference: &DataReference, given: Option<&Path>) -> Option<Arc<[u8]>> {
     let is_it = |bytes: &Vec<u8>| ContentDigest::of(bytes) == reference.digest;
     let named = Path::new(&reference.name);
     let candidates: [Option<PathBuf>; 3] =

@@ -50,7 +50,7 @@ pub(super) fn invite(arguments: &InviteArguments) -> anyhow::Result<ExitCode> {
             "event": "invite", "invite": invite.to_string(), "run": invite.run.to_string(),
         }));
     } else {
-        println!("{invite}");
+        super::report::print_line(&invite.to_string());
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::files;
-use super::report::emit;
+use super::report::{emit, print_line};
 use super::table::count;
 use crate::data::embedded::embedded;
 use crate::model_file::{ModelFile, Part};
@@ -30,7 +30,9 @@ pub(super) struct ExportArguments {
 
 pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
     let from = match &arguments.dir {
-        Some(dir) => dir.join(MODEL_FILE),
+        Some(dir) => Some(dir.join(MODEL_FILE)).filter(|path| path.exists()).with_context(|| {
+            format!("no peer has saved a model in {} yet; run one to its end first", dir.display())
+        })?,
         None => newest_model().context("no peer on this machine has saved a model; run one to its end first, or name its data directory with --dir")?,
     };
     let bytes = files::read(&from)?;
@@ -44,7 +46,7 @@ pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
         count(model.origin.steps),
         from.display()
     );
-    println!("{}", arguments.to.display());
+    print_line(&arguments.to.display().to_string());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -92,7 +94,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
     }
     let accuracy = evaluation.accuracy.map(|share| format!("accuracy {share:.4}, ")).unwrap_or_default();
     let rows = if held_out { "held-out rows" } else { "rows" };
-    println!("{accuracy}loss {:.4} on {} {rows}", evaluation.loss, count(evaluation.samples));
+    print_line(&format!("{accuracy}loss {:.4} on {} {rows}", evaluation.loss, count(evaluation.samples)));
     Ok(ExitCode::SUCCESS)
 }
 

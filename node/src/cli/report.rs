@@ -181,7 +181,7 @@ impl Report {
                 if !plot.is_empty() {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
                 }
-                println!("{}", summary_words(summary));
+                print_line(&summary_words(summary));
             }
         }
     }
@@ -288,9 +288,14 @@ fn event_object(event: &Event) -> Option<Value> {
 
 /// One object, one line, at once: whoever reads may be waiting for it.
 pub(super) fn emit(object: &Value) {
+    print_line(&object.to_string());
+}
+
+/// A result, to standard output.
+pub(super) fn print_line(text: &str) {
     let mut out = std::io::stdout().lock();
-    // A reader that has gone is no reason to stop training.
-    let _ = writeln!(out, "{object}").and_then(|()| out.flush());
+    // A reader that has gone is no reason to stop training, nor an accident: it has seen enough.
+    let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
 /// What this program is called, without its folder.

@@ -99,6 +99,10 @@ fn found(
 
 pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
     let (run_id, secret, bootstraps) = whom_to_ask(&arguments)?;
+    if let Some(path) = &arguments.data {
+        // Now, and not only once somebody has let this peer in.
+        std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    }
     let role = Role::Joiner { run: run_id };
     let data = Data::Search(arguments.data);
     run(Plan { role, loader, secret, bootstraps, data, peer: arguments.peer })
@@ -114,7 +118,12 @@ fn whom_to_ask(arguments: &JoinArguments) -> anyhow::Result<(Option<RunId>, Secr
     }
     let text = match arguments.invite.as_str() {
         "-" => {
-            std::io::read_to_string(std::io::stdin()).context("cannot read the invite from standard input")?
+            let text = std::io::read_to_string(std::io::stdin());
+            let text = text.context("cannot read the invite from standard input")?;
+            if text.trim().is_empty() {
+                bail!("no invite came on standard input; pass it there, or in place of the `-`");
+            }
+            text
         }
         text => text.to_owned(),
     };

@@ -367,7 +367,15 @@ fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
             }
         };
     }
-    DialTrouble::System(words)
+    match words.as_str() {
+        // Which of them it is depends on who was faster; told apart, they would be told again and again.
+        "connection closed"
+        | "connection reset"
+        | "connection reset by peer"
+        | "Broken pipe"
+        | "unexpected end of file" => DialTrouble::HungUp,
+        _ => DialTrouble::System(words),
+    }
 }
 
 /// Some wrappers hide the system's error and leave only its text.

@@ -55,6 +55,8 @@ pub enum DialTrouble {
     System(String),
     /// Noise failed: only one with another secret answers like this.
     WrongSecret,
+    /// The connection was closed before anybody had shown who they are.
+    HungUp,
     /// Something answers there that does not speak the protocol.
     NotAPeer,
     /// The secret is right, but someone else has the address now.
@@ -96,6 +98,7 @@ impl fmt::Display for DialTrouble {
             Self::WrongSecret => {
                 f.write_str("answered, but the secret (or the run) differs: check the invite")
             }
+            Self::HungUp => f.write_str("answered, and hung up at once: check the address and the port"),
             Self::NotAPeer => f.write_str("answered, but not as a peer: check the address and the port"),
             Self::OtherPeer { found } => {
                 write!(f, "answered, but as another peer ({found}): ask for a fresh invite")

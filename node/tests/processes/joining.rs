@@ -1,0 +1,126 @@
+//! Ways to join: by invite, by another joiner's invite, by address, before there is anyone to join.
+
+use std::net::{TcpListener, UdpSocket};
+
+use super::process::{LOCAL, Place, Process, invite_of, listening};
+
+/// The digits for a moment.
+fn place() -> Place {
+    let place = Place::new();
+    place.write("run.toml", "passes = 2\n[data]\nfile = \"digits\"\n");
+    place
+}
+
+/// All of them finish, with one model.
+fn finish(peers: Vec<Process>) {
+    let count = peers.len() as u64;
+    let peers: Vec<_> = peers.into_iter().map(Process::end).collect();
+    for peer in &peers {
+        assert_eq!(peer.summary()["digest"], peers[0].summary()["digest"]);
+        assert_eq!(peer.summary()["peers"].as_u64(), Some(count));
+    }
+}
+
+#[test]
+fn through_a_joiner_that_waits() {
+    let place = place();
+    let mut founder = place.start("founder", 3, &[]);
+    let mut first = place.join("first", &invite_of(&mut founder));
+    first.wait_for("welcomed");
+    let invite = place.ask(&["invite", "--dir", "first"]);
+    assert_eq!(invite.code, Some(0), "{}", invite.stderr);
+    let second = place.join("second", invite.stdout.trim());
+    finish(vec![founder, first, second]);
+}
+
+#[test]
+fn by_a_fresh_invite_of_the_founder_on_standard_input() {
+    let place = place();
+    let mut founder = place.start("founder", 2, &[]);
+    let run = founder.wait_for("invite")["run"].clone();
+    let invite = place.run(&["invite", "--json", "--dir", "founder"]).end();
+    let invite = &invite.events[0];
+    assert!(invite["run"].as_str().unwrap().starts_with(run.as_str().unwrap()));
+    let mut joiner = place.join("joiner", "-");
+    joiner.type_in(&format!("\n  {}\n", invite["invite"].as_str().unwrap()));
+    finish(vec![founder, joiner]);
+    let late = place.ask(&["invite", "--dir", "founder"]);
+    assert!(late.failure().contains("no peer is running in founder"), "{}", late.stderr);
+}
+
+#[test]
+fn by_address_with_the_secret() {
+    let place = place();
+    let mut founder = place.start("founder", 4, &["--secret-file", "secret"]);
+    let (id, port) = listening(&mut founder);
+    founder.wait_for("invite");
+    let mut peers = vec![founder];
+    let addresses = [
+        format!("127.0.0.1:{port}"),
+        format!("/ip4/127.0.0.1/tcp/{port}"),
+        format!("/ip4/127.0.0.1/tcp/{port}/p2p/{id}"),
+    ];
+    for (number, address) in addresses.iter().enumerate() {
+        let directory = format!("joiner-{number}");
+        let arguments = ["join", address, "--secret-file", "secret"];
+        peers.push(place.run(&[arguments.as_slice(), &LOCAL, &[&directory]].concat()));
+    }
+    finish(peers);
+}
+
+#[test]
+fn by_an_address_where_nobody_listens_yet() {
+    let place = place();
+    place.write("secret", "7f".repeat(32));
+    let port = free_port();
+    let address = format!("127.0.0.1:{port}");
+    let arguments = ["join", &address, "--secret-file", "secret"];
+    let mut joiner = place.run(&[arguments.as_slice(), &LOCAL, &["joiner"]].concat());
+    let notice = joiner.wait_for_notice(&format!("/ip4/127.0.0.1/tcp/{port}"));
+    assert!(notice.contains("connection refused; still trying"), "{notice}");
+
+    let port = port.to_string();
+    let place_to_listen =
+        ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", &port, "--dir", "founder"];
+    let arguments = ["start", "run.toml", "--peers", "2", "--secret-file", "secret"];
+    let founder = place.run(&[arguments.as_slice(), &place_to_listen].concat());
+    finish(vec![founder, joiner]);
+}
+
+#[test]
+fn by_the_reachable_one_of_several_addresses() {
+    let place = place();
+    let mut founder = place.start("founder", 2, &["--secret-file", "secret"]);
+    let (_, port) = listening(&mut founder);
+    let (dead, alive) = (format!("127.0.0.1:{}", free_port()), format!("127.0.0.1:{port}"));
+    let arguments = ["join", &dead, &alive, "--secret-file", "secret"];
+    let joiner = place.run(&[arguments.as_slice(), &LOCAL, &["joiner"]].concat());
+    finish(vec![founder, joiner]);
+}
+
+#[test]
+fn again_after_leaving_before_the_start() {
+    let place = place();
+    let mut founder = place.start("founder", 3, &[]);
+    let invite = invite_of(&mut founder);
+    let mut first = place.join("first", &invite);
+    first.wait_for("prepared");
+    founder.wait(|event| event["event"] == "gathered" && event["ready"] == 2);
+    first.kill();
+    let withdrawn = founder.wait_for("withdrawn");
+    assert_eq!((withdrawn["ready"].as_u64(), withdrawn["wanted"].as_u64()), (Some(1), Some(3)));
+    let (first, second) = (place.join("first", &invite), place.join("second", &invite));
+    finish(vec![founder, first, second]);
+}
+
+/// A port that nobody has, outside the range from which the system hands them out.
+pub(crate) fn free_port() -> u16 {
+    let start = 10_000 + (std::process::id() % 10_000) as u16;
+    let is_free = |port: &u16| {
+        TcpListener::bind(("127.0.0.1", *port)).is_ok() && UdpSocket::bind(("127.0.0.1", *port)).is_ok()
+    };
+    // Tests of one process do not meet: each takes up where the last left off.
+    static TAKEN: std::sync::atomic::AtomicU16 = std::sync::atomic::AtomicU16::new(0);
+    let fresh = || start + TAKEN.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+    std::iter::repeat_with(fresh).take(1000).find(is_free).expect("some port is free")
+}

@@ -1,0 +1,16 @@
+//! The `peer` binary as a user meets it: real processes, real sockets, files, signals and mistakes.
+//!
+//! Each test starts processes on loopback in a folder of its own and follows what they report, line by line. Nothing
+//! sleeps: a test waits for an event, and only a guard ends one that never comes.
+
+#![cfg(feature = "net")]
+
+mod departures;
+mod joining;
+mod mistakes;
+mod models;
+mod process;
+mod shipping;
+mod strangers;
+mod traffic;
+mod training;

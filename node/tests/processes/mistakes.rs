@@ -1,0 +1,292 @@
+//! What users get wrong: each mistake is named, with what to do, and nothing hangs.
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+use peergrad_protocol::invite::Invite;
+
+use super::process::{LOCAL, Place, invite_of, listening};
+
+/// A place with a small table and a run file for it.
+fn place() -> Place {
+    let place = Place::new();
+    place.write("table.csv", table().concat());
+    place.write("run.toml", "passes = 2\n[data]\nfile = \"table.csv\"\n");
+    place
+}
+
+/// Two features and a label of two classes.
+fn table() -> Vec<String> {
+    (0..60).map(|row| format!("{},{},{}\n", row % 7, row * 3 % 11, row % 2)).collect()
+}
+
+/// The table with another line in place of its eighth.
+fn table_with(line: &str) -> String {
+    let mut rows = table();
+    rows[7] = format!("{line}\n");
+    rows.concat()
+}
+
+#[test]
+fn a_table_that_cannot_be_used_is_refused_with_its_line() {
+    let one_class: String = table().iter().map(|row| format!("{}1\n", &row[..row.len() - 2])).collect();
+    let cases = [
+        (table_with("1,2"), "table.csv, line 8: 2 cells where the first row has 3"),
+        (table_with("1,2,0,4"), "table.csv, line 8: 4 cells where the first row has 3"),
+        (table_with("1,zebra,1"), "table.csv, line 8, column 2: `zebra` is not a number"),
+        (table_with("1,,1"), "table.csv, line 8, column 2"),
+        (table_with("1,NaN,1"), "table.csv, line 8, column 2: `NaN` is not a finite 32-bit number"),
+        (table_with("1,-inf,1"), "table.csv, line 8, column 2: `-inf` is not a finite 32-bit number"),
+        (table_with("1,1e99,1"), "table.csv, line 8, column 2: `1e99` is not a finite 32-bit number"),
+        (String::new(), "table.csv: the file is empty"),
+        (one_class, "every row has the label `1`"),
+    ];
+    for (contents, words) in cases {
+        let place = place();
+        place.write("table.csv", contents);
+        let init = place.ask(&["init", "--data", "table.csv"]);
+        assert!(init.failure().contains(words), "{words}: {}", init.stderr);
+        assert_eq!(init.stdout, "", "no half run file");
+        let start = place.start("alone", 1, &[]).end();
+        assert!(start.failure().contains(words), "{words}: {}", start.stderr);
+    }
+}
+
+#[test]
+fn a_run_file_that_cannot_be_used_is_refused() {
+    let data = "[data]\nfile = \"table.csv\"\n";
+    let cases = [
+        (format!("{data}classes = [\"0\", \"2\"]\n"), "line 2: the label `1` is not among the classes"),
+        (format!("{data}classes = 1\n"), "`data.classes` is 1"),
+        (format!("pases = 3\n{data}"), "unknown field `pases`"),
+        (format!("passes = \"many\"\n{data}"), "passes = \"many\""),
+        (format!("batch = 0\n{data}"), "`batch` is 0"),
+        (format!("{data}[optimizer]\nrate = -1.0\n"), "rate"),
+        (format!("{data}[shards]\ncopies = 3\n"), "`shards.copies` is 3"),
+        (format!("{data}[model]\nkind = \"transformer\"\n"), "transformer"),
+        (format!("{data}[network]\npeers = 0\n"), "--peers counts this peer too"),
+        ("[data]\nfile = \"gone.csv\"\n".to_owned(), "cannot read gone.csv"),
+        ("passes = 3\n".to_owned(), "missing field `data`"),
+        ("\0\u{1}".to_owned(), "run.toml"),
+    ];
+    for (run_file, words) in cases {
+        let place = place();
+        place.write("run.toml", run_file);
+        let start = place.run(&[&["start", "run.toml"], LOCAL.as_slice(), &["founder"]].concat()).end();
+        assert!(start.failure().contains(words), "{words}: {}", start.stderr);
+        assert!(!place.path("founder").exists(), "nothing was begun");
+    }
+}
+
+#[test]
+fn files_that_are_not_there_are_named() {
+    let place = Place::new();
+    let init = place.ask(&["init", "--data", "gone.csv"]);
+    assert!(init.failure().contains("cannot read gone.csv"), "{}", init.stderr);
+    let start = place.start("founder", 2, &[]).end();
+    assert!(start.failure().contains("cannot read run.toml"), "{}", start.stderr);
+    let join = place.ask(&["join", "127.0.0.1", "--secret-file", "gone"]);
+    assert!(join.failure().contains("cannot read gone"), "{}", join.stderr);
+    let other = self::place();
+    let mut founder = other.start("founder", 2, &[]);
+    let join = place.ask(&["join", &invite_of(&mut founder), "--data", "gone.csv"]);
+    assert!(join.failure().contains("cannot read gone.csv"), "{}", join.stderr);
+}
+
+#[test]
+fn nobody_is_a_run() {
+    let start = place().start("founder", 0, &[]).end();
+    assert!(
+        start.failure().contains("--peers counts this peer too: give 1 to train alone"),
+        "{}",
+        start.stderr
+    );
+}
+
+#[test]
+fn misuse_is_told_from_failure() {
+    let place = Place::new();
+    let cases: [&[&str]; 9] = [
+        &[],
+        &["frobnicate"],
+        &["join"],
+        &["start"],
+        &["evaluate", "model.safetensors"],
+        &["start", "run.toml", "--port", "80000"],
+        &["start", "run.toml", "--weight", "17"],
+        &["demo", "--peers", "0"],
+        &["join", "127.0.0.1", "127.0.0.2"],
+    ];
+    for arguments in cases {
+        let answer = place.ask(arguments);
+        assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""), "{arguments:?}");
+        assert!(answer.stderr.contains("Usage:") || answer.stderr.contains("--help"), "{}", answer.stderr);
+    }
+    assert_eq!(place.ask(&["--help"]).code, Some(0));
+    assert_eq!(place.ask(&["--version"]).code, Some(0));
+}
+
+#[test]
+fn an_invite_that_was_cut_or_altered_is_told_so() {
+    let place = place();
+    let mut founder = place.start("founder", 2, &[]);
+    let invite = invite_of(&mut founder);
+    let middle = invite.len() / 2;
+    let other = if invite.as_bytes()[middle] == b'x' { "y" } else { "x" };
+    let altered = format!("{}{other}{}", &invite[..middle], &invite[middle + 1..]);
+    for text in [&invite[..invite.len() - 1], &invite[..middle], "pg1", &altered] {
+        let join = place.join("joiner", text).end();
+        assert!(join.failure().contains("the invite is incomplete or altered"), "{}", join.stderr);
+    }
+    for text in ["hello", "\"\"", "pg2abc"] {
+        let join = place.join("joiner", text).end();
+        let why = join.failure();
+        assert!(why.contains("an invite begins with `pg1`") || why.contains("is an address"), "{why}");
+    }
+    let mut join = place.join("joiner", "-");
+    join.type_in("");
+    assert!(join.end().failure().contains("standard input"), "it says where the invite was expected");
+}
+
+#[test]
+fn an_address_is_no_invite_and_an_invite_no_address() {
+    let place = place();
+    for address in ["127.0.0.1", "127.0.0.1:4747", "/ip4/127.0.0.1/tcp/4747", "[::1]:4747"] {
+        let join = place.join("joiner", address).end();
+        let words = format!("`{address}` is an address: joining by address needs --secret-file FILE");
+        assert!(join.failure().contains(&words), "{}", join.stderr);
+    }
+    place.write("secret", "00".repeat(32));
+    for (secret, address, words) in [
+        ("secret", "not an address", "`not an address` is not an address"),
+        ("secret", "127.0.0.1:port", "is not an address"),
+        ("table.csv", "127.0.0.1", "table.csv: a secret is 64 hexadecimal digits"),
+    ] {
+        let join = place.ask(&["join", address, "--secret-file", secret]);
+        assert!(join.failure().contains(words), "{}", join.stderr);
+    }
+}
+
+#[test]
+fn a_wrong_secret_is_said_to_be_wrong() {
+    let place = place();
+    let mut founder = place.start("founder", 2, &[]);
+    let address = format!("127.0.0.1:{}", listening(&mut founder).1);
+    founder.wait_for("invite");
+    place.write("secret", "00".repeat(32));
+    let arguments = ["join", &address, "--secret-file", "secret"];
+    let mut joiner = place.run(&[arguments.as_slice(), &LOCAL, &["joiner"]].concat());
+    let notice = joiner.wait_for_notice("secret");
+    assert!(notice.ends_with("check the invite; still trying"), "{notice}");
+    joiner.kill();
+    // The founder is as ready as before.
+    let invite = place.ask(&["invite", "--dir", "founder"]).stdout;
+    place.join("second", invite.trim()).end().summary();
+    founder.end().summary();
+}
+
+#[test]
+fn what_answers_but_is_no_peer_is_said_to_be_none() {
+    // A page from a server on the wrong port; and nothing at all, from one that hangs up.
+    let page = format!("HTTP/1.1 400 Bad Request\r\n\r\n{}", "no such thing here\n".repeat(20));
+    for (answer, words) in [
+        (page.as_str(), "answered, but not as a peer: check the address and the port; still trying"),
+        ("", "answered, and hung up at once: check the address and the port; still trying"),
+    ] {
+        let place = place();
+        place.write("secret", "00".repeat(32));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let answer = answer.to_owned();
+        std::thread::spawn(move || {
+            for mut stream in listener.incoming().map_while(Result::ok) {
+                // The joiner may have hung up already.
+                let _ = stream.write_all(answer.as_bytes());
+                let mut heard = [0; 1024];
+                while !answer.is_empty() && stream.read(&mut heard).is_ok_and(|count| count > 0) {}
+            }
+        });
+        let arguments = ["join", &address, "--secret-file", "secret"];
+        let mut joiner = place.run(&[arguments.as_slice(), &LOCAL, &["joiner"]].concat());
+        joiner.wait_for_notice(words);
+    }
+}
+
+#[test]
+fn the_invite_of_another_run_is_refused() {
+    let place = place();
+    place.write("secret", "00".repeat(32));
+    let mut founders = ["a", "b"].map(|name| place.start(name, 2, &["--secret-file", "secret"]));
+    let [a, b] = founders.each_mut().map(|founder| invite_of(founder).parse::<Invite>().unwrap());
+    let mixed = Invite { contacts: b.contacts.clone(), ..a };
+    let join = place.join("joiner", &mixed.to_string()).end();
+    let words = format!("belongs to run {}, not to the invite's", b.run.short());
+    assert!(join.failure().contains(&words), "{}", join.failure());
+}
+
+#[test]
+fn the_wrong_peer_at_an_address_is_told() {
+    let place = place();
+    place.write("secret", "00".repeat(32));
+    let mut founders = ["a", "b"].map(|name| place.start(name, 2, &["--secret-file", "secret"]));
+    let [a, b] = founders.each_mut().map(|founder| invite_of(founder).parse::<Invite>().unwrap());
+    let mut mixed = a;
+    mixed.contacts[0].addresses = b.contacts[0].addresses.clone();
+    let mut joiner = place.join("joiner", &mixed.to_string());
+    joiner.wait_for_notice("answered, but as another peer");
+}
+
+#[test]
+fn a_port_in_use_is_named() {
+    let place = place();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = taken.local_addr().unwrap().port().to_string();
+    let arguments = ["--no-mdns", "--json", "--listen", "127.0.0.1", "--port", &port, "--dir", "founder"];
+    let start = place.run(&[&["start", "run.toml"], arguments.as_slice()].concat()).end();
+    assert!(start.failure().contains(&format!("port {port} is in use: pass --port N")), "{}", start.stderr);
+}
+
+#[test]
+fn two_peers_do_not_share_a_directory() {
+    let place = place();
+    let mut founder = place.start("shared", 2, &[]);
+    let invite = invite_of(&mut founder);
+    let join = place.join("shared", &invite).end();
+    assert!(join.failure().contains("shared is in use by another peer"), "{}", join.stderr);
+    place.join("own", &invite).end().summary();
+    founder.end().summary();
+}
+
+#[test]
+fn a_joiner_after_the_start_is_told_that_it_is_late() {
+    let place = place();
+    place.write("run.toml", "passes = 100000\n[data]\nfile = \"table.csv\"\n");
+    let mut founder = place.start("founder", 2, &[]);
+    let invite = invite_of(&mut founder);
+    let mut joiner = place.join("joiner", &invite);
+    founder.wait_for_step(1);
+    joiner.wait_for_step(1);
+    let other = place.ask(&["invite", "--dir", "joiner"]).stdout;
+    for invite in [&invite, other.trim()] {
+        let late = place.join("late", invite).end();
+        assert!(late.failure().contains("says the run has begun"), "{}", late.failure());
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_accident() {
+    let place = Place::new();
+    for arguments in [&["init", "--data", "digits"][..], &["--help"]] {
+        let mut command = std::process::Command::new(super::process::PROGRAM);
+        let mut child = command
+            .args(arguments)
+            .current_dir(place.path(""))
+            .stdout(std::process::Stdio::piped())
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        drop(child.stdout.take());
+        let stderr = child.wait_with_output().unwrap().stderr;
+        assert_eq!(String::from_utf8_lossy(&stderr), "", "{arguments:?}");
+    }
+}

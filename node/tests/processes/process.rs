@@ -1,0 +1,300 @@
+//! A process of the `peer` binary, and a folder for those of one test.
+
+use std::ffi::OsStr;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use peergrad_protocol::PeerId;
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// The program under test.
+pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_peer");
+
+/// A process that says nothing for so long is stuck. No promise about speed.
+const SILENCE_MAX: Duration = Duration::from_secs(120);
+
+/// A process. Dropping it kills it.
+pub(crate) struct Process {
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    words: Option<JoinHandle<String>>,
+    /// Everything reported so far.
+    seen: Vec<Value>,
+}
+
+/// What is left of a process that has ended.
+pub(crate) struct Ended {
+    /// `None`: a signal ended it.
+    pub(crate) code: Option<i32>,
+    /// Lines of standard output that are JSON.
+    pub(crate) events: Vec<Value>,
+    /// Standard output, if it was not JSON.
+    pub(crate) stdout: String,
+    /// Standard error.
+    pub(crate) stderr: String,
+}
+
+impl Process {
+    pub(crate) fn spawn(command: &mut Command) -> Self {
+        let command = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().expect("the program starts");
+        let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout.expect("piped")).lines().map_while(Result::ok) {
+                // A test that has failed listens no more.
+                let _ = sender.send(line);
+            }
+        });
+        let words = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            stderr.expect("piped").read_to_end(&mut bytes).expect("a pipe can be read");
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
+        Self { child, stdin, lines, words: Some(words), seen: Vec::new() }
+    }
+
+    /// Writes to its standard input and closes that.
+    pub(crate) fn type_in(&mut self, text: &str) {
+        let mut stdin = self.stdin.take().expect("typed in once");
+        // A process that has ended already says why in its own words.
+        let _ = stdin.write_all(text.as_bytes());
+    }
+
+    /// The next line of standard output; `None` once it is closed.
+    fn line(&mut self) -> Option<String> {
+        match self.lines.recv_timeout(SILENCE_MAX) {
+            Ok(line) => Some(line),
+            Err(RecvTimeoutError::Disconnected) => None,
+            Err(RecvTimeoutError::Timeout) => panic!("silent for too long; before: {}", self.recent()),
+        }
+    }
+
+    /// The next event; `None` after the last.
+    fn event(&mut self) -> Option<Value> {
+        let line = self.line()?;
+        let event: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+        self.seen.push(event.clone());
+        Some(event)
+    }
+
+    /// Waits for an event that `is_it`.
+    pub(crate) fn wait(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+        while let Some(event) = self.event() {
+            if is_it(&event) {
+                return event;
+            }
+        }
+        let recent = self.recent();
+        let words = self.words.take().expect("joined once").join();
+        panic!("ended before the event: {recent}\n{}", words.unwrap_or_default());
+    }
+
+    /// Waits for an event of this name.
+    pub(crate) fn wait_for(&mut self, name: &str) -> Value {
+        self.wait(|event| event["event"] == name)
+    }
+
+    /// Waits until step `number` is committed here.
+    pub(crate) fn wait_for_step(&mut self, number: u64) {
+        self.wait(|event| event["event"] == "step" && event["step"].as_u64() >= Some(number));
+    }
+
+    /// Waits for a notice that contains `words`.
+    pub(crate) fn wait_for_notice(&mut self, words: &str) -> String {
+        let notice = self
+            .wait(|event| event["event"] == "notice" && event["text"].as_str().unwrap_or("").contains(words));
+        notice["text"].as_str().expect("a notice has a text").to_owned()
+    }
+
+    /// Waits for its end. What a panic leaves on standard error fails every test.
+    pub(crate) fn end(mut self) -> Ended {
+        while self.event().is_some() {}
+        self.collect(String::new())
+    }
+
+    /// As [`end`](Self::end), for a command that answers in words.
+    pub(crate) fn end_in_words(mut self) -> Ended {
+        let mut stdout = String::new();
+        while let Some(line) = self.line() {
+            stdout += &(line + "\n");
+        }
+        self.collect(stdout)
+    }
+
+    fn collect(&mut self, stdout: String) -> Ended {
+        let stderr = self.words.take().expect("joined once").join().expect("read to the end");
+        let code = self.child.wait().expect("a child can be waited for").code();
+        assert!(!stderr.contains("panicked"), "{stderr}");
+        Ended { code, events: std::mem::take(&mut self.seen), stdout, stderr }
+    }
+
+    /// Ends it from outside.
+    pub(crate) fn kill(mut self) {
+        self.child.kill().expect("it is ours");
+    }
+
+    /// Sends a signal, by its name.
+    #[cfg(unix)]
+    pub(crate) fn signal(&self, name: &str) {
+        let id = self.child.id().to_string();
+        let status = Command::new("kill").args(["-s", name, &id]).status().expect("there is a kill command");
+        assert!(status.success(), "kill -s {name}");
+    }
+
+    fn recent(&self) -> String {
+        let from = self.seen.len().saturating_sub(8);
+        self.seen[from..].iter().map(|event| format!("\n  {event}")).collect()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // One that has ended is no longer there to be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Ended {
+    /// The last event, of a run that was to finish.
+    pub(crate) fn summary(&self) -> &Value {
+        let last = self.events.last().unwrap_or_else(|| panic!("no events; {}", self.stderr));
+        assert_eq!((last["event"].as_str(), self.code), (Some("summary"), Some(0)), "{last} {}", self.stderr);
+        last
+    }
+
+    /// Why it failed, in the words for the user: the last event, or standard error.
+    pub(crate) fn failure(&self) -> &str {
+        assert_eq!(self.code, Some(1), "{} {}", self.stdout, self.stderr);
+        match self.events.last() {
+            Some(event) if event["event"] == "failed" => event["reason"].as_str().expect("in words"),
+            _ => {
+                assert!(!self.stderr.trim().is_empty(), "it fails without a word");
+                &self.stderr
+            }
+        }
+    }
+
+    /// The events of one name.
+    pub(crate) fn all(&self, name: &str) -> impl Iterator<Item = &Value> {
+        self.events.iter().filter(move |event| event["event"] == name)
+    }
+
+    /// The digests of all steps, oldest first.
+    pub(crate) fn digests(&self) -> Vec<&str> {
+        self.all("step").map(|step| step["digest"].as_str().expect("digest_every is 1")).collect()
+    }
+}
+
+/// A folder for the processes of one test. Peers listen on loopback only and look for nobody.
+pub(crate) struct Place {
+    folder: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        Self { folder: TempDir::new().expect("the system's folder for temporary files is writable") }
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, contents: impl AsRef<[u8]>) {
+        let path = self.path(name);
+        std::fs::create_dir_all(path.parent().expect("it is in the folder")).expect("writable");
+        std::fs::write(path, contents).expect("writable");
+    }
+
+    /// A `peer` command in this folder.
+    pub(crate) fn run(&self, arguments: &[impl AsRef<OsStr>]) -> Process {
+        self.run_in("", arguments)
+    }
+
+    /// A `peer` command in a folder within this one.
+    pub(crate) fn run_in(&self, name: &str, arguments: &[impl AsRef<OsStr>]) -> Process {
+        let folder = self.path(name);
+        std::fs::create_dir_all(&folder).expect("writable");
+        Process::spawn(Command::new(PROGRAM).args(arguments).current_dir(folder))
+    }
+
+    /// A `peer` command that answers in words, to its end.
+    pub(crate) fn ask(&self, arguments: &[impl AsRef<OsStr>]) -> Ended {
+        self.run(arguments).end_in_words()
+    }
+
+    /// What `peer init` writes for `data`, with some keys changed.
+    pub(crate) fn init(&self, data: &str, changes: &[(&str, &str)]) -> String {
+        let answer = self.ask(&["init", "--data", data]);
+        assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+        changes.iter().fold(answer.stdout, |text, (key, value)| with(&text, key, value))
+    }
+
+    /// A founder of what run.toml says, with its data in `directory`.
+    pub(crate) fn start(&self, directory: &str, peers: usize, more: &[&str]) -> Process {
+        let peers = peers.to_string();
+        let arguments = [&["start", "run.toml", "--peers", &peers], more, &LOCAL, &[directory]].concat();
+        self.run(&arguments)
+    }
+
+    /// A joiner, with its data in `directory`.
+    pub(crate) fn join(&self, directory: &str, invite: &str) -> Process {
+        self.run(&[&["join", invite], LOCAL.as_slice(), &[directory]].concat())
+    }
+
+    /// Founder and joiners of what run.toml says.
+    pub(crate) fn swarm(&self, count: usize) -> Vec<Process> {
+        let mut founder = self.start("peer-1", count, &[]);
+        let mut peers = Vec::new();
+        if count > 1 {
+            let invite = invite_of(&mut founder);
+            peers.extend((2..=count).map(|number| self.join(&format!("peer-{number}"), &invite)));
+        }
+        peers.insert(0, founder);
+        peers
+    }
+}
+
+/// On loopback, as JSON; the data directory's name follows.
+pub(crate) const LOCAL: [&str; 7] = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir"];
+
+/// `text` with another value for one key that stands in it.
+pub(crate) fn with(text: &str, key: &str, value: &str) -> String {
+    let start = format!("{key} = ");
+    assert_eq!(text.lines().filter(|line| line.starts_with(&start)).count(), 1, "{key} in\n{text}");
+    let lines = text.lines().map(|line| match line.starts_with(&start) {
+        true => format!("{start}{value}\n"),
+        false => format!("{line}\n"),
+    });
+    lines.collect()
+}
+
+/// The invite that a founder prints.
+pub(crate) fn invite_of(founder: &mut Process) -> String {
+    founder.wait_for("invite")["invite"].as_str().expect("text").to_owned()
+}
+
+/// Id and port of a peer, from what it says first.
+pub(crate) fn listening(peer: &mut Process) -> (PeerId, u16) {
+    let event = peer.wait_for("listening");
+    let port = event["addresses"][0].as_str().and_then(|address| address.rsplit('/').next()?.parse().ok());
+    let id = event["peer"].as_str().and_then(|text| text.parse().ok());
+    (id.expect("an id"), port.expect("a TCP port comes last"))
+}
+
+/// The data files beside the workspace, if they are there.
+pub(crate) fn shared_data(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    eprintln!("skipped: {} is not here", path.display());
+    None
+}
