@@ -23,6 +23,7 @@ pub mod plot;
 mod progress;
 mod report;
 mod run;
+mod signals;
 pub mod table;
 
 /// Training one model on many machines with no server.
@@ -40,7 +41,7 @@ On several machines:       peer init --data my.csv > run.toml
 
 #[derive(Subcommand)]
 enum Command {
-    /// Train handwritten digits with four peers on this machine: half a minute
+    /// Train handwritten digits with four peers on this machine: a few seconds
     Demo(demo::DemoArguments),
     /// Look at a CSV file and write a commented run.toml for it to standard output
     Init {

@@ -148,7 +148,7 @@ pub struct DataSettings {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SpecificationError {
     /// The run file is not TOML, or has an unknown key or a value of the wrong type.
-    #[error("run.toml: {0}")]
+    #[error("{0}")]
     RunFile(String),
     /// A setting has a value that is not allowed.
     #[error("`{key}` is {found}; allowed: {allowed}")]

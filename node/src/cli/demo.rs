@@ -67,12 +67,15 @@ enum Line {
     Report(Value),
     Words(String),
     End,
+    /// The user has had enough.
+    Stop,
 }
 
 impl Swarm {
     /// Starts the founder, and with its invite the others.
     fn start(run_file: &Path, folder: &Path, count: u32) -> anyhow::Result<Self> {
         let (sender, lines) = channel();
+        stop_on_signals(sender.clone());
         let mut swarm = Self { peers: Vec::new(), lines };
         let (run_file, peers) = (run_file.as_os_str(), count.to_string());
         let arguments = ["start".as_ref(), run_file, "--peers".as_ref(), peers.as_ref()];
@@ -123,8 +126,10 @@ impl Swarm {
             {
                 return Ok(invite.to_owned());
             }
-            if matches!(line, Line::End) {
-                break;
+            match line {
+                Line::End => break,
+                Line::Stop => bail!("stopped on request"),
+                Line::Report(_) | Line::Words(_) => {}
             }
             self.peers[index].take(line, &Screen::new(), true);
         }
@@ -137,6 +142,9 @@ impl Swarm {
         let mut open = 2 * self.peers.len();
         while open > 0 {
             let (index, line) = self.lines.recv().context("lost sight of the peers")?;
+            if matches!(line, Line::Stop) {
+                bail!("stopped on request");
+            }
             open -= usize::from(matches!(line, Line::End));
             // Without a terminal there are no bars to fill: one peer's lines say it all.
             let is_silent = is_quiet || (index > 0 && !screen.is_terminal());
@@ -241,7 +249,7 @@ impl Drop for Swarm {
 impl Peer {
     fn take(&mut self, line: Line, screen: &Screen, is_quiet: bool) {
         match line {
-            Line::End => {}
+            Line::End | Line::Stop => {}
             Line::Words(words) => self.words += &(words + "\n"),
             Line::Report(object) => match object["event"].as_str() {
                 Some("listening") => self.name = short(&object["peer"]),
@@ -314,6 +322,16 @@ fn read_lines(
             }
         }
         let _ = sender.send((index, Line::End));
+    });
+}
+
+/// Tells the demo to end when the user or the system asks for it, so that it ends its peers and removes its folder.
+fn stop_on_signals(sender: Sender<(usize, Line)>) {
+    std::thread::spawn(move || {
+        // Without signals the system's own way of stopping a process stays.
+        let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else { return };
+        runtime.block_on(super::signals::stop_requested());
+        let _ = sender.send((0, Line::Stop));
     });
 }
 

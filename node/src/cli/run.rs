@@ -14,6 +14,7 @@ use tokio::sync::mpsc;
 
 use super::files;
 use super::report::{Report, Style, Summary};
+use super::signals::stop_requested;
 use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
 use crate::io::{Ended, Event, FinalState};
 use crate::loader::Loader;
@@ -48,7 +49,7 @@ pub(super) enum Data {
 /// Founds a run of a built-in model.
 pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let path = &arguments.run_file;
-    let run_file = RunFile::parse(&files::read_text(path)?)?;
+    let run_file = read_run_file(path)?;
     let name = &run_file.data()?.file;
     let data: Arc<[u8]> = files::data_of(path, name)?.into();
     let specification = resolve(&run_file, name, &data)?.to_bytes()?;
@@ -61,8 +62,10 @@ pub(super) fn start_own(
     task: Arc<dyn Task>,
     arguments: OwnStartArguments,
 ) -> anyhow::Result<ExitCode> {
-    let text = arguments.run_file.as_deref().map(files::read_text).transpose()?.unwrap_or_default();
-    let run_file = RunFile::parse(&text)?;
+    let run_file = match &arguments.run_file {
+        Some(path) => read_run_file(path)?,
+        None => RunFile::parse("")?,
+    };
     let specification = OwnSpecification::resolve(&run_file, name, &*task)?.to_bytes()?;
     found(
         &run_file,
@@ -71,6 +74,10 @@ pub(super) fn start_own(
         Data::Search(None),
         arguments.founder,
     )
+}
+
+fn read_run_file(path: &Path) -> anyhow::Result<RunFile> {
+    RunFile::parse(&files::read_text(path)?).with_context(|| path.display().to_string())
 }
 
 fn found(
@@ -149,14 +156,16 @@ fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {
 
 /// The secret in the file, or a new one that is written there.
 fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
-    if path.exists() {
-        return parse_secret(path, &files::read_text(path)?);
-    }
     let secret = Secret(random_bytes());
     let text = format!("{}\n", blake3::Hash::from_bytes(secret.0).to_hex());
-    crate::net::write_private(path, text.as_bytes())
-        .with_context(|| format!("cannot write {}", path.display()))?;
-    Ok(secret)
+    match files::create_private(path, text.as_bytes()) {
+        Ok(()) => Ok(secret),
+        // Whoever was first has decided.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            parse_secret(path, &files::read_text(path)?)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
+    }
 }
 
 /// Multiaddresses that the user gave.
@@ -256,15 +265,11 @@ fn open_directory(given: Option<&Path>) -> anyhow::Result<(Directory, Vec<PathBu
 
 /// Done at the first Ctrl-C; the second one stops the process at once.
 async fn interrupt() {
-    if tokio::signal::ctrl_c().await.is_err() {
-        // Without a handler the system's own stops the process.
-        std::future::pending::<()>().await;
-    }
+    stop_requested().await;
     eprintln!("leaving; Ctrl-C again stops at once");
     tokio::spawn(async {
-        if tokio::signal::ctrl_c().await.is_ok() {
-            std::process::exit(1);
-        }
+        stop_requested().await;
+        std::process::exit(1);
     });
 }
 

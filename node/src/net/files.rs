@@ -15,7 +15,7 @@ pub fn write_atomically(path: &Path, bytes: &[u8]) -> io::Result<()> {
 }
 
 /// As [`write_atomically`], readable by its owner only, from its first byte on.
-pub fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, Readers::Owner)
 }
 

@@ -66,7 +66,7 @@ fn a_run_file_that_cannot_be_used_is_refused() {
         (format!("{data}[model]\nkind = \"transformer\"\n"), "transformer"),
         (format!("{data}[network]\npeers = 0\n"), "--peers counts this peer too"),
         ("[data]\nfile = \"gone.csv\"\n".to_owned(), "cannot read gone.csv"),
-        ("passes = 3\n".to_owned(), "missing field `data`"),
+        ("passes = 3\n".to_owned(), "`data.file` is not given"),
         ("\0\u{1}".to_owned(), "run.toml"),
     ];
     for (run_file, words) in cases {

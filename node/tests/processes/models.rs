@@ -45,7 +45,7 @@ fn refuse(place: &Place, bytes: &[u8], words: &str) {
     place.write("damaged.safetensors", bytes);
     let evaluation = place.ask(&["evaluate", "damaged.safetensors", "--data", "digits"]);
     let why = evaluation.failure();
-    assert!(why.starts_with("peer: damaged.safetensors: ") && why.contains(words), "{why}");
+    assert!(why.starts_with("error: damaged.safetensors: ") && why.contains(words), "{why}");
     assert_eq!(evaluation.stdout, "");
 }
 

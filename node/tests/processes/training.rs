@@ -22,6 +22,7 @@ fn the_demo_ends_with_one_model_and_a_summary() {
         "event",
         "steps",
         "samples",
+        "left_out",
         "test_accuracy",
         "test_loss",
         "digest",
