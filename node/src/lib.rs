@@ -13,6 +13,7 @@
 
 mod founding;
 mod host;
+mod jobs;
 mod joining;
 mod machine;
 mod owned;

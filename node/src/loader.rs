@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::manifest::Manifest;
 
-use crate::io::DataReference;
+use crate::io::{DataReference, Scope};
 use crate::optimizer::{Rule, Schedule};
 use crate::task::Task;
 use peergrad_collectives::plan::Topology;
@@ -44,6 +44,17 @@ impl Loaded {
     pub fn step_count(&self) -> u64 {
         let steps_per_pass = u64::from(self.task.sample_count()).div_ceil(self.training.batch_size);
         self.training.passes * steps_per_pass
+    }
+
+    /// How large the run is.
+    #[must_use]
+    pub fn scope(&self) -> Scope {
+        Scope {
+            parameters: self.manifest.parameter_count(),
+            samples: u64::from(self.task.sample_count()),
+            steps: self.step_count(),
+            passes: self.training.passes,
+        }
     }
 }
 

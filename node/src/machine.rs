@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use peergrad_protocol::limits::{LINK_SEGMENTS, REASON_BYTES_MAX, REJECTS_MAX};
+use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{Contact, Departure, Message, Refusal};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId};
 
 use crate::founding::Founding;
 use crate::host::Host;
-use crate::io::{Answer, Ended, Event, Failure, Input, Job, JobId, Output, Panicked, Reject, Scope};
+use crate::io::{Answer, Ended, Event, Failure, Input, JobId, Output, Panicked, Reject};
+use crate::jobs::{Jobs, Purpose};
 use crate::joining::Joining;
 use crate::loader::{Loaded, Loader};
 use crate::node::{Config, Role};
@@ -33,8 +34,7 @@ pub(crate) struct Machine {
     linked: BTreeSet<PeerId>,
     /// Frames of members whose view is not installed here yet, at most a window a link.
     early: Vec<(PeerId, Frame)>,
-    jobs: BTreeMap<JobId, Purpose>,
-    job_count: u64,
+    jobs: Jobs,
     rejects: BTreeMap<PeerId, u32>,
 }
 
@@ -57,13 +57,6 @@ enum Progress {
     Evaluating,
 }
 
-/// What a job's answer is for.
-enum Purpose {
-    Load,
-    Evaluate,
-    Program(Box<dyn FnOnce(Answer) + Send>),
-}
-
 impl Machine {
     pub(crate) fn new(config: Config) -> Self {
         let Config { peer, incarnation, addresses, weight, loader, segments, role } = config;
@@ -84,8 +77,7 @@ impl Machine {
             preparation: None,
             linked: BTreeSet::new(),
             early: Vec::new(),
-            jobs: BTreeMap::new(),
-            job_count: 0,
+            jobs: Jobs::default(),
             rejects: BTreeMap::new(),
         }
     }
@@ -341,11 +333,12 @@ impl Machine {
         let Some(Ingredients { specification, data }) = ingredients else { return };
         let loader = Arc::clone(&self.loader);
         let cost = data.as_ref().map_or(0, |data| data.len() as u64);
-        self.compute(Purpose::Load, cost, Box::new(move || Box::new(loader.load(&specification, data))), out);
+        let work = Box::new(move || Box::new(loader.load(&specification, data)) as Answer);
+        self.jobs.start(Purpose::Load, cost, work, out);
     }
 
     fn loaded(&mut self, loaded: Loaded, out: &mut Vec<Output>) {
-        let scope = scope(&loaded);
+        let scope = loaded.scope();
         let Some(preparation) = &mut self.preparation else { return };
         preparation.loaded(loaded);
         out.push(Output::Event(Event::Prepared(scope)));
@@ -362,22 +355,9 @@ impl Machine {
 
     // Jobs.
 
-    fn compute(
-        &mut self,
-        purpose: Purpose,
-        cost: u64,
-        work: Box<dyn FnOnce() -> Answer + Send>,
-        out: &mut Vec<Output>,
-    ) {
-        let id = JobId(self.job_count);
-        self.job_count += 1;
-        self.jobs.insert(id, purpose);
-        out.push(Output::Compute(Job { id, cost, work }));
-    }
-
     fn computed(&mut self, job: JobId, result: Result<Answer, Panicked>, out: &mut Vec<Output>) {
         // A job of an interrupted program: its buffers find home by themselves.
-        let Some(purpose) = self.jobs.remove(&job) else { return };
+        let Some(purpose) = self.jobs.finish(job) else { return };
         let answer = match result {
             Ok(answer) => answer,
             Err(Panicked(message)) => return self.end(Err(Failure::TaskPanicked(message)), out),
@@ -422,7 +402,7 @@ impl Machine {
             session.commit_last(out);
             let (task, parameters) = (Arc::clone(&session.loaded().task), Arc::clone(session.parameters()));
             let work = Box::new(move || Box::new(task.evaluate(&parameters)) as Answer);
-            self.compute(Purpose::Evaluate, 0, work, out);
+            self.jobs.start(Purpose::Evaluate, 0, work, out);
         }
     }
 
@@ -469,7 +449,7 @@ impl Machine {
             Command::Ready(reply) => drop(reply.send(())),
             Command::Begin(reply) => session.begin(reply),
             Command::Compute { view, cost, work, reply } if view == current => {
-                self.compute(Purpose::Program(reply), cost, work, out);
+                self.jobs.start(Purpose::Program(reply), cost, work, out);
             }
             Command::ReduceScatter { view, contribution, reply } if view == current => {
                 if let Err((peer, reject)) = session.reduce_scatter(contribution, reply, out) {
@@ -514,8 +494,7 @@ impl Machine {
                 Failure::PeerLost { peer, reason } => (Some(*peer), reason.clone()),
                 other => (None, other.to_string()),
             };
-            let reason = shortened(&reason, REASON_BYTES_MAX).to_owned();
-            let message = Message::Leave(Departure { lost, reason });
+            let message = Message::Leave(Departure::new(lost, &reason));
             for peer in others.into_iter().filter(|peer| self.linked.contains(peer)) {
                 self.send(peer, &message, None, out);
             }
@@ -526,20 +505,5 @@ impl Machine {
 
     fn send(&self, to: PeerId, message: &Message, payload: Option<Buffer>, out: &mut Vec<Output>) {
         out.push(Output::Send { to, frame: Frame::encode(message, payload) });
-    }
-}
-
-/// As much of a text as fits, in whole characters.
-fn shortened(text: &str, bytes_max: usize) -> &str {
-    let ends = text.char_indices().map(|(start, letter)| start + letter.len_utf8());
-    &text[..ends.take_while(|end| *end <= bytes_max).last().unwrap_or(0)]
-}
-
-fn scope(loaded: &Loaded) -> Scope {
-    Scope {
-        parameters: loaded.manifest.parameter_count(),
-        samples: u64::from(loaded.task.sample_count()),
-        steps: loaded.step_count(),
-        passes: loaded.training.passes,
     }
 }

@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_step_without_samples_changes_nothing() {
-        let mut owned = Owned::new([0..2], 1);
+        let mut owned = Owned::new([0..1, 1..2], 1);
         let mut vector = [5.0, 5.0];
         owned.update(MOMENTUM, 1.0, Tally::default(), &[1.0, 2.0], &mut vector);
         owned.commit();

@@ -174,6 +174,16 @@ pub struct Departure {
     pub reason: String,
 }
 
+impl Departure {
+    /// A departure with as much of the reason as a frame may carry, in whole characters.
+    #[must_use]
+    pub fn new(lost: Option<PeerId>, reason: &str) -> Self {
+        let ends = reason.char_indices().map(|(start, letter)| start + letter.len_utf8());
+        let end = ends.take_while(|end| *end <= REASON_BYTES_MAX).last().unwrap_or(0);
+        Self { lost, reason: reason[..end].to_owned() }
+    }
+}
+
 /// A message decoded as its type but breaking a rule: counted against its sender and otherwise ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
@@ -221,5 +231,18 @@ impl Message {
             | Self::Ready
             | Self::Complete(_) => Ok(()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let departure = Departure::new(None, &"ö".repeat(REASON_BYTES_MAX));
+        assert_eq!(departure.reason.len(), REASON_BYTES_MAX);
+        assert_eq!(Message::Leave(departure).validate(), Ok(()));
+        assert_eq!(Departure::new(None, "gone").reason, "gone");
     }
 }

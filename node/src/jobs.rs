@@ -1,0 +1,43 @@
+//! Jobs under way: what each answer is for, by the name under which the driver hands it back.
+
+use std::collections::BTreeMap;
+
+use crate::io::{Answer, Job, JobId, Output};
+
+/// What a job's answer is for.
+pub(crate) enum Purpose {
+    /// A loader's answer.
+    Load,
+    /// How well the final parameters do.
+    Evaluate,
+    /// Something that the program waits for.
+    Program(Box<dyn FnOnce(Answer) + Send>),
+}
+
+/// The jobs that have been handed out.
+#[derive(Default)]
+pub(crate) struct Jobs {
+    purposes: BTreeMap<JobId, Purpose>,
+    count: u64,
+}
+
+impl Jobs {
+    /// Hands out a job.
+    pub(crate) fn start(
+        &mut self,
+        purpose: Purpose,
+        cost: u64,
+        work: Box<dyn FnOnce() -> Answer + Send>,
+        out: &mut Vec<Output>,
+    ) {
+        let id = JobId(self.count);
+        self.count += 1;
+        self.purposes.insert(id, purpose);
+        out.push(Output::Compute(Job { id, cost, work }));
+    }
+
+    /// What the answer of a job is for; `None` if nobody waits for it any more.
+    pub(crate) fn finish(&mut self, id: JobId) -> Option<Purpose> {
+        self.purposes.remove(&id)
+    }
+}
