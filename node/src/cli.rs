@@ -48,6 +48,9 @@ enum Command {
         /// The data: CSV, plain or gzipped, with or without a header
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
+        /// As JSON
+        #[arg(long)]
+        json: bool,
     },
     /// Found a run: the first peer, which prints the line for the others
     Start(StartArguments),
@@ -165,7 +168,7 @@ pub fn main() -> ExitCode {
     start_logging();
     finish(match command {
         Command::Demo(arguments) => demo::demo(&arguments),
-        Command::Init { data } => files::init(&data),
+        Command::Init { data, json } => files::init(&data, json),
         Command::Start(arguments) => run::start(arguments),
         Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),
         Command::Invite(arguments) => invite::invite(&arguments),
@@ -192,7 +195,7 @@ pub fn run_task(name: &str, task: impl Task) -> ExitCode {
 
 fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        eprintln!("error: {error:#}");
+        report::complain(&format!("error: {error:#}"));
         ExitCode::FAILURE
     })
 }

@@ -303,7 +303,7 @@ impl Machine {
         *count += 1;
         // A round cannot end without the segment that should have come, so there is nothing to wait for.
         let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit);
-        if *count == REJECTS_MAX || is_fatal {
+        if *count >= REJECTS_MAX || is_fatal {
             let words = format!("hung up on it after {count} violations, the last: {reject}");
             out.push(Output::Hangup(peer));
             self.link_down(peer, words, out);

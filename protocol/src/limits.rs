@@ -11,7 +11,7 @@ pub const SMALL_HEADER_BYTES_MAX: usize = 128;
 /// Payload bytes of one segment.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
 /// Payload bytes of one piece of a shipped data file.
-pub const DATA_PIECE_BYTES_MAX: usize = 1 << 18;
+pub const DATA_PIECE_BYTES_MAX: usize = 1 << 15;
 /// Pieces of a data file that a joiner has asked for and not yet received.
 pub const DATA_PIECES_IN_FLIGHT_MAX: usize = 4;
 /// The largest data file that the swarm ships to joiners; larger ones are given by path.

@@ -177,7 +177,7 @@ fn data_that_a_joiner_lacks_comes_from_the_swarm() {
             .filter(|(_, at, event)| *at == peer && matches!(event, Event::Fetching { .. }))
             .count()
     };
-    assert_eq!((fetched(with), fetched(without)), (0, 12), "2.9 MiB in pieces of 256 KiB");
+    assert_eq!((fetched(with), fetched(without)), (0, 92), "2.9 MiB in pieces of 32 KiB");
     for peer in [founder, with, without] {
         assert_eq!(ended(&cluster, peer).outcome, Ok(()));
     }

@@ -1,8 +1,8 @@
 //! A task of one's own, trained by as many peers as one likes: fit a parabola to noisy points.
 //!
 //! ```text
-//! cargo run --release --bin own_task -- start --peers 2
-//! cargo run --release --bin own_task -- join pg1...          (the line that `start` printed; on any machine)
+//! cargo run --release -p peergrad-examples --bin own_task -- start
+//! cargo run --release -p peergrad-examples --bin own_task -- join pg1...   (what `start` printed; on any machine)
 //! ```
 //! It ends with a test loss of about 0.005 (the noise is uniform within 0.1) and the same digest at both peers.
 

@@ -37,7 +37,8 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     std::fs::write(&run_file, demo_run_file()).context("cannot write the demo's run.toml")?;
     let screen = Screen::new();
     if !arguments.json {
-        screen.say(&format!("{} peers on this machine learn to read handwritten digits", arguments.peers));
+        let noun = if arguments.peers == 1 { "peer learns" } else { "peers learn" };
+        screen.say(&format!("{} {noun} to read handwritten digits on this machine", arguments.peers));
     }
     let mut swarm = Swarm::start(&run_file, &folder.path, arguments.peers)?;
     swarm.watch(&screen, arguments.json)?;
@@ -80,6 +81,9 @@ impl Swarm {
         let (run_file, peers) = (run_file.as_os_str(), count.to_string());
         let arguments = ["start".as_ref(), run_file, "--peers".as_ref(), peers.as_ref()];
         swarm.spawn(&arguments, &folder.join("1"), None, &sender)?;
+        if count == 1 {
+            return Ok(swarm);
+        }
         let invite = swarm.founder_invite()?;
         for number in 2..=count {
             // By standard input: the command line is visible to every user of the machine.

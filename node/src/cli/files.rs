@@ -6,20 +6,26 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use peergrad_protocol::id::ContentDigest;
+use serde_json::json;
 
-use super::report::print_line;
+use super::report::{complain, emit, print_line};
 use crate::data::embedded::embedded;
 use crate::io::DataReference;
 use crate::specification::init::write_run_file;
 
 /// `peer init`: a run file for this data.
-pub(super) fn init(data: &Path) -> anyhow::Result<ExitCode> {
+pub(super) fn init(data: &Path, is_json: bool) -> anyhow::Result<ExitCode> {
     let name = data.to_str().context("the data file's path is not valid Unicode: rename it")?;
     let bytes = match embedded(name) {
         Some(bytes) if !data.exists() => bytes.to_vec(),
         _ => read(data)?,
     };
-    print_line(write_run_file(name, &bytes)?.trim_end());
+    let text = write_run_file(name, &bytes)?;
+    if is_json {
+        emit(&json!({"event": "run_file", "text": text}));
+    } else {
+        print_line(text.trim_end());
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -46,7 +52,9 @@ pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
     let path = run_file.parent().unwrap_or(Path::new("")).join(name);
     match embedded(name) {
         Some(bytes) if !path.exists() => Ok(bytes.to_vec()),
-        _ => read(&path).with_context(|| format!("{}: `file` in [data]", run_file.display())),
+        _ => read(&path).with_context(|| {
+            format!("{}: `file` in [data], a path from that file's folder", run_file.display())
+        }),
     }
 }
 
@@ -56,11 +64,11 @@ pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
 pub(super) fn locate(reference: &DataReference, given: Option<&Path>) -> Option<Arc<[u8]>> {
     let found = find(reference, given);
     if let (None, Some(given)) = (&found, given) {
-        eprintln!(
+        complain(&format!(
             "{} is not the data file of this run; asking the swarm for `{}`",
             given.display(),
             reference.name
-        );
+        ));
     }
     found
 }

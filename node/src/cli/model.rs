@@ -8,7 +8,7 @@ use clap::Args;
 use serde_json::json;
 
 use super::files;
-use super::report::{emit, print_line};
+use super::report::{complain, emit, print_line};
 use super::table::count;
 use crate::data::embedded::embedded;
 use crate::model_file::{ModelFile, Part};
@@ -26,6 +26,9 @@ pub(super) struct ExportArguments {
     /// The peer's data directory [default: that with the newest model]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
 }
 
 pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
@@ -39,13 +42,20 @@ pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
     let model = decode(&from, &bytes)?;
     write_atomically(&arguments.to, &bytes)
         .with_context(|| format!("cannot write {}", arguments.to.display()))?;
-    eprintln!(
+    if arguments.json {
+        emit(&json!({
+            "event": "exported", "file": arguments.to.display().to_string(), "run": model.origin.run.to_string(),
+            "steps": model.origin.steps, "parameters": model.parameters.len(),
+        }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    complain(&format!(
         "run {}, {} parameters after {} steps, from {}",
         model.origin.run.short(),
         count(model.parameters.len() as u64),
         count(model.origin.steps),
         from.display()
-    );
+    ));
     print_line(&arguments.to.display().to_string());
     Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 
+use super::report::complain;
 use crate::io::{Committed, Scope};
 
 /// Where words and bars go: standard error, so that they never break each other.
@@ -30,7 +31,7 @@ impl Screen {
             // A closed terminal is no reason to stop training.
             let _ = self.bars.println(words);
         } else {
-            eprintln!("{words}");
+            complain(words);
         }
     }
 }
@@ -70,13 +71,13 @@ impl Progress {
         if is_new {
             self.said_pass = Some(*pass);
             let (name, scope) = (&self.name, &self.scope);
-            eprintln!(
+            complain(&format!(
                 "{name} pass {}/{}, step {}/{}, loss {loss:.4}",
                 pass + 1,
                 scope.passes,
                 step.0 + 1,
                 scope.steps
-            );
+            ));
         }
     }
 

@@ -115,8 +115,11 @@ impl Report {
         let say = |words: String| self.screen.say(&words);
         match event {
             Event::Asking(peer) => say(format!("asking peer {} to be let in", peer.short())),
+            Event::Gathered { peer, ready, wanted } if *peer == self.me && ready >= wanted => {
+                say("ready".to_owned());
+            }
             Event::Gathered { peer, ready, wanted } if *peer == self.me => {
-                say(format!("ready; waiting for {} more", plural(wanted - ready, "peer")));
+                say(format!("ready; waiting for {} more", wanted - ready));
             }
             Event::Gathered { peer, ready, wanted } => {
                 say(format!("peer {} is ready: {ready} of {wanted}", peer.short()));
@@ -289,6 +292,11 @@ fn event_object(event: &Event) -> Option<Value> {
 /// One object, one line, at once: whoever reads may be waiting for it.
 pub(super) fn emit(object: &Value) {
     print_line(&object.to_string());
+}
+
+/// Words for people, to standard error. Nobody has to be there to read them.
+pub(super) fn complain(words: &str) {
+    let _ = writeln!(std::io::stderr().lock(), "{words}");
 }
 
 /// A result, to standard output.

@@ -13,7 +13,7 @@ use peergrad_protocol::{Pool, RunId};
 use tokio::sync::mpsc;
 
 use super::files;
-use super::report::{Report, Style, Summary};
+use super::report::{Report, Style, Summary, complain};
 use super::signals::stop_requested;
 use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
 use crate::io::{Ended, Event, FinalState};
@@ -266,7 +266,7 @@ fn open_directory(given: Option<&Path>) -> anyhow::Result<(Directory, Vec<PathBu
 /// Done at the first Ctrl-C; the second one stops the process at once.
 async fn interrupt() {
     stop_requested().await;
-    eprintln!("leaving; Ctrl-C again stops at once");
+    complain("leaving; Ctrl-C again stops at once");
     tokio::spawn(async {
         stop_requested().await;
         std::process::exit(1);
@@ -326,8 +326,9 @@ impl Session {
         let wall_seconds = self.started.now().since(peergrad_protocol::Instant::default()).as_secs_f64();
         self.report.close();
         let saved = match &ended.state {
-            Some(state) => Some(save(&self.directory, state)?),
-            None => None,
+            // Before the first step there is nothing that was learnt.
+            Some(state) if state.steps > 0 => Some(save(&self.directory, state)?),
+            Some(_) | None => None,
         };
         if let (Some(path), Some(state)) = (saved, &ended.state) {
             self.report.say(&format!(
@@ -346,6 +347,18 @@ impl Session {
     }
 }
 
+/// Puts the model of another run aside, so that a run that is broken off does not cost what an earlier one learnt.
+fn keep_earlier_run(path: &Path, run: RunId) {
+    let earlier = std::fs::read(path).ok().and_then(|bytes| ModelFile::decode(&bytes).ok());
+    if let Some(earlier) = earlier.filter(|earlier| earlier.origin.run != run) {
+        // If it cannot be put aside, the newer one still has to be saved.
+        let _ = std::fs::rename(
+            path,
+            path.with_file_name(format!("model-{}.safetensors", earlier.origin.run.short())),
+        );
+    }
+}
+
 /// Writes the model into the data directory.
 fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<PathBuf> {
     let path = directory.path().join(super::model::MODEL_FILE);
@@ -354,6 +367,7 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<PathBuf> {
         steps: state.steps,
         specification: String::from_utf8(state.specification.to_vec()).unwrap_or_default(),
     };
+    keep_earlier_run(&path, state.run);
     let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
     write_atomically(&path, &model.encode())
         .with_context(|| format!("cannot save the model to {}", path.display()))?;

@@ -183,6 +183,7 @@ impl Driver {
             }
             Output::Event(event) => {
                 self.has_ended |= matches!(event, Event::Ended(_));
+                tracing::debug!(target: "peergrad::event", peer = self.network.peer().short(), ?event);
                 // Nobody has to listen.
                 let _ = self.events.send(event);
             }

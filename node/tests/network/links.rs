@@ -134,7 +134,7 @@ async fn a_restarted_peer_is_down_and_up_again() {
         drop(second);
 
         let (mut second, _) = start_joining(identity, SECRET, vec![address_of(&first)]).await;
-        assert_eq!(next(&mut first).await, format!("down {name} it restarted"));
+        assert!(next(&mut first).await.starts_with(&format!("down {name} it restarted")));
         assert_eq!(next(&mut first).await, format!("up {name}"));
         assert_eq!(next(&mut second).await, format!("up {}", first.peer().short()));
     })

@@ -9,6 +9,7 @@ mod departures;
 mod joining;
 mod mistakes;
 mod models;
+mod neighbours;
 mod process;
 mod shipping;
 mod strangers;

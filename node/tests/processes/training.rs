@@ -40,10 +40,16 @@ fn the_demo_ends_with_one_model_and_a_summary() {
 
 #[test]
 fn the_demo_tells_people_on_standard_error_and_ends_with_results() {
-    let demo = Place::new().ask(&["demo", "--peers", "2"]);
-    assert_eq!(demo.code, Some(0), "{}", demo.stderr);
-    assert!(demo.stderr.contains("2 peers on this machine"), "{}", demo.stderr);
-    assert!(demo.stdout.contains("test accuracy") && demo.stdout.contains("one digest"), "{}", demo.stdout);
+    for (peers, words) in [("1", "1 peer learns"), ("2", "2 peers learn")] {
+        let demo = Place::new().ask(&["demo", "--peers", peers]);
+        assert_eq!(demo.code, Some(0), "{}", demo.stderr);
+        assert!(demo.stderr.contains(words), "{}", demo.stderr);
+        assert!(
+            demo.stdout.contains("test accuracy") && demo.stdout.contains("one digest"),
+            "{}",
+            demo.stdout
+        );
+    }
 }
 
 #[test]

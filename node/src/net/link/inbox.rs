@@ -23,6 +23,8 @@ struct State {
     lane: u64,
     said_goodbye: bool,
     closed: bool,
+    /// Whether bytes have come in since that was last told.
+    has_moved: bool,
 }
 
 /// What the writer of a lane's acknowledgements is to do.
@@ -75,6 +77,16 @@ impl Inbox {
             self.changed.notify_one();
         }
         is_current
+    }
+
+    /// Notes that bytes of a frame came in, though not yet all of it.
+    pub(super) fn moved(&self) {
+        self.lock().has_moved = true;
+    }
+
+    /// Whether bytes have come in since the last call.
+    pub(super) fn take_moved(&self) -> bool {
+        std::mem::take(&mut self.lock().has_moved)
     }
 
     pub(super) fn consume(&self, segments: u32) {

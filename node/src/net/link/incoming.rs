@@ -1,6 +1,7 @@
 //! The incoming lane: reads frames straight into pooled buffers, hands them over, and acknowledges.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite};
 use peergrad_protocol::wire::{PREFIX_BYTES, Prefix};
@@ -86,7 +87,7 @@ async fn read_frames(
         // Room first: a full queue stops the reading, and with it the sender.
         let room =
             Arc::clone(&link.inbox.room).acquire_owned().await.expect("the inbox never closes its room");
-        let Some(frame) = read_frame(reader, shared.pool).await? else {
+        let Some(frame) = read_frame(reader, link, shared.pool).await? else {
             link.inbox.part(lane);
             return Ok(());
         };
@@ -100,7 +101,11 @@ async fn read_frames(
 }
 
 /// One frame, or `None` for a goodbye. Nothing is allocated before the prefix is found to be within the limits.
-async fn read_frame(reader: &mut (impl AsyncRead + Unpin), pool: &Pool) -> Result<Option<Frame>, LaneError> {
+async fn read_frame(
+    reader: &mut (impl AsyncRead + Unpin),
+    link: &Link,
+    pool: &Pool,
+) -> Result<Option<Frame>, LaneError> {
     let mut prefix_bytes = [0; PREFIX_BYTES];
     reader.read_exact(&mut prefix_bytes).await?;
     if prefix_bytes == GOODBYE {
@@ -114,14 +119,18 @@ async fn read_frame(reader: &mut (impl AsyncRead + Unpin), pool: &Pool) -> Resul
         0 => None,
         byte_count => {
             let mut buffer = pool.take_bytes(byte_count);
-            reader.read_exact(buffer.bytes_mut()).await?;
+            for part in buffer.bytes_mut().chunks_mut(MOVED_BYTES) {
+                reader.read_exact(part).await?;
+                link.inbox.moved();
+            }
             Some(buffer)
         }
     };
     Ok(Some(Frame { head, payload }))
 }
 
-/// Tells where this end stands, whenever that has changed.
+/// Tells where this end stands, whenever that has changed; and again now and then while a large frame is coming in slowly,
+/// so that the other end does not take a slow line for a dead one.
 async fn write_records(
     writer: &mut (impl AsyncWrite + Unpin),
     link: &Link,
@@ -137,9 +146,20 @@ async fn write_records(
                 counters.add_sent_bytes(RECORD_BYTES);
                 told = record;
             }
-            Standing::At(_) => link.inbox.changed().await,
+            Standing::At(record) => {
+                let news = timeout(STILL_COMING, link.inbox.changed()).await;
+                if news.is_err() && link.inbox.take_moved() {
+                    record.write(writer).await?;
+                    counters.add_sent_bytes(RECORD_BYTES);
+                }
+            }
             Standing::Final(_) => return Ok(End::Goodbye),
             Standing::Superseded => return Ok(End::Superseded),
         }
     }
 }
+
+/// Bytes of a payload after which it counts as moving.
+const MOVED_BYTES: usize = 16 << 10;
+/// How often a frame that is coming in slowly is told of.
+const STILL_COMING: Duration = Duration::from_secs(1);

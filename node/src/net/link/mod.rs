@@ -129,6 +129,11 @@ impl Link {
         self.peer
     }
 
+    /// Whether frames are under way and getting somewhere.
+    pub(super) fn is_moving(&self) -> bool {
+        self.outbox.is_moving()
+    }
+
     pub(super) fn theirs(&self) -> Session {
         self.theirs
     }

@@ -172,6 +172,12 @@ impl Outbox {
         state.lane == lane && state.in_flight_bytes > 0 && state.moved_at.elapsed() > PATIENCE
     }
 
+    /// Whether the other end has acknowledged something, or said that something is coming in, a moment ago.
+    pub(super) fn is_moving(&self) -> bool {
+        let state = self.lock();
+        state.in_flight_bytes > 0 && state.moved_at.elapsed() <= PATIENCE
+    }
+
     /// Waits until everything is acknowledged, or the outbox is closed.
     pub(super) async fn settled(&self) {
         loop {

@@ -300,7 +300,10 @@ impl Switchboard {
                 link
             }
             Learned::Replaced { old, new } => {
-                self.tell(LinkEvent::Down { link: old, reason: "it restarted".to_owned() });
+                self.tell(LinkEvent::Down {
+                    link: old,
+                    reason: "it restarted, or another machine uses a copy of its data directory".to_owned(),
+                });
                 self.tell(LinkEvent::Up(Arc::clone(&new)));
                 new
             }
