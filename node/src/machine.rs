@@ -89,13 +89,6 @@ impl Machine {
         }
     }
 
-    pub(crate) fn vectors_allocated(&self) -> u64 {
-        match &self.stage {
-            Stage::Training { session, .. } => session.vectors_allocated(),
-            _ => 0,
-        }
-    }
-
     // Inputs.
 
     pub(crate) fn input(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {

@@ -86,12 +86,6 @@ impl Node {
     pub fn deadline(&self) -> Option<Instant> {
         self.machine.deadline()
     }
-
-    /// Vectors allocated for training so far: flat after the first steps.
-    #[must_use]
-    pub fn vectors_allocated(&self) -> u64 {
-        self.machine.vectors_allocated()
-    }
 }
 
 /// A program that gives more commands than this within one input is spinning.

@@ -66,7 +66,6 @@ pub(crate) struct Session {
     early: VecDeque<(Rank, Label, Buffer)>,
     /// The newest complete step, while it is not known to be committed.
     uncommitted: Option<Record>,
-    committed_steps: u64,
     trained: u64,
     left_out: u64,
     own_trained: u64,
@@ -81,6 +80,7 @@ pub(crate) struct Session {
 struct Current {
     rate: f64,
     pass: u64,
+    /// Samples of the batch, whether or not their gradient is finite.
     samples: u64,
     own_samples: u64,
     after: Ledger,
@@ -88,13 +88,8 @@ struct Current {
 
 /// A complete step that is not yet committed.
 struct Record {
-    step: StepNumber,
-    pass: u64,
-    rate: f64,
+    was: Current,
     tally: Tally,
-    /// Samples of the batch, whether or not their gradient was finite.
-    samples: u64,
-    own_samples: u64,
 }
 
 impl Session {
@@ -138,7 +133,6 @@ impl Session {
             rounds: VecDeque::new(),
             early: VecDeque::new(),
             uncommitted: None,
-            committed_steps: 0,
             trained: 0,
             left_out: 0,
             own_trained: 0,
@@ -380,19 +374,17 @@ impl Session {
     fn complete_step(&mut self) {
         let (_, round) = self.rounds.back_mut().expect("a round is complete");
         let vector = round.complete(|| self.vectors.take(self.plan.layout.len()));
-        let current = self.current.take().expect("a round belongs to a step");
+        let was = self.current.take().expect("a round belongs to a step");
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
-        self.uncommitted = Some(Record {
-            step: self.step,
-            pass: current.pass,
-            rate: current.rate,
-            tally: round.tally(),
-            samples: current.samples,
-            own_samples: current.own_samples,
-        });
+        self.ledger = was.after.clone();
+        self.uncommitted = Some(Record { was, tally: round.tally() });
         self.previous = Some(std::mem::replace(&mut self.complete, vector));
-        self.ledger = current.after;
         self.step = self.step.next();
+    }
+
+    /// Steps known to be complete everywhere.
+    fn committed_steps(&self) -> u64 {
+        self.step.0 - u64::from(self.uncommitted.is_some())
     }
 
     /// Room for a result was asked for: the step before is complete everywhere.
@@ -403,22 +395,21 @@ impl Session {
     }
 
     fn commit(&mut self, out: &mut Vec<Output>) {
-        let Some(record) = self.uncommitted.take() else { return };
+        let Some(Record { was, tally }) = self.uncommitted.take() else { return };
         self.owned.commit();
-        self.committed_steps = record.step.0 + 1;
-        let left_out = record.samples.saturating_sub(record.tally.samples);
-        self.trained += record.tally.samples;
+        let left_out = was.samples.saturating_sub(tally.samples);
+        self.trained += tally.samples;
         self.left_out += left_out;
-        self.own_trained += record.own_samples;
-        let digest_every = self.loaded.training.digest_every;
-        let is_due = digest_every > 0 && self.committed_steps.is_multiple_of(digest_every);
+        self.own_trained += was.own_samples;
+        let (steps, digest_every) = (self.committed_steps(), self.loaded.training.digest_every);
+        let is_due = digest_every > 0 && steps.is_multiple_of(digest_every);
         out.push(Output::Event(Event::Committed(Committed {
-            step: record.step,
-            pass: record.pass,
-            loss: record.tally.loss / record.tally.samples as f64,
-            samples: record.tally.samples,
+            step: StepNumber(steps - 1),
+            pass: was.pass,
+            loss: tally.loss / tally.samples as f64,
+            samples: tally.samples,
             left_out,
-            rate: record.rate,
+            rate: was.rate,
             digest: is_due.then(|| ContentDigest::of(self.complete.bytes())),
         })));
     }
@@ -458,7 +449,7 @@ impl Session {
             run: self.view.run,
             specification: Arc::clone(&self.specification),
             manifest: self.loaded.manifest.clone(),
-            steps: self.committed_steps,
+            steps: self.committed_steps(),
             samples: self.trained,
             left_out: self.left_out,
             own_samples: self.own_trained,
@@ -468,11 +459,6 @@ impl Session {
             optimizer_bytes: self.owned.byte_count(),
             shard: self.shard_len(),
         }
-    }
-
-    /// Vectors that were ever allocated for training here.
-    pub(crate) fn vectors_allocated(&self) -> u64 {
-        self.vectors.allocated_count()
     }
 }
 

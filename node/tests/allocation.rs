@@ -24,6 +24,8 @@ const PARAMETERS: usize = 50_000;
 /// Allocations of at least a tenth of a vector are counted.
 const LARGE_BYTES: usize = PARAMETERS * 4 / 10;
 static LARGE_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Allocations of a whole vector or more.
+static VECTOR_COUNT: AtomicUsize = AtomicUsize::new(0);
 
 struct Counting;
 
@@ -31,10 +33,11 @@ struct Counting;
 static ALLOCATOR: Counting = Counting;
 
 // SAFETY: every call goes to `System` with the arguments it came with, so `System` keeps the contract; counting touches
-// nothing but a number.
+// nothing but two numbers.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         LARGE_COUNT.fetch_add(usize::from(layout.size() >= LARGE_BYTES), Ordering::Relaxed);
+        VECTOR_COUNT.fetch_add(usize::from(layout.size() >= PARAMETERS * 4), Ordering::Relaxed);
         // SAFETY: the caller keeps the contract of `alloc`.
         unsafe { System.alloc(layout) }
     }
@@ -96,7 +99,7 @@ fn steps_allocate_nothing_vector_sized() {
         })
     };
     let mut nodes: Vec<Node> = (0..PEERS).map(node).collect();
-    let mut queue: VecDeque<(usize, Input)> = VecDeque::with_capacity(1000);
+    let mut queue: VecDeque<(usize, Input)> = VecDeque::with_capacity(100);
     queue.extend((0..PEERS).map(|index| (index, Input::Tick)));
     for (a, b) in (0..PEERS).flat_map(|a| (0..PEERS).map(move |b| (a, b))).filter(|(a, b)| a != b) {
         queue.push_back((a, Input::LinkUp(peer(b))));
@@ -105,7 +108,7 @@ fn steps_allocate_nothing_vector_sized() {
     let index_of = |peer: PeerId| usize::from(peer.0[0]) - 1;
     let mut committed = vec![0; PEERS];
     let mut counts = Vec::with_capacity(1000);
-    let mut out = Vec::with_capacity(1000);
+    let mut out = Vec::with_capacity(100);
     while let Some((index, input)) = queue.pop_front() {
         nodes[index].handle(Instant(0), input, &mut out);
         for output in out.drain(..) {
@@ -132,5 +135,7 @@ fn steps_allocate_nothing_vector_sized() {
     // The first steps fill the pools; the closing barrier is followed by the evaluation, which may allocate.
     let (warm, last) = (counts[5 * PEERS], counts[71 * PEERS]);
     assert_eq!(last - warm, 0, "large allocations after the fifth step");
-    assert!(warm > 0, "the counter counts");
+    // Parameters before and after, and the gradient.
+    assert_eq!(VECTOR_COUNT.load(Ordering::Relaxed), 3 * PEERS, "vectors, over the whole run");
+    assert!(warm > 3 * PEERS, "the counter counts");
 }

@@ -92,7 +92,7 @@ impl Pool {
     /// A pool that keeps at most `kept_max` idle buffers; more than that are freed when they come home.
     #[must_use]
     pub fn new(kept_max: usize) -> Self {
-        let state = State { idle: Vec::new(), largest: 0, allocated_count: 0, allocated_bytes: 0 };
+        let state = State { idle: Vec::new(), largest: 0, allocated_count: 0 };
         Self { shelf: Arc::new(Shelf { kept_max, state: Mutex::new(state) }) }
     }
 
@@ -115,12 +115,6 @@ impl Pool {
     pub fn allocated_count(&self) -> u64 {
         self.shelf.lock().allocated_count
     }
-
-    /// Bytes this pool has asked the allocator for, ever.
-    #[must_use]
-    pub fn allocated_bytes(&self) -> u64 {
-        self.shelf.lock().allocated_bytes
-    }
 }
 
 struct Shelf {
@@ -133,7 +127,6 @@ struct State {
     /// The largest request so far, in words: what is allocated anew fits every request seen.
     largest: usize,
     allocated_count: u64,
-    allocated_bytes: u64,
 }
 
 impl Shelf {
@@ -147,7 +140,6 @@ impl Shelf {
         }
         let largest = state.largest;
         state.allocated_count += 1;
-        state.allocated_bytes += (largest * WORD_BYTES) as u64;
         drop(state);
         vec![0.0; largest]
     }

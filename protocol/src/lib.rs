@@ -12,7 +12,7 @@
 //! | run | one training job; its [`RunId`] is the hash of its specification and of 32 random bytes drawn when it was founded |
 //! | incarnation | a number that grows with each start of a peer |
 //! | member, rank | a peer in one incarnation in the view; its index there, meaningless without the view |
-//! | view | an agreed [record](view::View): epoch, digests of its parents, members, recovery decision, ledger, moves |
+//! | view | an agreed [record](view::View): epoch, digests of its parents, members, recovery decision, ledger |
 //! | epoch, lineage | the number of a view; the chain of view digests. A pass over the data is a *pass*, never an epoch |
 //! | ledger | what has been trained: pass, position in the pass's permutation, ranges given back |
 //! | chunk | contiguous block of the flat parameter vector: unit of placement, versioning, hashing and transfer |
@@ -27,7 +27,8 @@
 //!
 //! # Where to start
 //! [`message`] lists everything a peer can say and when; [`wire`] is how it looks as bytes; [`view`] and
-//! [`placement`] say who is in and who owns what; [`limits`] holds every bound of the system.
+//! [`placement`] say who is in and who owns what; [`limits`] holds the bounds on what a run and
+//! its messages may hold.
 
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Every bound of the system in one place, with asserts that relate them.
+//! The bounds on what a run and its messages may hold, in one place, with asserts that relate them.
 //!
 //! What a peer sends is input; nothing it says makes another allocate, queue or wait beyond these.
 

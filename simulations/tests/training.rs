@@ -147,19 +147,6 @@ fn optimizer_memory_falls_with_the_number_of_members() {
 }
 
 #[test]
-fn nothing_vector_sized_is_allocated_per_step() {
-    let loader = Arc::new(toy(Topology::Ring));
-    let (mut cluster, peers) = gathered(4, &loader, 1);
-    let mut at_most = 0;
-    while cluster.tick() {
-        let allocated: Vec<u64> = peers.iter().map(|peer| cluster.node(*peer).vectors_allocated()).collect();
-        at_most = at_most.max(*allocated.iter().max().expect("four peers"));
-    }
-    // Parameters before and after, and the gradient: over 200 steps.
-    assert_eq!(at_most, 3);
-}
-
-#[test]
 fn data_that_a_joiner_lacks_comes_from_the_swarm() {
     let mut loader = toy(Topology::Ring);
     let data: Arc<[u8]> = (0..3_000_000_u32).map(|index| (index * 7 + index / 255) as u8).collect();

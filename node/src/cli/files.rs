@@ -37,16 +37,6 @@ pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
     std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
 }
 
-/// Writes a file that was not there, readable by its owner only.
-pub(super) fn create_private(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    use std::io::Write;
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true);
-    #[cfg(unix)]
-    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
-    options.open(path)?.write_all(bytes)
-}
-
 /// The data file that a run file names: embedded, or by its path from the run file's folder.
 pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
     let path = run_file.parent().unwrap_or(Path::new("")).join(name);

@@ -21,7 +21,7 @@ use crate::loader::Loader;
 use crate::model_file::{ModelFile, Origin};
 use crate::net::{
     Bootstrap, Clock, Compute, DEFAULT_PORT, Directory, Listen, Network, NetworkOptions, Notice, Port,
-    RunRecord, Surroundings, drive, random_bytes, write_atomically,
+    RunRecord, Surroundings, create_private, drive, random_bytes, write_atomically,
 };
 use crate::node::{Config, Node, Role};
 use crate::specification::own::{OwnLoader, OwnSpecification};
@@ -158,7 +158,7 @@ fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {
 fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
     let secret = Secret(random_bytes());
     let text = format!("{}\n", blake3::Hash::from_bytes(secret.0).to_hex());
-    match files::create_private(path, text.as_bytes()) {
+    match create_private(path, text.as_bytes()) {
         Ok(()) => Ok(secret),
         // Whoever was first has decided.
         Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {

@@ -19,6 +19,14 @@ pub(super) fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
     write(path, bytes, Readers::Owner)
 }
 
+/// Writes a file that was not there, readable by its owner only.
+///
+/// # Errors
+/// What the system said; [`io::ErrorKind::AlreadyExists`] if somebody was first.
+pub fn create_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    create(path, bytes, Readers::Owner)
+}
+
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Readers {
     Anyone,
@@ -43,6 +51,10 @@ fn write_draft(draft: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
+    create(draft, bytes, readers)
+}
+
+fn create(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -52,7 +64,7 @@ fn write_draft(draft: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     }
     #[cfg(not(unix))]
     let _ = readers;
-    let mut file = options.open(draft)?;
+    let mut file = options.open(path)?;
     file.write_all(bytes)?;
     file.sync_all()
 }

@@ -37,7 +37,7 @@ pub use counters::{Counters, Traffic};
 pub use dial::{Bootstrap, NotAnAddress};
 pub use directory::{Chosen, Directory, DirectoryError};
 pub use driver::{Machine, Surroundings, drive};
-pub use files::write_atomically;
+pub use files::{create_private, write_atomically};
 pub use identity::{Identity, IdentityError};
 pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use network::{Network, NetworkOptions, Scissors, StartError};
