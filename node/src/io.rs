@@ -17,7 +17,7 @@ use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{Contact, Refusal};
 use peergrad_protocol::view::View;
 use peergrad_protocol::wire::WireError;
-use peergrad_protocol::{Buffer, Frame, PeerId, RunId, StepNumber};
+use peergrad_protocol::{Buffer, Epoch, Frame, PeerId, RunId, StepNumber};
 
 use crate::task::Evaluation;
 
@@ -58,6 +58,13 @@ pub enum Input {
     },
     /// The answer to [`Output::Locate`]: the file's bytes, if they are on this machine.
     Located(Option<Arc<[u8]>>),
+    /// The answer to [`Output::Persist`]: the record is on disk, or in words why it is not.
+    Persisted {
+        /// Which record.
+        id: PersistId,
+        /// Whether it would survive a crash now.
+        result: Result<(), String>,
+    },
     /// The user wants this peer to go.
     Leave,
 }
@@ -87,9 +94,21 @@ pub enum Output {
     Compute(Job),
     /// Look on this machine for the data file that the specification names.
     Locate(DataReference),
+    /// Keep this record through crashes, in place of the one before, and say when it is safe. What must survive is
+    /// on disk before anybody hears of it.
+    Persist {
+        /// Its name in the answer.
+        id: PersistId,
+        /// Its bytes; the next start of this peer gets them back, see [`Config`](crate::node::Config).
+        record: Arc<[u8]>,
+    },
     /// Tell the user.
     Event(Event),
 }
+
+/// The name of a record within its node; they grow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct PersistId(pub u64);
 
 /// The name of a job within its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -160,6 +179,11 @@ pub enum Event {
         run: RunId,
         /// Who sent it.
         by: PeerId,
+    },
+    /// This peer was in a view of this run before it stopped, and comes back without what it held in memory.
+    Returned {
+        /// The view's number.
+        epoch: Epoch,
     },
     /// At a joiner: the data file is coming from the swarm.
     Fetching {
@@ -306,6 +330,11 @@ pub enum Failure {
         /// Its size.
         byte_count: u64,
     },
+    /// What must survive a crash cannot be written.
+    #[error(
+        "cannot write to the data directory ({0}): make room or choose another with --dir, and start again"
+    )]
+    DiskFailed(String),
     /// The task's code panicked.
     #[error("the task failed: {0}")]
     TaskPanicked(String),

@@ -6,6 +6,7 @@
 //!    '------------------------ the founder's link went down -------------'
 //! ```
 
+use peergrad_protocol::durable::Durable;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::JOIN_RETRY;
 use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
@@ -24,6 +25,8 @@ pub(crate) struct Joining {
     founder: Option<Contact>,
     /// Whether the founder has welcomed this peer since its link came up.
     is_welcome: bool,
+    /// The view that an earlier start of this peer was in, until the user has been told.
+    restored: Option<View>,
     timers: TimerTable<1>,
 }
 
@@ -32,8 +35,9 @@ const RETRY: usize = 0;
 
 impl Joining {
     /// A peer that was invited to `run`, or to whatever run the first member it meets belongs to.
-    pub(crate) fn new(run: Option<RunId>, me: Member) -> Self {
-        Self { run, me, founder: None, is_welcome: false, timers: TimerTable::default() }
+    pub(crate) fn new(run: Option<RunId>, me: Member, restored: Option<Durable>) -> Self {
+        let restored = restored.map(|durable| durable.view);
+        Self { run, me, founder: None, is_welcome: false, restored, timers: TimerTable::default() }
     }
 
     /// Who is asked for data and told that this peer is ready.
@@ -49,6 +53,9 @@ impl Joining {
     }
 
     fn ask(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
+        if let Some(view) = self.restored.take_if(|view| Some(view.run) == self.run) {
+            out.push(Output::Event(Event::Returned { epoch: view.epoch }));
+        }
         let join = Join {
             run: self.run,
             incarnation: self.me.incarnation,

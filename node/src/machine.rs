@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use peergrad_protocol::durable::Durable;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{Contact, Departure, Message, Refusal};
 use peergrad_protocol::view::{Member, View};
@@ -10,11 +11,11 @@ use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId};
 
 use crate::founding::Founding;
 use crate::host::Host;
-use crate::io::{Answer, Ended, Event, Failure, Input, JobId, Output, Panicked, Reject};
+use crate::io::{Answer, Ended, Event, Failure, Input, JobId, Output, Panicked, PersistId, Reject};
 use crate::jobs::{Jobs, Purpose};
 use crate::joining::Joining;
 use crate::loader::{Loaded, Loader};
-use crate::node::{Config, Role};
+use crate::node::{Config, Role, Standing};
 use crate::peer::Command;
 use crate::preparation::{Ingredients, Preparation};
 use crate::programs::ring::Ring;
@@ -32,9 +33,13 @@ pub(crate) struct Machine {
     preparation: Option<Preparation>,
     /// Peers that frames can be sent to.
     linked: BTreeSet<PeerId>,
+    /// Members of the view that cannot be reached yet.
+    unlinked: BTreeSet<PeerId>,
     /// Frames of members whose view is not installed here yet, at most a window a link.
     early: Vec<(PeerId, Frame)>,
     jobs: Jobs,
+    /// Records that were handed out to be kept.
+    persisted_count: u64,
     rejects: BTreeMap<PeerId, u32>,
 }
 
@@ -48,6 +53,8 @@ enum Stage {
 /// How far training in a view is.
 #[derive(Clone, Copy, PartialEq)]
 enum Progress {
+    /// The view is not on disk yet: nothing may be said in it.
+    Recording(PersistId),
     /// Some members are not linked yet.
     Linking,
     /// All are; the program is to be started.
@@ -59,14 +66,15 @@ enum Progress {
 
 impl Machine {
     pub(crate) fn new(config: Config) -> Self {
-        let Config { peer, incarnation, addresses, weight, loader, segments, role } = config;
+        let Config { peer, incarnation, addresses, weight, loader, segments, restored, role } = config;
         let me = Member { peer, incarnation, addresses, weight };
+        let restored = restored.and_then(|record| Durable::from_bytes(&record));
         let (stage, specification) = match role {
             Role::Founder { specification, nonce, peers } => {
                 let run = RunId::derive(&specification, &nonce);
                 (Stage::Founding(Founding::new(run, nonce, me.clone(), peers)), Some(specification))
             }
-            Role::Joiner { run } => (Stage::Joining(Joining::new(run, me.clone())), None),
+            Role::Joiner { run } => (Stage::Joining(Joining::new(run, me.clone(), restored)), None),
         };
         Self {
             me,
@@ -76,8 +84,10 @@ impl Machine {
             specification,
             preparation: None,
             linked: BTreeSet::new(),
+            unlinked: BTreeSet::new(),
             early: Vec::new(),
             jobs: Jobs::default(),
+            persisted_count: 0,
             rejects: BTreeMap::new(),
         }
     }
@@ -124,6 +134,7 @@ impl Machine {
                     }
                 }
             }
+            Input::Persisted { id, result } => self.persisted(id, result, out),
             Input::Leave => self.end(Err(Failure::Left), out),
         }
         self.advance(out);
@@ -137,6 +148,7 @@ impl Machine {
 
     fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
         self.linked.insert(peer);
+        self.unlinked.remove(&peer);
         if let Stage::Joining(joining) = &mut self.stage {
             joining.link_up(now, peer, out);
             if let (Some(preparation), true) = (&mut self.preparation, joining.founder() == Some(peer)) {
@@ -384,9 +396,7 @@ impl Machine {
             self.install(view, out).expect("our own view is valid and we are prepared");
         }
         let Stage::Training { session, progress } = &mut self.stage else { return };
-        if *progress == Progress::Linking
-            && session.view.members.iter().all(|m| m.peer == self.me.peer || self.linked.contains(&m.peer))
-        {
+        if *progress == Progress::Linking && self.unlinked.is_empty() {
             *progress = Progress::Due;
             out.push(Output::Event(Event::Began));
         }
@@ -405,19 +415,50 @@ impl Machine {
         let specification = Arc::clone(preparation.specification());
         let view = Arc::new(view);
         for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
+            if !self.linked.contains(&member.peer) {
+                self.unlinked.insert(member.peer);
+            }
             let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
             out.push(Output::Dial(contact));
         }
         let session =
             Session::found(Arc::clone(&view), self.me.peer, specification, loaded, self.segments.clone());
         out.push(Output::Event(Event::Installed { view, shard: session.shard_len() }));
-        self.stage = Stage::Training { session: Box::new(session), progress: Progress::Linking };
+        let id = PersistId(self.persisted_count);
+        self.persisted_count += 1;
+        let record = Durable { view: View::clone(&session.view) }.to_bytes();
+        out.push(Output::Persist { id, record });
+        self.stage = Stage::Training { session: Box::new(session), progress: Progress::Recording(id) };
         for (from, frame) in std::mem::take(&mut self.early) {
             if let Err(reject) = self.frame(from, frame, out) {
                 self.reject(from, reject, out);
             }
         }
         Ok(())
+    }
+
+    /// A record is on disk: what waited for it may be said.
+    fn persisted(&mut self, id: PersistId, result: Result<(), String>, out: &mut Vec<Output>) {
+        let Stage::Training { progress, .. } = &mut self.stage else { return };
+        if *progress != Progress::Recording(id) {
+            return;
+        }
+        match result {
+            Ok(()) => *progress = Progress::Linking,
+            Err(reason) => self.end(Err(Failure::DiskFailed(reason)), out),
+        }
+    }
+
+    pub(crate) fn standing(&self) -> Standing {
+        match &self.stage {
+            Stage::Founding(_) => Standing::Founding,
+            Stage::Joining(_) => Standing::Joining,
+            Stage::Training { session, progress } => {
+                let has_begun = matches!(progress, Progress::Running | Progress::Evaluating);
+                Standing::Member(session.standing(has_begun))
+            }
+            Stage::Ended => Standing::Ended,
+        }
     }
 
     // The program.

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use peergrad_protocol::view::View;
 use peergrad_protocol::{Incarnation, Instant, PeerId, RunId};
 
 use crate::host::Host;
@@ -38,6 +39,8 @@ pub struct Config {
     pub loader: Arc<dyn Loader>,
     /// Where received segments and those that begin here are kept.
     pub segments: peergrad_protocol::Pool,
+    /// The record that an earlier start of this peer persisted last, if it is still there.
+    pub restored: Option<Arc<[u8]>>,
     /// How it comes into the run.
     pub role: Role,
 }
@@ -86,6 +89,57 @@ impl Node {
     pub fn deadline(&self) -> Option<Instant> {
         self.machine.deadline()
     }
+
+    /// Where this node is, for whoever looks on: a status line, or a simulator that checks the laws.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        self.machine.standing()
+    }
+}
+
+/// Where a node is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Standing {
+    /// It founds a run, and waits for peers.
+    Founding,
+    /// It asks to be let in.
+    Joining,
+    /// It is a member.
+    Member(MemberStanding),
+    /// Its run has ended.
+    Ended,
+}
+
+/// Where a member is in its view.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberStanding {
+    /// The view that is installed here.
+    pub view: Arc<View>,
+    /// Whether training has begun in it.
+    pub has_begun: bool,
+    /// Steps that are complete here.
+    pub complete: u64,
+    /// Steps that are known here to be committed.
+    pub committed: u64,
+    /// What the step in progress waits for.
+    pub wait: Wait,
+    /// Segments of others that are held here and whose credit was not returned, over all links.
+    pub held_segments: u32,
+}
+
+/// What a member waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Its record to be on disk, or its links to the other members.
+    Start,
+    /// Its own program: a gradient, or whatever it does between two operations.
+    Program,
+    /// Sums of the shard that it owns.
+    Sums,
+    /// Other owners' shards.
+    Shards,
+    /// The others to be done with the run.
+    Closing,
 }
 
 /// A program that gives more commands than this within one input is spinning.

@@ -34,6 +34,7 @@ use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDiges
 
 use crate::io::{Committed, Event, FinalState, Output, Reject};
 use crate::loader::Loaded;
+use crate::node::{MemberStanding, Wait};
 use crate::optimizer::Rule;
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, Reply};
@@ -337,6 +338,25 @@ impl Session {
         assert!(self.is_closed(), "everyone is done");
         self.previous = None;
         self.commit(out);
+    }
+
+    /// Where this member is.
+    pub(crate) fn standing(&self, has_begun: bool) -> MemberStanding {
+        let wait = match (has_begun, &self.reduced, &self.gathered) {
+            (false, ..) => Wait::Start,
+            (true, Some(_), _) => Wait::Sums,
+            (true, None, Some(_)) => Wait::Shards,
+            (true, None, None) if self.is_closing => Wait::Closing,
+            (true, None, None) => Wait::Program,
+        };
+        MemberStanding {
+            view: Arc::clone(&self.view),
+            has_begun,
+            complete: self.step.0,
+            committed: self.committed_steps(),
+            wait,
+            held_segments: self.held.iter().sum(),
+        }
     }
 
     // Progress.

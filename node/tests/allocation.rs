@@ -95,6 +95,7 @@ fn steps_allocate_nothing_vector_sized() {
             weight: 1,
             loader: Arc::new(OwnLoader::new("ones", Arc::clone(&task))),
             segments: Pool::new(64),
+            restored: None,
             role: if index == 0 { founder } else { Role::Joiner { run: None } },
         })
     };
@@ -121,6 +122,9 @@ fn steps_allocate_nothing_vector_sized() {
                 }
                 Output::Compute(job) => {
                     queue.push_back((index, Input::Computed { job: job.id, result: Ok((job.work)()) }));
+                }
+                Output::Persist { id, .. } => {
+                    queue.push_back((index, Input::Persisted { id, result: Ok(()) }));
                 }
                 Output::Event(Event::Committed(_)) => {
                     committed[index] += 1;

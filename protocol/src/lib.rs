@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
+pub mod durable;
 pub mod id;
 pub mod invite;
 pub mod ledger;

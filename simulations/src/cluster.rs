@@ -137,6 +137,7 @@ impl Cluster {
             weight: 1,
             loader,
             segments: segments.clone(),
+            restored: None,
             role,
         };
         self.nodes.insert(peer, Simulated { node: Node::new(config), data, segments, wake: None });
@@ -230,6 +231,10 @@ impl Cluster {
                 // That there is no file is known at once.
                 let duration = data.as_ref().map_or(Duration::ZERO, |_| self.settings.disk_time);
                 self.queue.push(self.now.after(duration), (peer, Happening::Input(Input::Located(data))));
+            }
+            Output::Persist { id, .. } => {
+                let persisted = Input::Persisted { id, result: Ok(()) };
+                self.queue.push(self.now, (peer, Happening::Input(persisted)));
             }
             Output::Event(event) => self.events.push((self.now, peer, event)),
         }

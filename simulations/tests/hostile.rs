@@ -48,6 +48,7 @@ impl Alone {
             weight,
             loader: Arc::new(Fixed::new(Toy::new(5000, 740), training)),
             segments: Pool::new(64),
+            restored: None,
             role,
         };
         let mut alone = Self { node: Node::new(config), sent: vec![], hung_up: vec![], events: vec![] };
@@ -65,6 +66,9 @@ impl Alone {
                     Output::Send { to, frame } => self.sent.push((to, frame.decode().expect("our own"))),
                     Output::Compute(job) => {
                         inputs.push_back(Input::Computed { job: job.id, result: Ok((job.work)()) });
+                    }
+                    Output::Persist { id, .. } => {
+                        inputs.push_back(Input::Persisted { id, result: Ok(()) });
                     }
                     Output::Hangup(peer) => self.hung_up.push(peer),
                     Output::Event(event) => self.events.push(event),

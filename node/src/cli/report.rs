@@ -133,6 +133,10 @@ impl Report {
             Event::Welcomed { run, by } => {
                 say(format!("let into run {} by peer {}", run.short(), by.short()))
             }
+            Event::Returned { epoch } => say(format!(
+                "this peer was in view {} of the run before it stopped; what it held in memory is gone",
+                epoch.0
+            )),
             Event::Fetching { received, total } if received == total => {
                 say(format!("data received from the swarm: {}", bytes(*total)));
             }
@@ -264,6 +268,7 @@ fn event_object(event: &Event) -> Option<Value> {
         Event::Welcomed { run, by } => {
             json!({"event": "welcomed", "run": run.to_string(), "by": by.to_string()})
         }
+        Event::Returned { epoch } => json!({"event": "returned", "epoch": epoch.0}),
         Event::Fetching { received, total } => {
             json!({"event": "fetching", "received": received, "total": total})
         }

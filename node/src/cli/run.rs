@@ -21,7 +21,7 @@ use crate::loader::Loader;
 use crate::model_file::{ModelFile, Origin};
 use crate::net::{
     Bootstrap, Clock, Compute, DEFAULT_PORT, Directory, Listen, Network, NetworkOptions, Notice, Port,
-    RunRecord, Surroundings, create_private, drive, random_bytes, write_atomically,
+    RunRecord, Store, Surroundings, create_private, drive, random_bytes, write_atomically,
 };
 use crate::node::{Config, Node, Role};
 use crate::specification::own::{OwnLoader, OwnSpecification};
@@ -237,6 +237,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         weight: peer.weight,
         loader,
         segments,
+        restored: session.directory.restored()?,
         role,
     };
     let (events, told) = mpsc::unbounded_channel();
@@ -245,7 +246,8 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         Data::Search(given) => files::locate(reference, given.as_deref()),
     });
     let compute = Compute::start().context("cannot start a thread")?;
-    let surroundings = Surroundings { network, compute, clock: session.started, locate, events };
+    let store = Store::start(session.directory.durable_path()).context("cannot start a thread")?;
+    let surroundings = Surroundings { network, compute, clock: session.started, locate, store, events };
     let mut node = Node::new(config);
     let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt()).await });
     let ended = session.watch(told, notices).await?;

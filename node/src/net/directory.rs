@@ -1,7 +1,7 @@
 //! The data directory: who this peer is and how often it has started, used by one process at a time.
 //!
 //! ```text
-//! ~/.local/share/peergrad/     lock  identity  incarnation  run.json (while a peer runs)
+//! ~/.local/share/peergrad/     lock  identity  incarnation  durable  run.json (while a peer runs)
 //! ~/.local/share/peergrad/2/   the same, for a second peer on this machine; then 3, ...
 //! ```
 //! # Invariants
@@ -12,6 +12,7 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::Incarnation;
@@ -136,6 +137,25 @@ impl Directory {
         let next = last.ok_or_else(|| DirectoryError::DamagedIncarnation { path: path.clone() })?;
         files::write_atomically(&path, format!("{next}\n").as_bytes()).map_err(unusable)?;
         Ok(Incarnation(next))
+    }
+
+    /// The record that a peer persisted here last, if there is one.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn restored(&self) -> Result<Option<Arc<[u8]>>, DirectoryError> {
+        let path = self.durable_path();
+        match fs::read(&path) {
+            Ok(bytes) => Ok(Some(bytes.into())),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(DirectoryError::Unusable { path, source }),
+        }
+    }
+
+    /// Where a peer's durable record lies.
+    #[must_use]
+    pub fn durable_path(&self) -> PathBuf {
+        self.path.join("durable")
     }
 
     /// Lets other `peer` commands on this machine see the run, until this directory is given back.

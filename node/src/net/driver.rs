@@ -18,6 +18,7 @@ use super::clock::Clock;
 use super::compute::Compute;
 use super::link::{Link, LinkEvent};
 use super::network::Network;
+use super::store::Store;
 use crate::io::{DataReference, Event, Input, Output};
 
 /// What the driver drives: a node, or something simpler in a test.
@@ -52,6 +53,8 @@ pub struct Surroundings {
     pub clock: Clock,
     /// Its data.
     pub locate: Locate,
+    /// Its record that survives crashes.
+    pub store: Store,
     /// Where its events go.
     pub events: mpsc::UnboundedSender<Event>,
 }
@@ -70,6 +73,7 @@ pub async fn drive(machine: &mut impl Machine, surroundings: Surroundings, leave
             event = driver.network.next() => driver.on_link_event(machine, event),
             input = driver.compute.finished() => driver.feed(machine, input),
             Some(input) = driver.located.recv() => driver.feed(machine, input),
+            input = driver.store.persisted() => driver.feed(machine, input),
             () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
             () = &mut leave, if !is_leaving => {
                 is_leaving = true;
@@ -85,6 +89,7 @@ struct Driver {
     compute: Compute,
     clock: Clock,
     locate: Locate,
+    store: Store,
     events: mpsc::UnboundedSender<Event>,
     /// The links that the machine knows of.
     links: BTreeMap<PeerId, Arc<Link>>,
@@ -99,13 +104,14 @@ struct Driver {
 
 impl Driver {
     fn new(surroundings: Surroundings) -> Self {
-        let Surroundings { network, compute, clock, locate, events } = surroundings;
+        let Surroundings { network, compute, clock, locate, store, events } = surroundings;
         let (found, located) = mpsc::unbounded_channel();
         Self {
             network,
             compute,
             clock,
             locate,
+            store,
             events,
             links: BTreeMap::new(),
             parting: Vec::new(),
@@ -181,6 +187,7 @@ impl Driver {
                 // The driver may have ended by the time a slow disk answers.
                 tokio::task::spawn_blocking(move || drop(found.send(Input::Located(locate(&reference)))));
             }
+            Output::Persist { id, record } => self.store.persist(id, record),
             Output::Event(event) => {
                 self.has_ended |= matches!(event, Event::Ended(_));
                 tracing::debug!(target: "peergrad::event", peer = self.network.peer().short(), ?event);

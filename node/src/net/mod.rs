@@ -29,6 +29,7 @@ pub mod notice;
 pub mod random;
 pub mod record;
 mod remote;
+pub mod store;
 mod transport;
 
 pub use clock::Clock;
@@ -44,3 +45,4 @@ pub use network::{Network, NetworkOptions, Scissors, StartError};
 pub use notice::Notice;
 pub use random::random_bytes;
 pub use record::{RecordError, RunRecord};
+pub use store::Store;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peergrad::net::{Clock, Compute, Identity, Network, Surroundings, Traffic, drive};
+use peergrad::net::{Clock, Compute, Identity, Network, Store, Surroundings, Traffic, drive};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -13,11 +13,13 @@ use super::{SECRET, start, within_reason};
 pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Traffic) {
     let counters = network.counters();
     let (events, _heard) = mpsc::unbounded_channel();
+    let folder = tempfile::tempdir().unwrap();
     let surroundings = Surroundings {
         network,
         compute: Compute::start().unwrap(),
         clock: Clock::start(),
         locate: Arc::new(|_| None),
+        store: Store::start(folder.path().join("durable")).unwrap(),
         events,
     };
     drive(&mut courier, surroundings, std::future::pending()).await;

@@ -1,0 +1,35 @@
+//! The durable record: what a peer must still know after a crash, as one small record on its disk.
+//!
+//! Like a signature in a register: it is made before the word is given, so that nobody can deny it later. The record is
+//! written whole each time; a crash leaves the one before or the new one, never half of each.
+//!
+//! # Invariants
+//! - A member says nothing in a view before the view is on its disk.
+
+use std::sync::Arc;
+
+use crate::view::View;
+use crate::wire::{self, Decode, Encode};
+
+/// What survives.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Durable {
+    /// The newest view that was installed here.
+    pub view: View,
+}
+
+impl Durable {
+    /// The record's bytes.
+    #[must_use]
+    pub fn to_bytes(&self) -> Arc<[u8]> {
+        wire::encode_record(self).into()
+    }
+
+    /// Reads a record back. `None` if it is none: a disk may return anything.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let durable: Self = wire::decode_record(bytes).ok()?;
+        durable.view.validate().ok()?;
+        Some(durable)
+    }
+}
