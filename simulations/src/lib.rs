@@ -7,5 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod history;
+pub mod host;
 pub mod queue;
 pub mod toy;

@@ -1,0 +1,227 @@
+//! The history of one simulated run: what a report draws and a summary tells.
+//!
+//! Noted while the run goes on, by whoever knows: the cluster notes lives and traffic, commits and views come from the
+//! nodes' own events, cuts from the faults.
+//!
+//! # Not here
+//! Verdicts: a history says what happened, the laws whether it may.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad::io::Committed;
+use peergrad_protocol::view::View;
+use peergrad_protocol::{Instant, PeerId, ViewDigest};
+
+use crate::host::HostId;
+
+/// One run, for looking at.
+#[derive(Clone, Debug, Default)]
+pub struct History {
+    /// By host: who lived there, and how.
+    pub lanes: Vec<Lane>,
+    /// Views in the order in which they were first installed anywhere.
+    pub views: Vec<ViewNote>,
+    /// Steps in the order in which they were first known to be committed anywhere.
+    pub commits: Vec<CommitNote>,
+    /// Steps that were begun again after an interruption.
+    pub redone: Vec<(Instant, u64)>,
+    /// When the network was not whole.
+    pub bands: Vec<Band>,
+    /// Bytes on the wire.
+    pub traffic: Traffic,
+    /// When training first began anywhere.
+    pub began: Option<Instant>,
+    /// When the run was over, or was given up.
+    pub end: Instant,
+}
+
+/// The life of one host's peer.
+#[derive(Clone, Debug)]
+pub struct Lane {
+    /// The peer on this host.
+    pub peer: PeerId,
+    /// What it was when, without gaps from its first start on.
+    pub spans: Vec<Span>,
+    /// What happened to it, in a few words each, in order: "crashed", "said that p3 is gone".
+    pub notes: Vec<(Instant, String)>,
+}
+
+/// A stretch of a host's life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// When it began.
+    pub from: Instant,
+    /// When the next began, or the run ended.
+    pub until: Instant,
+    /// What it was.
+    pub state: State,
+}
+
+/// What a host's peer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// It founds a run, or asks to be let in.
+    Joining,
+    /// It is a member of the view with this index in [`History::views`].
+    Member(usize),
+    /// The machine sleeps.
+    Paused,
+    /// No process runs.
+    Down,
+    /// Its process ended by itself: after the last step, or not.
+    Ended {
+        /// Whether the run was finished.
+        is_finished: bool,
+    },
+}
+
+/// A view, and who owned what in it.
+#[derive(Clone, Debug)]
+pub struct ViewNote {
+    /// The record.
+    pub view: Arc<View>,
+    /// Its digest.
+    pub digest: ViewDigest,
+    /// When it was first installed anywhere.
+    pub at: Instant,
+    /// By host: elements of the parameter vector that its peer owns, as each member said when it installed the view.
+    pub shards: BTreeMap<HostId, usize>,
+    /// The lineage that it belongs to: 0 for the first, another number after each fork.
+    pub lineage: usize,
+}
+
+/// A committed step.
+#[derive(Clone, Debug)]
+pub struct CommitNote {
+    /// When it was first known anywhere.
+    pub at: Instant,
+    /// The view in which it was committed, as an index into [`History::views`].
+    pub view: usize,
+    /// What its members say of it.
+    pub committed: Committed,
+    /// Bytes sent by everyone up to then.
+    pub bytes: u64,
+}
+
+/// A time in which the network was not whole.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Band {
+    /// When it began.
+    pub from: Instant,
+    /// When it was over; the end of the run if it never was.
+    pub until: Instant,
+    /// In a few words: "cut 0-2 | 3-4".
+    pub label: String,
+}
+
+/// Bytes on the wire over time and by link.
+#[derive(Clone, Debug, Default)]
+pub struct Traffic {
+    /// All bytes sent.
+    pub total: u64,
+    /// By [`TRAFFIC_STEP`] of virtual time, from the start: bytes sent in it.
+    pub over_time: Vec<u64>,
+    /// By (sender, receiver): bytes sent.
+    pub by_link: BTreeMap<(HostId, HostId), u64>,
+}
+
+/// Resolution of [`Traffic::over_time`].
+pub const TRAFFIC_STEP: Duration = Duration::from_millis(100);
+
+impl History {
+    /// A host's peer becomes something else.
+    pub fn become_state(&mut self, host: HostId, at: Instant, state: State) {
+        let spans = &mut self.lanes[host.index()].spans;
+        if let Some(last) = spans.last_mut() {
+            if last.state == state {
+                return;
+            }
+            last.until = at;
+        }
+        spans.push(Span { from: at, until: at, state });
+    }
+
+    /// Something worth a word happened to a host's peer.
+    pub fn note(&mut self, host: HostId, at: Instant, words: String) {
+        self.lanes[host.index()].notes.push((at, words));
+    }
+
+    /// What a host's peer is now.
+    #[must_use]
+    pub fn state(&self, host: HostId) -> Option<State> {
+        self.lanes[host.index()].spans.last().map(|span| span.state)
+    }
+
+    /// A member installed a view; returns the view's index.
+    pub fn installed(&mut self, host: HostId, at: Instant, view: &Arc<View>, shard: usize) -> usize {
+        let digest = view.digest();
+        let index = self.views.iter().position(|known| known.digest == digest).unwrap_or_else(|| {
+            let lineage = self.lineage_of(view);
+            let shards = BTreeMap::new();
+            self.views.push(ViewNote { view: Arc::clone(view), digest, at, shards, lineage });
+            self.views.len() - 1
+        });
+        self.views[index].shards.insert(host, shard);
+        self.become_state(host, at, State::Member(index));
+        index
+    }
+
+    /// The parent's lineage for its first child, a new one for the next.
+    fn lineage_of(&self, view: &View) -> usize {
+        let parent = view.parents.first().and_then(|parent| self.views.iter().find(|v| v.digest == *parent));
+        let has_sibling = self.views.iter().any(|known| known.view.parents.first() == view.parents.first());
+        match parent {
+            Some(parent) if !has_sibling => parent.lineage,
+            None if self.views.is_empty() => 0,
+            _ => self.views.iter().map(|known| known.lineage).max().map_or(0, |last| last + 1),
+        }
+    }
+
+    /// A member knows a step to be committed; noted once a step and view.
+    pub fn committed(&mut self, host: HostId, at: Instant, committed: Committed) {
+        let Some(State::Member(view)) = self.member_state(host) else { return };
+        let is_known = |note: &CommitNote| note.committed.step == committed.step && note.view == view;
+        // The newest are at the end.
+        if !self.commits.iter().rev().take(COMMITS_ALIVE_MAX).any(is_known) {
+            self.commits.push(CommitNote { at, view, committed, bytes: self.traffic.total });
+        }
+    }
+
+    /// The state in which a host last was a member: a pause does not take it out of its view.
+    fn member_state(&self, host: HostId) -> Option<State> {
+        let spans = &self.lanes[host.index()].spans;
+        spans.iter().rev().map(|span| span.state).find(|state| matches!(state, State::Member(_)))
+    }
+
+    /// Closes what is open.
+    pub fn close(&mut self, at: Instant) {
+        self.end = at;
+        for lane in &mut self.lanes {
+            if let Some(last) = lane.spans.last_mut() {
+                last.until = at;
+            }
+        }
+    }
+}
+
+impl Traffic {
+    /// A frame leaves.
+    pub fn add(&mut self, at: Instant, from: HostId, to: HostId, bytes: u64) {
+        self.total += bytes;
+        let slot = (at.0 / TRAFFIC_STEP.as_nanos() as u64) as usize;
+        if slot < SLOTS_MAX {
+            if self.over_time.len() <= slot {
+                self.over_time.resize(slot + 1, 0);
+            }
+            self.over_time[slot] += bytes;
+        }
+        *self.by_link.entry((from, to)).or_default() += bytes;
+    }
+}
+
+/// Members are never further apart than this many steps.
+const COMMITS_ALIVE_MAX: usize = 4;
+/// A day of virtual time.
+const SLOTS_MAX: usize = 864_000;
