@@ -1,13 +1,25 @@
 //! Many peergrad nodes in virtual time: the same code that runs over libp2p, without waiting.
 //!
-//! A [`Cluster`](cluster::Cluster) holds real nodes and a queue of what happens next. It takes the earliest event, hands it
-//! to its node, and turns the node's outputs into later events. One seed decides everything, so a run can be repeated bit
-//! for bit.
+//! A [`cluster`] holds real nodes and a [`queue`] of what happens next. It takes the earliest event, hands it to its node,
+//! and turns the node's outputs into later events. One seed decides everything, so a run can be repeated bit for bit.
 
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod disk;
+mod faults;
 pub mod history;
 pub mod host;
+pub mod laws;
+pub mod links;
+pub mod liveness;
+mod network;
+pub mod oracles;
+pub mod pace;
 pub mod queue;
-pub mod toy;
+pub mod rules;
+pub mod scenario;
+pub mod simulation;
+pub mod task;
+pub mod trace;
+pub mod workload;

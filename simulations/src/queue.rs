@@ -30,6 +30,12 @@ impl<T> Queue<T> {
         self.sequence += 1;
     }
 
+    /// When the next event happens.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Instant> {
+        self.heap.peek().map(|Reverse(entry)| entry.at)
+    }
+
     /// Takes the next event.
     pub fn pop(&mut self) -> Option<(Instant, T)> {
         self.heap.pop().map(|Reverse(entry)| (entry.at, entry.event))

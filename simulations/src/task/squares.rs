@@ -1,23 +1,18 @@
-//! A toy task for scenarios that care about messages and not about learning: least squares on made-up samples, with as
-//! many parameters as one likes.
+//! Least squares on made-up samples: a small problem that can be learnt, with as many parameters as one likes.
 
-use std::sync::Arc;
-
-use peergrad::io::DataReference;
-use peergrad::loader::{Loaded, Loader, Training};
 use peergrad::task::{Evaluation, Task};
-use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::manifest::Manifest;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
 /// Least squares: sample `i` wants `parameters[j]` for a few `j` to sum to a target.
-pub struct Toy {
+#[derive(Clone, Debug)]
+pub struct Squares {
     parameter_count: usize,
     sample_count: u32,
 }
 
-impl Toy {
+impl Squares {
     /// A task of this size.
     #[must_use]
     pub fn new(parameter_count: usize, sample_count: u32) -> Self {
@@ -37,7 +32,7 @@ impl Toy {
     }
 }
 
-impl Task for Toy {
+impl Task for Squares {
     fn manifest(&self) -> Manifest {
         Manifest::new([("weights", &[self.parameter_count as u32][..])])
     }
@@ -67,40 +62,5 @@ impl Task for Toy {
         let loss: f64 = (0..self.sample_count).map(|sample| error(sample) * error(sample) / 2.0).sum();
         let samples = u64::from(self.sample_count);
         Evaluation { samples, loss: loss / samples as f64, accuracy: None }
-    }
-}
-
-/// Hands out one prepared task, whatever the specification says; optionally asks for a data file first.
-pub struct Fixed {
-    /// What is handed out.
-    pub loaded: Loaded,
-    /// The data file that the specification is said to need.
-    pub data: Option<Arc<[u8]>>,
-}
-
-impl Fixed {
-    /// Hands out `task`, trained as `training` says.
-    #[must_use]
-    pub fn new(task: impl Task, training: Training) -> Self {
-        let manifest = task.manifest();
-        Self { loaded: Loaded { task: Arc::new(task), manifest, training }, data: None }
-    }
-}
-
-impl Loader for Fixed {
-    fn data(&self, _specification: &[u8]) -> Result<Option<DataReference>, String> {
-        Ok(self.data.as_ref().map(|data| DataReference {
-            name: "toy".to_owned(),
-            digest: ContentDigest::of(data),
-            byte_count: data.len() as u64,
-        }))
-    }
-
-    fn load(&self, _specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
-        if data.map(|data| ContentDigest::of(&data)) != self.data.as_ref().map(|data| ContentDigest::of(data))
-        {
-            return Err("the data is not what the specification says".to_owned());
-        }
-        Ok(self.loaded.clone())
     }
 }

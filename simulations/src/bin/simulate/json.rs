@@ -1,0 +1,43 @@
+//! The same for programs: one JSON object a line, the last one of event `summary`.
+
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::simulation::Outcome;
+use serde_json::json;
+
+/// Prints views, commits, violations and the summary.
+pub(crate) fn tell(scenario: &Scenario, seed: u64, outcome: &Outcome) {
+    let seconds = |nanos: u64| nanos as f64 / 1e9;
+    for note in &outcome.history.views {
+        println!(
+            "{}",
+            json!({"event": "view", "at": seconds(note.at.0), "epoch": note.view.epoch.0,
+                "members": note.view.members.len(), "digest": note.digest.to_string()})
+        );
+    }
+    for note in &outcome.history.commits {
+        println!(
+            "{}",
+            json!({"event": "step", "at": seconds(note.at.0), "step": note.committed.step.0,
+                "pass": note.committed.pass, "loss": note.committed.loss, "samples": note.committed.samples,
+                "bytes": note.bytes})
+        );
+    }
+    for violation in &outcome.violations {
+        println!(
+            "{}",
+            json!({"event": "violation", "at": seconds(violation.at.0), "law": violation.law, "words": violation.words})
+        );
+    }
+    println!(
+        "{}",
+        json!({
+            "event": "summary", "scenario": scenario.name, "seed": seed, "peers": outcome.peers,
+            "trace_hash": outcome.trace_hash, "virtual_seconds": outcome.time.as_secs_f64(),
+            "committed_steps": outcome.steps, "samples_trained": outcome.samples_trained,
+            "samples_lost": outcome.samples_left_out, "samples_repeated": 0,
+            "steps_redone": outcome.history.redone.len(), "bytes": outcome.history.traffic.total,
+            "endings": outcome.endings, "digest": outcome.digest, "checked": outcome.checked,
+            "violations": outcome.violations.len(),
+        })
+    );
+}

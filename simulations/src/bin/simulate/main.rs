@@ -1,0 +1,113 @@
+//! `simulate`: a swarm in virtual time. The same nodes that run over libp2p, under faults that a seed decides.
+
+#![forbid(unsafe_code)]
+
+use std::ops::Range;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+mod json;
+mod list;
+mod replay;
+mod run;
+mod source;
+mod sweep;
+mod words;
+
+/// A swarm in virtual time: many peers, slow lines, partitions and crashes on one machine, without waiting.
+#[derive(Parser)]
+#[command(name = "simulate", version, arg_required_else_help = true)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// The scenarios that come with the program.
+    List,
+    /// Prints a named scenario's file, to be copied and changed.
+    Show {
+        /// Its name.
+        name: String,
+    },
+    /// Runs a scenario once and says what happened. Exit code 1 if a law was broken.
+    Run(RunArguments),
+    /// Runs a scenario again and prints what happened around the first thing that was against a law, or before the end.
+    Replay(ReplayArguments),
+    /// Runs a scenario in its small size with many seeds, on all cores. Exit code 1 if any of them broke a law.
+    Sweep(SweepArguments),
+}
+
+#[derive(Args)]
+struct Chosen {
+    /// A scenario's name, see `list`, or the path of a file.
+    #[arg(value_name = "NAME|FILE")]
+    scenario: String,
+    /// Decides everything that chance decides.
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Peers, in place of the scenario's own number.
+    #[arg(long)]
+    peers: Option<usize>,
+    /// In the small size that sweeps use.
+    #[arg(long)]
+    small: bool,
+}
+
+#[derive(Args)]
+struct RunArguments {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// One JSON object a line instead of words; the last one sums up.
+    #[arg(long)]
+    json: bool,
+    /// Writes a report with pictures: one HTML file.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Args)]
+struct ReplayArguments {
+    #[command(flatten)]
+    chosen: Chosen,
+    /// How many things before it are printed.
+    #[arg(long, default_value_t = 60)]
+    lines: usize,
+}
+
+#[derive(Args)]
+struct SweepArguments {
+    /// Scenarios' names or files; all that come with the program if none is given.
+    #[arg(value_name = "NAME|FILE")]
+    scenarios: Vec<String>,
+    /// Which seeds: from A up to, not including, B.
+    #[arg(long, value_name = "A..B", default_value = "0..100", value_parser = seeds)]
+    seeds: Range<u64>,
+    /// One JSON object a scenario instead of words.
+    #[arg(long)]
+    json: bool,
+}
+
+fn seeds(text: &str) -> Result<Range<u64>, String> {
+    let parse = |text: &str| text.trim().parse::<u64>().ok();
+    let range = text.split_once("..").and_then(|(from, to)| Some(parse(from)?..parse(to)?));
+    let range = range.filter(|range| !range.is_empty());
+    range.ok_or_else(|| "write two numbers with two points between, e.g. 0..1000".to_owned())
+}
+
+fn main() -> ExitCode {
+    let outcome = match Arguments::parse().command {
+        Command::List => list::list(),
+        Command::Show { name } => list::show(&name),
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Replay(arguments) => replay::replay(&arguments),
+        Command::Sweep(arguments) => sweep::sweep(&arguments),
+    };
+    outcome.unwrap_or_else(|error| {
+        eprintln!("simulate: {error:#}");
+        ExitCode::from(2)
+    })
+}

@@ -1,0 +1,25 @@
+//! `simulate replay`: the same run again, told up to the first thing that was against a law.
+
+use std::process::ExitCode;
+
+use peergrad_simulations::simulation::Simulation;
+
+use crate::{ReplayArguments, words};
+
+/// Runs a scenario and prints the last things that happened.
+pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<ExitCode> {
+    let scenario = arguments.chosen.scenario()?;
+    let mut simulation = Simulation::new(&scenario, arguments.chosen.seed);
+    simulation.cluster.trace_mut().keep_lines(arguments.lines.max(1));
+    while simulation.tick() {}
+    for (at, line) in simulation.cluster.trace().lines() {
+        println!("{:>12}  {line}", words::at(at.0));
+    }
+    let outcome = simulation.finish();
+    let Some(first) = outcome.violations.first() else {
+        println!("No law was broken; this is how it ended.");
+        return Ok(ExitCode::SUCCESS);
+    };
+    println!("{:>12}  BROKEN  {}: {}", words::at(first.at.0), first.law, first.words);
+    Ok(ExitCode::FAILURE)
+}

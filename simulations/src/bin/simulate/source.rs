@@ -1,0 +1,50 @@
+//! Where a scenario comes from: a name or a file.
+
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::scenario::named::{NAMED, named};
+
+use crate::Chosen;
+
+/// The scenario of this name, or in this file.
+pub(crate) fn scenario(name: &str, size: Size) -> anyhow::Result<Scenario> {
+    if let Some(scenario) = named(name, size) {
+        return Ok(scenario?);
+    }
+    let path = Path::new(name);
+    if !path.exists() {
+        let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
+        bail!("there is no scenario and no file `{name}`; the scenarios are {}", names.join(", "));
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let stem = path.file_stem().map_or(name.into(), |stem| stem.to_string_lossy());
+    parse(&stem, &text, folder, size).with_context(|| name.to_owned())
+}
+
+impl Chosen {
+    /// What the arguments ask for.
+    pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
+        let size = if self.small { Size::Sweep } else { Size::Full };
+        let mut scenario = scenario(&self.scenario, size)?;
+        if let Some(peers) = self.peers {
+            scenario = scenario.with_peers(peers)?;
+        }
+        Ok(scenario)
+    }
+
+    /// The command that does the same again.
+    pub(crate) fn command(&self, verb: &str) -> String {
+        let mut command = format!("simulate {verb} {} --seed {}", self.scenario, self.seed);
+        if let Some(peers) = self.peers {
+            command += &format!(" --peers {peers}");
+        }
+        if self.small {
+            command += " --small";
+        }
+        command
+    }
+}

@@ -1,0 +1,118 @@
+//! `simulate sweep`: many seeds, on all cores.
+
+use std::ops::Range;
+use std::process::ExitCode;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressStyle};
+use peergrad_simulations::laws::Violation;
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::scenario::file::Size;
+use peergrad_simulations::scenario::named::NAMED;
+use peergrad_simulations::simulation::Simulation;
+use serde_json::json;
+
+use crate::{SweepArguments, source};
+
+/// What many seeds came to.
+#[derive(Default)]
+struct Tally {
+    steps: u64,
+    time: Duration,
+    broken: Vec<(u64, Violation)>,
+}
+
+/// Runs scenarios with many seeds.
+pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
+    let mut names: Vec<&str> = arguments.scenarios.iter().map(String::as_str).collect();
+    if names.is_empty() {
+        names.extend(NAMED.iter().map(|(name, _)| *name));
+    }
+    let mut is_kept = true;
+    for name in names {
+        let scenario = source::scenario(name, Size::Sweep)?;
+        let tally = sweep_one(&scenario, &arguments.seeds);
+        is_kept &= tally.broken.is_empty();
+        if arguments.json {
+            tell_json(name, &arguments.seeds, &tally);
+        } else {
+            tell(name, &arguments.seeds, &tally);
+        }
+    }
+    Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Every core takes the next seed until there is none.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "each run is alone on its thread; only their number is counted together"
+)]
+fn sweep_one(scenario: &Scenario, seeds: &Range<u64>) -> Tally {
+    let next = AtomicU64::new(seeds.start);
+    let tally = Mutex::new(Tally::default());
+    let bar = progress(&scenario.name, seeds.end - seeds.start);
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                return;
+            }
+            let outcome = Simulation::new(scenario, seed).run();
+            let mut tally = tally.lock().expect("nobody panics while counting");
+            tally.steps += outcome.steps;
+            tally.time += outcome.time;
+            tally.broken.extend(outcome.violations.into_iter().next().map(|violation| (seed, violation)));
+            bar.inc(1);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+            scope.spawn(work);
+        }
+    });
+    bar.finish_and_clear();
+    let mut tally = tally.into_inner().expect("nobody panicked while counting");
+    tally.broken.sort_by_key(|(seed, _)| *seed);
+    tally
+}
+
+fn progress(name: &str, count: u64) -> ProgressBar {
+    let bar = ProgressBar::new(count).with_message(name.to_owned());
+    let style = ProgressStyle::with_template("{msg:16} {wide_bar} {pos}/{len} seeds, {eta} left");
+    bar.with_style(style.expect("the template is right"))
+}
+
+fn tell(name: &str, seeds: &Range<u64>, tally: &Tally) {
+    let count = seeds.end - seeds.start;
+    println!(
+        "{name:16} {:>5} of {count} seeds kept every law  ({} steps, {:.1} h of virtual time)",
+        count - tally.broken.len() as u64,
+        tally.steps,
+        tally.time.as_secs_f64() / 3600.0
+    );
+    for (seed, violation) in tally.broken.iter().take(BROKEN_SHOWN_MAX) {
+        println!("  seed {seed}: {}: {}", violation.law, violation.words);
+        println!("    simulate replay {name} --small --seed {seed}");
+    }
+    if tally.broken.len() > BROKEN_SHOWN_MAX {
+        println!("  and {} more", tally.broken.len() - BROKEN_SHOWN_MAX);
+    }
+}
+
+fn tell_json(name: &str, seeds: &Range<u64>, tally: &Tally) {
+    let broken: Vec<_> = tally
+        .broken
+        .iter()
+        .map(|(seed, violation)| json!({"seed": seed, "law": violation.law, "words": violation.words}))
+        .collect();
+    println!(
+        "{}",
+        json!({"event": "sweep", "scenario": name, "seeds": [seeds.start, seeds.end], "steps": tally.steps,
+            "virtual_seconds": tally.time.as_secs_f64(), "broken": broken})
+    );
+}
+
+/// Seeds that are told one by one.
+const BROKEN_SHOWN_MAX: usize = 5;

@@ -1,0 +1,88 @@
+//! What a run came to, in words for people.
+
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::simulation::Outcome;
+
+/// A few sentences.
+pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
+    let all = scenario.workload.loaded.step_count();
+    let seconds = outcome.time.as_secs_f64();
+    let trained = outcome.history.began.map_or(0.0, |began| (seconds - began.0 as f64 / 1e9).max(0.0));
+    let mut words = vec![format!(
+        "{} committed {} of {all} steps in {} of virtual time, {} of it in training; {} on the wire.",
+        plural(outcome.peers, "peer"),
+        outcome.steps,
+        time(seconds),
+        time(trained),
+        bytes(outcome.history.traffic.total),
+    )];
+    for band in outcome.history.bands.iter().take(BANDS_TOLD_MAX) {
+        words.push(format!(
+            "{} from {} to {}.",
+            band.label,
+            at(band.from.0),
+            at(band.until.0.min(outcome.history.end.0))
+        ));
+    }
+    if outcome.history.bands.len() > BANDS_TOLD_MAX {
+        words.push(format!("And {} more times.", outcome.history.bands.len() - BANDS_TOLD_MAX));
+    }
+    let ended: Vec<String> =
+        outcome.endings.iter().map(|(words, count)| format!("{count} {words}")).collect();
+    words.push(format!("In the end: {}.", ended.join(", ")));
+    if let Some(evaluation) = outcome.evaluation.filter(|evaluation| evaluation.samples > 0) {
+        let accuracy =
+            evaluation.accuracy.map_or(String::new(), |accuracy| format!(", accuracy {accuracy:.4}"));
+        words.push(format!("On held-out samples: loss {:.4}{accuracy}.", evaluation.loss));
+    }
+    if let Some(apart) = outcome.plain_apart {
+        let apart = if apart == 0.0 { "exactly".to_owned() } else { format!("to {apart:.0e}") };
+        words.push(format!("The losses are those of one plain loop {apart}; the parameters those of the replayed commit log, bit for bit."));
+    }
+    words
+}
+
+/// Numbers with names.
+pub(crate) fn facts(outcome: &Outcome) -> Vec<(String, String)> {
+    let fact = |name: &str, value: String| (name.to_owned(), value);
+    vec![
+        fact("virtual time", time(outcome.time.as_secs_f64())),
+        fact("committed steps", outcome.steps.to_string()),
+        fact("samples trained", outcome.samples_trained.to_string()),
+        fact("samples left out", outcome.samples_left_out.to_string()),
+        fact("steps redone", outcome.history.redone.len().to_string()),
+        fact("bytes sent", bytes(outcome.history.traffic.total)),
+        fact("views", outcome.history.views.len().to_string()),
+        fact("trace hash", outcome.trace_hash[..16].to_owned()),
+    ]
+}
+
+/// An instant in words.
+pub(crate) fn at(nanos: u64) -> String {
+    time(nanos as f64 / 1e9)
+}
+
+/// A time in words.
+pub(crate) fn time(seconds: f64) -> String {
+    match seconds {
+        s if s < 1.0 => format!("{:.1} ms", s * 1e3),
+        s if s < 120.0 => format!("{s:.2} s"),
+        s => format!("{:.1} min", s / 60.0),
+    }
+}
+
+pub(crate) fn bytes(count: u64) -> String {
+    match count as f64 {
+        c if c < 1e3 => format!("{c} B"),
+        c if c < 1e6 => format!("{:.1} kB", c / 1e3),
+        c if c < 1e9 => format!("{:.1} MB", c / 1e6),
+        c => format!("{:.2} GB", c / 1e9),
+    }
+}
+
+pub(crate) fn plural(count: usize, word: &str) -> String {
+    if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
+}
+
+/// Cuts that are told one by one.
+const BANDS_TOLD_MAX: usize = 4;

@@ -1,0 +1,90 @@
+//! The modelled disk: where a peer's durable record lies, and how far it can be trusted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A host's disk.
+#[derive(Clone, Debug, Default)]
+pub struct Disk {
+    /// How it behaves.
+    pub mode: DiskMode,
+    /// Time that it takes to write a record.
+    pub write_time: Duration,
+    /// The record that a start finds.
+    record: Option<Arc<[u8]>>,
+    /// The one before, for a disk that loses the last write.
+    before: Option<Arc<[u8]>>,
+}
+
+/// How a disk behaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DiskMode {
+    /// What it says is written is written.
+    #[default]
+    Honest,
+    /// A crash takes the last record with it, although it was said to be written.
+    LosesLast,
+    /// It says that it has written, and writes nothing.
+    Lying,
+    /// It is full, and says so.
+    Full,
+}
+
+impl Disk {
+    /// An honest and empty one.
+    #[must_use]
+    pub fn honest(write_time: Duration) -> Self {
+        Self { write_time, ..Self::default() }
+    }
+
+    /// Writes a record; what it tells the writer.
+    ///
+    /// # Errors
+    /// In words, if the record is not written and the disk admits it.
+    pub fn write(&mut self, record: Arc<[u8]>) -> Result<(), String> {
+        match self.mode {
+            DiskMode::Honest | DiskMode::LosesLast => {
+                self.before = self.record.replace(record);
+                Ok(())
+            }
+            DiskMode::Lying => Ok(()),
+            DiskMode::Full => Err("no space left on device".to_owned()),
+        }
+    }
+
+    /// The power goes.
+    pub fn crash(&mut self) {
+        if self.mode == DiskMode::LosesLast {
+            self.record = self.before.take();
+        }
+    }
+
+    /// What really lies there.
+    #[must_use]
+    pub fn record(&self) -> Option<&Arc<[u8]>> {
+        self.record.as_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after_a_crash(mode: DiskMode) -> Option<u8> {
+        let mut disk = Disk { mode, ..Disk::default() };
+        for byte in [1_u8, 2] {
+            let is_full = disk.write(Arc::new([byte])).is_err();
+            assert_eq!(is_full, mode == DiskMode::Full);
+        }
+        disk.crash();
+        disk.record().map(|record| record[0])
+    }
+
+    #[test]
+    fn disks_can_be_trusted_to_different_degrees() {
+        assert_eq!(after_a_crash(DiskMode::Honest), Some(2));
+        assert_eq!(after_a_crash(DiskMode::LosesLast), Some(1));
+        assert_eq!(after_a_crash(DiskMode::Lying), None);
+        assert_eq!(after_a_crash(DiskMode::Full), None);
+    }
+}

@@ -1,0 +1,436 @@
+//! The director: makes a scenario's faults happen in a cluster at their times, and undoes them when theirs is over.
+//!
+//! What a fault leaves open (which peer, when exactly) the seed decides.
+
+use std::time::Duration;
+
+use peergrad::node::Standing;
+use peergrad_protocol::message::Message;
+use peergrad_protocol::view::Recovery;
+use peergrad_protocol::{Epoch, Frame, Instant, StepNumber};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
+
+use crate::cluster::{Cluster, Entry, HostSetup, Trouble};
+use crate::disk::Disk;
+use crate::history::Band;
+use crate::host::HostId;
+use crate::pace::{Bursts, Pace};
+use crate::queue::Queue;
+use crate::scenario::{Fault, Groups, Planned, Scenario, When, Whom};
+
+/// What is still to go wrong.
+pub(crate) struct Director {
+    generator: ChaCha8Rng,
+    agenda: Queue<Deed>,
+    /// Faults that wait for the start of training.
+    on_training: Vec<(Duration, Fault)>,
+    /// Faults that wait for a step.
+    on_step: Vec<(u64, Duration, Fault)>,
+    /// Things on the agenda, and lasting faults that nothing undoes.
+    pending: usize,
+    template: HostSetup,
+    /// Hosts whose peers were crashed, restarted or told to leave, and those that came later.
+    touched: Vec<HostId>,
+    newcomers: Vec<HostId>,
+}
+
+enum Deed {
+    Fault(Fault),
+    Heal { edges: Vec<(HostId, HostId)>, band: usize },
+    Start { host: HostId },
+    Wake { host: HostId },
+    Steady { host: HostId },
+    Unthrottle { host: HostId },
+    Churn { times: u32, every: Duration },
+}
+
+impl Director {
+    /// The faults of a scenario.
+    pub(crate) fn new(scenario: &Scenario, template: HostSetup, seed: u64) -> Self {
+        let generator = ChaCha8Rng::seed_from_u64(seed ^ 0x0064_6972_6563_746f);
+        let mut director = Self {
+            generator,
+            agenda: Queue::default(),
+            on_training: Vec::new(),
+            on_step: Vec::new(),
+            pending: 0,
+            template,
+            touched: Vec::new(),
+            newcomers: Vec::new(),
+        };
+        for Planned { when, within, fault } in &scenario.faults {
+            let luck = director.luck(*within);
+            match *when {
+                When::Start(time) => {
+                    director.plan(Instant::default().after(time + luck), Deed::Fault(fault.clone()))
+                }
+                When::Training(time) => director.on_training.push((time + luck, fault.clone())),
+                When::Step(step) => director.on_step.push((step, luck, fault.clone())),
+            }
+        }
+        director
+    }
+
+    fn luck(&mut self, within: Duration) -> Duration {
+        Duration::from_nanos(self.generator.next_u64() % (within.as_nanos() as u64 + 1))
+    }
+
+    fn plan(&mut self, at: Instant, deed: Deed) {
+        self.pending += 1;
+        self.agenda.push(at, deed);
+    }
+
+    /// When something is to be done next.
+    pub(crate) fn next_at(&self) -> Option<Instant> {
+        self.agenda.next_at()
+    }
+
+    /// Whether nothing more will go wrong or be undone.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending == 0
+    }
+
+    /// Peers that were crashed, restarted or told to leave.
+    pub(crate) fn touched(&self) -> &[HostId] {
+        &self.touched
+    }
+
+    /// Peers that came after the start.
+    pub(crate) fn newcomers(&self) -> &[HostId] {
+        &self.newcomers
+    }
+
+    /// Puts on the agenda what waited for training to begin, or for a step.
+    pub(crate) fn notice(&mut self, cluster: &Cluster) {
+        let now = cluster.now();
+        if cluster.history().began.is_some() {
+            for (time, fault) in std::mem::take(&mut self.on_training) {
+                self.plan(now.after(time), Deed::Fault(fault));
+            }
+        }
+        let Some(newest) = cluster.history().commits.last() else { return };
+        let StepNumber(step) = newest.committed.step;
+        while let Some(index) = self.on_step.iter().position(|(due, ..)| *due <= step) {
+            let (_, luck, fault) = self.on_step.remove(index);
+            self.plan(now.after(luck), Deed::Fault(fault));
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn act(&mut self, cluster: &mut Cluster) {
+        let Some((_, deed)) = self.agenda.pop() else { return };
+        self.pending -= 1;
+        match deed {
+            Deed::Fault(fault) => self.fault(cluster, fault),
+            Deed::Heal { edges, band } => {
+                for (from, to) in edges {
+                    cluster.heal(from, to);
+                }
+                let now = cluster.now();
+                cluster.history_mut().bands[band].until = now;
+                remark(cluster, "healed");
+            }
+            Deed::Start { host } => {
+                let bootstraps = self.bootstraps(cluster, host);
+                let run = cluster.run_id();
+                remark(cluster, &format!("{host} is started again"));
+                cluster.start(host, Entry::Join { run, bootstraps });
+            }
+            Deed::Wake { host } => {
+                remark(cluster, &format!("{host} wakes up"));
+                cluster.wake(host);
+            }
+            Deed::Steady { host } => cluster.setup_mut(host).pace = self.template.pace,
+            Deed::Unthrottle { host } => {
+                let links = cluster.links().clone();
+                cluster.throttle(host, links.up, links.down);
+            }
+            Deed::Churn { times, every } => self.churn(cluster, times, every),
+        }
+    }
+
+    fn fault(&mut self, cluster: &mut Cluster, fault: Fault) {
+        remark(cluster, &format!("{fault:?}"));
+        match fault {
+            Fault::Partition { groups, lasting } => {
+                let groups = groups_of(cluster, &groups);
+                let label = groups.iter().map(|group| names(group)).collect::<Vec<_>>().join(" | ");
+                let mut edges = Vec::new();
+                for (index, group) in groups.iter().enumerate() {
+                    for other in
+                        groups.iter().enumerate().filter(|(other, _)| *other != index).flat_map(|o| o.1)
+                    {
+                        edges.extend(group.iter().map(|&host| (host, *other)));
+                    }
+                }
+                self.cut(cluster, edges, format!("cut {label}"), lasting);
+            }
+            Fault::Cut { between, one_way, lasting } => self.cut_between(cluster, between, one_way, lasting),
+            Fault::Flap { between, times, every, lasting } => {
+                for turn in 0..times {
+                    let cut = Fault::Cut { between, one_way: false, lasting: Some(lasting) };
+                    self.plan(cluster.now().after(every * turn), Deed::Fault(cut));
+                }
+            }
+            Fault::Crash { whom, has_reset } => self.each(cluster, &whom, |director, cluster, host| {
+                director.crash(cluster, host, has_reset);
+            }),
+            Fault::Restart { whom, lasting, keeps_disk } => {
+                self.each(cluster, &whom, |director, cluster, host| {
+                    director.crash(cluster, host, true);
+                    let host = if keeps_disk { host } else { director.add(cluster) };
+                    director.plan(cluster.now().after(lasting), Deed::Start { host });
+                })
+            }
+            Fault::Leave { whom } => self.each(cluster, &whom, |director, cluster, host| {
+                director.touched.push(host);
+                cluster.note(host, "asked to leave");
+                cluster.leave(host);
+            }),
+            Fault::Slow { whom, percent, lasting } => self.slow(cluster, &whom, lasting, |pace| {
+                pace.slowness_percent = percent;
+            }),
+            Fault::Bursts { whom, per_mille, percent } => self.slow(cluster, &whom, None, |pace| {
+                pace.bursts = Some(Bursts { per_mille, slowness_percent: percent });
+            }),
+            Fault::Pause { whom, lasting } => self.each(cluster, &whom, |director, cluster, host| {
+                cluster.sleep(host);
+                director.plan(cluster.now().after(lasting), Deed::Wake { host });
+            }),
+            Fault::Panic { whom } => self.trouble(cluster, &whom, Trouble::Panic),
+            Fault::Hang { whom } => self.trouble(cluster, &whom, Trouble::Hang),
+            Fault::Clone { whom } => self.each(cluster, &whom, |director, cluster, host| {
+                let copy = cluster.add_copy(host);
+                director.newcomers.push(copy);
+                director.plan(cluster.now(), Deed::Start { host: copy });
+            }),
+            Fault::Garbage { whom, count } => self.each(cluster, &whom, |director, cluster, host| {
+                director.send_garbage(cluster, host, count);
+            }),
+            Fault::StaleViews { whom } => {
+                self.each(cluster, &whom, |_, cluster, host| send_stale_views(cluster, host))
+            }
+            Fault::Disk { whom, mode } => self.each(cluster, &whom, |_, cluster, host| {
+                cluster.setup_mut(host).disk.mode = mode;
+            }),
+            Fault::Throttle { whom, up, down, lasting } => {
+                self.each(cluster, &whom, |director, cluster, host| {
+                    cluster.throttle(host, Some(up), Some(down));
+                    cluster.note(host, &format!("line now {up} up, {down} down bit/s"));
+                    if let Some(lasting) = lasting {
+                        director.plan(cluster.now().after(lasting), Deed::Unthrottle { host });
+                    }
+                })
+            }
+            Fault::Join { count } => {
+                for _ in 0..count {
+                    let host = self.add(cluster);
+                    self.plan(cluster.now(), Deed::Start { host });
+                }
+            }
+            Fault::Churn { times, every } => self.churn(cluster, times, every),
+        }
+    }
+
+    // Cuts.
+
+    fn cut_between(
+        &mut self,
+        cluster: &mut Cluster,
+        between: [usize; 2],
+        one_way: bool,
+        lasting: Option<Duration>,
+    ) {
+        let [a, b] = between.map(|index| HostId(index as u32));
+        let (edges, sign) = if one_way { (vec![(a, b)], "->") } else { (vec![(a, b), (b, a)], "|") };
+        self.cut(cluster, edges, format!("cut {a} {sign} {b}"), lasting);
+    }
+
+    fn cut(
+        &mut self,
+        cluster: &mut Cluster,
+        edges: Vec<(HostId, HostId)>,
+        label: String,
+        lasting: Option<Duration>,
+    ) {
+        let count = cluster.hosts().count();
+        let is_real =
+            |(from, to): &(HostId, HostId)| from != to && from.index() < count && to.index() < count;
+        let edges: Vec<_> = edges.into_iter().filter(is_real).collect();
+        for &(from, to) in &edges {
+            cluster.cut(from, to);
+        }
+        let from = cluster.now();
+        let bands = &mut cluster.history_mut().bands;
+        bands.push(Band { from, until: Instant(u64::MAX), label });
+        let band = bands.len() - 1;
+        if let Some(lasting) = lasting {
+            self.plan(from.after(lasting), Deed::Heal { edges, band });
+        }
+    }
+
+    // Processes.
+
+    fn crash(&mut self, cluster: &mut Cluster, host: HostId, has_reset: bool) {
+        self.touched.push(host);
+        cluster.note(host, if has_reset { "killed" } else { "lost power" });
+        cluster.crash(host, has_reset);
+    }
+
+    fn add(&mut self, cluster: &mut Cluster) -> HostId {
+        let host = cluster.add(self.template.clone());
+        self.newcomers.push(host);
+        host
+    }
+
+    /// A member, as an invite would name it; where there is none, anybody.
+    fn bootstraps(&mut self, cluster: &Cluster, newcomer: HostId) -> Vec<HostId> {
+        let others: Vec<HostId> = running(cluster).into_iter().filter(|&host| host != newcomer).collect();
+        let is_in =
+            |host: &HostId| matches!(cluster.standing(*host), Some(Standing::Founding | Standing::Member(_)));
+        let members: Vec<HostId> = others.iter().copied().filter(is_in).collect();
+        self.choose(if members.is_empty() { others } else { members }, 1)
+    }
+
+    /// Crashes somebody or lets somebody new come, and plans the next.
+    fn churn(&mut self, cluster: &mut Cluster, times: u32, every: Duration) {
+        if times == 0 {
+            return;
+        }
+        let fault = match self.generator.next_u32() % 2 {
+            0 if running(cluster).len() > 1 => Fault::Crash { whom: Whom::Any(1), has_reset: true },
+            _ => Fault::Join { count: 1 },
+        };
+        self.fault(cluster, fault);
+        self.plan(cluster.now().after(every), Deed::Churn { times: times - 1, every });
+    }
+
+    // Tasks and machines.
+
+    fn slow(
+        &mut self,
+        cluster: &mut Cluster,
+        whom: &Whom,
+        lasting: Option<Duration>,
+        change: impl Fn(&mut Pace),
+    ) {
+        self.each(cluster, whom, |director, cluster, host| {
+            change(&mut cluster.setup_mut(host).pace);
+            cluster.note(host, "slow");
+            if let Some(lasting) = lasting {
+                director.plan(cluster.now().after(lasting), Deed::Steady { host });
+            }
+        });
+    }
+
+    fn trouble(&mut self, cluster: &mut Cluster, whom: &Whom, trouble: Trouble) {
+        self.each(cluster, whom, |director, cluster, host| {
+            // What it does then is its own fault, not the others'.
+            director.touched.push(host);
+            cluster.note(host, &format!("{trouble:?} in its task"));
+            cluster.set_trouble(host, Some(trouble));
+        });
+    }
+
+    fn send_garbage(&mut self, cluster: &mut Cluster, from: HostId, count: usize) {
+        for to in cluster.hosts().filter(|&to| to != from) {
+            for _ in 0..count {
+                let mut head = vec![0; (self.generator.next_u32() % 64) as usize];
+                self.generator.fill_bytes(&mut head);
+                // Half of it looks like the start of a frame.
+                if let (Some(version), 0) = (head.first_mut(), self.generator.next_u32() % 2) {
+                    *version = peergrad_protocol::wire::VERSION;
+                }
+                cluster.forge(from, to, Frame { head, payload: None });
+            }
+        }
+    }
+
+    /// Does something to each of them, at the time of asking.
+    fn each(
+        &mut self,
+        cluster: &mut Cluster,
+        whom: &Whom,
+        mut deed: impl FnMut(&mut Self, &mut Cluster, HostId),
+    ) {
+        let count = cluster.hosts().count();
+        let hosts = match whom {
+            Whom::Peers(peers) => {
+                peers.iter().map(|&peer| HostId(peer as u32)).filter(|h| h.index() < count).collect()
+            }
+            Whom::Any(wanted) => self.choose(running(cluster), *wanted),
+        };
+        for host in hosts {
+            deed(self, cluster, host);
+        }
+    }
+
+    fn choose(&mut self, mut from: Vec<HostId>, count: usize) -> Vec<HostId> {
+        let mut chosen = Vec::new();
+        while chosen.len() < count && !from.is_empty() {
+            let index = self.generator.next_u64() as usize % from.len();
+            chosen.push(from.swap_remove(index));
+        }
+        chosen
+    }
+}
+
+/// A host as a scenario makes it.
+pub(crate) fn host_of(scenario: &Scenario) -> HostSetup {
+    HostSetup {
+        loader: scenario.workload.loader(),
+        data: scenario.workload.data.clone(),
+        pace: Pace::steady(scenario.sample_time),
+        disk: Disk::honest(scenario.write_time),
+        reading_time: Duration::from_millis(5),
+        weight: 1,
+    }
+}
+
+fn running(cluster: &Cluster) -> Vec<HostId> {
+    cluster.hosts().filter(|&host| cluster.standing(host).is_some()).collect()
+}
+
+fn groups_of(cluster: &Cluster, groups: &Groups) -> Vec<Vec<HostId>> {
+    let all: Vec<HostId> = cluster.hosts().collect();
+    match groups {
+        Groups::Peers(groups) => {
+            groups.iter().map(|group| group.iter().map(|&peer| HostId(peer as u32)).collect()).collect()
+        }
+        Groups::Split(parts) => {
+            let total: usize = parts.iter().sum();
+            let end = |upto: usize| all.len() * parts[..upto].iter().sum::<usize>() / total;
+            (0..parts.len()).map(|part| all[end(part)..end(part + 1)].to_vec()).collect()
+        }
+    }
+}
+
+/// The view that is installed there once more, and one that nobody agreed on.
+fn send_stale_views(cluster: &mut Cluster, from: HostId) {
+    let Some(Standing::Member(standing)) = cluster.standing(from) else { return };
+    let view = peergrad_protocol::view::View::clone(&standing.view);
+    let mut next = view.clone();
+    next.epoch = Epoch(view.epoch.0 + 1);
+    next.parents = vec![view.digest()];
+    next.recovery = Recovery::Resume { step: StepNumber(standing.complete) };
+    for to in cluster.hosts().filter(|&to| to != from) {
+        for view in [&view, &next] {
+            cluster.forge(from, to, Frame::encode(&Message::Install(view.clone()), None));
+        }
+    }
+}
+
+fn names(hosts: &[HostId]) -> String {
+    match hosts {
+        [] => "nobody".to_owned(),
+        [one] => one.to_string(),
+        [first, .., last] if (last.index() - first.index()) + 1 == hosts.len() => format!("{first}-{last}"),
+        hosts => hosts.iter().map(HostId::to_string).collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn remark(cluster: &mut Cluster, words: &str) {
+    let now = cluster.now();
+    cluster.trace_mut().remark(now, words.to_owned());
+}

@@ -1,0 +1,184 @@
+//! The laws: what must hold in every run, whatever goes wrong, each in a file of its own and checked after every event that
+//! can break it.
+//!
+//! Like a referee who sees only what happens on the field: the laws see what nodes send, tell and write down, and compute
+//! for themselves what that should have been. None of them asks a node for its opinion.
+//!
+//! | law | what it says | file |
+//! |---|---|---|
+//! | 1 one chain | all members of a view hold the same record; each number of a view is used once a lineage, and follows its parent | [`one_chain`] |
+//! | 2 single owner | the values of a chunk come from one owner: whoever passes them on, in one view and step they are the same bits; the shards of a view cover everything once | [`single_owner`] |
+//! | 3 exactly once | each contribution that a commit claims is in it once: integer totals balance to the unit | [`exactly_once`] |
+//! | 4 same bits | after a commit all members hold the same parameters | [`same_bits`] |
+//! | 5 all or nothing | a step is committed in order, only once it is complete at every member, and what a run leaves is a committed state | [`all_or_nothing`] |
+//! | 6 every sample once | step by step, the samples trained are those that seed and ledger say | [`every_sample_once`] |
+//! | 7 nothing waits on the departed | a member that is gone holds nobody up for longer than it takes to notice | [`departed`] |
+//! | 8 progress | faults off, steps are committed again within a bounded time | [`crate::liveness`] |
+//! | 9 bounded | segments in flight and held keep to the limits | [`bounded`] |
+//! | written first | a member says nothing in a view before the view is on its disk | [`written_first`] |
+//!
+//! Law 10 (sums survive mixing) concerns programs that mix parameters; there is none yet.
+
+use peergrad::io::Event;
+use peergrad::loader::Loaded;
+use peergrad_protocol::Instant;
+use peergrad_protocol::message::Message;
+
+use crate::cluster::World;
+use crate::host::HostId;
+use crate::task::Integers;
+
+pub mod all_or_nothing;
+pub mod bounded;
+pub mod departed;
+pub mod every_sample_once;
+pub mod exactly_once;
+pub mod one_chain;
+pub mod same_bits;
+pub mod single_owner;
+pub mod written_first;
+
+/// Something that a law may have an opinion on.
+pub enum Observation<'a> {
+    /// A frame leaves, as the receiver will get it.
+    Sent {
+        /// The sender.
+        from: HostId,
+        /// The receiver.
+        to: HostId,
+        /// What it says.
+        message: &'a Message,
+        /// The elements that it carries.
+        payload: Option<&'a [f32]>,
+    },
+    /// A receiver of segments lets their sender send more.
+    Granted {
+        /// The receiver of segments.
+        from: HostId,
+        /// Their sender.
+        to: HostId,
+        /// How many more.
+        segments: u32,
+    },
+    /// A node told its user something.
+    Told {
+        /// Where.
+        host: HostId,
+        /// What.
+        event: &'a Event,
+    },
+    /// A process is gone without a word.
+    Crashed {
+        /// Where.
+        host: HostId,
+    },
+}
+
+/// One law.
+pub trait Law: Send {
+    /// Its name and number.
+    fn name(&self) -> &'static str;
+
+    /// Looks at what happens.
+    ///
+    /// # Errors
+    /// In words, what is against the law.
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String>;
+
+    /// Looks at what only time can break; called once a virtual second.
+    ///
+    /// # Errors
+    /// In words, what is against the law.
+    fn take_census(&mut self, _world: &World<'_>) -> Result<(), String> {
+        Ok(())
+    }
+}
+
+/// Something against a law.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// When.
+    pub at: Instant,
+    /// The law's name.
+    pub law: &'static str,
+    /// What happened.
+    pub words: String,
+}
+
+/// The laws that are watched over, and what was against them.
+#[derive(Default)]
+pub struct Laws {
+    laws: Vec<Box<dyn Law>>,
+    violations: Vec<Violation>,
+}
+
+/// What the laws know of a run from its specification.
+#[derive(Clone)]
+pub struct Known {
+    /// The task and how it is trained.
+    pub loaded: Loaded,
+    /// The task, if it is the one that moves integers.
+    pub integers: Option<Integers>,
+    /// A member that is gone is noticed within this time.
+    pub patience: std::time::Duration,
+}
+
+impl Laws {
+    /// All of them.
+    #[must_use]
+    pub fn all(known: &Known) -> Self {
+        let mut laws: Vec<Box<dyn Law>> = vec![
+            Box::<one_chain::OneChain>::default(),
+            Box::new(single_owner::SingleOwner::new(known.loaded.manifest.parameter_count())),
+            Box::<same_bits::SameBits>::default(),
+            Box::<all_or_nothing::AllOrNothing>::default(),
+            Box::new(every_sample_once::EverySampleOnce::new(&known.loaded)),
+            Box::new(departed::Departed::new(known.patience)),
+            Box::<bounded::Bounded>::default(),
+            Box::<written_first::WrittenFirst>::default(),
+        ];
+        if let Some(integers) = &known.integers {
+            laws.push(Box::new(exactly_once::ExactlyOnce::new(integers.clone(), &known.loaded.training)));
+        }
+        Self { laws, violations: Vec::new() }
+    }
+
+    /// One more.
+    pub fn add(&mut self, law: impl Law + 'static) {
+        self.laws.push(Box::new(law));
+    }
+
+    /// Only the one of this name: for showing that it, and not another one, notices something.
+    #[must_use]
+    pub fn only(mut self, name: &str) -> Self {
+        self.laws.retain(|law| law.name() == name);
+        self
+    }
+
+    /// The names of the laws that are watched over.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        self.laws.iter().map(|law| law.name())
+    }
+
+    /// What was against them, in order.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        &self.violations
+    }
+
+    pub(crate) fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) {
+        for law in &mut self.laws {
+            if let Err(words) = law.observe(observation, world) {
+                self.violations.push(Violation { at: world.now, law: law.name(), words });
+            }
+        }
+    }
+
+    pub(crate) fn take_census(&mut self, world: &World<'_>) {
+        for law in &mut self.laws {
+            if let Err(words) = law.take_census(world) {
+                self.violations.push(Violation { at: world.now, law: law.name(), words });
+            }
+        }
+    }
+}

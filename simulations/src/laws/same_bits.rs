@@ -1,0 +1,40 @@
+//! Law 4, same bits: after a commit all members hold bit-identical parameters. The digests that they tell must agree.
+
+use std::collections::BTreeMap;
+
+use peergrad::io::Event;
+use peergrad_protocol::id::ContentDigest;
+
+use super::{Law, Observation};
+use crate::cluster::World;
+use crate::host::HostId;
+
+/// By step: what the first member said, and who it was.
+#[derive(Default)]
+pub struct SameBits {
+    digests: BTreeMap<u64, (ContentDigest, HostId)>,
+}
+
+impl Law for SameBits {
+    fn name(&self) -> &'static str {
+        "same bits (law 4)"
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
+        let Observation::Told { host, event } = observation else { return Ok(()) };
+        let (step, digest) = match event {
+            Event::Committed(committed) => (committed.step.0, committed.digest),
+            Event::Ended(ended) => match &ended.state {
+                Some(state) if state.steps > 0 => (state.steps - 1, Some(state.digest)),
+                _ => return Ok(()),
+            },
+            _ => return Ok(()),
+        };
+        let Some(digest) = digest else { return Ok(()) };
+        let (known, first) = *self.digests.entry(step).or_insert((digest, *host));
+        if known == digest {
+            return Ok(());
+        }
+        Err(format!("after step {step} the parameters of {host} differ from those of {first}"))
+    }
+}

@@ -1,0 +1,92 @@
+//! What lines are like: latency, jitter, loss and bandwidth, with presets for the usual ones.
+//!
+//! A peer has one access line, shared by everything it sends and by everything it receives; between two peers lies a
+//! distance. Twice the regional distance is a round trip.
+
+use std::time::Duration;
+
+use crate::host::HostId;
+
+/// The lines of a swarm.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// One way between two peers of one region.
+    pub latency: Duration,
+    /// At most so much is added to it, differently for each frame.
+    pub jitter: Duration,
+    /// Packets lost of a million. A lost packet is sent again: it costs time, and holds up what follows on its link.
+    pub loss_per_million: u32,
+    /// Bits a second that a peer can send; without limit if `None`.
+    pub up: Option<u64>,
+    /// Bits a second that a peer can receive.
+    pub down: Option<u64>,
+    /// One way between regions, to be added to `latency`; peers are dealt to regions in turn.
+    pub regions: Vec<Vec<Duration>>,
+    /// After a connection was reset, and before a new one came about, a link counts as gone.
+    pub reset_patience: Duration,
+    /// A peer that is silent for so long counts as gone. Each end waits up to a quarter longer, as its luck has it.
+    pub silence_patience: Duration,
+}
+
+impl Links {
+    /// Machines on one switch: 0.2 to 0.5 ms, 1 Gbit/s.
+    #[must_use]
+    pub fn lan() -> Self {
+        Self {
+            latency: Duration::from_micros(200),
+            jitter: Duration::from_micros(300),
+            loss_per_million: 0,
+            up: Some(1_000_000_000),
+            down: Some(1_000_000_000),
+            regions: vec![],
+            reset_patience: Duration::from_secs(2),
+            silence_patience: Duration::from_secs(8),
+        }
+    }
+
+    /// Lines of homes in one country: 30 ms, 50 Mbit/s down, 10 Mbit/s up.
+    #[must_use]
+    pub fn home() -> Self {
+        Self {
+            latency: Duration::from_millis(30),
+            jitter: Duration::from_millis(5),
+            loss_per_million: 100,
+            up: Some(10_000_000),
+            down: Some(50_000_000),
+            ..Self::lan()
+        }
+    }
+
+    /// Data centres in Europe, North America and Asia: 200 Mbit/s, 40 to 120 ms between them.
+    #[must_use]
+    pub fn continents() -> Self {
+        let row = |millis: [u64; 3]| millis.map(Duration::from_millis).to_vec();
+        Self {
+            latency: Duration::from_millis(2),
+            jitter: Duration::from_millis(2),
+            loss_per_million: 50,
+            up: Some(200_000_000),
+            down: Some(200_000_000),
+            regions: vec![row([0, 40, 110]), row([40, 0, 75]), row([110, 75, 0])],
+            ..Self::lan()
+        }
+    }
+
+    /// One way from one peer to another, without jitter.
+    #[must_use]
+    pub fn distance(&self, from: HostId, to: HostId) -> Duration {
+        let region = |host: HostId| host.index() % self.regions.len();
+        let between = match self.regions.is_empty() {
+            true => Duration::ZERO,
+            false => self.regions[region(from)][region(to)],
+        };
+        self.latency + between
+    }
+}
+
+/// How long `bytes` take at `rate` bits a second.
+#[must_use]
+pub fn sending_time(bytes: usize, rate: Option<u64>) -> Duration {
+    let Some(rate) = rate else { return Duration::ZERO };
+    Duration::from_nanos((bytes as u128 * 8 * 1_000_000_000 / u128::from(rate.max(1))) as u64)
+}

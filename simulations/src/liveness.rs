@@ -1,0 +1,73 @@
+//! Law 8, progress: once nothing is wrong any more, steps are committed again within a bounded time, or everybody is told
+//! that the run is over.
+
+use std::time::Duration;
+
+use peergrad::node::Standing;
+use peergrad_protocol::Instant;
+
+use crate::cluster::Cluster;
+
+/// Watches over progress while nothing is wrong.
+pub struct Liveness {
+    patience: Duration,
+    /// Steps committed anywhere, and when the last one was, or the last fault.
+    seen: (usize, Instant),
+}
+
+impl Liveness {
+    /// Progress within `patience`.
+    #[must_use]
+    pub fn new(patience: Duration) -> Self {
+        Self { patience, seen: (0, Instant::default()) }
+    }
+
+    /// Something was wrong until now.
+    pub fn excuse(&mut self, now: Instant) {
+        self.seen.1 = now;
+    }
+
+    /// Whether the last commit is recent enough.
+    ///
+    /// # Errors
+    /// In words, who waits for what.
+    pub fn check(&mut self, cluster: &Cluster) -> Result<(), String> {
+        let commits = cluster.history().commits.len();
+        if commits != self.seen.0 {
+            self.seen = (commits, cluster.now());
+        }
+        let waited = cluster.now().since(self.seen.1);
+        if waited <= self.patience {
+            return Ok(());
+        }
+        Err(format!("no step was committed for {:.1} s; {}", waited.as_secs_f64(), who_waits(cluster)))
+    }
+}
+
+/// Where everybody is, in words; those who are done left out.
+#[must_use]
+pub fn who_waits(cluster: &Cluster) -> String {
+    let words = |standing: Standing| match standing {
+        Standing::Founding => Some("waits for peers".to_owned()),
+        Standing::Joining => Some("asks to be let in".to_owned()),
+        Standing::Member(member) => {
+            Some(format!("{} steps complete, waits for {:?}", member.complete, member.wait))
+        }
+        Standing::Ended => None,
+    };
+    let of = |host| {
+        let sleeps = if cluster.is_asleep(host) { " (asleep)" } else { "" };
+        Some(format!("{host}{sleeps}: {}", words(cluster.standing(host)?)?))
+    };
+    let all: Vec<String> = cluster.hosts().filter_map(of).collect();
+    match all.len() {
+        0 => "nobody is left".to_owned(),
+        count if count > WAITING_MAX => {
+            format!("{}; and {} more", all[..WAITING_MAX].join("; "), count - WAITING_MAX)
+        }
+        _ => all.join("; "),
+    }
+}
+
+/// Peers that are listed one by one.
+const WAITING_MAX: usize = 12;

@@ -1,0 +1,62 @@
+//! Rules: code that sees every frame before the network takes it, and says what becomes of it.
+//!
+//! A rule stands for what no timed script can say: drop the third segment of step 5, flip a bit, answer for somebody else.
+//! The first verdict that is not `Pass` counts, in the order in which the rules were added. Closures are rules.
+
+use std::time::Duration;
+
+use peergrad_protocol::message::Message;
+use peergrad_protocol::{Frame, Instant};
+
+use crate::host::HostId;
+
+/// Something that decides about frames.
+pub trait Rule: Send {
+    /// What becomes of this frame.
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict;
+
+    /// How much credit arrives when one end of a link returns `segments` to the other.
+    fn on_credit(&mut self, _from: HostId, _to: HostId, segments: u32) -> u32 {
+        segments
+    }
+}
+
+impl<F: FnMut(&Envelope<'_>) -> Verdict + Send> Rule for F {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
+        self(envelope)
+    }
+}
+
+/// A frame about to leave.
+#[derive(Debug)]
+pub struct Envelope<'a> {
+    /// When.
+    pub at: Instant,
+    /// The sender.
+    pub from: HostId,
+    /// The receiver.
+    pub to: HostId,
+    /// Its bytes.
+    pub frame: &'a Frame,
+}
+
+impl Envelope<'_> {
+    /// What it says; `None` if it is no frame at all.
+    #[must_use]
+    pub fn message(&self) -> Option<Message> {
+        self.frame.decode().ok()
+    }
+}
+
+/// What becomes of a frame.
+#[derive(Debug)]
+pub enum Verdict {
+    /// The next rule decides; after the last one it is sent.
+    Pass,
+    /// It vanishes, as no reliable transport would have it.
+    Drop,
+    /// It takes so much longer, and holds up what follows on its link.
+    Delay(Duration),
+    /// These are sent in its place, from the same sender to the same receiver.
+    Replace(Vec<Frame>),
+}

@@ -1,0 +1,374 @@
+//! A scenario: a swarm, its lines, what it trains, what goes wrong when, and what is expected of it.
+//!
+//! Written in Rust, or read from a TOML [`file`]; some have [`named`] ones. A scenario and a seed make a run: the seed
+//! decides every delay, every piece of luck, and whatever a fault leaves open.
+
+use std::time::Duration;
+
+use crate::disk::DiskMode;
+use crate::links::Links;
+use crate::workload::Workload;
+
+pub mod file;
+pub mod named;
+mod swarm;
+
+/// Something to simulate.
+#[derive(Clone)]
+pub struct Scenario {
+    /// Its name.
+    pub name: String,
+    /// What it shows, in a sentence.
+    pub about: String,
+    /// Peers in the first view.
+    pub peers: usize,
+    /// Their lines.
+    pub links: Links,
+    /// What they train.
+    pub workload: Workload,
+    /// Computing time for each sample.
+    pub sample_time: Duration,
+    /// Time that a disk takes to write a record.
+    pub write_time: Duration,
+    /// What goes wrong.
+    pub faults: Vec<Planned>,
+    /// What must come of it.
+    pub expect: Expect,
+    /// Whether the seed also chooses lines, speeds and small troubles.
+    pub is_swarm: bool,
+}
+
+/// A fault and its time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// When.
+    pub when: When,
+    /// The seed adds up to so much.
+    pub within: Duration,
+    /// What.
+    pub fault: Fault,
+}
+
+/// The time of a fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// So long after the first processes were started.
+    Start(Duration),
+    /// So long after training began.
+    Training(Duration),
+    /// When this step is first known to be committed.
+    Step(u64),
+}
+
+/// Something that goes wrong, or otherwise happens to a swarm.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// No frames between groups.
+    Partition {
+        /// How the peers are grouped.
+        groups: Groups,
+        /// For so long; for ever if `None`.
+        lasting: Option<Duration>,
+    },
+    /// No frames between two peers, while both see the others.
+    Cut {
+        /// The two.
+        between: [usize; 2],
+        /// Only from the first to the second.
+        one_way: bool,
+        /// For so long; for ever if `None`.
+        lasting: Option<Duration>,
+    },
+    /// A link that is cut again and again.
+    Flap {
+        /// Its ends.
+        between: [usize; 2],
+        /// How often.
+        times: u32,
+        /// From one cut to the next.
+        every: Duration,
+        /// How long each lasts.
+        lasting: Duration,
+    },
+    /// Processes die.
+    Crash {
+        /// Whose.
+        whom: Whom,
+        /// Whether their connections say so; not if the power went.
+        has_reset: bool,
+    },
+    /// Processes die and are started again.
+    Restart {
+        /// Whose.
+        whom: Whom,
+        /// How long they are down.
+        lasting: Duration,
+        /// Whether they come back with what was on their disks; otherwise as new peers.
+        keeps_disk: bool,
+    },
+    /// Peers are asked to leave.
+    Leave {
+        /// Who.
+        whom: Whom,
+    },
+    /// Peers compute more slowly.
+    Slow {
+        /// Who.
+        whom: Whom,
+        /// So many times slower, in percent.
+        percent: u32,
+        /// For so long; for ever if `None`.
+        lasting: Option<Duration>,
+    },
+    /// Something else runs on peers' machines now and then.
+    Bursts {
+        /// Whose.
+        whom: Whom,
+        /// Jobs of a thousand that meet it.
+        per_mille: u32,
+        /// How much longer those take, in percent.
+        percent: u32,
+    },
+    /// Machines sleep: a laptop's lid.
+    Pause {
+        /// Whose.
+        whom: Whom,
+        /// For so long.
+        lasting: Duration,
+    },
+    /// Tasks panic.
+    Panic {
+        /// Whose.
+        whom: Whom,
+    },
+    /// Tasks never end.
+    Hang {
+        /// Whose.
+        whom: Whom,
+    },
+    /// A machine with a copy of a peer's disk appears and joins.
+    Clone {
+        /// Whose disk.
+        whom: Whom,
+    },
+    /// Peers send bytes that are no frames.
+    Garbage {
+        /// Who.
+        whom: Whom,
+        /// To each of their links.
+        count: usize,
+    },
+    /// Peers send a view of another time: the first one once more, and a next one that nobody agreed on.
+    StaleViews {
+        /// Who.
+        whom: Whom,
+    },
+    /// Disks are not what they should be.
+    Disk {
+        /// Whose.
+        whom: Whom,
+        /// What they are.
+        mode: DiskMode,
+    },
+    /// Lines become other ones.
+    Throttle {
+        /// Whose.
+        whom: Whom,
+        /// Bits a second that they can send.
+        up: u64,
+        /// Bits a second that they can receive.
+        down: u64,
+        /// For so long; for ever if `None`.
+        lasting: Option<Duration>,
+    },
+    /// New peers come.
+    Join {
+        /// How many.
+        count: usize,
+    },
+    /// Again and again somebody crashes or somebody new comes.
+    Churn {
+        /// How often.
+        times: u32,
+        /// From one to the next.
+        every: Duration,
+    },
+}
+
+/// Which peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Whom {
+    /// These.
+    Peers(Vec<usize>),
+    /// So many of those that run, as the seed has it.
+    Any(usize),
+}
+
+/// How a partition groups peers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Groups {
+    /// These; who is in none of them reaches everyone.
+    Peers(Vec<Vec<usize>>),
+    /// In these proportions, in the order of the hosts.
+    Split(Vec<usize>),
+}
+
+/// What must come of a scenario, beyond the laws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Expect {
+    /// Of the peers of the first view that were not crashed or told to leave.
+    pub survivors: Ending,
+    /// Of those that came later.
+    pub joiners: Welcome,
+    /// Steps that are committed, at least.
+    pub steps: u64,
+    /// No longer without a commit than this, faults off.
+    pub patience: Duration,
+}
+
+/// How a run ends for a peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Ending {
+    /// After the last step.
+    Finish,
+    /// Before, because somebody is gone; each says who.
+    Stop,
+    /// One or the other; nobody waits for ever.
+    End,
+    /// Not at all: everyone waits for somebody that is neither gone nor goes on.
+    Wait,
+}
+
+/// What becomes of late joiners.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Welcome {
+    /// They become members.
+    Join,
+    /// They are told that they are too late.
+    Refused,
+    /// Whatever is true.
+    Any,
+}
+
+impl Default for Expect {
+    fn default() -> Self {
+        Self { survivors: Ending::Finish, joiners: Welcome::Any, steps: 0, patience: Duration::from_secs(60) }
+    }
+}
+
+impl Scenario {
+    /// A swarm of `peers` on a local network, without any trouble.
+    #[must_use]
+    pub fn new(name: &str, peers: usize, workload: Workload) -> Self {
+        Self {
+            name: name.to_owned(),
+            about: String::new(),
+            peers,
+            links: Links::lan(),
+            workload,
+            sample_time: Duration::from_micros(20),
+            write_time: Duration::from_millis(1),
+            faults: Vec::new(),
+            expect: Expect::default(),
+            is_swarm: false,
+        }
+    }
+
+    /// With another number of peers in the first view.
+    ///
+    /// # Errors
+    /// If a fault speaks of a peer that there would not be, or there are too few or too many.
+    pub fn with_peers(mut self, peers: usize) -> Result<Self, PeersError> {
+        if peers == 0 || peers > PEERS_MAX {
+            return Err(PeersError::Count { peers });
+        }
+        match self.faults.iter().flat_map(|planned| planned.fault.names()).find(|&peer| peer >= peers) {
+            Some(peer) => Err(PeersError::Named { peer, peers }),
+            None => {
+                self.peers = peers;
+                Ok(self)
+            }
+        }
+    }
+
+    /// With other lines.
+    #[must_use]
+    pub fn on(mut self, links: Links) -> Self {
+        self.links = links;
+        self
+    }
+
+    /// With a fault, so long after training began.
+    #[must_use]
+    pub fn after(mut self, time: Duration, fault: Fault) -> Self {
+        self.faults.push(Planned { when: When::Training(time), within: Duration::ZERO, fault });
+        self
+    }
+
+    /// With a fault when a step is committed.
+    #[must_use]
+    pub fn at_step(mut self, step: u64, fault: Fault) -> Self {
+        self.faults.push(Planned { when: When::Step(step), within: Duration::ZERO, fault });
+        self
+    }
+
+    /// With survivors that end like this.
+    #[must_use]
+    pub fn expecting(mut self, survivors: Ending) -> Self {
+        self.expect.survivors = survivors;
+        self
+    }
+}
+
+impl Fault {
+    /// The peers that it names.
+    fn names(&self) -> Vec<usize> {
+        match self {
+            Self::Partition { groups: Groups::Peers(groups), .. } => groups.concat(),
+            Self::Cut { between, .. } | Self::Flap { between, .. } => between.to_vec(),
+            Self::Crash { whom, .. }
+            | Self::Restart { whom, .. }
+            | Self::Leave { whom }
+            | Self::Slow { whom, .. }
+            | Self::Bursts { whom, .. }
+            | Self::Pause { whom, .. }
+            | Self::Panic { whom }
+            | Self::Hang { whom }
+            | Self::Clone { whom }
+            | Self::Garbage { whom, .. }
+            | Self::StaleViews { whom }
+            | Self::Disk { whom, .. }
+            | Self::Throttle { whom, .. } => match whom {
+                Whom::Peers(peers) => peers.clone(),
+                Whom::Any(_) => vec![],
+            },
+            Self::Partition { .. } | Self::Join { .. } | Self::Churn { .. } => vec![],
+        }
+    }
+}
+
+/// A scenario does not work with this number of peers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeersError {
+    /// None, or more than are simulated.
+    #[error("{peers} peers cannot be simulated; 1 to {PEERS_MAX} can")]
+    Count {
+        /// The number.
+        peers: usize,
+    },
+    /// A fault speaks of a peer that there would not be.
+    #[error("a fault names peer {peer}, so {peers} peers are too few")]
+    Named {
+        /// The peer.
+        peer: usize,
+        /// The number of peers.
+        peers: usize,
+    },
+}
+
+/// Peers of a scenario, at most.
+pub const PEERS_MAX: usize = 1000;
+/// Peers of a scenario where many seeds are tried, at most.
+pub const SWEEP_PEERS_MAX: usize = 8;

@@ -1,0 +1,343 @@
+//! One run of a scenario: a cluster, its faults, its laws and oracles, from the first process to the verdict.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use peergrad::io::{Committed, Event, Failure, FinalState};
+use peergrad_protocol::Instant;
+
+use crate::cluster::{Cluster, Entry};
+use crate::faults::{Director, host_of};
+use crate::history::{History, State};
+use crate::host::HostId;
+use crate::laws::{Known, Laws, Violation};
+use crate::liveness::{Liveness, who_waits};
+use crate::oracles::plain;
+use crate::oracles::replay::Replay;
+use crate::scenario::{Ending, Scenario, Welcome};
+
+/// A scenario under one seed, on its way.
+pub struct Simulation {
+    /// The nodes.
+    pub cluster: Cluster,
+    scenario: Scenario,
+    director: Director,
+    liveness: Liveness,
+    census_at: Instant,
+    stuck: Option<Violation>,
+}
+
+/// What became of it.
+pub struct Outcome {
+    /// What was against a law, an oracle or an expectation, in order.
+    pub violations: Vec<Violation>,
+    /// Everything that was checked, by name.
+    pub checked: Vec<&'static str>,
+    /// How far losses were from the plain loop at most, relatively, if they were compared.
+    pub plain_apart: Option<f64>,
+    /// What happened.
+    pub history: History,
+    /// How many peers ended how, in words.
+    pub endings: BTreeMap<String, usize>,
+    /// Peers of the first view, as the scenario or the seed has it.
+    pub peers: usize,
+    /// Virtual time, from the first process on.
+    pub time: Duration,
+    /// Steps that were committed.
+    pub steps: u64,
+    /// Samples that they trained.
+    pub samples_trained: u64,
+    /// Samples that were left out, since their gradient was not finite.
+    pub samples_left_out: u64,
+    /// What the model is worth at the end, if the run was finished.
+    pub evaluation: Option<peergrad::task::Evaluation>,
+    /// Digest of the parameters at the end, if all that finished agree.
+    pub digest: Option<String>,
+    /// Digest of all that happened.
+    pub trace_hash: String,
+}
+
+impl Simulation {
+    /// The start of a run.
+    #[must_use]
+    pub fn new(scenario: &Scenario, seed: u64) -> Self {
+        let scenario = scenario.clone().swarmed(seed);
+        let mut cluster = Cluster::new(seed, scenario.links.clone());
+        let template = host_of(&scenario);
+        let hosts: Vec<HostId> = (0..scenario.peers).map(|_| cluster.add(template.clone())).collect();
+        let specification = scenario.workload.specification.clone();
+        for &host in &hosts {
+            let entry = match host {
+                HostId(0) => Entry::Found { specification: specification.clone(), peers: scenario.peers },
+                // Some are told of a peer that is itself still joining.
+                HostId(index) => {
+                    let bootstrap = if index % 3 == 2 { HostId(index / 3) } else { HostId(0) };
+                    Entry::Join { run: cluster.run_id(), bootstraps: vec![bootstrap] }
+                }
+            };
+            cluster.start(host, entry);
+        }
+        cluster.watch(laws_of(&scenario));
+        Self {
+            cluster,
+            director: Director::new(&scenario, template, seed),
+            liveness: Liveness::new(scenario.expect.patience),
+            census_at: Instant::default(),
+            stuck: None,
+            scenario,
+        }
+    }
+
+    /// Lets one thing happen. False once the run is over, stuck, or against a law.
+    pub fn tick(&mut self) -> bool {
+        if !self.cluster.violations().is_empty() || self.is_over() {
+            return false;
+        }
+        let next = self.cluster.next_at();
+        if let Some(at) = self.director.next_at().filter(|at| next.is_none_or(|next| *at <= next)) {
+            self.cluster.advance_to(at);
+            self.director.act(&mut self.cluster);
+            self.liveness.excuse(at);
+            return true;
+        }
+        let Some(next) = next else {
+            self.stuck =
+                Some(self.progress(format!("nothing is left to happen; {}", who_waits(&self.cluster))));
+            return false;
+        };
+        if self.census_at <= next {
+            self.cluster.take_census();
+            self.census_at = next.max(self.census_at).after(CENSUS);
+            if self.director.is_idle()
+                && let Err(words) = self.liveness.check(&self.cluster)
+            {
+                self.stuck = Some(self.progress(words));
+                return false;
+            }
+        }
+        self.cluster.tick();
+        self.director.notice(&self.cluster);
+        true
+    }
+
+    /// Runs to the end.
+    #[must_use]
+    pub fn run(mut self) -> Outcome {
+        while self.tick() {}
+        self.finish()
+    }
+
+    /// Whether nobody is left that trains or founds, and nothing will change that. Who is left only asks to be let in.
+    fn is_over(&self) -> bool {
+        let has_ended = self.cluster.history().began.is_some() && !self.cluster.has_run();
+        self.director.is_idle() && (self.cluster.running_count() == 0 || has_ended)
+    }
+
+    fn progress(&self, words: String) -> Violation {
+        Violation { at: self.cluster.now(), law: LIVENESS, words }
+    }
+
+    /// The verdict.
+    #[must_use]
+    pub fn finish(mut self) -> Outcome {
+        let now = self.cluster.now();
+        self.cluster.history_mut().close(now);
+        let mut violations = self.cluster.violations().to_vec();
+        let mut checked: Vec<&'static str> = self.cluster.law_names();
+        checked.extend([LIVENESS, EXPECTATION]);
+        let is_waiting = self.stuck.is_some();
+        if self.scenario.expect.survivors != Ending::Wait {
+            violations.extend(self.stuck.clone());
+        }
+        let committed = self.committed();
+        let mut plain_apart = None;
+        if self.is_small() && violations.is_empty() {
+            checked.push(PLAIN);
+            match plain::compare(&self.scenario.workload.loaded, &committed) {
+                Ok(apart) => plain_apart = Some(apart),
+                Err(words) => violations.push(Violation { at: now, law: PLAIN, words }),
+            }
+        }
+        if violations.is_empty()
+            && let Err(words) = self.meets_expectations(&committed, is_waiting)
+        {
+            violations.push(Violation { at: now, law: EXPECTATION, words });
+        }
+        let finals = self.finals();
+        let digests: Vec<String> = finals.iter().map(|state| state.digest.to_string()).collect();
+        Outcome {
+            violations,
+            checked,
+            plain_apart,
+            peers: self.scenario.peers,
+            endings: self.endings(),
+            time: now.since(Instant::default()),
+            steps: committed.len() as u64,
+            samples_trained: committed.iter().map(|committed| committed.samples).sum(),
+            samples_left_out: committed.iter().map(|committed| committed.left_out).sum(),
+            evaluation: finals.first().and_then(|state| state.evaluation),
+            digest: digests.first().filter(|first| digests.iter().all(|d| d == *first)).cloned(),
+            trace_hash: self.cluster.trace().digest(),
+            history: self.cluster.history().clone(),
+        }
+    }
+
+    /// Steps in their order, each as it was first told.
+    fn committed(&self) -> Vec<Committed> {
+        let mut steps: BTreeMap<u64, Committed> = BTreeMap::new();
+        for note in &self.cluster.history().commits {
+            steps.entry(note.committed.step.0).or_insert(note.committed);
+        }
+        steps.into_values().collect()
+    }
+
+    /// Whether training once more in one loop takes little time.
+    fn is_small(&self) -> bool {
+        let work = self.scenario.workload.loaded.manifest.parameter_count() * self.scenario.peers;
+        work <= ORACLE_WORK_MAX
+    }
+
+    /// What the peers leave that went to the end.
+    fn finals(&self) -> Vec<&FinalState> {
+        let of = |event: &'_ (Instant, HostId, Event)| match &event.2 {
+            Event::Ended(ended) if ended.outcome.is_ok() => ended.state.as_ref().map(|_| ()),
+            _ => None,
+        };
+        let ended = self.cluster.events().iter().filter(|event| of(event).is_some());
+        ended
+            .filter_map(|(_, _, event)| match event {
+                Event::Ended(ended) => ended.state.as_ref(),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// How the process on each host ended, if it did.
+    fn failures(&self) -> BTreeMap<HostId, Option<&Failure>> {
+        let events = self.cluster.events().iter();
+        let ended = events.filter_map(|(_, host, event)| match event {
+            Event::Ended(ended) => Some((*host, ended.outcome.as_ref().err())),
+            _ => None,
+        });
+        ended.collect()
+    }
+
+    fn endings(&self) -> BTreeMap<String, usize> {
+        let failures = self.failures();
+        let mut endings = BTreeMap::new();
+        for host in self.cluster.hosts() {
+            let words = match (self.cluster.history().state(host), failures.get(&host)) {
+                (Some(State::Ended { .. }), Some(None)) => "finished".to_owned(),
+                (Some(State::Ended { .. }), Some(Some(failure))) => ending_of(failure).to_owned(),
+                (Some(State::Down), _) => "crashed".to_owned(),
+                (Some(State::Joining), _) => "still joining".to_owned(),
+                (Some(State::Member(_) | State::Paused), _) => "still a member".to_owned(),
+                _ => "never started".to_owned(),
+            };
+            *endings.entry(words).or_default() += 1;
+        }
+        endings
+    }
+
+    fn meets_expectations(&self, committed: &[Committed], is_waiting: bool) -> Result<(), String> {
+        let expect = &self.scenario.expect;
+        if (committed.len() as u64) < expect.steps {
+            return Err(format!(
+                "{} steps were committed; at least {} are expected",
+                committed.len(),
+                expect.steps
+            ));
+        }
+        let failures = self.failures();
+        for host in
+            (0..self.scenario.peers as u32).map(HostId).filter(|host| !self.director.touched().contains(host))
+        {
+            self.survivor_meets(host, expect.survivors, failures.get(&host).copied())?;
+        }
+        if expect.survivors == Ending::Wait && !is_waiting {
+            return Err("everyone is expected to wait for ever, and nobody does".to_owned());
+        }
+        for &host in self.director.newcomers() {
+            let was_member = self.cluster.history().lanes[host.index()]
+                .spans
+                .iter()
+                .any(|span| matches!(span.state, State::Member(_)));
+            let was_refused = matches!(failures.get(&host), Some(Some(Failure::Refused { .. })));
+            let is_met = match expect.joiners {
+                Welcome::Join => was_member,
+                Welcome::Refused => was_refused,
+                Welcome::Any => true,
+            };
+            if !is_met {
+                return Err(format!("{host} came later and is expected to {:?}", expect.joiners));
+            }
+        }
+        Ok(())
+    }
+
+    fn survivor_meets(
+        &self,
+        host: HostId,
+        survivors: Ending,
+        ending: Option<Option<&Failure>>,
+    ) -> Result<(), String> {
+        let found = match ending {
+            None => "is still there",
+            Some(None) => "finished",
+            Some(Some(_)) => "stopped",
+        };
+        let is_met = match survivors {
+            Ending::Finish => ending == Some(None),
+            Ending::Stop => matches!(ending, Some(Some(Failure::PeerLost { .. }))),
+            Ending::End => matches!(ending, Some(None | Some(Failure::PeerLost { .. }))),
+            Ending::Wait => true,
+        };
+        if is_met {
+            return Ok(());
+        }
+        let why = ending.flatten().map_or(String::new(), |failure| format!(": {failure}"));
+        Err(format!("{host} is expected to {survivors:?}, and {found}{why}"))
+    }
+}
+
+fn laws_of(scenario: &Scenario) -> Laws {
+    let workload = &scenario.workload;
+    let links = &scenario.links;
+    let furthest = links.regions.iter().flatten().max().copied().unwrap_or_default();
+    // Silence, a quarter more, and the way of the word; and as much again for whoever hears it from somebody else.
+    let patience =
+        2 * (links.silence_patience * 5 / 4 + links.reset_patience + 4 * (links.latency + furthest));
+    let known = Known {
+        loaded: workload.loaded.clone(),
+        integers: workload.integers.clone(),
+        patience: patience + Duration::from_secs(1),
+    };
+    let mut laws = Laws::all(&known);
+    if workload.loaded.manifest.parameter_count() * scenario.peers <= ORACLE_WORK_MAX {
+        laws.add(Replay::new(&workload.loaded));
+    }
+    laws
+}
+
+fn ending_of(failure: &Failure) -> &'static str {
+    match failure {
+        Failure::PeerLost { .. } => "stopped: a member was gone",
+        Failure::NotFounded { .. } => "stopped: the founder left before the start",
+        Failure::Refused { .. } => "refused",
+        Failure::TaskPanicked(_) => "stopped: its task failed",
+        Failure::DiskFailed(_) => "stopped: its disk failed",
+        Failure::Left => "left",
+        Failure::WrongSpecification { .. } | Failure::Unusable(_) | Failure::DataMissing { .. } => "unusable",
+    }
+}
+
+/// The name of law 8.
+pub const LIVENESS: &str = "progress (law 8)";
+/// The name of what a scenario expects.
+pub const EXPECTATION: &str = "expectation of the scenario";
+/// The name of the plain oracle.
+pub const PLAIN: &str = "plain trainer";
+/// Time between two looks at what only time can break.
+const CENSUS: Duration = Duration::from_secs(1);
+/// Elements over all peers up to which everything is computed once more.
+const ORACLE_WORK_MAX: usize = 20_000_000;

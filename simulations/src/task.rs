@@ -1,0 +1,51 @@
+//! Tasks for simulations: one that can be learnt, and one that moves integers.
+//!
+//! Any [`Task`] can be simulated; these need no data and no time.
+
+use std::sync::Arc;
+
+use peergrad::io::DataReference;
+use peergrad::loader::{Loaded, Loader, Training};
+use peergrad::task::Task;
+use peergrad_protocol::id::ContentDigest;
+
+mod integers;
+mod squares;
+
+pub use integers::Integers;
+pub use squares::Squares;
+
+/// Hands out one prepared task, whatever the specification says; optionally asks for a data file first.
+pub struct Fixed {
+    /// What is handed out.
+    pub loaded: Loaded,
+    /// The data file that the specification is said to need.
+    pub data: Option<Arc<[u8]>>,
+}
+
+impl Fixed {
+    /// Hands out `task`, trained as `training` says.
+    #[must_use]
+    pub fn new(task: impl Task, training: Training) -> Self {
+        let manifest = task.manifest();
+        Self { loaded: Loaded { task: Arc::new(task), manifest, training }, data: None }
+    }
+}
+
+impl Loader for Fixed {
+    fn data(&self, _specification: &[u8]) -> Result<Option<DataReference>, String> {
+        Ok(self.data.as_ref().map(|data| DataReference {
+            name: "toy".to_owned(),
+            digest: ContentDigest::of(data),
+            byte_count: data.len() as u64,
+        }))
+    }
+
+    fn load(&self, _specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+        if data.map(|data| ContentDigest::of(&data)) != self.data.as_ref().map(|data| ContentDigest::of(data))
+        {
+            return Err("the data is not what the specification says".to_owned());
+        }
+        Ok(self.loaded.clone())
+    }
+}

@@ -1,0 +1,107 @@
+//! The trace: every frame that arrived and every step that was committed, as one digest; on request the last of them in
+//! words.
+
+use std::collections::VecDeque;
+
+use peergrad::io::Event;
+use peergrad_protocol::message::Message;
+use peergrad_protocol::{Frame, Instant};
+
+use crate::host::HostId;
+
+/// What happened, hashed as it happens.
+#[derive(Default)]
+pub struct Trace {
+    hasher: blake3::Hasher,
+    lines: VecDeque<(Instant, String)>,
+    lines_max: usize,
+}
+
+impl Trace {
+    /// Keeps the last `count` things in words.
+    pub fn keep_lines(&mut self, count: usize) {
+        self.lines_max = count;
+    }
+
+    /// The last things, in words.
+    pub fn lines(&self) -> impl Iterator<Item = &(Instant, String)> {
+        self.lines.iter()
+    }
+
+    /// Digest of everything so far: equal for equal seeds, on machines of one kind.
+    #[must_use]
+    pub fn digest(&self) -> String {
+        self.hasher.finalize().to_hex().to_string()
+    }
+
+    /// A frame arrived.
+    pub(crate) fn frame(&mut self, at: Instant, from: HostId, to: HostId, frame: &Frame) {
+        self.hasher.update(&at.0.to_le_bytes()).update(&from.0.to_le_bytes()).update(&to.0.to_le_bytes());
+        self.hasher.update(&frame.head);
+        if let Some(payload) = &frame.payload {
+            // The first word stands for the rest, whose digest follows with the commit.
+            self.hasher.update(&payload.bytes()[..payload.byte_count().min(4)]);
+        }
+        if self.lines_max > 0 {
+            let words = match frame.decode() {
+                Ok(message) => words_of(&message),
+                Err(error) => format!("bytes that are no frame ({error})"),
+            };
+            self.keep(at, format!("{from} -> {to}  {words}"));
+        }
+    }
+
+    /// A node told its user something.
+    pub(crate) fn event(&mut self, at: Instant, host: HostId, event: &Event) {
+        if let Event::Committed(committed) = event {
+            self.hasher.update(&at.0.to_le_bytes()).update(&host.0.to_le_bytes());
+            self.hasher.update(&committed.step.0.to_le_bytes());
+            if let Some(digest) = &committed.digest {
+                self.hasher.update(&digest.0);
+            }
+        }
+        if self.lines_max > 0 {
+            let words = match event {
+                Event::Committed(committed) => {
+                    format!("commits step {} (loss {:.6})", committed.step.0, committed.loss)
+                }
+                Event::Installed { view, .. } => {
+                    format!("installs view {} of {} members", view.epoch.0, view.members.len())
+                }
+                Event::Ended(ended) => match &ended.outcome {
+                    Ok(()) => "is done".to_owned(),
+                    Err(failure) => format!("ends: {failure}"),
+                },
+                other => format!("{other:?}"),
+            };
+            self.keep(at, format!("{host}  {words}"));
+        }
+    }
+
+    /// Something that the simulator did.
+    pub fn remark(&mut self, at: Instant, words: String) {
+        if self.lines_max > 0 {
+            self.keep(at, format!("** {words}"));
+        }
+    }
+
+    fn keep(&mut self, at: Instant, line: String) {
+        if self.lines.len() == self.lines_max {
+            self.lines.pop_front();
+        }
+        self.lines.push_back((at, line));
+    }
+}
+
+fn words_of(message: &Message) -> String {
+    match message {
+        Message::Segment(segment) => format!(
+            "step {} {:?} segment {} of rank {}'s shard ({} samples)",
+            segment.step.0, segment.phase, segment.index, segment.owner, segment.tally.samples
+        ),
+        Message::Install(view) => format!("Install view {} of {} members", view.epoch.0, view.members.len()),
+        Message::Welcome(_) => "Welcome".to_owned(),
+        Message::Data(piece) => format!("Data from byte {}", piece.offset),
+        other => format!("{other:?}"),
+    }
+}

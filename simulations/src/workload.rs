@@ -1,0 +1,127 @@
+//! The workload: what a simulated swarm trains, as its peers get it: a specification's bytes, perhaps a data file, and a
+//! loader.
+//!
+//! The specification is the real one, resolved from a run file as `peer start` does it. Only the loading is shared: a
+//! hundred simulated peers read the data once.
+
+use std::sync::Arc;
+
+use peergrad::data::embedded::{DIGITS, embedded};
+use peergrad::io::DataReference;
+use peergrad::loader::{Loaded, Loader};
+use peergrad::specification::own::{OwnLoader, OwnSpecification};
+use peergrad::specification::run_file::DataSection;
+use peergrad::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
+use peergrad::task::Task;
+
+use crate::task::{Integers, Squares};
+
+/// What is trained.
+#[derive(Clone)]
+pub struct Workload {
+    /// What the run is.
+    pub specification: Arc<[u8]>,
+    /// The data file, at every peer.
+    pub data: Option<Arc<[u8]>>,
+    /// What the specification becomes.
+    pub loaded: Loaded,
+    /// The task, if it is the one that moves integers.
+    pub integers: Option<Integers>,
+    reference: Option<DataReference>,
+}
+
+impl Workload {
+    /// A run file's model on the embedded digits.
+    ///
+    /// # Errors
+    /// If a setting is not allowed.
+    pub fn digits(run: &RunFile) -> Result<Self, SpecificationError> {
+        let bytes = embedded(DIGITS).expect("the digits are embedded");
+        let data = run.data.clone().or_else(|| Some(DataSection::new(DIGITS)));
+        Self::data_file(&RunFile { data, ..run.clone() }, DIGITS, bytes)
+    }
+
+    /// A run file's model on a data file.
+    ///
+    /// # Errors
+    /// If a setting is not allowed, or the data cannot be used.
+    ///
+    /// # Panics
+    /// Never: what was just resolved can be loaded.
+    pub fn data_file(run: &RunFile, name: &str, bytes: &[u8]) -> Result<Self, SpecificationError> {
+        let specification = resolve(&watched(run), name, bytes)?;
+        let loaded = specification.load(bytes)?;
+        let specification: Arc<[u8]> = specification.to_bytes()?.into();
+        let reference = BuiltinLoader.data(&specification).expect("it was just resolved");
+        Ok(Self { specification, data: Some(bytes.into()), loaded, integers: None, reference })
+    }
+
+    /// The task that moves integers.
+    ///
+    /// # Errors
+    /// If a setting is not allowed.
+    pub fn integers(run: &RunFile, parameters: usize, samples: u32) -> Result<Self, SpecificationError> {
+        let task = Integers::new(parameters, samples);
+        Ok(Self { integers: Some(task.clone()), ..Self::own("integers", task, run)? })
+    }
+
+    /// Least squares.
+    ///
+    /// # Errors
+    /// If a setting is not allowed.
+    pub fn squares(run: &RunFile, parameters: usize, samples: u32) -> Result<Self, SpecificationError> {
+        Self::own("squares", Squares::new(parameters, samples), run)
+    }
+
+    /// A task of one's own, trained as the run file says.
+    ///
+    /// # Errors
+    /// If a setting is not allowed.
+    ///
+    /// # Panics
+    /// Never: what was just resolved can be loaded.
+    pub fn own(name: &str, task: impl Task, run: &RunFile) -> Result<Self, SpecificationError> {
+        let task: Arc<dyn Task> = Arc::new(task);
+        let specification = OwnSpecification::resolve(&watched(run), name, &*task)?;
+        let specification: Arc<[u8]> = specification.to_bytes()?.into();
+        let loader = OwnLoader::new(name, task);
+        let loaded = loader.load(&specification, None).expect("it was just resolved");
+        Ok(Self { specification, data: None, loaded, integers: None, reference: None })
+    }
+
+    /// What every peer's loader hands out.
+    #[must_use]
+    pub fn loader(&self) -> Arc<dyn Loader> {
+        Arc::new(Shared { loaded: self.loaded.clone(), reference: self.reference.clone() })
+    }
+
+    /// As [`Workload::loader`], but with another task behind it: for a peer whose code is not the one of the others.
+    #[must_use]
+    pub fn loader_of(&self, task: impl Task) -> Arc<dyn Loader> {
+        let loaded = Loaded { task: Arc::new(task), ..self.loaded.clone() };
+        Arc::new(Shared { loaded, reference: self.reference.clone() })
+    }
+}
+
+/// Digests after every step are what the laws compare.
+fn watched(run: &RunFile) -> RunFile {
+    let mut run = run.clone();
+    run.sync.digest_every = run.sync.digest_every.max(1);
+    run
+}
+
+/// Hands out what was loaded before.
+struct Shared {
+    loaded: Loaded,
+    reference: Option<DataReference>,
+}
+
+impl Loader for Shared {
+    fn data(&self, _specification: &[u8]) -> Result<Option<DataReference>, String> {
+        Ok(self.reference.clone())
+    }
+
+    fn load(&self, _specification: &[u8], _data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+        Ok(self.loaded.clone())
+    }
+}
