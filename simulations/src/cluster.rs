@@ -171,9 +171,7 @@ impl Cluster {
 
     /// Adds a host with an identity of its own.
     pub fn add(&mut self, setup: HostSetup) -> HostId {
-        // Hashed, so that the order of hosts is not the order of ranks.
-        let peer = PeerId(*blake3::hash(&(self.hosts.len() as u64).to_le_bytes()).as_bytes());
-        self.add_as(peer, setup)
+        self.add_as(peer_of(HostId(self.hosts.len() as u32)), setup)
     }
 
     /// Adds a host whose disk is a copy of another one's: two machines, one identity.
@@ -324,8 +322,8 @@ impl Cluster {
     }
 
     /// Adds a rule behind those that are there.
-    pub fn add_rule(&mut self, rule: impl Rule + 'static) {
-        self.rules.push(Box::new(rule));
+    pub fn add_rule(&mut self, rule: Box<dyn Rule>) {
+        self.rules.push(rule);
     }
 
     /// Sends a frame as if the process there had.
@@ -359,7 +357,7 @@ impl Cluster {
                 self.schedule_moves();
                 let deliveries: Vec<Delivery> = self.network.take_deliveries().collect();
                 for delivery in deliveries {
-                    let (host, input) = self.receive(delivery);
+                    let Some((host, input)) = self.receive(delivery) else { continue };
                     self.input(host, self.hosts[host.index()].starts, input);
                 }
             }
@@ -473,9 +471,9 @@ impl Cluster {
 
     fn give_credit(&mut self, from: HostId, peer: PeerId, segments: u32) {
         let Some(to) = self.linked(from, peer) else { return };
-        let segments =
-            self.rules.iter_mut().fold(segments, |segments, rule| rule.on_credit(from, to, segments));
         self.observe(Observation::Granted { from, to, segments });
+        let rules = self.rules.iter_mut();
+        let segments = rules.fold(segments, |segments, rule| rule.on_credit(from, to, segments));
         self.network.send(self.now, from, to, Cargo::Credit(segments), Duration::ZERO);
     }
 
@@ -503,7 +501,7 @@ impl Cluster {
         self.schedule_moves();
         let deliveries: Vec<Delivery> = self.network.take_deliveries().collect();
         for delivery in deliveries {
-            let (host, input) = self.receive(delivery);
+            let Some((host, input)) = self.receive(delivery) else { continue };
             self.input_later(self.now, host, input);
         }
     }
@@ -515,10 +513,11 @@ impl Cluster {
     }
 
     /// A delivery as its receiver's node hears of it.
-    fn receive(&mut self, Delivery { to, from, what }: Delivery) -> (HostId, Input) {
+    fn receive(&mut self, Delivery { to, from, what }: Delivery) -> Option<(HostId, Input)> {
         let peer = self.hosts[from.index()].peer;
         let input = match what {
             Delivered::Up => Input::LinkUp(peer),
+            Delivered::Down(_) if !self.rules.iter_mut().all(|rule| rule.is_told(to, from)) => return None,
             Delivered::Down(reason) => Input::LinkDown { peer, reason: reason.to_owned() },
             Delivered::Credit(segments) => Input::Credit { peer, segments },
             Delivered::Frame(frame) => {
@@ -526,7 +525,7 @@ impl Cluster {
                 Input::Frame { from: peer, frame: self.received(to, frame) }
             }
         };
-        (to, input)
+        Some((to, input))
     }
 
     /// The frame as its receiver holds it: bytes, in a buffer of its own pool.
@@ -756,6 +755,11 @@ impl World<'_> {
     pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
         (0..self.hosts.len() as u32).map(HostId)
     }
+}
+
+/// The peer on a host with an identity of its own: hashed, so that the order of hosts is not the order of ranks.
+pub(crate) fn peer_of(host: HostId) -> PeerId {
+    PeerId(*blake3::hash(&host.0.to_le_bytes()).as_bytes())
 }
 
 /// Where a host can be dialed.

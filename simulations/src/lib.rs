@@ -16,6 +16,7 @@ pub mod liveness;
 mod network;
 pub mod oracles;
 pub mod pace;
+pub mod plants;
 pub mod queue;
 pub mod rules;
 pub mod scenario;

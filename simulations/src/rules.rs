@@ -19,6 +19,11 @@ pub trait Rule: Send {
     fn on_credit(&mut self, _from: HostId, _to: HostId, segments: u32) -> u32 {
         segments
     }
+
+    /// Whether one end of a link hears that it is gone.
+    fn is_told(&mut self, _at: HostId, _of: HostId) -> bool {
+        true
+    }
 }
 
 impl<F: FnMut(&Envelope<'_>) -> Verdict + Send> Rule for F {

@@ -14,6 +14,7 @@ use crate::laws::{Known, Laws, Violation};
 use crate::liveness::{Liveness, who_waits};
 use crate::oracles::plain;
 use crate::oracles::replay::Replay;
+use crate::plants::Plant;
 use crate::scenario::{Ending, Scenario, Welcome};
 
 /// A scenario under one seed, on its way.
@@ -25,6 +26,8 @@ pub struct Simulation {
     liveness: Liveness,
     census_at: Instant,
     stuck: Option<Violation>,
+    /// The law that a planted bug is to be noticed by: only that one is of interest then.
+    planted_against: Option<&'static str>,
 }
 
 /// What became of it.
@@ -61,10 +64,27 @@ impl Simulation {
     /// The start of a run.
     #[must_use]
     pub fn new(scenario: &Scenario, seed: u64) -> Self {
+        Self::prepare(scenario, seed, None)
+    }
+
+    /// The start of a run with a bug in it, watched by the one law that must notice it.
+    #[must_use]
+    pub fn planted(scenario: &Scenario, seed: u64, plant: &Plant) -> Self {
+        Self::prepare(scenario, seed, Some(plant))
+    }
+
+    fn prepare(scenario: &Scenario, seed: u64, plant: Option<&Plant>) -> Self {
         let scenario = scenario.clone().swarmed(seed);
         let mut cluster = Cluster::new(seed, scenario.links.clone());
         let template = host_of(&scenario);
-        let hosts: Vec<HostId> = (0..scenario.peers).map(|_| cluster.add(template.clone())).collect();
+        let host_with = |index: usize| {
+            let mut setup = template.clone();
+            if let Some(plant) = plant {
+                plant.prepare(HostId(index as u32), &scenario.workload, &mut setup);
+            }
+            setup
+        };
+        let hosts: Vec<HostId> = (0..scenario.peers).map(|index| cluster.add(host_with(index))).collect();
         let specification = scenario.workload.specification.clone();
         for &host in &hosts {
             let entry = match host {
@@ -77,13 +97,21 @@ impl Simulation {
             };
             cluster.start(host, entry);
         }
-        cluster.watch(laws_of(&scenario));
+        let laws = laws_of(&scenario);
+        cluster.watch(match plant {
+            Some(plant) => laws.only(plant.law),
+            None => laws,
+        });
+        if let Some(rule) = plant.and_then(|plant| plant.rule(seed)) {
+            cluster.add_rule(rule);
+        }
         Self {
             cluster,
             director: Director::new(&scenario, template, seed),
             liveness: Liveness::new(scenario.expect.patience),
             census_at: Instant::default(),
             stuck: None,
+            planted_against: plant.map(|plant| plant.law),
             scenario,
         }
     }
@@ -151,7 +179,7 @@ impl Simulation {
         }
         let committed = self.committed();
         let mut plain_apart = None;
-        if self.is_small() && violations.is_empty() {
+        if self.is_small() && violations.is_empty() && self.is_asked(PLAIN) {
             checked.push(PLAIN);
             match plain::compare(&self.scenario.workload.loaded, &committed) {
                 Ok(apart) => plain_apart = Some(apart),
@@ -159,6 +187,7 @@ impl Simulation {
             }
         }
         if violations.is_empty()
+            && self.is_asked(EXPECTATION)
             && let Err(words) = self.meets_expectations(&committed, is_waiting)
         {
             violations.push(Violation { at: now, law: EXPECTATION, words });
@@ -180,6 +209,10 @@ impl Simulation {
             trace_hash: self.cluster.trace().digest(),
             history: self.cluster.history().clone(),
         }
+    }
+
+    fn is_asked(&self, law: &str) -> bool {
+        self.planted_against.is_none_or(|asked| asked == law)
     }
 
     /// Steps in their order, each as it was first told.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use peergrad::data::embedded::{DIGITS, embedded};
 use peergrad::io::DataReference;
-use peergrad::loader::{Loaded, Loader};
+use peergrad::loader::{Loaded, Loader, Training};
 use peergrad::specification::own::{OwnLoader, OwnSpecification};
 use peergrad::specification::run_file::DataSection;
 use peergrad::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
@@ -93,6 +93,13 @@ impl Workload {
     #[must_use]
     pub fn loader(&self) -> Arc<dyn Loader> {
         Arc::new(Shared { loaded: self.loaded.clone(), reference: self.reference.clone() })
+    }
+
+    /// As [`Workload::loader`], but trained otherwise.
+    #[must_use]
+    pub fn loader_with(&self, training: Training) -> Arc<dyn Loader> {
+        let loaded = Loaded { training, ..self.loaded.clone() };
+        Arc::new(Shared { loaded, reference: self.reference.clone() })
     }
 
     /// As [`Workload::loader`], but with another task behind it: for a peer whose code is not the one of the others.

@@ -19,6 +19,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("kill-mid-step", include_str!("../../scenarios/kill-mid-step.toml")),
     ("continents", include_str!("../../scenarios/continents.toml")),
     ("thousand", include_str!("../../scenarios/thousand.toml")),
+    ("planted", include_str!("../../scenarios/planted.toml")),
     ("trouble", include_str!("../../scenarios/trouble.toml")),
 ];
 

@@ -10,6 +10,7 @@ use clap::{Args, Parser, Subcommand};
 
 mod json;
 mod list;
+mod plants;
 mod replay;
 mod run;
 mod source;
@@ -39,6 +40,8 @@ enum Command {
     Replay(ReplayArguments),
     /// Runs a scenario in its small size with many seeds, on all cores. Exit code 1 if any of them broke a law.
     Sweep(SweepArguments),
+    /// Plants known bugs and looks whether the laws notice them. Exit code 1 if one is missed.
+    Plants(PlantsArguments),
 }
 
 #[derive(Args)]
@@ -55,6 +58,9 @@ struct Chosen {
     /// In the small size that sweeps use.
     #[arg(long)]
     small: bool,
+    /// With this planted bug, watched by its law alone; see `plants`.
+    #[arg(long, value_name = "NAME")]
+    plant: Option<String>,
 }
 
 #[derive(Args)]
@@ -91,6 +97,13 @@ struct SweepArguments {
     json: bool,
 }
 
+#[derive(Args)]
+struct PlantsArguments {
+    /// Which seeds are tried: from A up to, not including, B.
+    #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = seeds)]
+    seeds: Range<u64>,
+}
+
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let parse = |text: &str| text.trim().parse::<u64>().ok();
     let range = text.split_once("..").and_then(|(from, to)| Some(parse(from)?..parse(to)?));
@@ -105,6 +118,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Replay(arguments) => replay::replay(&arguments),
         Command::Sweep(arguments) => sweep::sweep(&arguments),
+        Command::Plants(arguments) => plants::plants(&arguments),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("simulate: {error:#}");

@@ -2,14 +2,12 @@
 
 use std::process::ExitCode;
 
-use peergrad_simulations::simulation::Simulation;
-
 use crate::{ReplayArguments, words};
 
 /// Runs a scenario and prints the last things that happened.
 pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<ExitCode> {
     let scenario = arguments.chosen.scenario()?;
-    let mut simulation = Simulation::new(&scenario, arguments.chosen.seed);
+    let mut simulation = arguments.chosen.simulation(&scenario)?;
     simulation.cluster.trace_mut().keep_lines(arguments.lines.max(1));
     while simulation.tick() {}
     for (at, line) in simulation.cluster.trace().lines() {

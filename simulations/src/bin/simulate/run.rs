@@ -2,14 +2,14 @@
 
 use std::process::ExitCode;
 
-use peergrad_simulations::simulation::{Outcome, Simulation};
+use peergrad_simulations::simulation::Outcome;
 
 use crate::{RunArguments, json, words};
 
 /// Runs a scenario and tells how it went.
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let scenario = arguments.chosen.scenario()?;
-    let outcome = Simulation::new(&scenario, arguments.chosen.seed).run();
+    let outcome = arguments.chosen.simulation(&scenario)?.run();
     if arguments.json {
         json::tell(&scenario, arguments.chosen.seed, &outcome);
     } else {

@@ -3,9 +3,11 @@
 use std::path::Path;
 
 use anyhow::{Context, bail};
+use peergrad_simulations::plants::Plant;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::scenario::named::{NAMED, named};
+use peergrad_simulations::simulation::Simulation;
 
 use crate::Chosen;
 
@@ -36,6 +38,15 @@ impl Chosen {
         Ok(scenario)
     }
 
+    /// The run that the arguments ask for.
+    pub(crate) fn simulation(&self, scenario: &Scenario) -> anyhow::Result<Simulation> {
+        let Some(name) = &self.plant else { return Ok(Simulation::new(scenario, self.seed)) };
+        let Some(plant) = Plant::named(name) else {
+            bail!("there is no planted bug `{name}`; `simulate plants` names them");
+        };
+        Ok(Simulation::planted(scenario, self.seed, plant))
+    }
+
     /// The command that does the same again.
     pub(crate) fn command(&self, verb: &str) -> String {
         let mut command = format!("simulate {verb} {} --seed {}", self.scenario, self.seed);
@@ -44,6 +55,9 @@ impl Chosen {
         }
         if self.small {
             command += " --small";
+        }
+        if let Some(plant) = &self.plant {
+            command += &format!(" --plant {plant}");
         }
         command
     }

@@ -1,0 +1,376 @@
+//! Planted bugs: proof that the referee is awake. Each breaks one law, from outside of the node wherever that is possible:
+//! a transport that loses or changes a frame, a disk that lies, a peer whose code is not the others'.
+//!
+//! A run with a plant is watched by the one law that must notice it, so that none is credited with another's catch.
+
+use peergrad::loader::Training;
+use peergrad::task::{Evaluation, Task};
+use peergrad_protocol::manifest::Manifest;
+use peergrad_protocol::message::{Message, Phase, Segment};
+use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cluster::{HostSetup, peer_of};
+use crate::disk::DiskMode;
+use crate::host::HostId;
+use crate::rules::{Envelope, Rule, Verdict};
+use crate::simulation::{LIVENESS, PLAIN};
+use crate::workload::Workload;
+
+/// A bug on purpose.
+#[derive(Clone, Copy, Debug)]
+pub struct Plant {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// The law that must notice it.
+    pub law: &'static str,
+    /// The named scenario in which it is tried.
+    pub scenario: &'static str,
+    bug: Bug,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    AlteredView,
+    FlippedRelay,
+    FlippedLastHop,
+    CountedTwice,
+    EarlySum,
+    OtherBatch,
+    SwallowedDeparture,
+    LostSegment,
+    GreedyCredit,
+    LyingDisk,
+    OtherSum,
+}
+
+/// All of them.
+pub const PLANTS: &[Plant] = &[
+    Plant {
+        name: "altered-view",
+        about: "one member gets another record of the first view",
+        law: "one chain (law 1)",
+        scenario: "planted",
+        bug: Bug::AlteredView,
+    },
+    Plant {
+        name: "flipped-relay",
+        about: "a peer changes a bit of another owner's values while passing them on",
+        law: "single owner (law 2)",
+        scenario: "planted",
+        bug: Bug::FlippedRelay,
+    },
+    Plant {
+        name: "counted-twice",
+        about: "a peer adds the gradient of one sample twice",
+        law: "exactly once (law 3)",
+        scenario: "planted",
+        bug: Bug::CountedTwice,
+    },
+    Plant {
+        name: "flipped-last-hop",
+        about: "a bit of new values changes on the way to one peer",
+        law: "same bits (law 4)",
+        scenario: "planted",
+        bug: Bug::FlippedLastHop,
+    },
+    Plant {
+        name: "early-sum",
+        about: "a finished sum of the next step arrives before everyone has completed this one",
+        law: "all or nothing (law 5)",
+        scenario: "planted",
+        bug: Bug::EarlySum,
+    },
+    Plant {
+        name: "other-batch",
+        about: "one peer takes other batches than the others",
+        law: "every sample once (law 6)",
+        scenario: "planted",
+        bug: Bug::OtherBatch,
+    },
+    Plant {
+        name: "swallowed-departure",
+        about: "one peer is never told that another one is gone",
+        law: "nothing waits on the departed (law 7)",
+        scenario: "kill-mid-step",
+        bug: Bug::SwallowedDeparture,
+    },
+    Plant {
+        name: "lost-segment",
+        about: "the transport loses one frame for good",
+        law: LIVENESS,
+        scenario: "planted",
+        bug: Bug::LostSegment,
+    },
+    Plant {
+        name: "greedy-credit",
+        about: "credit arrives twice as large as it was given",
+        law: "bounded (law 9)",
+        scenario: "planted",
+        bug: Bug::GreedyCredit,
+    },
+    Plant {
+        name: "lying-disk",
+        about: "a disk says that it has written, and has not",
+        law: "written first",
+        scenario: "planted",
+        bug: Bug::LyingDisk,
+    },
+    Plant {
+        name: "counted-twice-of-digits",
+        about: "as counted-twice, where nothing is an integer",
+        law: PLAIN,
+        scenario: "steady",
+        bug: Bug::CountedTwice,
+    },
+    Plant {
+        name: "other-sum",
+        about: "a peer's gradients are off by one unit in the last place",
+        law: "replay of the commit log",
+        scenario: "steady",
+        bug: Bug::OtherSum,
+    },
+];
+
+impl Plant {
+    /// The plant of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        PLANTS.iter().find(|plant| plant.name == name)
+    }
+
+    /// Changes the host that it lives on.
+    pub(crate) fn prepare(&self, host: HostId, workload: &Workload, setup: &mut HostSetup) {
+        if host != SITE {
+            return;
+        }
+        let task = Arc::clone(&workload.loaded.task);
+        match self.bug {
+            Bug::CountedTwice => setup.loader = workload.loader_of(Twice(task)),
+            Bug::OtherSum => setup.loader = workload.loader_of(Off(task)),
+            Bug::OtherBatch => {
+                let batch_size = workload.loaded.training.batch_size / 2;
+                let training = Training { batch_size, ..workload.loaded.training.clone() };
+                setup.loader = workload.loader_with(training);
+            }
+            Bug::LyingDisk => setup.disk.mode = DiskMode::Lying,
+            _ => {}
+        }
+    }
+
+    /// The rule that it is, if it sits in the network.
+    pub(crate) fn rule(&self, seed: u64) -> Option<Box<dyn Rule>> {
+        // Anywhere in the first ten steps.
+        let step = 1 + seed % 9;
+        Some(match self.bug {
+            Bug::AlteredView => Box::new(alter_view),
+            Bug::FlippedRelay => Box::new(Flip { step, is_relay: true, ranks: vec![] }),
+            Bug::FlippedLastHop => Box::new(Flip { step, is_relay: false, ranks: vec![] }),
+            Bug::EarlySum => Box::new(EarlySum { step, ranks: vec![], sample: None, is_done: false }),
+            Bug::SwallowedDeparture => Box::new(Swallow),
+            Bug::LostSegment => Box::new(Lose { left: seed % 50 }),
+            Bug::GreedyCredit => Box::new(Greed),
+            Bug::CountedTwice | Bug::OtherSum | Bug::OtherBatch | Bug::LyingDisk => return None,
+        })
+    }
+}
+
+/// The host on which plants live.
+const SITE: HostId = HostId(1);
+
+/// One member's record of the first view gives somebody more weight.
+fn alter_view(envelope: &Envelope<'_>) -> Verdict {
+    match envelope.message() {
+        Some(Message::Install(mut view)) if envelope.to == SITE => {
+            view.members[0].weight += 1;
+            Verdict::Replace(vec![Frame::encode(&Message::Install(view), None)])
+        }
+        _ => Verdict::Pass,
+    }
+}
+
+/// Changes a bit of a gathered segment, on its first hop beyond the owner or where nobody passes it on.
+struct Flip {
+    step: u64,
+    is_relay: bool,
+    ranks: Vec<PeerId>,
+}
+
+impl Rule for Flip {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
+        let message = envelope.message();
+        learn_ranks(&mut self.ranks, message.as_ref());
+        let Some(segment) = segment_of(message.as_ref(), Phase::Gather) else { return Verdict::Pass };
+        let count = self.ranks.len();
+        let (Some(from), Some(to)) = (rank_of(&self.ranks, envelope.from), rank_of(&self.ranks, envelope.to))
+        else {
+            return Verdict::Pass;
+        };
+        let is_relay = from != segment.owner as usize;
+        let is_last = (to + 1) % count == segment.owner as usize;
+        let is_site = if self.is_relay { is_relay && !is_last } else { is_last };
+        if segment.step.0 != self.step || !is_site {
+            return Verdict::Pass;
+        }
+        Verdict::Replace(vec![changed(envelope.frame, *segment, |bytes| bytes[0] ^= 1)])
+    }
+}
+
+/// A copy of a segment's frame with something changed.
+fn changed(frame: &Frame, segment: Segment, change: impl Fn(&mut [u8])) -> Frame {
+    let mut bytes = frame.payload.as_ref().map_or(vec![], |payload| payload.bytes().to_vec());
+    change(&mut bytes);
+    Frame::encode(&Message::Segment(segment), Some(Buffer::from_bytes(&bytes)))
+}
+
+/// Holds back the values of one owner, and forges the sum by which it believes that everyone has them.
+struct EarlySum {
+    step: u64,
+    ranks: Vec<PeerId>,
+    /// A segment of this step on its last hop to the owner, as a pattern.
+    sample: Option<Frame>,
+    is_done: bool,
+}
+
+impl Rule for EarlySum {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
+        let message = envelope.message();
+        learn_ranks(&mut self.ranks, message.as_ref());
+        let Some(Message::Segment(segment)) = message else { return Verdict::Pass };
+        let Some(site) = rank_of(&self.ranks, SITE) else { return Verdict::Pass };
+        let is_own = segment.owner as usize == site;
+        if segment.step.0 != self.step {
+            return Verdict::Pass;
+        }
+        match segment.phase {
+            Phase::Reduce if envelope.to == SITE && is_own && segment.index == 0 => {
+                let next = Segment { step: segment.step.next(), ..segment };
+                self.sample = Some(changed(envelope.frame, next, |_| {}));
+                Verdict::Pass
+            }
+            Phase::Gather if envelope.from == SITE && is_own => Verdict::Delay(Duration::from_secs(2)),
+            Phase::Gather if envelope.to == SITE && !self.is_done => {
+                let Some(forged) = self.sample.take() else { return Verdict::Pass };
+                self.is_done = true;
+                Verdict::Replace(vec![changed(envelope.frame, segment, |_| {}), forged])
+            }
+            Phase::Reduce | Phase::Gather => Verdict::Pass,
+        }
+    }
+}
+
+/// Nothing that speaks of a departure gets to one peer.
+struct Swallow;
+
+impl Rule for Swallow {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
+        let is_departure = matches!(envelope.message(), Some(Message::Leave(_)));
+        if is_departure && envelope.to == SITE { Verdict::Drop } else { Verdict::Pass }
+    }
+
+    fn is_told(&mut self, at: HostId, _of: HostId) -> bool {
+        at != SITE
+    }
+}
+
+/// Drops the frame of one segment.
+struct Lose {
+    left: u64,
+}
+
+impl Rule for Lose {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
+        if !matches!(envelope.message(), Some(Message::Segment(_))) || self.left == u64::MAX {
+            return Verdict::Pass;
+        }
+        match self.left.checked_sub(1) {
+            Some(left) => {
+                self.left = left;
+                Verdict::Pass
+            }
+            None => {
+                self.left = u64::MAX;
+                Verdict::Drop
+            }
+        }
+    }
+}
+
+/// Doubles credit.
+struct Greed;
+
+impl Rule for Greed {
+    fn on_frame(&mut self, _envelope: &Envelope<'_>) -> Verdict {
+        Verdict::Pass
+    }
+
+    fn on_credit(&mut self, _from: HostId, _to: HostId, segments: u32) -> u32 {
+        2 * segments
+    }
+}
+
+fn learn_ranks(ranks: &mut Vec<PeerId>, message: Option<&Message>) {
+    if let Some(Message::Install(view)) = message {
+        *ranks = view.members.iter().map(|member| member.peer).collect();
+    }
+}
+
+fn rank_of(ranks: &[PeerId], host: HostId) -> Option<usize> {
+    ranks.iter().position(|peer| *peer == peer_of(host)).map(Rank::from_index).map(Rank::index)
+}
+
+fn segment_of(message: Option<&Message>, phase: Phase) -> Option<&Segment> {
+    match message {
+        Some(Message::Segment(segment)) if segment.phase == phase => Some(segment),
+        _ => None,
+    }
+}
+
+/// Adds its first sample's gradient twice.
+struct Twice(Arc<dyn Task>);
+
+/// Is off by the smallest difference there is.
+struct Off(Arc<dyn Task>);
+
+macro_rules! task_but_for_its_gradient {
+    ($name:ident, $gradient:expr) => {
+        impl Task for $name {
+            fn manifest(&self) -> Manifest {
+                self.0.manifest()
+            }
+
+            fn initial(&self, seed: u64, parameters: &mut [f32]) {
+                self.0.initial(seed, parameters);
+            }
+
+            fn sample_count(&self) -> u32 {
+                self.0.sample_count()
+            }
+
+            fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+                let change: fn(&dyn Task, &[f32], &[u32], &mut [f32]) -> f64 = $gradient;
+                change(&*self.0, parameters, samples, gradient)
+            }
+
+            fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+                self.0.evaluate(parameters)
+            }
+        }
+    };
+}
+
+task_but_for_its_gradient!(Twice, |task, parameters, samples, gradient| {
+    let twice: Vec<u32> = samples.iter().chain(samples.first()).copied().collect();
+    task.gradient(parameters, &twice, gradient)
+});
+
+task_but_for_its_gradient!(Off, |task, parameters, samples, gradient| {
+    let loss = task.gradient(parameters, samples, gradient);
+    for element in gradient.iter_mut() {
+        *element = f32::from_bits(element.to_bits() ^ 1);
+    }
+    loss
+});
