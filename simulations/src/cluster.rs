@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use peergrad::io::{Event, Input, Output};
 use peergrad::loader::Loader;
+use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role};
 use peergrad_protocol::{Buffer, Frame, Incarnation, Instant, PeerId, Pool, RunId};
 use rand::rngs::ChaCha8Rng;
@@ -137,6 +138,7 @@ impl Cluster {
             weight: 1,
             loader,
             segments: segments.clone(),
+            memo: Memo::default(),
             restored: None,
             role,
         };
