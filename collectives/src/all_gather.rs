@@ -15,8 +15,12 @@ pub struct AllGather {
     is_open: bool,
     /// By destination: segments of the own shard that were sent.
     started: Vec<usize>,
+    /// Of all destinations together: segments of the own shard that were not sent yet.
+    unstarted: usize,
     /// By owner: segments of its shard that have arrived.
     received: Vec<usize>,
+    /// Of all owners together: segments that have not arrived yet.
+    missing: usize,
 }
 
 impl AllGather {
@@ -24,7 +28,14 @@ impl AllGather {
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
         let rank_count = plan.rank_count();
-        Self { is_open: false, started: vec![0; rank_count], received: vec![0; rank_count] }
+        let own_count = plan.own().segments().len();
+        Self {
+            is_open: false,
+            started: vec![0; rank_count],
+            unstarted: own_count * plan.destinations().count(),
+            received: vec![0; rank_count],
+            missing: plan.layout.segment_count() - own_count,
+        }
     }
 
     /// The own shard is final: from now on it is sent.
@@ -38,27 +49,23 @@ impl AllGather {
         self.is_open
     }
 
-    /// The next segment of the own shard to be sent to `destination`.
+    /// The next segment of the own shard to be sent to `destination`, one of the plan's.
     #[must_use]
     pub fn next_start(&self, plan: &Plan, destination: usize) -> Option<usize> {
-        let is_destination = destination != plan.rank
-            && match plan.topology {
-                Topology::Ring => destination == plan.next(),
-                Topology::Direct => true,
-            };
         let index = self.started[destination];
-        (self.is_open && is_destination && index < plan.own().segments().len()).then_some(index)
+        (self.is_open && index < plan.own().segments().len()).then_some(index)
     }
 
     /// Notes that the next segment was sent to `destination`.
     pub fn start(&mut self, destination: usize) {
         self.started[destination] += 1;
+        self.unstarted -= 1;
     }
 
     /// Whether the own shard has been sent wherever it begins.
     #[must_use]
-    pub fn is_started(&self, plan: &Plan) -> bool {
-        self.is_open && (0..plan.rank_count()).all(|destination| self.next_start(plan, destination).is_none())
+    pub fn is_started(&self) -> bool {
+        self.is_open && self.unstarted == 0
     }
 
     /// Checks an arriving segment against the plan and counts it. False: the plan does not foresee it, nothing changed.
@@ -73,6 +80,7 @@ impl AllGather {
             is_on_plan && index == self.received[owner] && index < plan.layout.shard(owner).segments().len();
         if is_next {
             self.received[owner] += 1;
+            self.missing -= 1;
         }
         is_next
     }
@@ -85,9 +93,7 @@ impl AllGather {
 
     /// Whether every other shard has arrived.
     #[must_use]
-    pub fn is_gathered(&self, plan: &Plan) -> bool {
-        (0..plan.rank_count()).all(|owner| {
-            owner == plan.rank || self.received[owner] == plan.layout.shard(owner).segments().len()
-        })
+    pub fn is_gathered(&self) -> bool {
+        self.missing == 0
     }
 }

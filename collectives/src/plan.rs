@@ -17,6 +17,8 @@ pub enum Topology {
 pub struct Layout {
     len: usize,
     shards: Vec<Shard>,
+    segment_count: usize,
+    first_owner: Option<usize>,
 }
 
 /// What one rank owns.
@@ -45,7 +47,9 @@ impl Layout {
             owned.into_iter().map(|ranges| Shard::new(ranges, segment_elements)).collect();
         let covered: usize = shards.iter().map(Shard::len).sum();
         assert_eq!(covered, len, "shards cover the vector");
-        Self { len, shards }
+        let segment_count = shards.iter().map(|shard| shard.segments.len()).sum();
+        let first_owner = shards.iter().position(|shard| !shard.is_empty());
+        Self { len, shards, segment_count, first_owner }
     }
 
     /// Elements of the vector.
@@ -72,10 +76,16 @@ impl Layout {
         self.shards.len()
     }
 
+    /// Segments of all shards together.
+    #[must_use]
+    pub fn segment_count(&self) -> usize {
+        self.segment_count
+    }
+
     /// The lowest rank that owns anything: the one whose tally everybody reports.
     #[must_use]
     pub fn first_owner(&self) -> Option<usize> {
-        self.shards.iter().position(|shard| !shard.segments.is_empty())
+        self.first_owner
     }
 }
 
@@ -221,6 +231,16 @@ impl Plan {
     #[must_use]
     pub fn previous(&self) -> usize {
         (self.rank + self.rank_count() - 1) % self.rank_count()
+    }
+
+    /// The ranks to which segments that begin here may go, nearest first.
+    pub fn destinations(&self) -> impl Iterator<Item = usize> + use<> {
+        let (rank, rank_count) = (self.rank, self.rank_count());
+        let farthest = match self.topology {
+            Topology::Ring => 1,
+            Topology::Direct => rank_count,
+        };
+        (1..rank_count).take(farthest).map(move |distance| (rank + distance) % rank_count)
     }
 
     /// The rank whose contribution to `owner`'s shard is added at `position`: owner + 1 first, the owner last.

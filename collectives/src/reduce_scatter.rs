@@ -24,6 +24,8 @@ use crate::plan::{Plan, Topology};
 pub struct ReduceScatter {
     /// By owner: segments of its shard that were started here.
     started: Vec<usize>,
+    /// Of all owners together: segments that begin here and were not started yet.
+    unstarted: usize,
     /// By edge (source in the direct topology, owner in the ring): segments received.
     received: Vec<usize>,
     /// Segments of the own shard that are summed up.
@@ -52,11 +54,14 @@ impl ReduceScatter {
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
         let rank_count = plan.rank_count();
+        let beginning = |destination| plan.layout.shard(owner_toward(plan, destination)).segments().len();
+        let waiting_count = if plan.topology == Topology::Direct { rank_count } else { 0 };
         Self {
             started: vec![0; rank_count],
+            unstarted: plan.destinations().map(beginning).sum(),
             received: vec![0; rank_count],
             reduced: 0,
-            waiting: (0..rank_count).map(|_| VecDeque::new()).collect(),
+            waiting: (0..waiting_count).map(|_| VecDeque::new()).collect(),
             accumulator: None,
         }
     }
@@ -67,28 +72,24 @@ impl ReduceScatter {
         self.reduced == plan.own().segments().len()
     }
 
-    /// The next segment (owner, index) that begins here and goes to `destination`.
+    /// The next segment (owner, index) that begins here and goes to `destination`, one of the plan's.
     #[must_use]
     pub fn next_start(&self, plan: &Plan, destination: usize) -> Option<(usize, usize)> {
-        let owner = match plan.topology {
-            // The chain of a shard begins behind its owner, so what begins here is the previous rank's.
-            Topology::Ring if destination == plan.next() => plan.previous(),
-            Topology::Direct => destination,
-            Topology::Ring => return None,
-        };
+        let owner = owner_toward(plan, destination);
         let index = self.started[owner];
-        (owner != plan.rank && index < plan.layout.shard(owner).segments().len()).then_some((owner, index))
+        (index < plan.layout.shard(owner).segments().len()).then_some((owner, index))
     }
 
     /// Notes that the next segment of `owner` was started.
     pub fn start(&mut self, owner: usize) {
         self.started[owner] += 1;
+        self.unstarted -= 1;
     }
 
     /// Whether every segment that begins here has been started.
     #[must_use]
-    pub fn is_started(&self, plan: &Plan) -> bool {
-        (0..plan.rank_count()).all(|destination| self.next_start(plan, destination).is_none())
+    pub fn is_started(&self) -> bool {
+        self.unstarted == 0
     }
 
     /// Checks an arriving segment against the plan and counts it. False: the plan does not foresee it, nothing changed.
@@ -152,5 +153,14 @@ impl ReduceScatter {
     pub fn finish_segment(&mut self) -> usize {
         self.reduced += 1;
         self.reduced - 1
+    }
+}
+
+/// Whose shard it is that begins here and goes to `destination`.
+fn owner_toward(plan: &Plan, destination: usize) -> usize {
+    match plan.topology {
+        // The chain of a shard begins behind its owner, so what begins here is the previous rank's.
+        Topology::Ring => plan.previous(),
+        Topology::Direct => destination,
     }
 }

@@ -255,8 +255,10 @@ impl Round {
         if !self.relays.is_empty() {
             return;
         }
-        for distance in 1..self.plan.rank_count() {
-            let destination = (self.plan.rank + distance) % self.plan.rank_count();
+        if self.reduce.is_started() && (self.gather.is_started() || !self.gather.is_open()) {
+            return;
+        }
+        for destination in self.plan.destinations() {
             self.pump_starts(destination, links, segments, out);
         }
     }
@@ -321,7 +323,7 @@ impl Round {
     /// Whether every shard is here and final.
     #[must_use]
     pub fn is_complete(&self) -> bool {
-        self.gather.is_open() && self.gather.is_gathered(&self.plan) && self.reduce.is_started(&self.plan)
+        self.gather.is_open() && self.gather.is_gathered() && self.reduce.is_started()
     }
 
     /// Hands out the finished vector and frees the contribution. `room` is called only for a vector without elements.
@@ -349,7 +351,7 @@ impl Round {
     /// Whether nothing more has to be sent: the round can be forgotten once it is also complete.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.relays.is_empty() && self.gather.is_started(&self.plan)
+        self.relays.is_empty() && self.gather.is_started()
     }
 }
 

@@ -16,27 +16,23 @@ pub(crate) struct Founding {
     nonce: [u8; 32],
     me: Member,
     wanted: usize,
-    candidates: BTreeMap<PeerId, Candidate>,
-    is_ready: bool,
-}
-
-/// A peer that asked to be let in.
-struct Candidate {
-    member: Member,
-    is_ready: bool,
+    /// Peers that asked to be let in and still prepare.
+    candidates: BTreeMap<PeerId, Member>,
+    /// Peers that have task and data, this one included.
+    ready: BTreeMap<PeerId, Member>,
 }
 
 impl Founding {
     /// A run waiting for `wanted` peers, this one included.
     pub(crate) fn new(run: RunId, nonce: [u8; 32], me: Member, wanted: usize) -> Self {
-        Self { run, nonce, me, wanted, candidates: BTreeMap::new(), is_ready: false }
+        Self { run, nonce, me, wanted, candidates: BTreeMap::new(), ready: BTreeMap::new() }
     }
 
     /// A peer asks to be let in: it is told what the run is, or why not.
     pub(crate) fn join(&mut self, from: PeerId, join: Join, specification: &[u8], out: &mut Vec<Output>) {
         let refusal = if join.run.is_some_and(|run| run != self.run) {
             Some(Refusal::OtherRun { run: self.run })
-        } else if self.candidates.len() + 1 >= MEMBERS_MAX && !self.candidates.contains_key(&from) {
+        } else if self.candidates().filter(|peer| *peer != from).count() + 1 >= MEMBERS_MAX {
             Some(Refusal::Full)
         } else {
             None
@@ -47,7 +43,8 @@ impl Founding {
         }
         let Join { incarnation, addresses, weight, .. } = join;
         let member = Member { peer: from, incarnation, addresses, weight };
-        self.candidates.insert(from, Candidate { member, is_ready: false });
+        self.ready.remove(&from);
+        self.candidates.insert(from, member);
         let founder = Contact { peer: self.me.peer, addresses: self.me.addresses.clone() };
         let welcome = Welcome { specification: specification.to_vec(), nonce: self.nonce, founder };
         out.push(Output::Send { to: from, frame: Frame::encode(&Message::Welcome(welcome), None) });
@@ -55,45 +52,43 @@ impl Founding {
 
     /// A candidate has task and data. False if it never asked to be let in.
     pub(crate) fn ready(&mut self, from: PeerId, out: &mut Vec<Output>) -> bool {
-        let Some(candidate) = self.candidates.get_mut(&from) else { return false };
-        if !std::mem::replace(&mut candidate.is_ready, true) {
-            self.tell_gathered(from, out);
-        }
+        let Some(member) = self.candidates.remove(&from) else { return self.ready.contains_key(&from) };
+        self.ready.insert(from, member);
+        self.tell_gathered(from, out);
         true
     }
 
     /// This peer has task and data itself.
     pub(crate) fn ready_here(&mut self, out: &mut Vec<Output>) {
-        self.is_ready = true;
+        self.ready.insert(self.me.peer, self.me.clone());
         self.tell_gathered(self.me.peer, out);
     }
 
     /// Everyone that asked to be let in and is still there.
     pub(crate) fn candidates(&self) -> impl Iterator<Item = PeerId> {
-        self.candidates.keys().copied()
+        let is_other = |peer: &PeerId| *peer != self.me.peer;
+        self.candidates.keys().chain(self.ready.keys()).copied().filter(is_other)
     }
 
     /// A peer has left, or its link is gone.
     pub(crate) fn gone(&mut self, peer: PeerId, reason: String, out: &mut Vec<Output>) {
-        if self.candidates.remove(&peer).is_some_and(|candidate| candidate.is_ready) {
-            let (ready, wanted) = (self.ready_count(), self.wanted);
+        self.candidates.remove(&peer);
+        if self.ready.remove(&peer).is_some() {
+            let (ready, wanted) = (self.ready.len(), self.wanted);
             out.push(Output::Event(Event::Withdrawn { peer, reason, ready, wanted }));
         }
     }
 
     /// The first view, once enough peers are ready.
     pub(crate) fn view(&self) -> Option<View> {
-        if !self.is_ready || self.ready_count() < self.wanted {
+        if self.ready.len() < self.wanted || !self.ready.contains_key(&self.me.peer) {
             return None;
         }
-        let others = self.candidates.values().filter(|candidate| candidate.is_ready);
-        let mut members: Vec<Member> = others.map(|candidate| candidate.member.clone()).collect();
-        members.push(self.me.clone());
+        let mut members: Vec<Member> = self.ready.values().cloned().collect();
         if members.iter().all(|member| member.weight == 0) {
             // Nobody offered to own anything, and somebody must.
             members.iter_mut().filter(|member| member.peer == self.me.peer).for_each(|me| me.weight = 1);
         }
-        members.sort_by_key(|member| member.peer);
         Some(View {
             run: self.run,
             epoch: Epoch(1),
@@ -104,12 +99,8 @@ impl Founding {
         })
     }
 
-    fn ready_count(&self) -> usize {
-        usize::from(self.is_ready) + self.candidates.values().filter(|candidate| candidate.is_ready).count()
-    }
-
     fn tell_gathered(&self, peer: PeerId, out: &mut Vec<Output>) {
-        let (ready, wanted) = (self.ready_count(), self.wanted);
+        let (ready, wanted) = (self.ready.len(), self.wanted);
         out.push(Output::Event(Event::Gathered { peer, ready, wanted }));
     }
 }

@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod founding;
+mod geometry;
 mod host;
 mod jobs;
 mod joining;
@@ -24,6 +25,7 @@ pub mod alone;
 pub mod data;
 pub mod io;
 pub mod loader;
+pub mod memo;
 pub mod model_file;
 pub mod node;
 pub mod optimizer;

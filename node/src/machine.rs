@@ -15,6 +15,7 @@ use crate::io::{Answer, Ended, Event, Failure, Input, JobId, Output, Panicked, P
 use crate::jobs::{Jobs, Purpose};
 use crate::joining::Joining;
 use crate::loader::{Loaded, Loader};
+use crate::memo::Memo;
 use crate::node::{Config, Role, Standing};
 use crate::peer::Command;
 use crate::preparation::{Ingredients, Preparation};
@@ -27,6 +28,7 @@ pub(crate) struct Machine {
     me: Member,
     loader: Arc<dyn Loader>,
     segments: Pool,
+    memo: Memo,
     stage: Stage,
     /// What the founder was started with; taken when preparation begins.
     specification: Option<Arc<[u8]>>,
@@ -36,7 +38,7 @@ pub(crate) struct Machine {
     /// Members of the view that cannot be reached yet.
     unlinked: BTreeSet<PeerId>,
     /// Frames of members whose view is not installed here yet, at most a window a link.
-    early: Vec<(PeerId, Frame)>,
+    early: BTreeMap<PeerId, Vec<Frame>>,
     jobs: Jobs,
     /// Records that were handed out to be kept.
     persisted_count: u64,
@@ -66,7 +68,7 @@ enum Progress {
 
 impl Machine {
     pub(crate) fn new(config: Config) -> Self {
-        let Config { peer, incarnation, addresses, weight, loader, segments, restored, role } = config;
+        let Config { peer, incarnation, addresses, weight, loader, segments, memo, restored, role } = config;
         let me = Member { peer, incarnation, addresses, weight };
         let restored = restored.and_then(|record| Durable::from_bytes(&record));
         let (stage, specification) = match role {
@@ -80,12 +82,13 @@ impl Machine {
             me,
             loader,
             segments,
+            memo,
             stage,
             specification,
             preparation: None,
             linked: BTreeSet::new(),
             unlinked: BTreeSet::new(),
-            early: Vec::new(),
+            early: BTreeMap::new(),
             jobs: Jobs::default(),
             persisted_count: 0,
             rejects: BTreeMap::new(),
@@ -277,11 +280,14 @@ impl Machine {
     /// Members may install a view, and train in it, before this peer hears of it.
     fn hold(&mut self, from: PeerId, frame: Frame) -> Result<(), Reject> {
         // A window of segments, and a word at the end of a run of no steps.
-        let held = self.early.iter().filter(|(peer, _)| *peer == from).count();
-        if held > LINK_SEGMENTS as usize || matches!(self.stage, Stage::Founding(_)) {
+        if matches!(self.stage, Stage::Founding(_)) {
             return Err(Reject::OverCredit);
         }
-        self.early.push((from, frame));
+        let held = self.early.entry(from).or_default();
+        if held.len() > LINK_SEGMENTS as usize {
+            return Err(Reject::OverCredit);
+        }
+        held.push(frame);
         Ok(())
     }
 
@@ -387,8 +393,9 @@ impl Machine {
         if let Stage::Founding(founding) = &self.stage
             && let Some(view) = founding.view()
         {
+            let install = Message::Install(view.clone());
             for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
-                self.send(member.peer, &Message::Install(view.clone()), None, out);
+                self.send(member.peer, &install, None, out);
             }
             for late in founding.candidates().filter(|peer| view.rank(peer).is_none()) {
                 self.send(late, &Message::Refuse(Refusal::Started), None, out);
@@ -404,8 +411,9 @@ impl Machine {
             *progress = Progress::Evaluating;
             session.commit_last(out);
             let (task, parameters) = (Arc::clone(&session.loaded().task), Arc::clone(session.parameters()));
+            let cost = u64::from(task.held_out_count());
             let work = Box::new(move || Box::new(task.evaluate(&parameters)) as Answer);
-            self.jobs.start(Purpose::Evaluate, 0, work, out);
+            self.jobs.start(Purpose::Evaluate, cost, work, out);
         }
     }
 
@@ -413,7 +421,8 @@ impl Machine {
         let preparation = self.preparation.as_ref().ok_or(Reject::OutOfPlace)?;
         let loaded = preparation.ready().ok_or(Reject::OutOfPlace)?.clone();
         let specification = Arc::clone(preparation.specification());
-        let view = Arc::new(view);
+        let geometry = self.memo.geometry(view, loaded.manifest.chunks(), loaded.training.segment_elements);
+        let view = Arc::clone(&geometry.view);
         for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
             if !self.linked.contains(&member.peer) {
                 self.unlinked.insert(member.peer);
@@ -421,17 +430,19 @@ impl Machine {
             let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
             out.push(Output::Dial(contact));
         }
-        let session =
-            Session::found(Arc::clone(&view), self.me.peer, specification, loaded, self.segments.clone());
+        let (segments, memo) = (self.segments.clone(), self.memo.clone());
+        let session = Session::found(&geometry, self.me.peer, specification, loaded, segments, memo);
         out.push(Output::Event(Event::Installed { view, shard: session.shard_len() }));
         let id = PersistId(self.persisted_count);
         self.persisted_count += 1;
         let record = Durable { view: View::clone(&session.view) }.to_bytes();
         out.push(Output::Persist { id, record });
         self.stage = Stage::Training { session: Box::new(session), progress: Progress::Recording(id) };
-        for (from, frame) in std::mem::take(&mut self.early) {
-            if let Err(reject) = self.frame(from, frame, out) {
-                self.reject(from, reject, out);
+        for (from, frames) in std::mem::take(&mut self.early) {
+            for frame in frames {
+                if let Err(reject) = self.frame(from, frame, out) {
+                    self.reject(from, reject, out);
+                }
             }
         }
         Ok(())

@@ -18,6 +18,7 @@ use crate::host::Host;
 use crate::io::{Input, Output};
 use crate::loader::Loader;
 use crate::machine::Machine;
+use crate::memo::Memo;
 
 /// One peer's deciding half.
 pub struct Node {
@@ -39,6 +40,8 @@ pub struct Config {
     pub loader: Arc<dyn Loader>,
     /// Where received segments and those that begin here are kept.
     pub segments: peergrad_protocol::Pool,
+    /// What nodes of one process compute once for all of them; a node of its own has its own.
+    pub memo: Memo,
     /// The record that an earlier start of this peer persisted last, if it is still there.
     pub restored: Option<Arc<[u8]>>,
     /// How it comes into the run.

@@ -22,18 +22,19 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_collectives::links::Links;
-use peergrad_collectives::plan::{Layout, Plan};
+use peergrad_collectives::plan::Plan;
 use peergrad_collectives::round::{Action, Label, Round};
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::{Ledger, permutation};
+use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::{Complete, Message, Segment, Tally};
-use peergrad_protocol::placement::Placement;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
+use crate::geometry::Geometry;
 use crate::io::{Committed, Event, FinalState, Output, Reject};
 use crate::loader::Loaded;
+use crate::memo::Memo;
 use crate::node::{MemberStanding, Wait};
 use crate::optimizer::Rule;
 use crate::owned::Owned;
@@ -60,7 +61,8 @@ pub(crate) struct Session {
     /// The bookmark before the step in progress.
     ledger: Ledger,
     /// The order of samples in one pass.
-    order: Option<(u64, Vec<u32>)>,
+    order: Option<(u64, Arc<Vec<u32>>)>,
+    memo: Memo,
     step: StepNumber,
     current: Option<Current>,
     rounds: VecDeque<(StepNumber, Round)>,
@@ -75,6 +77,8 @@ pub(crate) struct Session {
     /// Whether the program is done here, and which members have said so.
     is_closing: bool,
     closed: BTreeSet<PeerId>,
+    /// Where a round's actions come together until they are carried out; empty in between.
+    actions: Vec<Action>,
 }
 
 /// The step in progress.
@@ -96,29 +100,28 @@ struct Record {
 impl Session {
     /// Begins the first view of a run: everyone draws the same initial parameters.
     pub(crate) fn found(
-        view: Arc<View>,
+        geometry: &Geometry,
         me: PeerId,
         specification: Arc<[u8]>,
         loaded: Loaded,
         segments: Pool,
+        memo: Memo,
     ) -> Self {
+        let view = Arc::clone(&geometry.view);
         let rank = view.rank(&me).expect("a view is installed at its members");
-        let chunks = loaded.manifest.chunks();
-        let placement = Placement::draw(&view.run, &view.members, chunks.count(), 1);
-        let ranges = |rank| placement.shard(rank).map(|chunk| chunks.range(chunk));
-        let shards = (0..view.members.len()).map(|index| ranges(Rank::from_index(index)).collect()).collect();
         let training = &loaded.training;
-        let layout = Layout::new(chunks.parameter_count(), shards, training.segment_elements);
-        let plan = Plan { layout: Arc::new(layout), topology: training.topology, rank: rank.index() };
+        let layout = Arc::clone(&geometry.layout);
+        let plan = Plan { layout, topology: training.topology, rank: rank.index() };
         let vectors = Pool::new(VECTORS_KEPT_MAX);
-        let mut initial = vectors.take(chunks.parameter_count());
+        let mut initial = vectors.take_zeroed(plan.layout.len());
         loaded.task.initial(training.seed, &mut initial);
+        let shard = geometry.shards[rank.index()].iter().cloned();
         Self {
-            digest: view.digest(),
+            digest: geometry.digest,
             rank,
             links: Links::new(view.members.len(), LINK_SEGMENTS, plan.has_relays()),
             held: vec![0; view.members.len()],
-            owned: Owned::new(ranges(rank), training.rule.moment_count()),
+            owned: Owned::new(shard, training.rule.moment_count()),
             plan: Arc::new(plan),
             vectors,
             segments,
@@ -129,6 +132,7 @@ impl Session {
             specification,
             loaded,
             order: None,
+            memo,
             step: StepNumber(0),
             current: None,
             rounds: VecDeque::new(),
@@ -141,6 +145,7 @@ impl Session {
             gathered: None,
             is_closing: false,
             closed: BTreeSet::new(),
+            actions: Vec::new(),
         }
     }
 
@@ -162,7 +167,7 @@ impl Session {
         let sample_count = self.loaded.task.sample_count();
         let (batch, after) = self.ledger.take(training.batch_size, u64::from(sample_count));
         if self.order.as_ref().is_none_or(|(pass, _)| *pass != batch.pass) {
-            self.order = Some((batch.pass, permutation(training.seed, batch.pass, sample_count)));
+            self.order = Some((batch.pass, self.memo.order(training.seed, batch.pass, sample_count)));
         }
         let order = &self.order.as_ref().expect("just made").1;
         let shares = vec![1; self.view.members.len()];
@@ -289,10 +294,10 @@ impl Session {
     ) -> Result<(), Reject> {
         let (previous, vectors, len) = (&mut self.previous, &self.vectors, self.plan.layout.len());
         let round = self.rounds.iter_mut().find(|(number, _)| *number == step).ok_or(Reject::Segment)?;
-        let mut actions = Vec::new();
         let room = || next_result(previous, vectors, len);
-        round.1.receive(from.index(), label, payload, room, &mut actions).map_err(|_| Reject::Segment)?;
-        self.carry_out(step, actions, out);
+        let received = round.1.receive(from.index(), label, payload, room, &mut self.actions);
+        received.map_err(|_| Reject::Segment)?;
+        self.carry_out(step, out);
         Ok(())
     }
 
@@ -367,9 +372,8 @@ impl Session {
         for index in 0..self.rounds.len() {
             let (step, round) = &mut self.rounds[index];
             let step = *step;
-            let mut actions = Vec::new();
-            round.pump(&mut self.links, &self.segments, &mut actions);
-            self.carry_out(step, actions, out);
+            round.pump(&mut self.links, &self.segments, &mut self.actions);
+            self.carry_out(step, out);
         }
         if self.rounds.len() == 2 && self.rounds[0].1.is_drained() {
             self.rounds.pop_front();
@@ -434,8 +438,8 @@ impl Session {
         })));
     }
 
-    fn carry_out(&mut self, step: StepNumber, actions: Vec<Action>, out: &mut Vec<Output>) {
-        for action in actions {
+    fn carry_out(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        for action in self.actions.drain(..) {
             match action {
                 Action::Send { to, label, payload } => {
                     let segment = Segment {

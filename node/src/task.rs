@@ -20,6 +20,9 @@ pub trait Task: Send + Sync + 'static {
     fn manifest(&self) -> Manifest;
 
     /// Fills `parameters` with the values that training starts from, as a function of `seed`.
+    ///
+    /// They come as zeros in fresh memory, so a task that starts at zero has nothing to do here, and its parameters take
+    /// no memory until they change.
     fn initial(&self, seed: u64, parameters: &mut [f32]);
 
     /// Number of training samples; they are named `0..sample_count`.
@@ -31,6 +34,12 @@ pub trait Task: Send + Sync + 'static {
     /// A sum and not a mean: members of a batch have different numbers of samples, and the owner divides once.
     /// `gradient` holds unspecified values before; `samples` may be empty.
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
+
+    /// Samples that [`evaluate`](Task::evaluate) looks at, for a simulator to model its duration. Where a task does not say,
+    /// as many as it trains on.
+    fn held_out_count(&self) -> u32 {
+        self.sample_count()
+    }
 
     /// How well `parameters` do on samples that are never trained.
     fn evaluate(&self, parameters: &[f32]) -> Evaluation;

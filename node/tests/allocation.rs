@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use peergrad::io::{Event, Input, Output};
+use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role};
 use peergrad::specification::RunFile;
 use peergrad::specification::own::{OwnLoader, OwnSpecification};
@@ -56,9 +57,7 @@ impl Task for Ones {
         Manifest::new([("ones", &[PARAMETERS as u32][..])])
     }
 
-    fn initial(&self, _seed: u64, parameters: &mut [f32]) {
-        parameters.fill(0.0);
-    }
+    fn initial(&self, _seed: u64, _parameters: &mut [f32]) {}
 
     fn sample_count(&self) -> u32 {
         1440
@@ -95,6 +94,7 @@ fn steps_allocate_nothing_vector_sized() {
             weight: 1,
             loader: Arc::new(OwnLoader::new("ones", Arc::clone(&task))),
             segments: Pool::new(64),
+            memo: Memo::default(),
             restored: None,
             role: if index == 0 { founder } else { Role::Joiner { run: None } },
         })

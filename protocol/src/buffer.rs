@@ -102,6 +102,14 @@ impl Pool {
         self.take_bytes(len * WORD_BYTES)
     }
 
+    /// A buffer of `len` zeros, always a new one: memory that comes from the operating system is zero already, and is not
+    /// there at all until it is written.
+    #[must_use]
+    pub fn take_zeroed(&self, len: usize) -> Buffer {
+        self.shelf.lock().allocated_count += 1;
+        Buffer { words: vec![0.0; len], byte_count: len * WORD_BYTES, home: Some(Arc::clone(&self.shelf)) }
+    }
+
     /// A buffer of `byte_count` bytes with unspecified contents.
     #[must_use]
     pub fn take_bytes(&self, byte_count: usize) -> Buffer {
@@ -174,6 +182,14 @@ mod tests {
             buffer[999] = 1.0;
         }
         assert_eq!(pool.allocated_count(), 1);
+    }
+
+    #[test]
+    fn zeros_are_zeros_though_a_used_buffer_is_idle() {
+        let pool = Pool::new(2);
+        pool.take(4).fill(1.0);
+        assert_eq!(*pool.take_zeroed(4), [0.0; 4]);
+        assert_eq!(pool.allocated_count(), 2);
     }
 
     #[test]

@@ -148,7 +148,9 @@ impl Frame {
     #[must_use]
     pub fn encode(message: &Message, payload: Option<Buffer>) -> Self {
         let kind = Kind::of(message);
-        let mut head = vec![0; PREFIX_BYTES];
+        // Small headers, of which there are many, fit without a second allocation.
+        let mut head = Vec::with_capacity(PREFIX_BYTES + SMALL_HEADER_BYTES_MAX);
+        head.resize(PREFIX_BYTES, 0);
         bincode::encode_into_std_write(message, &mut head, bincode::config::standard())
             .expect("writing to memory succeeds");
         let prefix = Prefix {

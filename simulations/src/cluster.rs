@@ -22,6 +22,7 @@ use std::time::Duration;
 
 use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId};
 use peergrad::loader::Loader;
+use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role, Standing};
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, Pool, RunId};
@@ -53,6 +54,8 @@ pub struct Cluster {
     trace: Trace,
     history: History,
     events: Vec<(Instant, HostId, Event)>,
+    /// What members of a view compute alike is computed once here.
+    memo: Memo,
     run: Option<RunId>,
     running_count: usize,
 }
@@ -162,6 +165,7 @@ impl Cluster {
             trace: Trace::default(),
             history: History::default(),
             events: Vec::new(),
+            memo: Memo::default(),
             run: None,
             running_count: 0,
         }
@@ -230,6 +234,7 @@ impl Cluster {
             weight: place.setup.weight,
             loader: Arc::clone(&place.setup.loader),
             segments: segments.clone(),
+            memo: self.memo.clone(),
             restored: place.setup.disk.record().cloned(),
             role,
         };

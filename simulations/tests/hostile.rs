@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use peergrad::io::{Event, Failure, Input, Output, Reject};
 use peergrad::loader::Training;
+use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
@@ -48,6 +49,7 @@ impl Alone {
             weight,
             loader: Arc::new(Fixed::new(Toy::new(5000, 740), training)),
             segments: Pool::new(64),
+            memo: Memo::default(),
             restored: None,
             role,
         };

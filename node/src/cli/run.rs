@@ -18,6 +18,7 @@ use super::signals::stop_requested;
 use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
 use crate::io::{Ended, Event, FinalState};
 use crate::loader::Loader;
+use crate::memo::Memo;
 use crate::model_file::{ModelFile, Origin};
 use crate::net::{
     Bootstrap, Clock, Compute, DEFAULT_PORT, Directory, Listen, Network, NetworkOptions, Notice, Port,
@@ -237,6 +238,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         weight: peer.weight,
         loader,
         segments,
+        memo: Memo::default(),
         restored: session.directory.restored()?,
         role,
     };

@@ -66,6 +66,10 @@ impl Task for Supervised {
         })
     }
 
+    fn held_out_count(&self) -> u32 {
+        u32::try_from(self.dataset.held_out.rows()).expect("a table has fewer than 2^32 rows")
+    }
+
     fn evaluate(&self, parameters: &[f32]) -> Evaluation {
         self.with_scratch(|scratch| evaluate(&self.network, parameters, &self.dataset.held_out, scratch))
     }
