@@ -10,4 +10,5 @@ pub mod cluster;
 pub mod history;
 pub mod host;
 pub mod queue;
+pub mod report;
 pub mod toy;
