@@ -17,7 +17,7 @@ use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{Contact, Refusal};
 use peergrad_protocol::view::View;
 use peergrad_protocol::wire::WireError;
-use peergrad_protocol::{Buffer, Epoch, Frame, PeerId, RunId, StepNumber};
+use peergrad_protocol::{Buffer, Epoch, Frame, PeerId, RunId, StepNumber, ViewDigest};
 
 use crate::task::Evaluation;
 
@@ -198,6 +198,8 @@ pub enum Event {
     Installed {
         /// The record.
         view: Arc<View>,
+        /// Its digest.
+        digest: ViewDigest,
         /// Elements of the parameter vector that this peer owns.
         shard: usize,
     },

@@ -432,7 +432,11 @@ impl Machine {
         }
         let (segments, memo) = (self.segments.clone(), self.memo.clone());
         let session = Session::found(&geometry, self.me.peer, specification, loaded, segments, memo);
-        out.push(Output::Event(Event::Installed { view, shard: session.shard_len() }));
+        out.push(Output::Event(Event::Installed {
+            view,
+            digest: session.digest,
+            shard: session.shard_len(),
+        }));
         let id = PersistId(self.persisted_count);
         self.persisted_count += 1;
         let record = Durable { view: View::clone(&session.view) }.to_bytes();

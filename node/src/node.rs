@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use peergrad_protocol::view::View;
-use peergrad_protocol::{Incarnation, Instant, PeerId, RunId};
+use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, ViewDigest};
 
 use crate::host::Host;
 use crate::io::{Input, Output};
@@ -118,6 +118,8 @@ pub enum Standing {
 pub struct MemberStanding {
     /// The view that is installed here.
     pub view: Arc<View>,
+    /// Its digest.
+    pub digest: ViewDigest,
     /// Whether training has begun in it.
     pub has_begun: bool,
     /// Steps that are complete here.

@@ -51,6 +51,7 @@ pub(crate) struct Session {
     links: Links,
     /// By rank: segments received whose credit was not returned.
     held: Vec<u32>,
+    held_total: u32,
     vectors: Pool,
     segments: Pool,
     /// Parameters before the newest complete step, until that step is committed.
@@ -121,6 +122,7 @@ impl Session {
             rank,
             links: Links::new(view.members.len(), LINK_SEGMENTS, plan.has_relays()),
             held: vec![0; view.members.len()],
+            held_total: 0,
             owned: Owned::new(shard, training.rule.moment_count()),
             plan: Arc::new(plan),
             vectors,
@@ -267,6 +269,7 @@ impl Session {
             return Err(Reject::OverCredit);
         }
         *held += 1;
+        self.held_total += 1;
         let label = Label {
             phase: segment.phase,
             owner: segment.owner as usize,
@@ -356,11 +359,12 @@ impl Session {
         };
         MemberStanding {
             view: Arc::clone(&self.view),
+            digest: self.digest,
             has_begun,
             complete: self.step.0,
             committed: self.committed_steps(),
             wait,
-            held_segments: self.held.iter().sum(),
+            held_segments: self.held_total,
         }
     }
 
@@ -455,6 +459,7 @@ impl Session {
                 }
                 Action::Grant { to } => {
                     self.held[to] -= 1;
+                    self.held_total -= 1;
                     out.push(Output::Credit { to: self.view.members[to].peer, segments: 1 });
                 }
             }

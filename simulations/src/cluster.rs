@@ -561,8 +561,8 @@ impl Cluster {
     /// A node tells its user something.
     fn tell(&mut self, host: HostId, event: Event) {
         match &event {
-            Event::Installed { view, shard } => {
-                self.history.installed(host, self.now, view, *shard);
+            Event::Installed { view, digest, shard } => {
+                self.history.installed(host, self.now, view, *digest, *shard);
             }
             Event::Began => {
                 self.history.began.get_or_insert(self.now);

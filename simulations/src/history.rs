@@ -155,8 +155,14 @@ impl History {
     }
 
     /// A member installed a view; returns the view's index.
-    pub fn installed(&mut self, host: HostId, at: Instant, view: &Arc<View>, shard: usize) -> usize {
-        let digest = view.digest();
+    pub fn installed(
+        &mut self,
+        host: HostId,
+        at: Instant,
+        view: &Arc<View>,
+        digest: ViewDigest,
+        shard: usize,
+    ) -> usize {
         let index = self.views.iter().position(|known| known.digest == digest).unwrap_or_else(|| {
             let lineage = self.lineage_of(view);
             let shards = BTreeMap::new();

@@ -18,6 +18,7 @@ pub mod oracles;
 pub mod pace;
 pub mod plants;
 pub mod queue;
+pub mod report;
 pub mod rules;
 pub mod scenario;
 pub mod simulation;

@@ -148,7 +148,7 @@ impl Report {
                 plural(scope.passes as usize, "pass"),
                 plural(scope.steps as usize, "step"),
             )),
-            Event::Installed { view, shard } => {
+            Event::Installed { view, shard, .. } => {
                 let total = self.scope.map_or(0, |scope| scope.parameters).max(1);
                 let share = 100.0 * *shard as f64 / total as f64;
                 say(format!(
@@ -276,8 +276,8 @@ fn event_object(event: &Event) -> Option<Value> {
             "event": "prepared", "parameters": scope.parameters, "samples": scope.samples,
             "steps": scope.steps, "passes": scope.passes,
         }),
-        Event::Installed { view, shard } => json!({
-            "event": "view", "epoch": view.epoch.0, "digest": view.digest().to_string(), "shard": shard,
+        Event::Installed { view, digest, shard } => json!({
+            "event": "view", "epoch": view.epoch.0, "digest": digest.to_string(), "shard": shard,
             "members": view.members.iter().map(|member| member.peer.to_string()).collect::<Vec<_>>(),
         }),
         Event::Began => json!({"event": "began"}),

@@ -54,11 +54,10 @@ impl Law for AllOrNothing {
 /// Members that have gone meanwhile cannot be asked, nor blamed.
 fn is_complete_everywhere(host: HostId, step: u64, world: &World<'_>) -> Result<(), String> {
     let Some(Standing::Member(standing)) = world.standing(host) else { return Ok(()) };
-    let digest = standing.view.digest();
     for member in &standing.view.members {
         for &home in world.homes(member.peer) {
             if let Some(Standing::Member(theirs)) = world.standing(home)
-                && theirs.view.digest() == digest
+                && theirs.digest == standing.digest
                 && theirs.complete <= step
             {
                 return Err(format!("{host} commits step {step}, which is not complete at {home}"));

@@ -27,8 +27,8 @@ impl Law for OneChain {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Told { host, event: Event::Installed { view, .. } } => {
-                let digest = view.digest();
+            Observation::Told { host, event: Event::Installed { view, digest, .. } } => {
+                let digest = *digest;
                 if view.rank(&world.peer(*host)).is_none() {
                     return Err(format!("{host} installs view {} without being in it", view.epoch.0));
                 }
@@ -49,7 +49,7 @@ impl Law for OneChain {
             }
             Observation::Told { host, event: Event::Committed(_) } => {
                 let Some(Standing::Member(standing)) = world.standing(*host) else { return Ok(()) };
-                let (view, digest) = (&standing.view, standing.view.digest());
+                let (view, digest) = (&standing.view, standing.digest);
                 let known = *self.chain.entry(view.epoch).or_insert(digest);
                 if known == digest {
                     return Ok(());

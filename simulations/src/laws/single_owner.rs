@@ -35,8 +35,8 @@ impl Law for SingleOwner {
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Told { host, event: Event::Installed { view, shard } } => {
-                let (owned, members) = self.installed.entry(view.digest()).or_default();
+            Observation::Told { host, event: Event::Installed { view, digest, shard } } => {
+                let (owned, members) = self.installed.entry(*digest).or_default();
                 if members.insert(*host) {
                     *owned += shard;
                 }

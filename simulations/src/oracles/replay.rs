@@ -7,7 +7,6 @@
 //! Rounds, segments, credit, links: whatever they do, this must come out.
 
 use std::ops::Range;
-use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad::loader::Loaded;
@@ -59,7 +58,7 @@ impl Replay {
     }
 
     /// One step, as the members of `view` take it.
-    fn step(&mut self, view: &View) {
+    fn step(&mut self, view: &View, digest: ViewDigest) {
         let training = &self.loaded.training;
         let sample_count = self.loaded.task.sample_count();
         let (batch, after) = self.ledger.take(training.batch_size, u64::from(sample_count));
@@ -68,7 +67,7 @@ impl Replay {
         }
         let contributions = self.contributions(&batch, view.members.len());
         let rate = training.schedule.rate(self.steps);
-        let placement = self.placement(view);
+        let placement = self.placement(view, digest);
         let mut updated = self.parameters.clone();
         for chunk in 0..self.chunks.count() {
             let owner = placement.owner(chunk);
@@ -78,14 +77,14 @@ impl Replay {
             self.update(chunk, range, rate, tally, &mut updated);
         }
         self.parameters = updated;
-        self.placement = Some((view.digest(), placement));
+        self.placement = Some((digest, placement));
         self.ledger = after;
         self.steps += 1;
     }
 
-    fn placement(&mut self, view: &View) -> Placement {
+    fn placement(&mut self, view: &View, digest: ViewDigest) -> Placement {
         match self.placement.take() {
-            Some((digest, placement)) if digest == view.digest() => placement,
+            Some((known, placement)) if known == digest => placement,
             _ => Placement::draw(&view.run, &view.members, self.chunks.count(), 1),
         }
     }
@@ -156,7 +155,7 @@ impl Law for Replay {
             return Ok(());
         }
         let Some(Standing::Member(standing)) = world.standing(*host) else { return Ok(()) };
-        self.step(&Arc::clone(&standing.view));
+        self.step(&standing.view, standing.digest);
         let digest = ContentDigest::of(bytemuck::cast_slice(&self.parameters));
         if committed.digest.is_none_or(|told| told == digest) {
             return Ok(());

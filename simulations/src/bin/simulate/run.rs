@@ -2,6 +2,9 @@
 
 use std::process::ExitCode;
 
+use anyhow::Context;
+use peergrad_simulations::report::{Report, Verdict, render};
+use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Outcome;
 
 use crate::{RunArguments, json, words};
@@ -23,6 +26,13 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
             println!("to see what led there: {}", arguments.chosen.command("replay"));
         }
     }
+    if let Some(path) = &arguments.report {
+        let page = report(&scenario, arguments, &outcome);
+        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+        if !arguments.json {
+            println!("report: {}", path.display());
+        }
+    }
     Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -33,4 +43,28 @@ fn verdict(outcome: &Outcome) {
     if outcome.violations.is_empty() {
         println!("Kept: {}.", outcome.checked.join(", "));
     }
+}
+
+fn report(scenario: &Scenario, arguments: &RunArguments, outcome: &Outcome) -> String {
+    let of = |name: &&'static str| {
+        let broken = outcome.violations.iter().find(|violation| violation.law == *name);
+        // "one chain (law 1)": name and source.
+        let (name, source) =
+            name.split_once(" (").map_or((*name, ""), |(name, law)| (name, law.trim_end_matches(')')));
+        let outcome = match broken {
+            Some(violation) => Err(format!("{}, at {}", violation.words, words::at(violation.at.0))),
+            None => Ok(()),
+        };
+        Verdict { name: name.to_owned(), source: source.to_owned(), outcome }
+    };
+    let verdicts: Vec<Verdict> = outcome.checked.iter().map(of).collect();
+    render(&Report {
+        title: &format!("{}, seed {}", scenario.name, arguments.chosen.seed),
+        about: &scenario.about,
+        command: &arguments.chosen.command("run"),
+        words: &words::summary(scenario, outcome),
+        facts: &words::facts(outcome),
+        verdicts: &verdicts,
+        history: &outcome.history,
+    })
 }

@@ -1,0 +1,181 @@
+//! Loss against time and against bytes: every committed step as it was, faint, and the mean of its neighbours over it.
+//!
+//! The second picture is the fairer one between two algorithms: time is the network's, bytes are the algorithm's.
+
+use std::collections::BTreeMap;
+
+use super::axis::{self, Values};
+use super::svg::{Drawing, Px};
+use super::timeline::{LEFT, RIGHT, Timeline, letter, stroke};
+use crate::history::CommitNote;
+
+/// A committed step on the page, before it has a height.
+#[derive(Clone, Copy)]
+struct Point {
+    x: f64,
+    loss: f64,
+}
+
+/// The two pictures.
+pub(super) fn panel(timeline: &Timeline<'_>) -> String {
+    let commits = &timeline.history.commits;
+    let losses: Vec<f64> =
+        commits.iter().map(|note| note.committed.loss).filter(|loss| loss.is_finite()).collect();
+    if losses.is_empty() {
+        let why =
+            if commits.is_empty() { "No step was committed" } else { "No committed step had a finite loss" };
+        return format!("<p class=\"empty\">{why}: there is nothing to draw.</p>\n");
+    }
+    let (low, high) = losses.iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
+    let values = match () {
+        // What falls to a fraction is still seen to fall on a scale where equal factors are equally far apart.
+        () if low > 0.0 && high > low * LINEAR_FACTOR_MAX => Values::by_factors(low, high),
+        // From zero, unless that would press everything against the upper edge.
+        () if low > 0.0 && low < high * 0.6 => Values::covering(0.0, high, 4),
+        () => Values::covering(low, high, 4),
+    };
+    let left_out = match commits.len() - losses.len() {
+        0 => String::new(),
+        count => {
+            format!("<p class=\"more\">{count} committed steps had no finite loss; they are left out.</p>\n")
+        }
+    };
+    format!("{}{}{left_out}", over_time(timeline, &values), over_bytes(timeline, &values))
+}
+
+fn over_time(timeline: &Timeline<'_>, values: &Values) -> String {
+    let mut drawing = Drawing::default();
+    let (top, bottom) = (22.0, 22.0 + HEIGHT);
+    let scale = if values.is_logarithmic { " (loss on a logarithmic scale)" } else { "" };
+    drawing.text("small-head", LEFT, 14.0, &format!("against virtual time{scale}"));
+    line_names(timeline, &mut drawing);
+    timeline.backdrop(&mut drawing, top, bottom);
+    levels(&mut drawing, values, (top, bottom));
+    curves(timeline, &mut drawing, values, (top, bottom), |note| timeline.x(note.at));
+    timeline.foreground(&mut drawing, top, bottom);
+    let height = timeline.axis(&mut drawing, bottom);
+    drawing.finish(height, &timeline.attributes(), "Loss over virtual time")
+}
+
+fn over_bytes(timeline: &Timeline<'_>, values: &Values) -> String {
+    let mut drawing = Drawing::default();
+    let (top, bottom) = (22.0, 22.0 + HEIGHT * 0.8);
+    let most = timeline.history.commits.iter().map(|note| note.bytes).max().unwrap_or(0).max(1) as f64;
+    let x = |bytes: f64| LEFT + (RIGHT - LEFT) * bytes / most;
+    drawing.text("small-head", LEFT, 14.0, "against bytes sent, by all peers together");
+    levels(&mut drawing, values, (top, bottom));
+    let sent = Values::bytes(most, 10, "");
+    for (value, label) in sent.ticks.iter().filter(|tick| tick.0 <= most) {
+        let x = x(*value);
+        drawing.line("grid", (x, top), (x, bottom));
+        drawing.line("axis", (x, bottom), (x, bottom + 4.0));
+        drawing.text("tick mid", x, bottom + 16.0, label);
+    }
+    curves(timeline, &mut drawing, values, (top, bottom), |note| x(note.bytes as f64));
+    drawing.line("axis", (LEFT, bottom), (RIGHT, bottom));
+    drawing.finish(bottom + 20.0, "", "Loss over bytes sent")
+}
+
+/// Which colour is which lineage, where there are several.
+fn line_names(timeline: &Timeline<'_>, drawing: &mut Drawing) {
+    let mut x = LEFT + 350.0;
+    let lineages = timeline.lineage_count();
+    for lineage in (0..lineages.min(LINES_NAMED_MAX)).filter(|_| lineages > 1) {
+        drawing.line(&format!("curve {}", stroke(lineage)), (x, 10.0), (x + 16.0, 10.0));
+        drawing.text("tick", x + 21.0, 14.0, &format!("lineage {}", letter(lineage)));
+        x += 90.0;
+    }
+}
+
+/// Lines at round losses.
+fn levels(drawing: &mut Drawing, values: &Values, (top, bottom): (f64, f64)) {
+    for (value, label) in &values.ticks {
+        let y = bottom - (bottom - top) * values.part(*value);
+        drawing.line("grid", (LEFT, y), (RIGHT, y));
+        drawing.text("tick end", LEFT - 8.0, y + 4.0, label);
+    }
+}
+
+/// One raw and one smooth line a lineage.
+fn curves(
+    timeline: &Timeline<'_>,
+    drawing: &mut Drawing,
+    values: &Values,
+    (top, bottom): (f64, f64),
+    x: impl Fn(&CommitNote) -> f64,
+) {
+    let mut lines: BTreeMap<usize, Vec<Point>> = BTreeMap::new();
+    for note in timeline.history.commits.iter().filter(|note| note.committed.loss.is_finite()) {
+        let point = Point { x: x(note), loss: note.committed.loss };
+        lines.entry(timeline.lineage(note.view)).or_default().push(point);
+    }
+    let y = |loss: f64| bottom - (bottom - top) * values.part(loss);
+    for (lineage, points) in lines.iter().take(LINES_MAX) {
+        let class = stroke(*lineage);
+        let is_smoothed = points.len() >= SMOOTHED_MIN;
+        let kind = if is_smoothed { "raw" } else { "curve" };
+        drawing.path(&format!("{kind} {class}"), &line(&columns(points), y), "");
+        if is_smoothed {
+            drawing.path(&format!("curve {class}"), &line(&columns(&smoothed(points)), y), "");
+        }
+        let width = points[points.len() - 1].x - points[0].x;
+        if !is_smoothed && width >= points.len() as f64 * DOT_PITCH {
+            for point in points {
+                drawing.put(format_args!(
+                    r#"<circle class="dot {class}" cx="{}" cy="{}" r="2"/>"#,
+                    Px(point.x),
+                    Px(y(point.loss))
+                ));
+            }
+        }
+        let last = points[points.len() - 1];
+        let is_at_end = last.x > RIGHT - 40.0;
+        let lift = if is_at_end { -4.0 } else { 7.0 };
+        drawing.text("value", last.x + 6.0, y(last.loss) - lift, &axis::value(last.loss));
+    }
+}
+
+fn line(points: &[Point], y: impl Fn(f64) -> f64) -> String {
+    let mut d = String::new();
+    for point in points {
+        d.push_str(&format!("{}{} {}", if d.is_empty() { 'M' } else { 'L' }, Px(point.x), Px(y(point.loss))));
+    }
+    d
+}
+
+/// At most the least and the greatest loss of each column of pixels, in their order.
+fn columns(points: &[Point]) -> Vec<Point> {
+    let mut kept = Vec::new();
+    for column in points.chunk_by(|a, b| a.x.floor() == b.x.floor()) {
+        let least = (0..column.len()).min_by(|a, b| column[*a].loss.total_cmp(&column[*b].loss)).unwrap_or(0);
+        let most = (0..column.len()).max_by(|a, b| column[*a].loss.total_cmp(&column[*b].loss)).unwrap_or(0);
+        kept.push(column[least.min(most)]);
+        if least != most {
+            kept.push(column[least.max(most)]);
+        }
+    }
+    kept
+}
+
+/// Each loss as the mean of itself and its nearest neighbours on both sides, as many on the one as on the other.
+fn smoothed(points: &[Point]) -> Vec<Point> {
+    let reach = (points.len() / 60).clamp(4, 50);
+    let mut sums = vec![0.0];
+    for point in points {
+        sums.push(sums[sums.len() - 1] + point.loss);
+    }
+    let mean = |(index, point): (usize, &Point)| {
+        let reach = reach.min(index).min(points.len() - 1 - index);
+        let (from, until) = (index - reach, index + reach + 1);
+        Point { x: point.x, loss: (sums[until] - sums[from]) / (until - from) as f64 }
+    };
+    points.iter().enumerate().map(mean).collect()
+}
+
+const HEIGHT: f64 = 150.0;
+const SMOOTHED_MIN: usize = 40;
+/// Steps that are this far apart get a dot each.
+const DOT_PITCH: f64 = 7.0;
+const LINEAR_FACTOR_MAX: f64 = 5.0;
+const LINES_MAX: usize = 12;
+const LINES_NAMED_MAX: usize = 5;

@@ -1,0 +1,62 @@
+//! The key to the lanes: only what occurs in them.
+
+use std::collections::BTreeSet;
+
+use super::lanes::Rows;
+use super::timeline::{Timeline, letter, tone};
+use crate::history::State;
+
+/// The key above lanes that lie in `rows` and whose notes look like `note`.
+pub(super) fn lanes(timeline: &Timeline<'_>, rows: Rows, note: &str) -> String {
+    let history = timeline.history;
+    let mut entries = Vec::new();
+    let lineages: BTreeSet<usize> = history.views.iter().map(|view| view.lineage).collect();
+    for lineage in lineages.iter().take(LINEAGES_MAX) {
+        let swatches = [1, 2].map(|epoch| {
+            let x = 11 * (epoch - 1);
+            format!(r#"<rect class="{}" x="{x}" y="1" width="11" height="10"/>"#, tone(*lineage, epoch))
+        });
+        let name = match lineages.len() {
+            1 => "member, by turns light and dark from view to view".to_owned(),
+            _ => format!("member in lineage {}", letter(*lineage)),
+        };
+        entries.push(entry(&swatches.concat(), &name));
+    }
+    if lineages.len() > LINEAGES_MAX {
+        entries.push(entry("", &format!("and {} lineages more", lineages.len() - LINEAGES_MAX)));
+    }
+    let has = |wanted: fn(&State) -> bool| {
+        history.lanes.iter().flat_map(|lane| &lane.spans).any(|span| wanted(&span.state))
+    };
+    let lanes_have_notes = history.lanes.iter().any(|lane| !lane.notes.is_empty());
+    let joining = if rows.are_tall() { "joining" } else { "joining-many" };
+    let others = [
+        (has(|s| *s == State::Joining), JOINING.replace("CLASS", joining), "joining"),
+        (has(|s| *s == State::Paused), PAUSED.to_owned(), "paused"),
+        (has(|s| *s == State::Down), GAP.to_owned(), "down"),
+        (has(|s| *s == State::Ended { is_finished: true }), FINISHED.to_owned(), "finished"),
+        (has(|s| *s == State::Ended { is_finished: false }), BROKEN_OFF.to_owned(), "ended unfinished"),
+        (lanes_have_notes, NOTE.replace("CLASS", note), "something happened (point at it)"),
+        (!history.bands.is_empty(), BAND.to_owned(), "network not whole"),
+        (history.began.is_some(), BEGAN.to_owned(), "training begins"),
+        (!history.redone.is_empty(), REDONE.to_owned(), "step begun again"),
+    ];
+    let others = others.into_iter().filter(|(occurs, ..)| *occurs);
+    entries.extend(others.map(|(_, picture, name)| entry(&picture, name)));
+    format!("<ul class=\"legend\">{}</ul>\n", entries.concat())
+}
+
+fn entry(picture: &str, name: &str) -> String {
+    format!("<li><svg width=\"22\" height=\"12\" aria-hidden=\"true\">{picture}</svg>{name}</li>\n")
+}
+
+const LINEAGES_MAX: usize = 6;
+const JOINING: &str = r#"<rect class="CLASS" x="0" y="1" width="22" height="10"/>"#;
+const PAUSED: &str = r#"<rect class="paused" x="0" y="4" width="22" height="4"/>"#;
+const GAP: &str = r#"<line class="guide" x1="0" y1="6" x2="22" y2="6"/>"#;
+const FINISHED: &str = r#"<rect class="finished" x="10" y="0" width="3" height="12"/>"#;
+const BROKEN_OFF: &str = r#"<path class="broken-off" d="M7 2l8 8m0 -8l-8 8"/>"#;
+const NOTE: &str = r#"<circle class="CLASS" cx="11" cy="6" r="2.6"/>"#;
+const BAND: &str = r#"<rect class="band" x="0" y="0" width="22" height="12"/><rect class="band-bar" x="0" y="0" width="22" height="3"/>"#;
+const BEGAN: &str = r#"<path class="began" d="M11 2l-4 7h8z"/>"#;
+const REDONE: &str = r#"<path class="redone" d="M11 2l4 9h-8z"/>"#;

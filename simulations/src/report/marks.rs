@@ -1,0 +1,89 @@
+//! Marks on the lanes: how each peer ended, and what happened to it on the way.
+
+use std::collections::BTreeMap;
+
+use super::axis;
+use super::lanes::Rows;
+use super::svg::{Area, Drawing, outline, thinned};
+use super::timeline::{LEFT, RIGHT, Timeline};
+use crate::history::State;
+
+/// The ends of lanes: an upright bar for a finished run, a cross for one that is not.
+pub(super) fn ends(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
+    let (mut finished, mut broken_off) = (String::new(), String::new());
+    for (index, lane) in timeline.history.lanes.iter().enumerate() {
+        for span in &lane.spans {
+            let State::Ended { is_finished } = span.state else { continue };
+            let (x, y) = (timeline.x(span.from), rows.middle(index));
+            let at = axis::duration(span.from.0);
+            if !rows.are_tall() {
+                let width = if is_finished { 2.0 } else { 3.0 };
+                let left = x.min(RIGHT - width);
+                let area = Area { x: left, y: y - rows.pitch / 2.0, width, height: rows.pitch };
+                if is_finished { &mut finished } else { &mut broken_off }.push_str(&outline(area));
+            } else if is_finished {
+                let area =
+                    Area { x: x - 1.0, y: y - rows.bar / 2.0 - 1.0, width: 3.0, height: rows.bar + 2.0 };
+                drawing.rect("finished", area, &format!("p{index}: finished at {at}"));
+            } else {
+                let arm = (rows.bar * 0.4).min(5.0);
+                let cross = format!(
+                    "M{:.1} {:.1}l{d:.1} {d:.1}m0 -{d:.1}l-{d:.1} {d:.1}",
+                    x - arm,
+                    y - arm,
+                    d = 2.0 * arm
+                );
+                drawing.path("broken-off", &cross, &format!("p{index}: ended unfinished at {at}"));
+            }
+        }
+    }
+    drawing.path("finished", &finished, "");
+    drawing.path("broken-off-many", &broken_off, "");
+}
+
+/// The notes: a small ring each, with its words; where they would lie on each other, one ring for all of them. Returns
+/// the look of a ring.
+pub(super) fn notes(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) -> &'static str {
+    let rings = thinned(RINGS_MAX, |grain| {
+        let grain = grain * 8.0;
+        let mut cells: BTreeMap<(u32, u32), Ring<'_>> = BTreeMap::new();
+        for (index, lane) in timeline.history.lanes.iter().enumerate() {
+            for (at, words) in &lane.notes {
+                let (x, y) = (timeline.x(*at), rows.middle(index));
+                let row = if rows.pitch >= grain { index as u32 } else { (y / grain) as u32 };
+                let ring = Ring { x, y, notes: Vec::new() };
+                let ring = cells.entry((((x - LEFT) / grain) as u32, row)).or_insert(ring);
+                ring.notes.push((index, at.0, words));
+            }
+        }
+        cells.into_values().collect()
+    });
+    // A few stand out; a crowd of them should not hide the lanes.
+    let (class, radius) = if rings.len() <= RINGS_APART_MAX { ("note", 2.6) } else { ("note-many", 1.2) };
+    for ring in rings {
+        let told = ring.notes.iter().take(WORDS_MAX);
+        let told = told.map(|(index, at, words)| format!("p{index}, {}: {words}", axis::duration(*at)));
+        let mut words = told.collect::<Vec<_>>().join("\n");
+        if ring.notes.len() > WORDS_MAX {
+            words.push_str(&format!("\nand {} more", ring.notes.len() - WORDS_MAX));
+        }
+        let y = ring.y - if rows.pitch > 14.0 { rows.bar / 2.0 + 3.0 } else { 0.0 };
+        drawing.put(format_args!(
+            r#"<circle class="{class}" cx="{:.1}" cy="{y:.1}" r="{radius}"><title>{}</title></circle>"#,
+            ring.x,
+            super::svg::Escaped(&words)
+        ));
+    }
+    class
+}
+
+/// Notes at about one place: lane, time and words of each.
+struct Ring<'a> {
+    x: f64,
+    y: f64,
+    notes: Vec<(usize, u64, &'a String)>,
+}
+
+const RINGS_MAX: usize = 1_200;
+const RINGS_APART_MAX: usize = 200;
+const WORDS_MAX: usize = 4;

@@ -1,0 +1,231 @@
+//! The timeline: one horizontal axis of virtual time that several panels share, so that what happens in one can be
+//! followed down into the next.
+//!
+//! Cuts stand behind all of them: a label and a bar above the lanes, a tint and dashed edges in every panel.
+
+use std::collections::BTreeMap;
+
+use peergrad_protocol::Instant;
+
+use super::axis;
+use super::svg::{Area, Drawing, WIDTH, outline, thinned};
+use crate::history::{Band, History, State};
+
+/// Where time begins on the page.
+pub(super) const LEFT: f64 = 64.0;
+/// Where it ends; the last value of a curve stands to the right of it.
+pub(super) const RIGHT: f64 = WIDTH - 48.0;
+
+/// A history and where its times lie on the page.
+pub(super) struct Timeline<'a> {
+    /// What is drawn.
+    pub(super) history: &'a History,
+    /// The time at the right end, in nanoseconds.
+    pub(super) extent: u64,
+    stripes: Vec<Stripe>,
+}
+
+/// A stretch of time in which the network was not whole, on the page.
+struct Stripe {
+    left: f64,
+    right: f64,
+    label: String,
+    words: String,
+    /// In which line its label found room.
+    row: Option<usize>,
+}
+
+impl<'a> Timeline<'a> {
+    /// The timeline of a whole run.
+    pub(super) fn new(history: &'a History) -> Self {
+        let mut timeline = Self { history, extent: extent(history), stripes: Vec::new() };
+        timeline.stripes = thinned(STRIPES_MAX, |grain| timeline.stripes_at(grain));
+        place_labels(&mut timeline.stripes);
+        timeline
+    }
+
+    /// Where an instant lies.
+    pub(super) fn x(&self, at: Instant) -> f64 {
+        LEFT + (RIGHT - LEFT) * (at.0.min(self.extent) as f64 / self.extent as f64)
+    }
+
+    /// The instant at a place, in nanoseconds.
+    pub(super) fn nanos_at(&self, x: f64) -> u64 {
+        ((x - LEFT) / (RIGHT - LEFT) * self.extent as f64).max(0.0) as u64
+    }
+
+    /// The bands as stripes, told apart by `grain` pixels.
+    fn stripes_at(&self, grain: f64) -> Vec<Stripe> {
+        let mut cells: BTreeMap<(i64, i64), Vec<&Band>> = BTreeMap::new();
+        for band in &self.history.bands {
+            let cell = |at| ((self.x(at) - LEFT) / grain).round() as i64;
+            cells.entry((cell(band.from), cell(band.until).max(cell(band.from)))).or_default().push(band);
+        }
+        let stripe = |((from, until), bands): ((i64, i64), Vec<&Band>)| {
+            let (left, first) = (LEFT + from as f64 * grain, bands[0]);
+            let label = match bands.len() {
+                1 => first.label.clone(),
+                more => format!("{} and {} more", first.label, more - 1),
+            };
+            let times = times(first.from.0, first.until.0.min(self.extent));
+            let right = (LEFT + until as f64 * grain).max(left + 1.5).min(RIGHT);
+            Stripe { left, right, words: format!("{label}\n{times}"), label, row: None }
+        };
+        cells.into_iter().map(stripe).collect()
+    }
+
+    /// The labels of the bands, from `top` down; returns where they end.
+    pub(super) fn headings(&self, drawing: &mut Drawing, top: f64) -> f64 {
+        let rows = self.stripes.iter().filter_map(|stripe| stripe.row).max().map_or(0, |last| last + 1);
+        let bottom = top + rows as f64 * HEADING;
+        for stripe in &self.stripes {
+            let bar = top + (stripe.row.unwrap_or(rows.saturating_sub(1)) + 1) as f64 * HEADING - 4.0;
+            let area = Area { x: stripe.left, y: bar, width: stripe.right - stripe.left, height: 3.0 };
+            drawing.rect("band-bar", area, &stripe.words);
+            if stripe.row.is_some() {
+                drawing.text("band-label", label_left(stripe), bar - 4.0, &stripe.label);
+            }
+        }
+        bottom
+    }
+
+    /// What lies behind a panel: the bands' tint and a faint line at each tick.
+    pub(super) fn backdrop(&self, drawing: &mut Drawing, top: f64, bottom: f64) {
+        let areas = self.stripes.iter().map(|stripe| Area {
+            x: stripe.left,
+            y: top,
+            width: stripe.right - stripe.left,
+            height: bottom - top,
+        });
+        // One path, so that where bands lie on each other the tint does not grow.
+        drawing.path("band", &areas.clone().map(outline).collect::<String>(), "");
+        for (area, stripe) in
+            areas.zip(&self.stripes).filter(|_| self.stripes.len() <= STRIPES_WITH_WORDS_MAX)
+        {
+            drawing.rect("hit", area, &stripe.words);
+        }
+        for (at, _) in axis::time_ticks(self.extent) {
+            let x = self.x(Instant(at));
+            drawing.line("grid", (x, top), (x, bottom));
+        }
+    }
+
+    /// The edges of the bands, to be seen in front of what a panel draws; and the line that follows the pointer.
+    pub(super) fn foreground(&self, drawing: &mut Drawing, top: f64, bottom: f64) {
+        for stripe in &self.stripes {
+            drawing.line("band-edge", (stripe.left, top), (stripe.left, bottom));
+            if stripe.right - stripe.left > 3.0 {
+                drawing.line("band-edge", (stripe.right, top), (stripe.right, bottom));
+            }
+        }
+        drawing.line("hair", (LEFT, top), (LEFT, bottom));
+    }
+
+    /// The axis below a panel; returns where it ends.
+    pub(super) fn axis(&self, drawing: &mut Drawing, y: f64) -> f64 {
+        drawing.line("axis", (LEFT, y), (RIGHT, y));
+        for (at, label) in axis::time_ticks(self.extent) {
+            let x = self.x(Instant(at));
+            drawing.line("axis", (x, y), (x, y + 4.0));
+            drawing.text("tick mid", x, y + 16.0, &label);
+        }
+        y + 20.0
+    }
+
+    /// What an aligned drawing says of itself to the script that shows where the pointer is.
+    pub(super) fn attributes(&self) -> String {
+        format!(" class=\"time\" data-left=\"{LEFT}\" data-right=\"{RIGHT}\" data-extent=\"{}\"", self.extent)
+    }
+
+    /// The name of a view: its epoch, behind its lineage's letter where there are several lineages.
+    pub(super) fn view_name(&self, index: usize) -> String {
+        let Some(note) = self.history.views.get(index) else { return "?".to_owned() };
+        let epoch = note.view.epoch.0;
+        if self.lineage_count() > 1 { format!("{}{epoch}", letter(note.lineage)) } else { epoch.to_string() }
+    }
+
+    /// The lineage of the view with this index.
+    pub(super) fn lineage(&self, view: usize) -> usize {
+        self.history.views.get(view).map_or(0, |note| note.lineage)
+    }
+
+    /// How many lineages there were.
+    pub(super) fn lineage_count(&self) -> usize {
+        self.history.views.iter().map(|note| note.lineage + 1).max().unwrap_or(0)
+    }
+
+    /// When nobody was in a view of this lineage any more; the end of the run if somebody always was.
+    pub(super) fn lineage_end(&self, lineage: usize) -> Instant {
+        let spans = self.history.lanes.iter().flat_map(|lane| &lane.spans);
+        let ends = spans.filter_map(|span| match span.state {
+            State::Member(view) if self.lineage(view) == lineage => Some(span.until),
+            _ => None,
+        });
+        ends.max().unwrap_or(Instant(self.extent))
+    }
+}
+
+/// The class that colours what belongs to a view: the hue by lineage, the lightness by turns.
+pub(super) fn tone(lineage: usize, epoch: u64) -> String {
+    format!("{}{}", if epoch % 2 == 1 { 'a' } else { 'b' }, lineage % HUES)
+}
+
+/// The class of a line in a lineage's colour.
+pub(super) fn stroke(lineage: usize) -> String {
+    format!("s{}", lineage % HUES)
+}
+
+/// A lineage's letter: A to Z, then A1 and so on.
+pub(super) fn letter(lineage: usize) -> String {
+    let letter = char::from(b'A' + (lineage % 26) as u8);
+    if lineage < 26 { letter.to_string() } else { format!("{letter}{}", lineage / 26) }
+}
+
+/// "1.2 s to 3.4 s".
+pub(super) fn times(from: u64, until: u64) -> String {
+    format!("{} to {}", axis::duration(from), axis::duration(until))
+}
+
+/// The latest time that anything in a history mentions; a second if nothing happened.
+fn extent(history: &History) -> u64 {
+    let spans = history.lanes.iter().flat_map(|lane| lane.spans.iter().map(|span| span.from.max(span.until)));
+    let notes = history.lanes.iter().flat_map(|lane| lane.notes.iter().map(|note| note.0));
+    let views = history.views.iter().map(|view| view.at);
+    let commits = history.commits.iter().map(|commit| commit.at);
+    let others = [history.end].into_iter().chain(history.redone.iter().map(|redone| redone.0));
+    let latest = spans.chain(notes).chain(views).chain(commits).chain(others).max();
+    latest.map_or(0, |at| at.0).clamp(0, TIME_MAX).max(if latest > Some(Instant(0)) {
+        1
+    } else {
+        1_000_000_000
+    })
+}
+
+/// Gives each label the first line where it hides no other; some get none.
+fn place_labels(stripes: &mut [Stripe]) {
+    let mut free_from = [f64::MIN; HEADINGS_MAX];
+    for stripe in stripes {
+        let left = label_left(stripe);
+        stripe.row = free_from.iter().position(|free| *free <= left.min(stripe.left));
+        if let Some(row) = stripe.row {
+            free_from[row] = stripe.right.max(left + label_width(stripe)) + 8.0;
+        }
+    }
+}
+
+fn label_left(stripe: &Stripe) -> f64 {
+    stripe.left.min(RIGHT - label_width(stripe)).max(LEFT)
+}
+
+fn label_width(stripe: &Stripe) -> f64 {
+    stripe.label.chars().count() as f64 * 6.0
+}
+
+/// Distinct hues; with more lineages they come round again, and the letters tell.
+const HUES: usize = 5;
+const HEADING: f64 = 18.0;
+const HEADINGS_MAX: usize = 3;
+const STRIPES_MAX: usize = 240;
+const STRIPES_WITH_WORDS_MAX: usize = 40;
+/// Far beyond any run, and safe to reckon with.
+const TIME_MAX: u64 = u64::MAX / 4;

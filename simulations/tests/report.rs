@@ -1,0 +1,420 @@
+//! The report: well-formed, bounded and complete, whatever the run did.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peergrad::io::Committed;
+use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::{Epoch, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
+use peergrad_simulations::history::{Band, CommitNote, History, Lane, Span, State};
+use peergrad_simulations::host::HostId;
+use peergrad_simulations::report::{Report, Verdict, render};
+
+/// A made-up run, told in the order in which it happens.
+struct Tale {
+    history: History,
+    /// Steps committed by each lineage.
+    steps: BTreeMap<usize, u64>,
+    noise: u64,
+}
+
+const FINISHED: State = State::Ended { is_finished: true };
+const BROKEN_OFF: State = State::Ended { is_finished: false };
+const PARAMETERS: usize = 60_000;
+
+impl Tale {
+    fn of(peers: u32) -> Self {
+        let lane = |index: u32| {
+            let peer = PeerId(*blake3::hash(&index.to_le_bytes()).as_bytes());
+            Lane { peer, spans: Vec::new(), notes: Vec::new() }
+        };
+        let history = History { lanes: (0..peers).map(lane).collect(), ..History::default() };
+        Self { history, steps: BTreeMap::new(), noise: 1 }
+    }
+
+    fn draw(&mut self, below: u64) -> u64 {
+        self.noise =
+            self.noise.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.noise >> 33) % below
+    }
+
+    fn is(&mut self, host: u32, millis: u64, state: State) {
+        self.history.become_state(HostId(host), at(millis), state);
+    }
+
+    fn note(&mut self, host: u32, millis: u64, words: &str) {
+        self.history.note(HostId(host), at(millis), words.to_owned());
+    }
+
+    /// A view is installed by its members, one shortly after the other.
+    fn view(&mut self, millis: u64, epoch: u64, parents: &[usize], hosts: &[u32]) -> usize {
+        let member = |host: &u32| Member {
+            peer: self.history.lanes[*host as usize].peer,
+            incarnation: Incarnation(1),
+            addresses: Vec::new(),
+            weight: 1,
+        };
+        let mut members: Vec<Member> = hosts.iter().map(member).collect();
+        members.sort_by_key(|member| member.peer);
+        let parents: Vec<ViewDigest> = parents.iter().map(|view| self.history.views[*view].digest).collect();
+        let (run, recovery) = (RunId([7; 32]), Recovery::Resume { step: StepNumber(epoch) });
+        let view = Arc::new(View {
+            run,
+            epoch: Epoch(epoch),
+            parents,
+            members,
+            recovery,
+            ledger: Ledger::default(),
+        });
+        let mut left = PARAMETERS;
+        let mut index = 0;
+        for (position, host) in hosts.iter().enumerate() {
+            let fair = left / (hosts.len() - position);
+            let spread = if position + 1 == hosts.len() { 0 } else { fair as u64 / 4 };
+            let shard = (fair as u64 - spread / 2 + self.draw(spread.max(1))).min(left as u64) as usize;
+            left -= shard;
+            let millis = millis + self.draw(40);
+            index = self.history.installed(HostId(*host), at(millis), &view, shard);
+        }
+        index
+    }
+
+    /// Steps are committed at even times, and everyone sends to the next and sometimes to another.
+    fn train(&mut self, from: u64, until: u64, view: usize, hosts: &[u32], count: u64) {
+        let lineage = self.history.views[view].lineage;
+        for index in 0..count {
+            let millis = from + (until - from) * index / count;
+            let noise = self.draw(1000) as f64 / 1000.0 - 0.5;
+            let step = self.steps.entry(lineage).or_insert(0);
+            let part = *step as f64;
+            let loss = (0.12 + 2.2 / (1.0 + part / 22.0)) * (1.0 + 0.16 * noise);
+            let committed = Committed {
+                step: StepNumber(*step),
+                pass: 0,
+                loss,
+                samples: 32,
+                left_out: 0,
+                rate: 0.1,
+                digest: None,
+            };
+            *step += 1;
+            for (position, host) in hosts.iter().enumerate() {
+                let next = hosts[(position + 1) % hosts.len()];
+                let other = hosts[self.draw(hosts.len() as u64) as usize];
+                let size = 60_000 + self.draw(20_000);
+                self.history.traffic.add(at(millis), HostId(*host), HostId(next), size);
+                self.history.traffic.add(at(millis), HostId(*host), HostId(other), 900);
+            }
+            let bytes = self.history.traffic.total;
+            self.history.commits.push(CommitNote { at: at(millis), view, committed, bytes });
+        }
+    }
+
+    fn band(&mut self, from: u64, until: u64, label: &str) {
+        self.history.bands.push(Band { from: at(from), until: at(until), label: label.to_owned() });
+    }
+
+    fn end(mut self, millis: u64) -> History {
+        self.history.close(at(millis));
+        self.history.commits.sort_by_key(|note| note.at);
+        self.history
+    }
+}
+
+fn at(millis: u64) -> Instant {
+    Instant(millis * 1_000_000)
+}
+
+/// Eight peers: late joiners, a fork and a merge, a crash and a return, pauses, one that gives up.
+fn eventful() -> History {
+    let mut tale = Tale::of(8);
+    for host in 0..8 {
+        tale.is(host, [0, 90, 160, 170, 240, 400, 1400, 2500][host as usize], State::Joining);
+    }
+    let first = tale.view(1000, 1, &[], &[0, 1, 2, 3, 4, 5]);
+    tale.history.began = Some(at(1080));
+    tale.train(1100, 2000, first, &[0, 1, 2, 3, 4, 5], 34);
+    let second = tale.view(2000, 2, &[first], &[0, 1, 2, 3, 4, 5, 6]);
+    tale.train(2060, 3100, second, &[0, 1, 2, 3, 4, 5, 6], 40);
+    let all = [0, 1, 2, 3, 4, 5, 6, 7];
+    let third = tale.view(3100, 3, &[second], &all);
+    tale.train(3160, 4000, third, &all, 34);
+
+    tale.band(4000, 7200, "cut 0-4 | 5-7");
+    tale.note(0, 4210, "said that p5 is gone");
+    tale.note(6, 4330, "said that p2 is gone");
+    tale.history.redone.extend([(at(4450), 108), (at(4660), 108), (at(5390), 141)]);
+    let a = tale.view(4400, 4, &[third], &[0, 1, 2, 3, 4]);
+    let b = tale.view(4600, 4, &[third], &[5, 6, 7]);
+    tale.steps.insert(1, 108);
+    tale.train(4480, 5000, a, &[0, 1, 2, 3, 4], 24);
+    tale.is(3, 5000, State::Down);
+    tale.note(3, 5000, "crashed");
+    tale.train(4700, 5200, b, &[5, 6, 7], 14);
+    tale.is(6, 5200, State::Paused);
+    let a = tale.view(5300, 5, &[a], &[0, 1, 2, 4]);
+    tale.train(5400, 6500, a, &[0, 1, 2, 4], 44);
+    tale.is(6, 5800, State::Member(b));
+    tale.train(5850, 7150, b, &[5, 6, 7], 40);
+    tale.is(3, 6000, State::Joining);
+    tale.note(3, 6000, "started again");
+    let a = tale.view(6500, 6, &[a], &[0, 1, 2, 3, 4]);
+    tale.train(6560, 7500, a, &[0, 1, 2, 3, 4], 38);
+
+    let merged = tale.view(7600, 7, &[a, b], &all);
+    tale.train(7700, 8400, merged, &all, 26);
+    tale.is(1, 8400, State::Paused);
+    tale.is(1, 8900, State::Member(merged));
+    tale.train(8900, 9200, merged, &all, 10);
+    tale.is(2, 9200, State::Down);
+    tale.note(2, 9200, "crashed");
+    let rest = [0, 1, 3, 4, 5, 6, 7];
+    let eighth = tale.view(9600, 8, &[merged], &rest);
+    tale.band(9800, 10_100, "slow p4");
+    tale.band(9950, 10_400, "lossy 1 | 4");
+    tale.train(9700, 10_500, eighth, &rest, 28);
+    tale.is(7, 10_500, BROKEN_OFF);
+    tale.note(7, 10_500, "left: <disk & \"full\">");
+    let ninth = tale.view(10_600, 9, &[eighth], &rest[..6]);
+    tale.train(10_700, 12_250, ninth, &rest[..6], 62);
+    for host in &rest[..6] {
+        tale.is(*host, 12_280 + u64::from(*host) * 4, FINISHED);
+    }
+    tale.end(12_400)
+}
+
+/// Many peers that flap: at every turn another part of them is down or paused, and the rest agrees on a new view.
+fn crowd(peers: u32, turns: u64) -> History {
+    let mut tale = Tale::of(peers);
+    for host in 0..peers {
+        let millis = tale.draw(900);
+        tale.is(host, millis, State::Joining);
+    }
+    let mut parents = Vec::new();
+    for turn in 0..turns {
+        let start = 1000 + turn * 1000;
+        for host in 0..peers {
+            if turn > 0 && tale.draw(12) == 0 {
+                let (millis, kind) = (start - 400 + tale.draw(300), tale.draw(3));
+                tale.is(host, millis, if kind == 0 { State::Paused } else { State::Down });
+                tale.note(host, millis, if kind == 0 { "sleeps" } else { "crashed" });
+            }
+        }
+        let is_absent = |state: Option<State>| matches!(state, Some(State::Down | State::Paused));
+        let here = |host: &u32| {
+            !is_absent(tale.history.state(HostId(*host))) || (host + turn as u32).is_multiple_of(3)
+        };
+        let hosts: Vec<u32> = (0..peers).filter(here).collect();
+        let view = tale.view(start, turn + 1, &parents, &hosts);
+        parents = vec![view];
+        tale.train(start + 50, start + 950, view, &hosts, 6);
+        if turn % 5 == 4 {
+            tale.band(start + 100, start + 700, &format!("cut 0-{} | rest", peers / 2));
+        }
+    }
+    for host in 0..peers {
+        let state = if host % 50 == 49 { BROKEN_OFF } else { FINISHED };
+        if tale.history.state(HostId(host)) != Some(State::Down) {
+            tale.is(host, 1000 + turns * 1000, state);
+        }
+    }
+    tale.end(1100 + turns * 1000)
+}
+
+fn alone() -> History {
+    let mut tale = Tale::of(1);
+    tale.is(0, 0, State::Joining);
+    let view = tale.view(3, 1, &[], &[0]);
+    tale.history.began = Some(at(50));
+    tale.train(60, 800, view, &[0], 30);
+    tale.is(0, 810, FINISHED);
+    tale.end(812)
+}
+
+fn page(title: &str, history: &History) -> String {
+    let facts = [
+        ("virtual time", "12.4 s"),
+        ("wall time", "0.31 s"),
+        ("peers", "8"),
+        ("committed steps", "300"),
+        ("redone steps", "3"),
+        ("views", "10"),
+        ("bytes sent", "112 MB"),
+        ("final loss", "0.2731"),
+        ("seed", "7"),
+        ("samples", "9,600"),
+        ("trace hash", "8d1f5c0b77a24e3396b1c2f04be9d650"),
+    ];
+    let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let verdict = |name: &str, source: &str, outcome: Result<(), &str>| Verdict {
+        name: name.to_owned(),
+        source: source.to_owned(),
+        outcome: outcome.map_err(str::to_owned),
+    };
+    let mut verdicts = vec![
+        verdict("views form one chain", "law 1", Ok(())),
+        verdict("each chunk has one owner", "law 2", Ok(())),
+        verdict("each contribution counts once", "law 3", Ok(())),
+        verdict("members hold the same bits", "law 4", Ok(())),
+        verdict("a committed step stays", "law 5", Ok(())),
+        verdict("every sample once a pass", "law 6", Ok(())),
+        verdict("nothing waits on the departed", "law 7", Ok(())),
+        verdict("queues stay bounded", "law 9", Ok(())),
+        verdict("the loss follows the plain reference", "oracle", Ok(())),
+        verdict("two lineages while cut", "expected", Ok(())),
+    ];
+    if title.contains("broken") {
+        let words = "at 8.31 s, p4 (qX2mTz): all peers in one view within 5 s of the last fault,\nbut p2 was still down <since 9.2 s>";
+        verdicts.push(verdict("faults off, progress", "law 8", Err(words)));
+    }
+    render(&Report {
+        title,
+        about: "A network of eight is cut in two, both halves train on, and find together again.",
+        command: "simulate run partition --seed 7",
+        words: &["Eight peers trained 300 steps in 12.4 s. The cut at 4.0 s made two lineages, \
+                  which merged at 7.6 s; 122 samples were trained by both."
+            .to_owned()],
+        facts: &facts,
+        verdicts: &verdicts,
+        history,
+    })
+}
+
+/// Spans without end or reason, a change every few milliseconds.
+fn noise(peers: u32, changes: u64) -> History {
+    let mut tale = Tale::of(peers);
+    let views = [tale.view(1, 1, &[], &[0, 1]), tale.view(2, 2, &[0], &[0]), tale.view(2, 2, &[0], &[1])];
+    for change in 0..changes {
+        for host in 0..peers {
+            let millis = 50 + change * 7 + tale.draw(7);
+            let state = match tale.draw(6) {
+                0 => State::Joining,
+                1 => State::Paused,
+                2 => State::Down,
+                other => State::Member(views[other as usize - 3]),
+            };
+            tale.is(host, millis, state);
+            if tale.draw(3) == 0 {
+                tale.note(host, millis, "again");
+            }
+        }
+        let (from, length) = (tale.draw(2000), 1 + tale.draw(900));
+        tale.band(from, from + length, "cut one | the others, and once more");
+        tale.history.redone.push((at(from), change));
+    }
+    for from in 0..peers {
+        for to in 0..peers.min(120) {
+            let bytes = 1 + tale.draw(100_000);
+            tale.history.traffic.add(at(u64::from(from)), HostId(from), HostId(to), bytes);
+        }
+    }
+    tale.end(60 + changes * 7)
+}
+
+/// Each opened element is closed in its turn; returns how many there were.
+fn well_formed(page: &str) -> usize {
+    let mut open: Vec<&str> = Vec::new();
+    let mut count = 0;
+    let mut rest = page;
+    while let Some(start) = rest.find('<') {
+        rest = &rest[start + 1..];
+        let end = rest.find('>').expect("a tag ends");
+        let (tag, after) = (&rest[..end], &rest[end + 1..]);
+        let name = tag.trim_start_matches('/').split([' ', '\n', '/']).next().expect("a tag has a name");
+        rest = after;
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name), "before {:?}", &after.chars().take(80).collect::<String>());
+        } else if !tag.ends_with('/') && !tag.starts_with('!') && name != "meta" {
+            count += 1;
+            open.push(name);
+            if name == "style" || name == "script" {
+                rest = &rest[rest.find("</").expect("it ends")..];
+            }
+        }
+    }
+    assert!(open.is_empty(), "never closed: {open:?}");
+    count
+}
+
+/// What holds for every page.
+fn check(page: &str) {
+    well_formed(page);
+    let place = |tag: &str| page.find(tag).expect("a page has a style and a script");
+    let drawn = &page[place("</style>")..place("<script>")];
+    for word in ["NaN", "inf", "http", "<img", "<link"] {
+        assert!(!drawn.contains(word), "{word}");
+    }
+    assert!(!drawn.contains("=\"-"), "nothing lies left of or above the page, or has a negative size");
+    assert!(page.len() < 2_000_000, "{} bytes", page.len());
+}
+
+#[test]
+fn an_eventful_run_is_told_whole() {
+    let history = eventful();
+    let page = page("broken", &history);
+    check(&page);
+    for (index, lane) in history.lanes.iter().enumerate() {
+        assert!(page.contains(&format!(">p{index}<title>{}</title>", lane.peer)), "p{index} is named");
+    }
+    for view in ["view A1", "in view A6", "in view B4", "A6 + B4 → A7"] {
+        assert!(page.contains(view), "{view}");
+    }
+    for words in ["cut 0-4 | 5-7", "lossy 1 | 4", "step 108 begun again at 4.45 s", "p3, 5.00 s: crashed"] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert!(page.contains("✗ 1 of 11 checks broken."));
+    assert!(page.contains("simulate run partition --seed 7"));
+}
+
+#[test]
+fn words_of_the_run_are_no_markup() {
+    let history = eventful();
+    let page = page("<broken & \"open>", &history);
+    check(&page);
+    assert!(page.contains("left: &lt;disk &amp; &quot;full&quot;&gt;"));
+    assert!(page.contains("still down &lt;since 9.2 s&gt;"));
+    assert!(page.contains("<h1>&lt;broken &amp; &quot;open&gt;</h1>"));
+}
+
+#[test]
+fn a_run_in_which_little_happened_is_a_page_too() {
+    check(&page("nothing", &History::default()));
+    check(&page("alone", &alone()));
+
+    let mut waiting = Tale::of(3);
+    (0..3).for_each(|host| waiting.is(host, 10, State::Joining));
+    let page_of_waiting = page("nobody trained", &waiting.history);
+    check(&page_of_waiting);
+    assert!(page_of_waiting.contains("No step was committed"));
+    check(&page("nobody trained", &waiting.end(30_000)));
+
+    let mut diverged = alone();
+    let losses = [f64::NAN, f64::INFINITY, 1e308, -1e308, 0.0];
+    for (note, loss) in diverged.commits.iter_mut().zip(losses.into_iter().cycle()) {
+        note.committed.loss = loss;
+    }
+    check(&page("diverged", &diverged));
+    diverged.commits.iter_mut().for_each(|note| note.committed.loss = f64::NAN);
+    check(&page("diverged", &diverged));
+
+    // A commit in a view that is not known, and a run that nobody closed.
+    let mut odd = alone();
+    odd.commits[0].view = 7;
+    odd.end = Instant(0);
+    odd.lanes[0].spans.push(Span { from: at(900), until: at(900), state: State::Member(9) });
+    odd.views[0].shards.clear();
+    check(&page("odd", &odd));
+}
+
+#[test]
+fn a_page_stays_bounded() {
+    let crowd = crowd(1000, 5);
+    let page_of_crowd = page("crowd", &crowd);
+    check(&page_of_crowd);
+    for (index, lane) in crowd.lanes.iter().enumerate() {
+        assert!(page_of_crowd.contains(&format!("p{index} ({})", lane.peer.short())), "p{index} is named");
+    }
+    check(&page("noise", &noise(1000, 300)));
+    check(&page("noise", &noise(8, 3000)));
+}
