@@ -360,8 +360,7 @@ impl Cluster {
             Happening::Network(event) => {
                 self.network.happen(at, event);
                 self.schedule_moves();
-                let deliveries: Vec<Delivery> = self.network.take_deliveries().collect();
-                for delivery in deliveries {
+                for delivery in self.network.take_deliveries() {
                     let Some((host, input)) = self.receive(delivery) else { continue };
                     self.input(host, self.hosts[host.index()].starts, input);
                 }
@@ -504,8 +503,7 @@ impl Cluster {
     /// Schedules what the network is about to do, and what it has delivered at once.
     fn settle_network(&mut self) {
         self.schedule_moves();
-        let deliveries: Vec<Delivery> = self.network.take_deliveries().collect();
-        for delivery in deliveries {
+        for delivery in self.network.take_deliveries() {
             let Some((host, input)) = self.receive(delivery) else { continue };
             self.input_later(self.now, host, input);
         }

@@ -80,7 +80,10 @@ struct Edge {
     cuts: u32,
     cut_since: Instant,
     waiting: VecDeque<(u32, Cargo)>,
-    last_arrival: Instant,
+    /// Order is kept: when the first and last bytes of what was sent last get there, and when they are taken in.
+    first_byte: Instant,
+    last_byte: Instant,
+    taken: Instant,
     /// What has arrived at the cut.
     stalled: VecDeque<(u32, Cargo)>,
 }
@@ -98,15 +101,16 @@ pub(crate) enum Cargo {
 /// Something that is about to happen in the network.
 pub(crate) enum Move {
     Uplink(HostId),
-    Arrival {
+    /// The first byte of something reaches its receiver; the last one does at `last_byte`.
+    Reach {
         from: HostId,
         to: HostId,
         session: u32,
-        first_byte: Instant,
+        last_byte: Instant,
         cargo: Cargo,
     },
-    /// The downlink has taken it in.
-    Taken {
+    /// It is there.
+    Arrival {
         from: HostId,
         to: HostId,
         session: u32,
@@ -182,8 +186,8 @@ impl Network {
     }
 
     /// What hosts are to be told now, since this was last asked.
-    pub(crate) fn take_deliveries(&mut self) -> std::vec::Drain<'_, Delivery> {
-        self.deliveries.drain(..)
+    pub(crate) fn take_deliveries(&mut self) -> Vec<Delivery> {
+        std::mem::take(&mut self.deliveries)
     }
 
     /// Whether one end believes that there is a link.
@@ -211,7 +215,7 @@ impl Network {
         }
         let edge = &mut station.edges[to.index()];
         // A delay counts from now on, also for a frame that waits for its turn; such rules are for single frames.
-        edge.last_arrival = edge.last_arrival.max(now.after(delay));
+        edge.last_byte = edge.last_byte.max(now.after(delay));
         edge.waiting.push_back((session, cargo));
         if edge.waiting.len() == 1 {
             station.turns.push_back(to);
@@ -254,14 +258,15 @@ impl Network {
         let distance = self.links.distance(from, to);
         let delay = distance + self.jitter() + self.loss(&cargo, distance) + delay;
         let edge = &mut self.stations[from.index()].edges[to.index()];
-        let mut at = sent.after(delay);
-        // Credit is counted, not ordered.
-        if !matches!(cargo, Cargo::Credit(_)) {
-            at = at.max(edge.last_arrival);
-            edge.last_arrival = at;
+        if let Cargo::Credit(_) = cargo {
+            // Counted, not ordered, and of no size.
+            self.moves.push((sent.after(delay), Move::Arrival { from, to, session, cargo }));
+            return;
         }
-        let first_byte = now.after(delay);
-        self.moves.push((at, Move::Arrival { from, to, session, first_byte, cargo }));
+        edge.first_byte = edge.first_byte.max(now.after(delay));
+        edge.last_byte = edge.last_byte.max(sent.after(delay));
+        let (first_byte, last_byte) = (edge.first_byte, edge.last_byte);
+        self.moves.push((first_byte, Move::Reach { from, to, session, last_byte, cargo }));
     }
 
     fn jitter(&mut self) -> Duration {
@@ -289,10 +294,11 @@ impl Network {
                 self.stations[host.index()].is_uplink_due = false;
                 self.use_uplink(now, host);
             }
-            Move::Arrival { from, to, session, first_byte, cargo } => {
-                self.arrive(now, from, to, session, first_byte, cargo);
+            Move::Reach { from, to, session, last_byte, cargo } => {
+                let at = self.take_in(now, from, to, last_byte, cargo.byte_count());
+                self.moves.push((at, Move::Arrival { from, to, session, cargo }));
             }
-            Move::Taken { from, to, session, cargo } => self.deliver(now, from, to, session, cargo),
+            Move::Arrival { from, to, session, cargo } => self.arrive(now, from, to, session, cargo),
             Move::Silence { at, of, session, since } => {
                 let is_silent = self.silence(of, at).is_some_and(|began| began <= since);
                 if self.is_known(at, of, session) && is_silent {
@@ -308,28 +314,34 @@ impl Network {
         }
     }
 
-    fn arrive(
+    /// The downlink takes in what reaches it in turn; when this will be there.
+    fn take_in(
         &mut self,
         now: Instant,
         from: HostId,
         to: HostId,
-        session: u32,
-        first_byte: Instant,
-        cargo: Cargo,
-    ) {
+        last_byte: Instant,
+        bytes: usize,
+    ) -> Instant {
+        let station = &mut self.stations[to.index()];
+        let taking = sending_time(bytes, station.down);
+        let mut at = last_byte;
+        if taking > Duration::ZERO {
+            station.downlink_free = station.downlink_free.max(now).after(taking);
+            at = at.max(station.downlink_free);
+        }
+        let edge = &mut self.stations[from.index()].edges[to.index()];
+        edge.taken = edge.taken.max(at);
+        edge.taken
+    }
+
+    fn arrive(&mut self, now: Instant, from: HostId, to: HostId, session: u32, cargo: Cargo) {
         let edge = &mut self.stations[from.index()].edges[to.index()];
         if edge.cuts > 0 || !edge.stalled.is_empty() {
             edge.stalled.push_back((session, cargo));
             return;
         }
-        let station = &mut self.stations[to.index()];
-        let taking = sending_time(cargo.byte_count(), station.down);
-        station.downlink_free = station.downlink_free.max(first_byte).after(taking);
-        if station.downlink_free > now && taking > Duration::ZERO {
-            self.moves.push((station.downlink_free, Move::Taken { from, to, session, cargo }));
-        } else {
-            self.deliver(now, from, to, session, cargo);
-        }
+        self.deliver(now, from, to, session, cargo);
     }
 
     fn deliver(&mut self, now: Instant, from: HostId, to: HostId, session: u32, cargo: Cargo) {
@@ -520,9 +532,10 @@ impl Network {
         let pause = Duration::from_nanos(self.generator.next_u64() % (pause_max + 1));
         let at = now.after(distance + pause);
         let edge = &mut self.stations[from.index()].edges[to.index()];
-        edge.last_arrival = edge.last_arrival.max(at);
+        // Whatever is sent from now on stays behind it.
+        (edge.first_byte, edge.taken) = (edge.first_byte.max(at), edge.taken.max(at));
         for (session, cargo) in stalled {
-            self.moves.push((at, Move::Arrival { from, to, session, first_byte: at, cargo }));
+            self.moves.push((at, Move::Arrival { from, to, session, cargo }));
         }
     }
 

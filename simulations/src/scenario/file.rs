@@ -328,11 +328,13 @@ struct Context<'a> {
 impl Context<'_> {
     /// The line is the key's, or the section's where the key is missing.
     fn mistake(&self, key: &str, words: &str) -> ScenarioError {
+        // The span is the header's; the section goes on to the next one.
         let span = self.section.span();
-        let within = &self.place.text[span.clone()];
+        let rest = &self.place.text[span.start..];
+        let within = &rest[..rest[1..].find("\n[").map_or(rest.len(), |next| next + 2)];
         let is_key = |line: &str| line.trim_start().split(['=', ' ']).next() == Some(key);
         let before: usize = within.lines().take_while(|line| !is_key(line)).map(|line| line.len() + 1).sum();
-        let at = if before < within.len() { span.start + before } else { span.start };
+        let at = span.start + if before < within.len() { before } else { 0 };
         self.place.mistake_at(key, at, words)
     }
 

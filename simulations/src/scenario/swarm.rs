@@ -19,7 +19,7 @@ impl Scenario {
         }
         let mut generator = ChaCha8Rng::seed_from_u64(seed ^ 0x5377_6172_6d21);
         let mut draw = |below: u64| generator.next_u64() % below;
-        self.peers = 1 + draw(self.peers as u64) as usize;
+        self.peers = 2 + draw(self.peers as u64 - 1) as usize;
         self.links = [Links::lan(), Links::home(), Links::continents()][draw(3) as usize].clone();
         self.links.jitter = self.links.latency * draw(4) as u32;
         self.links.loss_per_million = [0, 100, 5000][draw(3) as usize];
@@ -31,8 +31,9 @@ impl Scenario {
         for _ in 0..draw(4) {
             let kind = draw(5);
             let fault = self.small_trouble(kind, &mut draw);
-            let when = When::Training(Duration::from_millis(draw(2000)));
-            self.faults.push(Planned { when, within: Duration::ZERO, fault });
+            // A run of these lines takes milliseconds or minutes: steps are what they have in common.
+            let when = When::Step(draw(self.workload.loaded.step_count() * 3 / 4));
+            self.faults.push(Planned { when, within: Duration::from_millis(20), fault });
         }
         self
     }
