@@ -15,7 +15,7 @@ use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::message::{Complete, Contact, Join, Message, Phase, Refusal, Segment, Tally, Welcome};
 use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
-use peergrad_simulations::toy::{Fixed, Toy};
+use peergrad_simulations::task::{Fixed, Squares};
 
 const ME: PeerId = PeerId([1; 32]);
 const OTHER: PeerId = PeerId([2; 32]);
@@ -47,7 +47,7 @@ impl Alone {
             incarnation: Incarnation(1),
             addresses: vec![],
             weight,
-            loader: Arc::new(Fixed::new(Toy::new(5000, 740), training)),
+            loader: Arc::new(Fixed::new(Squares::new(5000, 740), training)),
             segments: Pool::new(64),
             memo: Memo::default(),
             restored: None,

@@ -1,0 +1,165 @@
+//! What the tests of whole swarms share: a small task, hosts that train it, and ways to let things happen and to look at
+//! what became of them.
+
+#![allow(dead_code, reason = "each test file uses its own part")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad::io::{Committed, Ended, Event};
+use peergrad::loader::{Loader, Training};
+use peergrad::optimizer::Rule;
+use peergrad::schedule::Schedule;
+use peergrad_collectives::plan::Topology;
+use peergrad_simulations::cluster::{Cluster, Entry, HostSetup};
+use peergrad_simulations::disk::Disk;
+use peergrad_simulations::host::HostId;
+use peergrad_simulations::laws::{Known, Laws};
+use peergrad_simulations::links::Links;
+use peergrad_simulations::liveness::who_waits;
+use peergrad_simulations::oracles::replay::Replay;
+use peergrad_simulations::pace::Pace;
+use peergrad_simulations::task::{Fixed, Squares};
+
+/// Parameters of [`squares`].
+pub(crate) const PARAMETERS: usize = 5000;
+/// Samples of [`squares`]; batches of 30 do not divide them.
+pub(crate) const SAMPLES: u32 = 740;
+/// Steps of [`squares`]: 8 passes of 24 whole batches and a smaller one.
+pub(crate) const STEPS: usize = 200;
+
+/// How the small task is trained: with digests after every step, and segments that do not divide a shard.
+pub(crate) fn training(topology: Topology) -> Training {
+    Training {
+        seed: 3,
+        batch_size: 30,
+        passes: 8,
+        rule: Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
+        schedule: Schedule::constant(0.01),
+        topology,
+        segment_elements: 100,
+        digest_every: 1,
+    }
+}
+
+/// A loader of the small task.
+pub(crate) fn squares(topology: Topology) -> Fixed {
+    Fixed::new(Squares::new(PARAMETERS, SAMPLES), training(topology))
+}
+
+/// An empty cluster on a local network.
+pub(crate) fn lan(seed: u64) -> Cluster {
+    Cluster::new(seed, Links::lan())
+}
+
+/// A host with this loader, and with the data file on it or not.
+pub(crate) fn setup(loader: Arc<dyn Loader>, data: Option<Arc<[u8]>>) -> HostSetup {
+    HostSetup {
+        loader,
+        data,
+        pace: Pace::steady(Duration::from_micros(20)),
+        disk: Disk::honest(Duration::from_millis(1)),
+        reading_time: Duration::ZERO,
+        weight: 1,
+    }
+}
+
+/// One more host, whose peer founds a run of `peers`.
+pub(crate) fn found(cluster: &mut Cluster, peers: usize, setup: HostSetup) -> HostId {
+    let host = cluster.add(setup);
+    cluster.start(host, Entry::Found { specification: b"squares"[..].into(), peers });
+    host
+}
+
+/// One more host, whose peer joins whatever run it finds at `bootstrap`.
+pub(crate) fn join(cluster: &mut Cluster, bootstrap: HostId, setup: HostSetup) -> HostId {
+    let host = cluster.add(setup);
+    cluster.start(host, Entry::Join { run: None, bootstraps: vec![bootstrap] });
+    host
+}
+
+/// A founder and `count - 1` joiners on a local network, under all laws and the replay.
+pub(crate) fn gathered(count: usize, fixed: &Arc<Fixed>, seed: u64) -> (Cluster, Vec<HostId>) {
+    let mut cluster = lan(seed);
+    let known = Known { loaded: fixed.loaded.clone(), integers: None, patience: Duration::from_secs(30) };
+    let mut laws = Laws::all(&known);
+    laws.add(Replay::new(&fixed.loaded));
+    cluster.watch(laws);
+    let setup = || setup(Arc::clone(fixed) as Arc<dyn Loader>, None);
+    let mut hosts = vec![found(&mut cluster, count, setup())];
+    for index in 1..count {
+        // Most are told of a joiner, not of the founder.
+        hosts.push(join(&mut cluster, hosts[index / 2], setup()));
+    }
+    (cluster, hosts)
+}
+
+/// As [`gathered`], run to the end.
+pub(crate) fn swarm(count: usize, fixed: &Arc<Fixed>, seed: u64) -> (Cluster, Vec<HostId>) {
+    let (mut cluster, hosts) = gathered(count, fixed, seed);
+    run_out(&mut cluster);
+    (cluster, hosts)
+}
+
+/// Lets things happen until something is so, which it has to be soon.
+#[track_caller]
+pub(crate) fn run_until(cluster: &mut Cluster, expected: &str, is_so: impl Fn(&Cluster) -> bool) {
+    let latest = cluster.now().after(PATIENCE);
+    while !is_so(cluster) {
+        let is_waiting = cluster.tick() && cluster.now() <= latest;
+        assert!(is_waiting, "expected that {expected}; {}", who_waits(cluster));
+    }
+}
+
+/// Lets things happen until training has begun somewhere.
+#[track_caller]
+pub(crate) fn run_until_training(cluster: &mut Cluster) {
+    run_until(cluster, "training begins", |cluster| cluster.history().began.is_some());
+}
+
+/// Lets things happen until every process has ended; no law was broken on the way.
+#[track_caller]
+pub(crate) fn run_out(cluster: &mut Cluster) {
+    run_until(cluster, "every process ends", |cluster| cluster.running_count() == 0);
+    assert_eq!(cluster.violations(), []);
+}
+
+/// What the peer on a host told its user, in order.
+pub(crate) fn told(cluster: &Cluster, host: HostId) -> impl Iterator<Item = &Event> {
+    cluster.events().iter().filter(move |(_, at, _)| *at == host).map(|(_, _, event)| event)
+}
+
+/// How the run ended for the peer on a host.
+#[track_caller]
+pub(crate) fn ended(cluster: &Cluster, host: HostId) -> &Ended {
+    let mut ends = told(cluster, host).filter_map(|event| match event {
+        Event::Ended(ended) => Some(ended),
+        _ => None,
+    });
+    let Some(end) = ends.next() else { panic!("{host} never ended: {}", who_waits(cluster)) };
+    assert!(ends.next().is_none(), "{host} ended twice");
+    end
+}
+
+/// The steps that the peer on a host committed: each once and in order.
+#[track_caller]
+pub(crate) fn committed(cluster: &Cluster, host: HostId) -> Vec<Committed> {
+    let committed = told(cluster, host).filter_map(|event| match event {
+        Event::Committed(committed) => Some(*committed),
+        _ => None,
+    });
+    let committed: Vec<Committed> = committed.collect();
+    assert!(committed.iter().enumerate().all(|(index, committed)| committed.step.0 == index as u64));
+    committed
+}
+
+/// Nobody was sent anything that no correct peer sends.
+#[track_caller]
+pub(crate) fn assert_nobody_is_blamed(cluster: &Cluster) {
+    for (_, host, event) in cluster.events() {
+        assert!(!matches!(event, Event::Violation { .. }), "at {host}: {event:?}");
+    }
+}
+
+/// Virtual time within which whatever is expected has happened; losses are noticed after ten seconds at most.
+const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,0 +1,118 @@
+//! Endings: whoever loses a peer is told which one and keeps the last committed state, and nobody waits at the last barrier.
+
+use std::sync::Arc;
+
+use peergrad::io::Failure;
+use peergrad::node::{Standing, Wait};
+use peergrad_collectives::plan::Topology;
+use peergrad_simulations::cluster::Cluster;
+use peergrad_simulations::task::Fixed;
+
+mod common;
+use common::{committed, ended, gathered, run_out, run_until_training, squares};
+
+#[test]
+fn a_lost_peer_is_named_and_the_last_committed_state_stands() {
+    let fixed = Arc::new(squares(Topology::Ring));
+    for crash_at in [0, 1, 2, 500, 2000, 5000, 15_000] {
+        for has_reset in [true, false] {
+            let case = format!("crashed {crash_at} events after the start, reset: {has_reset}");
+            let (mut cluster, hosts) = gathered(4, &fixed, SEED);
+            run_until_training(&mut cluster);
+            (0..crash_at).for_each(|_| assert!(cluster.tick()));
+            let victim = hosts[2];
+            let lost = cluster.peer(victim);
+            assert!(cluster.standing(victim).is_some(), "{case}: it has ended before");
+            cluster.crash(victim, has_reset);
+            run_out(&mut cluster);
+            for &host in hosts.iter().filter(|&&host| host != victim) {
+                let end = ended(&cluster, host);
+                let is_named = matches!(&end.outcome, Err(Failure::PeerLost { peer, .. }) if *peer == lost);
+                assert!(is_named, "{case}: {:?}", end.outcome);
+                let state = end.state.as_ref().expect("it trained");
+                let committed = committed(&cluster, host);
+                assert_eq!(state.steps, committed.len() as u64, "{case}");
+                if let Some(last) = committed.last() {
+                    assert_eq!(Some(state.digest), last.digest, "{case}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_lost_at_the_closing_barrier_leaves_nobody_waiting() {
+    for topology in [Topology::Ring, Topology::Direct] {
+        let mut fixed = squares(topology);
+        // Two steps: the last one matters, and whatever comes before is repeated for every crash.
+        (fixed.loaded.training.batch_size, fixed.loaded.training.passes) = (370, 1);
+        let fixed = Arc::new(fixed);
+        let undisturbed = Endgame::watch(&fixed);
+        let in_last_step = (undisturbed.last_step_at..undisturbed.barrier_at).step_by(CRASH_EVERY);
+        let at_barrier = undisturbed.barrier_at..undisturbed.end_at;
+        assert!(in_last_step.len() > 10 && at_barrier.len() > 10, "{undisturbed:?}");
+        for crash_at in in_last_step.chain(at_barrier) {
+            for victim in 0..4 {
+                assert_nobody_waits(&fixed, crash_at, victim);
+            }
+        }
+    }
+}
+
+/// When what begins at the end of a run that nothing happens to, in events since the start.
+#[derive(Debug)]
+struct Endgame {
+    /// Somebody has committed the last step but one.
+    last_step_at: usize,
+    /// Somebody has the whole last step, and waits for the others to have it.
+    barrier_at: usize,
+    /// Every process has ended.
+    end_at: usize,
+}
+
+impl Endgame {
+    /// Of four peers that take two steps.
+    fn watch(fixed: &Arc<Fixed>) -> Self {
+        let (mut cluster, hosts) = gathered(4, fixed, SEED);
+        let mut event_count = 0;
+        let mut until = |is_so: &dyn Fn(&Cluster) -> bool| {
+            while !is_so(&cluster) {
+                assert!(cluster.tick());
+                event_count += 1;
+            }
+            event_count
+        };
+        let last_step_at = until(&|cluster| !cluster.history().commits.is_empty());
+        let is_closing = |standing| matches!(standing, Some(Standing::Member(m)) if m.wait == Wait::Closing);
+        let barrier_at = until(&|cluster| hosts.iter().any(|&host| is_closing(cluster.standing(host))));
+        let end_at = until(&|cluster| cluster.running_count() == 0);
+        for &host in &hosts {
+            assert_eq!(ended(&cluster, host).outcome, Ok(()));
+            assert_eq!(committed(&cluster, host).len(), 2);
+        }
+        Self { last_step_at, barrier_at, end_at }
+    }
+}
+
+/// Crashes one of four: each other one either is done or knows who is gone.
+fn assert_nobody_waits(fixed: &Arc<Fixed>, crash_at: usize, victim: usize) {
+    let (mut cluster, hosts) = gathered(4, fixed, SEED);
+    (0..crash_at).for_each(|_| assert!(cluster.tick()));
+    let victim = hosts[victim];
+    let lost = cluster.peer(victim);
+    cluster.crash(victim, true);
+    run_out(&mut cluster);
+    for &host in hosts.iter().filter(|&&host| host != victim) {
+        let outcome = &ended(&cluster, host).outcome;
+        let is_true = match outcome {
+            Ok(()) => true,
+            Err(Failure::PeerLost { peer, .. }) => *peer == lost,
+            Err(_) => false,
+        };
+        assert!(is_true, "{victim} crashed after {crash_at} events, and {host} says {outcome:?}");
+    }
+}
+
+const SEED: u64 = 9;
+/// Events between two crashes that are tried before the barrier; a prime, so that they do not fall into step with rounds.
+const CRASH_EVERY: usize = 13;
