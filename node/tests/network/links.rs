@@ -181,6 +181,24 @@ async fn who_hangs_up_is_known_to_have_left_and_what_it_said_last_arrives() {
     .await;
 }
 
+/// At the end of a run everything has been said before, and nobody shall take the end for a failure.
+#[tokio::test]
+async fn a_goodbye_arrives_also_when_there_is_nothing_else_to_send() {
+    within_reason(async {
+        let (mut first, mut notices) = start(Identity::generate(), SECRET).await;
+        let (mut second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
+        let name = second.peer().short();
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+        let LinkEvent::Up(link) = second.next().await else { panic!("another event") };
+        second.hang_up(first.peer());
+        link.settled().await;
+        drop(second);
+        assert_eq!(next(&mut first).await, format!("down {name} it left"));
+        assert!(notices.try_recv().is_err(), "leaving is no trouble");
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn one_who_gave_up_a_link_tells_the_other_by_its_next_opening() {
     within_reason(async {

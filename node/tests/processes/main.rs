@@ -10,6 +10,7 @@ mod joining;
 mod mistakes;
 mod models;
 mod neighbours;
+#[path = "../common/process.rs"]
 mod process;
 mod shipping;
 mod strangers;

@@ -97,7 +97,8 @@ impl Inbox {
     /// What the writer of `lane` is to do now.
     pub(super) fn standing(&self, lane: u64) -> Standing {
         let state = self.lock();
-        if state.closed || state.lane != lane {
+        // A goodbye is acknowledged even if the link is closed for it before that is done: the other end waits for it.
+        if (state.closed && !state.said_goodbye) || state.lane != lane {
             // The wake-up was perhaps meant for the lane that took over.
             self.changed.notify_one();
             return Standing::Superseded;
@@ -136,8 +137,20 @@ mod tests {
         assert_eq!(inbox.standing(old), Standing::Superseded);
         assert!(inbox.part(new));
         assert_eq!(inbox.standing(new), Standing::Final(Record { received: 3, consumed: 0 }));
-        inbox.close();
-        assert!(!inbox.deliver(new, || panic!("a closed inbox delivered")));
-        assert_eq!(inbox.standing(new), Standing::Superseded);
+    }
+
+    #[test]
+    fn a_closed_inbox_takes_nothing_and_still_acknowledges_a_goodbye() {
+        let (cut_off, parted) = (Inbox::default(), Inbox::default());
+        for inbox in [&cut_off, &parted] {
+            assert_eq!(inbox.start_lane().0, 1);
+        }
+        parted.part(1);
+        for inbox in [&cut_off, &parted] {
+            inbox.close();
+            assert!(!inbox.deliver(1, || panic!("a closed inbox delivered")));
+        }
+        assert_eq!(cut_off.standing(1), Standing::Superseded);
+        assert_eq!(parted.standing(1), Standing::Final(Record { received: 1, consumed: 0 }));
     }
 }

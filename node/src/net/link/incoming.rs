@@ -32,7 +32,8 @@ pub(in crate::net) async fn refuse(
 
 /// Receives frames until the lane breaks, another takes its place, or the other end says goodbye.
 ///
-/// `lane` and `start` are what the inbox said about this lane; `said_goodbye` is called once a goodbye is acknowledged.
+/// `lane` and `start` are what the inbox said about this lane. `said_goodbye` is called just before a goodbye is
+/// acknowledged: after that the other end closes the connection, which must not look like a loss.
 pub(in crate::net) async fn receive(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     link: &Arc<Link>,
@@ -45,10 +46,12 @@ pub(in crate::net) async fn receive(
     Answer { verdict: Verdict::Welcome, session, record: start }.write(&mut writer).await?;
     let reading = async {
         match read_frames(&mut reader, link, lane, shared).await {
-            // The writer ends by itself, once the goodbye is acknowledged.
-            Ok(()) => std::future::pending().await,
-            Err(error) => error,
+            Ok(End::Goodbye) => said_goodbye(),
+            Ok(End::Superseded) => {}
+            Err(error) => return error,
         }
+        // The writer ends by itself, once the goodbye is acknowledged.
+        std::future::pending().await
     };
     let writing = write_records(&mut writer, link, lane, start, shared.counters);
     let ended = tokio::select! {
@@ -56,7 +59,6 @@ pub(in crate::net) async fn receive(
         ended = writing => ended?,
     };
     if ended == End::Goodbye {
-        said_goodbye();
         // It closes first, so that nothing on its way there is cut off. If it never does, the network will.
         let mut rest = [0; 1];
         let _ = timeout(PATIENCE, reader.read(&mut rest)).await;
@@ -82,20 +84,19 @@ async fn read_frames(
     link: &Arc<Link>,
     lane: u64,
     shared: &Shared<'_>,
-) -> Result<(), LaneError> {
+) -> Result<End, LaneError> {
     loop {
         // Room first: a full queue stops the reading, and with it the sender.
         let room =
             Arc::clone(&link.inbox.room).acquire_owned().await.expect("the inbox never closes its room");
         let Some(frame) = read_frame(reader, link, shared.pool).await? else {
-            link.inbox.part(lane);
-            return Ok(());
+            return Ok(if link.inbox.part(lane) { End::Goodbye } else { End::Superseded });
         };
         shared.counters.add_received_frame(frame.byte_count());
         let event = LinkEvent::Frame { link: Arc::clone(link), frame, room };
         // A driver that is gone needs no frames.
         if !link.inbox.deliver(lane, || drop(shared.events.send(event))) {
-            return Ok(());
+            return Ok(End::Superseded);
         }
     }
 }
@@ -163,3 +164,72 @@ async fn write_records(
 const MOVED_BYTES: usize = 16 << 10;
 /// How often a frame that is coming in slowly is told of.
 const STILL_COMING: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::cell::{Cell, RefCell};
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use peergrad_protocol::PeerId;
+
+    use super::*;
+
+    /// Says goodbye, and closes as soon as that is acknowledged. Notes what was known here at each write.
+    struct Leaver<'a> {
+        unread: &'static [u8],
+        is_goodbye_known: &'a Cell<bool>,
+        writes: &'a RefCell<Vec<(usize, bool)>>,
+    }
+
+    impl AsyncRead for Leaver<'_> {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            room: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            if self.unread.is_empty() && self.writes.borrow().len() < 2 {
+                return Poll::Pending;
+            }
+            let (read, unread) = self.unread.split_at(room.len().min(self.unread.len()));
+            room[..read.len()].copy_from_slice(read);
+            self.unread = unread;
+            Poll::Ready(Ok(read.len()))
+        }
+    }
+
+    impl AsyncWrite for Leaver<'_> {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.writes.borrow_mut().push((bytes.len(), self.is_goodbye_known.get()));
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test]
+    async fn a_goodbye_is_known_before_it_is_acknowledged() {
+        let (is_goodbye_known, writes) = (Cell::new(false), RefCell::default());
+        let leaver = Leaver { unread: &GOODBYE, is_goodbye_known: &is_goodbye_known, writes: &writes };
+        let session = Session::draw();
+        let link = Arc::new(Link::new(PeerId([1; 32]), session));
+        let (events, _heard) = mpsc::unbounded_channel();
+        let (pool, counters) = (Pool::new(1), Counters::default());
+        let shared = Shared { pool: &pool, events: &events, counters: &counters };
+        let said_goodbye = || {
+            is_goodbye_known.set(true);
+            // The switchboard may be done with the link at once.
+            link.close();
+        };
+        let lane = link.inbox.start_lane();
+        receive(leaver, &link, lane, session, &shared, said_goodbye).await.unwrap();
+        assert_eq!(*writes.borrow(), [(26, false), (16, true)], "the answer, and the acknowledgement");
+    }
+}

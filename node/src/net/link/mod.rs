@@ -148,7 +148,9 @@ impl Link {
         self.inbox.consume(segments);
     }
 
-    /// Waits until the other end has acknowledged everything, or the link is closed.
+    /// Waits until the other end has acknowledged everything, our goodbye included, or the link is closed.
+    ///
+    /// Only for a link that is hung up: on another one it waits for that.
     pub async fn settled(&self) {
         self.outbox.settled().await;
     }

@@ -21,7 +21,7 @@ pub(in crate::net) struct Outbox {
     state: Mutex<State>,
     /// For the writer of the current lane: there may be something to write.
     changed: Notify,
-    /// For those who wait for the end: everything is acknowledged, or the outbox is closed.
+    /// For those who wait for the end: the last frame is acknowledged, or the outbox is closed.
     settled: Notify,
 }
 
@@ -69,19 +69,23 @@ impl Default for Outbox {
 
 impl Outbox {
     pub(super) fn push(&self, frame: Frame) {
+        self.queue(frame, false);
+    }
+
+    /// Queues the last frame; what is pushed after it is dropped.
+    pub(super) fn finish(&self, last: Frame) {
+        self.queue(last, true);
+    }
+
+    fn queue(&self, frame: Frame, is_last: bool) {
         let mut state = self.lock();
         if state.closed || state.finished {
             return;
         }
         state.retained.push_back(Arc::new(frame));
+        state.finished = is_last;
         drop(state);
         self.changed.notify_one();
-    }
-
-    /// Queues the last frame; what is pushed after it is dropped.
-    pub(super) fn finish(&self, last: Frame) {
-        self.push(last);
-        self.lock().finished = true;
     }
 
     /// Gives all frames back: nobody is going to acknowledge them.
@@ -112,6 +116,9 @@ impl Outbox {
         state.moved_at = Instant::now();
         // Wakes the writer of the lane before, which then ends.
         self.changed.notify_one();
+        if state.is_settled() {
+            self.settled.notify_waiters();
+        }
         Ok(Some((state.lane, credit)))
     }
 
@@ -157,7 +164,7 @@ impl Outbox {
         }
         let credit = state.release(record)?;
         state.moved_at = Instant::now();
-        let is_settled = state.retained.is_empty();
+        let is_settled = state.is_settled();
         drop(state);
         self.changed.notify_one();
         if is_settled {
@@ -178,12 +185,12 @@ impl Outbox {
         state.in_flight_bytes > 0 && state.moved_at.elapsed() <= PATIENCE
     }
 
-    /// Waits until everything is acknowledged, or the outbox is closed.
+    /// Waits until the last frame is queued and all are acknowledged, or the outbox is closed.
     pub(super) async fn settled(&self) {
         loop {
             // Waiting begins before looking, or the news could fall in between.
             let news = self.settled.notified();
-            if self.lock().retained.is_empty() {
+            if self.lock().is_settled() {
                 return;
             }
             news.await;
@@ -197,6 +204,11 @@ impl Outbox {
 }
 
 impl State {
+    /// With nothing retained, the last frame may still be to come.
+    fn is_settled(&self) -> bool {
+        self.closed || (self.finished && self.retained.is_empty())
+    }
+
     fn release(&mut self, record: Record) -> Result<u32, LaneError> {
         let news = record.received.checked_sub(self.released).ok_or(LaneError::Acknowledgement)?;
         let credit = record.consumed.checked_sub(self.consumed).ok_or(LaneError::Acknowledgement)?;
@@ -296,6 +308,31 @@ mod tests {
             );
         }
         assert!(outbox.start_lane(received(0)).is_err(), "what was released cannot be sent again");
+    }
+
+    #[tokio::test]
+    async fn an_outbox_is_settled_once_its_last_frame_is_acknowledged() {
+        let outbox = Outbox::default();
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        let mut settled = std::pin::pin!(outbox.settled());
+        assert!(futures::poll!(&mut settled).is_pending(), "there may be more to come");
+        outbox.finish(frame(1));
+        assert_eq!(sizes_ready(&outbox, lane), [1]);
+        assert!(futures::poll!(&mut settled).is_pending(), "it may not have arrived");
+        outbox.acknowledge(lane, received(1)).unwrap();
+        settled.await;
+    }
+
+    #[tokio::test]
+    async fn a_new_lane_may_bring_the_last_acknowledgement() {
+        let outbox = Outbox::default();
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        outbox.finish(frame(1));
+        sizes_ready(&outbox, lane);
+        let mut settled = std::pin::pin!(outbox.settled());
+        assert!(futures::poll!(&mut settled).is_pending());
+        outbox.start_lane(received(1)).unwrap();
+        settled.await;
     }
 
     #[tokio::test]

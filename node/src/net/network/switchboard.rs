@@ -81,12 +81,14 @@ impl Switchboard {
         rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
-                event = self.swarm.select_next_some() => self.on_swarm_event(event),
+                // Reports first: a connection that closes after a goodbye is no loss, if the goodbye is known by then.
+                biased;
                 command = commands.recv() => match command {
                     Some(command) => self.on_command(command),
                     None => return,
                 },
                 _ = rounds.tick() => self.on_round(),
+                event = self.swarm.select_next_some() => self.on_swarm_event(event),
             }
             self.dial_due();
         }

@@ -193,6 +193,16 @@ impl Ended {
     }
 }
 
+/// Members that stopped in the middle are one step apart at most, and what all have committed has the same bits.
+pub(crate) fn check_one_history(peers: &[&Ended]) {
+    let steps = || peers.iter().map(|peer| peer.digests().len());
+    let (first, last) = (steps().min().expect("somebody"), steps().max().expect("somebody"));
+    assert!(last - first <= 1, "{:?}", steps().collect::<Vec<_>>());
+    for peer in peers {
+        assert_eq!(peer.digests()[..first], peers[0].digests()[..first]);
+    }
+}
+
 /// A folder for the processes of one test. Peers listen on loopback only and look for nobody.
 pub(crate) struct Place {
     folder: TempDir,

@@ -1,0 +1,20 @@
+//! Peers on machines of their own, as far as the kernel can make them: real processes in real network namespaces.
+//!
+//! The counterpart of the simulator: the same faults, but with the kernel's TCP, the real clock and the real shell. What
+//! the simulator shows a million times over, this shows once to be true of the program that people run.
+//!
+//! It needs Linux, root, and the commands `unshare`, `nsenter`, `ip` and `bash`; without them each test says so and passes.
+//! Nothing here touches the network of the machine that it runs on.
+//!
+//! A test waits for events. Only how long a short cut lasts is real time, since the kernel's and the links' patience is.
+
+#![cfg(all(feature = "net", target_os = "linux"))]
+
+mod cuts;
+mod lasting;
+#[path = "../common/process.rs"]
+#[allow(dead_code, reason = "shared with tests/processes, where all of it is used")]
+mod process;
+mod swarm;
+mod training;
+mod world;

@@ -1,0 +1,69 @@
+//! Runs that finish: over a network that works, and over one that fails for a moment.
+
+use std::time::Duration;
+
+use super::cuts::both_ways;
+use super::process::Ended;
+use super::swarm::Swarm;
+
+#[test]
+fn four_hosts_train_one_model() {
+    let Some(mut swarm) = Swarm::start(4, 10) else { return };
+    let peers = swarm.end();
+    check_finished(&peers, 10 * PASS_STEPS);
+    check_undisturbed(&peers);
+}
+
+#[test]
+fn a_moment_without_a_link_is_ridden_out() {
+    let Some(mut swarm) = Swarm::training(4, PASSES) else { return };
+    let [one, next, ..] = swarm.ring()[..] else { unreachable!("four peers") };
+    let repeated = |swarm: &Swarm| swarm.world.host(one).count("Tcp", "RetransSegs");
+    let before = repeated(&swarm);
+    swarm.world.cut(&both_ways(one, next));
+    std::thread::sleep(MOMENT);
+    let after = repeated(&swarm);
+    swarm.world.heal(&both_ways(one, next));
+    assert!(before < after, "nobody has answered what was sent to the next in the ring");
+    let peers = swarm.end();
+    check_finished(&peers, PASSES as usize * PASS_STEPS);
+    check_undisturbed(&peers);
+}
+
+/// The last of the ring sends to the first, and its id is the larger one: it dials again after half a second, when the
+/// way is long clear, and not into the cut.
+#[test]
+fn a_cut_that_outlasts_a_connection_is_ridden_out() {
+    let Some(mut swarm) = Swarm::training(4, PASSES) else { return };
+    let [first, .., last] = swarm.ring()[..] else { unreachable!("four peers") };
+    swarm.world.cut(&both_ways(last, first));
+    swarm.peer(last).wait_for_notice("no answer for 5 s); reconnecting");
+    swarm.world.heal(&both_ways(last, first));
+    swarm.peer(last).wait_for_notice("again; nothing was lost");
+    swarm.peer(last).wait_for("step");
+    check_finished(&swarm.end(), PASSES as usize * PASS_STEPS);
+}
+
+/// Every peer finished after the same steps with the same bits.
+fn check_finished(peers: &[Ended], steps: usize) {
+    for peer in peers {
+        assert_eq!(peer.summary()["peers"].as_u64(), Some(peers.len() as u64));
+        assert_eq!(peer.summary()["digest"], peers[0].summary()["digest"]);
+        assert_eq!(peer.digests().len(), steps);
+        assert_eq!(peer.digests(), peers[0].digests());
+    }
+}
+
+/// Nobody was told of anything, at the end neither: no connection was given up.
+fn check_undisturbed(peers: &[Ended]) {
+    for peer in peers {
+        assert_eq!(peer.all("notice").collect::<Vec<_>>(), Vec::<&serde_json::Value>::new());
+    }
+}
+
+/// Well within the links' patience, which is 5 s; long enough for the kernel to repeat itself.
+const MOMENT: Duration = Duration::from_secs(1);
+/// Steps of a pass over the digits.
+const PASS_STEPS: usize = 23;
+/// Enough to have a middle.
+const PASSES: u64 = 60;
