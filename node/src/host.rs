@@ -14,10 +14,14 @@ use futures_channel::mpsc;
 use crate::peer::{Command, Interrupted, Peer};
 use crate::program::{Flow, Program};
 
+type Coroutine = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A program's coroutine and its mailbox.
 pub(crate) struct Host {
-    program: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    program: Option<Coroutine>,
     commands: mpsc::UnboundedReceiver<Command>,
+    /// Whether the program has run since the mailbox was last seen empty.
+    has_commands: bool,
     flag: Arc<Flag>,
     waker: Waker,
 }
@@ -27,19 +31,24 @@ impl Host {
         let (sender, commands) = mpsc::unbounded();
         let flag = Arc::new(Flag(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&flag));
-        Self { program: Some(Box::pin(run(program, Peer::new(sender)))), commands, flag, waker }
+        let program = Some(Box::pin(run(program, Peer::new(sender))) as Coroutine);
+        Self { program, commands, has_commands: false, flag, waker }
     }
 
     /// The next command of the program, or `None` when it waits for an input (or has ended).
     pub(crate) fn next(&mut self) -> Option<Command> {
         loop {
-            if let Ok(command) = self.commands.try_recv() {
-                return Some(command);
+            if self.has_commands {
+                match self.commands.try_recv() {
+                    Ok(command) => return Some(command),
+                    Err(_) => self.has_commands = false,
+                }
             }
             if !self.flag.0.swap(false, Ordering::Relaxed) {
                 return None;
             }
             let program = self.program.as_mut()?;
+            self.has_commands = true;
             if let Poll::Ready(()) = program.as_mut().poll(&mut Context::from_waker(&self.waker)) {
                 self.program = None;
             }

@@ -61,8 +61,6 @@ pub(crate) struct Session {
     owned: Owned,
     /// The bookmark before the step in progress.
     ledger: Ledger,
-    /// The order of samples in one pass.
-    order: Option<(u64, Arc<Vec<u32>>)>,
     memo: Memo,
     step: StepNumber,
     current: Option<Current>,
@@ -133,7 +131,6 @@ impl Session {
             view,
             specification,
             loaded,
-            order: None,
             memo,
             step: StepNumber(0),
             current: None,
@@ -168,10 +165,7 @@ impl Session {
         let training = &self.loaded.training;
         let sample_count = self.loaded.task.sample_count();
         let (batch, after) = self.ledger.take(training.batch_size, u64::from(sample_count));
-        if self.order.as_ref().is_none_or(|(pass, _)| *pass != batch.pass) {
-            self.order = Some((batch.pass, self.memo.order(training.seed, batch.pass, sample_count)));
-        }
-        let order = &self.order.as_ref().expect("just made").1;
+        let order = self.memo.order(training.seed, batch.pass, sample_count);
         let shares = vec![1; self.view.members.len()];
         let part = batch.part(self.rank.index(), &shares);
         let samples: Arc<[u32]> =
@@ -260,7 +254,7 @@ impl Session {
         payload: Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let from = self.view.rank(&from).ok_or(Reject::NotAMember)?;
+        let from = self.rank_of(&from).ok_or(Reject::NotAMember)?;
         if segment.view != self.digest {
             return Err(Reject::OutOfPlace);
         }
@@ -287,6 +281,13 @@ impl Session {
         Ok(())
     }
 
+    /// The rank of a peer that sent something: mostly a neighbour in the ring.
+    fn rank_of(&self, peer: &PeerId) -> Option<Rank> {
+        let is_it = |rank: &Rank| self.view.member(*rank).peer == *peer;
+        let neighbours = [self.plan.previous(), self.plan.next()].map(Rank::from_index);
+        neighbours.into_iter().find(is_it).or_else(|| self.view.rank(peer))
+    }
+
     fn segment_in(
         &mut self,
         from: Rank,
@@ -311,7 +312,7 @@ impl Session {
         segments: u32,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let rank = self.view.rank(from).ok_or(Reject::NotAMember)?;
+        let rank = self.rank_of(from).ok_or(Reject::NotAMember)?;
         if !self.links.give_back(rank.index(), segments) {
             return Err(Reject::OverCredit);
         }
