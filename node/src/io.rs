@@ -299,6 +299,14 @@ pub enum Failure {
         /// What is known about it.
         reason: String,
     },
+    /// The other members have lost this one, and have stopped.
+    #[error("the other members have lost this peer ({reason}; peer {} says so) and have stopped; this version cannot go on without a member: look at the network between this machine and theirs, and start the run again", by.short())]
+    GivenUp {
+        /// Who says so.
+        by: PeerId,
+        /// Why, in its words.
+        reason: String,
+    },
     /// The founder has left before the run began.
     #[error("peer {} has left before the run began ({reason}): start the run again and ask for a fresh invite", by.short())]
     NotFounded {

@@ -299,7 +299,11 @@ impl Machine {
                 self.end(Err(Failure::NotFounded { by: from, reason }), out);
             }
             Stage::Training { session, .. } if session.is_needed(&from) => {
-                let lost = lost.filter(|peer| *peer != self.me.peer).unwrap_or(from);
+                if lost == Some(self.me.peer) {
+                    // Not the sender's fault, and nobody is to hear so.
+                    return self.end(Err(Failure::GivenUp { by: from, reason }), out);
+                }
+                let lost = lost.unwrap_or(from);
                 if session.view.rank(&lost).is_some() {
                     self.end(Err(Failure::PeerLost { peer: lost, reason }), out);
                 }

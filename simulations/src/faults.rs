@@ -2,6 +2,7 @@
 //!
 //! What a fault leaves open (which peer, when exactly) the seed decides.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use peergrad::node::Standing;
@@ -33,6 +34,8 @@ pub(crate) struct Director {
     /// Hosts whose peers were crashed, restarted or told to leave, and those that came later.
     touched: Vec<HostId>,
     newcomers: Vec<HostId>,
+    /// Whoever others may have lost: the touched, those asleep, and the ends of cuts.
+    suspects: BTreeSet<HostId>,
 }
 
 enum Deed {
@@ -58,6 +61,7 @@ impl Director {
             template,
             touched: Vec::new(),
             newcomers: Vec::new(),
+            suspects: BTreeSet::new(),
         };
         for Planned { when, within, fault } in &scenario.faults {
             let luck = director.luck(*within);
@@ -94,6 +98,11 @@ impl Director {
     /// Peers that were crashed, restarted or told to leave.
     pub(crate) fn touched(&self) -> &[HostId] {
         &self.touched
+    }
+
+    /// Whoever others may say to be gone.
+    pub(crate) fn suspects(&self) -> &BTreeSet<HostId> {
+        &self.suspects
     }
 
     /// Peers that came after the start.
@@ -184,7 +193,7 @@ impl Director {
                 })
             }
             Fault::Leave { whom } => self.each(cluster, &whom, |director, cluster, host| {
-                director.touched.push(host);
+                director.touch(host);
                 cluster.note(host, "asked to leave");
                 cluster.leave(host);
             }),
@@ -195,6 +204,7 @@ impl Director {
                 pace.bursts = Some(Bursts { per_mille, slowness_percent: percent });
             }),
             Fault::Pause { whom, lasting } => self.each(cluster, &whom, |director, cluster, host| {
+                director.suspects.insert(host);
                 cluster.sleep(host);
                 director.plan(cluster.now().after(lasting), Deed::Wake { host });
             }),
@@ -203,9 +213,12 @@ impl Director {
             Fault::Clone { whom } => self.each(cluster, &whom, |director, cluster, host| {
                 let copy = cluster.add_copy(host);
                 director.newcomers.push(copy);
+                // Whoever links to the one hangs up on the other.
+                director.suspects.extend(running(cluster));
                 director.plan(cluster.now(), Deed::Start { host: copy });
             }),
             Fault::Garbage { whom, count } => self.each(cluster, &whom, |director, cluster, host| {
+                director.suspects.insert(host);
                 director.send_garbage(cluster, host, count);
             }),
             Fault::StaleViews { whom } => {
@@ -259,6 +272,7 @@ impl Director {
             |(from, to): &(HostId, HostId)| from != to && from.index() < count && to.index() < count;
         let edges: Vec<_> = edges.into_iter().filter(is_real).collect();
         for &(from, to) in &edges {
+            self.suspects.extend([from, to]);
             cluster.cut(from, to);
         }
         let from = cluster.now();
@@ -273,9 +287,14 @@ impl Director {
     // Processes.
 
     fn crash(&mut self, cluster: &mut Cluster, host: HostId, has_reset: bool) {
-        self.touched.push(host);
+        self.touch(host);
         cluster.note(host, if has_reset { "killed" } else { "lost power" });
         cluster.crash(host, has_reset);
+    }
+
+    fn touch(&mut self, host: HostId) {
+        self.touched.push(host);
+        self.suspects.insert(host);
     }
 
     fn add(&mut self, cluster: &mut Cluster) -> HostId {
@@ -327,7 +346,7 @@ impl Director {
     fn trouble(&mut self, cluster: &mut Cluster, whom: &Whom, trouble: Trouble) {
         self.each(cluster, whom, |director, cluster, host| {
             // What it does then is its own fault, not the others'.
-            director.touched.push(host);
+            director.touch(host);
             cluster.note(host, &format!("{trouble:?} in its task"));
             cluster.set_trouble(host, Some(trouble));
         });

@@ -302,15 +302,14 @@ impl Scenario {
 
     /// With a fault, so long after training began.
     #[must_use]
-    pub fn after(mut self, time: Duration, fault: Fault) -> Self {
-        self.faults.push(Planned { when: When::Training(time), within: Duration::ZERO, fault });
-        self
+    pub fn after(self, time: Duration, fault: Fault) -> Self {
+        self.at(When::Training(time), fault)
     }
 
-    /// With a fault when a step is committed.
+    /// With a fault at some other time.
     #[must_use]
-    pub fn at_step(mut self, step: u64, fault: Fault) -> Self {
-        self.faults.push(Planned { when: When::Step(step), within: Duration::ZERO, fault });
+    pub fn at(mut self, when: When, fault: Fault) -> Self {
+        self.faults.push(Planned { when, within: Duration::ZERO, fault });
         self
     }
 

@@ -319,10 +319,19 @@ impl Simulation {
             Some(None) => "finished",
             Some(Some(_)) => "stopped",
         };
+        if let Some(Some(Failure::PeerLost { peer, .. })) = ending
+            && let Some(named) = self.cluster.host_of(*peer)
+            && !self.director.suspects().contains(&named)
+            && !self.director.suspects().contains(&host)
+        {
+            return Err(format!("{host} says that {named} is gone, and nothing is wrong with that one"));
+        }
+        let is_stop =
+            |failure: &Failure| matches!(failure, Failure::PeerLost { .. } | Failure::GivenUp { .. });
         let is_met = match survivors {
             Ending::Finish => ending == Some(None),
-            Ending::Stop => matches!(ending, Some(Some(Failure::PeerLost { .. }))),
-            Ending::End => matches!(ending, Some(None | Some(Failure::PeerLost { .. }))),
+            Ending::Stop => ending.flatten().is_some_and(is_stop),
+            Ending::End => ending.is_some_and(|failure| failure.is_none_or(is_stop)),
             Ending::Wait => true,
         };
         if is_met {
@@ -355,6 +364,7 @@ fn laws_of(scenario: &Scenario) -> Laws {
 fn ending_of(failure: &Failure) -> &'static str {
     match failure {
         Failure::PeerLost { .. } => "stopped: a member was gone",
+        Failure::GivenUp { .. } => "stopped: others could not reach it",
         Failure::NotFounded { .. } => "stopped: the founder left before the start",
         Failure::Refused { .. } => "refused",
         Failure::TaskPanicked(_) => "stopped: its task failed",

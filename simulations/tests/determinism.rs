@@ -19,7 +19,7 @@ use peergrad_collectives::plan::Topology;
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::named;
-use peergrad_simulations::scenario::{Ending, Fault, Scenario, Whom};
+use peergrad_simulations::scenario::{Ending, Fault, Scenario, When, Whom};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
@@ -47,7 +47,7 @@ fn direct_between_homes() -> Scenario {
 fn crash_between_continents() -> Scenario {
     Scenario::new("4 peers, ring, continents, crash", 4, integers("ring"))
         .on(Links::continents())
-        .at_step(5, Fault::Crash { whom: Whom::Any(1), has_reset: false })
+        .at(When::Step(5), Fault::Crash { whom: Whom::Any(1), has_reset: false })
         .expecting(Ending::Stop)
 }
 

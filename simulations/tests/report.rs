@@ -75,7 +75,7 @@ impl Tale {
             let shard = (fair as u64 - spread / 2 + self.draw(spread.max(1))).min(left as u64) as usize;
             left -= shard;
             let millis = millis + self.draw(40);
-            index = self.history.installed(HostId(*host), at(millis), &view, shard);
+            index = self.history.installed(HostId(*host), at(millis), &view, view.digest(), shard);
         }
         index
     }

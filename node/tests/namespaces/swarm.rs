@@ -59,9 +59,12 @@ impl Swarm {
         self.peers.drain(..).map(Process::end).collect()
     }
 
-    /// The host whose peer is gone, according to one that failed.
-    pub(crate) fn named_by(&self, failed: &Ended) -> usize {
+    /// The host whose peer is gone, according to the one that failed on `host`: it may be that one itself.
+    pub(crate) fn named_by(&self, host: usize, failed: &Ended) -> usize {
         let why = failed.failure();
+        if why.contains("have lost this peer") {
+            return host;
+        }
         let is_named = |id: &PeerId| why.contains(&format!("peer {} is gone", id.short()));
         self.ids.iter().position(is_named).unwrap_or_else(|| panic!("it names nobody: {why}"))
     }

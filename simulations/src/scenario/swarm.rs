@@ -19,7 +19,7 @@ impl Scenario {
         }
         let mut generator = ChaCha8Rng::seed_from_u64(seed ^ 0x5377_6172_6d21);
         let mut draw = |below: u64| generator.next_u64() % below;
-        self.peers = 2 + draw(self.peers as u64 - 1) as usize;
+        self.peers = 2 + draw((self.peers as u64).max(3) - 1) as usize;
         self.links = [Links::lan(), Links::home(), Links::continents()][draw(3) as usize].clone();
         self.links.jitter = self.links.latency * draw(4) as u32;
         self.links.loss_per_million = [0, 100, 5000][draw(3) as usize];

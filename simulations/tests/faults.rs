@@ -1,0 +1,172 @@
+//! Every kind of fault does what its name says, and what becomes of the swarm is what a user of this version is told.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use peergrad::specification::RunFile;
+use peergrad_simulations::disk::DiskMode;
+use peergrad_simulations::links::Links;
+use peergrad_simulations::scenario::{Ending, Fault, Groups, Scenario, When, Whom};
+use peergrad_simulations::simulation::{Outcome, Simulation};
+use peergrad_simulations::workload::Workload;
+
+/// Four peers that need some twenty seconds.
+fn swarm() -> Scenario {
+    let run = RunFile::parse("passes = 10\nbatch = 64").unwrap();
+    let mut scenario = Scenario::new("faults", 4, Workload::squares(&run, 500, 640).unwrap());
+    scenario.sample_time = Duration::from_millis(12);
+    scenario
+}
+
+/// What becomes of the swarm when `fault` happens two seconds after the start.
+fn after(fault: Fault, survivors: Ending) -> Outcome {
+    let scenario = swarm().after(Duration::from_secs(2), fault).expecting(survivors);
+    let outcome = Simulation::new(&scenario, 5).run();
+    assert_eq!(outcome.violations, [], "{:?}", outcome.endings);
+    outcome
+}
+
+fn endings<const N: usize>(expected: [(&str, usize); N]) -> BTreeMap<String, usize> {
+    expected.map(|(words, count)| (words.to_owned(), count)).into()
+}
+
+fn one() -> Whom {
+    Whom::Peers(vec![2])
+}
+
+const SHORT: Duration = Duration::from_secs(3);
+const LONG: Duration = Duration::from_secs(30);
+
+#[test]
+fn what_is_shorter_than_anybody_s_patience_only_takes_time() {
+    let quiet = Simulation::new(&swarm(), 5).run();
+    assert_eq!((quiet.steps, quiet.violations), (100, vec![]));
+    let groups = Groups::Split(vec![3, 1]);
+    let (between, lasting) = ([1, 2], Some(SHORT));
+    for fault in [
+        Fault::Partition { groups, lasting },
+        Fault::Cut { between, one_way: false, lasting },
+        Fault::Cut { between, one_way: true, lasting },
+        Fault::Pause { whom: one(), lasting: SHORT },
+        Fault::Flap { between, times: 3, every: SHORT, lasting: SHORT / 2 },
+    ] {
+        let shown = format!("{fault:?}");
+        let outcome = after(fault, Ending::Finish);
+        assert_eq!(outcome.endings, endings([("finished", 4)]), "{shown}");
+        assert_eq!(outcome.digest, quiet.digest, "{shown}: the result is the same");
+        // Two that are no neighbours in the ring have little to say to each other.
+        assert!(outcome.time * 10 > quiet.time * 9, "{shown}");
+    }
+}
+
+#[test]
+fn what_lasts_ends_the_run_for_everyone() {
+    let lasting = Some(LONG);
+    for fault in [
+        Fault::Partition { groups: Groups::Peers(vec![vec![0, 1], vec![2, 3]]), lasting },
+        Fault::Cut { between: [1, 2], one_way: false, lasting },
+        Fault::Cut { between: [1, 2], one_way: true, lasting: None },
+        Fault::Pause { whom: one(), lasting: LONG },
+    ] {
+        let shown = format!("{fault:?}");
+        let outcome = after(fault, Ending::Stop);
+        let stopped: usize =
+            outcome.endings.iter().filter(|(w, _)| w.starts_with("stopped")).map(|(_, c)| c).sum();
+        assert_eq!(stopped, 4, "{shown}: {:?}", outcome.endings);
+        assert!(outcome.steps < 100, "{shown}");
+    }
+}
+
+#[test]
+fn who_dies_or_goes_is_missed() {
+    let crashed = after(Fault::Crash { whom: one(), has_reset: true }, Ending::Stop);
+    assert_eq!(crashed.endings, endings([("crashed", 1), ("stopped: a member was gone", 3)]));
+    let silent = after(Fault::Crash { whom: one(), has_reset: false }, Ending::Stop);
+    assert_eq!(silent.endings, crashed.endings);
+    assert!(silent.time > crashed.time, "silence takes longer to notice than a reset");
+    let left = after(Fault::Leave { whom: one() }, Ending::Stop);
+    assert_eq!(left.endings, endings([("left", 1), ("stopped: a member was gone", 3)]));
+    assert!(left.time < crashed.time, "a goodbye is heard at once");
+    let panicked = after(Fault::Panic { whom: one() }, Ending::Stop);
+    assert_eq!(
+        panicked.endings,
+        endings([("stopped: its task failed", 1), ("stopped: a member was gone", 3)])
+    );
+}
+
+#[test]
+fn a_task_that_hangs_is_waited_for() {
+    let outcome = after(Fault::Hang { whom: one() }, Ending::Wait);
+    assert_eq!(outcome.endings, endings([("still a member", 4)]));
+}
+
+#[test]
+fn a_restart_that_nobody_noticed_is_told_apart_from_the_peer_before() {
+    for keeps_disk in [true, false] {
+        let fault = Fault::Restart { whom: one(), lasting: Duration::from_millis(300), keeps_disk };
+        let outcome = after(fault, Ending::Stop);
+        assert_eq!(outcome.endings.get("stopped: a member was gone"), Some(&3), "{:?}", outcome.endings);
+    }
+}
+
+#[test]
+fn a_second_machine_with_a_copied_disk_ends_the_run() {
+    let outcome = after(Fault::Clone { whom: one() }, Ending::End);
+    assert!(outcome.steps < 100, "{:?}", outcome.endings);
+}
+
+#[test]
+fn garbage_and_views_of_another_time_change_nothing() {
+    for fault in [Fault::Garbage { whom: one(), count: 20 }, Fault::StaleViews { whom: one() }] {
+        let shown = format!("{fault:?}");
+        let outcome = after(fault, Ending::Finish);
+        assert_eq!(outcome.endings, endings([("finished", 4)]), "{shown}");
+        let refusals = outcome.history.lanes.iter().flat_map(|lane| &lane.notes);
+        assert!(
+            refusals.filter(|(_, note)| note.starts_with("refused what p2 sent")).count() >= 3,
+            "{shown}"
+        );
+    }
+}
+
+#[test]
+fn slow_peers_and_lines_slow_everyone() {
+    let quiet = Simulation::new(&swarm(), 5).run().time;
+    for (fault, at_least) in [
+        (Fault::Slow { whom: one(), percent: 400, lasting: None }, quiet * 2),
+        (Fault::Slow { whom: one(), percent: 400, lasting: Some(SHORT) }, quiet + SHORT / 2),
+        (Fault::Bursts { whom: one(), per_mille: 200, percent: 500 }, quiet * 5 / 4),
+        (Fault::Throttle { whom: one(), up: 100_000, down: 100_000, lasting: None }, quiet * 5 / 4),
+    ] {
+        let shown = format!("{fault:?}");
+        let outcome = after(fault, Ending::Finish);
+        assert!(outcome.time >= at_least, "{shown}: {:?}, {quiet:?} without", outcome.time);
+    }
+}
+
+#[test]
+fn a_full_disk_is_said_before_training_begins() {
+    let mut scenario = swarm().expecting(Ending::End);
+    let fault = Fault::Disk { whom: Whom::Peers(vec![3]), mode: DiskMode::Full };
+    scenario = scenario.at(When::Start(Duration::ZERO), fault);
+    let outcome = Simulation::new(&scenario, 5).run();
+    assert_eq!(outcome.endings.get("stopped: its disk failed"), Some(&1), "{:?}", outcome.endings);
+    assert_eq!(outcome.steps, 0);
+}
+
+#[test]
+fn late_joiners_are_told_so_and_churn_ends_the_run() {
+    let joined = after(Fault::Join { count: 3 }, Ending::Finish);
+    assert_eq!(joined.endings, endings([("finished", 4), ("refused", 3)]));
+    let churned = after(Fault::Churn { times: 6, every: Duration::from_secs(1) }, Ending::End);
+    assert!(churned.history.lanes.len() > 4 || churned.endings.contains_key("crashed"));
+}
+
+#[test]
+fn regions_and_lines_have_their_distances() {
+    let home = Simulation::new(&swarm().on(Links::home()), 5).run();
+    let continents = Simulation::new(&swarm().on(Links::continents()), 5).run();
+    let lan = Simulation::new(&swarm(), 5).run();
+    assert!(lan.time < home.time && home.time < continents.time);
+    assert_eq!((&lan.digest, &home.digest), (&continents.digest, &lan.digest), "the result is the same");
+}
