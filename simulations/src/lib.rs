@@ -25,3 +25,7 @@ pub mod simulation;
 pub mod task;
 pub mod trace;
 pub mod workload;
+
+pub use scenario::Scenario;
+pub use simulation::{Outcome, Simulation};
+pub use workload::Workload;

@@ -1,5 +1,7 @@
 //! Every kind of fault does what its name says, and what becomes of the swarm is what a user of this version is told.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -1,6 +1,8 @@
 //! The time of an all-reduce in virtual time is what the textbook says, on equal lines and with one slow one; and links
 //! whose credit is used up do not stop a ring.
 
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -127,7 +129,7 @@ fn ring_by_hand(rates: &[f64], sizes: &[f64]) -> f64 {
             .map(|token| (departure(token), token.rank))
             .min_by(|a, b| a.0.total_cmp(&b.0))
             .expect("there are tokens");
-        let is_start = |token: &Token| token.hops % (count - 1) == 0;
+        let is_start = |token: &Token| token.hops.is_multiple_of(count - 1);
         let next = (0..tokens.len())
             .filter(|&index| tokens[index].rank == rank && tokens[index].ready <= at)
             .min_by(|&a, &b| {

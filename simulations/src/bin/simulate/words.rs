@@ -53,7 +53,7 @@ pub(crate) fn facts(outcome: &Outcome) -> Vec<(String, String)> {
         fact("steps redone", outcome.history.redone.len().to_string()),
         fact("bytes sent", bytes(outcome.history.traffic.total)),
         fact("views", outcome.history.views.len().to_string()),
-        fact("trace hash", outcome.trace_hash[..16].to_owned()),
+        fact("trace hash", outcome.trace_hash.clone()),
     ]
 }
 
