@@ -15,30 +15,31 @@
 //! What goes wrong and when: [`crate::faults`]. What must hold: [`crate::laws`].
 
 use std::any::Any;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId};
-use peergrad::loader::Loader;
 use peergrad::memo::Memo;
-use peergrad::node::{Config, Node, Role, Standing};
 use peergrad_protocol::message::Contact;
-use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, Pool, RunId};
+use peergrad_protocol::{Frame, Instant, PeerId, RunId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use crate::disk::Disk;
 use crate::history::{History, State};
-use crate::host::HostId;
-use crate::laws::{Laws, Observation, Violation};
+use crate::host::{Host, HostId, Process, Trouble, address};
+use crate::laws::{Laws, Observation};
 use crate::links::Links;
 use crate::network::{Cargo, Delivered, Delivery, Move, Network};
-use crate::pace::Pace;
 use crate::queue::Queue;
 use crate::rules::{Envelope, Rule, Verdict};
 use crate::trace::Trace;
+
+mod lives;
+mod looking;
+
+pub use looking::World;
 
 /// Nodes, their hosts and links, and what happens next.
 pub struct Cluster {
@@ -58,72 +59,6 @@ pub struct Cluster {
     memo: Memo,
     run: Option<RunId>,
     running_count: usize,
-}
-
-/// What a host is made of.
-#[derive(Clone)]
-pub struct HostSetup {
-    /// Turns the specification into a task there.
-    pub loader: Arc<dyn Loader>,
-    /// The data file, where it lies on that machine.
-    pub data: Option<Arc<[u8]>>,
-    /// How fast it computes.
-    pub pace: Pace,
-    /// How its disk behaves.
-    pub disk: Disk,
-    /// Time that it takes to read the data file.
-    pub reading_time: Duration,
-    /// How much it offers to own.
-    pub weight: u8,
-}
-
-/// How a process comes into the run.
-#[derive(Clone)]
-pub enum Entry {
-    /// It founds the run.
-    Found {
-        /// What the run is.
-        specification: Arc<[u8]>,
-        /// Peers to wait for, itself included.
-        peers: usize,
-    },
-    /// It joins through these hosts.
-    Join {
-        /// Which run; `None` if only the addresses are known.
-        run: Option<RunId>,
-        /// Whom it dials.
-        bootstraps: Vec<HostId>,
-    },
-}
-
-struct Host {
-    peer: PeerId,
-    setup: HostSetup,
-    incarnation: u64,
-    process: Option<Process>,
-    /// Processes that have been started here; inputs for an earlier one are dropped.
-    starts: u32,
-    /// What arrived while the machine slept.
-    asleep: Option<VecDeque<Input>>,
-    /// When the process was started, or the machine last woke up.
-    attentive_since: Instant,
-    trouble: Option<Trouble>,
-}
-
-struct Process {
-    node: Node,
-    segments: Pool,
-    /// The earliest tick that is scheduled.
-    wake: Option<Instant>,
-}
-
-/// What is wrong with a host's task.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
-    /// Its next job panics.
-    Panic,
-    /// Its jobs never end.
-    Hang,
 }
 
 /// Something that is about to happen.
@@ -169,172 +104,6 @@ impl Cluster {
             run: None,
             running_count: 0,
         }
-    }
-
-    // Hosts and processes.
-
-    /// Adds a host with an identity of its own.
-    pub fn add(&mut self, setup: HostSetup) -> HostId {
-        self.add_as(peer_of(HostId(self.hosts.len() as u32)), setup)
-    }
-
-    /// Adds a host whose disk is a copy of another one's: two machines, one identity.
-    pub fn add_copy(&mut self, of: HostId) -> HostId {
-        let original = &self.hosts[of.index()];
-        let (peer, setup, incarnation) = (original.peer, original.setup.clone(), original.incarnation);
-        let copy = self.add_as(peer, setup);
-        self.hosts[copy.index()].incarnation = incarnation;
-        copy
-    }
-
-    fn add_as(&mut self, peer: PeerId, setup: HostSetup) -> HostId {
-        let id = HostId(self.hosts.len() as u32);
-        self.hosts.push(Host {
-            peer,
-            setup,
-            incarnation: 0,
-            process: None,
-            starts: 0,
-            asleep: None,
-            attentive_since: self.now,
-            trouble: None,
-        });
-        self.homes.entry(peer).or_default().push(id);
-        self.network.add(peer);
-        self.history.lanes.push(crate::history::Lane { peer, spans: vec![], notes: vec![] });
-        id
-    }
-
-    /// Starts a process on a host: the first one, or after the one before has crashed or ended.
-    ///
-    /// # Panics
-    /// If one is running there.
-    pub fn start(&mut self, host: HostId, entry: Entry) {
-        let contacts = match &entry {
-            Entry::Found { .. } => vec![],
-            Entry::Join { bootstraps, .. } => bootstraps.clone(),
-        };
-        let role = match entry {
-            Entry::Found { specification, peers } => {
-                self.run = Some(RunId::derive(&specification, &NONCE));
-                Role::Founder { specification, nonce: NONCE, peers }
-            }
-            Entry::Join { run, .. } => Role::Joiner { run },
-        };
-        let place = &mut self.hosts[host.index()];
-        assert!(place.process.is_none(), "one process a host");
-        place.starts += 1;
-        place.incarnation += 1;
-        place.attentive_since = self.now;
-        let segments = Pool::new(SEGMENTS_KEPT);
-        let config = Config {
-            peer: place.peer,
-            incarnation: Incarnation(place.incarnation),
-            addresses: vec![address(host)],
-            weight: place.setup.weight,
-            loader: Arc::clone(&place.setup.loader),
-            segments: segments.clone(),
-            memo: self.memo.clone(),
-            restored: place.setup.disk.record().cloned(),
-            role,
-        };
-        place.process = Some(Process { node: Node::new(config), segments, wake: None });
-        let start = place.starts;
-        self.running_count += 1;
-        self.network.start(host);
-        self.history.become_state(host, self.now, State::Joining);
-        self.queue.push(self.now, Happening::Tick { host, start });
-        for contact in contacts {
-            self.network.dial(self.now, host, contact);
-        }
-        self.settle_network();
-    }
-
-    /// Ends a process in the middle of whatever it does. With a reset its connections say so; without, the power is gone.
-    pub fn crash(&mut self, host: HostId, has_reset: bool) {
-        let place = &mut self.hosts[host.index()];
-        if place.process.take().is_none() {
-            return;
-        }
-        self.running_count -= 1;
-        place.asleep = None;
-        place.setup.disk.crash();
-        self.network.crash(self.now, host, has_reset);
-        self.history.become_state(host, self.now, State::Down);
-        self.observe(Observation::Crashed { host });
-        self.settle_network();
-    }
-
-    /// Asks a peer to leave.
-    pub fn leave(&mut self, host: HostId) {
-        self.input_later(self.now, host, Input::Leave);
-    }
-
-    /// The machine falls asleep: nothing reaches its process until [`Cluster::wake`].
-    pub fn sleep(&mut self, host: HostId) {
-        let place = &mut self.hosts[host.index()];
-        if place.process.is_some() && place.asleep.is_none() {
-            place.asleep = Some(VecDeque::new());
-            self.network.sleep(self.now, host);
-            self.history.become_state(host, self.now, State::Paused);
-            self.settle_network();
-        }
-    }
-
-    /// The machine wakes up and finds what arrived meanwhile.
-    pub fn wake(&mut self, host: HostId) {
-        let place = &mut self.hosts[host.index()];
-        let Some(missed) = place.asleep.take() else { return };
-        place.attentive_since = self.now;
-        self.network.wake(host);
-        let spans = &self.history.lanes[host.index()].spans;
-        let before = spans.iter().rev().map(|span| span.state).find(|state| *state != State::Paused);
-        self.history.become_state(host, self.now, before.unwrap_or(State::Joining));
-        for input in missed {
-            self.input_later(self.now, host, input);
-        }
-        let start = self.hosts[host.index()].starts;
-        self.queue.push(self.now, Happening::Tick { host, start });
-    }
-
-    /// What a host is made of, to be changed.
-    pub fn setup_mut(&mut self, host: HostId) -> &mut HostSetup {
-        &mut self.hosts[host.index()].setup
-    }
-
-    /// From now on something is wrong with the task there, or no longer.
-    pub fn set_trouble(&mut self, host: HostId, trouble: Option<Trouble>) {
-        self.hosts[host.index()].trouble = trouble;
-    }
-
-    // Links.
-
-    /// Nothing gets from one host to another any more, until [`Cluster::heal`].
-    pub fn cut(&mut self, from: HostId, to: HostId) {
-        self.network.cut(self.now, from, to);
-        self.settle_network();
-    }
-
-    /// Undoes one cut.
-    pub fn heal(&mut self, from: HostId, to: HostId) {
-        self.network.heal(self.now, from, to);
-        self.settle_network();
-    }
-
-    /// Changes a host's line; bits a second.
-    pub fn throttle(&mut self, host: HostId, up: Option<u64>, down: Option<u64>) {
-        self.network.throttle(host, up, down);
-    }
-
-    /// Adds a rule behind those that are there.
-    pub fn add_rule(&mut self, rule: Box<dyn Rule>) {
-        self.rules.push(rule);
-    }
-
-    /// Sends a frame as if the process there had.
-    pub fn forge(&mut self, from: HostId, to: HostId, frame: Frame) {
-        self.network.send(self.now, from, to, Cargo::Frame(frame), Duration::ZERO);
-        self.settle_network();
     }
 
     // Time.
@@ -607,176 +376,8 @@ impl Cluster {
     }
 }
 
-// Looking.
-impl Cluster {
-    /// What the laws check from now on.
-    pub fn watch(&mut self, laws: Laws) {
-        self.laws = laws;
-    }
-
-    /// What was against a law, in order.
-    #[must_use]
-    pub fn violations(&self) -> &[Violation] {
-        self.laws.violations()
-    }
-
-    /// Hosts, those without a process included.
-    pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
-        (0..self.hosts.len() as u32).map(HostId)
-    }
-
-    /// The peer on a host.
-    #[must_use]
-    pub fn peer(&self, host: HostId) -> PeerId {
-        self.hosts[host.index()].peer
-    }
-
-    /// The first host of a peer.
-    #[must_use]
-    pub fn host_of(&self, peer: PeerId) -> Option<HostId> {
-        self.homes.get(&peer).map(|homes| homes[0])
-    }
-
-    /// Where the node on a host is; `None` if no process runs there.
-    #[must_use]
-    pub fn standing(&self, host: HostId) -> Option<Standing> {
-        self.hosts[host.index()].process.as_ref().map(|process| process.node.standing())
-    }
-
-    /// Whether the machine sleeps.
-    #[must_use]
-    pub fn is_asleep(&self, host: HostId) -> bool {
-        self.hosts[host.index()].asleep.is_some()
-    }
-
-    /// Whether anybody founds the run or is in it.
-    #[must_use]
-    pub fn has_run(&self) -> bool {
-        let is_in = |host| matches!(self.standing(host), Some(Standing::Founding | Standing::Member(_)));
-        self.hosts().any(is_in)
-    }
-
-    /// Processes that have not ended.
-    #[must_use]
-    pub fn running_count(&self) -> usize {
-        self.running_count
-    }
-
-    /// The names of the laws that are watched over.
-    #[must_use]
-    pub fn law_names(&self) -> Vec<&'static str> {
-        self.laws.names().collect()
-    }
-
-    /// The lines between hosts, where nothing else was said.
-    #[must_use]
-    pub fn links(&self) -> &Links {
-        &self.network.links
-    }
-
-    /// The run that was founded.
-    #[must_use]
-    pub fn run_id(&self) -> Option<RunId> {
-        self.run
-    }
-
-    /// What the nodes told their users, in order.
-    #[must_use]
-    pub fn events(&self) -> &[(Instant, HostId, Event)] {
-        &self.events
-    }
-
-    /// What happened, for looking at.
-    #[must_use]
-    pub fn history(&self) -> &History {
-        &self.history
-    }
-
-    /// Something worth a word happened to the peer on a host.
-    pub fn note(&mut self, host: HostId, words: &str) {
-        self.history.note(host, self.now, words.to_owned());
-    }
-
-    /// What happened, for adding to.
-    pub fn history_mut(&mut self) -> &mut History {
-        &mut self.history
-    }
-
-    /// What arrived and was told, as one digest and perhaps as lines.
-    #[must_use]
-    pub fn trace(&self) -> &Trace {
-        &self.trace
-    }
-
-    /// As [`Cluster::trace`], for asking it to keep lines.
-    pub fn trace_mut(&mut self) -> &mut Trace {
-        &mut self.trace
-    }
-}
-
-/// The hosts, as the laws see them.
-pub struct World<'a> {
-    /// The virtual time.
-    pub now: Instant,
-    hosts: &'a [Host],
-    homes: &'a BTreeMap<PeerId, Vec<HostId>>,
-}
-
-impl World<'_> {
-    /// Where the node on a host is; `None` if no process runs there.
-    #[must_use]
-    pub fn standing(&self, host: HostId) -> Option<Standing> {
-        self.hosts[host.index()].process.as_ref().map(|process| process.node.standing())
-    }
-
-    /// Since when a process runs there on a machine that is awake.
-    #[must_use]
-    pub fn attentive_since(&self, host: HostId) -> Option<Instant> {
-        let place = &self.hosts[host.index()];
-        (place.process.is_some() && place.asleep.is_none()).then_some(place.attentive_since)
-    }
-
-    /// The peer on a host.
-    #[must_use]
-    pub fn peer(&self, host: HostId) -> PeerId {
-        self.hosts[host.index()].peer
-    }
-
-    /// The hosts of a peer.
-    #[must_use]
-    pub fn homes(&self, peer: PeerId) -> &[HostId] {
-        self.homes.get(&peer).map_or(&[], Vec::as_slice)
-    }
-
-    /// What really lies on a host's disk.
-    #[must_use]
-    pub fn record(&self, host: HostId) -> Option<&Arc<[u8]>> {
-        self.hosts[host.index()].setup.disk.record()
-    }
-
-    /// All hosts.
-    pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
-        (0..self.hosts.len() as u32).map(HostId)
-    }
-}
-
-/// The peer on a host with an identity of its own: hashed, so that the order of hosts is not the order of ranks.
-pub(crate) fn peer_of(host: HostId) -> PeerId {
-    PeerId(*blake3::hash(&host.0.to_le_bytes()).as_bytes())
-}
-
-/// Where a host can be dialed.
-fn address(host: HostId) -> String {
-    format!("/memory/{}", host.0)
-}
-
 fn words_of(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a panic without words").to_owned()
 }
-
-/// Makes the run's id; any bytes will do.
-const NONCE: [u8; 32] = [7; 32];
-/// Idle segment buffers that a simulated peer keeps.
-const SEGMENTS_KEPT: usize = 8;

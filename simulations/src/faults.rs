@@ -12,10 +12,10 @@ use peergrad_protocol::{Epoch, Frame, Instant, StepNumber};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use crate::cluster::{Cluster, Entry, HostSetup, Trouble};
+use crate::cluster::Cluster;
 use crate::disk::Disk;
 use crate::history::Band;
-use crate::host::HostId;
+use crate::host::{Entry, HostId, HostSetup, Trouble};
 use crate::pace::{Bursts, Pace};
 use crate::queue::Queue;
 use crate::scenario::{Fault, Groups, Planned, Scenario, When, Whom};

@@ -1,6 +1,17 @@
 //! The host: a machine that can run one peer, with its disk and its speed. It stays when the process on it dies.
 
+use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad::io::Input;
+use peergrad::loader::Loader;
+use peergrad::node::Node;
+use peergrad_protocol::{Instant, PeerId, Pool, RunId};
+
+use crate::disk::Disk;
+use crate::pace::Pace;
 
 /// A host's number, from 0 in the order in which hosts were added. `p3` in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,4 +29,80 @@ impl fmt::Display for HostId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "p{}", self.0)
     }
+}
+
+/// What a host is made of.
+#[derive(Clone)]
+pub struct HostSetup {
+    /// Turns the specification into a task there.
+    pub loader: Arc<dyn Loader>,
+    /// The data file, where it lies on that machine.
+    pub data: Option<Arc<[u8]>>,
+    /// How fast it computes.
+    pub pace: Pace,
+    /// How its disk behaves.
+    pub disk: Disk,
+    /// Time that it takes to read the data file.
+    pub reading_time: Duration,
+    /// How much it offers to own.
+    pub weight: u8,
+}
+
+/// How a process comes into the run.
+#[derive(Clone)]
+pub enum Entry {
+    /// It founds the run.
+    Found {
+        /// What the run is.
+        specification: Arc<[u8]>,
+        /// Peers to wait for, itself included.
+        peers: usize,
+    },
+    /// It joins through these hosts.
+    Join {
+        /// Which run; `None` if only the addresses are known.
+        run: Option<RunId>,
+        /// Whom it dials.
+        bootstraps: Vec<HostId>,
+    },
+}
+
+pub(crate) struct Host {
+    pub(crate) peer: PeerId,
+    pub(crate) setup: HostSetup,
+    pub(crate) incarnation: u64,
+    pub(crate) process: Option<Process>,
+    /// Processes that have been started here; inputs for an earlier one are dropped.
+    pub(crate) starts: u32,
+    /// What arrived while the machine slept.
+    pub(crate) asleep: Option<VecDeque<Input>>,
+    /// When the process was started, or the machine last woke up.
+    pub(crate) attentive_since: Instant,
+    pub(crate) trouble: Option<Trouble>,
+}
+
+pub(crate) struct Process {
+    pub(crate) node: Node,
+    pub(crate) segments: Pool,
+    /// The earliest tick that is scheduled.
+    pub(crate) wake: Option<Instant>,
+}
+
+/// What is wrong with a host's task.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// Its next job panics.
+    Panic,
+    /// Its jobs never end.
+    Hang,
+}
+
+/// The peer on a host with an identity of its own: hashed, so that the order of hosts is not the order of ranks.
+pub(crate) fn peer_of(host: HostId) -> PeerId {
+    PeerId(*blake3::hash(&host.0.to_le_bytes()).as_bytes())
+}
+
+/// Where a host can be dialed.
+pub(crate) fn address(host: HostId) -> String {
+    format!("/memory/{}", host.0)
 }

@@ -11,9 +11,8 @@ use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cluster::{HostSetup, peer_of};
 use crate::disk::DiskMode;
-use crate::host::HostId;
+use crate::host::{HostId, HostSetup, peer_of};
 use crate::rules::{Envelope, Rule, Verdict};
 use crate::simulation::{LIVENESS, PLAIN};
 use crate::workload::Workload;

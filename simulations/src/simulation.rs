@@ -6,10 +6,10 @@ use std::time::Duration;
 use peergrad::io::{Committed, Event, Failure, FinalState};
 use peergrad_protocol::Instant;
 
-use crate::cluster::{Cluster, Entry};
+use crate::cluster::Cluster;
 use crate::faults::{Director, host_of};
 use crate::history::{History, State};
-use crate::host::HostId;
+use crate::host::{Entry, HostId};
 use crate::laws::{Known, Laws, Violation};
 use crate::liveness::{Liveness, who_waits};
 use crate::oracles::plain;

@@ -8,8 +8,9 @@ use peergrad::loader::Loader;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::RunId;
 use peergrad_protocol::message::Refusal;
-use peergrad_simulations::cluster::{Cluster, Entry, HostSetup};
+use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::host::HostId;
+use peergrad_simulations::host::{Entry, HostSetup};
 
 mod common;
 use common::{

@@ -1,0 +1,167 @@
+//! The cluster from the side of whoever looks on: tests, laws, reports.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peergrad::io::Event;
+use peergrad::node::Standing;
+use peergrad_protocol::{Instant, PeerId, RunId};
+
+use super::Cluster;
+use crate::history::History;
+use crate::host::{Host, HostId};
+use crate::laws::{Laws, Violation};
+use crate::links::Links;
+use crate::trace::Trace;
+
+impl Cluster {
+    /// What the laws check from now on.
+    pub fn watch(&mut self, laws: Laws) {
+        self.laws = laws;
+    }
+
+    /// What was against a law, in order.
+    #[must_use]
+    pub fn violations(&self) -> &[Violation] {
+        self.laws.violations()
+    }
+
+    /// Hosts, those without a process included.
+    pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
+        (0..self.hosts.len() as u32).map(HostId)
+    }
+
+    /// The peer on a host.
+    #[must_use]
+    pub fn peer(&self, host: HostId) -> PeerId {
+        self.hosts[host.index()].peer
+    }
+
+    /// The first host of a peer.
+    #[must_use]
+    pub fn host_of(&self, peer: PeerId) -> Option<HostId> {
+        self.homes.get(&peer).map(|homes| homes[0])
+    }
+
+    /// Where the node on a host is; `None` if no process runs there.
+    #[must_use]
+    pub fn standing(&self, host: HostId) -> Option<Standing> {
+        self.hosts[host.index()].process.as_ref().map(|process| process.node.standing())
+    }
+
+    /// Whether the machine sleeps.
+    #[must_use]
+    pub fn is_asleep(&self, host: HostId) -> bool {
+        self.hosts[host.index()].asleep.is_some()
+    }
+
+    /// Whether anybody founds the run or is in it.
+    #[must_use]
+    pub fn has_run(&self) -> bool {
+        let is_in = |host| matches!(self.standing(host), Some(Standing::Founding | Standing::Member(_)));
+        self.hosts().any(is_in)
+    }
+
+    /// Processes that have not ended.
+    #[must_use]
+    pub fn running_count(&self) -> usize {
+        self.running_count
+    }
+
+    /// The names of the laws that are watched over.
+    #[must_use]
+    pub fn law_names(&self) -> Vec<&'static str> {
+        self.laws.names().collect()
+    }
+
+    /// The lines between hosts, where nothing else was said.
+    #[must_use]
+    pub fn links(&self) -> &Links {
+        &self.network.links
+    }
+
+    /// The run that was founded.
+    #[must_use]
+    pub fn run_id(&self) -> Option<RunId> {
+        self.run
+    }
+
+    /// What the nodes told their users, in order.
+    #[must_use]
+    pub fn events(&self) -> &[(Instant, HostId, Event)] {
+        &self.events
+    }
+
+    /// What happened, for looking at.
+    #[must_use]
+    pub fn history(&self) -> &History {
+        &self.history
+    }
+
+    /// Something worth a word happened to the peer on a host.
+    pub fn note(&mut self, host: HostId, words: &str) {
+        self.history.note(host, self.now, words.to_owned());
+    }
+
+    /// What happened, for adding to.
+    pub fn history_mut(&mut self) -> &mut History {
+        &mut self.history
+    }
+
+    /// What arrived and was told, as one digest and perhaps as lines.
+    #[must_use]
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// As [`Cluster::trace`], for asking it to keep lines.
+    pub fn trace_mut(&mut self) -> &mut Trace {
+        &mut self.trace
+    }
+}
+
+/// The hosts, as the laws see them.
+pub struct World<'a> {
+    /// The virtual time.
+    pub now: Instant,
+    pub(super) hosts: &'a [Host],
+    pub(super) homes: &'a BTreeMap<PeerId, Vec<HostId>>,
+}
+
+impl World<'_> {
+    /// Where the node on a host is; `None` if no process runs there.
+    #[must_use]
+    pub fn standing(&self, host: HostId) -> Option<Standing> {
+        self.hosts[host.index()].process.as_ref().map(|process| process.node.standing())
+    }
+
+    /// Since when a process runs there on a machine that is awake.
+    #[must_use]
+    pub fn attentive_since(&self, host: HostId) -> Option<Instant> {
+        let place = &self.hosts[host.index()];
+        (place.process.is_some() && place.asleep.is_none()).then_some(place.attentive_since)
+    }
+
+    /// The peer on a host.
+    #[must_use]
+    pub fn peer(&self, host: HostId) -> PeerId {
+        self.hosts[host.index()].peer
+    }
+
+    /// The hosts of a peer.
+    #[must_use]
+    pub fn homes(&self, peer: PeerId) -> &[HostId] {
+        self.homes.get(&peer).map_or(&[], Vec::as_slice)
+    }
+
+    /// What really lies on a host's disk.
+    #[must_use]
+    pub fn record(&self, host: HostId) -> Option<&Arc<[u8]>> {
+        self.hosts[host.index()].setup.disk.record()
+    }
+
+    /// All hosts.
+    pub fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
+        (0..self.hosts.len() as u32).map(HostId)
+    }
+}

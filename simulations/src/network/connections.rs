@@ -1,0 +1,141 @@
+//! Connections: how they come about, how each end loses them, and what a cut does to what is on its way.
+
+use std::time::Duration;
+
+use peergrad_protocol::Instant;
+use rand::Rng;
+
+use super::{Cargo, Delivered, Delivery, Move, Network};
+use crate::host::HostId;
+
+impl Network {
+    /// From now on `from` wants a link to `to`.
+    pub(crate) fn dial(&mut self, now: Instant, from: HostId, to: HostId) {
+        let end = self.end_mut(from, to);
+        end.is_wanted = true;
+        end.failures = 0;
+        self.schedule_dial(now, from, to, Duration::ZERO);
+    }
+
+    pub(super) fn schedule_dial(&mut self, now: Instant, from: HostId, to: HostId, pause: Duration) {
+        let end = self.end_mut(from, to);
+        if end.is_wanted && !end.is_dialing && end.session.is_none() {
+            end.is_dialing = true;
+            let round_trip = 2 * self.links.distance(from, to) + self.jitter();
+            self.moves.push((now.after(pause + round_trip), Move::Dial { from, to }));
+        }
+    }
+
+    pub(super) fn try_dial(&mut self, now: Instant, from: HostId, to: HostId) {
+        let end = self.end_mut(from, to);
+        end.is_dialing = false;
+        if !end.is_wanted || end.session.is_some() || !self.stations[from.index()].is_running {
+            return;
+        }
+        if self.is_audible(from, to) && self.is_audible(to, from) {
+            self.connect(now, from, to);
+        } else {
+            let end = self.end_mut(from, to);
+            end.failures += 1;
+            let pause = DIAL_PAUSE * 2_u32.pow(end.failures.min(4));
+            self.schedule_dial(now, from, to, pause);
+        }
+    }
+
+    pub(super) fn connect(&mut self, now: Instant, a: HostId, b: HostId) {
+        self.session_count += 1;
+        for (at, of) in [(a, b), (b, a)] {
+            self.displace(now, at, of);
+            self.end_mut(at, of).session = Some(self.session_count);
+            self.end_mut(at, of).failures = 0;
+        }
+        for (to, from) in [(a, b), (b, a)] {
+            self.deliveries.push(Delivery { to, from, what: Delivered::Up });
+        }
+    }
+
+    /// A new connection takes the place of an older one with the same peer, be it from this host or another one.
+    pub(super) fn displace(&mut self, now: Instant, at: HostId, of: HostId) {
+        if self.end(at, of).session.is_some() {
+            self.end_mut(at, of).session = None;
+            self.deliveries.push(Delivery {
+                to: at,
+                from: of,
+                what: Delivered::Down("it was started again"),
+            });
+        }
+        if !self.has_twins {
+            return;
+        }
+        let peer = self.stations[of.index()].peer;
+        let is_twin = |&host: &HostId| host != of && self.stations[host.index()].peer == peer;
+        let twins: Vec<HostId> = self.hosts().filter(is_twin).filter(|&twin| self.is_up(at, twin)).collect();
+        for twin in twins {
+            self.close(now, at, twin, "it was started again, or another machine uses a copy of its identity");
+        }
+    }
+
+    /// One end gives up a connection: it is told at once, the other end when the close arrives.
+    pub(super) fn close(&mut self, now: Instant, at: HostId, of: HostId, reason: &'static str) {
+        self.send(now, at, of, Cargo::Close, Duration::ZERO);
+        self.forget(now, at, of);
+        self.deliveries.push(Delivery { to: at, from: of, what: Delivered::Down(reason) });
+    }
+
+    /// One end has no connection any more.
+    pub(super) fn forget(&mut self, now: Instant, at: HostId, of: HostId) {
+        self.end_mut(at, of).session = None;
+        self.schedule_dial(now, at, of, DIAL_PAUSE);
+    }
+
+    /// The process at `from` wants no link any more; what it sent before still arrives.
+    pub(crate) fn hang_up(&mut self, now: Instant, from: HostId, to: HostId) {
+        self.send(now, from, to, Cargo::Goodbye, Duration::ZERO);
+        let end = self.end_mut(from, to);
+        (end.session, end.is_wanted) = (None, false);
+    }
+
+    // Cuts.
+
+    /// Nothing gets from `from` to `to` any more.
+    pub(crate) fn cut(&mut self, now: Instant, from: HostId, to: HostId) {
+        let edge = &mut self.stations[from.index()].edges[to.index()];
+        edge.cuts += 1;
+        if edge.cuts == 1 {
+            edge.cut_since = now;
+            self.watch(now, to, from);
+        }
+    }
+
+    /// One cut less; after the last one what was sent meanwhile arrives.
+    pub(crate) fn heal(&mut self, now: Instant, from: HostId, to: HostId) {
+        let distance = self.links.distance(from, to);
+        let edge = &mut self.stations[from.index()].edges[to.index()];
+        edge.cuts = edge.cuts.saturating_sub(1);
+        if edge.cuts > 0 {
+            return;
+        }
+        // Whoever sends again and again into a cut does so at pauses that grow with it.
+        let pause_max = now.since(edge.cut_since).min(Duration::from_secs(1)).as_nanos() as u64;
+        let stalled = std::mem::take(&mut edge.stalled);
+        let pause = Duration::from_nanos(self.generator.next_u64() % (pause_max + 1));
+        let at = now.after(distance + pause);
+        let edge = &mut self.stations[from.index()].edges[to.index()];
+        // Whatever is sent from now on stays behind it.
+        (edge.first_byte, edge.taken) = (edge.first_byte.max(at), edge.taken.max(at));
+        for (session, cargo) in stalled {
+            self.moves.push((at, Move::Arrival { from, to, session, cargo }));
+        }
+    }
+
+    /// Notices later whether `of` has been silent towards `at` all the time.
+    pub(super) fn watch(&mut self, now: Instant, at: HostId, of: HostId) {
+        let Some(session) = self.end(at, of).session else { return };
+        let patience = self.links.silence_patience;
+        let luck = Duration::from_nanos(self.generator.next_u64() % (patience.as_nanos() as u64 / 4 + 1));
+        self.moves.push((now.after(patience + luck), Move::Silence { at, of, session, since: now }));
+    }
+}
+
+/// Pause before a lost link is dialed again; it doubles four times.
+const DIAL_PAUSE: Duration = Duration::from_millis(500);

@@ -1,0 +1,154 @@
+//! The network alone: order within a link, shares of a line, and who learns what of a connection.
+
+use std::time::Duration;
+
+use super::*;
+use crate::queue::Queue;
+
+const A: HostId = HostId(0);
+const B: HostId = HostId(1);
+const C: HostId = HostId(2);
+
+/// A network of three hosts that are all linked, and its queue.
+struct World {
+    network: Network,
+    queue: Queue<Move>,
+    now: Instant,
+    delivered: Vec<(Instant, HostId, HostId, String)>,
+}
+
+impl World {
+    fn new(links: Links) -> Self {
+        let mut network = Network::new(links, 7);
+        for host in [A, B, C] {
+            network.add(PeerId([host.0 as u8; 32]));
+            network.start(host);
+        }
+        let mut world = Self { network, queue: Queue::default(), now: Instant::default(), delivered: vec![] };
+        for (from, to) in [(A, B), (A, C), (B, C)] {
+            world.network.dial(world.now, from, to);
+        }
+        world.run(Duration::from_secs(1));
+        assert_eq!(world.delivered.drain(..).filter(|(.., what)| what == "up").count(), 6);
+        world
+    }
+
+    /// Lets time pass.
+    fn run(&mut self, time: Duration) {
+        let end = self.now.after(time);
+        loop {
+            for (at, event) in self.network.take_moves() {
+                self.queue.push(at, event);
+            }
+            for Delivery { to, from, what } in self.network.take_deliveries() {
+                let words = match what {
+                    Delivered::Up => "up".to_owned(),
+                    Delivered::Down(reason) => reason.to_owned(),
+                    Delivered::Credit(segments) => format!("{segments} credit"),
+                    Delivered::Frame(frame) => format!("frame {}", frame.head[0]),
+                };
+                self.delivered.push((self.now, from, to, words));
+            }
+            match self.queue.next_at() {
+                Some(at) if at <= end => {
+                    let (at, event) = self.queue.pop().expect("just seen");
+                    self.now = at;
+                    self.network.happen(at, event);
+                }
+                _ => break,
+            }
+        }
+        self.now = end;
+    }
+
+    fn send(&mut self, from: HostId, to: HostId, number: u8, bytes: usize) {
+        let frame = Frame { head: vec![number; bytes], payload: None };
+        self.network.send(self.now, from, to, Cargo::Frame(frame), Duration::ZERO);
+    }
+
+    /// What arrived from one at the other, in order.
+    fn heard(&self, from: HostId, to: HostId) -> Vec<&str> {
+        let is_it = |(_, f, t, _): &&(Instant, HostId, HostId, String)| (*f, *t) == (from, to);
+        self.delivered.iter().filter(is_it).map(|(.., words)| words.as_str()).collect()
+    }
+}
+
+#[test]
+fn within_a_link_order_is_kept_and_between_links_it_is_not() {
+    let shaky = Links { jitter: Duration::from_millis(50), loss_per_million: 100_000, ..Links::lan() };
+    let mut world = World::new(shaky);
+    for number in 0..100 {
+        world.send(A, B, number, 500);
+        world.send(A, C, number, 500);
+    }
+    world.run(Duration::from_secs(60));
+    let expected: Vec<String> = (0..100).map(|number| format!("frame {number}")).collect();
+    assert_eq!(world.heard(A, B), expected);
+    assert_eq!(world.heard(A, C), expected);
+    let receivers: Vec<HostId> = world.delivered.iter().map(|(_, _, to, _)| *to).collect();
+    assert!(receivers.windows(2).any(|pair| pair[0] == pair[1]), "one link overtakes the other");
+}
+
+#[test]
+fn flows_share_a_line_and_leave_nothing_unused() {
+    let line = Links { jitter: Duration::ZERO, up: Some(8_000_000), ..Links::lan() };
+    let mut world = World::new(line);
+    // 1 MB a second: ten frames of 0.1 MB to one peer, and then one to the other.
+    for number in 0..10 {
+        world.send(A, B, number, 100_000);
+    }
+    world.send(A, C, 99, 100_000);
+    let start = world.now;
+    world.run(Duration::from_secs(10));
+    let arrival = |to, number: u8| {
+        let words = format!("frame {number}");
+        let is_it = |entry: &&(Instant, HostId, HostId, String)| entry.2 == to && entry.3 == words;
+        world.delivered.iter().find(is_it).expect("it arrived").0.since(start).as_millis()
+    };
+    assert!((200..400).contains(&arrival(C, 99)), "it waits for one or two of the others, not for ten");
+    assert!((1100..1110).contains(&arrival(B, 9)), "together they take what eleven take");
+}
+
+#[test]
+fn a_short_cut_delays_and_a_long_one_is_noticed_by_each_end_itself() {
+    let mut world = World::new(Links::lan());
+    world.network.cut(world.now, A, B);
+    world.send(A, B, 1, 100);
+    world.send(B, A, 2, 100);
+    world.run(Duration::from_secs(4));
+    assert_eq!((world.heard(A, B), world.heard(B, A)), (vec![], vec!["frame 2"]));
+    world.network.heal(world.now, A, B);
+    world.run(Duration::from_secs(4));
+    assert_eq!(world.heard(A, B), ["frame 1"]);
+
+    world.network.cut(world.now, A, B);
+    world.run(Duration::from_secs(11));
+    assert_eq!(world.heard(A, B).last(), Some(&"nothing was heard from it"));
+    // The way back is open: the one that gave up says so.
+    assert_eq!(world.heard(B, A).last(), Some(&"it closed the connection"));
+    assert!(world.heard(C, A).is_empty() && world.heard(C, B).is_empty());
+    world.network.heal(world.now, A, B);
+    world.run(Duration::from_secs(20));
+    assert_eq!((world.heard(A, B).last(), world.heard(B, A).last()), (Some(&"up"), Some(&"up")));
+}
+
+#[test]
+fn power_that_goes_is_silent_and_a_killed_process_is_not() {
+    for (has_reset, by) in [(true, 3), (false, 11)] {
+        let mut world = World::new(Links::lan());
+        world.network.crash(world.now, A, has_reset);
+        world.run(Duration::from_millis(1500));
+        assert_eq!(world.heard(A, B), Vec::<&str>::new(), "half-open: nothing is known yet");
+        world.run(Duration::from_secs(by));
+        assert_eq!(world.heard(A, B).len(), 1);
+    }
+}
+
+#[test]
+fn a_goodbye_arrives_behind_what_was_sent_and_ends_the_wish_for_a_link() {
+    let mut world = World::new(Links::home());
+    world.send(A, B, 1, 50_000);
+    world.network.part(world.now, A);
+    world.run(Duration::from_secs(60));
+    assert_eq!(world.heard(A, B), ["frame 1", "it left"]);
+}
