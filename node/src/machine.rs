@@ -18,7 +18,6 @@ use crate::memo::Memo;
 use crate::node::{Config, Role, Standing};
 use crate::peer::Command;
 use crate::preparation::{Ingredients, Preparation};
-use crate::programs::ring::Ring;
 use crate::session::Session;
 use crate::task::Evaluation;
 
@@ -334,8 +333,7 @@ impl Machine {
         }
         *progress = Progress::Running;
         let loaded = session.loaded();
-        let (task, steps) = (Arc::clone(&loaded.task), loaded.step_count());
-        Some(Host::new(Ring { task, rule: loaded.training.rule, steps }))
+        Some(loaded.program.host(loaded))
     }
 
     /// Carries out one command. A command for a view that is gone is dropped, and its reply with it.
