@@ -1,7 +1,7 @@
 //! The command line: what a user types, and what they are told.
 //!
 //! Human words go to standard error, results to standard output; with `--json`, one object a line on standard output.
-//! Exit codes: 0 done, 1 failed, 2 misused. A program with a task of its own shares `start`, `join`, `invite` and `export`.
+//! Exit codes: 0 done, 1 failed, 2 misused. A binary with a task of its own shares `start`, `join`, `invite` and `export`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -10,6 +10,8 @@ use std::sync::Arc;
 
 use clap::{Args, Parser, Subcommand};
 
+use crate::loader::Loaded;
+use crate::program::{Launch, Program};
 use crate::specification::BuiltinLoader;
 use crate::specification::own::OwnLoader;
 use crate::task::Task;
@@ -141,7 +143,7 @@ struct PeerArguments {
     json: bool,
 }
 
-/// A program that brings its own task.
+/// A binary that brings its own task.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct OwnCli {
@@ -177,17 +179,32 @@ pub fn main() -> ExitCode {
     })
 }
 
-/// Runs a program that brings its own task: `start`, `join`, `invite` and `export` as `peer` has them.
+/// Runs a binary that brings its own task: `start`, `join`, `invite` and `export` as `peer` has them.
 ///
-/// All peers of a run must be the same program. `name` is what others are told when theirs is another one.
+/// All peers of a run must be the same binary. `name` is what others are told when theirs is another one.
 #[must_use]
 pub fn run_task(name: &str, task: impl Task) -> ExitCode {
+    run_own(name, Arc::new(task), Launch::ring())
+}
+
+/// As [`run_task`], for a binary that also brings the program that trains its task.
+///
+/// `program` makes it at each peer, once there is a view to train in.
+#[must_use]
+pub fn run_program<P: Program>(
+    name: &str,
+    task: impl Task,
+    program: impl Fn(&Loaded) -> P + Send + Sync + 'static,
+) -> ExitCode {
+    run_own(name, Arc::new(task), Launch::new(program))
+}
+
+fn run_own(name: &str, task: Arc<dyn Task>, program: Launch) -> ExitCode {
     let OwnCli { command } = OwnCli::parse();
     start_logging();
-    let task: Arc<dyn Task> = Arc::new(task);
     finish(match command {
-        OwnCommand::Start(arguments) => run::start_own(name, task, arguments),
-        OwnCommand::Join(arguments) => run::join(arguments, Arc::new(OwnLoader::new(name, task))),
+        OwnCommand::Start(arguments) => run::start_own(name, task, program, arguments),
+        OwnCommand::Join(arguments) => run::join(arguments, Arc::new(OwnLoader::new(name, task, program))),
         OwnCommand::Invite(arguments) => invite::invite(&arguments),
         OwnCommand::Export(arguments) => model::export(&arguments),
     })

@@ -6,6 +6,11 @@
 //! [`task`] is what a user brings; [`loader`] builds one from a specification; [`specification`] is what a run.toml
 //! becomes.
 //!
+//! # Bringing one's own
+//! A binary with a [`Task`] of its own calls `run`; one that also has a [`Program`] of its own calls `run_program`. All that
+//! either is written with stands here at the top: a [`Task`] has a [`Manifest`] and gives an [`Evaluation`]; a [`Program`]
+//! asks its [`Peer`] for a [`Step`], and makes [`Contribution`]s.
+//!
 //! The shell (feature `net`, on by default) is everything that waits: `net` holds the links over libp2p, the data
 //! directory, the compute thread and the driver; `cli` is the `peer` binary.
 
@@ -44,5 +49,14 @@ pub mod net;
 pub use peergrad_collectives as collectives;
 pub use peergrad_protocol as protocol;
 
+pub use loader::Loaded;
+pub use optimizer::Rule;
+pub use peer::{Contribution, Interrupted, Peer, Pending, Step};
+pub use peergrad_protocol::manifest::Manifest;
+pub use peergrad_protocol::message::Tally;
+pub use peergrad_protocol::{Buffer, Rank};
+pub use program::{Flow, Program};
+pub use task::{Evaluation, Task};
+
 #[cfg(feature = "net")]
-pub use cli::run_task as run;
+pub use cli::{run_program, run_task as run};

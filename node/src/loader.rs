@@ -9,6 +9,7 @@ use peergrad_protocol::manifest::Manifest;
 
 use crate::io::{DataReference, Scope};
 use crate::optimizer::{Rule, Schedule};
+use crate::program::Launch;
 use crate::task::Task;
 use peergrad_collectives::plan::Topology;
 
@@ -27,7 +28,7 @@ pub trait Loader: Send + Sync + 'static {
     fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String>;
 }
 
-/// A task and how to train it.
+/// A task, how to train it, and the program that does so.
 #[derive(Clone)]
 pub struct Loaded {
     /// The model and its data.
@@ -36,9 +37,17 @@ pub struct Loaded {
     pub manifest: Manifest,
     /// How to train it.
     pub training: Training,
+    /// Makes the program.
+    pub program: Launch,
 }
 
 impl Loaded {
+    /// `task`, trained by [`Ring`](crate::programs::ring::Ring).
+    #[must_use]
+    pub fn new(task: Arc<dyn Task>, training: Training) -> Self {
+        Self { manifest: task.manifest(), task, training, program: Launch::ring() }
+    }
+
     /// Steps of the whole run.
     #[must_use]
     pub fn step_count(&self) -> u64 {

@@ -11,7 +11,8 @@ use std::ops::Range;
 
 use peergrad_protocol::message::Tally;
 
-use crate::optimizer::{Rule, Update};
+use crate::optimizer::Update;
+use crate::peer::OwnerRule;
 
 /// The state of the chunks that this member owns.
 #[derive(Debug)]
@@ -57,7 +58,7 @@ impl Owned {
     /// one overflow must not ruin everybody's parameters.
     pub(crate) fn update(
         &mut self,
-        rule: Rule,
+        mut rule: OwnerRule,
         rate: f64,
         tally: Tally,
         parameters: &[f32],
@@ -81,12 +82,21 @@ impl Owned {
                 self.pending[moments.clone()].copy_from_slice(&self.committed[moments.clone()]);
                 continue;
             }
-            let (_, update) = match prepared.take() {
-                Some(same) if same.0 == *updates => prepared.insert(same),
-                _ => prepared.insert((*updates, rule.update(rate, *updates + 1, scale))),
-            };
+            let (parameters, vector) = (&parameters[elements.clone()], &mut vector[elements.clone()]);
             let (old, new) = (&self.committed[moments.clone()], &mut self.pending[moments.clone()]);
-            update.apply(&parameters[elements.clone()], &mut vector[elements.clone()], old, new);
+            match &mut rule {
+                OwnerRule::Own(rule) => {
+                    rule(tally, parameters, vector);
+                    new.copy_from_slice(old);
+                }
+                OwnerRule::Stock(rule) => {
+                    let (_, update) = match prepared.take() {
+                        Some(same) if same.0 == *updates => prepared.insert(same),
+                        _ => prepared.insert((*updates, rule.update(rate, *updates + 1, scale))),
+                    };
+                    update.apply(parameters, vector, old, new);
+                }
+            }
         }
     }
 
@@ -107,8 +117,10 @@ impl Owned {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::optimizer::Rule;
 
-    const MOMENTUM: Rule = Rule::Momentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 };
+    const MOMENTUM: OwnerRule =
+        OwnerRule::Stock(Rule::Momentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 });
     const TALLY: Tally = Tally { samples: 2, loss: 0.0 };
 
     #[test]
@@ -121,6 +133,18 @@ mod tests {
         owned.commit();
         assert_eq!(owned.committed, [1.0, 1.0, 2.0]);
         assert_eq!(owned.byte_count(), 24);
+    }
+
+    #[test]
+    fn a_rule_of_ones_own_sees_each_chunk_and_leaves_the_moments() {
+        let mut owned = Owned::new([0..2, 3..4], 1);
+        let mut vector = [2.0, 4.0, 9.0, 6.0];
+        let rule = |tally: Tally, old: &[f32], sums: &mut [f32]| {
+            sums.iter_mut().zip(old).for_each(|(sum, old)| *sum = old + *sum / tally.samples as f32);
+        };
+        owned.update(OwnerRule::Own(Box::new(rule)), 1.0, TALLY, &[10.0; 4], &mut vector);
+        owned.commit();
+        assert_eq!((vector, owned.committed), ([11.0, 12.0, 9.0, 13.0], vec![0.0; 3]));
     }
 
     #[test]

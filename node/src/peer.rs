@@ -15,7 +15,7 @@ use std::task::{Context, Poll};
 
 use futures_channel::{mpsc, oneshot};
 use peergrad_protocol::message::Tally;
-use peergrad_protocol::{Buffer, StepNumber, ViewDigest};
+use peergrad_protocol::{Buffer, Rank, StepNumber, ViewDigest};
 
 use crate::io::Answer;
 use crate::optimizer::Rule;
@@ -39,7 +39,7 @@ pub(crate) enum Command {
     /// Add up contributions; answer when the own shard is summed.
     ReduceScatter { view: ViewDigest, contribution: Contribution, reply: Reply<()> },
     /// Turn the own shard's sum into new parameters.
-    UpdateOwned { view: ViewDigest, rule: Rule, reply: Reply<()> },
+    UpdateOwned { view: ViewDigest, rule: OwnerRule, reply: Reply<()> },
     /// Send the own shard to everyone; answer when every shard is here.
     AllGather { view: ViewDigest, reply: Reply<()> },
     /// The program is done.
@@ -48,6 +48,16 @@ pub(crate) enum Command {
 
 type Work = Box<dyn FnOnce() -> Answer + Send>;
 
+/// What an owner does with the sums of its shard.
+pub(crate) enum OwnerRule {
+    /// A rule with optimizer state.
+    Stock(Rule),
+    /// A program's own.
+    Own(OwnRule),
+}
+
+pub(crate) type OwnRule = Box<dyn FnMut(Tally, &[f32], &mut [f32]) + Send>;
+
 /// A step as the machine hands it out.
 pub(crate) struct Begun {
     pub(crate) number: StepNumber,
@@ -55,16 +65,18 @@ pub(crate) struct Begun {
     pub(crate) rate: f64,
     pub(crate) samples: Arc<[u32]>,
     pub(crate) view: ViewDigest,
+    pub(crate) rank: Rank,
+    pub(crate) member_count: usize,
     pub(crate) parameters: Arc<Buffer>,
     pub(crate) room: Buffer,
 }
 
-/// A member's part in a step: the sum of its samples' gradients, and what that sum is worth.
+/// A member's part in a step: what is added up, mostly the sum of its samples' gradients, and what it is worth.
 #[derive(Debug)]
 pub struct Contribution {
-    /// Gradient summed over the samples, as long as the parameter vector.
+    /// As long as the parameter vector, and finite.
     pub vector: Buffer,
-    /// How many samples, and their summed loss.
+    /// How many samples are behind it, and their summed loss.
     pub tally: Tally,
 }
 
@@ -100,8 +112,9 @@ impl Peer {
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_step(&self) -> Result<(Step, Arc<Buffer>, Buffer), Interrupted> {
         let begun = self.ask(Command::Begin).await?;
-        let Begun { number, pass, rate, samples, view, parameters, room } = begun;
-        Ok((Step { number, pass, rate, samples, view, peer: self.clone() }, parameters, room))
+        let Begun { number, pass, rate, samples, view, rank, member_count, parameters, room } = begun;
+        let peer = self.clone();
+        Ok((Step { number, pass, rate, samples, rank, member_count, view, peer }, parameters, room))
     }
 }
 
@@ -115,6 +128,10 @@ pub struct Step {
     pub rate: f64,
     /// The samples that this member computes.
     pub samples: Arc<[u32]>,
+    /// This member's rank in the view.
+    pub rank: Rank,
+    /// Members of the view.
+    pub member_count: usize,
     view: ViewDigest,
     peer: Peer,
 }
@@ -151,6 +168,23 @@ impl Step {
     /// Applies `rule` to the owned shard: the mean gradient becomes new parameters, and new optimizer state that stands
     /// once the step is committed.
     pub fn update_owned(&self, rule: Rule) -> Pending<()> {
+        self.update(OwnerRule::Stock(rule))
+    }
+
+    /// As [`Step::update_owned`], by a rule of the program's own, which keeps no optimizer state.
+    ///
+    /// It is called for each owned chunk with what the sums are worth, the parameters and the sums, and overwrites the sums
+    /// with new parameters. It runs inside the node, between two frames: a few operations an element are fine, more belong
+    /// into [`Step::compute`]. It is not called for sums that no sample stands behind or that are not finite: those leave
+    /// the parameters as they are.
+    pub fn update_owned_with(
+        &self,
+        rule: impl FnMut(Tally, &[f32], &mut [f32]) + Send + 'static,
+    ) -> Pending<()> {
+        self.update(OwnerRule::Own(Box::new(rule)))
+    }
+
+    fn update(&self, rule: OwnerRule) -> Pending<()> {
         let view = self.view;
         self.peer.ask(|reply| Command::UpdateOwned { view, rule, reply })
     }

@@ -2,17 +2,27 @@
 //!
 //! The host owns the loop and never drops a program midway. A program's *fields* survive an interruption, the locals of
 //! its round do not; so a round changes `self` only after its last await, and can then be repeated at will.
+//!
+//! A loader hands out a [`Launch`] beside the task: how to make the program once there is a view to train in.
 
+use std::fmt;
 use std::future::Future;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
+use crate::host::Host;
+use crate::loader::Loaded;
 use crate::peer::{Interrupted, Peer};
+use crate::programs::ring::Ring;
 
 /// Whether there is another round.
 pub type Flow = ControlFlow<()>;
 
 /// An algorithm, the same on every peer.
 pub trait Program: Send + 'static {
+    /// By this name peers make sure that they run the same algorithm; an algorithm that has changed takes another.
+    const NAME: &'static str;
+
     /// One round. `Break` ends the program.
     ///
     /// Implementations write plain `async fn round`.
@@ -20,4 +30,41 @@ pub trait Program: Send + 'static {
     /// # Errors
     /// [`Interrupted`] is passed on; the host calls again in the next view.
     fn round(&mut self, peer: &Peer) -> impl Future<Output = Result<Flow, Interrupted>> + Send;
+}
+
+/// How to make a program for a task that has been loaded.
+#[derive(Clone)]
+pub struct Launch {
+    name: &'static str,
+    host: Arc<dyn Fn(&Loaded) -> Host + Send + Sync>,
+}
+
+impl Launch {
+    /// Launches what `program` makes.
+    #[must_use]
+    pub fn new<P: Program>(program: impl Fn(&Loaded) -> P + Send + Sync + 'static) -> Self {
+        Self { name: P::NAME, host: Arc::new(move |loaded| Host::new(program(loaded))) }
+    }
+
+    /// Launches [`Ring`], which is what trains unless something else is asked for.
+    #[must_use]
+    pub fn ring() -> Self {
+        Self::new(Ring::of)
+    }
+
+    /// The program's name.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    pub(crate) fn host(&self, loaded: &Loaded) -> Host {
+        (self.host)(loaded)
+    }
+}
+
+impl fmt::Debug for Launch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Launch({})", self.name)
+    }
 }

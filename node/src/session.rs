@@ -36,9 +36,8 @@ use crate::io::{Committed, Event, FinalState, Output, Reject};
 use crate::loader::Loaded;
 use crate::memo::Memo;
 use crate::node::{MemberStanding, Wait};
-use crate::optimizer::Rule;
 use crate::owned::Owned;
-use crate::peer::{Begun, Contribution, Reply};
+use crate::peer::{Begun, Contribution, OwnerRule, Reply};
 
 /// Training in one view.
 pub(crate) struct Session {
@@ -184,6 +183,8 @@ impl Session {
             rate,
             samples,
             view: self.digest,
+            rank: self.rank,
+            member_count: self.view.members.len(),
             parameters: Arc::clone(&self.complete),
             room: self.vectors.take(self.plan.layout.len()),
         };
@@ -216,7 +217,7 @@ impl Session {
     }
 
     /// Takes the optimizer step for the own shard.
-    pub(crate) fn update_owned(&mut self, rule: Rule, reply: Reply<()>) {
+    pub(crate) fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>) {
         let (Some((_, round)), Some(current)) = (self.rounds.back_mut(), &self.current) else { return };
         if let Some((vector, tally)) = round.own_shard() {
             self.owned.update(rule, current.rate, tally, &self.complete, vector);

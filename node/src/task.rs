@@ -21,9 +21,11 @@ pub trait Task: Send + Sync + 'static {
 
     /// Fills `parameters` with the values that training starts from, as a function of `seed`.
     ///
-    /// They come as zeros in fresh memory, so a task that starts at zero has nothing to do here, and its parameters take
-    /// no memory until they change.
-    fn initial(&self, seed: u64, parameters: &mut [f32]);
+    /// They come as zeros in fresh memory. A task that starts at zero does nothing here, as is the default, and its
+    /// parameters take no memory until they change.
+    fn initial(&self, seed: u64, parameters: &mut [f32]) {
+        let _ = (seed, parameters);
+    }
 
     /// Number of training samples; they are named `0..sample_count`.
     fn sample_count(&self) -> u32;

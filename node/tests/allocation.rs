@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use peergrad::io::{Event, Input, Output};
 use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role};
+use peergrad::program::Launch;
 use peergrad::specification::RunFile;
 use peergrad::specification::own::{OwnLoader, OwnSpecification};
 use peergrad::task::{Evaluation, Task};
@@ -57,8 +58,6 @@ impl Task for Ones {
         Manifest::new([("ones", &[PARAMETERS as u32][..])])
     }
 
-    fn initial(&self, _seed: u64, _parameters: &mut [f32]) {}
-
     fn sample_count(&self) -> u32 {
         1440
     }
@@ -80,7 +79,8 @@ fn steps_allocate_nothing_vector_sized() {
     const PEERS: usize = 3;
     let task: Arc<dyn Task> = Arc::new(Ones);
     let run_file = RunFile::parse("passes = 3\nbatch = 60\n[sync]\nsegment_kib = 8").expect("a run file");
-    let specification = OwnSpecification::resolve(&run_file, "ones", &*task).and_then(|s| s.to_bytes());
+    let specification = OwnSpecification::resolve(&run_file, "ones", &*task, &Launch::ring());
+    let specification = specification.and_then(|specification| specification.to_bytes());
     let specification: Arc<[u8]> = specification.expect("a specification").into();
 
     let peer = |index: usize| PeerId([index as u8 + 1; 32]);
@@ -92,7 +92,7 @@ fn steps_allocate_nothing_vector_sized() {
             incarnation: Incarnation(1),
             addresses: vec![],
             weight: 1,
-            loader: Arc::new(OwnLoader::new("ones", Arc::clone(&task))),
+            loader: Arc::new(OwnLoader::new("ones", Arc::clone(&task), Launch::ring())),
             segments: Pool::new(64),
             memo: Memo::default(),
             restored: None,

@@ -27,8 +27,7 @@ impl Fixed {
     /// Hands out `task`, trained as `training` says.
     #[must_use]
     pub fn new(task: impl Task, training: Training) -> Self {
-        let manifest = task.manifest();
-        Self { loaded: Loaded { task: Arc::new(task), manifest, training }, data: None }
+        Self { loaded: Loaded::new(Arc::new(task), training), data: None }
     }
 }
 

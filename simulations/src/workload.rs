@@ -9,6 +9,8 @@ use std::sync::Arc;
 use peergrad::data::embedded::{DIGITS, embedded};
 use peergrad::io::DataReference;
 use peergrad::loader::{Loaded, Loader, Training};
+use peergrad::program::{Launch, Program};
+use peergrad::programs::ring::Ring;
 use peergrad::specification::own::{OwnLoader, OwnSpecification};
 use peergrad::specification::run_file::DataSection;
 use peergrad::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
@@ -81,12 +83,35 @@ impl Workload {
     /// # Panics
     /// Never: what was just resolved can be loaded.
     pub fn own(name: &str, task: impl Task, run: &RunFile) -> Result<Self, SpecificationError> {
+        Self::own_program(name, task, Launch::ring(), run)
+    }
+
+    /// A task of one's own, trained by a program of one's own. What a program computes only its author knows: such a run
+    /// is not compared with the oracles, which know the ring.
+    ///
+    /// # Errors
+    /// If a setting is not allowed.
+    ///
+    /// # Panics
+    /// Never: what was just resolved can be loaded.
+    pub fn own_program(
+        name: &str,
+        task: impl Task,
+        program: Launch,
+        run: &RunFile,
+    ) -> Result<Self, SpecificationError> {
         let task: Arc<dyn Task> = Arc::new(task);
-        let specification = OwnSpecification::resolve(&watched(run), name, &*task)?;
+        let specification = OwnSpecification::resolve(&watched(run), name, &*task, &program)?;
         let specification: Arc<[u8]> = specification.to_bytes()?.into();
-        let loader = OwnLoader::new(name, task);
+        let loader = OwnLoader::new(name, task, program);
         let loaded = loader.load(&specification, None).expect("it was just resolved");
         Ok(Self { specification, data: None, loaded, integers: None, reference: None })
+    }
+
+    /// Whether the program is the one that the oracles know.
+    #[must_use]
+    pub fn is_ring(&self) -> bool {
+        self.loaded.program.name() == Ring::NAME
     }
 
     /// What every peer's loader hands out.

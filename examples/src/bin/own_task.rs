@@ -8,8 +8,7 @@
 
 use std::process::ExitCode;
 
-use peergrad::protocol::manifest::Manifest;
-use peergrad::task::{Evaluation, Task};
+use peergrad::{Evaluation, Manifest, Task};
 
 /// y = a + b x + c x^2: three parameters.
 struct Parabola;
@@ -29,10 +28,6 @@ fn error(parameters: &[f32], index: u32) -> (f32, f32) {
 impl Task for Parabola {
     fn manifest(&self) -> Manifest {
         Manifest::new([("coefficients", &[3][..])])
-    }
-
-    fn initial(&self, _seed: u64, parameters: &mut [f32]) {
-        parameters.fill(0.0);
     }
 
     fn sample_count(&self) -> u32 {

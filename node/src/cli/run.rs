@@ -25,6 +25,7 @@ use crate::net::{
     RunRecord, Store, Surroundings, create_private, drive, random_bytes, write_atomically,
 };
 use crate::node::{Config, Node, Role};
+use crate::program::Launch;
 use crate::specification::own::{OwnLoader, OwnSpecification};
 use crate::specification::{BuiltinLoader, RunFile, resolve};
 use crate::task::Task;
@@ -57,21 +58,22 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     found(&run_file, specification, Arc::new(BuiltinLoader), Data::Held(data), arguments.founder)
 }
 
-/// Founds a run of a task that this program brings.
+/// Founds a run of a task that this binary brings.
 pub(super) fn start_own(
     name: &str,
     task: Arc<dyn Task>,
+    program: Launch,
     arguments: OwnStartArguments,
 ) -> anyhow::Result<ExitCode> {
     let run_file = match &arguments.run_file {
         Some(path) => read_run_file(path)?,
         None => RunFile::parse("")?,
     };
-    let specification = OwnSpecification::resolve(&run_file, name, &*task)?.to_bytes()?;
+    let specification = OwnSpecification::resolve(&run_file, name, &*task, &program)?.to_bytes()?;
     found(
         &run_file,
         specification,
-        Arc::new(OwnLoader::new(name, task)),
+        Arc::new(OwnLoader::new(name, task, program)),
         Data::Search(None),
         arguments.founder,
     )

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::Tally;
 
+use crate::loader::Loaded;
 use crate::optimizer::Rule;
 use crate::peer::{Contribution, Interrupted, Peer, Step};
 use crate::program::{Flow, Program};
@@ -31,6 +32,8 @@ pub struct Ring {
 }
 
 impl Program for Ring {
+    const NAME: &'static str = "ring";
+
     async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
         let (step, parameters, room) = peer.begin_step().await?;
         if step.number.0 == self.steps {
@@ -45,6 +48,13 @@ impl Program for Ring {
 }
 
 impl Ring {
+    /// Trains what was loaded, as it says.
+    #[must_use]
+    pub fn of(loaded: &Loaded) -> Self {
+        let (rule, steps) = (loaded.training.rule, loaded.step_count());
+        Self { task: Arc::clone(&loaded.task), rule, steps }
+    }
+
     /// The gradient of this member's samples, computed beside the network.
     async fn gradient(
         &self,

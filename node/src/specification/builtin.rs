@@ -14,7 +14,6 @@ use crate::data::layout::{Layout, LayoutHints};
 use crate::data::table::{Table, unpack};
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
-use crate::task::Task;
 use crate::task::supervised::Supervised;
 
 /// Builds the models that `run.toml` can name.
@@ -31,9 +30,14 @@ impl Loader for BuiltinLoader {
             })
         });
         reference.map(Some).map_err(|error| {
-            OwnSpecification::task_of(specification).map_or(error.to_string(), |task| {
-                format!("this run trains the task `{task}`, which this program does not have: join with the program that founded the run")
-            })
+            // Of another binary's task only the names are known here.
+            OwnSpecification::parse(specification)
+                .map_or(error.to_string(), |OwnSpecification { task, program, .. }| {
+                    format!(
+                        "this run trains the task `{task}` (program `{program}`), which is not built into `peer` but part \
+                         of the binary that founded the run: bring that binary to this machine and type its name in place of `peer`"
+                    )
+                })
         })
     }
 
@@ -52,7 +56,7 @@ impl Specification {
     pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
         let dataset = self.dataset(bytes)?;
         let task = Supervised::new(self.network(), dataset);
-        Ok(Loaded { manifest: task.manifest(), task: Arc::new(task), training: self.training.training() })
+        Ok(Loaded::new(Arc::new(task), self.training.training()))
     }
 
     /// The run's samples, from the data file's bytes.

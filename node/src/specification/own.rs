@@ -1,8 +1,9 @@
-//! Specifications of tasks that a program brings itself: model and data are code, so what is agreed on is which code,
-//! and how it is trained.
+//! Specifications of tasks that a binary brings itself: model and data are code, so what is agreed on is which code, and
+//! how it is trained.
 //!
-//! Peers that run different versions of a program would train different things; so the specification names the task, and
-//! carries the digest of its manifest and the number of its samples, which every peer compares with its own.
+//! Peers that run different binaries would train different things; so the specification names the task and the program
+//! that trains it, and carries the digest of the task's manifest and the number of its samples. Every peer compares them
+//! with its own.
 
 use std::sync::Arc;
 
@@ -16,6 +17,7 @@ use super::run_file::ModelSection;
 use super::{RunFile, Specification, SpecificationError, TrainingSettings, VERSION, within};
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
+use crate::program::Launch;
 use crate::task::Task;
 
 /// What the peers of a run of an own task agree on.
@@ -26,6 +28,8 @@ pub struct OwnSpecification {
     pub version: u32,
     /// The task's name.
     pub task: String,
+    /// The name of the program that trains it.
+    pub program: String,
     /// Digest of the shapes of its parameters, in hexadecimal.
     pub manifest: String,
     /// Training samples.
@@ -35,13 +39,18 @@ pub struct OwnSpecification {
 }
 
 impl OwnSpecification {
-    /// Settles how `task` is trained.
+    /// Settles how `task` is trained by `program`.
     ///
     /// # Errors
     /// If a setting is out of bounds, or speaks of data or a model, which the task brings itself.
-    pub fn resolve(run: &RunFile, name: &str, task: &dyn Task) -> Result<Self, SpecificationError> {
+    pub fn resolve(
+        run: &RunFile,
+        name: &str,
+        task: &dyn Task,
+        program: &Launch,
+    ) -> Result<Self, SpecificationError> {
         let brings_its_own = |key, is_given: bool| {
-            let allowed = "nothing: this program brings its own model and data".to_owned();
+            let allowed = "nothing: this binary brings its own model and data".to_owned();
             if is_given {
                 Err(SpecificationError::Setting { key, found: "given".to_owned(), allowed })
             } else {
@@ -54,8 +63,8 @@ impl OwnSpecification {
         within("parameters", parameters, 1.., "at least one parameter to train")?;
         let samples = task.sample_count();
         let training = resolve_training(run, u64::from(samples))?;
-        let manifest = manifest_digest(task);
-        let specification = Self { version: VERSION, task: name.to_owned(), manifest, samples, training };
+        let (task, program, manifest) = (name.to_owned(), program.name().to_owned(), manifest_digest(task));
+        let specification = Self { version: VERSION, task, program, manifest, samples, training };
         specification.check()?;
         Ok(specification)
     }
@@ -89,29 +98,46 @@ impl OwnSpecification {
         within("samples", self.samples, 1.., "at least one training sample")?;
         self.training.check()
     }
-
-    /// The task that a specification names, if it is one of a program's own.
-    #[must_use]
-    pub fn task_of(bytes: &[u8]) -> Option<String> {
-        Self::parse(bytes).ok().map(|specification| specification.task)
-    }
 }
 
 fn manifest_digest(task: &dyn Task) -> String {
     ContentDigest::of(&wire::encode_record(&task.manifest())).to_string()
 }
 
-/// Hands out the one task that a program brings.
+/// Hands out the one task that a binary brings, and the program that trains it.
 pub struct OwnLoader {
     name: String,
     task: Arc<dyn Task>,
+    program: Launch,
 }
 
 impl OwnLoader {
-    /// A loader of `task`, known to peers as `name`.
+    /// A loader of `task`, known to peers as `name`, that is trained by `program`.
     #[must_use]
-    pub fn new(name: &str, task: Arc<dyn Task>) -> Self {
-        Self { name: name.to_owned(), task }
+    pub fn new(name: &str, task: Arc<dyn Task>, program: Launch) -> Self {
+        Self { name: name.to_owned(), task, program }
+    }
+
+    /// Whether this binary trains what the specification says, the same way.
+    fn compare(&self, theirs: &OwnSpecification) -> Result<(), String> {
+        let (task, program, ours) = (&theirs.task, &theirs.program, self.program.name());
+        if *task != self.name {
+            return Err(format!(
+                "this run trains the task `{task}`, and this binary brings `{}`: join with the binary that founded the run",
+                self.name
+            ));
+        }
+        if program != ours {
+            return Err(format!(
+                "this run trains `{task}` with the program `{program}`, and this binary would with `{ours}`: join with the binary that founded the run"
+            ));
+        }
+        if theirs.manifest != manifest_digest(&*self.task) || theirs.samples != self.task.sample_count() {
+            return Err(format!(
+                "this run trains another version of the task `{task}`, with other shapes or another number of samples: use the same build on all machines"
+            ));
+        }
+        Ok(())
     }
 }
 
@@ -125,23 +151,17 @@ impl Loader for OwnLoader {
             return Err("this run trains a built-in model: join it with `peer`".to_owned());
         }
         let specification = OwnSpecification::parse(specification).map_err(|error| error.to_string())?;
-        let manifest = self.task.manifest();
-        let is_same = specification.task == self.name
-            && specification.manifest == manifest_digest(&*self.task)
-            && specification.samples == self.task.sample_count();
-        if !is_same {
-            return Err(format!(
-                "this run trains another task, or another version of it (`{}`): use the same program on all machines",
-                specification.task
-            ));
-        }
-        Ok(Loaded { task: Arc::clone(&self.task), manifest, training: specification.training.training() })
+        self.compare(&specification)?;
+        let loaded = Loaded::new(Arc::clone(&self.task), specification.training.training());
+        Ok(Loaded { program: self.program.clone(), ..loaded })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::peer::{Interrupted, Peer};
+    use crate::program::{Flow, Program};
     use crate::task::Evaluation;
     use peergrad_protocol::manifest::Manifest;
 
@@ -150,9 +170,6 @@ mod tests {
     impl Task for Line {
         fn manifest(&self) -> Manifest {
             Manifest::new([("slope", &[self.0][..])])
-        }
-        fn initial(&self, _seed: u64, parameters: &mut [f32]) {
-            parameters.fill(0.0);
         }
         fn sample_count(&self) -> u32 {
             100
@@ -165,29 +182,52 @@ mod tests {
         }
     }
 
+    struct Idle;
+
+    impl Program for Idle {
+        const NAME: &'static str = "idle";
+        async fn round(&mut self, _peer: &Peer) -> Result<Flow, Interrupted> {
+            Ok(Flow::Break(()))
+        }
+    }
+
     fn bytes() -> Vec<u8> {
-        OwnSpecification::resolve(&RunFile::parse("passes = 3").unwrap(), "line", &Line(2))
-            .unwrap()
-            .to_bytes()
-            .unwrap()
+        let run = RunFile::parse("passes = 3").unwrap();
+        resolve(&run, &Line(2)).unwrap().to_bytes().unwrap()
+    }
+
+    fn resolve(run: &RunFile, task: &Line) -> Result<OwnSpecification, SpecificationError> {
+        OwnSpecification::resolve(run, "line", task, &Launch::ring())
     }
 
     #[test]
-    fn the_same_program_loads_it_and_others_say_why_not() {
-        let load = |name: &str, task| OwnLoader::new(name, Arc::new(task)).load(&bytes(), None);
-        assert_eq!(load("line", Line(2)).unwrap().training.passes, 3);
-        for loaded in [load("line", Line(3)), load("curve", Line(2))] {
-            assert!(loaded.err().unwrap().contains("`line`"));
+    fn the_same_binary_loads_it_and_others_say_why_not() {
+        let load =
+            |name: &str, task, program| OwnLoader::new(name, Arc::new(task), program).load(&bytes(), None);
+        assert_eq!(load("line", Line(2), Launch::ring()).unwrap().training.passes, 3);
+        for (loaded, words) in [
+            (load("line", Line(3), Launch::ring()), "another version of the task `line`"),
+            (
+                load("curve", Line(2), Launch::ring()),
+                "trains the task `line`, and this binary brings `curve`",
+            ),
+            (
+                load("line", Line(2), Launch::new(|_| Idle)),
+                "the program `ring`, and this binary would with `idle`",
+            ),
+        ] {
+            let error = loaded.err().unwrap();
+            assert!(error.contains(words), "{error}");
         }
         let stock = crate::specification::BuiltinLoader.data(&bytes()).unwrap_err();
-        assert!(stock.contains("`line`") && stock.contains("join with the program"), "{stock}");
+        assert!(stock.contains("`line`") && stock.contains("the binary that founded the run"), "{stock}");
     }
 
     #[test]
     fn a_task_brings_its_own_model_and_data() {
         for text in ["[data]\nfile = \"digits\"", "[model]\nkind = \"softmax\""] {
             let run = RunFile::parse(text).unwrap();
-            let error = OwnSpecification::resolve(&run, "line", &Line(2)).unwrap_err().to_string();
+            let error = resolve(&run, &Line(2)).unwrap_err().to_string();
             assert!(error.contains("brings its own"), "{error}");
         }
     }
@@ -195,7 +235,7 @@ mod tests {
     #[test]
     fn a_task_without_parameters_is_refused() {
         let run = RunFile::parse("passes = 3").unwrap();
-        let error = OwnSpecification::resolve(&run, "line", &Line(0)).unwrap_err().to_string();
+        let error = resolve(&run, &Line(0)).unwrap_err().to_string();
         assert!(error.contains("at least one parameter"), "{error}");
     }
 }
