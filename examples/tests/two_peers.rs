@@ -17,6 +17,15 @@ fn a_program_of_ones_own() {
 }
 
 #[test]
+fn a_partition_test_of_ones_own_task() {
+    let output = Command::new(env!("CARGO_BIN_EXE_partition_test")).output().expect("the example starts");
+    let words = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{words}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(words.contains("a cut of 4 s: 5 finished; 160 steps"), "{words}");
+    assert!(words.contains("a cut of 30 s: 5 stopped"), "{words}");
+}
+
+#[test]
 fn two_binaries_are_not_mixed() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut founder = Peer::start(env!("CARGO_BIN_EXE_own_program"), folder.path());
