@@ -226,17 +226,11 @@ impl Simulation {
 
     /// What the peers leave that went to the end.
     fn finals(&self) -> Vec<&FinalState> {
-        let of = |event: &'_ (Instant, HostId, Event)| match &event.2 {
-            Event::Ended(ended) if ended.outcome.is_ok() => ended.state.as_ref().map(|_| ()),
+        let ended = self.cluster.events().iter().filter_map(|(_, _, event)| match event {
+            Event::Ended(ended) if ended.outcome.is_ok() => ended.state.as_ref(),
             _ => None,
-        };
-        let ended = self.cluster.events().iter().filter(|event| of(event).is_some());
-        ended
-            .filter_map(|(_, _, event)| match event {
-                Event::Ended(ended) => ended.state.as_ref(),
-                _ => None,
-            })
-            .collect()
+        });
+        ended.collect()
     }
 
     /// How the process on each host ended, if it did.
