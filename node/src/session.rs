@@ -32,12 +32,13 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
 use crate::geometry::Geometry;
-use crate::io::{Committed, Event, FinalState, Output, Reject};
+use crate::io::{Committed, Event, Output, Reject};
 use crate::loader::Loaded;
 use crate::memo::Memo;
-use crate::node::{MemberStanding, Wait};
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, OwnerRule, Reply};
+
+mod account;
 
 /// Training in one view.
 pub(crate) struct Session {
@@ -350,26 +351,6 @@ impl Session {
         self.commit(out);
     }
 
-    /// Where this member is.
-    pub(crate) fn standing(&self, has_begun: bool) -> MemberStanding {
-        let wait = match (has_begun, &self.reduced, &self.gathered) {
-            (false, ..) => Wait::Start,
-            (true, Some(_), _) => Wait::Sums,
-            (true, None, Some(_)) => Wait::Shards,
-            (true, None, None) if self.is_closing => Wait::Closing,
-            (true, None, None) => Wait::Program,
-        };
-        MemberStanding {
-            view: Arc::clone(&self.view),
-            digest: self.digest,
-            has_begun,
-            complete: self.step.0,
-            committed: self.committed_steps(),
-            wait,
-            held_segments: self.held_total,
-        }
-    }
-
     // Progress.
 
     /// Does all that can be done now: sends what credit allows, notes commits, answers the program.
@@ -471,25 +452,6 @@ impl Session {
     /// The newest committed parameters.
     pub(crate) fn parameters(&self) -> &Arc<Buffer> {
         self.previous.as_ref().unwrap_or(&self.complete)
-    }
-
-    /// What the run leaves here: the newest committed state.
-    pub(crate) fn state(&self) -> FinalState {
-        let parameters = self.parameters();
-        FinalState {
-            run: self.view.run,
-            specification: Arc::clone(&self.specification),
-            manifest: self.loaded.manifest.clone(),
-            steps: self.committed_steps(),
-            samples: self.trained,
-            left_out: self.left_out,
-            own_samples: self.own_trained,
-            parameters: Arc::clone(parameters),
-            digest: ContentDigest::of(parameters.bytes()),
-            evaluation: None,
-            optimizer_bytes: self.owned.byte_count(),
-            shard: self.shard_len(),
-        }
     }
 }
 

@@ -32,10 +32,6 @@ impl Task for Line {
         Manifest::new([("line", &[2][..])])
     }
 
-    fn initial(&self, _seed: u64, parameters: &mut [f32]) {
-        parameters.fill(0.0);
-    }
-
     fn sample_count(&self) -> u32 {
         1000
     }

@@ -44,11 +44,6 @@ impl Task for Integers {
         Manifest::new([("integers", &[self.parameter_count as u32][..])])
     }
 
-    fn initial(&self, _seed: u64, parameters: &mut [f32]) {
-        // Written only where it is not zero already: a page that nobody writes takes no memory.
-        parameters.iter_mut().filter(|parameter| **parameter != 0.0).for_each(|parameter| *parameter = 0.0);
-    }
-
     fn sample_count(&self) -> u32 {
         self.sample_count
     }
