@@ -151,8 +151,15 @@ impl Law for Replay {
         let Observation::Told { host, event: Event::Committed(committed) } = observation else {
             return Ok(());
         };
-        if committed.step.0 != self.steps {
+        if committed.step.0 < self.steps {
             return Ok(());
+        }
+        // From a gap on nothing could be compared any more.
+        if committed.step.0 > self.steps {
+            return Err(format!(
+                "{host} commits step {}, and nobody has told of step {}",
+                committed.step.0, self.steps
+            ));
         }
         let Some(Standing::Member(standing)) = world.standing(*host) else { return Ok(()) };
         self.step(&standing.view, standing.digest);
