@@ -28,13 +28,13 @@ pub(crate) struct Director {
     on_training: Vec<(Duration, Fault)>,
     /// Faults that wait for a step.
     on_step: Vec<(u64, Duration, Fault)>,
-    /// Things on the agenda, and lasting faults that nothing undoes.
+    /// Things on the agenda. What lasts for ever is not among them: the swarm has to live with it.
     pending: usize,
     template: HostSetup,
     /// Hosts whose peers were crashed, restarted or told to leave, and those that came later.
     touched: Vec<HostId>,
     newcomers: Vec<HostId>,
-    /// Whoever others may have lost: the touched, those asleep, and the ends of cuts.
+    /// Whoever others may have lost: the touched, those asleep, and the ends of cuts and of narrow lines.
     suspects: BTreeSet<HostId>,
 }
 
@@ -140,6 +140,8 @@ impl Director {
                 cluster.history_mut().bands[band].until = now;
                 remark(cluster, "healed");
             }
+            // Two restarts overlapped, and the shorter one is over.
+            Deed::Start { host } if cluster.standing(host).is_some() => {}
             Deed::Start { host } => {
                 let bootstraps = self.bootstraps(cluster, host);
                 let run = cluster.run_id();
@@ -150,7 +152,9 @@ impl Director {
                 remark(cluster, &format!("{host} wakes up"));
                 cluster.wake(host);
             }
-            Deed::Steady { host } => cluster.setup_mut(host).pace = self.template.pace,
+            Deed::Steady { host } => {
+                cluster.setup_mut(host).pace.slowness_percent = self.template.pace.slowness_percent;
+            }
             Deed::Unthrottle { host } => {
                 let links = cluster.links().clone();
                 cluster.throttle(host, links.up, links.down);
@@ -224,11 +228,14 @@ impl Director {
             Fault::StaleViews { whom } => {
                 self.each(cluster, &whom, |_, cluster, host| send_stale_views(cluster, host))
             }
-            Fault::Disk { whom, mode } => self.each(cluster, &whom, |_, cluster, host| {
+            Fault::Disk { whom, mode } => self.each(cluster, &whom, |director, cluster, host| {
+                // A peer whose disk is full says so and ends.
+                director.touch(host);
                 cluster.setup_mut(host).disk.mode = mode;
             }),
             Fault::Throttle { whom, up, down, lasting } => {
                 self.each(cluster, &whom, |director, cluster, host| {
+                    director.suspects.insert(host);
                     cluster.throttle(host, Some(up), Some(down));
                     cluster.note(host, &format!("line now {up} up, {down} down bit/s"));
                     if let Some(lasting) = lasting {
@@ -419,7 +426,8 @@ fn groups_of(cluster: &Cluster, groups: &Groups) -> Vec<Vec<HostId>> {
         }
         Groups::Split(parts) => {
             let total: usize = parts.iter().sum();
-            let end = |upto: usize| all.len() * parts[..upto].iter().sum::<usize>() / total;
+            // Parts of nothing are empty.
+            let end = |upto: usize| all.len() * parts[..upto].iter().sum::<usize>() / total.max(1);
             (0..parts.len()).map(|part| all[end(part)..end(part + 1)].to_vec()).collect()
         }
     }
@@ -444,7 +452,9 @@ fn names(hosts: &[HostId]) -> String {
     match hosts {
         [] => "nobody".to_owned(),
         [one] => one.to_string(),
-        [first, .., last] if (last.index() - first.index()) + 1 == hosts.len() => format!("{first}-{last}"),
+        [first, .., last] if hosts.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0) => {
+            format!("{first}-{last}")
+        }
         hosts => hosts.iter().map(HostId::to_string).collect::<Vec<_>>().join(" "),
     }
 }

@@ -1,8 +1,9 @@
 //! The laws: what must hold in every run, whatever goes wrong, each in a file of its own and checked after every event that
 //! can break it.
 //!
-//! Like a referee who sees only what happens on the field: the laws see what nodes send, tell and write down, and compute
-//! for themselves what that should have been. None of them asks a node for its opinion.
+//! Like a referee who sees what happens on the field: the laws see what nodes send, tell and write down, and compute for
+//! themselves what that should have been. Where a member is (its view, its complete steps) they read off its
+//! [`Standing`](peergrad::node::Standing); whether that is right they never ask it.
 //!
 //! | law | what it says | file |
 //! |---|---|---|
@@ -130,15 +131,18 @@ impl Laws {
         let mut laws: Vec<Box<dyn Law>> = vec![
             Box::<one_chain::OneChain>::default(),
             Box::new(single_owner::SingleOwner::new(known.loaded.manifest.parameter_count())),
-            Box::<same_bits::SameBits>::default(),
+            Box::new(same_bits::SameBits::new(known.loaded.training.digest_every)),
             Box::<all_or_nothing::AllOrNothing>::default(),
             Box::new(every_sample_once::EverySampleOnce::new(&known.loaded)),
             Box::new(departed::Departed::new(known.patience)),
             Box::<bounded::Bounded>::default(),
             Box::<written_first::WrittenFirst>::default(),
         ];
-        if let Some(integers) = &known.integers {
-            laws.push(Box::new(exactly_once::ExactlyOnce::new(integers.clone(), &known.loaded.training)));
+        let training = &known.loaded.training;
+        if let Some(integers) = &known.integers
+            && exactly_once::ExactlyOnce::applies(integers, training)
+        {
+            laws.push(Box::new(exactly_once::ExactlyOnce::new(integers.clone(), training)));
         }
         Self { laws, violations: Vec::new() }
     }

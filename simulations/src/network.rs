@@ -90,6 +90,8 @@ struct Edge {
     taken: Instant,
     /// What has arrived at the cut.
     stalled: VecDeque<(u32, Cargo)>,
+    /// After a cut: when what stalled there gets through. What arrives before that is behind it.
+    reopens: Instant,
 }
 
 /// Something on its way.
@@ -215,7 +217,8 @@ impl Network {
             Move::Arrival { from, to, session, cargo } => self.arrive(now, from, to, session, cargo),
             Move::Silence { at, of, session, since } => {
                 let is_silent = self.silence(of, at).is_some_and(|began| began <= since);
-                if self.is_known(at, of, session) && is_silent {
+                let is_awake = self.stations[at.index()].is_awake;
+                if is_awake && is_silent && self.is_known(at, of, session) {
                     self.close(now, at, of, "nothing was heard from it");
                 }
             }
@@ -230,18 +233,20 @@ impl Network {
 
     // Hosts.
 
-    /// A process starts.
+    /// A process starts, on a machine that is awake: whoever died on a sleeping one starts after it woke up.
     pub(crate) fn start(&mut self, host: HostId) {
-        self.stations[host.index()].is_running = true;
+        let station = &mut self.stations[host.index()];
+        (station.is_running, station.is_awake) = (true, true);
     }
 
-    /// The process ends in good order: it hangs up everywhere.
+    /// The process ends in good order: it hangs up everywhere. A goodbye that does not get through is not waited for.
     pub(crate) fn part(&mut self, now: Instant, host: HostId) {
-        for other in self.hosts() {
-            self.hang_up(now, host, other);
-        }
         let station = &mut self.stations[host.index()];
         (station.is_running, station.silent_since) = (false, now);
+        for other in self.hosts() {
+            self.hang_up(now, host, other);
+            self.watch(now, other, host);
+        }
     }
 
     /// The process is gone. With a reset its connections say so, without (the power went) nobody hears anything.
@@ -271,9 +276,12 @@ impl Network {
         }
     }
 
-    /// The machine wakes up.
-    pub(crate) fn wake(&mut self, host: HostId) {
+    /// The machine wakes up; only now can it notice who is silent.
+    pub(crate) fn wake(&mut self, now: Instant, host: HostId) {
         self.stations[host.index()].is_awake = true;
+        for other in self.hosts().filter(|&other| !self.is_audible(other, host)).collect::<Vec<_>>() {
+            self.watch(now, host, other);
+        }
     }
 
     /// Changes the access line of a host.

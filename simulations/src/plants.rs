@@ -44,6 +44,8 @@ enum Bug {
     GreedyCredit,
     LyingDisk,
     OtherSum,
+    LyingLoss,
+    NoDigests,
 }
 
 /// All of them.
@@ -132,6 +134,20 @@ pub const PLANTS: &[Plant] = &[
         scenario: "steady",
         bug: Bug::OtherSum,
     },
+    Plant {
+        name: "lying-loss",
+        about: "a peer says that its samples lost more than they did",
+        law: "replay of the commit log",
+        scenario: "planted",
+        bug: Bug::LyingLoss,
+    },
+    Plant {
+        name: "no-digests",
+        about: "a peer keeps to itself what its parameters are",
+        law: "same bits (law 4)",
+        scenario: "planted",
+        bug: Bug::NoDigests,
+    },
 ];
 
 impl Plant {
@@ -150,6 +166,11 @@ impl Plant {
         match self.bug {
             Bug::CountedTwice => setup.loader = workload.loader_of(Twice(task)),
             Bug::OtherSum => setup.loader = workload.loader_of(Off(task)),
+            Bug::LyingLoss => setup.loader = workload.loader_of(Dearer(task)),
+            Bug::NoDigests => {
+                let training = Training { digest_every: 0, ..workload.loaded.training.clone() };
+                setup.loader = workload.loader_with(training);
+            }
             Bug::OtherBatch => {
                 let batch_size = workload.loaded.training.batch_size / 2;
                 let training = Training { batch_size, ..workload.loaded.training.clone() };
@@ -172,7 +193,12 @@ impl Plant {
             Bug::SwallowedDeparture => Box::new(Swallow),
             Bug::LostSegment => Box::new(Lose { left: seed % 50 }),
             Bug::GreedyCredit => Box::new(Greed),
-            Bug::CountedTwice | Bug::OtherSum | Bug::OtherBatch | Bug::LyingDisk => return None,
+            Bug::CountedTwice
+            | Bug::OtherSum
+            | Bug::LyingLoss
+            | Bug::NoDigests
+            | Bug::OtherBatch
+            | Bug::LyingDisk => return None,
         })
     }
 }
@@ -334,6 +360,9 @@ struct Twice(Arc<dyn Task>);
 /// Is off by the smallest difference there is.
 struct Off(Arc<dyn Task>);
 
+/// Tells of a loss that it did not have.
+struct Dearer(Arc<dyn Task>);
+
 macro_rules! task_but_for_its_gradient {
     ($name:ident, $gradient:expr) => {
         impl Task for $name {
@@ -372,4 +401,8 @@ task_but_for_its_gradient!(Off, |task, parameters, samples, gradient| {
         *element = f32::from_bits(element.to_bits() ^ 1);
     }
     loss
+});
+
+task_but_for_its_gradient!(Dearer, |task, parameters, samples, gradient| {
+    task.gradient(parameters, samples, gradient) + 1.0
 });

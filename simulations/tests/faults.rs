@@ -152,8 +152,39 @@ fn a_full_disk_is_said_before_training_begins() {
     let fault = Fault::Disk { whom: Whom::Peers(vec![3]), mode: DiskMode::Full };
     scenario = scenario.at(When::Start(Duration::ZERO), fault);
     let outcome = Simulation::new(&scenario, 5).run();
+    assert_eq!(outcome.violations, []);
     assert_eq!(outcome.endings.get("stopped: its disk failed"), Some(&1), "{:?}", outcome.endings);
     assert_eq!(outcome.steps, 0);
+}
+
+#[test]
+fn faults_that_overlap_do_not_stumble_over_each_other() {
+    let whom = || Whom::Peers(vec![2, 2]);
+    let mut twice = swarm().expecting(Ending::Stop);
+    for lasting in [SHORT, SHORT / 2] {
+        twice = twice.after(SHORT, Fault::Restart { whom: whom(), lasting, keeps_disk: true });
+    }
+    assert_eq!(Simulation::new(&twice, 5).run().violations, []);
+
+    let asleep = swarm().at(When::Start(Duration::ZERO), Fault::Pause { whom: one(), lasting: LONG }).at(
+        When::Start(Duration::from_millis(1)),
+        Fault::Restart { whom: one(), lasting: SHORT, keeps_disk: true },
+    );
+    let outcome = Simulation::new(&asleep, 5).run();
+    assert_eq!(outcome.steps, 100, "who died in its sleep comes back: {:?}", outcome.violations);
+}
+
+#[test]
+fn groups_are_named_in_whatever_order_they_are_given() {
+    let lasting = Some(SHORT);
+    for (groups, label) in [
+        (Groups::Peers(vec![vec![3, 0], vec![1, 2]]), "cut p3 p0 | p1-p2"),
+        (Groups::Peers(vec![vec![0, 3, 2], vec![1]]), "cut p0 p3 p2 | p1"),
+        (Groups::Split(vec![0, 0]), "cut nobody | nobody"),
+    ] {
+        let outcome = after(Fault::Partition { groups, lasting }, Ending::Finish);
+        assert_eq!(outcome.history.bands[0].label, label);
+    }
 }
 
 #[test]

@@ -131,14 +131,16 @@ impl Cluster {
         let place = &mut self.hosts[host.index()];
         let Some(missed) = place.asleep.take() else { return };
         place.attentive_since = self.now;
-        self.network.wake(host);
+        self.network.wake(self.now, host);
         let spans = &self.history.lanes[host.index()].spans;
         let before = spans.iter().rev().map(|span| span.state).find(|state| *state != State::Paused);
         self.history.become_state(host, self.now, before.unwrap_or(State::Joining));
-        for input in missed {
-            self.input_later(self.now, host, input);
-        }
+        // At once: what else happens at this instant came after it.
         let start = self.hosts[host.index()].starts;
+        for input in missed {
+            self.input(host, start, input);
+        }
+        self.settle_network();
         self.queue.push(self.now, Happening::Tick { host, start });
     }
 

@@ -1,4 +1,5 @@
-//! Law 9, bounded: what is in flight on a link, and what a member holds of others, keeps to the limits.
+//! Law 9, bounded: what is in flight on a link, and what a member holds of others, keeps to the limits; and credit is only
+//! given for what was sent.
 
 use std::collections::BTreeMap;
 
@@ -41,9 +42,13 @@ impl Law for Bounded {
                 Ok(())
             }
             Observation::Granted { from, to, segments } => {
-                if let Some((_, in_flight)) = self.in_flight.get_mut(&(*to, *from)) {
-                    *in_flight = in_flight.saturating_sub(*segments);
-                }
+                let Some((_, in_flight)) = self.in_flight.get_mut(&(*to, *from)) else { return Ok(()) };
+                let Some(left) = in_flight.checked_sub(*segments) else {
+                    return Err(format!(
+                        "{from} gives {to} credit for {segments} segments, and {in_flight} were in flight"
+                    ));
+                };
+                *in_flight = left;
                 Ok(())
             }
             Observation::Told { host, event: Event::Committed(_) } => {

@@ -1,4 +1,5 @@
-//! Law 4, same bits: after a commit all members hold bit-identical parameters. The digests that they tell must agree.
+//! Law 4, same bits: after a commit all members hold bit-identical parameters. The digests that they tell must agree, and
+//! they must tell them: without a digest several laws would have nothing to look at.
 
 use std::collections::BTreeMap;
 
@@ -10,9 +11,17 @@ use crate::cluster::World;
 use crate::host::HostId;
 
 /// By step: what the first member said, and who it was.
-#[derive(Default)]
 pub struct SameBits {
+    digest_every: u64,
     digests: BTreeMap<u64, (ContentDigest, HostId)>,
+}
+
+impl SameBits {
+    /// The law where a digest is due after so many steps.
+    #[must_use]
+    pub fn new(digest_every: u64) -> Self {
+        Self { digest_every, digests: BTreeMap::new() }
+    }
 }
 
 impl Law for SameBits {
@@ -30,7 +39,14 @@ impl Law for SameBits {
             },
             _ => return Ok(()),
         };
-        let Some(digest) = digest else { return Ok(()) };
+        let Some(digest) = digest else {
+            let is_due = self.digest_every > 0 && (step + 1).is_multiple_of(self.digest_every);
+            return if is_due {
+                Err(format!("{host} commits step {step} without its digest"))
+            } else {
+                Ok(())
+            };
+        };
         let (known, first) = *self.digests.entry(step).or_insert((digest, *host));
         if known == digest {
             return Ok(());

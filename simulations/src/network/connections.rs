@@ -119,9 +119,10 @@ impl Network {
         let pause_max = now.since(edge.cut_since).min(Duration::from_secs(1)).as_nanos() as u64;
         let stalled = std::mem::take(&mut edge.stalled);
         let pause = Duration::from_nanos(self.generator.next_u64() % (pause_max + 1));
-        let at = now.after(distance + pause);
         let edge = &mut self.stations[from.index()].edges[to.index()];
-        // Whatever is sent from now on stays behind it.
+        let at = edge.reopens.max(now.after(distance + pause));
+        edge.reopens = at;
+        // Whatever is on its way or is sent from now on stays behind it.
         (edge.first_byte, edge.taken) = (edge.first_byte.max(at), edge.taken.max(at));
         for (session, cargo) in stalled {
             self.moves.push((at, Move::Arrival { from, to, session, cargo }));

@@ -152,3 +152,75 @@ fn a_goodbye_arrives_behind_what_was_sent_and_ends_the_wish_for_a_link() {
     world.run(Duration::from_secs(60));
     assert_eq!(world.heard(A, B), ["frame 1", "it left"]);
 }
+
+#[test]
+fn what_a_cut_held_back_arrives_before_what_was_being_received_meanwhile() {
+    // A second for each: when the cut is healed, the first has stalled and the second is almost there.
+    let line = Links { jitter: Duration::ZERO, up: Some(800_000), ..Links::lan() };
+    let mut world = World::new(line);
+    for number in 1..=3 {
+        world.send(A, B, number, 100_000);
+    }
+    world.run(Duration::from_millis(10));
+    world.network.cut(world.now, A, B);
+    world.run(Duration::from_millis(1940));
+    world.network.heal(world.now, A, B);
+    world.send(A, B, 4, 100);
+    // Once more, before what stalled the first time is through.
+    world.network.cut(world.now, A, B);
+    world.run(Duration::from_millis(1));
+    world.network.heal(world.now, A, B);
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.heard(A, B), ["frame 1", "frame 2", "frame 3", "frame 4"]);
+}
+
+#[test]
+fn a_line_that_becomes_faster_keeps_the_order_of_what_waits_for_it() {
+    let mut world = World::new(Links { up: None, down: None, ..Links::lan() });
+    world.network.throttle(A, Some(8_000_000), None);
+    for number in 1..=3 {
+        world.send(A, B, number, 100_000);
+    }
+    world.run(Duration::from_millis(10));
+    world.network.throttle(A, None, None);
+    world.send(A, B, 4, 100);
+    world.run(Duration::from_secs(10));
+    assert_eq!(world.heard(A, B), ["frame 1", "frame 2", "frame 3", "frame 4"]);
+}
+
+#[test]
+fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_started() {
+    let mut world = World::new(Links::lan());
+    world.network.sleep(world.now, A);
+    world.network.crash(world.now, A, true);
+    world.run(Duration::from_secs(20));
+    world.network.start(A);
+    world.network.dial(world.now, A, B);
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.heard(A, B).last(), Some(&"up"));
+}
+
+#[test]
+fn a_goodbye_that_does_not_get_through_is_silence() {
+    let mut world = World::new(Links::lan());
+    world.network.throttle(A, Some(1), None);
+    world.send(A, B, 1, 100_000);
+    world.network.part(world.now, A);
+    world.run(Duration::from_secs(11));
+    assert_eq!(world.heard(A, B), ["nothing was heard from it"]);
+}
+
+#[test]
+fn a_sleeping_machine_notices_nothing_until_it_wakes_up() {
+    let mut world = World::new(Links::lan());
+    world.network.cut(world.now, B, A);
+    world.network.sleep(world.now, A);
+    world.run(Duration::from_secs(7));
+    assert_eq!(world.heard(A, B), Vec::<&str>::new());
+    world.run(Duration::from_secs(20));
+    // B has given up by itself, and A cannot hear that.
+    assert_eq!((world.heard(A, B), world.heard(B, A)), (vec!["nothing was heard from it"], vec![]));
+    world.network.wake(world.now, A);
+    world.run(Duration::from_secs(11));
+    assert_eq!(world.heard(B, A), ["nothing was heard from it"]);
+}

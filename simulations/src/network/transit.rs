@@ -22,11 +22,12 @@ impl Network {
         let Some(session) = self.end(from, to).session else { return false };
         let is_small = matches!(cargo, Cargo::Credit(_));
         let station = &mut self.stations[from.index()];
-        if is_small || station.up.is_none() {
+        let edge = &mut station.edges[to.index()];
+        // A line that has just become free of limits still has a queue.
+        if is_small || (station.up.is_none() && edge.waiting.is_empty()) {
             self.depart(now, from, to, (session, cargo), now, delay);
             return true;
         }
-        let edge = &mut station.edges[to.index()];
         // A delay counts from now on, also for a frame that waits for its turn; such rules are for single frames.
         edge.last_byte = edge.last_byte.max(now.after(delay));
         edge.waiting.push_back((session, cargo));
@@ -121,11 +122,13 @@ impl Network {
 
     pub(super) fn arrive(&mut self, now: Instant, from: HostId, to: HostId, session: u32, cargo: Cargo) {
         let edge = &mut self.stations[from.index()].edges[to.index()];
-        if edge.cuts > 0 || !edge.stalled.is_empty() {
+        if edge.cuts > 0 {
             edge.stalled.push_back((session, cargo));
-            return;
+        } else if now < edge.reopens {
+            self.moves.push((edge.reopens, Move::Arrival { from, to, session, cargo }));
+        } else {
+            self.deliver(now, from, to, session, cargo);
         }
-        self.deliver(now, from, to, session, cargo);
     }
 
     pub(super) fn deliver(&mut self, now: Instant, from: HostId, to: HostId, session: u32, cargo: Cargo) {

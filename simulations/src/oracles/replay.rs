@@ -33,6 +33,8 @@ pub struct Replay {
     order: Option<(u64, Vec<u32>)>,
     /// Steps replayed.
     steps: u64,
+    /// What the last of them is worth; its loss is a sum in one of several orders.
+    tally: Tally,
     placement: Option<(ViewDigest, Placement)>,
 }
 
@@ -53,6 +55,7 @@ impl Replay {
             ledger: Ledger::default(),
             order: None,
             steps: 0,
+            tally: Tally::default(),
             placement: None,
         }
     }
@@ -75,6 +78,7 @@ impl Replay {
             let (sum, tally) = sum_for(owner, &contributions, range.clone());
             updated[range.clone()].copy_from_slice(&sum);
             self.update(chunk, range, rate, tally, &mut updated);
+            self.tally = tally;
         }
         self.parameters = updated;
         self.placement = Some((digest, placement));
@@ -151,11 +155,27 @@ impl Law for Replay {
         let Observation::Told { host, event: Event::Committed(committed) } = observation else {
             return Ok(());
         };
-        if committed.step.0 != self.steps {
+        if committed.step.0 < self.steps {
             return Ok(());
+        }
+        // From a gap on nothing could be compared any more.
+        if committed.step.0 > self.steps {
+            return Err(format!(
+                "{host} commits step {}, and nobody has told of step {}",
+                committed.step.0, self.steps
+            ));
         }
         let Some(Standing::Member(standing)) = world.standing(*host) else { return Ok(()) };
         self.step(&standing.view, standing.digest);
+        let Tally { samples, loss } = self.tally;
+        let mean = loss / samples as f64;
+        let is_told = |told: f64| (told - mean).abs() <= LOSS_APART_MAX * mean.abs().max(1.0);
+        if committed.samples != samples || (mean.is_finite() && !is_told(committed.loss)) {
+            return Err(format!(
+                "{host} says that step {} trained {} samples with loss {}; the commit log gives {samples} and {mean}",
+                committed.step.0, committed.samples, committed.loss
+            ));
+        }
         let digest = ContentDigest::of(bytemuck::cast_slice(&self.parameters));
         if committed.digest.is_none_or(|told| told == digest) {
             return Ok(());
@@ -166,3 +186,6 @@ impl Law for Replay {
         ))
     }
 }
+
+/// Sums of the same losses in two orders are no further apart than this, relatively.
+const LOSS_APART_MAX: f64 = 1e-9;

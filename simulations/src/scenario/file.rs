@@ -26,7 +26,7 @@ use peergrad::specification::{RunFile, SpecificationError};
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::{Ending, Expect, PEERS_MAX, SWEEP_PEERS_MAX, Scenario, Welcome};
+use super::{Ending, Expect, PEERS_MAX, PeersError, SWEEP_PEERS_MAX, Scenario, Welcome};
 use crate::links::Links;
 use crate::workload::Workload;
 
@@ -52,6 +52,9 @@ pub enum ScenarioError {
         /// What is wrong and what to write.
         words: String,
     },
+    /// Its small size is too small for its faults.
+    #[error("[sweep] peers: {0}; let the seed choose with any = 1, or give proportions")]
+    Sweep(#[from] PeersError),
     /// The run that it describes cannot be founded.
     #[error("[run]: {0}")]
     Run(String),
@@ -90,16 +93,16 @@ pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenar
     for section in &file.faults {
         faults.push(section.get_ref().planned(&Context { place: &place, section, peers })?);
     }
-    let mut swept_peers = peers;
+    let mut wanted_peers = peers;
     if size == Size::Sweep {
-        swept_peers = file.sweep.peers.unwrap_or(peers).min(SWEEP_PEERS_MAX);
+        wanted_peers = file.sweep.peers.unwrap_or(peers).min(SWEEP_PEERS_MAX);
         file.task.parameters = file.sweep.parameters.unwrap_or(file.task.parameters);
         file.run.passes = file.sweep.passes.unwrap_or(file.run.passes);
     }
-    Ok(Scenario {
+    let scenario = Scenario {
         name: name.to_owned(),
         about: file.about,
-        peers: swept_peers,
+        peers,
         links: file.links.links(),
         workload: file.task.workload(&file.run, folder)?,
         sample_time: file.task.sample_time.map_or(Duration::from_micros(20), |time| time.0),
@@ -107,7 +110,8 @@ pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenar
         faults,
         expect: file.expect.expect(),
         is_swarm: file.sweep.swarm,
-    })
+    };
+    Ok(scenario.with_peers(wanted_peers)?)
 }
 
 #[derive(Deserialize)]
@@ -315,5 +319,10 @@ mod tests {
         assert_eq!(idle, "line 11, `for`: says nothing to this fault; allowed: peers, any");
         let nobody = "about = \"x\"\npeers = 0\n[task]\nkind = \"integers\"";
         assert!(parse("x", nobody, Path::new("."), Size::Full).is_err());
+        let far = format!("{HEAD}[[faults]]\nkind = \"crash\"\nat = \"2s\"\npeers = [4]\n[sweep]\npeers = 3");
+        assert!(parse("x", &far, Path::new("."), Size::Full).is_ok());
+        let words =
+            parse("x", &far, Path::new("."), Size::Sweep).err().expect("nobody would crash").to_string();
+        assert!(words.starts_with("[sweep] peers: a fault names peer 4"), "{words}");
     }
 }
