@@ -418,9 +418,13 @@ fn groups_of(cluster: &Cluster, groups: &Groups) -> Vec<Vec<HostId>> {
             groups.iter().map(|group| group.iter().map(|&peer| HostId(peer as u32)).collect()).collect()
         }
         Groups::Split(parts) => {
-            let total: usize = parts.iter().sum();
-            let end = |upto: usize| all.len() * parts[..upto].iter().sum::<usize>() / total;
-            (0..parts.len()).map(|part| all[end(part)..end(part + 1)].to_vec()).collect()
+            let mut rest = all.as_slice();
+            let part_of = |size| {
+                let (part, others) = rest.split_at(size);
+                rest = others;
+                part.to_vec()
+            };
+            Groups::sizes(parts, all.len()).into_iter().map(part_of).collect()
         }
     }
 }

@@ -252,6 +252,31 @@ pub enum Welcome {
     Any,
 }
 
+impl Ending {
+    /// What peers do.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Finish => "finish",
+            Self::Stop => "stop early",
+            Self::End => "finish or stop early",
+            Self::Wait => "wait for ever",
+        }
+    }
+}
+
+impl Welcome {
+    /// What becomes of newcomers.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Join => "become a member",
+            Self::Refused => "be refused",
+            Self::Any => "come or not",
+        }
+    }
+}
+
 impl Default for Expect {
     fn default() -> Self {
         Self { survivors: Ending::Finish, joiners: Welcome::Any, steps: 0, patience: Duration::from_secs(60) }
@@ -318,6 +343,15 @@ impl Scenario {
     pub fn expecting(mut self, survivors: Ending) -> Self {
         self.expect.survivors = survivors;
         self
+    }
+}
+
+impl Groups {
+    /// How many of `count` peers each of these proportions comes to.
+    pub(crate) fn sizes(parts: &[usize], count: usize) -> Vec<usize> {
+        let total: usize = parts.iter().sum();
+        let end = |upto: usize| count * parts[..upto].iter().sum::<usize>() / total;
+        (0..parts.len()).map(|part| end(part + 1) - end(part)).collect()
     }
 }
 
