@@ -15,7 +15,7 @@ use crate::jobs::{Jobs, Purpose};
 use crate::joining::Joining;
 use crate::loader::{Loaded, Loader};
 use crate::memo::Memo;
-use crate::node::{Config, Role, Standing};
+use crate::node::{Config, Role, Standing, Wait};
 use crate::peer::Command;
 use crate::preparation::{Ingredients, Preparation};
 use crate::session::Session;
@@ -318,7 +318,11 @@ impl Machine {
             Stage::Joining(_) => Standing::Joining,
             Stage::Training { session, progress } => {
                 let has_begun = matches!(progress, Progress::Running | Progress::Evaluating);
-                Standing::Member(session.standing(has_begun))
+                let mut standing = session.standing(has_begun);
+                if *progress == Progress::Evaluating {
+                    standing.wait = Wait::Evaluation;
+                }
+                Standing::Member(standing)
             }
             Stage::Ended => Standing::Ended,
         }

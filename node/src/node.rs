@@ -145,6 +145,8 @@ pub enum Wait {
     Shards,
     /// The others to be done with the run.
     Closing,
+    /// Its own evaluation of what the run has come to.
+    Evaluation,
 }
 
 /// A program that gives more commands than this within one input is spinning.

@@ -12,7 +12,7 @@
 //! same if their hashes are.
 //!
 //! # Not here
-//! What goes wrong and when: [`crate::faults`]. What must hold: [`crate::laws`].
+//! What goes wrong and when: `faults.rs`. What must hold: [`crate::laws`].
 
 use std::any::Any;
 use std::collections::BTreeMap;

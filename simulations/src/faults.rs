@@ -28,8 +28,6 @@ pub(crate) struct Director {
     on_training: Vec<(Duration, Fault)>,
     /// Faults that wait for a step.
     on_step: Vec<(u64, Duration, Fault)>,
-    /// Things on the agenda. What lasts for ever is not among them: the swarm has to live with it.
-    pending: usize,
     template: HostSetup,
     /// Hosts whose peers were crashed, restarted or told to leave, and those that came later.
     touched: Vec<HostId>,
@@ -57,7 +55,6 @@ impl Director {
             agenda: Queue::default(),
             on_training: Vec::new(),
             on_step: Vec::new(),
-            pending: 0,
             template,
             touched: Vec::new(),
             newcomers: Vec::new(),
@@ -81,7 +78,6 @@ impl Director {
     }
 
     fn plan(&mut self, at: Instant, deed: Deed) {
-        self.pending += 1;
         self.agenda.push(at, deed);
     }
 
@@ -92,7 +88,7 @@ impl Director {
 
     /// Whether nothing more will go wrong or be undone.
     pub(crate) fn is_idle(&self) -> bool {
-        self.pending == 0
+        self.agenda.next_at().is_none()
     }
 
     /// Peers that were crashed, restarted or told to leave.
@@ -129,7 +125,6 @@ impl Director {
     /// Does what is due.
     pub(crate) fn act(&mut self, cluster: &mut Cluster) {
         let Some((_, deed)) = self.agenda.pop() else { return };
-        self.pending -= 1;
         match deed {
             Deed::Fault(fault) => self.fault(cluster, fault),
             Deed::Heal { edges, band } => {
@@ -425,10 +420,13 @@ fn groups_of(cluster: &Cluster, groups: &Groups) -> Vec<Vec<HostId>> {
             groups.iter().map(|group| group.iter().map(|&peer| HostId(peer as u32)).collect()).collect()
         }
         Groups::Split(parts) => {
-            let total: usize = parts.iter().sum();
-            // Parts of nothing are empty.
-            let end = |upto: usize| all.len() * parts[..upto].iter().sum::<usize>() / total.max(1);
-            (0..parts.len()).map(|part| all[end(part)..end(part + 1)].to_vec()).collect()
+            let mut rest = all.as_slice();
+            let part_of = |size| {
+                let (part, others) = rest.split_at(size);
+                rest = others;
+                part.to_vec()
+            };
+            Groups::sizes(parts, all.len()).into_iter().map(part_of).collect()
         }
     }
 }

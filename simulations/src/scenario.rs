@@ -1,6 +1,6 @@
 //! A scenario: a swarm, its lines, what it trains, what goes wrong when, and what is expected of it.
 //!
-//! Written in Rust, or read from a TOML [`file`]; some have [`named`] ones. A scenario and a seed make a run: the seed
+//! Written in Rust, or read from a TOML [file](mod@file); some are [`named`]. A scenario and a seed make a run: the seed
 //! decides every delay, every piece of luck, and whatever a fault leaves open.
 
 use std::time::Duration;
@@ -252,6 +252,31 @@ pub enum Welcome {
     Any,
 }
 
+impl Ending {
+    /// What peers do.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Finish => "finish",
+            Self::Stop => "stop early",
+            Self::End => "finish or stop early",
+            Self::Wait => "wait for ever",
+        }
+    }
+}
+
+impl Welcome {
+    /// What becomes of newcomers.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Join => "become a member",
+            Self::Refused => "be refused",
+            Self::Any => "come or not",
+        }
+    }
+}
+
 impl Default for Expect {
     fn default() -> Self {
         Self { survivors: Ending::Finish, joiners: Welcome::Any, steps: 0, patience: Duration::from_secs(60) }
@@ -318,6 +343,15 @@ impl Scenario {
     pub fn expecting(mut self, survivors: Ending) -> Self {
         self.expect.survivors = survivors;
         self
+    }
+}
+
+impl Groups {
+    /// How many of `count` peers each of these proportions comes to.
+    pub(crate) fn sizes(parts: &[usize], count: usize) -> Vec<usize> {
+        let total: usize = parts.iter().sum();
+        let end = |upto: usize| count * parts[..upto].iter().sum::<usize>() / total.max(1);
+        (0..parts.len()).map(|part| end(part + 1) - end(part)).collect()
     }
 }
 

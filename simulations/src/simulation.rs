@@ -179,7 +179,7 @@ impl Simulation {
         }
         let committed = self.committed();
         let mut plain_apart = None;
-        if is_replayed(&self.scenario) && violations.is_empty() && self.is_asked(PLAIN) {
+        if self.scenario.workload.is_ring() && violations.is_empty() && self.is_asked(PLAIN) {
             checked.push(PLAIN);
             match plain::compare(&self.scenario.workload.loaded, &committed) {
                 Ok(apart) => plain_apart = Some(apart),
@@ -290,7 +290,10 @@ impl Simulation {
                 Welcome::Any => true,
             };
             if !is_met {
-                return Err(format!("{host} came later and is expected to {:?}", expect.joiners));
+                return Err(format!(
+                    "{host} came later and is expected to {} ([expect] joiners)",
+                    expect.joiners.words()
+                ));
             }
         }
         Ok(())
@@ -326,7 +329,7 @@ impl Simulation {
             return Ok(());
         }
         let why = ending.flatten().map_or(String::new(), |failure| format!(": {failure}"));
-        Err(format!("{host} is expected to {survivors:?}, and {found}{why}"))
+        Err(format!("{host} is expected to {} ([expect] survivors), and {found}{why}", survivors.words()))
     }
 }
 
@@ -349,7 +352,8 @@ fn laws_of(scenario: &Scenario) -> Laws {
     laws
 }
 
-/// Whether everything is computed once more, by oracles that know the program: where that takes little time.
+/// Whether everything is computed once more for every peer, by an oracle that knows the program: where that takes little
+/// time and memory.
 fn is_replayed(scenario: &Scenario) -> bool {
     let work = scenario.workload.loaded.manifest.parameter_count() * scenario.peers;
     scenario.workload.is_ring() && work <= ORACLE_WORK_MAX

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use peergrad::io::Event;
-use peergrad::node::Standing;
+use peergrad::node::{Standing, Wait};
 use peergrad_protocol::{Incarnation, Instant, PeerId};
 
 use super::{Law, Observation};
@@ -61,6 +61,10 @@ impl Law for Departed {
         for host in world.hosts() {
             let Some(attentive) = world.attentive_since(host) else { continue };
             let Some(Standing::Member(standing)) = world.standing(host) else { continue };
+            if standing.wait == Wait::Evaluation {
+                // It is done with everybody.
+                continue;
+            }
             for member in &standing.view.members {
                 let Some(&since) = self.gone.get(&(member.peer, member.incarnation)) else { continue };
                 if since.max(attentive).after(self.patience) < world.now {

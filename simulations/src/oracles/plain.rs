@@ -8,7 +8,7 @@ use peergrad::loader::Loaded;
 /// Compares the losses of committed steps with those of the plain loop; how far they are apart at most, relatively.
 ///
 /// # Errors
-/// In words, where they are further apart than [`APART_MAX`].
+/// In words, where they are further apart than 5e-6.
 pub fn compare<'a>(
     loaded: &Loaded,
     committed: impl IntoIterator<Item = &'a Committed>,

@@ -17,24 +17,32 @@
 //! [expect]
 //! survivors = "stop"
 //! ```
-//! A mistake is told with its line and key.
+//! Every key is explained in `scenarios/keys.toml`, which `simulate keys` prints. A mistake is told with its line and key.
 
 use std::path::Path;
 use std::time::Duration;
 
+use peergrad::data::embedded::DIGITS;
+use peergrad::specification::run_file::ModelSection;
 use peergrad::specification::{RunFile, SpecificationError};
 use serde::Deserialize;
-use toml::Spanned;
 
-use super::{Ending, Expect, PEERS_MAX, PeersError, SWEEP_PEERS_MAX, Scenario, Welcome};
+use super::{Ending, Expect, PEERS_MAX, Planned, SWEEP_PEERS_MAX, Scenario, Welcome, When};
 use crate::links::Links;
 use crate::workload::Workload;
 
 mod fault;
+mod number;
+mod place;
 mod time;
 
 use fault::{Context, FaultSection};
+use number::{Mbit, Share, Whole, Within};
+use place::Place;
 use time::Time;
+
+/// Every key, explained: a scenario file itself.
+pub const KEYS: &str = include_str!("../../scenarios/keys.toml");
 
 /// A scenario file that cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,20 +60,6 @@ pub enum ScenarioError {
         /// What is wrong and what to write.
         words: String,
     },
-    /// Its small size is too small for its faults.
-    #[error("[sweep] peers: {0}; let the seed choose with any = 1, or give proportions")]
-    Sweep(#[from] PeersError),
-    /// The run that it describes cannot be founded.
-    #[error("[run]: {0}")]
-    Run(String),
-    /// The data file that it names cannot be read.
-    #[error("[run.data] file: cannot read {file}: {reason}; give a path from the scenario's folder")]
-    Data {
-        /// The path.
-        file: String,
-        /// What the system said.
-        reason: String,
-    },
 }
 
 /// In which size a scenario is wanted.
@@ -82,50 +76,77 @@ pub enum Size {
 /// # Errors
 /// Says where the mistake is.
 pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenario, ScenarioError> {
-    let mut file: ScenarioFile =
-        toml::from_str(text).map_err(|error| ScenarioError::Toml(error.to_string()))?;
-    let place = Place { text };
-    let peers = *file.peers.get_ref();
-    if peers == 0 || peers > PEERS_MAX {
-        return Err(place.mistake_at("peers", file.peers.span().start, "1 to 1000 peers"));
-    }
-    let mut faults = Vec::new();
-    for section in &file.faults {
-        faults.push(section.get_ref().planned(&Context { place: &place, section, peers })?);
-    }
-    let mut wanted_peers = peers;
+    let mut file: ScenarioFile = toml::from_str(text).map_err(|error| toml_mistake(&error))?;
+    let place = Place::new(text);
+    let peers = file.peers.count();
+    let planned =
+        |(index, section): (usize, &FaultSection)| section.planned(&Context { place: &place, index, peers });
+    let faults: Vec<Planned> = file.faults.iter().enumerate().map(planned).collect::<Result<_, _>>()?;
     if size == Size::Sweep {
-        wanted_peers = file.sweep.peers.unwrap_or(peers).min(SWEEP_PEERS_MAX);
-        file.task.parameters = file.sweep.parameters.unwrap_or(file.task.parameters);
-        file.run.passes = file.sweep.passes.unwrap_or(file.run.passes);
+        file.task.parameters = file.sweep.parameters.or(file.task.parameters);
+        file.run.passes = file.sweep.passes.map_or(file.run.passes, |passes| passes.0);
     }
     let scenario = Scenario {
         name: name.to_owned(),
         about: file.about,
         peers,
         links: file.links.links(),
-        workload: file.task.workload(&file.run, folder)?,
+        workload: file.task.workload(&file.run, folder, &place)?,
         sample_time: file.task.sample_time.map_or(Duration::from_micros(20), |time| time.0),
         write_time: file.task.write_time.map_or(Duration::from_millis(1), |time| time.0),
         faults,
         expect: file.expect.expect(),
         is_swarm: file.sweep.swarm,
     };
-    Ok(scenario.with_peers(wanted_peers)?)
+    check_steps(&scenario, size, &place)?;
+    match size {
+        Size::Full => Ok(scenario),
+        Size::Sweep => {
+            let swept = file.sweep.peers.map_or(peers.min(SWEEP_PEERS_MAX), Whole::count);
+            scenario.with_peers(swept).map_err(|error| place.mistake("sweep.peers", error.to_string()))
+        }
+    }
+}
+
+fn toml_mistake(error: &toml::de::Error) -> ScenarioError {
+    let mut words = error.to_string().trim_end().to_owned();
+    // Of all sections only faults are a list.
+    if error.message().ends_with("expected a sequence") && words.contains("[faults]") {
+        words += "; a fault is one of many: write [[faults]]";
+    }
+    ScenarioError::Toml(words)
+}
+
+/// What waits for a step that never comes is a mistake.
+fn check_steps(scenario: &Scenario, size: Size, place: &Place<'_>) -> Result<(), ScenarioError> {
+    let count = scenario.workload.loaded.step_count();
+    let small = if size == Size::Sweep { " in the small size of [sweep]" } else { "" };
+    for (index, planned) in scenario.faults.iter().enumerate() {
+        if let When::Step(step) = planned.when
+            && step >= count
+        {
+            let words = format!("the run has {count} steps{small}: 0 to {}", count - 1);
+            return Err(place.mistake(&format!("faults.{index}.at_step"), words));
+        }
+    }
+    if scenario.expect.steps > count {
+        return Err(place.mistake("expect.steps", format!("the run has no more than {count} steps{small}")));
+    }
+    Ok(())
 }
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ScenarioFile {
     about: String,
-    peers: Spanned<usize>,
+    peers: Whole<1, { PEERS_MAX as u64 }>,
     #[serde(default)]
     links: LinksSection,
     task: TaskSection,
     #[serde(default = "default_run")]
     run: RunFile,
     #[serde(default)]
-    faults: Vec<Spanned<FaultSection>>,
+    faults: Vec<FaultSection>,
     #[serde(default)]
     expect: ExpectSection,
     #[serde(default)]
@@ -142,9 +163,9 @@ struct LinksSection {
     preset: Preset,
     latency: Option<Time>,
     jitter: Option<Time>,
-    loss: Option<f64>,
-    up_mbit: Option<f64>,
-    down_mbit: Option<f64>,
+    loss: Option<Within<Share>>,
+    up_mbit: Option<Within<Mbit>>,
+    down_mbit: Option<Within<Mbit>>,
     reset_patience: Option<Time>,
     silence_patience: Option<Time>,
 }
@@ -171,10 +192,10 @@ impl LinksSection {
         set(&mut links.reset_patience, self.reset_patience);
         set(&mut links.silence_patience, self.silence_patience);
         if let Some(loss) = self.loss {
-            links.loss_per_million = (loss.clamp(0.0, 1.0) * 1e6) as u32;
+            links.loss_per_million = (loss.0 * 1e6).round() as u32;
         }
-        links.up = self.up_mbit.map_or(links.up, |mbit| Some(bits(mbit)));
-        links.down = self.down_mbit.map_or(links.down, |mbit| Some(bits(mbit)));
+        links.up = self.up_mbit.map(Within::bits).or(links.up);
+        links.down = self.down_mbit.map(Within::bits).or(links.down);
         links
     }
 }
@@ -183,15 +204,13 @@ impl LinksSection {
 #[serde(deny_unknown_fields)]
 struct TaskSection {
     kind: TaskKind,
-    #[serde(default = "parameters_default")]
-    parameters: usize,
-    #[serde(default = "samples_default")]
-    samples: u32,
+    parameters: Option<Whole<1, PARAMETERS_MAX>>,
+    samples: Option<Whole<1, SAMPLES_MAX>>,
     sample_time: Option<Time>,
     write_time: Option<Time>,
 }
 
-#[derive(Clone, Copy, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 enum TaskKind {
     Digits,
@@ -200,37 +219,65 @@ enum TaskKind {
     File,
 }
 
-fn parameters_default() -> usize {
-    2000
-}
-
-fn samples_default() -> u32 {
-    640
-}
-
 impl TaskSection {
-    fn workload(&self, run: &RunFile, folder: &Path) -> Result<Workload, ScenarioError> {
+    fn workload(&self, run: &RunFile, folder: &Path, place: &Place<'_>) -> Result<Workload, ScenarioError> {
+        self.check_keys(run, place)?;
+        let parameters = self.parameters.map_or(PARAMETERS_DEFAULT, Whole::count);
+        let samples = self.samples.map_or(SAMPLES_DEFAULT, |samples| samples.0 as u32);
         let workload = match self.kind {
             TaskKind::Digits => Workload::digits(run),
-            TaskKind::Squares => Workload::squares(run, self.parameters, self.samples),
-            TaskKind::Integers => Workload::integers(run, self.parameters, self.samples),
+            TaskKind::Squares => Workload::squares(run, parameters, samples),
+            TaskKind::Integers => Workload::integers(run, parameters, samples),
             TaskKind::File => {
-                let file = &run.data().map_err(run_mistake)?.file;
-                let unreadable = |error: std::io::Error| ScenarioError::Data {
-                    file: file.clone(),
-                    reason: error.to_string(),
+                let words = "needs its file: add [run.data] with file = \"my.csv\", a path from the scenario's folder";
+                let data = run.data.as_ref().ok_or_else(|| place.mistake("task.kind", words))?;
+                let unreadable = |error: std::io::Error| {
+                    let words =
+                        format!("cannot read {}: {error}; give a path from the scenario's folder", data.file);
+                    place.mistake("run.data.file", words)
                 };
-                let bytes = std::fs::read(folder.join(file)).map_err(unreadable)?;
-                Workload::data_file(run, file, &bytes)
+                let bytes = std::fs::read(folder.join(&data.file)).map_err(unreadable)?;
+                Workload::data_file(run, &data.file, &bytes)
             }
         };
-        workload.map_err(run_mistake)
+        workload.map_err(|error| match error {
+            SpecificationError::Setting { key, found, allowed } => {
+                place.mistake(&format!("run.{key}"), format!("is {found}; allowed: {allowed}"))
+            }
+            error if run.data.is_some() => place.mistake("run.data.file", error.to_string()),
+            error => place.mistake("run", error.to_string()),
+        })
+    }
+
+    /// A key that says nothing to this kind of task was meant for something.
+    fn check_keys(&self, run: &RunFile, place: &Place<'_>) -> Result<(), ScenarioError> {
+        let brings_model = matches!(self.kind, TaskKind::Squares | TaskKind::Integers);
+        let is_other_file =
+            self.kind == TaskKind::Digits && run.data.as_ref().is_some_and(|data| data.file != DIGITS);
+        let of_built_in =
+            "only for kind = \"digits\" and \"file\"; this kind brings its own model and samples";
+        let of_own = "only for kind = \"squares\" and \"integers\"; the size of this one follows from its data and [run.model]";
+        for (key, is_wrong, words) in [
+            ("task.parameters", !brings_model && self.parameters.is_some(), of_own),
+            ("task.samples", !brings_model && self.samples.is_some(), of_own),
+            ("run.data", brings_model && run.data.is_some(), of_built_in),
+            ("run.model", brings_model && run.model != ModelSection::default(), of_built_in),
+            (
+                "run.data.file",
+                is_other_file,
+                "kind = \"digits\" brings its own; for this file write kind = \"file\"",
+            ),
+        ] {
+            if is_wrong {
+                return Err(place.mistake(key, words));
+            }
+        }
+        Ok(())
     }
 }
 
-fn run_mistake(error: SpecificationError) -> ScenarioError {
-    ScenarioError::Run(error.to_string())
-}
+const PARAMETERS_DEFAULT: usize = 2000;
+const SAMPLES_DEFAULT: u32 = 640;
 
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -256,27 +303,17 @@ impl ExpectSection {
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct SweepSection {
-    peers: Option<usize>,
-    parameters: Option<usize>,
-    passes: Option<u64>,
+    peers: Option<Whole<1, { SWEEP_PEERS_MAX as u64 }>>,
+    parameters: Option<Whole<1, PARAMETERS_MAX>>,
+    passes: Option<Whole<1, PASSES_MAX>>,
     swarm: bool,
 }
 
-/// The text, for finding lines.
-struct Place<'a> {
-    text: &'a str,
-}
-
-impl Place<'_> {
-    fn mistake_at(&self, key: &str, at: usize, words: &str) -> ScenarioError {
-        let line = self.text[..at.min(self.text.len())].matches('\n').count() + 1;
-        ScenarioError::Mistake { line, key: key.to_owned(), words: words.to_owned() }
-    }
-}
-
-fn bits(mbit: f64) -> u64 {
-    (mbit.max(0.001) * 1e6) as u64
-}
+const PARAMETERS_MAX: u64 = 100_000_000;
+const SAMPLES_MAX: u64 = 10_000_000;
+const PASSES_MAX: u64 = 1_000_000_000;
+/// Repetitions of a fault, frames, newcomers.
+const TIMES_MAX: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
@@ -309,6 +346,8 @@ mod tests {
         assert!(unknown.contains("line 8") && unknown.contains("latensy"), "{unknown}");
         let time = words("[links]\nlatency = \"fast\"");
         assert!(time.contains("line 8") && time.contains("250ms"), "{time}");
+        let single = words("[faults]\nkind = \"crash\"");
+        assert!(single.contains("line 7") && single.ends_with("write [[faults]]"), "{single}");
         let run = words("[run.sync]\ntopology = \"star\"");
         assert!(run.contains("line 8") && run.contains("star"), "{run}");
         let nobody = words("[[faults]]\nkind = \"crash\"\nat = \"2s\"\npeers = [1, 7]");
@@ -319,10 +358,115 @@ mod tests {
         assert_eq!(idle, "line 11, `for`: says nothing to this fault; allowed: peers, any");
         let nobody = "about = \"x\"\npeers = 0\n[task]\nkind = \"integers\"";
         assert!(parse("x", nobody, Path::new("."), Size::Full).is_err());
-        let far = format!("{HEAD}[[faults]]\nkind = \"crash\"\nat = \"2s\"\npeers = [4]\n[sweep]\npeers = 3");
-        assert!(parse("x", &far, Path::new("."), Size::Full).is_ok());
-        let words =
-            parse("x", &far, Path::new("."), Size::Sweep).err().expect("nobody would crash").to_string();
-        assert!(words.starts_with("[sweep] peers: a fault names peer 4"), "{words}");
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_refused_where_it_stands() {
+        for (rest, expected) in [
+            ("[links]\nloss = 2", "from 0 to 1"),
+            ("[links]\nloss = nan", "from 0 to 1"),
+            ("[links]\nup_mbit = 0", "from 0.001"),
+            ("[run.optimizer]\nrate = 0", "line 8, `run.optimizer.rate`: is 0"),
+            ("passes = 0", "line 7, `run.passes`"),
+            ("[run.data]\nfile = \"my.csv\"", "line 7, `run.data`: only for"),
+            ("[run.model]\nkind = \"softmax\"", "line 7, `run.model`: only for"),
+            ("[expect]\nsteps = 401", "line 8, `expect.steps`: the run has no more than 400 steps"),
+        ] {
+            let words = words(rest);
+            assert!(words.contains(expected), "{rest}: {words}");
+        }
+        for (fault, expected) in [
+            ("kind = \"crash\"\npeers = []", "line 10, `peers`"),
+            ("kind = \"crash\"\npeers = [1, 1]", "line 10, `peers`: peer 1 is named twice"),
+            ("kind = \"crash\"\nany = 6", "line 10, `any`: there are 5 peers"),
+            ("kind = \"cut\"\nbetween = [2, 2]", "line 10, `between`: peer 2"),
+            ("kind = \"cut\"\nbetween = [0, 1, 2]", "line 10, `between`: name two"),
+            ("kind = \"partition\"\ngroups = [[0, 1]]", "line 10, `groups`"),
+            ("kind = \"partition\"\ngroups = [[0, 1], [1, 2]]", "line 10, `groups`: peer 1"),
+            ("kind = \"partition\"\nsplit = [1]", "line 10, `split`"),
+            ("kind = \"partition\"\nsplit = [1, 9]", "line 10, `split`: every part"),
+            ("kind = \"partition\"\nsplit = [9223372036854775807, 1]", "from 1 to 1000"),
+            ("kind = \"flap\"\nbetween = [0, 1]\nevery = \"1s\"\nfor = \"2s\"", "line 12, `for`: shorter"),
+            ("kind = \"churn\"\nevery = \"0s\"", "line 10, `every`"),
+            ("kind = \"slow\"\nany = 1\nslower = nan", "from 1 to 1000000"),
+            ("kind = \"bursts\"\nany = 1\nslower = 2\nchance = 1.5", "from 0 to 1"),
+            ("kind = \"join\"\ncount = 1000000", "from 1 to 1000"),
+            ("kind = \"restart\"\nany = 1\nfor = \"1s\"\ndisk = \"full\"", "line 12, `disk`"),
+        ] {
+            let words = words(&format!("[[faults]]\nat_step = 3\n{fault}"));
+            assert!(words.contains(expected), "{fault}: {words}");
+        }
+        let late = words("[[faults]]\nat_step = 400\nkind = \"crash\"\nany = 1");
+        assert_eq!(late, "line 8, `at_step`: the run has 400 steps: 0 to 399");
+    }
+
+    #[test]
+    fn a_sweep_keeps_the_peers_that_faults_name() {
+        let text =
+            format!("{HEAD}[[faults]]\nat_step = 3\nkind = \"crash\"\npeers = [3]\n[sweep]\npeers = 2");
+        let error = parse("x", &text, Path::new("."), Size::Sweep).err().unwrap().to_string();
+        assert_eq!(error, "line 12, `sweep.peers`: a fault names peer 3, so 2 peers are too few");
+    }
+
+    /// The names that an error offers in place of an unknown one.
+    fn offered(error: &str) -> Vec<String> {
+        let offered = error.split_once("expected").expect("it says what may be there").1;
+        offered.split('`').skip(1).step_by(2).map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn every_key_is_explained() {
+        let scenario =
+            parse("keys", KEYS, Path::new("."), Size::Full).unwrap_or_else(|error| panic!("{error}"));
+        assert!(parse("keys", KEYS, Path::new("."), Size::Sweep).is_ok());
+        assert!(scenario.faults.len() > 1);
+        // A line of the file that has the key, perhaps commented out.
+        let is_explained = |key: &str| {
+            KEYS.lines().any(|line| {
+                line.trim_start_matches(['#', ' '])
+                    .strip_prefix(key)
+                    .is_some_and(|rest| rest.trim_start().starts_with('='))
+            })
+        };
+        for section in [
+            "links",
+            "task",
+            "run",
+            "run.data",
+            "run.model",
+            "run.optimizer",
+            "run.sync",
+            "run.shards",
+            "run.partition",
+            "run.network",
+            "[faults]",
+            "expect",
+            "sweep",
+        ] {
+            assert!(KEYS.contains(&format!("[{section}]")), "[{section}]");
+            let text = format!("about = \"x\"\npeers = 2\n[{section}]\nnonsense = 1");
+            let error = parse("x", &text, Path::new("."), Size::Full).err().unwrap().to_string();
+            for key in offered(&error) {
+                let is_section = KEYS.contains(&format!("[{section}.{key}]"));
+                assert!(is_explained(&key) || is_section, "[{section}] {key}");
+            }
+        }
+        for (key, section) in [
+            ("kind", "[faults]"),
+            ("kind", "task"),
+            ("disk", "[faults]"),
+            ("preset", "links"),
+            ("survivors", "expect"),
+            ("joiners", "expect"),
+        ] {
+            let text = format!("about = \"x\"\npeers = 2\n[{section}]\n{key} = \"nonsense\"");
+            let error = parse("x", &text, Path::new("."), Size::Full).err().unwrap().to_string();
+            for name in offered(&error) {
+                assert!(
+                    KEYS.contains(&format!("\"{name}\"")) || KEYS.contains(&format!("# {name} ")),
+                    "[{section}] {key} = {name}"
+                );
+            }
+        }
     }
 }

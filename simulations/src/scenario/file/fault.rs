@@ -3,12 +3,18 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use toml::Spanned;
 
+use super::number::{Mbit, Share, Times, Whole, Within};
+use super::place::Place;
 use super::time::Time;
-use super::{Place, ScenarioError, bits};
+use super::{ScenarioError, TIMES_MAX};
 use crate::disk::DiskMode;
-use crate::scenario::{Fault, Groups, Planned, When, Whom};
+use crate::scenario::{Fault, Groups, PEERS_MAX, Planned, When, Whom};
+
+/// How often, or how many.
+type Count = Whole<1, TIMES_MAX>;
+/// A peer's index; whether there is such a peer is looked at later.
+type Peer = Whole<0, { PEERS_MAX as u64 - 1 }>;
 
 /// One `[[faults]]`: flat, so that a mistake is found on its own line.
 #[derive(Default, Deserialize)]
@@ -22,19 +28,19 @@ pub(super) struct FaultSection {
     #[serde(rename = "for")]
     lasting: Option<Time>,
     every: Option<Time>,
-    times: Option<u32>,
-    peers: Option<Vec<usize>>,
-    any: Option<usize>,
-    groups: Option<Vec<Vec<usize>>>,
-    split: Option<Vec<usize>>,
-    between: Option<[usize; 2]>,
+    times: Option<Count>,
+    peers: Option<Vec<Peer>>,
+    any: Option<Whole<1, { PEERS_MAX as u64 }>>,
+    groups: Option<Vec<Vec<Peer>>>,
+    split: Option<Vec<Whole<1, { PEERS_MAX as u64 }>>>,
+    between: Option<Vec<Peer>>,
     one_way: Option<bool>,
     reset: Option<bool>,
-    slower: Option<f64>,
-    chance: Option<f64>,
-    up_mbit: Option<f64>,
-    down_mbit: Option<f64>,
-    count: Option<usize>,
+    slower: Option<Within<Times>>,
+    chance: Option<Within<Share>>,
+    up_mbit: Option<Within<Mbit>>,
+    down_mbit: Option<Within<Mbit>>,
+    count: Option<Count>,
     disk: Option<DiskSetting>,
 }
 
@@ -74,35 +80,32 @@ enum DiskSetting {
 /// Where a fault stands, for telling of mistakes in it.
 pub(super) struct Context<'a> {
     pub(super) place: &'a Place<'a>,
-    pub(super) section: &'a Spanned<FaultSection>,
+    pub(super) index: usize,
     pub(super) peers: usize,
 }
 
 impl Context<'_> {
     /// The line is the key's, or the section's where the key is missing.
     fn mistake(&self, key: &str, words: &str) -> ScenarioError {
-        // The span is the header's; the section goes on to the next one.
-        let span = self.section.span();
-        let rest = &self.place.text[span.start..];
-        let within = &rest[..rest[1..].find("\n[").map_or(rest.len(), |next| next + 2)];
-        let is_key = |line: &str| line.trim_start().split(['=', ' ']).next() == Some(key);
-        let before: usize = within.lines().take_while(|line| !is_key(line)).map(|line| line.len() + 1).sum();
-        let at = span.start + if before < within.len() { before } else { 0 };
-        self.place.mistake_at(key, at, words)
+        self.place.mistake(&format!("faults.{}.{key}", self.index), words)
     }
 
     fn need<T>(&self, key: &str, value: Option<T>, words: &str) -> Result<T, ScenarioError> {
         value.ok_or_else(|| self.mistake(key, words))
     }
 
-    fn check_peers(&self, key: &str, peers: &[usize]) -> Result<(), ScenarioError> {
-        match peers.iter().find(|&&peer| peer >= self.peers) {
-            Some(peer) => {
-                let words = format!("there is no peer {peer}; they are 0 to {}", self.peers - 1);
-                Err(self.mistake(key, &words))
-            }
-            None => Ok(()),
+    /// A list of peers that are there, each once.
+    fn peers(&self, key: &str, peers: &[Peer]) -> Result<Vec<usize>, ScenarioError> {
+        let peers: Vec<usize> = peers.iter().map(|peer| peer.count()).collect();
+        if let Some(peer) = peers.iter().find(|&&peer| peer >= self.peers) {
+            let words = format!("there is no peer {peer}; they are 0 to {}", self.peers - 1);
+            return Err(self.mistake(key, &words));
         }
+        if let Some((_, peer)) = peers.iter().enumerate().find(|(index, peer)| peers[..*index].contains(peer))
+        {
+            return Err(self.mistake(key, &format!("peer {peer} is named twice; name it once")));
+        }
+        Ok(peers)
     }
 }
 
@@ -112,7 +115,17 @@ impl FaultSection {
             (Some(time), None, None) => When::Training(time.0),
             (None, Some(step), None) => When::Step(step),
             (None, None, Some(time)) => When::Start(time.0),
-            _ => return Err(context.mistake("at", "a fault has one of `at`, `at_step` and `at_start`")),
+            (None, None, None) => {
+                let words =
+                    "say when: at = \"2s\" after training began, at_step = 40, or at_start = \"50ms\"";
+                return Err(context.mistake("at", words));
+            }
+            _ => {
+                let key = if self.at_step.is_some() { "at_step" } else { "at_start" };
+                return Err(
+                    context.mistake(key, "a fault has one of `at`, `at_step` and `at_start`; keep one")
+                );
+            }
         };
         let within = self.within.map_or(Duration::ZERO, |time| time.0);
         let kind = context.need("kind", self.kind, "say what goes wrong, e.g. \"crash\"")?;
@@ -124,59 +137,71 @@ impl FaultSection {
         let lasting = self.lasting.map(|time| time.0);
         let span = || context.need("for", lasting, "say for how long, e.g. \"5s\"");
         let between = || {
-            let between = context.need("between", self.between, "name two peers, e.g. [0, 1]")?;
-            context.check_peers("between", &between)?;
-            Ok::<_, ScenarioError>(between)
+            let named = context.peers("between", self.between.as_deref().unwrap_or_default())?;
+            let two = <[usize; 2]>::try_from(named).ok();
+            context.need("between", two, "name two peers, e.g. [0, 1]")
         };
-        let every = || Ok::<_, ScenarioError>(context.need("every", self.every, "how often, e.g. \"2s\"")?.0);
-        let times = self.times.unwrap_or(10);
+        let every = || {
+            let every = context.need("every", self.every, "say how often, e.g. \"2s\"")?.0;
+            match every.is_zero() {
+                true => Err(context.mistake("every", "longer than nothing, e.g. \"2s\"")),
+                false => Ok(every),
+            }
+        };
+        let times = self.times.map_or(10, |times| times.0 as u32);
         let percent = || {
-            let slower = context.need("slower", self.slower, "how many times slower, e.g. 4")?;
-            Ok::<_, ScenarioError>((slower.clamp(1.0, 1e6) * 100.0) as u32)
+            let slower = context.need("slower", self.slower, "say how many times slower, e.g. 4")?;
+            Ok::<_, ScenarioError>((slower.0 * 100.0) as u32)
         };
         let whom = || self.whom(context);
         Ok(match kind {
             Kind::Partition => Fault::Partition { groups: self.groups(context)?, lasting },
             Kind::Cut => Fault::Cut { between: between()?, one_way: self.one_way.unwrap_or(false), lasting },
-            Kind::Flap => Fault::Flap { between: between()?, times, every: every()?, lasting: span()? },
+            Kind::Flap => {
+                let (between, every, lasting) = (between()?, every()?, span()?);
+                if lasting >= every {
+                    return Err(
+                        context.mistake("for", "shorter than `every`, so that the link comes back between")
+                    );
+                }
+                Fault::Flap { between, times, every, lasting }
+            }
             Kind::Crash => Fault::Crash { whom: whom()?, has_reset: self.reset.unwrap_or(true) },
-            Kind::Restart => Fault::Restart {
-                whom: whom()?,
-                lasting: span()?,
-                keeps_disk: self.disk.unwrap_or(DiskSetting::Kept) == DiskSetting::Kept,
-            },
+            Kind::Restart => {
+                Fault::Restart { whom: whom()?, lasting: span()?, keeps_disk: self.keeps_disk(context)? }
+            }
             Kind::Leave => Fault::Leave { whom: whom()? },
             Kind::Slow => Fault::Slow { whom: whom()?, percent: percent()?, lasting },
             Kind::Bursts => Fault::Bursts {
                 whom: whom()?,
-                per_mille: (self.chance.unwrap_or(0.1).clamp(0.0, 1.0) * 1000.0) as u32,
+                per_mille: (self.chance.map_or(0.1, |chance| chance.0) * 1000.0).round() as u32,
                 percent: percent()?,
             },
             Kind::Pause => Fault::Pause { whom: whom()?, lasting: span()? },
             Kind::Panic => Fault::Panic { whom: whom()? },
             Kind::Hang => Fault::Hang { whom: whom()? },
             Kind::Clone => Fault::Clone { whom: whom()? },
-            Kind::Garbage => Fault::Garbage { whom: whom()?, count: self.count.unwrap_or(10) },
+            Kind::Garbage => Fault::Garbage { whom: whom()?, count: self.count.map_or(10, Whole::count) },
             Kind::StaleViews => Fault::StaleViews { whom: whom()? },
             Kind::Disk => Fault::Disk { whom: whom()?, mode: self.disk_mode(context)? },
             Kind::Throttle => Fault::Throttle {
                 whom: whom()?,
-                up: bits(context.need("up_mbit", self.up_mbit, "a rate, e.g. 1.0")?),
-                down: bits(context.need("down_mbit", self.down_mbit, "a rate, e.g. 10.0")?),
+                up: context.need("up_mbit", self.up_mbit, "say how fast, e.g. 1.0")?.bits(),
+                down: context.need("down_mbit", self.down_mbit, "say how fast, e.g. 10.0")?.bits(),
                 lasting,
             },
-            Kind::Join => Fault::Join { count: self.count.unwrap_or(1) },
+            Kind::Join => Fault::Join { count: self.count.map_or(1, Whole::count) },
             Kind::Churn => Fault::Churn { times, every: every()? },
         })
     }
 
     fn whom(&self, context: &Context<'_>) -> Result<Whom, ScenarioError> {
         match (&self.peers, self.any) {
-            (Some(peers), None) => {
-                context.check_peers("peers", peers)?;
-                Ok(Whom::Peers(peers.clone()))
+            (Some(peers), None) if !peers.is_empty() => Ok(Whom::Peers(context.peers("peers", peers)?)),
+            (None, Some(count)) if count.count() > context.peers => {
+                Err(context.mistake("any", &format!("there are {} peers", context.peers)))
             }
-            (None, Some(count)) => Ok(Whom::Any(count)),
+            (None, Some(count)) => Ok(Whom::Any(count.count())),
             _ => {
                 Err(context.mistake("peers", "name peers, e.g. peers = [2], or let the seed choose: any = 1"))
             }
@@ -186,13 +211,33 @@ impl FaultSection {
     fn groups(&self, context: &Context<'_>) -> Result<Groups, ScenarioError> {
         match (&self.groups, &self.split) {
             (Some(groups), None) => {
-                groups.iter().try_for_each(|group| context.check_peers("groups", group))?;
-                Ok(Groups::Peers(groups.clone()))
+                context.peers("groups", &groups.concat())?;
+                if groups.len() < 2 || groups.iter().any(Vec::is_empty) {
+                    return Err(context
+                        .mistake("groups", "at least two groups with a peer in each, e.g. [[0, 1], [2]]"));
+                }
+                Ok(Groups::Peers(
+                    groups.iter().map(|group| group.iter().map(|peer| peer.count()).collect()).collect(),
+                ))
             }
-            (None, Some(split)) if split.len() > 1 && split.iter().all(|&part| part > 0) => {
-                Ok(Groups::Split(split.clone()))
+            (None, Some(split)) if split.len() > 1 => {
+                let parts: Vec<usize> = split.iter().map(|part| part.count()).collect();
+                let words = "every part needs a peer; the proportions leave one without, e.g. split = [1, 1] for halves";
+                match Groups::sizes(&parts, context.peers).contains(&0) {
+                    true => Err(context.mistake("split", words)),
+                    false => Ok(Groups::Split(parts)),
+                }
             }
             _ => Err(context.mistake("split", "name groups = [[0, 1], [2]], or proportions: split = [3, 2]")),
+        }
+    }
+
+    fn keeps_disk(&self, context: &Context<'_>) -> Result<bool, ScenarioError> {
+        match self.disk {
+            None | Some(DiskSetting::Kept) => Ok(true),
+            Some(DiskSetting::Lost) => Ok(false),
+            _ => Err(context
+                .mistake("disk", "\"kept\" or \"lost\"; for a bad disk add a fault of kind = \"disk\"")),
         }
     }
 
@@ -201,7 +246,10 @@ impl FaultSection {
             Some(DiskSetting::LosesLast) => Ok(DiskMode::LosesLast),
             Some(DiskSetting::Lying) => Ok(DiskMode::Lying),
             Some(DiskSetting::Full) => Ok(DiskMode::Full),
-            _ => Err(context.mistake("disk", "\"loses-last\", \"lying\" or \"full\"")),
+            _ => {
+                Err(context
+                    .mistake("disk", "say what is wrong with it: \"loses-last\", \"lying\" or \"full\""))
+            }
         }
     }
 

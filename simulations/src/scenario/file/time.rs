@@ -17,7 +17,9 @@ impl<'de> Deserialize<'de> for Time {
             type Value = Time;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("a time such as \"250ms\", \"2s\" or \"1.5min\"")
+                f.write_str(
+                    "a time such as \"250ms\", \"2s\" or \"1.5min\" (us, ms, s, min, h), at most \"1000h\"",
+                )
             }
 
             fn visit_str<E: de::Error>(self, text: &str) -> Result<Time, E> {
@@ -41,8 +43,11 @@ fn time_of(text: &str) -> Option<Duration> {
         "h" => 3600.0,
         _ => return None,
     };
-    Duration::try_from_secs_f64(number * seconds).ok()
+    Duration::try_from_secs_f64(number * seconds).ok().filter(|time| *time <= TIME_MAX)
 }
+
+/// Small enough that a thousand of them added up are still an instant of virtual time.
+const TIME_MAX: Duration = Duration::from_secs(1000 * 3600);
 
 #[cfg(test)]
 mod tests {
@@ -54,5 +59,6 @@ mod tests {
         assert_eq!(time_of(" 1.5 min"), Some(Duration::from_secs(90)));
         assert_eq!(time_of("20us"), Some(Duration::from_micros(20)));
         assert_eq!([time_of("5"), time_of("fast"), time_of("-1s"), time_of("2 weeks")], [None; 4]);
+        assert_eq!([time_of("nans"), time_of("infs"), time_of("1001h")], [None; 3]);
     }
 }
