@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
 
-use std::io::{BufRead, BufReader};
+use std::io::BufRead;
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
@@ -86,13 +86,13 @@ fn every_line_of_json_is_an_object_and_the_last_one_sums_up() {
 #[test]
 fn a_reader_that_goes_away_is_no_panic() {
     for arguments in [&["keys"][..], &["run", "planted", "--json"], &["replay", "planted"]] {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_simulate"))
-            .args(arguments)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        drop(BufReader::new(child.stdout.take().unwrap()));
+        // Gone before the first word, so that no word can be on its way.
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_simulate"));
+        let child = command.args(arguments).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        // With its own end of the pipe.
+        drop(command);
         let output = child.wait_with_output().unwrap();
         assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(2), &b""[..]), "{arguments:?}");
     }

@@ -77,7 +77,7 @@ fn sign(value: f32) -> f32 {
     f32::from(i8::from(value > 0.0) - i8::from(value < 0.0))
 }
 
-/// Find the weights behind y = w . x: 64 of them, w[j] = j / 64.
+/// Find the weights behind y = w . x: 64 of them, the j-th being j / 64.
 struct Weights;
 
 /// Element `j` of sample `index`'s x: between -1 and 1, hashed.
