@@ -296,7 +296,10 @@ impl Simulation {
                 Welcome::Any => true,
             };
             if !is_met {
-                return Err(format!("{host} came later and is expected to {:?}", expect.joiners));
+                return Err(format!(
+                    "{host} came later and is expected to {} ([expect] joiners)",
+                    expect.joiners.words()
+                ));
             }
         }
         Ok(())
@@ -332,7 +335,7 @@ impl Simulation {
             return Ok(());
         }
         let why = ending.flatten().map_or(String::new(), |failure| format!(": {failure}"));
-        Err(format!("{host} is expected to {survivors:?}, and {found}{why}"))
+        Err(format!("{host} is expected to {} ([expect] survivors), and {found}{why}", survivors.words()))
     }
 }
 

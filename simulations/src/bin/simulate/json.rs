@@ -4,18 +4,20 @@ use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Outcome;
 use serde_json::json;
 
+use crate::say::say;
+
 /// Prints views, commits, violations and the summary.
-pub(crate) fn tell(scenario: &Scenario, seed: u64, outcome: &Outcome) {
+pub(crate) fn tell(scenario: &Scenario, seed: u64, outcome: &Outcome) -> std::io::Result<()> {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     for note in &outcome.history.views {
-        println!(
+        say!(
             "{}",
             json!({"event": "view", "at": seconds(note.at.0), "epoch": note.view.epoch.0,
                 "members": note.view.members.len(), "digest": note.digest.to_string()})
         );
     }
     for note in &outcome.history.commits {
-        println!(
+        say!(
             "{}",
             json!({"event": "step", "at": seconds(note.at.0), "step": note.committed.step.0,
                 "pass": note.committed.pass, "loss": note.committed.loss, "samples": note.committed.samples,
@@ -23,12 +25,12 @@ pub(crate) fn tell(scenario: &Scenario, seed: u64, outcome: &Outcome) {
         );
     }
     for violation in &outcome.violations {
-        println!(
+        say!(
             "{}",
             json!({"event": "violation", "at": seconds(violation.at.0), "law": violation.law, "words": violation.words})
         );
     }
-    println!(
+    say!(
         "{}",
         json!({
             "event": "summary", "scenario": scenario.name, "seed": seed, "peers": outcome.peers,
@@ -40,4 +42,5 @@ pub(crate) fn tell(scenario: &Scenario, seed: u64, outcome: &Outcome) {
             "violations": outcome.violations.len(),
         })
     );
+    Ok(())
 }

@@ -1,17 +1,20 @@
-//! `simulate list` and `simulate show`: what there is to run.
+//! `simulate list`, `simulate show` and `simulate keys`: what there is to run, and how to write more.
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::bail;
-use peergrad_simulations::scenario::file::Size;
+use peergrad_simulations::scenario::file::{KEYS, Size};
 use peergrad_simulations::scenario::named::{NAMED, named};
+
+use crate::say::say;
 
 /// Names, sizes and what each shows.
 pub(crate) fn list() -> anyhow::Result<ExitCode> {
     for (name, _) in NAMED {
         let Some(scenario) = named(name, Size::Full) else { continue };
         let scenario = scenario?;
-        println!("{name:16} {:>5} peers  {}", scenario.peers, scenario.about);
+        say!("{name:16} {:>5} peers  {}", scenario.peers, scenario.about);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -21,6 +24,12 @@ pub(crate) fn show(name: &str) -> anyhow::Result<ExitCode> {
     let Some((_, text)) = NAMED.iter().find(|(known, _)| *known == name) else {
         bail!("there is no scenario `{name}`; `simulate list` names them");
     };
-    print!("{text}");
+    write!(std::io::stdout(), "{text}")?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The reference of scenario files.
+pub(crate) fn keys() -> anyhow::Result<ExitCode> {
+    write!(std::io::stdout(), "{KEYS}")?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,6 +13,7 @@ mod list;
 mod plants;
 mod replay;
 mod run;
+mod say;
 mod source;
 mod sweep;
 mod words;
@@ -34,6 +35,8 @@ enum Command {
         /// Its name.
         name: String,
     },
+    /// Prints every key that a scenario file can have, explained; it is such a file itself.
+    Keys,
     /// Runs a scenario once and says what happened. Exit code 1 if a law was broken.
     Run(RunArguments),
     /// Runs a scenario again and prints what happened around the first thing that was against a law, or before the end.
@@ -107,21 +110,29 @@ struct PlantsArguments {
 fn seeds(text: &str) -> Result<Range<u64>, String> {
     let parse = |text: &str| text.trim().parse::<u64>().ok();
     let range = text.split_once("..").and_then(|(from, to)| Some(parse(from)?..parse(to)?));
-    let range = range.filter(|range| !range.is_empty());
-    range.ok_or_else(|| "write two numbers with two points between, e.g. 0..1000".to_owned())
+    let range = range.ok_or("write two numbers with two points between, e.g. 0..1000")?;
+    match range.is_empty() {
+        true => {
+            Err("there is no seed in it; the second number is larger than the first, e.g. 0..1000".to_owned())
+        }
+        false => Ok(range),
+    }
 }
 
 fn main() -> ExitCode {
     let outcome = match Arguments::parse().command {
         Command::List => list::list(),
         Command::Show { name } => list::show(&name),
+        Command::Keys => list::keys(),
         Command::Run(arguments) => run::run(&arguments),
         Command::Replay(arguments) => replay::replay(&arguments),
         Command::Sweep(arguments) => sweep::sweep(&arguments),
         Command::Plants(arguments) => plants::plants(&arguments),
     };
     outcome.unwrap_or_else(|error| {
-        eprintln!("simulate: {error:#}");
+        if !say::is_closed(&error) {
+            eprintln!("simulate: {error:#}");
+        }
         ExitCode::from(2)
     })
 }

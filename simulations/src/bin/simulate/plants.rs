@@ -10,23 +10,25 @@ use peergrad_simulations::simulation::Simulation;
 
 use crate::{PlantsArguments, source};
 
+use crate::say::say;
+
 /// Tries every plant, seed after seed, until it is noticed.
 pub(crate) fn plants(arguments: &PlantsArguments) -> anyhow::Result<ExitCode> {
     let mut missed = 0;
     for plant in PLANTS {
-        println!("{:20} {}", plant.name, plant.about);
+        say!("{:20} {}", plant.name, plant.about);
         match catch(plant, &arguments.seeds)? {
             Some((seed, violation)) => {
-                println!("  caught at seed {seed} by {}: {}", violation.law, violation.words);
-                println!("  simulate replay {} --small --seed {seed} --plant {}", plant.scenario, plant.name);
+                say!("  caught at seed {seed} by {}: {}", violation.law, violation.words);
+                say!("  simulate replay {} --small --seed {seed} --plant {}", plant.scenario, plant.name);
             }
             None => {
                 missed += 1;
-                println!("  MISSED by {} with seeds {:?}", plant.law, arguments.seeds);
+                say!("  MISSED by {} with seeds {:?}", plant.law, arguments.seeds);
             }
         }
     }
-    println!("{} of {} planted bugs were caught", PLANTS.len() - missed, PLANTS.len());
+    say!("{} of {} planted bugs were caught", PLANTS.len() - missed, PLANTS.len());
     Ok(if missed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

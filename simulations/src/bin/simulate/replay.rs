@@ -4,6 +4,8 @@ use std::process::ExitCode;
 
 use crate::{ReplayArguments, words};
 
+use crate::say::say;
+
 /// Runs a scenario and prints the last things that happened.
 pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<ExitCode> {
     let scenario = arguments.chosen.scenario()?;
@@ -11,13 +13,13 @@ pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<ExitCode> {
     simulation.cluster.trace_mut().keep_lines(arguments.lines.max(1));
     while simulation.tick() {}
     for (at, line) in simulation.cluster.trace().lines() {
-        println!("{:>12}  {line}", words::at(at.0));
+        say!("{:>12}  {line}", words::at(at.0));
     }
     let outcome = simulation.finish();
     let Some(first) = outcome.violations.first() else {
-        println!("No law was broken; this is how it ended.");
+        say!("No law was broken; this is how it ended.");
         return Ok(ExitCode::SUCCESS);
     };
-    println!("{:>12}  BROKEN  {}: {}", words::at(first.at.0), first.law, first.words);
+    say!("{:>12}  BROKEN  {}: {}", words::at(first.at.0), first.law, first.words);
     Ok(ExitCode::FAILURE)
 }

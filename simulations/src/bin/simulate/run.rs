@@ -9,40 +9,50 @@ use peergrad_simulations::simulation::Outcome;
 
 use crate::{RunArguments, json, words};
 
+use crate::say::say;
+
 /// Runs a scenario and tells how it went.
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let scenario = arguments.chosen.scenario()?;
+    if let Some(path) = &arguments.report {
+        // Before the run, which may take long.
+        let options = std::fs::OpenOptions::new().create(true).append(true).open(path);
+        options.with_context(|| {
+            format!("cannot write the report {}; give the path of a file", path.display())
+        })?;
+    }
     let outcome = arguments.chosen.simulation(&scenario)?.run();
     if arguments.json {
-        json::tell(&scenario, arguments.chosen.seed, &outcome);
+        json::tell(&scenario, arguments.chosen.seed, &outcome)?;
     } else {
-        println!("{}, seed {}: {}", scenario.name, arguments.chosen.seed, scenario.about);
+        say!("{}, seed {}: {}", scenario.name, arguments.chosen.seed, scenario.about);
         for sentence in words::summary(&scenario, &outcome) {
-            println!("{sentence}");
+            say!("{sentence}");
         }
-        verdict(&outcome);
-        println!("trace hash {}", outcome.trace_hash);
+        verdict(&outcome)?;
+        say!("trace hash {}", outcome.trace_hash);
         if !outcome.violations.is_empty() {
-            println!("to see what led there: {}", arguments.chosen.command("replay"));
+            say!("to see what led there: {}", arguments.chosen.command("replay"));
         }
     }
     if let Some(path) = &arguments.report {
         let page = report(&scenario, arguments, &outcome);
-        std::fs::write(path, page).with_context(|| format!("cannot write {}", path.display()))?;
+        std::fs::write(path, page).with_context(|| format!("cannot write the report {}", path.display()))?;
         if !arguments.json {
-            println!("report: {}", path.display());
+            say!("report: {}", path.display());
         }
     }
     Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn verdict(outcome: &Outcome) {
+fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
     for violation in &outcome.violations {
-        println!("BROKEN  {}, at {}: {}", violation.law, words::at(violation.at.0), violation.words);
+        say!("BROKEN  {}, at {}: {}", violation.law, words::at(violation.at.0), violation.words);
     }
     if outcome.violations.is_empty() {
-        println!("Kept: {}.", outcome.checked.join(", "));
+        say!("Kept: {}.", outcome.checked.join(", "));
     }
+    Ok(())
 }
 
 fn report(scenario: &Scenario, arguments: &RunArguments, outcome: &Outcome) -> String {

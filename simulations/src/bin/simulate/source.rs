@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use peergrad_simulations::plants::Plant;
 use peergrad_simulations::scenario::Scenario;
-use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::scenario::file::{ScenarioError, Size, parse};
 use peergrad_simulations::scenario::named::{NAMED, named};
 use peergrad_simulations::simulation::Simulation;
 
@@ -19,12 +19,19 @@ pub(crate) fn scenario(name: &str, size: Size) -> anyhow::Result<Scenario> {
     let path = Path::new(name);
     if !path.exists() {
         let names: Vec<&str> = NAMED.iter().map(|(name, _)| *name).collect();
-        bail!("there is no scenario and no file `{name}`; the scenarios are {}", names.join(", "));
+        bail!(
+            "there is no scenario and no file `{name}`; the scenarios are {}; for one of your own, start from `simulate keys`",
+            names.join(", ")
+        );
     }
-    let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {name}"))?;
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read {name} as a scenario file (TOML text)"))?;
     let folder = path.parent().unwrap_or(Path::new("."));
     let stem = path.file_stem().map_or(name.into(), |stem| stem.to_string_lossy());
-    parse(&stem, &text, folder, size).with_context(|| name.to_owned())
+    parse(&stem, &text, folder, size).map_err(|error| match error {
+        ScenarioError::Toml(_) => anyhow!("{name}: {error}\n`simulate keys` explains every key"),
+        error => anyhow!("{name}: {error}"),
+    })
 }
 
 impl Chosen {

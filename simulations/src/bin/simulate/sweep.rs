@@ -16,6 +16,8 @@ use serde_json::json;
 
 use crate::{SweepArguments, source};
 
+use crate::say::say;
+
 /// What many seeds came to.
 #[derive(Default)]
 struct Tally {
@@ -31,14 +33,16 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
         names.extend(NAMED.iter().map(|(name, _)| *name));
     }
     let mut is_kept = true;
-    for name in names {
-        let scenario = source::scenario(name, Size::Sweep)?;
+    // All of them before the first is run, which may take long.
+    let read = |name| Ok((name, source::scenario(name, Size::Sweep)?));
+    let scenarios = names.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
+    for (name, scenario) in scenarios {
         let tally = sweep_one(&scenario, &arguments.seeds);
         is_kept &= tally.broken.is_empty();
         if arguments.json {
-            tell_json(name, &arguments.seeds, &tally);
+            tell_json(name, &arguments.seeds, &tally)?;
         } else {
-            tell(name, &arguments.seeds, &tally);
+            tell(name, &arguments.seeds, &tally)?;
         }
     }
     Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -50,15 +54,17 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     reason = "each run is alone on its thread; only their number is counted together"
 )]
 fn sweep_one(scenario: &Scenario, seeds: &Range<u64>) -> Tally {
-    let next = AtomicU64::new(seeds.start);
+    let count = seeds.end - seeds.start;
+    let next = AtomicU64::new(0);
     let tally = Mutex::new(Tally::default());
-    let bar = progress(&scenario.name, seeds.end - seeds.start);
+    let bar = progress(&scenario.name, count);
     let work = || {
         loop {
-            let seed = next.fetch_add(1, Ordering::Relaxed);
-            if seed >= seeds.end {
+            let index = next.fetch_add(1, Ordering::Relaxed);
+            if index >= count {
                 return;
             }
+            let seed = seeds.start + index;
             let outcome = Simulation::new(scenario, seed).run();
             let mut tally = tally.lock().expect("nobody panics while counting");
             tally.steps += outcome.steps;
@@ -84,34 +90,36 @@ fn progress(name: &str, count: u64) -> ProgressBar {
     bar.with_style(style.expect("the template is right"))
 }
 
-fn tell(name: &str, seeds: &Range<u64>, tally: &Tally) {
+fn tell(name: &str, seeds: &Range<u64>, tally: &Tally) -> anyhow::Result<()> {
     let count = seeds.end - seeds.start;
-    println!(
+    say!(
         "{name:16} {:>5} of {count} seeds kept every law  ({} steps, {:.1} h of virtual time)",
         count - tally.broken.len() as u64,
         tally.steps,
         tally.time.as_secs_f64() / 3600.0
     );
     for (seed, violation) in tally.broken.iter().take(BROKEN_SHOWN_MAX) {
-        println!("  seed {seed}: {}: {}", violation.law, violation.words);
-        println!("    simulate replay {name} --small --seed {seed}");
+        say!("  seed {seed}: {}: {}", violation.law, violation.words);
+        say!("    simulate replay {name} --small --seed {seed}");
     }
     if tally.broken.len() > BROKEN_SHOWN_MAX {
-        println!("  and {} more", tally.broken.len() - BROKEN_SHOWN_MAX);
+        say!("  and {} more", tally.broken.len() - BROKEN_SHOWN_MAX);
     }
+    Ok(())
 }
 
-fn tell_json(name: &str, seeds: &Range<u64>, tally: &Tally) {
+fn tell_json(name: &str, seeds: &Range<u64>, tally: &Tally) -> anyhow::Result<()> {
     let broken: Vec<_> = tally
         .broken
         .iter()
         .map(|(seed, violation)| json!({"seed": seed, "law": violation.law, "words": violation.words}))
         .collect();
-    println!(
+    say!(
         "{}",
         json!({"event": "sweep", "scenario": name, "seeds": [seeds.start, seeds.end], "steps": tally.steps,
             "virtual_seconds": tally.time.as_secs_f64(), "broken": broken})
     );
+    Ok(())
 }
 
 /// Seeds that are told one by one.

@@ -1,0 +1,102 @@
+//! The program `simulate`, as a user meets it: what it prints, and its exit code.
+
+use std::io::BufRead;
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+fn simulate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_simulate")).args(arguments).output().expect("it can be started")
+}
+
+/// Exit code 2, nothing but this on standard error.
+#[track_caller]
+fn assert_refused(arguments: &[&str], parts: &[&str]) {
+    let output = simulate(arguments);
+    let words = String::from_utf8(output.stderr).expect("it speaks UTF-8");
+    assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{words}");
+    for part in parts {
+        assert_eq!(words.matches(part).count(), 1, "`{part}` once in: {words}");
+    }
+}
+
+fn file(name: &str, bytes: &[u8]) -> PathBuf {
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::write(&path, bytes).expect("there is room for a small file");
+    path
+}
+
+#[test]
+fn what_cannot_be_run_is_refused_before_anything_runs() {
+    assert_refused(
+        &["run", "nonsense"],
+        &["no scenario and no file `nonsense`", "kill-mid-step", "simulate keys"],
+    );
+    assert_refused(&["show", "nonsense"], &["simulate list"]);
+    assert_refused(&["run", "planted", "--peers", "0"], &["0 peers cannot be simulated; 1 to 1000 can"]);
+    assert_refused(&["run", "planted", "--plant", "nonsense"], &["`nonsense`", "simulate plants"]);
+    assert_refused(
+        &["run", "planted", "--report", "/nowhere/x.html"],
+        &["cannot write the report /nowhere/x.html"],
+    );
+    assert_refused(&["sweep", "planted", "nonsense", "--seeds", "0..1"], &["`nonsense`"]);
+    assert_refused(&["sweep", "--seeds", "5..1"], &["the second number is larger"]);
+    assert_refused(&["sweep", "--seeds", "5-6"], &["two points between"]);
+    let binary = file("binary.toml", &[0xff, 0xfe, 0]);
+    assert_refused(&["run", binary.to_str().unwrap()], &["cannot read", "TOML text"]);
+    let misspelt = file("misspelt.toml", b"about = \"x\"\npers = 3");
+    assert_refused(
+        &["run", misspelt.to_str().unwrap()],
+        &["misspelt.toml", "line 2", "unknown field `pers`", "simulate keys"],
+    );
+}
+
+#[test]
+fn the_reference_of_keys_is_a_scenario_that_runs() {
+    let keys = simulate(&["keys"]);
+    assert_eq!(keys.status.code(), Some(0));
+    let path = file("mine.toml", &keys.stdout);
+    let output = simulate(&["run", path.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert!(words.starts_with("mine, seed 1: what it shows") && words.contains("Kept: "), "{words}");
+}
+
+#[test]
+fn every_line_of_json_is_an_object_and_the_last_one_sums_up() {
+    let output = simulate(&["run", "planted", "--small", "--json"]);
+    let lines: Vec<serde_json::Value> =
+        output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    let last = lines.last().unwrap();
+    assert_eq!(last["event"], "summary");
+    for key in [
+        "trace_hash",
+        "virtual_seconds",
+        "committed_steps",
+        "samples_trained",
+        "samples_lost",
+        "samples_repeated",
+        "steps_redone",
+    ] {
+        assert!(!last[key].is_null(), "{key}");
+    }
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_panic() {
+    for arguments in [&["keys"][..], &["run", "planted", "--json"], &["replay", "planted"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_simulate"));
+        let child = command.args(arguments).stdout(writer).stderr(Stdio::piped()).spawn().unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(2), &b""[..]), "{arguments:?}");
+    }
+}
+
+#[test]
+fn the_last_seeds_that_there_are_can_be_swept() {
+    let seeds = format!("{}..{}", u64::MAX - 2, u64::MAX);
+    let output = simulate(&["sweep", "planted", "--json", "--seeds", &seeds]);
+    let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &line["steps"]), (Some(0), &serde_json::json!(80)));
+}
