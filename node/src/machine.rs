@@ -194,9 +194,9 @@ impl Machine {
     fn load(&mut self, ingredients: Option<Ingredients>, out: &mut Vec<Output>) {
         let Some(Ingredients { specification, data }) = ingredients else { return };
         let loader = Arc::clone(&self.loader);
-        let cost = data.as_ref().map_or(0, |data| data.len() as u64);
         let work = Box::new(move || Box::new(loader.load(&specification, data)) as Answer);
-        self.jobs.start(Purpose::Load, cost, work, out);
+        // No sample is computed with yet; how long it takes to read them is the disk's affair.
+        self.jobs.start(Purpose::Load, 0, work, out);
     }
 
     fn loaded(&mut self, loaded: Loaded, out: &mut Vec<Output>) {
