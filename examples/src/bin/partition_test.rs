@@ -12,9 +12,8 @@
 
 use std::time::Duration;
 
-use peergrad::protocol::manifest::Manifest;
 use peergrad::specification::RunFile;
-use peergrad::task::{Evaluation, Task};
+use peergrad::{Evaluation, Manifest, Task};
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::{Ending, Fault, Groups, Scenario};
 use peergrad_simulations::{Outcome, Simulation, Workload};
@@ -30,10 +29,6 @@ fn error(parameters: &[f32], index: u32) -> (f32, f32) {
 impl Task for Line {
     fn manifest(&self) -> Manifest {
         Manifest::new([("line", &[2][..])])
-    }
-
-    fn initial(&self, _seed: u64, parameters: &mut [f32]) {
-        parameters.fill(0.0);
     }
 
     fn sample_count(&self) -> u32 {
