@@ -23,7 +23,7 @@ pub fn compare<'a>(
         let apart = (ours.loss - theirs).abs() / theirs.abs().max(LOSS_MIN);
         if apart > APART_MAX || apart.is_nan() {
             return Err(format!(
-                "the loss of step {} is {}, and {theirs} in the plain loop",
+                "the loss of step {} is {}, and {theirs} in the plain loop: {apart:.0e} apart, and rounding explains {APART_MAX:.0e}",
                 ours.step.0, ours.loss
             ));
         }
