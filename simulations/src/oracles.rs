@@ -2,7 +2,7 @@
 //!
 //! | oracle | what it is | how close | file |
 //! |---|---|---|---|
-//! | plain | one process, one loop, the same batches | 5e-6, relative, in the loss of the first 200 steps | [`plain`] |
+//! | plain | one process, one loop, the same batches | what the scenario says, 5e-6 in the named ones, in the loss of the first 200 steps | [`plain`] |
 //! | replay | the commit log once more: the same views, parts, order of sums and owners | bit for bit | [`replay`] |
 
 pub mod plain;

@@ -181,7 +181,7 @@ impl Simulation {
         let mut plain_apart = None;
         if self.scenario.workload.is_ring() && violations.is_empty() && self.is_asked(PLAIN) {
             checked.push(PLAIN);
-            match plain::compare(&self.scenario.workload.loaded, &committed) {
+            match plain::compare(&self.scenario.workload.loaded, &committed, self.scenario.expect.apart) {
                 Ok(apart) => plain_apart = Some(apart),
                 Err(words) => violations.push(Violation { at: now, law: PLAIN, words }),
             }

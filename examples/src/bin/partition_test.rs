@@ -12,9 +12,8 @@
 
 use std::time::Duration;
 
-use peergrad::protocol::manifest::Manifest;
 use peergrad::specification::RunFile;
-use peergrad::task::{Evaluation, Task};
+use peergrad::{Evaluation, Manifest, Task};
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::{Ending, Fault, Groups, Scenario};
 use peergrad_simulations::{Outcome, Simulation, Workload};

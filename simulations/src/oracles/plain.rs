@@ -8,10 +8,11 @@ use peergrad::loader::Loaded;
 /// Compares the losses of committed steps with those of the plain loop; how far they are apart at most, relatively.
 ///
 /// # Errors
-/// In words, where they are further apart than 5e-6.
+/// In words, where they are further apart than `apart_max`.
 pub fn compare<'a>(
     loaded: &Loaded,
     committed: impl IntoIterator<Item = &'a Committed>,
+    apart_max: f64,
 ) -> Result<f64, String> {
     let mut plain = Vec::new();
     train_alone(loaded, |step| plain.push(step.loss));
@@ -21,9 +22,9 @@ pub fn compare<'a>(
             return Err(format!("step {} is committed, and the plain loop has {}", ours.step.0, plain.len()));
         };
         let apart = (ours.loss - theirs).abs() / theirs.abs().max(LOSS_MIN);
-        if apart > APART_MAX || apart.is_nan() {
+        if apart > apart_max || apart.is_nan() {
             return Err(format!(
-                "the loss of step {} is {}, and {theirs} in the plain loop",
+                "the loss of step {} is {}, and {theirs} in the plain loop: {apart:.0e} apart, and rounding explains {apart_max:.0e}",
                 ours.step.0, ours.loss
             ));
         }
@@ -34,7 +35,5 @@ pub fn compare<'a>(
 
 /// Rounding in another order grows with every step, in any trainer.
 const STEPS_MAX: u64 = 200;
-/// How far losses may be apart, relatively.
-const APART_MAX: f64 = 5e-6;
 /// Below this, losses are compared absolutely.
 const LOSS_MIN: f64 = 1e-6;

@@ -286,6 +286,7 @@ struct ExpectSection {
     joiners: Option<Welcome>,
     steps: u64,
     patience: Option<Time>,
+    apart: Option<Within<Share>>,
 }
 
 impl ExpectSection {
@@ -296,6 +297,7 @@ impl ExpectSection {
             joiners: self.joiners.unwrap_or(default.joiners),
             steps: self.steps,
             patience: self.patience.map_or(default.patience, |time| time.0),
+            apart: self.apart.map_or(default.apart, |share| share.0),
         }
     }
 }

@@ -18,14 +18,14 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     )];
     for band in outcome.history.bands.iter().take(BANDS_TOLD_MAX) {
         words.push(format!(
-            "{} from {} to {}.",
+            "Network not whole: {}, from {} to {}.",
             band.label,
             at(band.from.0),
             at(band.until.0.min(outcome.history.end.0))
         ));
     }
     if outcome.history.bands.len() > BANDS_TOLD_MAX {
-        words.push(format!("And {} more times.", outcome.history.bands.len() - BANDS_TOLD_MAX));
+        words.push(format!("And {} times more.", outcome.history.bands.len() - BANDS_TOLD_MAX));
     }
     let ended: Vec<String> =
         outcome.endings.iter().map(|(words, count)| format!("{count} {words}")).collect();
