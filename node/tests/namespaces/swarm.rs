@@ -49,11 +49,6 @@ impl Swarm {
         hosts
     }
 
-    /// The peer on one host.
-    pub(crate) fn peer(&mut self, host: usize) -> &mut Process {
-        &mut self.peers[host]
-    }
-
     /// Waits until all have ended; by host.
     pub(crate) fn end(&mut self) -> Vec<Ended> {
         self.peers.drain(..).map(Process::end).collect()

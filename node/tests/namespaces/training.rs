@@ -30,20 +30,6 @@ fn a_moment_without_a_link_is_ridden_out() {
     check_undisturbed(&peers);
 }
 
-/// The last of the ring sends to the first, and its id is the larger one: it dials again after half a second, when the
-/// way is long clear, and not into the cut.
-#[test]
-fn a_cut_that_outlasts_a_connection_is_ridden_out() {
-    let Some(mut swarm) = Swarm::training(4, PASSES) else { return };
-    let [first, .., last] = swarm.ring()[..] else { unreachable!("four peers") };
-    swarm.world.cut(&both_ways(last, first));
-    swarm.peer(last).wait_for_notice("no answer for 5 s); reconnecting");
-    swarm.world.heal(&both_ways(last, first));
-    swarm.peer(last).wait_for_notice("again; nothing was lost");
-    swarm.peer(last).wait_for("step");
-    check_finished(&swarm.end(), PASSES as usize * PASS_STEPS);
-}
-
 /// Every peer finished after the same steps with the same bits.
 fn check_finished(peers: &[Ended], steps: usize) {
     for peer in peers {
