@@ -22,6 +22,9 @@ use peergrad_protocol::{Rank, ViewDigest};
 use crate::cluster::World;
 use crate::laws::{Law, Observation};
 
+/// The replay's name among what is checked.
+pub const REPLAY: &str = "replay of the commit log";
+
 /// The state of the whole run after the last replayed step.
 pub struct Replay {
     loaded: Loaded,
@@ -148,7 +151,7 @@ fn sum_for(owner: Rank, contributions: &[(Vec<f32>, Tally)], range: Range<usize>
 /// others.
 impl Law for Replay {
     fn name(&self) -> &'static str {
-        "replay of the commit log"
+        REPLAY
     }
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {

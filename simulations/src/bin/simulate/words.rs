@@ -1,5 +1,6 @@
 //! What a run came to, in words for people.
 
+use peergrad_simulations::oracles::replay::REPLAY;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Outcome;
 
@@ -37,7 +38,10 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     }
     if let Some(apart) = outcome.plain_apart {
         let apart = if apart == 0.0 { "exactly".to_owned() } else { format!("to {apart:.0e}") };
-        words.push(format!("The losses are those of one plain loop {apart}; the parameters those of the replayed commit log, bit for bit."));
+        let is_replayed = outcome.checked.contains(&REPLAY);
+        let replayed =
+            if is_replayed { "; the parameters those of the replayed commit log, bit for bit" } else { "" };
+        words.push(format!("The losses are those of one plain loop {apart}{replayed}."));
     }
     words
 }
