@@ -392,6 +392,7 @@ impl Machine {
         if let Err(failure) = &outcome {
             let (lost, reason) = match failure {
                 Failure::PeerLost { peer, reason } => (Some(*peer), reason.clone()),
+                Failure::GivenUp { reason, .. } => (None, format!("others had lost it: {reason}")),
                 other => (None, other.to_string()),
             };
             let message = Message::Leave(Departure::new(lost, &reason));

@@ -57,10 +57,10 @@ impl Swarm {
     /// The host whose peer is gone, according to the one that failed on `host`: it may be that one itself.
     pub(crate) fn named_by(&self, host: usize, failed: &Ended) -> usize {
         let why = failed.failure();
-        if why.contains("have lost this peer") {
+        if why.starts_with("the other members have lost this peer") {
             return host;
         }
-        let is_named = |id: &PeerId| why.contains(&format!("peer {} is gone", id.short()));
+        let is_named = |id: &PeerId| why.starts_with(&format!("peer {} is gone", id.short()));
         self.ids.iter().position(is_named).unwrap_or_else(|| panic!("it names nobody: {why}"))
     }
 }
