@@ -10,6 +10,7 @@
 
 use std::any::Any;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
@@ -125,6 +126,23 @@ pub struct Job {
     pub cost: u64,
     /// The work.
     pub work: Box<dyn FnOnce() -> Answer + Send>,
+}
+
+impl Job {
+    /// Does the work. A panic ends the job and not its thread; a job owns what it touches, so nothing half-changed is left
+    /// behind.
+    ///
+    /// # Errors
+    /// The job's code panicked.
+    pub fn run(self) -> Result<Answer, Panicked> {
+        catch_unwind(AssertUnwindSafe(self.work)).map_err(|payload| Panicked(words_of(&*payload)))
+    }
+}
+
+fn words_of(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without words").to_owned()
 }
 
 impl fmt::Debug for Job {

@@ -14,9 +14,7 @@
 //! # Not here
 //! What goes wrong and when: `faults.rs`. What must hold: [`crate::laws`].
 
-use std::any::Any;
 use std::collections::BTreeMap;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -209,12 +207,13 @@ impl Cluster {
     fn compute(&mut self, host: HostId, start: u32, job: Job) {
         let place = &mut self.hosts[host.index()];
         let duration = place.setup.pace.duration(job.cost, &mut self.generator);
+        let id = job.id;
         let result = match place.trouble {
             Some(Trouble::Hang) => return,
             Some(Trouble::Panic) => Err(Panicked("planted".to_owned())),
-            None => catch_unwind(AssertUnwindSafe(job.work)).map_err(|payload| Panicked(words_of(&*payload))),
+            None => job.run(),
         };
-        let input = Input::Computed { job: job.id, result };
+        let input = Input::Computed { job: id, result };
         self.queue.push(self.now.after(duration), Happening::Input { host, start, input });
     }
 
@@ -374,10 +373,4 @@ impl Cluster {
         let place = &mut self.hosts[host.index()];
         if place.starts == start { place.process.as_mut() } else { None }
     }
-}
-
-fn words_of(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without words").to_owned()
 }

@@ -4,8 +4,7 @@
 //! A run with a plant is watched by the one law that must notice it, so that none is credited with another's catch.
 
 use peergrad::loader::Training;
-use peergrad::task::{Evaluation, Task};
-use peergrad_protocol::manifest::Manifest;
+use peergrad::task::Task;
 use peergrad_protocol::message::{Message, Phase, Segment};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
 use std::sync::Arc;
@@ -15,6 +14,7 @@ use crate::disk::DiskMode;
 use crate::host::{HostId, HostSetup, peer_of};
 use crate::rules::{Envelope, Rule, Verdict};
 use crate::simulation::{LIVENESS, PLAIN};
+use crate::task::Altered;
 use crate::workload::Workload;
 
 /// A bug on purpose.
@@ -164,9 +164,9 @@ impl Plant {
         }
         let task = Arc::clone(&workload.loaded.task);
         match self.bug {
-            Bug::CountedTwice => setup.loader = workload.loader_of(Twice(task)),
-            Bug::OtherSum => setup.loader = workload.loader_of(Off(task)),
-            Bug::LyingLoss => setup.loader = workload.loader_of(Dearer(task)),
+            Bug::CountedTwice => setup.loader = workload.loader_of(Altered { task, gradient: twice }),
+            Bug::OtherSum => setup.loader = workload.loader_of(Altered { task, gradient: off }),
+            Bug::LyingLoss => setup.loader = workload.loader_of(Altered { task, gradient: dearer }),
             Bug::NoDigests => {
                 let training = Training { digest_every: 0, ..workload.loaded.training.clone() };
                 setup.loader = workload.loader_with(training);
@@ -355,54 +355,21 @@ fn segment_of(message: Option<&Message>, phase: Phase) -> Option<&Segment> {
 }
 
 /// Adds its first sample's gradient twice.
-struct Twice(Arc<dyn Task>);
-
-/// Is off by the smallest difference there is.
-struct Off(Arc<dyn Task>);
-
-/// Tells of a loss that it did not have.
-struct Dearer(Arc<dyn Task>);
-
-macro_rules! task_but_for_its_gradient {
-    ($name:ident, $gradient:expr) => {
-        impl Task for $name {
-            fn manifest(&self) -> Manifest {
-                self.0.manifest()
-            }
-
-            fn initial(&self, seed: u64, parameters: &mut [f32]) {
-                self.0.initial(seed, parameters);
-            }
-
-            fn sample_count(&self) -> u32 {
-                self.0.sample_count()
-            }
-
-            fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-                let change: fn(&dyn Task, &[f32], &[u32], &mut [f32]) -> f64 = $gradient;
-                change(&*self.0, parameters, samples, gradient)
-            }
-
-            fn evaluate(&self, parameters: &[f32]) -> Evaluation {
-                self.0.evaluate(parameters)
-            }
-        }
-    };
-}
-
-task_but_for_its_gradient!(Twice, |task, parameters, samples, gradient| {
+fn twice(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     let twice: Vec<u32> = samples.iter().chain(samples.first()).copied().collect();
     task.gradient(parameters, &twice, gradient)
-});
+}
 
-task_but_for_its_gradient!(Off, |task, parameters, samples, gradient| {
+/// Is off by the smallest difference there is.
+fn off(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     let loss = task.gradient(parameters, samples, gradient);
     for element in gradient.iter_mut() {
         *element = f32::from_bits(element.to_bits() ^ 1);
     }
     loss
-});
+}
 
-task_but_for_its_gradient!(Dearer, |task, parameters, samples, gradient| {
+/// Tells of a loss that it did not have.
+fn dearer(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     task.gradient(parameters, samples, gradient) + 1.0
-});
+}

@@ -9,9 +9,11 @@ use peergrad::loader::{Loaded, Loader, Training};
 use peergrad::task::Task;
 use peergrad_protocol::id::ContentDigest;
 
+mod altered;
 mod integers;
 mod squares;
 
+pub use altered::{Altered, Gradient};
 pub use integers::Integers;
 pub use squares::Squares;
 

@@ -5,13 +5,12 @@ use std::sync::Arc;
 
 use peergrad::alone::train_alone;
 use peergrad::specification::RunFile;
-use peergrad::task::{Evaluation, Task};
+use peergrad::task::Task;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::manifest::Manifest;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::{PLAIN, Simulation};
-use peergrad_simulations::task::{Fixed, Squares};
+use peergrad_simulations::task::{Altered, Fixed, Squares};
 use peergrad_simulations::workload::Workload;
 
 mod common;
@@ -100,40 +99,20 @@ fn optimizer_memory_falls_with_the_number_of_members() {
     }
 }
 
-/// A task whose gradient overflows for some samples, in ways that a worker sees, and in one that only a sum shows.
-struct Overflowing(Squares);
-
-impl Task for Overflowing {
-    fn manifest(&self) -> Manifest {
-        self.0.manifest()
+/// Overflows for some samples, in a way that a worker sees, and in one that only a sum shows.
+fn overflow(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+    let loss = task.gradient(parameters, samples, gradient);
+    if samples.contains(&5) {
+        gradient[17] = f32::NAN;
     }
-
-    fn initial(&self, seed: u64, parameters: &mut [f32]) {
-        self.0.initial(seed, parameters);
-    }
-
-    fn sample_count(&self) -> u32 {
-        self.0.sample_count()
-    }
-
-    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
-        let loss = self.0.gradient(parameters, samples, gradient);
-        if samples.contains(&5) {
-            gradient[17] = f32::NAN;
-        }
-        // Finite at each member, infinite in their sum.
-        gradient[18] = 3e38;
-        loss
-    }
-
-    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
-        self.0.evaluate(parameters)
-    }
+    // Finite at each member, infinite in their sum.
+    gradient[18] = 3e38;
+    loss
 }
 
 #[test]
 fn an_overflow_is_left_out_and_told_and_ruins_nobody() {
-    let task = Overflowing(Squares::new(PARAMETERS, SAMPLES));
+    let task = Altered { task: Arc::new(Squares::new(PARAMETERS, SAMPLES)), gradient: overflow };
     let (cluster, hosts) = swarm(3, &Arc::new(Fixed::new(task, training(Topology::Ring))), 4);
     let state = |&host| ended(&cluster, host).state.as_ref().expect("it trained");
     let states: Vec<_> = hosts.iter().map(state).collect();

@@ -3,13 +3,11 @@
 //! Arithmetic must not run where sockets are served: a gradient of a second there is a second in which no ping is
 //! answered. So it has a thread of its own, and its results come back like frames do.
 
-use std::any::Any;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 
 use tokio::sync::mpsc;
 
-use crate::io::{Answer, Input, Job, Panicked};
+use crate::io::{Input, Job};
 
 /// The thread. Dropping it lets the job that is running finish unheard, and discards the rest.
 #[derive(Debug)]
@@ -48,22 +46,14 @@ impl Compute {
     }
 }
 
-/// A panic ends its job, not the thread; a job owns what it touches, so nothing half-changed is left behind.
 fn run(job: Job) -> Input {
-    let result = catch_unwind(AssertUnwindSafe(job.work)).map_err(|payload| Panicked(words_of(&*payload)));
-    Input::Computed { job: job.id, result: result as Result<Answer, Panicked> }
-}
-
-fn words_of(payload: &(dyn Any + Send)) -> String {
-    let text = payload.downcast_ref::<&str>().copied();
-    let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
-    text.unwrap_or("a panic without words").to_owned()
+    Input::Computed { job: job.id, result: job.run() }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::io::JobId;
+    use crate::io::{JobId, Panicked};
 
     #[tokio::test]
     async fn jobs_are_answered_in_order_and_a_panic_is_an_answer() {

@@ -1,0 +1,39 @@
+//! A task whose gradient is another one's, altered: for code that is not what the other peers run, or that overflows.
+
+use std::sync::Arc;
+
+use peergrad::task::{Evaluation, Task};
+use peergrad_protocol::manifest::Manifest;
+
+/// The task.
+pub struct Altered {
+    /// The one that is altered.
+    pub task: Arc<dyn Task>,
+    /// Computes in place of its gradient, from the task, the parameters and the samples; returns the summed loss.
+    pub gradient: Gradient,
+}
+
+/// As [`Task::gradient`], with the task that is altered in front.
+pub type Gradient = fn(&dyn Task, &[f32], &[u32], &mut [f32]) -> f64;
+
+impl Task for Altered {
+    fn manifest(&self) -> Manifest {
+        self.task.manifest()
+    }
+
+    fn initial(&self, seed: u64, parameters: &mut [f32]) {
+        self.task.initial(seed, parameters);
+    }
+
+    fn sample_count(&self) -> u32 {
+        self.task.sample_count()
+    }
+
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        (self.gradient)(&*self.task, parameters, samples, gradient)
+    }
+
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        self.task.evaluate(parameters)
+    }
+}
