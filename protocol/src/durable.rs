@@ -4,18 +4,24 @@
 //! written whole each time; a crash leaves the one before or the new one, never half of each.
 //!
 //! # Invariants
-//! - A member says nothing in a view before the view is on its disk.
+//! - A member says nothing in a view before the view is on its disk, and answers no proposer before its answer is.
 
 use std::sync::Arc;
 
-use crate::view::View;
+use crate::agreement::Acceptor;
+use crate::id::Incarnation;
+use crate::view::{Succession, View};
 use crate::wire::{self, Decode, Encode};
 
 /// What survives.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct Durable {
     /// The newest view that was installed here.
     pub view: View,
+    /// Which start of the peer is in that view.
+    pub incarnation: Incarnation,
+    /// What was promised and accepted for the view after it.
+    pub acceptor: Acceptor<Succession>,
 }
 
 impl Durable {

@@ -113,7 +113,37 @@ impl Ledger {
             && self.position <= u64::from(u32::MAX)
             && self.given_back.len() <= GIVEN_BACK_MAX
             && self.given_back.iter().all(is_behind)
-            && self.given_back.is_sorted_by(|a, b| a.end <= b.start)
+            && are_disjoint(&self.given_back)
+    }
+
+    /// The bookmark with `spans` of its pass untrained again: they are dealt first.
+    ///
+    /// # Panics
+    /// If they were not taken, or are given back already.
+    #[must_use]
+    pub fn give_back(&self, spans: impl IntoIterator<Item = Span>) -> Self {
+        let mut given_back = self.given_back.clone();
+        given_back.extend(spans.into_iter().filter(|span| !span.is_empty()));
+        given_back.sort_unstable_by_key(|span| span.start);
+        // Neighbours are one range, so that the list stays short.
+        let mut joined: Vec<Span> = Vec::with_capacity(given_back.len());
+        for span in given_back {
+            match joined.last_mut() {
+                Some(last) if last.end == span.start => last.end = span.end,
+                _ => joined.push(span),
+            }
+        }
+        let ledger = Self { given_back: joined, ..self.clone() };
+        let is_taken = |span: &Span| span.end <= ledger.position;
+        assert!(ledger.given_back.iter().all(is_taken) && are_disjoint(&ledger.given_back), "taken once before");
+        ledger
+    }
+
+    /// Samples taken and not given back, over all passes of `sample_count` each.
+    #[must_use]
+    pub fn taken(&self, sample_count: u64) -> u64 {
+        let given_back: u64 = self.given_back.iter().map(Span::len).sum();
+        (self.pass * sample_count + self.position).saturating_sub(given_back)
     }
 
     /// The next batch of at most `batch_size` samples out of `sample_count`, and the ledger after it.
@@ -146,6 +176,12 @@ impl Ledger {
         }
         (Batch { pass: ledger.pass, spans }, ledger)
     }
+}
+
+/// Whether ranges that are sorted by their starts have no position in common.
+#[must_use]
+pub fn are_disjoint(spans: &[Span]) -> bool {
+    spans.is_sorted_by(|a, b| a.end <= b.start)
 }
 
 /// The order in which one pass visits the samples: `order[position]` is a sample's index.
@@ -194,6 +230,15 @@ mod tests {
     fn an_endless_batch_takes_what_is_left() {
         let ledger = Ledger { pass: 0, position: 10, given_back: vec![Span { start: 2, end: 4 }] };
         assert_eq!(ledger.take(u64::MAX, 12).0.len(), 4);
+    }
+
+    #[test]
+    fn what_is_given_back_is_joined_and_counted() {
+        let ledger = Ledger { pass: 1, position: 10, given_back: vec![Span { start: 2, end: 4 }] };
+        let empty = Span { start: 7, end: 7 };
+        let after = ledger.give_back([Span { start: 6, end: 8 }, empty, Span { start: 4, end: 5 }]);
+        assert_eq!(after.given_back, [Span { start: 2, end: 5 }, Span { start: 6, end: 8 }]);
+        assert_eq!((ledger.taken(100), after.taken(100)), (108, 105));
     }
 
     #[test]

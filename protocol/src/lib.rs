@@ -10,9 +10,9 @@
 //! |---|---|
 //! | peer | anyone with a [`PeerId`] (an ed25519 key) |
 //! | run | one training job; its [`RunId`] is the hash of its specification and of 32 random bytes drawn when it was founded |
-//! | incarnation | a number that grows with each start of a peer |
+//! | incarnation | a number that grows with each start of a peer, and each time it comes back after an exclusion |
 //! | member, rank | a peer in one incarnation in the view; its index there, meaningless without the view |
-//! | view | an agreed [record](view::View): epoch, digests of its parents, members, recovery decision, ledger |
+//! | view | an agreed [record](view::View): epoch, digests of its parents, members, recovery decision, ledger, moves |
 //! | epoch, lineage | the number of a view; the chain of view digests. A pass over the data is a *pass*, never an epoch |
 //! | ledger | what has been trained: pass, position in the pass's permutation, ranges given back |
 //! | chunk | contiguous block of the flat parameter vector: unit of placement, versioning, hashing and transfer |
@@ -21,7 +21,7 @@
 //! | segment | wire-sized piece of a shard |
 //! | step, round | one optimizer step of the run; one collective operation |
 //! | worker, contribution | a member that computes; what it adds to a round, with its weight |
-//! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of its own chunks; a step is *committed* when it is known to be complete at every member |
+//! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of the chunks that it owns or copies; a step is *committed* when it is known to be complete at every member |
 //! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |
 //! | task, program | what a user brings: a model with its loss, gradient and data; an algorithm, the same on every peer |
 //!
@@ -33,6 +33,7 @@
 #![forbid(unsafe_code)]
 
 pub mod buffer;
+pub mod chunks;
 pub mod durable;
 pub mod id;
 pub mod invite;

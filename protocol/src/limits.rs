@@ -6,10 +6,12 @@ use std::time::Duration;
 
 /// Bytes of a control frame's header: the largest is a view record or a specification.
 pub const CONTROL_HEADER_BYTES_MAX: usize = 2 << 20;
-/// Bytes of a segment's or data piece's header, which has a fixed set of small fields.
+/// Bytes of a segment's, chunk's or data piece's header, which has a fixed set of small fields.
 pub const SMALL_HEADER_BYTES_MAX: usize = 128;
 /// Payload bytes of one segment.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
+/// Payload bytes of one chunk that moves: its values and optimizer state.
+pub const CHUNK_BYTES_MAX: usize = 16 << 20;
 /// Payload bytes of one piece of a shipped data file.
 pub const DATA_PIECE_BYTES_MAX: usize = 1 << 15;
 /// Pieces of a data file that a joiner has asked for and not yet received.
@@ -31,6 +33,8 @@ pub const PARENTS_MAX: usize = 2;
 pub const GIVEN_BACK_MAX: usize = 1024;
 /// Steps of a run, and passes: far beyond any run, and far from where adding one overflows.
 pub const STEPS_MAX: u64 = 1 << 48;
+/// Members that a joiner is told of, to ask if the first one goes.
+pub const CONTACTS_MAX: usize = 32;
 /// Bytes of a reason that one peer gives another in words.
 pub const REASON_BYTES_MAX: usize = 512;
 

@@ -1,22 +1,36 @@
 //! Everything a peer can say to another, with who says it, what answers it, and when it is out of place.
 //!
 //! ```text
-//! joiner                        member                         founder, once enough are ready
+//! joiner                        member                         convener (the lowest rank that has parameters)
 //!   | -- Join -------------------> |                              |
-//!   | <------ Refer / Refuse ----- |   (not the founder: it names it)
-//!   | -- Join --------------------------------------------------> |
-//!   | <---------------------------------------------- Welcome --- |
+//!   | <-- Welcome / Refuse ------- |   (before the first view a joiner that is asked itself: Refer)
 //!   | -- WantData (only if no file of that digest is at hand) --> |
-//!   | <---------------------------------------------- Data ...--- |
-//!   | -- Ready -------------------------------------------------> |
-//!   | <---------------------------------------------- Install --- |   to every member
-//!   | <===== Segment ... Segment =====> its neighbours, each step
-//!   | <===== Complete ================> every member, after the last step
+//!   | <------------ Data ...------ |                              |
+//!   | -- Ready ------------------> | -- Candidate --------------> |
+//!   | <-- Install ---------------- |                              |   once it is in a view
+//!
+//! proposer                                          every other member of the view
+//!   | -- Prepare ----------------------------------> |    freezes: at once, or before the step that is named
+//!   | <------------------------- Promise / Outbid -- |    where it is, what it holds, whom it has lost
+//!   | -- Propose ----------------------------------> |
+//!   | <--------------------------------- Accepted -- |
+//!   | -- Succeed ----------------------------------> |    the next view, as what changes
+//!
+//! member                                            member
+//!   | -- Beat, four times a second ----------------> |
+//!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of copies
+//!   | -- WantChunks -------------------------------> |    to complete a step that was interrupted
+//!   | <---------------------------------- Chunk ---- |    asked for, or its turn to move has come
+//!   | <====== Complete, Closed ====================> |    after the last step
 //! ```
 
-use crate::id::{ContentDigest, Incarnation, PeerId, RunId, StepNumber, ViewDigest};
-use crate::limits::{REASON_BYTES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX};
-use crate::view::{View, are_bounded};
+use crate::agreement::Ballot;
+use crate::chunks::ChunkSet;
+use crate::id::{ContentDigest, Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+use crate::limits::{
+    CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, REASON_BYTES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+};
+use crate::view::{Member, Succession, View, are_bounded};
 use crate::wire::{Decode, Encode};
 
 /// One message; its payload, if it has one, travels beside it.
@@ -24,25 +38,49 @@ use crate::wire::{Decode, Encode};
 pub enum Message {
     /// Joiner to any member: let me in. Answered by `Welcome`, `Refer` or `Refuse`; repeated until then.
     Join(Join),
-    /// Founder to joiner: what this run is.
+    /// Member to joiner: what this run is, and who else is in it.
     Welcome(Welcome),
-    /// Member to joiner: not me, ask this peer. The joiner dials it and sends `Join` there.
+    /// Joiner to joiner, before the first view: not me, ask this peer.
     Refer(Contact),
-    /// Founder to joiner: no, and why. Final unless the reason says otherwise.
+    /// Member to joiner: no, and why. Final unless the reason says otherwise.
     Refuse(Refusal),
-    /// Joiner to founder: send a piece of the data file. Answered by `Data`.
+    /// Joiner to the member that has welcomed it: send a piece of the data file. Answered by `Data`.
     WantData(WantData),
-    /// Founder to joiner: a piece of the data file, as payload.
+    /// Member to joiner: a piece of the data file, as payload.
     Data(DataPiece),
-    /// Joiner to founder: task and data are at hand; count me in the first view.
+    /// Joiner to the member that has welcomed it: task and data are at hand, and all members I was told of are linked.
     Ready,
-    /// Founder to every member: this is the view.
+    /// Member to convener: this peer is ready to come in. Repeated until it is in, or gone.
+    Candidate(Member),
+    /// Member to convener: I want to go. Repeated until it is out.
+    Retire,
+    /// To a joiner that is in now, or to whoever is in an older view: this is the view.
     Install(View),
+    /// Member to every member: I live, and this is where I am.
+    Beat(Beat),
+    /// Proposer to every member: let us agree on the next view.
+    Prepare(Prepare),
+    /// The answer: no lower ballot is heard any more, and this is where I am.
+    Promise(Promise),
+    /// The other answer to `Prepare` and `Propose`: not under that ballot, or not before that step.
+    Outbid(Outbid),
+    /// Proposer to every member: let the next view be this.
+    Propose(Propose),
+    /// The answer.
+    Accepted(Accepted),
+    /// Whoever knows it to be chosen, to every member of the view before: this is what changes.
+    Succeed(Succession),
     /// Member to member: a segment of a collective, as payload. Out of place outside the view it names.
     Segment(Segment),
+    /// Member to member: I lack these chunks. Answered by a `Chunk` for each.
+    WantChunks(WantChunks),
+    /// Member to member: one chunk, as payload.
+    Chunk(Chunk),
     /// Member to every member: the last step is complete here; nothing more is needed from others but this. The sender
     /// stays, with what others still need of it, until each of them has said the same.
     Complete(Complete),
+    /// Member to every member: everyone has said `Complete`, so the last step is committed.
+    Closed(ViewDigest),
     /// Member to every member, or before the first view joiner to founder and founder to every joiner: stopping, and why.
     Leave(Departure),
 }
@@ -67,8 +105,8 @@ pub struct Welcome {
     pub specification: Vec<u8>,
     /// The random bytes drawn when the run was founded.
     pub nonce: [u8; 32],
-    /// Where `Ready` is to be sent, and where others who ask are referred to.
-    pub founder: Contact,
+    /// Members of the run: whom to dial, and whom to ask if the sender goes. The sender first.
+    pub members: Vec<Contact>,
 }
 
 /// A peer and where to dial it.
@@ -88,11 +126,13 @@ pub enum Refusal {
         /// The run of the one who refuses.
         run: RunId,
     },
-    /// The first view is formed; this version admits nobody later.
-    Started,
     /// The run has as many members as a view can have.
     Full,
-    /// The one asked does not know the founder itself yet, or is the founder and still reads its data: ask again.
+    /// The run is over: its last step is complete.
+    Over,
+    /// A member with the same identity is alive: one of the two machines uses a copy of the other's data directory.
+    Copied,
+    /// The one asked is not in the run itself yet, or still reads its data: ask again.
     NotYet,
 }
 
@@ -112,6 +152,130 @@ pub struct DataPiece {
     pub digest: ContentDigest,
     /// The payload's first byte in the file.
     pub offset: u64,
+}
+
+/// That a member lives, and where it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Beat {
+    /// The view that is installed there.
+    pub view: ViewDigest,
+    /// Its number.
+    pub epoch: Epoch,
+    /// Steps that are complete there; 0 as long as it has no parameters.
+    pub complete: StepNumber,
+    /// Whether its program computes, so that nobody else can be waited for.
+    pub is_computing: bool,
+}
+
+/// A proposer's first question.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Prepare {
+    /// The view whose successor is to be chosen.
+    pub view: ViewDigest,
+    /// The attempt.
+    pub ballot: Ballot,
+    /// The first step that whoever promises does not take in that view any more; `None`: it stops at once.
+    pub before: Option<StepNumber>,
+}
+
+/// A promise.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Promise {
+    /// The view whose successor is to be chosen.
+    pub view: ViewDigest,
+    /// The attempt.
+    pub ballot: Ballot,
+    /// What the sender has accepted before, and under which ballot.
+    pub accepted: Option<(Ballot, Succession)>,
+    /// Where the sender is.
+    pub report: Report,
+}
+
+/// Where a member is, and what it holds.
+#[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
+pub struct Report {
+    /// Steps that are complete; `None`: it has no parameters.
+    pub complete: Option<StepNumber>,
+    /// Chunks whose optimizer state after those steps it holds.
+    pub states: ChunkSet,
+    /// Chunks whose state after one step less it still holds, as long as the newest step is not known to be committed.
+    pub states_before: Option<ChunkSet>,
+    /// What it holds of the step after.
+    pub next: Option<Holdings>,
+    /// Members that it cannot reach, by rank.
+    pub lost: Vec<Rank>,
+}
+
+/// What a member holds of a step that is not complete.
+#[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
+pub struct Holdings {
+    /// Chunks whose new values it holds.
+    pub values: ChunkSet,
+    /// Chunks whose new optimizer state it holds.
+    pub states: ChunkSet,
+    /// What the step's sums are worth, if it knows.
+    pub tally: Option<Tally>,
+}
+
+/// A refusal of a ballot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Outbid {
+    /// The view whose successor is to be chosen.
+    pub view: ViewDigest,
+    /// The ballot that is refused.
+    pub ballot: Ballot,
+    /// The higher ballot that was promised, if that is the reason.
+    pub promised: Option<Ballot>,
+    /// The step that the sender is in, if the one named is too early.
+    pub step: StepNumber,
+}
+
+/// A proposer's second question.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Propose {
+    /// The attempt.
+    pub ballot: Ballot,
+    /// What is to be chosen; it names the view that it follows.
+    pub change: Succession,
+}
+
+/// The answer to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Accepted {
+    /// The view whose successor is chosen.
+    pub view: ViewDigest,
+    /// The attempt.
+    pub ballot: Ballot,
+}
+
+/// A request for chunks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct WantChunks {
+    /// The view that both are in.
+    pub view: ViewDigest,
+    /// Values (and states) after so many steps.
+    pub steps: StepNumber,
+    /// The first chunk.
+    pub first: u32,
+    /// The one after the last.
+    pub end: u32,
+}
+
+/// Which chunk the payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Chunk {
+    /// The view that both are in.
+    pub view: ViewDigest,
+    /// It is the chunk after so many steps.
+    pub steps: StepNumber,
+    /// Its index.
+    pub chunk: u32,
+    /// Whether its values are in the payload, before whatever state.
+    pub has_values: bool,
+    /// Updates behind its optimizer state; `None`: there is no state in the payload.
+    pub updates: Option<u32>,
+    /// Digest of the payload.
+    pub digest: ContentDigest,
 }
 
 /// Which segment of which collective the payload is.
@@ -163,6 +327,8 @@ pub struct Complete {
     pub view: ViewDigest,
     /// Steps that are complete at the sender.
     pub steps: StepNumber,
+    /// Samples that were left out so far since their gradient was not finite: a member that came late cannot count them.
+    pub left_out: u64,
 }
 
 /// Why a member stops.
@@ -207,15 +373,28 @@ impl Message {
         let bounded = |is_bounded: bool| {
             if is_bounded { Ok(()) } else { Err(Invalid::TooLong) }
         };
+        let in_range = |is_in_range: bool| {
+            if is_in_range { Ok(()) } else { Err(Invalid::OutOfRange) }
+        };
         match self {
-            Self::Join(join) if join.weight > crate::limits::WEIGHT_MAX => Err(Invalid::OutOfRange),
+            Self::Join(join) if join.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
             Self::Join(join) => bounded(are_bounded(&join.addresses)),
             Self::Welcome(welcome) => bounded(
                 welcome.specification.len() <= SPECIFICATION_BYTES_MAX
-                    && are_bounded(&welcome.founder.addresses),
+                    && welcome.members.len() <= CONTACTS_MAX
+                    && welcome.members.iter().all(|contact| are_bounded(&contact.addresses)),
             ),
             Self::Refer(contact) => bounded(are_bounded(&contact.addresses)),
+            Self::Candidate(member) if member.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
+            Self::Candidate(member) => bounded(are_bounded(&member.addresses)),
             Self::Install(view) => Ok(view.validate()?),
+            Self::Promise(promise) => {
+                let accepted = promise.accepted.as_ref().map(|(_, change)| change);
+                bounded(promise.report.is_bounded() && accepted.is_none_or(is_bounded_change))
+            }
+            Self::Propose(Propose { change, .. }) | Self::Succeed(change) => bounded(is_bounded_change(change)),
+            Self::WantChunks(want) => in_range(want.first < want.end && want.end as usize <= CHUNKS_MAX),
+            Self::Chunk(chunk) => in_range((chunk.chunk as usize) < CHUNKS_MAX && chunk.steps.0 <= STEPS_MAX),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
             Self::Segment(segment)
@@ -229,9 +408,33 @@ impl Message {
             | Self::WantData(_)
             | Self::Data(_)
             | Self::Ready
+            | Self::Retire
+            | Self::Beat(_)
+            | Self::Prepare(_)
+            | Self::Outbid(_)
+            | Self::Accepted(_)
+            | Self::Closed(_)
             | Self::Complete(_) => Ok(()),
         }
     }
+}
+
+impl Report {
+    fn is_bounded(&self) -> bool {
+        let next = self.next.iter().flat_map(|next| [&next.values, &next.states]);
+        let mut sets = next.chain(&self.states_before).chain([&self.states]);
+        sets.all(ChunkSet::is_valid)
+            && self.lost.len() <= MEMBERS_MAX
+            && self.complete.is_none_or(|steps| steps.0 <= STEPS_MAX)
+    }
+}
+
+/// Whether the lists of a change can be; the rest shows when it is applied to the view that it follows.
+fn is_bounded_change(change: &Succession) -> bool {
+    change.added.len() <= MEMBERS_MAX
+        && change.removed.len() <= MEMBERS_MAX
+        && change.weights.len() <= MEMBERS_MAX
+        && change.added.iter().all(|member| are_bounded(&member.addresses))
 }
 
 #[cfg(test)]

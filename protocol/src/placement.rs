@@ -22,7 +22,7 @@
 use std::cmp::Reverse;
 
 use crate::id::{Rank, RunId};
-use crate::view::Member;
+use crate::view::{Member, Move, Moves};
 
 /// The owners and copies of every chunk under one view.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,6 +64,19 @@ impl Placement {
         };
         let keepers = (0..chunk_count).map(draw).collect();
         Self { keepers, member_count: members.len() }
+    }
+
+    /// The placement in force while only the first `moved` of a view's moves have been made, where this one is drawn for its
+    /// members.
+    #[must_use]
+    pub fn after(&self, moves: &Moves, moved: usize) -> Self {
+        let mut placement = self.clone();
+        for Move { chunk, from } in moves.list.iter().skip(moved) {
+            if let Some(keepers) = placement.keepers.get_mut(*chunk as usize) {
+                keepers.clone_from(from);
+            }
+        }
+        placement
     }
 
     /// The owner of `chunk`.
@@ -185,6 +198,17 @@ mod tests {
                 assert!(size <= fair * 5 / 4 + 1 && size >= fair * 3 / 4, "{sizes:?} for {weights:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_chunk_stays_until_its_turn() {
+        let target = Placement::draw(&RunId([6; 32]), &members(&[1, 1, 1]), 40, 2);
+        let list = [5, 9, 7].map(|chunk| Move { chunk, from: vec![Rank(2)] });
+        let moves = Moves { list: list.to_vec(), rate: 1, restarted: vec![] };
+        let half = target.after(&moves, 1);
+        assert_eq!(half.keepers(5), target.keepers(5));
+        assert_eq!((half.keepers(9), half.keepers(7)), (&[Rank(2)][..], &[Rank(2)][..]));
+        assert_eq!(target.after(&moves, 3), target);
     }
 
     #[test]

@@ -7,16 +7,24 @@
 //! - All members of a view hold the same record, byte for byte; its digest names it in every frame that touches
 //!   owned state.
 //! - Members are sorted by peer id, so a rank is a function of the record.
+//! - A record alone says where training goes on, how the interrupted batch is dealt, and who holds the state of each chunk:
+//!   whoever has it needs to ask nobody.
+//!
+//! # How a view follows another
+//! Members agree on a [`Succession`], which says only what changes; [`View::succeed`] makes the next record of it.
 
 use std::collections::BTreeSet;
 
 use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
-use crate::ledger::Ledger;
-use crate::limits::{ADDRESS_BYTES_MAX, ADDRESSES_MAX, MEMBERS_MAX, PARENTS_MAX, STEPS_MAX, WEIGHT_MAX};
+use crate::ledger::{Ledger, Span, are_disjoint};
+use crate::limits::{
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, GIVEN_BACK_MAX, MEMBERS_MAX, PARENTS_MAX, STEPS_MAX, WEIGHT_MAX,
+};
+use crate::message::Tally;
 use crate::wire::{self, Decode, Encode};
 
 /// An agreed record of membership.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct View {
     /// The run it belongs to.
     pub run: RunId,
@@ -28,8 +36,10 @@ pub struct View {
     pub members: Vec<Member>,
     /// Where training goes on.
     pub recovery: Recovery,
-    /// What has been trained when it goes on there.
+    /// The bookmark from which batches are dealt in this view, after the one that [`Resume::deal`] says.
     pub ledger: Ledger,
+    /// What the placement among these members differs in from what members hold.
+    pub moves: Moves,
 }
 
 /// A peer in one incarnation, as a view names it.
@@ -45,16 +55,106 @@ pub struct Member {
     pub weight: u8,
 }
 
-/// What the members of a new view do with the step that the change interrupted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+/// Where training goes on in a new view.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Recovery {
     /// The run begins here: everyone draws the initial parameters from the specification's seed.
     Found,
-    /// Training goes on from `step`, which every member has or can be given.
-    Resume {
-        /// The first step of the new view.
-        step: StepNumber,
-    },
+    /// Training goes on.
+    Resume(Resume),
+}
+
+/// What the members of a new view do with the steps of the one before.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Resume {
+    /// The first step of the view. Whoever has completed it under the view before undoes it.
+    pub step: StepNumber,
+    /// Members who have no parameters yet: they contribute nothing to `step`, and get parameters from its all-gather.
+    pub newcomers: Vec<Rank>,
+    /// How the batch of `step` is dealt, where it was dealt in the view before: to each what it has computed.
+    pub deal: Option<Deal>,
+    /// The step before was interrupted, and members together hold all of it: it is rolled forward.
+    pub forward: Option<Forward>,
+}
+
+/// One step's batch, as it is dealt.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Deal {
+    /// The pass to whose permutation the positions refer.
+    pub pass: u64,
+    /// By rank: the positions.
+    pub parts: Vec<Vec<Span>>,
+}
+
+/// How an interrupted step is completed.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Forward {
+    /// What its sums are worth.
+    pub tally: Tally,
+    /// Where chunks that some members lack are to be had.
+    pub donors: Vec<Donor>,
+}
+
+/// Chunks that a member can give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Donor {
+    /// The first of them.
+    pub first: u32,
+    /// The one after the last.
+    pub end: u32,
+    /// Who has them.
+    pub rank: Rank,
+}
+
+/// Chunks whose keepers change, and when.
+///
+/// A chunk that is listed stays with those who hold its state until its turn has come, a few chunks after each step. All
+/// others are where the placement among the view's members puts them from its first step on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct Moves {
+    /// In the order in which they move.
+    pub list: Vec<Move>,
+    /// How many move after each step; not zero unless the list is empty.
+    pub rate: u32,
+    /// Chunks whose optimizer state nobody in the view holds: it starts from nothing, with a count of its own.
+    pub restarted: Vec<u32>,
+}
+
+/// One chunk that is to move.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Move {
+    /// Which.
+    pub chunk: u32,
+    /// Who holds its state now: the owner first.
+    pub from: Vec<Rank>,
+}
+
+impl Moves {
+    /// How many of the list have moved after so many steps of the view.
+    #[must_use]
+    pub fn moved(&self, steps: u64) -> usize {
+        let moved = steps.saturating_mul(u64::from(self.rate));
+        usize::try_from(moved).unwrap_or(usize::MAX).min(self.list.len())
+    }
+}
+
+/// What changes from one view to the next: the value on which members agree.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Succession {
+    /// The view that it follows.
+    pub parent: ViewDigest,
+    /// Members of that view, by their ranks there, that are not in the next one.
+    pub removed: Vec<Rank>,
+    /// Who comes in, sorted by peer.
+    pub added: Vec<Member>,
+    /// Members, by their ranks in that view, whose weight is another one from now on.
+    pub weights: Vec<(Rank, u8)>,
+    /// Where training goes on; ranks are those of the next view.
+    pub resume: Resume,
+    /// As in [`View`].
+    pub ledger: Ledger,
+    /// As in [`View`]; ranks are those of the next view.
+    pub moves: Moves,
 }
 
 /// Why a view record cannot be one.
@@ -75,6 +175,12 @@ pub enum InvalidView {
     /// A bookmark or a step that cannot be.
     #[error("the ledger or the step where training goes on cannot be")]
     Ledger,
+    /// A list of ranks, chunks or positions that cannot be.
+    #[error("what it says of ranks, chunks or samples cannot be")]
+    Lists,
+    /// A change of a view that does not fit it.
+    #[error("it does not follow the view that it names")]
+    Parent,
     /// Too many or too long addresses.
     #[error("a member has at most {ADDRESSES_MAX} addresses of at most {ADDRESS_BYTES_MAX} bytes")]
     Addresses,
@@ -125,15 +231,140 @@ impl View {
         if self.parents.len() > PARENTS_MAX {
             return Err(InvalidView::Parents);
         }
-        let is_reachable = match self.recovery {
-            Recovery::Found => true,
-            Recovery::Resume { step } => step.0 <= STEPS_MAX,
-        };
-        if !is_reachable || !self.ledger.is_valid() {
+        let count = self.members.len();
+        if !self.ledger.is_valid() {
             return Err(InvalidView::Ledger);
         }
-        Ok(())
+        if let Recovery::Resume(resume) = &self.recovery {
+            resume.validate(count)?;
+        }
+        if self.moves.are_valid(count) { Ok(()) } else { Err(InvalidView::Lists) }
     }
+
+    /// The first step that is trained in this view.
+    #[must_use]
+    pub fn first_step(&self) -> StepNumber {
+        match &self.recovery {
+            Recovery::Found => StepNumber(0),
+            Recovery::Resume(resume) => resume.step,
+        }
+    }
+
+    /// Members who have no parameters before the first step.
+    #[must_use]
+    pub fn newcomers(&self) -> &[Rank] {
+        match &self.recovery {
+            Recovery::Found => &[],
+            Recovery::Resume(resume) => &resume.newcomers,
+        }
+    }
+
+    /// The next view, if `change` fits this one.
+    ///
+    /// # Errors
+    /// It changes another view, or what comes of it is no view.
+    pub fn succeed(&self, digest: ViewDigest, change: &Succession) -> Result<Self, InvalidView> {
+        let is_rank = |rank: &Rank| rank.index() < self.members.len();
+        let are_ranks = change.removed.iter().all(is_rank) && change.weights.iter().all(|(rank, _)| is_rank(rank));
+        if change.parent != digest || !are_ranks {
+            return Err(InvalidView::Parent);
+        }
+        let mut members = self.members.clone();
+        for &(rank, weight) in &change.weights {
+            members[rank.index()].weight = weight;
+        }
+        let removed: BTreeSet<usize> = change.removed.iter().map(|rank| rank.index()).collect();
+        let mut index = 0;
+        members.retain(|_| {
+            index += 1;
+            !removed.contains(&(index - 1))
+        });
+        members.extend(change.added.iter().cloned());
+        members.sort_by_key(|member| member.peer);
+        let next = Self {
+            run: self.run,
+            epoch: Epoch(self.epoch.0 + 1),
+            parents: vec![digest],
+            members,
+            recovery: Recovery::Resume(change.resume.clone()),
+            ledger: change.ledger.clone(),
+            moves: change.moves.clone(),
+        };
+        next.validate()?;
+        Ok(next)
+    }
+}
+
+impl Resume {
+    /// Training goes on at `step`, as if nothing had happened.
+    #[must_use]
+    pub fn at(step: StepNumber) -> Self {
+        Self { step, newcomers: vec![], deal: None, forward: None }
+    }
+
+    fn validate(&self, member_count: usize) -> Result<(), InvalidView> {
+        if self.step.0 > STEPS_MAX {
+            return Err(InvalidView::Ledger);
+        }
+        let is_rank = |rank: Rank| rank.index() < member_count;
+        let are_newcomers = self.newcomers.iter().all(|rank| is_rank(*rank))
+            && self.newcomers.is_sorted_by(|a, b| a < b)
+            // Somebody must have parameters.
+            && self.newcomers.len() < member_count;
+        let is_dealt = self.deal.as_ref().is_none_or(|deal| deal.is_valid(member_count));
+        let has_donors = |forward: &Forward| {
+            let is_donor = |donor: &Donor| is_rank(donor.rank) && donor.first < donor.end && is_chunk(donor.end - 1);
+            forward.donors.len() <= CHUNKS_MAX
+                && forward.donors.iter().all(is_donor)
+                && forward.tally.samples <= u64::from(u32::MAX)
+        };
+        let is_forward = self.forward.as_ref().is_none_or(has_donors);
+        if are_newcomers && is_dealt && is_forward { Ok(()) } else { Err(InvalidView::Lists) }
+    }
+}
+
+impl Deal {
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.parts.iter().flatten().map(Span::len).sum()
+    }
+
+    /// Whether nobody has to compute anything.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn is_valid(&self, member_count: usize) -> bool {
+        let mut spans: Vec<Span> = self.parts.iter().flatten().copied().collect();
+        spans.sort_unstable_by_key(|span| span.start);
+        self.parts.len() == member_count
+            && self.pass <= STEPS_MAX
+            && spans.len() <= member_count + GIVEN_BACK_MAX
+            && spans.iter().all(|span| span.start < span.end && span.end <= u64::from(u32::MAX))
+            && are_disjoint(&spans)
+    }
+}
+
+impl Moves {
+    fn are_valid(&self, member_count: usize) -> bool {
+        let mut seen = BTreeSet::new();
+        let is_move = |moved: &Move| {
+            let distinct: BTreeSet<&Rank> = moved.from.iter().collect();
+            !moved.from.is_empty()
+                && distinct.len() == moved.from.len()
+                && moved.from.iter().all(|rank| rank.index() < member_count)
+        };
+        let mut is_new = |chunk: u32| is_chunk(chunk) && seen.insert(chunk);
+        self.list.iter().all(|moved| is_move(moved) && is_new(moved.chunk))
+            && self.restarted.iter().all(|chunk| is_new(*chunk))
+            && (self.rate > 0 || self.list.is_empty())
+    }
+}
+
+fn is_chunk(chunk: u32) -> bool {
+    (chunk as usize) < CHUNKS_MAX
 }
 
 /// Whether a list of addresses keeps to the limits.
@@ -146,21 +377,29 @@ pub fn are_bounded(addresses: &[String]) -> bool {
 mod tests {
     use super::*;
 
-    fn view(peers: &[u8]) -> View {
-        let member = |&byte: &u8| Member {
+    fn member(byte: u8) -> Member {
+        Member {
             peer: PeerId([byte; 32]),
             incarnation: Incarnation(1),
             addresses: vec![format!("/ip4/127.0.0.1/tcp/{byte}")],
             weight: 1,
-        };
+        }
+    }
+
+    fn view(peers: &[u8]) -> View {
         View {
             run: RunId([9; 32]),
             epoch: Epoch(1),
             parents: vec![],
-            members: peers.iter().map(member).collect(),
+            members: peers.iter().map(|byte| member(*byte)).collect(),
             recovery: Recovery::Found,
             ledger: Ledger::default(),
+            moves: Moves::default(),
         }
+    }
+
+    fn resumed(peers: &[u8], resume: Resume) -> View {
+        View { recovery: Recovery::Resume(resume), ..view(peers) }
     }
 
     #[test]
@@ -169,8 +408,9 @@ mod tests {
         let mut others = vec![view(&[1, 3]), View { epoch: Epoch(2), ..base.clone() }];
         others.push(View { parents: vec![base.digest()], ..base.clone() });
         others.push(View { run: RunId([8; 32]), ..base.clone() });
-        others.push(View { recovery: Recovery::Resume { step: StepNumber(0) }, ..base.clone() });
+        others.push(resumed(&[1, 2], Resume::at(StepNumber(0))));
         others.push(View { ledger: Ledger { position: 1, ..Ledger::default() }, ..base.clone() });
+        others.push(View { moves: Moves { rate: 1, ..Moves::default() }, ..base.clone() });
         let mut incarnation = base.clone();
         incarnation.members[0].incarnation = Incarnation(2);
         others.push(incarnation);
@@ -201,9 +441,87 @@ mod tests {
         assert_eq!(wordy.validate(), Err(InvalidView::Addresses));
         let merged = View { parents: vec![view(&[1]).digest(); 3], ..view(&[1]) };
         assert_eq!(merged.validate(), Err(InvalidView::Parents));
-        let late = View { recovery: Recovery::Resume { step: StepNumber(u64::MAX) }, ..view(&[1]) };
+        let late = resumed(&[1], Resume::at(StepNumber(u64::MAX)));
         assert_eq!(late.validate(), Err(InvalidView::Ledger));
         let odd = View { ledger: Ledger { position: u64::MAX, ..Ledger::default() }, ..view(&[1]) };
         assert_eq!(odd.validate(), Err(InvalidView::Ledger));
+    }
+
+    #[test]
+    fn lists_that_cannot_be_are_refused() {
+        let span = |start, end| Span { start, end };
+        let deal = |parts: Vec<Vec<Span>>| Some(Deal { pass: 0, parts });
+        let at = Resume::at(StepNumber(3));
+        for resume in [
+            Resume { newcomers: vec![Rank(2)], ..at.clone() },
+            Resume { newcomers: vec![Rank(0), Rank(1)], ..at.clone() },
+            Resume { newcomers: vec![Rank(0), Rank(0)], ..at.clone() },
+            Resume { deal: deal(vec![vec![]]), ..at.clone() },
+            Resume { deal: deal(vec![vec![span(0, 4)], vec![span(3, 5)]]), ..at.clone() },
+            Resume { deal: deal(vec![vec![span(4, 4)], vec![]]), ..at.clone() },
+            Resume {
+                forward: Some(Forward {
+                    tally: Tally::default(),
+                    donors: vec![Donor { first: 0, end: 1, rank: Rank(2) }],
+                }),
+                ..at.clone()
+            },
+        ] {
+            assert_eq!(resumed(&[1, 2], resume.clone()).validate(), Err(InvalidView::Lists), "{resume:?}");
+        }
+        let whole = Resume { deal: deal(vec![vec![span(0, 4)], vec![span(4, 5)]]), newcomers: vec![Rank(1)], ..at };
+        assert_eq!(resumed(&[1, 2], whole).validate(), Ok(()));
+        let moves = |list: &[(u32, &[u32])], rate, restarted: &[u32]| Moves {
+            list: list
+                .iter()
+                .map(|(chunk, from)| Move { chunk: *chunk, from: from.iter().map(|r| Rank(*r)).collect() })
+                .collect(),
+            rate,
+            restarted: restarted.to_vec(),
+        };
+        for odd in [
+            moves(&[(1, &[0])], 0, &[]),
+            moves(&[(1, &[0]), (1, &[1])], 1, &[]),
+            moves(&[(1, &[0, 0])], 1, &[]),
+            moves(&[(1, &[2])], 1, &[]),
+            moves(&[(1, &[])], 1, &[]),
+            moves(&[(1, &[0])], 1, &[1]),
+            moves(&[], 0, &[CHUNKS_MAX as u32]),
+        ] {
+            let record = View { moves: odd.clone(), ..view(&[1, 2]) };
+            assert_eq!(record.validate(), Err(InvalidView::Lists), "{odd:?}");
+        }
+    }
+
+    #[test]
+    fn a_change_makes_the_next_view() {
+        let base = view(&[1, 3, 5]);
+        let digest = base.digest();
+        let change = Succession {
+            parent: digest,
+            removed: vec![Rank(1)],
+            added: vec![Member { incarnation: Incarnation(2), ..member(3) }, member(4)],
+            weights: vec![(Rank(2), 7)],
+            resume: Resume::at(StepNumber(9)),
+            ledger: Ledger { position: 5, ..Ledger::default() },
+            moves: Moves::default(),
+        };
+        let next = base.succeed(digest, &change).unwrap();
+        let members: Vec<_> = next.members.iter().map(|m| (m.peer.0[0], m.incarnation.0, m.weight)).collect();
+        assert_eq!(members, [(1, 1, 1), (3, 2, 1), (4, 1, 1), (5, 1, 7)]);
+        assert_eq!((next.epoch, &next.parents, next.first_step()), (Epoch(2), &vec![digest], StepNumber(9)));
+        let other = Succession { parent: ViewDigest([0; 32]), ..change.clone() };
+        assert_eq!(base.succeed(digest, &other), Err(InvalidView::Parent));
+        let outside = Succession { removed: vec![Rank(3)], ..change.clone() };
+        assert_eq!(base.succeed(digest, &outside), Err(InvalidView::Parent));
+        let twice = Succession { added: vec![member(1)], ..change };
+        assert_eq!(base.succeed(digest, &twice), Err(InvalidView::MemberOrder));
+    }
+
+    #[test]
+    fn moves_come_a_few_a_step() {
+        let list = (0..5).map(|chunk| Move { chunk, from: vec![Rank(0)] }).collect();
+        let moves = Moves { list, rate: 2, restarted: vec![] };
+        assert_eq!([0, 1, 2, 3, u64::MAX].map(|steps| moves.moved(steps)), [0, 2, 4, 5, 5]);
     }
 }

@@ -18,7 +18,7 @@
 
 use crate::buffer::Buffer;
 use crate::limits::{
-    CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
+    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
 };
 use crate::message::{Invalid, Message};
 
@@ -78,6 +78,7 @@ enum Kind {
     Control = 0,
     Segment = 1,
     Data = 2,
+    Chunk = 3,
 }
 
 impl Kind {
@@ -85,6 +86,7 @@ impl Kind {
         match message {
             Message::Segment(_) => Self::Segment,
             Message::Data(_) => Self::Data,
+            Message::Chunk(_) => Self::Chunk,
             _ => Self::Control,
         }
     }
@@ -92,7 +94,7 @@ impl Kind {
     const fn header_bytes_max(self) -> usize {
         match self {
             Self::Control => CONTROL_HEADER_BYTES_MAX,
-            Self::Segment | Self::Data => SMALL_HEADER_BYTES_MAX,
+            Self::Segment | Self::Data | Self::Chunk => SMALL_HEADER_BYTES_MAX,
         }
     }
 
@@ -101,6 +103,7 @@ impl Kind {
             Self::Control => 0,
             Self::Segment => SEGMENT_BYTES_MAX,
             Self::Data => DATA_PIECE_BYTES_MAX,
+            Self::Chunk => CHUNK_BYTES_MAX,
         }
     }
 }
@@ -119,6 +122,7 @@ impl Prefix {
             0 => Kind::Control,
             1 => Kind::Segment,
             2 => Kind::Data,
+            3 => Kind::Chunk,
             other => return Err(WireError::Kind(other)),
         };
         let [a, b, c, d, e, f, g, h] = lengths;
@@ -185,7 +189,7 @@ impl Frame {
                 header,
                 bincode::config::standard().with_limit::<{ 4 * CONTROL_HEADER_BYTES_MAX }>(),
             ),
-            Kind::Segment | Kind::Data => bincode::decode_from_slice(
+            Kind::Segment | Kind::Data | Kind::Chunk => bincode::decode_from_slice(
                 header,
                 bincode::config::standard().with_limit::<{ 4 * SMALL_HEADER_BYTES_MAX }>(),
             ),

@@ -1,0 +1,98 @@
+//! A set of chunks, as a member reports what it holds: one bit a chunk, at most 512 bytes.
+
+use std::fmt;
+
+use crate::limits::CHUNKS_MAX;
+use crate::wire::{Decode, Encode};
+
+/// Some chunks of a parameter vector.
+#[derive(Clone, Default, PartialEq, Eq, Encode, Decode)]
+pub struct ChunkSet {
+    /// Chunk `c` is bit `c % 8` of byte `c / 8`; bytes at the end without a chunk are left out.
+    bits: Vec<u8>,
+}
+
+impl ChunkSet {
+    /// The chunks from 0 up to `count`.
+    #[must_use]
+    pub fn all(count: usize) -> Self {
+        (0..count).collect()
+    }
+
+    /// Adds a chunk.
+    pub fn insert(&mut self, chunk: usize) {
+        let byte = chunk / 8;
+        if self.bits.len() <= byte {
+            self.bits.resize(byte + 1, 0);
+        }
+        self.bits[byte] |= 1 << (chunk % 8);
+    }
+
+    /// Whether a chunk is in it.
+    #[must_use]
+    pub fn contains(&self, chunk: usize) -> bool {
+        self.bits.get(chunk / 8).is_some_and(|byte| byte & (1 << (chunk % 8)) != 0)
+    }
+
+    /// Its chunks, in order.
+    pub fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        let of_byte = |(index, byte): (usize, &u8)| {
+            let byte = *byte;
+            (0..8).filter(move |bit| byte & (1 << bit) != 0).map(move |bit| 8 * index + bit)
+        };
+        self.bits.iter().enumerate().flat_map(of_byte)
+    }
+
+    /// How many chunks are in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bits.iter().map(|byte| byte.count_ones() as usize).sum()
+    }
+
+    /// Whether no chunk is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether it can be a set of chunks: within the limit, and in its one form.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        self.bits.len() <= CHUNKS_MAX / 8 && self.bits.last() != Some(&0)
+    }
+}
+
+impl FromIterator<usize> for ChunkSet {
+    fn from_iter<I: IntoIterator<Item = usize>>(chunks: I) -> Self {
+        let mut set = Self::default();
+        chunks.into_iter().for_each(|chunk| set.insert(chunk));
+        set
+    }
+}
+
+impl fmt::Debug for ChunkSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} chunks", self.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_holds_what_was_put_in() {
+        let set: ChunkSet = [3, 0, 4095, 8].into_iter().collect();
+        assert_eq!(set.iter().collect::<Vec<_>>(), [0, 3, 8, 4095]);
+        assert!(set.contains(8) && !set.contains(9) && !set.contains(100_000));
+        assert_eq!((set.len(), set.is_valid(), set.is_empty()), (4, true, false));
+        assert_eq!(ChunkSet::all(10).len(), 10);
+    }
+
+    #[test]
+    fn odd_bytes_are_no_set() {
+        assert!(!ChunkSet { bits: vec![1, 0] }.is_valid());
+        assert!(!ChunkSet { bits: vec![1; CHUNKS_MAX / 8 + 1] }.is_valid());
+        assert!(ChunkSet::default().is_valid());
+    }
+}
