@@ -32,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agreement;
 pub mod buffer;
 pub mod durable;
 pub mod id;
