@@ -43,6 +43,7 @@ pub mod message;
 pub mod placement;
 pub mod time;
 pub mod view;
+pub mod watch;
 pub mod wire;
 
 pub use buffer::{Buffer, Pool};
