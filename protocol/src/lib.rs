@@ -32,6 +32,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod agreement;
 pub mod buffer;
 pub mod chunks;
 pub mod durable;
@@ -44,6 +45,7 @@ pub mod message;
 pub mod placement;
 pub mod time;
 pub mod view;
+pub mod watch;
 pub mod wire;
 
 pub use buffer::{Buffer, Pool};
