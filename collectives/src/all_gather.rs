@@ -91,6 +91,12 @@ impl AllGather {
         plan.topology == Topology::Ring && plan.next() != owner
     }
 
+    /// Segments of `owner`'s shard that have arrived: in order, so these are the first ones.
+    #[must_use]
+    pub fn received(&self, owner: usize) -> usize {
+        self.received[owner]
+    }
+
     /// Whether every other shard has arrived.
     #[must_use]
     pub fn is_gathered(&self) -> bool {

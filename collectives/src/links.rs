@@ -10,6 +10,10 @@
 //! came on, so from then on there is always a free tray somewhere, and the segment behind it can move. Segments leave for
 //! good at their last hop, so the ring empties and everybody gets to start.
 //!
+//! # When the view changes
+//! Trays belong to the two ends, not to a view: some are still under way. So the next view's links begin with the credit
+//! that is left here, and the rest comes back as the other end lets go of segments that it has no more use for.
+//!
 //! # Reading
 //! Puente et al., *The adaptive bubble router*, 2001: the same rule in hardware.
 
@@ -58,6 +62,22 @@ impl Links {
         is_owed
     }
 
+    /// Segments that may still be sent to `rank`, relays and starts together.
+    #[must_use]
+    pub fn credit(&self, rank: usize) -> u32 {
+        self.credit[rank]
+    }
+
+    /// Takes over the `credit` that was left on a link when the view changed; 0 where nothing may be sent, for want of a
+    /// link for example.
+    ///
+    /// # Panics
+    /// If it is more than the window.
+    pub fn set_credit(&mut self, rank: usize, credit: u32) {
+        assert!(credit <= self.window, "credit of {credit} on a link with a window of {}", self.window);
+        self.credit[rank] = credit;
+    }
+
     /// Segments that each link can have on its way.
     #[must_use]
     pub fn window(&self) -> u32 {
@@ -86,5 +106,31 @@ mod tests {
         assert!(links.take_for_start(0));
         assert!(!links.give_back(0, 2));
         assert!(links.give_back(0, 1));
+    }
+
+    #[test]
+    fn credit_goes_on_where_it_stopped() {
+        let mut before = Links::new(2, 3, true);
+        assert!(before.take_for_start(1));
+        assert_eq!(before.credit(1), 2);
+        let mut after = Links::new(3, 3, true);
+        after.set_credit(2, before.credit(1));
+        assert!(after.take_for_start(2));
+        assert!(!after.take_for_start(2));
+        assert!(after.give_back(2, 2), "what was taken before the change is owed after it");
+        assert!(!after.give_back(2, 1));
+    }
+
+    #[test]
+    fn nothing_goes_where_there_is_no_credit() {
+        let mut links = Links::new(2, 2, false);
+        links.set_credit(1, 0);
+        assert!(!links.take_for_start(1) && !links.take_for_relay(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "credit of 3 on a link with a window of 2")]
+    fn credit_above_the_window_is_noticed() {
+        Links::new(1, 2, false).set_credit(0, 3);
     }
 }

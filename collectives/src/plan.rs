@@ -159,6 +159,12 @@ impl Segment {
         self.len
     }
 
+    /// Its elements in the flat vector, sorted and disjoint; a payload holds them one range after the other.
+    #[must_use]
+    pub fn ranges(&self) -> &[Range<usize>] {
+        &self.ranges
+    }
+
     /// Whether there is nothing in it; a layout makes no such segment.
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -11,6 +11,8 @@
 //! 4. When [`Round::is_complete`], [`Round::complete`] hands out the vector; the round lives on until
 //!    [`Round::is_drained`], for what others still wait for.
 //!
+//! A round that can no longer end, because a member left, is taken apart by [`Round::dismantle`].
+//!
 //! # Memory
 //! The contribution, the result, and the received segments that wait for credit: at most a window per link. A start is
 //! copied out of the vector only when credit for it is there.
@@ -30,10 +32,14 @@ use crate::links::Links;
 use crate::plan::Plan;
 use crate::reduce_scatter::{Arrival, ReduceScatter};
 
+mod remains;
+
+pub use remains::Remains;
+
 /// Which segment a payload is, and what its sum is worth.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Label {
-    /// The half of the round.
+    /// The half of the round, or beside it.
     pub phase: Phase,
     /// Rank of the shard's owner.
     pub owner: usize,
@@ -151,6 +157,8 @@ impl Round {
         let expects = |round: &mut Self| match phase {
             Phase::Reduce => round.reduce.expects(&round.plan, from, owner, index),
             Phase::Gather => round.gather.expects(&round.plan, from, owner, index),
+            // Beside the round, by a machine of its own.
+            Phase::Mirror => false,
         };
         if !has_length || self.contribution.is_none() || !expects(self) {
             return Err(Unforeseen);
@@ -161,6 +169,7 @@ impl Round {
                 self.reduce_arrival(from, owner, index, arrival, room, out);
             }
             Phase::Gather => self.gather_arrival(from, label, payload, room, out),
+            Phase::Mirror => unreachable!("a round expects none"),
         }
         Ok(())
     }

@@ -285,7 +285,7 @@ pub struct Segment {
     pub view: ViewDigest,
     /// The step it belongs to.
     pub step: StepNumber,
-    /// The half of the step.
+    /// The part of the step.
     pub phase: Phase,
     /// Rank of the shard's owner.
     pub owner: u32,
@@ -295,13 +295,15 @@ pub struct Segment {
     pub tally: Tally,
 }
 
-/// The two halves of an all-reduce.
+/// The two halves of an all-reduce, and what goes on beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Phase {
     /// On the way to the owner: a partial sum of contributions.
     Reduce,
     /// From the owner to everyone: the owner's result.
     Gather,
+    /// From the owner to a keeper of copies: the owner's sums.
+    Mirror,
 }
 
 /// What a sum of contributions is worth: added up beside the elements, in the same order.

@@ -68,7 +68,8 @@ fn samples() -> Vec<Sample> {
     ];
     let elements: Vec<u8> = [1.0_f32, -0.5, 3.25].iter().flat_map(|value| value.to_le_bytes()).collect();
     for (name, phase, payload) in [
-        ("segment_reduce", Phase::Reduce, elements),
+        ("segment_reduce", Phase::Reduce, elements.clone()),
+        ("segment_mirror", Phase::Mirror, elements),
         // A gathered segment's payload may be empty where a shard is.
         ("segment_gather_empty", Phase::Gather, vec![]),
     ] {
@@ -302,6 +303,7 @@ fn fields(message: &Message) -> Sheet {
             match phase {
                 Phase::Reduce => sheet.raw(&[0], "phase = Reduce"),
                 Phase::Gather => sheet.raw(&[1], "phase = Gather"),
+                Phase::Mirror => sheet.raw(&[2], "phase = Mirror"),
             }
             sheet.value("owner", owner);
             sheet.value("index", index);

@@ -160,7 +160,7 @@ fn view() -> impl Strategy<Value = View> {
 }
 
 fn segment() -> impl Strategy<Value = Message> {
-    let phase = prop_oneof![Just(Phase::Reduce), Just(Phase::Gather)];
+    let phase = prop_oneof![Just(Phase::Reduce), Just(Phase::Gather), Just(Phase::Mirror)];
     // A loss may be anything but not-a-number here, so that messages can be compared.
     let tally = (any::<u32>(), prop::num::f64::ANY.prop_filter("comparable", |loss| !loss.is_nan()));
     (array(), step(), phase, any::<u32>(), any::<u32>(), tally).prop_map(

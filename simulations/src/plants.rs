@@ -282,7 +282,7 @@ impl Rule for EarlySum {
                 self.is_done = true;
                 Verdict::Replace(vec![changed(envelope.frame, segment, |_| {}), forged])
             }
-            Phase::Reduce | Phase::Gather => Verdict::Pass,
+            Phase::Reduce | Phase::Gather | Phase::Mirror => Verdict::Pass,
         }
     }
 }
