@@ -329,6 +329,12 @@ impl Round {
         self.gather.open();
     }
 
+    /// Whether [`Round::gather`] was called.
+    #[must_use]
+    pub fn is_gathering(&self) -> bool {
+        self.gather.is_open()
+    }
+
     /// Whether every shard is here and final.
     #[must_use]
     pub fn is_complete(&self) -> bool {

@@ -84,6 +84,8 @@ pub struct Training {
     pub topology: Topology,
     /// Elements of a segment.
     pub segment_elements: usize,
+    /// Members that keep the optimizer state of each chunk, its owner included; at least 1.
+    pub copies: usize,
     /// A digest of the parameters is reported every so many steps; 0: only at the end.
     pub digest_every: u64,
 }

@@ -12,25 +12,48 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use peergrad_protocol::ViewDigest;
+use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::permutation;
-use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::view::View;
+use peergrad_protocol::view::{InvalidView, Succession, View};
+use peergrad_protocol::wire::encode_record;
 
-use crate::geometry::Geometry;
+use crate::geometry::{Cut, Geometry, Shards};
 
 /// Shared by the nodes of one process: its clones are one memo.
 #[derive(Clone, Default)]
 pub struct Memo {
-    geometries: Recent<(ViewDigest, Chunks, usize), Geometry>,
+    views: Recent<ContentDigest, Result<(Arc<View>, ViewDigest), InvalidView>>,
+    geometries: Recent<(ViewDigest, Cut), Geometry>,
+    shards: Recent<(ViewDigest, Cut, usize), Shards>,
     orders: Recent<(u64, u64, u32), Vec<u32>>,
 }
 
 impl Memo {
-    /// Who owns what in `view`, and in segments of how many elements it travels.
-    pub(crate) fn geometry(&self, view: View, chunks: Chunks, segment_elements: usize) -> Arc<Geometry> {
-        let digest = view.digest();
-        let key = (digest, chunks, segment_elements);
-        self.geometries.recall(key, || Geometry::new(view, digest, chunks, segment_elements))
+    /// The view that follows `view`, whose digest is `digest`, by `change`; and its digest.
+    pub(crate) fn succeed(
+        &self,
+        view: &View,
+        digest: ViewDigest,
+        change: &Succession,
+    ) -> Result<(Arc<View>, ViewDigest), InvalidView> {
+        // The change names the view that it follows.
+        let key = ContentDigest::of(&encode_record(change));
+        let next = self.views.recall(key, || {
+            let next = view.succeed(digest, change)?;
+            let digest = next.digest();
+            Ok((Arc::new(next), digest))
+        });
+        Result::clone(&next)
+    }
+
+    /// What follows from `view`, whose digest is `digest`.
+    pub(crate) fn geometry(&self, view: &Arc<View>, digest: ViewDigest, cut: Cut) -> Arc<Geometry> {
+        self.geometries.recall((digest, cut), || Geometry::new(Arc::clone(view), digest, cut))
+    }
+
+    /// Who keeps what under `geometry` once so many chunks have moved.
+    pub(crate) fn shards(&self, geometry: &Geometry, moved: usize) -> Arc<Shards> {
+        self.shards.recall((geometry.digest, geometry.cut, moved), || geometry.shards(moved))
     }
 
     /// The order of samples in `pass`.

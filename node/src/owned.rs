@@ -1,116 +1,253 @@
-//! The optimizer state of the shard that a member owns: committed and pending, side by side.
+//! The optimizer state of the chunks that a member owns or copies: committed and pending, side by side.
 //!
 //! Like a form and its carbon copy: an update reads the committed sheet and writes the pending one. Only when the step is
 //! known to be complete everywhere do they change places, so an undone step leaves no trace.
 //!
+//! # How copies are kept
+//! The owner sends its sums; the keeper of a copy applies the same rule to them, and throws the new values away (it gets
+//! them from the all-gather like everybody). That is one number an element on the wire, where Adam's state would be two.
+//! Until the rule is known here, sums wait in the room that the new state is about to take.
+//!
 //! # Invariants
 //! - Each chunk carries its own count of updates: state that is lost restarts with its own bias correction.
-//! - Memory is 2 x moments x shard: it falls as 1 / n.
+//! - After a commit a chunk is kept only if the committed step updated it: what has moved away is forgotten then.
+//! - Memory is 2 x moments x (shard + copies): it falls as copies / n.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
+use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::Tally;
 
 use crate::optimizer::Update;
 use crate::peer::OwnerRule;
 
-/// The state of the chunks that this member owns.
+/// The state of the chunks that this member keeps.
 #[derive(Debug)]
 pub(crate) struct Owned {
-    chunks: Vec<Chunk>,
-    /// Moments of all chunks, end to end; within a chunk moment by moment.
-    committed: Vec<f32>,
-    pending: Vec<f32>,
-    /// Whether `pending` holds a newer state.
-    has_pending: bool,
+    chunks: Chunks,
+    moment_count: usize,
+    kept: BTreeMap<usize, Kept>,
+    /// Sums of one chunk while a copy is updated.
+    scratch: Vec<f32>,
 }
 
-#[derive(Debug)]
-struct Chunk {
-    /// Its elements in the parameter vector.
-    elements: Range<usize>,
-    /// Its moments in `committed` and `pending`.
-    moments: Range<usize>,
-    /// Updates behind `committed`.
-    updates: u32,
-    /// Whether the pending update passes it by: its sum overflowed.
-    is_passed_by: bool,
+/// The state of one chunk.
+#[derive(Debug, Default)]
+struct Kept {
+    /// After the newest committed step.
+    committed: Option<State>,
+    /// After the step that is not committed yet.
+    pending: Option<State>,
+    /// Room for the next state; its start holds a copy's sums as they come in.
+    room: Vec<f32>,
+    /// Elements of such sums that have come.
+    summed: usize,
+}
+
+/// Optimizer state: (moment count, elements), one moment after the other.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct State {
+    pub(crate) moments: Vec<f32>,
+    /// Updates behind it.
+    pub(crate) updates: u32,
 }
 
 impl Owned {
-    /// Fresh state for `chunks` under a rule that keeps `moment_count` numbers an element.
-    pub(crate) fn new(chunks: impl IntoIterator<Item = Range<usize>>, moment_count: usize) -> Self {
-        let mut end = 0;
-        let chunks: Vec<Chunk> = chunks
-            .into_iter()
-            .map(|elements| {
-                let start = end;
-                end += elements.len() * moment_count;
-                Chunk { elements, moments: start..end, updates: 0, is_passed_by: false }
-            })
-            .collect();
-        Self { chunks, committed: vec![0.0; end], pending: vec![0.0; end], has_pending: false }
+    /// Nothing yet, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` numbers an element.
+    pub(crate) fn new(chunks: Chunks, moment_count: usize) -> Self {
+        Self { chunks, moment_count, kept: BTreeMap::new(), scratch: Vec::new() }
     }
 
-    /// Turns the summed gradients in the owned parts of `vector` into new parameters, starting from `parameters`.
-    ///
-    /// A sum that no sample stands behind, or that is not finite, leaves parameters and state of its chunk as they are:
-    /// one overflow must not ruin everybody's parameters.
-    pub(crate) fn update(
-        &mut self,
-        mut rule: OwnerRule,
-        rate: f64,
-        tally: Tally,
-        parameters: &[f32],
-        vector: &mut [f32],
-    ) {
-        assert!(!self.has_pending, "the update before is committed");
-        self.has_pending = tally.samples > 0;
-        if tally.samples == 0 {
-            for Chunk { elements, .. } in &self.chunks {
-                vector[elements.clone()].copy_from_slice(&parameters[elements.clone()]);
-            }
-            return;
-        }
-        let scale = 1.0 / tally.samples as f32;
-        // Chunks mostly share their count: one update serves them all.
-        let mut prepared: Option<(u32, Update)> = None;
-        for Chunk { elements, moments, updates, is_passed_by } in &mut self.chunks {
-            *is_passed_by = !vector[elements.clone()].iter().all(|sum| sum.is_finite());
-            if *is_passed_by {
-                vector[elements.clone()].copy_from_slice(&parameters[elements.clone()]);
-                self.pending[moments.clone()].copy_from_slice(&self.committed[moments.clone()]);
-                continue;
-            }
-            let (parameters, vector) = (&parameters[elements.clone()], &mut vector[elements.clone()]);
-            let (old, new) = (&self.committed[moments.clone()], &mut self.pending[moments.clone()]);
-            match &mut rule {
-                OwnerRule::Own(rule) => {
-                    rule(tally, parameters, vector);
-                    new.copy_from_slice(old);
-                }
-                OwnerRule::Stock(rule) => {
-                    let (_, update) = match prepared.take() {
-                        Some(same) if same.0 == *updates => prepared.insert(same),
-                        _ => prepared.insert((*updates, rule.update(rate, *updates + 1, scale))),
-                    };
-                    update.apply(parameters, vector, old, new);
-                }
-            }
-        }
+    // What is held.
+
+    /// Starts to keep a chunk whose state is nothing yet, or comes from another member. `is_pending`: it is the state
+    /// after a step that is not committed here.
+    pub(crate) fn keep(&mut self, chunk: usize, state: Option<State>, is_pending: bool) {
+        let state = state.unwrap_or_else(|| State { moments: vec![0.0; self.len_of(chunk)], updates: 0 });
+        let kept = self.kept.entry(chunk).or_default();
+        *(if is_pending { &mut kept.pending } else { &mut kept.committed }) = Some(state);
     }
 
-    /// The pending update is committed.
-    pub(crate) fn commit(&mut self) {
-        if std::mem::take(&mut self.has_pending) {
-            std::mem::swap(&mut self.committed, &mut self.pending);
-            self.chunks.iter_mut().for_each(|chunk| chunk.updates += u32::from(!chunk.is_passed_by));
-        }
+    /// Keeps a chunk whose rule has no state that could come from anybody.
+    pub(crate) fn ensure(&mut self, chunk: usize) {
+        self.kept.entry(chunk).or_default().committed.get_or_insert_default();
+    }
+
+    /// Numbers of state of a chunk.
+    pub(crate) fn len_of(&self, chunk: usize) -> usize {
+        self.chunks.range(chunk).len() * self.moment_count
+    }
+
+    /// The state of a chunk, committed or pending.
+    pub(crate) fn state(&self, chunk: usize, is_pending: bool) -> Option<&State> {
+        let kept = self.kept.get(&chunk)?;
+        if is_pending { kept.pending.as_ref() } else { kept.committed.as_ref() }
+    }
+
+    /// The chunks whose committed, or pending, state is here.
+    pub(crate) fn held(&self, is_pending: bool) -> ChunkSet {
+        self.kept.keys().copied().filter(|&chunk| self.state(chunk, is_pending).is_some()).collect()
     }
 
     /// Bytes of optimizer state kept.
     pub(crate) fn byte_count(&self) -> u64 {
-        (size_of_val(&*self.committed) + size_of_val(&*self.pending)) as u64
+        let moments = |state: &Option<State>| state.as_ref().map_or(0, |state| size_of_val(&*state.moments));
+        let bytes = |kept: &Kept| moments(&kept.committed) + moments(&kept.pending) + size_of_val(&*kept.room);
+        self.kept.values().map(bytes).sum::<usize>() as u64
+    }
+
+    // Updates.
+
+    /// Turns the summed gradients of the `owned` chunks of `vector` into new parameters, starting from `parameters`.
+    ///
+    /// A sum that no sample stands behind, or that is not finite, leaves parameters and state of its chunk as they are:
+    /// one overflow must not ruin everybody's parameters.
+    ///
+    /// # Panics
+    /// If the committed state of an owned chunk is not here.
+    pub(crate) fn update(
+        &mut self,
+        rule: &mut OwnerRule,
+        rate: f64,
+        tally: Tally,
+        owned: &[usize],
+        parameters: &[f32],
+        vector: &mut [f32],
+    ) {
+        let mut updating = Updating::new(rule, rate, tally);
+        for &chunk in owned {
+            let elements = self.chunks.range(chunk);
+            let kept = self.kept.get_mut(&chunk).expect("the state of an owned chunk is here");
+            kept.update(&mut updating, &parameters[elements.clone()], &mut vector[elements]);
+        }
+    }
+
+    /// Takes in sums of chunks of which a copy is kept: `values` belong to `ranges` of the parameter vector, in order.
+    pub(crate) fn take_sums(&mut self, ranges: &[Range<usize>], mut values: &[f32]) {
+        for range in ranges {
+            let mut start = range.start;
+            while start < range.end {
+                let chunk = self.chunks.at(start);
+                let elements = self.chunks.range(chunk);
+                let count = elements.end.min(range.end) - start;
+                let (part, rest) = values.split_at(count);
+                let kept = self.kept.entry(chunk).or_default();
+                kept.room.resize(elements.len() * self.moment_count, 0.0);
+                let offset = start - elements.start;
+                kept.room[offset..offset + count].copy_from_slice(part);
+                kept.summed += count;
+                (start, values) = (start + count, rest);
+            }
+        }
+    }
+
+    /// Brings the copies of the `copied` chunks up to date with the sums that have come in.
+    ///
+    /// # Panics
+    /// If the committed state of one of them is not here.
+    pub(crate) fn update_copies(
+        &mut self,
+        rule: &mut OwnerRule,
+        rate: f64,
+        tally: Tally,
+        copied: &[usize],
+        parameters: &[f32],
+    ) {
+        let mut updating = Updating::new(rule, rate, tally);
+        for &chunk in copied {
+            let elements = self.chunks.range(chunk);
+            let kept = self.kept.get_mut(&chunk).expect("the state of a copied chunk is here");
+            let sums = &mut self.scratch;
+            sums.clear();
+            if let OwnerRule::Own(_) = updating.rule {
+                // It keeps no state, so nothing was sent and nothing changes.
+                sums.resize(elements.len(), f32::NAN);
+            } else {
+                assert_eq!(kept.summed, elements.len(), "all sums have come in");
+                sums.extend_from_slice(&kept.room[..elements.len()]);
+            }
+            kept.update(&mut updating, &parameters[elements], sums);
+        }
+    }
+
+    // Commits.
+
+    /// The pending update is committed.
+    pub(crate) fn commit(&mut self) {
+        self.kept.retain(|_, kept| {
+            let Some(pending) = kept.pending.take() else { return false };
+            if let Some(before) = kept.committed.replace(pending) {
+                kept.room = before.moments;
+            }
+            true
+        });
+    }
+
+    /// The pending update is undone.
+    pub(crate) fn undo(&mut self) {
+        self.kept.retain(|_, kept| {
+            if let Some(pending) = kept.pending.take() {
+                kept.room = pending.moments;
+            }
+            kept.summed = 0;
+            kept.committed.is_some()
+        });
+    }
+
+    /// Sums that came in for a step that is begun again are forgotten.
+    pub(crate) fn forget_sums(&mut self) {
+        self.kept.values_mut().for_each(|kept| kept.summed = 0);
+    }
+}
+
+/// One rule at work on chunk after chunk.
+struct Updating<'a> {
+    rule: &'a mut OwnerRule,
+    rate: f64,
+    tally: Tally,
+    /// Chunks mostly share their count of updates: one preparation serves them all.
+    prepared: Option<(u32, Update)>,
+}
+
+impl<'a> Updating<'a> {
+    fn new(rule: &'a mut OwnerRule, rate: f64, tally: Tally) -> Self {
+        Self { rule, rate, tally, prepared: None }
+    }
+}
+
+impl Kept {
+    /// From `sums` to new values, and from the committed state to the pending one.
+    fn update(&mut self, updating: &mut Updating<'_>, parameters: &[f32], sums: &mut [f32]) {
+        assert!(self.pending.is_none(), "the update before is committed");
+        let old = self.committed.as_ref().expect("the committed state is here");
+        self.summed = 0;
+        let mut moments = std::mem::take(&mut self.room);
+        moments.resize(old.moments.len(), 0.0);
+        let Updating { rule, rate, tally, prepared } = updating;
+        let is_passed_by = tally.samples == 0 || !sums.iter().all(|sum| sum.is_finite());
+        if is_passed_by {
+            sums.copy_from_slice(parameters);
+            moments.copy_from_slice(&old.moments);
+            self.pending = Some(State { moments, updates: old.updates });
+            return;
+        }
+        match rule {
+            OwnerRule::Own(rule) => {
+                rule(*tally, parameters, sums);
+                moments.copy_from_slice(&old.moments);
+            }
+            OwnerRule::Stock(rule) => {
+                let scale = 1.0 / tally.samples as f32;
+                if prepared.as_ref().is_none_or(|(updates, _)| *updates != old.updates) {
+                    *prepared = Some((old.updates, rule.update(*rate, old.updates + 1, scale)));
+                }
+                let (_, update) = prepared.as_ref().expect("just prepared");
+                update.apply(parameters, sums, &old.moments, &mut moments);
+            }
+        }
+        self.pending = Some(State { moments, updates: old.updates + 1 });
     }
 }
 
@@ -119,52 +256,94 @@ mod tests {
     use super::*;
     use crate::optimizer::Rule;
 
-    const MOMENTUM: OwnerRule =
-        OwnerRule::Stock(Rule::Momentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 });
+    const MOMENTUM: Rule = Rule::Momentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 };
     const TALLY: Tally = Tally { samples: 2, loss: 0.0 };
+
+    /// Two chunks of 16 elements; `kept` of them with fresh state.
+    fn owned(kept: &[usize]) -> Owned {
+        let mut owned = Owned::new(Chunks::of(32), 1);
+        kept.iter().for_each(|&chunk| owned.keep(chunk, None, false));
+        owned
+    }
+
+    fn update(owned: &mut Owned, chunks: &[usize], parameters: f32, vector: &mut [f32]) {
+        let mut rule = OwnerRule::Stock(MOMENTUM);
+        owned.update(&mut rule, 1.0, TALLY, chunks, &[parameters; 32], vector);
+    }
 
     #[test]
     fn an_update_counts_once_it_is_committed() {
-        let mut owned = Owned::new([0..2, 3..4], 1);
-        let mut vector = [2.0, 2.0, 9.0, 4.0];
-        owned.update(MOMENTUM, 1.0, TALLY, &[0.0; 4], &mut vector);
-        assert_eq!(vector, [-1.0, -1.0, 9.0, -2.0], "only what is owned");
-        assert_eq!(owned.committed, [0.0; 3]);
+        let mut owned = owned(&[1]);
+        let mut vector = [2.0; 32];
+        update(&mut owned, &[1], 0.0, &mut vector);
+        assert_eq!((vector[0], vector[16]), (2.0, -1.0), "only what is owned");
+        assert_eq!(owned.state(1, false).unwrap().moments, [0.0; 16]);
         owned.commit();
-        assert_eq!(owned.committed, [1.0, 1.0, 2.0]);
-        assert_eq!(owned.byte_count(), 24);
+        assert_eq!(owned.state(1, false), Some(&State { moments: vec![1.0; 16], updates: 1 }));
+        update(&mut owned, &[1], 0.0, &mut vector);
+        owned.undo();
+        assert_eq!(owned.state(1, false), Some(&State { moments: vec![1.0; 16], updates: 1 }));
+        assert!(owned.state(1, true).is_none());
+    }
+
+    #[test]
+    fn a_copy_follows_its_owner() {
+        let (mut owner, mut copy) = (owned(&[0]), owned(&[0]));
+        for step in 0..3_u8 {
+            let mut vector: Vec<f32> = (0..32).map(|i| (i as f32 - 7.0) * f32::from(step)).collect();
+            // In pieces that end in the middle.
+            copy.take_sums(&[0..5], &vector[0..5]);
+            copy.take_sums(&[5..16], &vector[5..16]);
+            update(&mut owner, &[0], 3.0, &mut vector);
+            copy.update_copies(&mut OwnerRule::Stock(MOMENTUM), 1.0, TALLY, &[0], &[3.0; 32]);
+            assert_eq!(owner.state(0, true), copy.state(0, true));
+            owner.commit();
+            copy.commit();
+        }
+        assert_eq!(copy.held(false), ChunkSet::all(1));
     }
 
     #[test]
     fn a_rule_of_ones_own_sees_each_chunk_and_leaves_the_moments() {
-        let mut owned = Owned::new([0..2, 3..4], 1);
-        let mut vector = [2.0, 4.0, 9.0, 6.0];
+        let mut owned = owned(&[0]);
+        let mut vector = [4.0; 32];
         let rule = |tally: Tally, old: &[f32], sums: &mut [f32]| {
             sums.iter_mut().zip(old).for_each(|(sum, old)| *sum = old + *sum / tally.samples as f32);
         };
-        owned.update(OwnerRule::Own(Box::new(rule)), 1.0, TALLY, &[10.0; 4], &mut vector);
+        owned.update(&mut OwnerRule::Own(Box::new(rule)), 1.0, TALLY, &[0], &[10.0; 32], &mut vector);
         owned.commit();
-        assert_eq!((vector, owned.committed), ([11.0, 12.0, 9.0, 13.0], vec![0.0; 3]));
+        assert_eq!((vector[0], vector[16]), (12.0, 4.0));
+        assert_eq!(owned.state(0, false).unwrap().moments, [0.0; 16]);
     }
 
     #[test]
     fn a_sum_that_overflowed_passes_its_chunk_by() {
-        let mut owned = Owned::new([0..1, 1..2], 1);
-        let mut vector = [f32::INFINITY, 2.0];
-        owned.update(MOMENTUM, 1.0, TALLY, &[7.0, 7.0], &mut vector);
-        assert_eq!(vector, [7.0, 6.0]);
+        let mut owned = owned(&[0, 1]);
+        let mut vector = [2.0; 32];
+        vector[3] = f32::INFINITY;
+        update(&mut owned, &[0, 1], 7.0, &mut vector);
+        assert_eq!((vector[3], vector[0], vector[16]), (7.0, 7.0, 6.0));
         owned.commit();
-        assert_eq!((owned.chunks[0].updates, owned.chunks[1].updates), (0, 1));
-        assert_eq!(owned.committed, [0.0, 1.0]);
+        assert_eq!(owned.state(0, false), Some(&State { moments: vec![0.0; 16], updates: 0 }));
+        assert_eq!(owned.state(1, false), Some(&State { moments: vec![1.0; 16], updates: 1 }));
     }
 
     #[test]
     fn a_step_without_samples_changes_nothing() {
-        let mut owned = Owned::new([0..1, 1..2], 1);
-        let mut vector = [5.0, 5.0];
-        owned.update(MOMENTUM, 1.0, Tally::default(), &[1.0, 2.0], &mut vector);
+        let mut owned = owned(&[0]);
+        let mut vector = [5.0; 32];
+        let mut rule = OwnerRule::Stock(MOMENTUM);
+        owned.update(&mut rule, 1.0, Tally::default(), &[0], &[1.0; 32], &mut vector);
         owned.commit();
-        assert_eq!(vector, [1.0, 2.0]);
-        assert_eq!(owned.chunks[0].updates, 0);
+        assert_eq!((vector[0], owned.state(0, false).unwrap().updates), (1.0, 0));
+    }
+
+    #[test]
+    fn what_the_committed_step_did_not_update_has_moved_away() {
+        let mut owned = owned(&[0, 1]);
+        update(&mut owned, &[1], 0.0, &mut [2.0; 32]);
+        assert_eq!(owned.held(false).len(), 2);
+        owned.commit();
+        assert_eq!(owned.held(false).iter().collect::<Vec<_>>(), [1]);
     }
 }

@@ -1,4 +1,4 @@
-//! The session: training in one view. Batches, rounds, parameters, commits.
+//! The session: a member's part in training. Batches, rounds, parameters, commits, from view to view.
 //!
 //! # How it works
 //! ```text
@@ -8,7 +8,7 @@
 //! ```
 //! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it completed
 //! step t. So the first one that shows up here commits step t, without a message of its own; the last step is committed
-//! by a closing barrier.
+//! by a closing barrier. What a new view does to all this is in [`change`].
 //!
 //! # Memory
 //! Three vectors: the complete parameters, the ones before (kept until the commit, then their buffer takes the next
@@ -17,140 +17,211 @@
 //! # Invariants
 //! - At most two rounds are alive: the one in progress, and the one before while others still wait for its segments.
 //! - Segments of the next step, from members that are ahead, are held within their link's window.
+//! - Old and new (parameters, state, bookmark, batch) are both kept until the commit: a step can be undone.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use peergrad_collectives::links::Links;
+use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
 use peergrad_collectives::round::{Action, Label, Round};
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::ledger::Span;
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{Complete, Message, Segment, Tally};
-use peergrad_protocol::view::View;
+use peergrad_protocol::message::{Complete, Message, Phase, Segment, Tally};
+use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
-use crate::geometry::Geometry;
+use crate::dealing::Dealt;
+use crate::geometry::{Cut, Geometry, Shards};
 use crate::io::{Committed, Event, Output, Reject};
 use crate::loader::Loaded;
 use crate::memo::Memo;
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, OwnerRule, Reply};
+use transfer::Transfer;
+use wiring::Wiring;
 
 mod account;
+mod change;
+mod progress;
+mod transfer;
+mod wiring;
 
-/// Training in one view.
+/// Training, as one member sees it.
 pub(crate) struct Session {
-    pub(crate) view: Arc<View>,
-    pub(crate) digest: ViewDigest,
+    me: Member,
+    geometry: Arc<Geometry>,
     rank: Rank,
     specification: Arc<[u8]>,
     loaded: Loaded,
-    plan: Arc<Plan>,
-    links: Links,
-    /// By rank: segments received whose credit was not returned.
-    held: Vec<u32>,
-    held_total: u32,
+    memo: Memo,
     vectors: Pool,
     segments: Pool,
+    wiring: Wiring,
     /// Parameters before the newest complete step, until that step is committed.
     previous: Option<Arc<Buffer>>,
-    /// Parameters after the newest complete step.
-    complete: Arc<Buffer>,
+    /// Parameters after the newest complete step; `None`: this member is new and has none yet.
+    complete: Option<Arc<Buffer>>,
     owned: Owned,
-    /// The bookmark before the step in progress.
-    ledger: Ledger,
-    memo: Memo,
+    /// The step in progress: as many are complete.
     step: StepNumber,
-    current: Option<Current>,
-    rounds: VecDeque<(StepNumber, Round)>,
-    early: VecDeque<(Rank, Label, Buffer)>,
+    /// Whether the step may be taken: what must be done between two steps is done.
+    is_open: bool,
+    /// How the batch of the step in progress is dealt.
+    dealt: Dealt,
     /// The newest complete step, while it is not known to be committed.
     uncommitted: Option<Record>,
-    trained: u64,
+    /// The program's part in the step in progress, once it has begun it.
+    current: Option<Current>,
+    live: VecDeque<Live>,
+    early: VecDeque<(Rank, Segment, Buffer)>,
+    transfer: Transfer,
+    /// Counts what was handed out to the program: an answer to an older one is void.
+    turn: u64,
+    waiting: Waiting,
+    /// Nothing is taken in or sent: the next view is being agreed on.
+    is_frozen: bool,
+    /// This view is to begin at a step that the one before did not reach: there must be another view.
+    is_unbegun: bool,
+    /// The step in which this member was a newcomer: it has nothing to go back to before that.
+    entered_before: Option<StepNumber>,
+    /// The first step that is not to be taken in this view.
+    stop_before: Option<StepNumber>,
+    closed: BTreeSet<PeerId>,
+    is_closed_by_word: bool,
     left_out: u64,
     own_trained: u64,
-    reduced: Option<Reply<()>>,
-    gathered: Option<Reply<()>>,
-    /// Whether the program is done here, and which members have said so.
-    is_closing: bool,
-    closed: BTreeSet<PeerId>,
     /// Where a round's actions come together until they are carried out; empty in between.
     actions: Vec<Action>,
+    /// Room for the sums of a mirror, used again.
+    mirror_room: Vec<f32>,
 }
 
-/// The step in progress.
+/// What the program waits for.
+#[derive(Default)]
+struct Waiting {
+    begin: Option<Reply<Begun>>,
+    ready: Option<Reply<()>>,
+    reduced: Option<Reply<()>>,
+    updated: Option<Reply<()>>,
+    gathered: Option<Reply<()>>,
+    closed: Option<Reply<()>>,
+}
+
+/// The program's part in the step in progress.
 struct Current {
-    rate: f64,
-    pass: u64,
-    /// Samples of the batch, whether or not their gradient is finite.
-    samples: u64,
-    own_samples: u64,
-    after: Ledger,
+    turn: u64,
+    /// Whether a newcomer goes through the step without its program, which has no parameters to begin with.
+    is_silent: bool,
+    has_contributed: bool,
+    rule: Option<OwnerRule>,
+    is_updated: bool,
+    wants_gather: bool,
 }
 
-/// A complete step that is not yet committed.
+/// A round on its way.
+struct Live {
+    step: StepNumber,
+    shards: Arc<Shards>,
+    plan: Arc<Plan>,
+    round: Round,
+    mirror: Mirror,
+}
+
+/// A complete step that is not yet committed, and what was before it.
 struct Record {
-    was: Current,
+    dealt: Dealt,
     tally: Tally,
 }
 
+/// What a session is made of.
+pub(crate) struct Ingredients {
+    pub(crate) me: Member,
+    pub(crate) specification: Arc<[u8]>,
+    pub(crate) loaded: Loaded,
+    pub(crate) segments: Pool,
+    pub(crate) memo: Memo,
+}
+
 impl Session {
-    /// Begins the first view of a run: everyone draws the same initial parameters.
-    pub(crate) fn found(
-        geometry: &Geometry,
-        me: PeerId,
-        specification: Arc<[u8]>,
-        loaded: Loaded,
-        segments: Pool,
-        memo: Memo,
+    /// Begins training in `view`: the first one of a run, where everyone draws the same initial parameters, or one in
+    /// which this member is a newcomer. `credits` as for [`Session::enter`].
+    pub(crate) fn begin_in(
+        view: &Arc<View>,
+        digest: ViewDigest,
+        ingredients: Ingredients,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
     ) -> Self {
-        let view = Arc::clone(&geometry.view);
-        let rank = view.rank(&me).expect("a view is installed at its members");
+        let Ingredients { me, specification, loaded, segments, memo } = ingredients;
         let training = &loaded.training;
-        let layout = Arc::clone(&geometry.layout);
-        let plan = Plan { layout, topology: training.topology, rank: rank.index() };
+        let cut = Cut {
+            chunks: loaded.manifest.chunks(),
+            copies: training.copies,
+            has_state: training.rule.moment_count() > 0,
+            segment_elements: training.segment_elements,
+        };
+        let geometry = memo.geometry(view, digest, cut);
+        let rank = view.rank(&me.peer).expect("a view is installed at its members");
         let vectors = Pool::new(VECTORS_KEPT_MAX);
-        let mut initial = vectors.take_zeroed(plan.layout.len());
-        loaded.task.initial(training.seed, &mut initial);
-        let shard = geometry.shards[rank.index()].iter().cloned();
-        Self {
-            digest: geometry.digest,
+        let complete = (!view.newcomers().contains(&rank)).then(|| {
+            let mut initial = vectors.take_zeroed(cut.chunks.parameter_count());
+            loaded.task.initial(training.seed, &mut initial);
+            Arc::new(initial)
+        });
+        let mut owned = Owned::new(cut.chunks, training.rule.moment_count());
+        let shards = memo.shards(&geometry, 0);
+        let kept = (0..cut.chunks.count()).filter(|&chunk| shards.is_kept_by(chunk, rank));
+        // A newcomer keeps nothing yet: what it is to keep comes to it.
+        kept.filter(|_| complete.is_some()).for_each(|chunk| owned.keep(chunk, None, false));
+        let mut session = Self {
+            wiring: Wiring::new(view, rank, training.topology, credits),
             rank,
-            links: Links::new(view.members.len(), LINK_SEGMENTS, plan.has_relays()),
-            held: vec![0; view.members.len()],
-            held_total: 0,
-            owned: Owned::new(shard, training.rule.moment_count()),
-            plan: Arc::new(plan),
+            specification,
+            memo,
             vectors,
             segments,
             previous: None,
-            complete: Arc::new(initial),
-            ledger: view.ledger.clone(),
-            view,
-            specification,
-            loaded,
-            memo,
-            step: StepNumber(0),
-            current: None,
-            rounds: VecDeque::new(),
-            early: VecDeque::new(),
+            complete,
+            owned,
+            step: view.first_step(),
+            is_open: false,
+            dealt: Dealt::default(),
+            entered_before: view.newcomers().contains(&rank).then(|| view.first_step()),
             uncommitted: None,
-            trained: 0,
+            current: None,
+            live: VecDeque::new(),
+            early: VecDeque::new(),
+            transfer: Transfer::default(),
+            turn: 0,
+            waiting: Waiting::default(),
+            is_frozen: false,
+            is_unbegun: false,
+            stop_before: None,
+            closed: BTreeSet::new(),
+            is_closed_by_word: false,
             left_out: 0,
             own_trained: 0,
-            reduced: None,
-            gathered: None,
-            is_closing: false,
-            closed: BTreeSet::new(),
             actions: Vec::new(),
-        }
+            mirror_room: Vec::new(),
+            me,
+            geometry,
+            loaded,
+        };
+        session.deal();
+        session.settle(out);
+        session
     }
 
-    /// Elements that this member owns.
-    pub(crate) fn shard_len(&self) -> usize {
-        self.plan.own().len()
+    /// The view that this member is in.
+    pub(crate) fn view(&self) -> &Arc<View> {
+        &self.geometry.view
+    }
+
+    /// Its digest.
+    pub(crate) fn digest(&self) -> ViewDigest {
+        self.geometry.digest
     }
 
     /// How to train, and on what.
@@ -158,39 +229,62 @@ impl Session {
         &self.loaded
     }
 
+    /// Whether the program can be started: there are parameters to begin with.
+    pub(crate) fn has_parameters(&self) -> bool {
+        self.complete.is_some()
+    }
+
+    /// Whether every pass is over, as soon as the steps so far are.
+    pub(crate) fn is_over(&self) -> bool {
+        self.complete.is_some() && self.dealt.pass >= self.loaded.training.passes
+    }
+
     // What the program asks.
 
-    /// Hands out the next step.
-    pub(crate) fn begin(&mut self, reply: Reply<Begun>) {
+    /// Answers when there is a view to train in.
+    pub(crate) fn ready(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
+        self.waiting.ready = Some(reply);
+        self.settle(out);
+    }
+
+    /// Hands out the next step, once it is open.
+    pub(crate) fn begin(&mut self, reply: Reply<Begun>, out: &mut Vec<Output>) {
+        self.waiting.begin = Some(reply);
+        self.settle(out);
+    }
+
+    fn hand_out(&mut self, reply: Reply<Begun>) {
         let training = &self.loaded.training;
-        let sample_count = self.loaded.task.sample_count();
-        let (batch, after) = self.ledger.take(training.batch_size, u64::from(sample_count));
-        let order = self.memo.order(training.seed, batch.pass, sample_count);
-        let shares = vec![1; self.view.members.len()];
-        let part = batch.part(self.rank.index(), &shares);
-        let samples: Arc<[u32]> =
-            part.iter().flat_map(|span| &order[span.start as usize..span.end as usize]).copied().collect();
-        let rate = training.schedule.rate(self.step.0);
-        self.current = Some(Current {
-            rate,
-            pass: batch.pass,
-            samples: batch.len(),
-            own_samples: samples.len() as u64,
-            after,
-        });
+        let is_over = self.is_over();
+        let samples: Arc<[u32]> = if is_over {
+            Arc::new([])
+        } else {
+            let sample_count = self.loaded.task.sample_count();
+            let order = self.memo.order(training.seed, self.dealt.pass, sample_count);
+            let of = |span: &Span| order[span.start as usize..span.end as usize].iter().copied();
+            self.part().iter().flat_map(of).collect()
+        };
+        self.turn += 1;
+        self.current = Some(Current::new(self.turn, false));
         let begun = Begun {
+            turn: self.turn,
             number: self.step,
-            pass: batch.pass,
-            rate,
+            is_over,
+            pass: self.dealt.pass,
+            rate: training.schedule.rate(self.step.0),
             samples,
-            view: self.digest,
             rank: self.rank,
-            member_count: self.view.members.len(),
-            parameters: Arc::clone(&self.complete),
-            room: self.vectors.take(self.plan.layout.len()),
+            member_count: self.view().members.len(),
+            parameters: Arc::clone(self.complete.as_ref().expect("a step is opened with parameters")),
+            room: self.vectors.take(self.geometry.cut.chunks.parameter_count()),
         };
         // A program that no longer waits has ended; the room goes home by itself.
         let _ = reply.send(begun);
+    }
+
+    /// Whether a command belongs to the step that the program was handed out last, and was not interrupted since.
+    pub(crate) fn is_current(&self, turn: u64) -> bool {
+        self.current.as_ref().is_some_and(|current| current.turn == turn && !current.is_silent)
     }
 
     /// Starts the round of the current step.
@@ -203,52 +297,56 @@ impl Session {
         reply: Reply<()>,
         out: &mut Vec<Output>,
     ) -> Result<(), (PeerId, Reject)> {
-        let (previous, vectors, len) = (&mut self.previous, &self.vectors, self.plan.layout.len());
-        let Contribution { vector, tally } = contribution;
-        let round = Round::new(Arc::clone(&self.plan), vector, tally, || next_result(previous, vectors, len));
-        self.rounds.push_back((self.step, round));
-        assert!(self.rounds.len() <= 2, "a round ends before the next but one begins");
-        self.reduced = Some(reply);
-        for (from, label, payload) in std::mem::take(&mut self.early) {
-            let taken = self.segment_in(from, self.step, label, payload, out);
-            taken.map_err(|reject| (self.view.member(from).peer, reject))?;
-        }
+        let Some(current) = &mut self.current else { return Ok(()) };
+        current.has_contributed = true;
+        self.waiting.reduced = Some(reply);
+        self.start_round(contribution);
+        self.take_early(out)?;
         self.settle(out);
         Ok(())
     }
 
     /// Takes the optimizer step for the own shard.
-    pub(crate) fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>) {
-        let (Some((_, round)), Some(current)) = (self.rounds.back_mut(), &self.current) else { return };
-        if let Some((vector, tally)) = round.own_shard() {
-            self.owned.update(rule, current.rate, tally, &self.complete, vector);
+    pub(crate) fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>, out: &mut Vec<Output>) {
+        if let Some(current) = &mut self.current {
+            current.rule = Some(rule);
+            self.waiting.updated = Some(reply);
         }
-        let _ = reply.send(());
+        self.settle(out);
     }
 
     /// The own shard is final: sends it to everyone.
     pub(crate) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        if let Some((_, round)) = self.rounds.back_mut() {
-            round.gather();
-            self.gathered = Some(reply);
+        if let Some(current) = &mut self.current {
+            current.wants_gather = true;
+            self.waiting.gathered = Some(reply);
         }
         self.settle(out);
     }
 
     /// The program is done: tells everyone, and waits until everyone has said so.
-    pub(crate) fn close(&mut self, out: &mut Vec<Output>) {
-        self.is_closing = true;
-        let message = Message::Complete(Complete { view: self.digest, steps: self.step });
-        for member in
-            self.view.members.iter().filter(|member| member.peer != self.view.member(self.rank).peer)
-        {
-            out.push(Output::Send { to: member.peer, frame: Frame::encode(&message, None) });
+    pub(crate) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
+        self.waiting.closed = Some(reply);
+        self.current = None;
+        if !self.is_frozen && !self.is_unbegun {
+            self.tell_complete(out);
+        }
+    }
+
+    fn tell_complete(&self, out: &mut Vec<Output>) {
+        let complete = Complete { view: self.digest(), steps: self.step, left_out: self.left_out };
+        self.tell_all(&Message::Complete(complete), out);
+    }
+
+    fn tell_all(&self, message: &Message, out: &mut Vec<Output>) {
+        for member in self.view().members.iter().filter(|member| member.peer != self.me.peer) {
+            out.push(Output::Send { to: member.peer, frame: Frame::encode(message, None) });
         }
     }
 
     // What other members send.
 
-    /// Takes in a segment, or holds it if it is of the next step.
+    /// Takes in a segment of this view, or holds it until its step has begun here.
     pub(crate) fn segment(
         &mut self,
         from: PeerId,
@@ -256,92 +354,105 @@ impl Session {
         payload: Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let from = self.rank_of(&from).ok_or(Reject::NotAMember)?;
-        if segment.view != self.digest {
-            return Err(Reject::OutOfPlace);
-        }
-        let held = &mut self.held[from.index()];
-        if *held == LINK_SEGMENTS {
-            return Err(Reject::OverCredit);
-        }
-        *held += 1;
-        self.held_total += 1;
-        let label = Label {
-            phase: segment.phase,
-            owner: segment.owner as usize,
-            index: segment.index as usize,
-            tally: segment.tally,
-        };
-        // Some members may have completed a step that still lacks a shard here.
-        let next_round = self.rounds.back().map_or(self.step, |(step, _)| step.next());
-        if segment.step == next_round {
-            self.early.push_back((from, label, payload));
+        let from = self.wiring.rank_of(&from, self.view()).ok_or(Reject::NotAMember)?;
+        self.wiring.hold(from)?;
+        let is_ahead = self.live.back().map_or(self.step, |live| live.step.next()) == segment.step;
+        if is_ahead || self.is_frozen || self.is_unbegun {
+            self.early.push_back((from, segment, payload));
             return Ok(());
         }
-        self.segment_in(from, segment.step, label, payload, out)?;
+        self.segment_in(from, segment, payload, out)?;
         self.settle(out);
         Ok(())
-    }
-
-    /// The rank of a peer that sent something: mostly a neighbour in the ring.
-    fn rank_of(&self, peer: &PeerId) -> Option<Rank> {
-        let is_it = |rank: &Rank| self.view.member(*rank).peer == *peer;
-        let neighbours = [self.plan.previous(), self.plan.next()].map(Rank::from_index);
-        neighbours.into_iter().find(is_it).or_else(|| self.view.rank(peer))
     }
 
     fn segment_in(
         &mut self,
         from: Rank,
-        step: StepNumber,
-        label: Label,
+        segment: Segment,
         payload: Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let (previous, vectors, len) = (&mut self.previous, &self.vectors, self.plan.layout.len());
-        let round = self.rounds.iter_mut().find(|(number, _)| *number == step).ok_or(Reject::Segment)?;
-        let room = || next_result(previous, vectors, len);
-        let received = round.1.receive(from.index(), label, payload, room, &mut self.actions);
-        received.map_err(|_| Reject::Segment)?;
-        self.carry_out(step, out);
+        let (owner, index) = (segment.owner as usize, segment.index as usize);
+        let label = Label { phase: segment.phase, owner, index, tally: segment.tally };
+        let (previous, vectors) = (&mut self.previous, &self.vectors);
+        let len = self.geometry.cut.chunks.parameter_count();
+        let live = self.live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
+        if segment.phase == Phase::Mirror {
+            if !live.mirror.expects(from.index(), owner, index, payload.len()) {
+                return Err(Reject::Segment);
+            }
+            let ranges = live.mirror.segment_ranges(owner, index).to_vec();
+            // A finished sum, as any other.
+            *previous = None;
+            self.commit_if_shown(out);
+            self.owned.take_sums(&ranges, &payload);
+            self.actions.push(Action::Grant { to: from.index() });
+        } else {
+            let room = || next_result(previous, vectors, len);
+            let received = live.round.receive(from.index(), label, payload, room, &mut self.actions);
+            received.map_err(|_| Reject::Segment)?;
+        }
+        self.carry_out(segment.step, out);
+        Ok(())
+    }
+
+    /// Takes in what members that are ahead have sent, as far as its step has begun here.
+    fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
+        if self.is_frozen || self.is_unbegun {
+            return Ok(());
+        }
+        for (from, segment, payload) in std::mem::take(&mut self.early) {
+            if !self.live.iter().any(|live| live.step == segment.step) {
+                self.early.push_back((from, segment, payload));
+                continue;
+            }
+            let taken = self.segment_in(from, segment, payload, out);
+            taken.map_err(|reject| (self.view().member(from).peer, reject))?;
+        }
         Ok(())
     }
 
     /// A member returned credit.
-    pub(crate) fn credit(
-        &mut self,
-        from: &PeerId,
-        segments: u32,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let rank = self.rank_of(from).ok_or(Reject::NotAMember)?;
-        if !self.links.give_back(rank.index(), segments) {
-            return Err(Reject::OverCredit);
+    pub(crate) fn credit(&mut self, from: &PeerId, segments: u32, out: &mut Vec<Output>) {
+        if self.wiring.give_back(from, segments, &self.geometry.view) {
+            self.settle(out);
         }
-        self.settle(out);
-        Ok(())
+    }
+
+    /// A member is linked, anew: nothing is on its way.
+    pub(crate) fn link_up(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
+        if let Some(rank) = self.view().rank(peer) {
+            self.wiring.reset(rank, LINK_SEGMENTS);
+            self.early.retain(|(from, ..)| *from != rank);
+            self.settle(out);
+        }
+    }
+
+    /// A member is not linked any more.
+    pub(crate) fn link_down(&mut self, peer: &PeerId) {
+        if let Some(rank) = self.view().rank(peer) {
+            self.wiring.reset(rank, 0);
+            self.early.retain(|(from, ..)| *from != rank);
+        }
     }
 
     /// A member is done with the run.
-    pub(crate) fn closed(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
-        let is_last = complete.steps.0 == self.loaded.step_count();
-        if complete.view != self.digest || self.view.rank(&from).is_none() || !is_last {
-            return Err(Reject::OutOfPlace);
-        }
+    pub(crate) fn complete_elsewhere(&mut self, from: PeerId, complete: Complete) {
+        // A member that came late has not seen all steps.
+        self.left_out = self.left_out.max(complete.left_out);
         self.closed.insert(from);
-        Ok(())
     }
 
-    /// Whether the run cannot end well without this peer: a member, unless both it and this peer are done.
-    ///
-    /// One that is done may still hold segments of the last step that wait for credit.
-    pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
-        self.view.rank(peer).is_some() && !(self.is_closing && self.closed.contains(peer))
+    /// A member knows that everyone is done.
+    pub(crate) fn closed_elsewhere(&mut self) {
+        self.is_closed_by_word = true;
     }
 
     /// Whether everyone is done, so that the last step is committed and the run is over.
     pub(crate) fn is_closed(&self) -> bool {
-        self.is_closing && self.closed.len() + 1 == self.view.members.len()
+        let is_said = self.is_closed_by_word || self.closed.len() + 1 == self.view().members.len();
+        self.waiting.closed.is_some() && is_said
     }
 
     /// Commits the last step, after the closing barrier.
@@ -349,56 +460,22 @@ impl Session {
         assert!(self.is_closed(), "everyone is done");
         self.previous = None;
         self.commit(out);
-    }
-
-    // Progress.
-
-    /// Does all that can be done now: sends what credit allows, notes commits, answers the program.
-    fn settle(&mut self, out: &mut Vec<Output>) {
-        self.commit_if_shown(out);
-        for index in 0..self.rounds.len() {
-            let (step, round) = &mut self.rounds[index];
-            let step = *step;
-            round.pump(&mut self.links, &self.segments, &mut self.actions);
-            self.carry_out(step, out);
-        }
-        if self.rounds.len() == 2 && self.rounds[0].1.is_drained() {
-            self.rounds.pop_front();
-        }
-        let is_alone = self.rounds.len() == 1;
-        let Some((_, round)) = self.rounds.back_mut() else { return };
-        if round.is_reduced()
-            && let Some(reply) = self.reduced.take()
-        {
-            let _ = reply.send(());
-        }
-        // What others still wait for of the round before has left by now, unless somebody is ahead of what it can have.
-        if is_alone
-            && round.is_complete()
-            && let Some(reply) = self.gathered.take()
-        {
-            self.complete_step();
+        if let Some(reply) = self.waiting.closed.take() {
             let _ = reply.send(());
         }
     }
 
-    fn complete_step(&mut self) {
-        let (_, round) = self.rounds.back_mut().expect("a round is complete");
-        let vector = round.complete(|| self.vectors.take(self.plan.layout.len()));
-        let was = self.current.take().expect("a round belongs to a step");
-        assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
-        self.ledger = was.after.clone();
-        self.uncommitted = Some(Record { was, tally: round.tally() });
-        self.previous = Some(std::mem::replace(&mut self.complete, vector));
-        self.step = self.step.next();
+    /// The newest committed parameters.
+    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
+        self.previous.as_ref().or(self.complete.as_ref())
     }
 
-    /// Steps known to be complete everywhere.
-    fn committed_steps(&self) -> u64 {
-        self.step.0 - u64::from(self.uncommitted.is_some())
+    /// The part of the step's batch that this member computes.
+    fn part(&self) -> &[Span] {
+        self.dealt.part(&self.me.peer, self.me.incarnation)
     }
 
-    /// Room for a result was asked for: the step before is complete everywhere.
+    /// The step before is complete everywhere, if room for a result was asked for.
     fn commit_if_shown(&mut self, out: &mut Vec<Output>) {
         if self.previous.is_none() && self.uncommitted.is_some() {
             self.commit(out);
@@ -406,52 +483,48 @@ impl Session {
     }
 
     fn commit(&mut self, out: &mut Vec<Output>) {
-        let Some(Record { was, tally }) = self.uncommitted.take() else { return };
+        let Some(record) = self.uncommitted.take() else { return };
         self.owned.commit();
-        let left_out = was.samples.saturating_sub(tally.samples);
-        self.trained += tally.samples;
-        self.left_out += left_out;
-        self.own_trained += was.own_samples;
+        self.left_out += record.left_out();
+        let own = record.dealt.part(&self.me.peer, self.me.incarnation);
+        self.own_trained += own.iter().map(Span::len).sum::<u64>();
         let (steps, digest_every) = (self.committed_steps(), self.loaded.training.digest_every);
         let is_due = digest_every > 0 && steps.is_multiple_of(digest_every);
+        let complete = self.complete.as_ref().expect("a complete step has parameters");
         out.push(Output::Event(Event::Committed(Committed {
             step: StepNumber(steps - 1),
-            pass: was.pass,
-            loss: tally.loss / tally.samples as f64,
-            samples: tally.samples,
-            left_out,
-            rate: was.rate,
-            digest: is_due.then(|| ContentDigest::of(self.complete.bytes())),
+            pass: record.dealt.pass,
+            loss: record.tally.loss / record.tally.samples as f64,
+            samples: record.tally.samples,
+            left_out: record.left_out(),
+            rate: self.loaded.training.schedule.rate(steps - 1),
+            digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));
     }
 
-    fn carry_out(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        for action in self.actions.drain(..) {
-            match action {
-                Action::Send { to, label, payload } => {
-                    let segment = Segment {
-                        view: self.digest,
-                        step,
-                        phase: label.phase,
-                        owner: label.owner as u32,
-                        index: label.index as u32,
-                        tally: label.tally,
-                    };
-                    let frame = Frame::encode(&Message::Segment(segment), Some(payload));
-                    out.push(Output::Send { to: self.view.members[to].peer, frame });
-                }
-                Action::Grant { to } => {
-                    self.held[to] -= 1;
-                    self.held_total -= 1;
-                    out.push(Output::Credit { to: self.view.members[to].peer, segments: 1 });
-                }
-            }
+    /// Steps known to be complete everywhere.
+    fn committed_steps(&self) -> u64 {
+        self.step.0 - u64::from(self.uncommitted.is_some())
+    }
+}
+
+impl Current {
+    fn new(turn: u64, is_silent: bool) -> Self {
+        Self {
+            turn,
+            is_silent,
+            has_contributed: is_silent,
+            rule: None,
+            is_updated: false,
+            wants_gather: is_silent,
         }
     }
+}
 
-    /// The newest committed parameters.
-    pub(crate) fn parameters(&self) -> &Arc<Buffer> {
-        self.previous.as_ref().unwrap_or(&self.complete)
+impl Record {
+    /// Samples of the batch that are not in the sums, since their gradient was not finite.
+    fn left_out(&self) -> u64 {
+        self.dealt.len().saturating_sub(self.tally.samples)
     }
 }
 

@@ -119,6 +119,23 @@ pub struct Epoch(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct Incarnation(pub u64);
 
+impl Incarnation {
+    /// The first incarnation of the `start`-th start of a peer.
+    #[must_use]
+    pub fn of_start(start: u64) -> Self {
+        Self(start << RETURNS_BITS)
+    }
+
+    /// The one after this, of the same start: the peer was excluded and comes back.
+    #[must_use]
+    pub fn again(self) -> Self {
+        Self(self.0 + 1)
+    }
+}
+
+/// A start has room for so many returns that no process lives to see the end of them.
+const RETURNS_BITS: u32 = 24;
+
 /// A member's index in its view; meaningless without the view.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct Rank(pub u32);

@@ -30,7 +30,7 @@ pub const ADDRESS_BYTES_MAX: usize = 128;
 /// Views that a view can follow: its own lineage, and after a merge another.
 pub const PARENTS_MAX: usize = 2;
 /// Ranges of a pass that departed members gave back untrained.
-pub const GIVEN_BACK_MAX: usize = 1024;
+pub const GIVEN_BACK_MAX: usize = 4096;
 /// Steps of a run, and passes: far beyond any run, and far from where adding one overflows.
 pub const STEPS_MAX: u64 = 1 << 48;
 /// Members that a joiner is told of, to ask if the first one goes.

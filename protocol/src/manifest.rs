@@ -119,6 +119,17 @@ impl Chunks {
         let bound = |i: usize| ((i as u128 * self.parameter_count as u128) / self.count as u128) as usize;
         bound(index)..bound(index + 1)
     }
+
+    /// The chunk that holds `element`.
+    ///
+    /// # Panics
+    /// If the vector is shorter.
+    #[must_use]
+    pub fn at(&self, element: usize) -> usize {
+        assert!(element < self.parameter_count, "element {element} of {}", self.parameter_count);
+        // Bounds are rounded down, so the last chunk that can begin at or before it does.
+        (((element as u128 + 1) * self.count as u128 - 1) / self.parameter_count as u128) as usize
+    }
 }
 
 #[cfg(test)]
@@ -149,6 +160,9 @@ mod tests {
             for index in 0..chunks.count() {
                 let range = chunks.range(index);
                 prop_assert_eq!(range.start, end);
+                if !range.is_empty() {
+                    prop_assert_eq!([chunks.at(range.start), chunks.at(range.end - 1)], [index; 2]);
+                }
                 prop_assert!(range.len() >= CHUNK_ELEMENTS_MIN.min(parameter_count));
                 end = range.end;
             }

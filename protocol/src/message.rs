@@ -194,12 +194,16 @@ pub struct Promise {
 /// Where a member is, and what it holds.
 #[derive(Clone, Debug, Default, PartialEq, Encode, Decode)]
 pub struct Report {
+    /// The member's process is another one by now, which only votes for it.
+    pub is_over: bool,
     /// Steps that are complete; `None`: it has no parameters.
     pub complete: Option<StepNumber>,
     /// Chunks whose optimizer state after those steps it holds.
     pub states: ChunkSet,
     /// Chunks whose state after one step less it still holds, as long as the newest step is not known to be committed.
     pub states_before: Option<ChunkSet>,
+    /// What the sums of the newest complete step are worth, as long as it is not known to be committed.
+    pub tally: Option<Tally>,
     /// What it holds of the step after.
     pub next: Option<Holdings>,
     /// Members that it cannot reach, by rank.
@@ -422,6 +426,27 @@ impl Message {
 }
 
 impl Report {
+    /// Whether the sender holds a chunk's optimizer state after so many steps.
+    #[must_use]
+    pub fn holds_state(&self, chunk: usize, steps: StepNumber) -> bool {
+        let Some(complete) = self.complete else { return false };
+        let states = match steps.0.checked_sub(complete.0) {
+            Some(0) => Some(&self.states),
+            Some(1) => self.next.as_ref().map(|next| &next.states),
+            Some(_) => None,
+            None if steps.next() == complete => self.states_before.as_ref(),
+            None => None,
+        };
+        states.is_some_and(|states| states.contains(chunk))
+    }
+
+    /// What the sums of the step after `steps` are worth, if the sender knows.
+    #[must_use]
+    pub fn tally_of(&self, steps: StepNumber) -> Option<Tally> {
+        let complete = self.complete?;
+        if complete == steps { self.next.as_ref()?.tally } else { self.tally.filter(|_| complete == steps.next()) }
+    }
+
     fn is_bounded(&self) -> bool {
         let next = self.next.iter().flat_map(|next| [&next.values, &next.states]);
         let mut sets = next.chain(&self.states_before).chain([&self.states]);

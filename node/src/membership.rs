@@ -1,0 +1,335 @@
+//! Membership: who is in, as one member sees it; and how the members agree on who is in next.
+//!
+//! Every member watches those whom it needs, keeps those who want to come in or go, and answers proposers. Any member can
+//! propose; the lowest rank that lives does so first, the others only if it does not get anywhere.
+//!
+//! # How it works
+//! ```text
+//!  beats, links --> somebody is lost ------> Prepare at once --- promises: reports ---> Propose --- accepted ---> Succeed
+//!  Join, Retire --> somebody comes or goes -> Prepare before a step to come (nobody stops until then)
+//! ```
+//! What is chosen in [`agreeing`], what is watched in [`watching`], who comes and goes in [`exchange`].
+//!
+//! # Invariants
+//! - A promise, an acceptance and a new view are on disk before anybody hears of them.
+//! - A view is left only for the one successor that a quorum of its members has accepted.
+//!
+//! # Not here
+//! What a change means for training: `session/change.rs`. What the next record says: `succession.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use peergrad_protocol::agreement::Acceptor;
+use peergrad_protocol::durable::Durable;
+use peergrad_protocol::message::{Beat, Message, Report};
+use peergrad_protocol::time::TimerTable;
+use peergrad_protocol::view::{Member, Succession, View};
+use peergrad_protocol::watch::Watch;
+use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
+
+use crate::dealing::Dealt;
+use crate::io::{Event, Output, PersistId};
+use crate::succession::Basis;
+use agreeing::Attempt;
+use exchange::Ban;
+use watching::Seen;
+
+mod agreeing;
+mod exchange;
+mod watching;
+
+/// What one member knows of the members.
+pub(crate) struct Membership {
+    me: Member,
+    view: Arc<View>,
+    digest: ViewDigest,
+    rank: Rank,
+    timers: TimerTable<2>,
+    persisted_count: u64,
+
+    // Watching.
+    watch: Watch,
+    /// Peers that frames can be sent to.
+    linked: BTreeSet<PeerId>,
+    /// Members whose link broke in this view, or whose process is another one: what they had sent may be lost.
+    broken: BTreeSet<Rank>,
+    /// By rank: where each of them is.
+    seen: Vec<Option<Seen>>,
+    /// How long steps took of late.
+    pace: watching::Pace,
+
+    // Agreeing.
+    acceptor: Acceptor<Succession>,
+    /// Answers that leave once the record is on disk.
+    answers: Vec<(PersistId, PeerId, Message)>,
+    attempt: Option<Attempt>,
+    /// The highest attempt that anybody has made for this view.
+    attempts: u32,
+    /// Not before this does this member make an attempt of its own.
+    not_before: Instant,
+    trouble_since: Option<Instant>,
+    /// Whether a report that would leave somebody out was doubted.
+    has_doubted: bool,
+    next: Option<Next>,
+    /// How many the user was told that it waits for.
+    paused: Option<usize>,
+
+    // Coming and going.
+    /// Peers that this member has welcomed, and that prepare.
+    asking: BTreeMap<PeerId, Member>,
+    /// Peers that are ready to come in.
+    candidates: BTreeMap<PeerId, Member>,
+    /// Those of them that have asked this member.
+    guests: BTreeSet<PeerId>,
+    /// Members that want to go.
+    retiring: BTreeSet<PeerId>,
+    bans: BTreeMap<PeerId, Ban>,
+    /// How often of late a change was named too late.
+    lead_doublings: u32,
+}
+
+/// The next view, once it is chosen.
+struct Next {
+    view: Arc<View>,
+    digest: ViewDigest,
+    /// Under this name it is being written; `None`: it is on disk.
+    recording: Option<PersistId>,
+}
+
+/// Where training is, as far as membership has to know.
+pub(crate) struct Facts<'a> {
+    pub(crate) basis: Basis<'a>,
+    /// The step in progress, how it is dealt, and how the one before was as long as it is not committed.
+    pub(crate) step: StepNumber,
+    pub(crate) dealt: &'a Dealt,
+    pub(crate) dealt_before: Option<&'a Dealt>,
+    /// The step is being taken.
+    pub(crate) is_open: bool,
+    /// It is not taken, since the next view is to begin with it, and that one is not there.
+    pub(crate) is_held: bool,
+    pub(crate) report: &'a dyn Fn() -> Report,
+    pub(crate) has_parameters: bool,
+    /// Its own program computes, and nobody else is waited for.
+    pub(crate) is_computing: bool,
+    /// Nothing is taken in or sent.
+    pub(crate) is_still: bool,
+    /// The view cannot begin.
+    pub(crate) is_unbegun: bool,
+    /// The program is done.
+    pub(crate) is_closing: bool,
+    /// A step of this view is committed.
+    pub(crate) has_committed: bool,
+}
+
+impl Facts<'_> {
+    /// How the batch of a step is dealt, as far as this member knows.
+    fn dealt_of(&self, step: StepNumber) -> Option<&Dealt> {
+        if step == self.step { Some(self.dealt) } else { self.dealt_before.filter(|_| step.next() == self.step) }
+    }
+}
+
+/// What membership wants of training.
+#[derive(Debug, PartialEq)]
+pub(crate) enum Wish {
+    /// Stop at once.
+    Freeze,
+    /// Leave this view before this step.
+    StopBefore(StepNumber),
+    /// Whatever is due now may be done: a record is on disk, or the next view is known.
+    Look,
+}
+
+/// The timers of a membership.
+#[derive(Clone, Copy)]
+enum Timer {
+    /// It is time to say that one lives.
+    Beat,
+    /// It is time to look after an attempt.
+    Attempt,
+}
+
+impl Membership {
+    /// Membership in a view that is installed and on disk.
+    pub(crate) fn new(
+        now: Instant,
+        me: Member,
+        view: Arc<View>,
+        digest: ViewDigest,
+        linked: BTreeSet<PeerId>,
+        persisted_count: u64,
+    ) -> Self {
+        let rank = view.rank(&me.peer).expect("a view is installed at its members");
+        let mut membership = Self {
+            watch: Watch::new(watching::beat_of(&view)),
+            seen: Vec::new(),
+            pace: watching::Pace::default(),
+            timers: TimerTable::default(),
+            persisted_count,
+            linked,
+            broken: BTreeSet::new(),
+            acceptor: Acceptor::default(),
+            answers: Vec::new(),
+            attempt: None,
+            attempts: 0,
+            not_before: now,
+            trouble_since: None,
+            next: None,
+            paused: None,
+            asking: BTreeMap::new(),
+            candidates: BTreeMap::new(),
+            lead_doublings: 0,
+            has_doubted: false,
+            guests: BTreeSet::new(),
+            retiring: BTreeSet::new(),
+            bans: BTreeMap::new(),
+            me,
+            view,
+            digest,
+            rank,
+        };
+        membership.begin(now);
+        membership
+    }
+
+    /// What a new view brings with it.
+    fn begin(&mut self, now: Instant) {
+        self.seen = vec![None; self.view.members.len()];
+        self.watch.set_beat(watching::beat_of(&self.view));
+        for peer in self.partners() {
+            self.watch.add(now, peer);
+        }
+        self.timers.set(Timer::Beat as usize, now);
+    }
+
+    /// Goes on in the view that was chosen, which training has entered.
+    pub(crate) fn advance(&mut self, now: Instant) {
+        let Some(Next { view, digest, .. }) = self.next.take() else { return };
+        let before = std::mem::replace(&mut self.view, view);
+        self.digest = digest;
+        self.rank = self.view.rank(&self.me.peer).expect("a view is installed at its members");
+        for member in before.members.iter().filter(|member| self.view.rank(&member.peer).is_none()) {
+            self.watch.remove(&member.peer);
+        }
+        self.ban_lost(now, &before);
+        self.broken.clear();
+        self.acceptor = Acceptor::default();
+        self.answers.clear();
+        self.attempt = None;
+        self.attempts = 0;
+        self.not_before = now;
+        self.trouble_since = None;
+        self.has_doubted = false;
+        self.paused = None;
+        self.lead_doublings = self.lead_doublings.saturating_sub(1);
+        self.candidates.retain(|_, member| !is_in(&self.view, member));
+        self.guests.retain(|peer| self.candidates.contains_key(peer));
+        self.retiring.retain(|peer| self.view.rank(peer).is_some());
+        self.begin(now);
+    }
+
+    /// The view that is chosen and on disk: training can enter it.
+    pub(crate) fn next(&self) -> Option<(&Arc<View>, ViewDigest)> {
+        let next = self.next.as_ref().filter(|next| next.recording.is_none())?;
+        Some((&next.view, next.digest))
+    }
+
+    /// Whether something is wrong that another view is needed for.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.trouble_since.is_some()
+    }
+
+    /// This member, in the incarnation that is in the view.
+    pub(crate) fn me(&self) -> &Member {
+        &self.me
+    }
+
+    /// How many records it has had written.
+    pub(crate) fn persisted_count(&self) -> u64 {
+        self.persisted_count
+    }
+
+    /// When to call [`Membership::tick`] next.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) -> Vec<Wish> {
+        if self.timers.expired(Timer::Beat as usize, now) {
+            self.watch.attend(now);
+            self.beat(facts, out);
+            self.repeat(now, facts, out);
+            self.timers.set(Timer::Beat as usize, now.after(watching::beat_of(&self.view)));
+        }
+        self.timers.expired(Timer::Attempt as usize, now);
+        self.look(now, facts, out)
+    }
+
+    fn beat(&mut self, facts: &Facts<'_>, out: &mut Vec<Output>) {
+        let complete = if facts.has_parameters { facts.step } else { StepNumber(0) };
+        let beat = Beat {
+            view: self.digest,
+            epoch: self.view.epoch,
+            complete,
+            is_computing: facts.is_computing && !facts.is_still,
+        };
+        for peer in self.partners() {
+            self.send(peer, &Message::Beat(beat), out);
+        }
+    }
+
+    // Disk.
+
+    /// Has the record written as it is now.
+    fn record(&mut self, view: &View, acceptor: Acceptor<Succession>, out: &mut Vec<Output>) -> PersistId {
+        let id = PersistId(self.persisted_count);
+        self.persisted_count += 1;
+        let record = Durable { view: view.clone(), incarnation: self.me.incarnation, acceptor };
+        out.push(Output::Persist { id, record: record.to_bytes() });
+        id
+    }
+
+    /// A record is on disk: what waited for it may be said.
+    pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) -> Vec<Wish> {
+        let mut waiting = Vec::new();
+        for (of, to, message) in std::mem::take(&mut self.answers) {
+            // A later record holds all that an earlier one did.
+            if of <= id { self.send(to, &message, out) } else { waiting.push((of, to, message)) }
+        }
+        self.answers = waiting;
+        if let Some(next) = self.next.as_mut().filter(|next| next.recording.is_some_and(|of| of <= id)) {
+            next.recording = None;
+            return vec![Wish::Look];
+        }
+        vec![]
+    }
+
+    // Sending.
+
+    fn send(&self, to: PeerId, message: &Message, out: &mut Vec<Output>) {
+        if to == self.me.peer || self.linked.contains(&to) {
+            out.push(Output::Send { to, frame: Frame::encode(message, None) });
+        }
+    }
+
+    fn tell_members(&self, message: &Message, out: &mut Vec<Output>) {
+        self.view.members.iter().for_each(|member| self.send(member.peer, message, out));
+    }
+
+    /// Tells the user, once for each number, that the others are too few to go on.
+    fn tell_paused(&mut self, reached: usize, out: &mut Vec<Output>) {
+        let members = self.view.members.len();
+        // Half of them are enough with rank 0, and for one more there is always somebody to wait for.
+        let needed = (members / 2 + 1).max(reached + 1);
+        if self.paused != Some(reached) {
+            self.paused = Some(reached);
+            out.push(Output::Event(Event::Paused { reached, needed, members }));
+        }
+    }
+}
+
+/// Whether a member is in a view, in this incarnation or a later one.
+fn is_in(view: &View, member: &Member) -> bool {
+    view.rank(&member.peer).is_some_and(|rank| view.member(rank).incarnation >= member.incarnation)
+}

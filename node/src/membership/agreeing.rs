@@ -1,0 +1,419 @@
+//! Agreeing: one value for each view, its successor, chosen by a quorum of its members.
+//!
+//! # How it works
+//! 1. Whoever finds that the view cannot go on asks everybody to stop and to say where they are. The lowest rank that lives
+//!    does so at once, each higher one a little later, and whoever has promised somebody else waits for that one first.
+//! 2. With the reports of all that it can reach, and of a quorum at least, it proposes: what a member has accepted before,
+//!    if there is such a thing; else the change that `succession.rs` makes of the reports.
+//! 3. What a quorum has accepted is chosen, and everyone is told.
+//!
+//! A report that would leave somebody out for a cut between two that both answer is doubted once: links that come back
+//! after a partition come back one by one.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad_protocol::agreement::{Ballot, Proposer};
+use peergrad_protocol::message::{Accepted, Message, Outbid, Prepare, Promise, Propose, Report};
+use peergrad_protocol::reach;
+use peergrad_protocol::view::{Succession, View};
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
+
+use super::{Facts, Membership, Next, Timer, Wish};
+use crate::io::{Output, Reject};
+use crate::memo::Memo;
+
+/// An attempt of this member to have the next view chosen.
+pub(super) struct Attempt {
+    proposer: Proposer<Succession, Report>,
+    /// What is proposed between two steps; `None`: somebody is lost, and the reports decide.
+    planned: Option<Succession>,
+    since: Instant,
+}
+
+impl Attempt {
+    fn before(&self) -> Option<StepNumber> {
+        self.planned.as_ref().map(|change| change.resume.step)
+    }
+}
+
+impl Membership {
+    // Proposing.
+
+    /// Does what is due: notices losses, makes attempts and looks after them.
+    pub(super) fn look(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) -> Vec<Wish> {
+        self.note_pace(now, facts);
+        let lost = self.lost(now);
+        let hanging = self.hanging(now, facts);
+        let is_stuck = facts.is_unbegun || facts.is_held || facts.is_still;
+        let is_trouble = !lost.is_empty() || !hanging.is_empty() || !self.broken.is_empty() || is_stuck;
+        self.note_trouble(now, is_trouble, out);
+        if self.next.is_some() {
+            return if is_trouble { vec![Wish::Look] } else { vec![] };
+        }
+        if is_trouble && self.attempt.as_ref().is_some_and(|attempt| attempt.planned.is_some()) {
+            self.attempt = None;
+        }
+        self.drive(now, &lost, &hanging, facts, out);
+        if self.attempt.is_none() && now >= self.not_before && facts.has_parameters {
+            if is_trouble {
+                let waited = self.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
+                if waited >= STAGGER * self.order(&lost) {
+                    self.attempt(now, None, out);
+                }
+            } else if let Some(change) = self.exchange_due(now, facts) {
+                self.attempt(now, Some(change), out);
+            }
+        }
+        let again = (is_trouble || self.attempt.is_some()).then(|| now.after(LOOK));
+        let next = again.into_iter().chain(self.watch.next_suspicion()).min();
+        if let Some(at) = next {
+            self.timers.set(Timer::Attempt as usize, at.max(now.after(LOOK_MIN)));
+        }
+        vec![]
+    }
+
+    /// How many members should try before this one.
+    fn order(&self, lost: &[Rank]) -> u32 {
+        let lower = (0..self.rank.index()).map(Rank::from_index);
+        lower.filter(|rank| !lost.contains(rank) && !self.is_newcomer(*rank)).count() as u32
+    }
+
+    /// Whether a member has no parameters yet, as far as is known.
+    pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
+        let has_begun = self.seen[rank.index()].is_some_and(|seen| seen.complete > self.view.first_step());
+        self.view.newcomers().contains(&rank) && !has_begun
+    }
+
+    fn attempt(&mut self, now: Instant, planned: Option<Succession>, out: &mut Vec<Output>) {
+        self.attempts += 1;
+        let ballot = Ballot { attempt: self.attempts, rank: self.rank };
+        let proposer = Proposer::new(ballot, self.view.members.len());
+        let attempt = Attempt { proposer, planned, since: now };
+        let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
+        self.attempt = Some(attempt);
+        self.tell_members(&Message::Prepare(prepare), out);
+    }
+
+    /// Proposes once everyone who can has answered; gives up what does not get anywhere.
+    fn drive(
+        &mut self,
+        now: Instant,
+        lost: &[Rank],
+        hanging: &[Rank],
+        facts: &Facts<'_>,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let waited = now.since(attempt.since);
+        if attempt.proposer.proposed().is_some() {
+            if waited > ATTEMPT_MAX {
+                self.attempt = None;
+            }
+            return;
+        }
+        let reports = attempt.proposer.reports();
+        let reached = reports.len();
+        let is_missing = |rank: &Rank| !reports.contains_key(rank) && !lost.contains(rank);
+        let is_missed = (0..self.view.members.len()).map(Rank::from_index).any(|rank| is_missing(&rank));
+        if !attempt.proposer.has_quorum() {
+            if waited > PAUSE_TOLD_AFTER && attempt.planned.is_none() {
+                self.tell_paused(reached, out);
+            }
+            return;
+        }
+        if is_missed && waited < COLLECT_MAX {
+            return;
+        }
+        if attempt.planned.is_some() && reached < self.view.members.len() {
+            // Somebody cannot answer, and that is another matter.
+            self.attempt = None;
+            self.not_before = now.after(RETRY);
+            return;
+        }
+        let (kept, is_whole) = self.kept(hanging);
+        if !is_whole && !self.has_doubted {
+            self.has_doubted = true;
+            self.attempt = None;
+            self.not_before = now.after(DOUBT);
+            return;
+        }
+        self.propose(now, &kept, facts, out);
+    }
+
+    /// Whom the next view keeps, and whether that is everyone who has answered and does not hang.
+    fn kept(&self, hanging: &[Rank]) -> (Vec<Rank>, bool) {
+        let Some(attempt) = &self.attempt else { return (vec![], true) };
+        let reports = attempt.proposer.reports();
+        let is_fit = |rank: &Rank| {
+            reports.get(rank).is_some_and(|report| !report.is_over) && !hanging.contains(rank)
+        };
+        let cut: BTreeSet<(Rank, Rank)> = reports
+            .iter()
+            .filter(|(rank, _)| is_fit(rank))
+            .flat_map(|(rank, report)| report.lost.iter().map(|lost| (*rank, *lost)))
+            .filter(|(_, lost)| is_fit(lost))
+            .collect();
+        let all = reach::keep(self.view.members.len(), &cut);
+        let kept: Vec<Rank> = all.into_iter().filter(is_fit).collect();
+        let fit = reports.keys().filter(|rank| is_fit(rank)).count();
+        let is_whole = kept.len() == fit;
+        (kept, is_whole)
+    }
+
+    fn propose(&mut self, now: Instant, kept: &[Rank], facts: &Facts<'_>, out: &mut Vec<Output>) {
+        let Some(attempt) = &mut self.attempt else { return };
+        let planned = attempt.planned.clone();
+        if attempt.proposer.adopted().is_none() && planned.is_none() {
+            let dealt_of = |step| facts.dealt_of(step);
+            let Some(change) = facts.basis.after_loss(kept, attempt.proposer.reports(), dealt_of) else {
+                // Nobody of those who can be reached has parameters; others may come back.
+                return;
+            };
+            attempt.proposer.propose(|_| change);
+        } else {
+            attempt.proposer.propose(|_| planned.expect("checked before"));
+        }
+        attempt.since = now;
+        self.tell_proposal(out);
+    }
+
+    fn tell_proposal(&self, out: &mut Vec<Output>) {
+        let Some(attempt) = &self.attempt else { return };
+        if let Some(change) = attempt.proposer.proposed() {
+            let propose = Propose { ballot: attempt.proposer.ballot(), change: change.clone() };
+            self.tell_members(&Message::Propose(propose), out);
+        }
+    }
+
+    /// Says again what may not have arrived.
+    pub(super) fn repeat_attempt(&self, now: Instant, out: &mut Vec<Output>) {
+        let Some(attempt) = &self.attempt else { return };
+        if now.since(attempt.since) < REPEAT {
+            return;
+        }
+        if attempt.proposer.proposed().is_some() {
+            return self.tell_proposal(out);
+        }
+        let prepare =
+            Prepare { view: self.digest, ballot: attempt.proposer.ballot(), before: attempt.before() };
+        for (index, member) in self.view.members.iter().enumerate() {
+            if !attempt.proposer.reports().contains_key(&Rank::from_index(index)) {
+                self.send(member.peer, &Message::Prepare(prepare), out);
+            }
+        }
+    }
+
+    // Answering.
+
+    /// Somebody asks to agree on the next view.
+    pub(crate) fn on_prepare(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        prepare: Prepare,
+        facts: &Facts<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<Vec<Wish>, Reject> {
+        let Prepare { view, ballot, before } = prepare;
+        if self.is_settled(from, view, out) {
+            return Ok(vec![]);
+        }
+        if self.view.rank(&from) != Some(ballot.rank) {
+            return Err(Reject::OutOfPlace);
+        }
+        self.attempts = self.attempts.max(ballot.attempt);
+        let is_too_late =
+            before.is_some_and(|before| facts.step > before || (facts.step == before && facts.is_open));
+        let promised = if is_too_late || (before.is_some() && facts.is_closing) {
+            Err(None)
+        } else {
+            self.acceptor.promise(ballot).map_err(Some)
+        };
+        if let Err(promised) = promised {
+            let outbid = Outbid { view, ballot, promised, step: facts.step };
+            self.send(from, &Message::Outbid(outbid), out);
+            return Ok(vec![]);
+        }
+        if ballot.rank != self.rank {
+            self.attempt = None;
+            self.not_before = now.after(PATIENCE + STAGGER * self.rank.0.min(ORDER_MAX));
+        }
+        let report = match before {
+            Some(_) => Report::default(),
+            None => Report { lost: self.lost(now), ..(facts.report)() },
+        };
+        let accepted = self.acceptor.accepted().cloned();
+        let record = self.record(&Arc::clone(&self.view), self.acceptor.clone(), out);
+        self.answers.push((record, from, Message::Promise(Promise { view, ballot, accepted, report })));
+        Ok(vec![match before {
+            Some(step) => Wish::StopBefore(step),
+            None => Wish::Freeze,
+        }])
+    }
+
+    /// Whether the successor of `view` is known here, or it is not this one at all; then the sender is told.
+    fn is_settled(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
+        let known = if view != self.digest {
+            self.view.parents.contains(&view).then_some(&self.view)
+        } else {
+            let Some(next) = &self.next else { return false };
+            Some(&next.view)
+        };
+        if let Some(known) = known {
+            self.send(from, &Message::Install(View::clone(known)), out);
+        }
+        true
+    }
+
+    /// A member has promised, and says where it is.
+    pub(crate) fn on_promise(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        promise: Promise,
+        facts: &Facts<'_>,
+        out: &mut Vec<Output>,
+    ) -> Vec<Wish> {
+        let rank = self.view.rank(&from);
+        if let (Some(attempt), Some(rank)) = (&mut self.attempt, rank)
+            && promise.ballot == attempt.proposer.ballot()
+            && promise.view == self.digest
+        {
+            attempt.proposer.promised(rank, promise.accepted, promise.report);
+        }
+        self.look(now, facts, out)
+    }
+
+    /// A ballot of this member was refused.
+    pub(crate) fn on_outbid(&mut self, now: Instant, outbid: Outbid) {
+        let is_mine =
+            self.attempt.as_ref().is_some_and(|attempt| attempt.proposer.ballot() == outbid.ballot);
+        if outbid.view != self.digest || !is_mine {
+            return;
+        }
+        self.attempt = None;
+        match outbid.promised {
+            Some(promised) => {
+                self.attempts = self.attempts.max(promised.attempt);
+                self.not_before = now.after(RETRY + STAGGER * self.rank.0.min(ORDER_MAX));
+            }
+            None => {
+                self.not_before = now.after(RETRY / 4);
+                self.lengthen_lead();
+            }
+        }
+    }
+
+    /// Somebody proposes the next view.
+    pub(crate) fn on_propose(
+        &mut self,
+        from: PeerId,
+        propose: Propose,
+        facts: &Facts<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let Propose { ballot, change } = propose;
+        let view = change.parent;
+        if self.is_settled(from, view, out) {
+            return Ok(());
+        }
+        if self.view.rank(&from) != Some(ballot.rank) || self.view.succeed(self.digest, &change).is_err() {
+            return Err(Reject::OutOfPlace);
+        }
+        self.attempts = self.attempts.max(ballot.attempt);
+        match self.acceptor.accept(ballot, change) {
+            Ok(()) => {
+                let record = self.record(&Arc::clone(&self.view), self.acceptor.clone(), out);
+                self.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
+            }
+            Err(promised) => {
+                let outbid = Outbid { view, ballot, promised: Some(promised), step: facts.step };
+                self.send(from, &Message::Outbid(outbid), out);
+            }
+        }
+        Ok(())
+    }
+
+    /// A member has accepted; if that makes a quorum, everyone is told.
+    pub(crate) fn on_accepted(&mut self, from: PeerId, accepted: Accepted, out: &mut Vec<Output>) {
+        let (Some(attempt), Some(rank)) = (&mut self.attempt, self.view.rank(&from)) else { return };
+        let is_mine = accepted.ballot == attempt.proposer.ballot() && accepted.view == self.digest;
+        if !is_mine || !attempt.proposer.accepted(rank) {
+            return;
+        }
+        if let Some(change) = attempt.proposer.proposed().cloned() {
+            self.tell_members(&Message::Succeed(change), out);
+        }
+    }
+
+    // Knowing.
+
+    /// The next view is chosen.
+    ///
+    /// # Errors
+    /// It does not follow this one.
+    pub(crate) fn on_succeed(
+        &mut self,
+        change: &Succession,
+        memo: &Memo,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        if change.parent != self.digest {
+            // Of a view that is left, or not reached yet; in both cases others tell.
+            return Ok(());
+        }
+        let next = memo.succeed(&self.view, self.digest, change).map_err(|_| Reject::OutOfPlace)?;
+        self.learn(next, out);
+        Ok(())
+    }
+
+    /// A member of a later view says what it is. False if that is not the next one.
+    pub(crate) fn on_install(&mut self, view: View, out: &mut Vec<Output>) -> bool {
+        if view.epoch <= self.view.epoch {
+            return true;
+        }
+        if !view.parents.contains(&self.digest) {
+            return false;
+        }
+        let digest = view.digest();
+        self.learn((Arc::new(view), digest), out);
+        true
+    }
+
+    fn learn(&mut self, (view, digest): (Arc<View>, ViewDigest), out: &mut Vec<Output>) {
+        if self.next.is_some() {
+            return;
+        }
+        let is_in =
+            view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
+        // Whoever is not in has nothing to say in it.
+        let recording = is_in.then(|| self.record(&view, peergrad_protocol::agreement::Acceptor::default(), out));
+        self.attempt = None;
+        self.next = Some(Next { view, digest, recording });
+    }
+}
+
+/// Between the first tries of two members.
+const STAGGER: Duration = Duration::from_millis(300);
+/// From this rank on nobody waits longer.
+const ORDER_MAX: u32 = 10;
+/// How long somebody else's attempt is given.
+const PATIENCE: Duration = Duration::from_secs(2);
+/// Pause after an attempt that was refused.
+const RETRY: Duration = Duration::from_millis(800);
+/// How long a promise is waited for, of a member that is heard but does not answer.
+const COLLECT_MAX: Duration = Duration::from_secs(4);
+/// How long acceptances are waited for.
+const ATTEMPT_MAX: Duration = Duration::from_secs(4);
+/// When questions are asked again.
+const REPEAT: Duration = Duration::from_millis(400);
+/// How long links have to come back, before somebody is left out for lack of them.
+const DOUBT: Duration = Duration::from_secs(1);
+/// A pause is told after so long.
+const PAUSE_TOLD_AFTER: Duration = Duration::from_millis(1500);
+/// How often an attempt is looked after.
+const LOOK: Duration = Duration::from_millis(100);
+/// And never more often than this.
+const LOOK_MIN: Duration = Duration::from_millis(5);

@@ -1,0 +1,215 @@
+//! Coming and going: between two steps, without anybody stopping.
+//!
+//! # How it works
+//! 1. A peer that wants to come in is welcomed by whatever member it asks. Once it has task and data, that member tells the
+//!    convener (the lowest rank that lives and has parameters) until it is in. A member that wants to go tells it itself.
+//! 2. The convener gathers them, names a step that nobody has taken yet, and has the members agree on a view from there.
+//!    By the time they get there it is mostly chosen.
+//! 3. A member that goes hands over first: it is in one more view with weight 0, until its chunks have moved. If others
+//!    keep copies of all that it keeps, it may go at once.
+//!
+//! A peer that was lost is let in again after a delay that doubles each time, so that one that flaps costs little.
+
+use std::time::Duration;
+
+use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX};
+use peergrad_protocol::message::{Contact, Join, Message, Refusal};
+use peergrad_protocol::view::{Member, Succession, View};
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
+
+use super::{Facts, Membership, is_in};
+use crate::io::Output;
+use crate::succession::Exchange;
+
+/// Since when a peer that was lost is kept waiting.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ban {
+    lost_at: Instant,
+    /// How often of late.
+    count: u32,
+}
+
+impl Ban {
+    fn until(&self) -> Instant {
+        self.lost_at.after(BAN * (1 << (self.count - 1).min(BAN_DOUBLINGS_MAX)))
+    }
+}
+
+impl Membership {
+    // Coming.
+
+    /// A peer asks to be let in.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<(), Refusal> {
+        if join.run.is_some_and(|run| run != self.view.run) {
+            return Err(Refusal::OtherRun { run: self.view.run });
+        }
+        if is_closing {
+            return Err(Refusal::Over);
+        }
+        if let Some(rank) = self.view.rank(&from) {
+            if join.incarnation <= self.view.member(rank).incarnation {
+                return Err(Refusal::Copied);
+            }
+            // The one that is in the view is no more.
+            self.superseded(rank);
+        }
+        if self.view.members.len() + self.candidates.len() >= MEMBERS_MAX {
+            return Err(Refusal::Full);
+        }
+        let Join { incarnation, addresses, weight, .. } = join.clone();
+        // As long as it prepares, it is nobody's candidate.
+        self.candidates.remove(&from);
+        self.asking.insert(from, Member { peer: from, incarnation, addresses, weight });
+        Ok(())
+    }
+
+    /// Members that a joiner may turn to: this one first.
+    pub(crate) fn contacts(&self) -> Vec<Contact> {
+        let others = self.view.members.iter().filter(|member| member.peer != self.me.peer);
+        let all = std::iter::once(&self.me).chain(others).take(CONTACTS_MAX);
+        all.map(|member| Contact { peer: member.peer, addresses: member.addresses.clone() }).collect()
+    }
+
+    /// A peer that was welcomed here is ready. False if it was not.
+    pub(crate) fn on_ready(&mut self, from: PeerId) -> bool {
+        let Some(member) = self.asking.remove(&from) else { return self.candidates.contains_key(&from) };
+        self.candidates.insert(from, member);
+        self.guests.insert(from);
+        true
+    }
+
+    /// A member says that a peer is ready to come in.
+    pub(crate) fn on_candidate(&mut self, member: Member) {
+        if !is_in(&self.view, &member) && self.candidates.len() < MEMBERS_MAX {
+            self.candidates.insert(member.peer, member);
+        }
+    }
+
+    /// A peer is gone that was no member.
+    pub(crate) fn forget(&mut self, peer: &PeerId) {
+        self.asking.remove(peer);
+        self.candidates.remove(peer);
+        self.guests.remove(peer);
+    }
+
+    /// The peers among the new members that have asked this one: it tells them that they are in.
+    pub(crate) fn guests_in(&self, view: &View) -> Vec<PeerId> {
+        self.guests.iter().copied().filter(|peer| view.rank(peer).is_some()).collect()
+    }
+
+    // Going.
+
+    /// A member wants to go; perhaps this one.
+    pub(crate) fn on_retire(&mut self, from: PeerId) {
+        if self.view.rank(&from).is_some() {
+            self.retiring.insert(from);
+        }
+    }
+
+    /// Whether this member wants to go.
+    pub(crate) fn is_retiring(&self) -> bool {
+        self.retiring.contains(&self.me.peer)
+    }
+
+    // Both.
+
+    /// Tells the convener again who comes and goes.
+    pub(super) fn repeat(&mut self, now: Instant, _facts: &Facts<'_>, out: &mut Vec<Output>) {
+        self.repeat_attempt(now, out);
+        let Some(convener) = self.convener(now) else { return };
+        let convener = self.view.member(convener).peer;
+        if convener == self.me.peer {
+            return;
+        }
+        for member in self.guests.iter().filter_map(|peer| self.candidates.get(peer)) {
+            self.send(convener, &Message::Candidate(member.clone()), out);
+        }
+        if self.is_retiring() {
+            self.send(convener, &Message::Retire, out);
+        }
+    }
+
+    fn convener(&self, now: Instant) -> Option<Rank> {
+        let lost = self.lost(now);
+        let ranks = (0..self.view.members.len()).map(Rank::from_index);
+        ranks.into_iter().find(|rank| !lost.contains(rank) && !self.is_newcomer(*rank))
+    }
+
+    /// The change that is due between two steps, if this member is to propose it.
+    pub(super) fn exchange_due(&self, now: Instant, facts: &Facts<'_>) -> Option<Succession> {
+        let is_quiet = facts.has_committed && !facts.is_closing && !facts.is_still;
+        if !is_quiet || (self.candidates.is_empty() && self.retiring.is_empty()) {
+            return None;
+        }
+        if self.convener(now) != Some(self.rank) {
+            return None;
+        }
+        let step = StepNumber(facts.step.0 + self.lead());
+        let exchange = self.exchange(now, step, facts);
+        if exchange == Exchange::default() {
+            return None;
+        }
+        facts.basis.between_steps(step, facts.step, facts.dealt, &exchange)
+    }
+
+    fn exchange(&self, now: Instant, step: StepNumber, facts: &Facts<'_>) -> Exchange {
+        let is_admitted = |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.until() <= now);
+        let room = MEMBERS_MAX - self.view.members.len();
+        let candidates = self.candidates.values().filter(|member| {
+            is_admitted(&member.peer) && self.view.rank(&member.peer).is_none()
+        });
+        let joiners = candidates.take(room).cloned().collect();
+        let mut exchange = Exchange { joiners, ..Exchange::default() };
+        let mut retiring: Vec<Rank> = self.retiring.iter().filter_map(|peer| self.view.rank(peer)).collect();
+        retiring.sort_unstable();
+        if retiring.len() == self.view.members.len() {
+            // The last one has nobody to hand over to.
+            retiring.pop();
+        }
+        for rank in retiring {
+            let with = [&exchange.leavers[..], &[rank]].concat();
+            if facts.basis.can_go(&with, step) {
+                exchange.leavers = with;
+            } else if self.view.member(rank).weight > 0 {
+                exchange.retirees.push(rank);
+            }
+        }
+        exchange
+    }
+
+    /// So many steps ahead a change is named, that it is mostly chosen when members get there.
+    fn lead(&self) -> u64 {
+        let usual = self.pace.usual().as_micros().max(1);
+        let steps = LEAD.as_micros().div_ceil(usual);
+        (u64::try_from(steps).unwrap_or(LEAD_MAX) << self.lead_doublings).clamp(1, LEAD_MAX)
+    }
+
+    pub(super) fn lengthen_lead(&mut self) {
+        self.lead_doublings = (self.lead_doublings + 1).min(LEAD_DOUBLINGS_MAX);
+    }
+
+    /// Who was lost with the view before has to wait before it comes in again.
+    pub(super) fn ban_lost(&mut self, now: Instant, before: &View) {
+        self.bans.retain(|_, ban| now.since(ban.lost_at) < BAN_MEMORY);
+        let is_gone = |member: &&Member| self.view.rank(&member.peer).is_none();
+        for member in before.members.iter().filter(is_gone).filter(|m| !self.retiring.contains(&m.peer)) {
+            let count = self.bans.get(&member.peer).map_or(0, |ban| ban.count) + 1;
+            self.bans.insert(member.peer, Ban { lost_at: now, count });
+        }
+    }
+}
+
+/// How long the first exclusion lasts.
+const BAN: Duration = Duration::from_millis(500);
+/// It doubles up to a minute.
+const BAN_DOUBLINGS_MAX: u32 = 7;
+/// After so long without being lost again it is as if nothing had been.
+const BAN_MEMORY: Duration = Duration::from_secs(300);
+/// A change is named at least so long ahead.
+const LEAD: Duration = Duration::from_millis(150);
+/// But not more steps than this.
+const LEAD_MAX: u64 = 256;
+const LEAD_DOUBLINGS_MAX: u32 = 5;

@@ -1,0 +1,184 @@
+//! Watching: who is lost, and who holds everybody up.
+//!
+//! # How it works
+//! - *Reach.* A member hears beats of those whom it watches: of everybody in a swarm that is not large, else of a few at
+//!   growing distances. One that is silent for longer than its frames were late of late, or whose link broke, is lost.
+//! - *Progress.* A beat says how many steps are complete and whether the program computes. One that computes at the same
+//!   step for a large multiple of the usual time, while the others wait, hangs.
+
+use std::time::Duration;
+
+use peergrad_protocol::message::Beat;
+use peergrad_protocol::view::View;
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
+
+use super::{Facts, Membership};
+use crate::io::{Event, Output};
+
+/// Where a member was when it was last heard.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) complete: StepNumber,
+    is_computing: bool,
+    /// Since when both are so.
+    since: Instant,
+}
+
+/// How long steps take.
+#[derive(Debug, Default)]
+pub(super) struct Pace {
+    step: StepNumber,
+    since: Option<Instant>,
+    /// The longest of late: falls slowly, rises at once.
+    longest: Duration,
+}
+
+impl Pace {
+    fn note(&mut self, now: Instant, step: StepNumber) {
+        if let Some(since) = self.since.filter(|_| step > self.step) {
+            let steps = u32::try_from(step.0 - self.step.0).unwrap_or(u32::MAX);
+            let took = now.since(since) / steps;
+            self.longest = (self.longest - self.longest / PACE_MEMORY).max(took);
+        }
+        if step != self.step || self.since.is_none() {
+            (self.step, self.since) = (step, Some(now));
+        }
+    }
+
+    /// How long nobody has to be done with a step.
+    fn patience(&self) -> Duration {
+        (self.longest * HANG_STEPS).max(HANG_MIN)
+    }
+
+    /// A step's usual time.
+    pub(super) fn usual(&self) -> Duration {
+        self.longest
+    }
+}
+
+impl Membership {
+    /// A frame of a peer arrived.
+    pub(crate) fn heard(&mut self, now: Instant, peer: &PeerId) {
+        self.watch.heard(now, peer);
+    }
+
+    /// A member says where it is. Whoever is behind is told of the view.
+    pub(crate) fn on_beat(&mut self, now: Instant, from: PeerId, beat: Beat, out: &mut Vec<Output>) {
+        if beat.epoch < self.view.epoch {
+            let view = self.view.as_ref().clone();
+            return self.send(from, &peergrad_protocol::message::Message::Install(view), out);
+        }
+        let Some(rank) = self.view.rank(&from).filter(|_| beat.view == self.digest) else { return };
+        let is_same = |seen: &&Seen| seen.complete == beat.complete && seen.is_computing == beat.is_computing;
+        let since = self.seen[rank.index()].as_ref().filter(is_same).map_or(now, |seen| seen.since);
+        let Beat { complete, is_computing, .. } = beat;
+        self.seen[rank.index()] = Some(Seen { complete, is_computing, since });
+    }
+
+    /// Frames can be sent to this peer.
+    pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId) {
+        self.linked.insert(peer);
+        self.watch.heard(now, &peer);
+    }
+
+    /// They cannot any more, and some may be lost.
+    pub(crate) fn link_down(&mut self, peer: &PeerId) {
+        self.linked.remove(peer);
+        if let Some(rank) = self.view.rank(peer) {
+            self.broken.insert(rank);
+        }
+    }
+
+    /// Peers that frames can be sent to.
+    pub(crate) fn linked(&self) -> impl Iterator<Item = PeerId> {
+        self.linked.iter().copied()
+    }
+
+    /// The process of a member is another one by now.
+    pub(super) fn superseded(&mut self, rank: Rank) {
+        self.broken.insert(rank);
+        self.seen[rank.index()] = None;
+    }
+
+    /// Members that this one cannot reach.
+    pub(super) fn lost(&self, now: Instant) -> Vec<Rank> {
+        let is_lost = |&rank: &Rank| {
+            let peer = self.view.member(rank).peer;
+            // A link that is still being dialed has its patience, as a beat that has not come yet.
+            let is_cut = self.broken.contains(&rank) && !self.linked.contains(&peer);
+            is_cut || self.watch.is_suspected(now, &peer)
+        };
+        (0..self.view.members.len()).map(Rank::from_index).filter(is_lost).collect()
+    }
+
+    /// Members whose program holds everybody up; never this one itself, which would know.
+    pub(super) fn hanging(&self, now: Instant, facts: &Facts<'_>) -> Vec<Rank> {
+        if facts.is_computing || facts.is_still || facts.is_closing || !facts.has_parameters {
+            return vec![];
+        }
+        let hangs = |rank: &Rank| {
+            let seen = self.seen[rank.index()].as_ref();
+            seen.is_some_and(|seen| {
+                let is_behind = seen.is_computing && seen.complete <= facts.step;
+                is_behind && now.since(seen.since) > self.pace.patience()
+            })
+        };
+        (0..self.view.members.len()).map(Rank::from_index).filter(hangs).collect()
+    }
+
+    /// Takes note of how training gets on.
+    pub(super) fn note_pace(&mut self, now: Instant, facts: &Facts<'_>) {
+        if !facts.is_still {
+            self.pace.note(now, facts.step);
+        }
+    }
+
+    /// Notes that something is wrong, or no longer.
+    pub(super) fn note_trouble(&mut self, now: Instant, is_trouble: bool, out: &mut Vec<Output>) {
+        match (is_trouble, self.trouble_since) {
+            (true, None) => {
+                self.trouble_since = Some(now);
+                for rank in self.lost(now) {
+                    out.push(Output::Event(Event::Missed(self.view.member(rank).peer)));
+                }
+            }
+            (false, Some(_)) => self.trouble_since = None,
+            _ => {}
+        }
+    }
+
+    /// Those whom this member watches, and who watch it.
+    pub(super) fn partners(&self) -> Vec<PeerId> {
+        let count = self.view.members.len();
+        let rank = self.rank.index();
+        let ranks: Vec<usize> = if count <= WATCH_ALL_MAX {
+            (0..count).filter(|other| *other != rank).collect()
+        } else {
+            let distances = [1, count / 2, 7, count - 1, count - count / 2, count - 7];
+            let mut ranks: Vec<usize> = distances.iter().map(|distance| (rank + distance) % count).collect();
+            ranks.sort_unstable();
+            ranks.dedup();
+            ranks.retain(|other| *other != rank);
+            ranks
+        };
+        ranks.into_iter().map(|index| self.view.members[index].peer).collect()
+    }
+}
+
+/// How often members say that they live.
+pub(super) fn beat_of(view: &View) -> Duration {
+    if view.members.len() <= WATCH_ALL_MAX { BEAT } else { BEAT_OF_MANY }
+}
+
+/// Members up to which each watches every other.
+const WATCH_ALL_MAX: usize = 32;
+/// Time between two beats.
+const BEAT: Duration = Duration::from_millis(250);
+/// The same in a swarm of many.
+const BEAT_OF_MANY: Duration = Duration::from_secs(1);
+/// A program may take so many times as long as the slowest step of late.
+const HANG_STEPS: u32 = 10;
+/// And at least this long.
+const HANG_MIN: Duration = Duration::from_secs(10);
+/// The longest step is forgotten over some tens of steps.
+const PACE_MEMORY: u32 = 32;

@@ -1,0 +1,268 @@
+//! What a change of the view does to training.
+//!
+//! # How it works
+//! 1. *Freeze.* While the next view is being agreed on, nothing is taken in, sent or completed here; so what this member
+//!    reports about itself stays true.
+//! 2. *Enter.* The record says where training goes on: at the step in progress with the contributions that were kept, at
+//!    the one before (this member had completed what others cannot: it is undone), or at the one after (members together
+//!    hold all of it: what is lacking is asked for).
+//!
+//! ```text
+//!   complete here      the view begins at s        what happens
+//!   s                  s                           the round of s starts again, with the kept contribution
+//!   s + 1              s                           the newest step is undone; the program is interrupted and repeats it
+//!   s - 1              s, forward                  chunks that are lacking are fetched; then as if it had been gathered
+//!   less               s                           the view cannot begin here: another one has to come
+//! ```
+//! A program that waits for an operation of a step that goes on notices nothing; only an undone step interrupts it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::message::{Holdings, Report};
+use peergrad_protocol::view::{Forward, Moves, Recovery, View};
+use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
+
+use super::{Session, Waiting};
+use crate::dealing::Dealt;
+use crate::io::Output;
+use crate::peer::{Contribution, Reply};
+use crate::session::wiring::Wiring;
+
+impl Session {
+    // Before.
+
+    /// From now on nothing is taken in, sent or completed.
+    pub(crate) fn freeze(&mut self) {
+        self.is_frozen = true;
+    }
+
+    /// Whether it is frozen, or cannot begin.
+    pub(crate) fn is_still(&self) -> bool {
+        self.is_frozen || self.is_unbegun
+    }
+
+    /// Whether the view is to begin at a step that was not reached here.
+    pub(crate) fn is_unbegun(&self) -> bool {
+        self.is_unbegun
+    }
+
+    /// Goes on in the same view as if nothing had been.
+    pub(crate) fn thaw(&mut self, out: &mut Vec<Output>) {
+        self.is_frozen = false;
+        if let Err((peer, _)) = self.take_early(out) {
+            out.push(Output::Hangup(peer));
+        }
+        self.settle(out);
+    }
+
+    /// Does not take `step` in this view. False if it is too late for that.
+    pub(crate) fn stop_before(&mut self, step: StepNumber) -> bool {
+        let is_taken = self.step > step || (self.step == step && self.is_open);
+        if is_taken || self.waiting.closed.is_some() {
+            return false;
+        }
+        self.stop_before = Some(step);
+        true
+    }
+
+    /// Whether it has stopped before `step`, and nobody needs anything of it in this view any more.
+    pub(crate) fn has_stopped_before(&self, step: StepNumber) -> bool {
+        self.step == step && !self.is_open && self.live.is_empty()
+    }
+
+    /// The step in progress.
+    pub(crate) fn step(&self) -> StepNumber {
+        self.step
+    }
+
+    /// Where this member is, and what it holds.
+    pub(crate) fn report(&self) -> Report {
+        if self.complete.is_none() {
+            return Report::default();
+        }
+        let is_uncommitted = self.uncommitted.is_some();
+        Report {
+            complete: Some(self.step),
+            states: self.owned.held(is_uncommitted),
+            states_before: is_uncommitted.then(|| self.owned.held(false)),
+            tally: self.uncommitted.as_ref().map(|record| record.tally),
+            next: self.holdings(),
+            lost: vec![],
+        }
+    }
+
+    /// What is held of the step in progress.
+    fn holdings(&self) -> Option<Holdings> {
+        let states = if self.uncommitted.is_some() { ChunkSet::default() } else { self.owned.held(true) };
+        if let Some(missing) = self.transfer.missing() {
+            let count = self.geometry.cut.chunks.count();
+            let values = (0..count).filter(|chunk| !missing.contains(chunk)).collect();
+            return Some(Holdings { values, states, tally: self.transfer.tally() });
+        }
+        let live = self.live.back().filter(|live| live.step == self.step)?;
+        let mut values = ChunkSet::default();
+        for (owner, shard) in live.shards.owned.iter().enumerate() {
+            let segments = &live.plan.layout.shard(owner).segments()[..live.round.held_segments(owner)];
+            let mut elements: usize = segments.iter().map(|segment| segment.len()).sum();
+            // What is held is the beginning of the shard.
+            for &chunk in shard {
+                let len = self.geometry.cut.chunks.range(chunk).len();
+                if len > elements {
+                    break;
+                }
+                elements -= len;
+                values.insert(chunk);
+            }
+        }
+        Some(Holdings { values, states, tally: live.round.seen_tally() })
+    }
+
+    /// How the batch of `step` is dealt, if this member knows: of the step in progress, and of the newest complete one.
+    pub(crate) fn dealt_of(&self, step: StepNumber) -> Option<&Dealt> {
+        if step == self.step {
+            return Some(&self.dealt);
+        }
+        let record = self.uncommitted.as_ref().filter(|_| step.next() == self.step)?;
+        Some(&record.dealt)
+    }
+
+    // The change.
+
+    /// The member is in `view` from now on. `credits` are those of all links; what is left of them for the members is
+    /// taken from there, and put back when the view is left.
+    pub(crate) fn enter(
+        &mut self,
+        view: &Arc<View>,
+        digest: ViewDigest,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) {
+        let Recovery::Resume(resume) = &view.recovery else { unreachable!("only the first view founds a run") };
+        self.wiring.release(&self.geometry.view, credits, out);
+        self.early.clear();
+        self.geometry = self.memo.geometry(view, digest, self.geometry.cut);
+        self.rank = view.rank(&self.me.peer).expect("a view is installed at its members");
+        self.wiring = Wiring::new(view, self.rank, self.loaded.training.topology, credits);
+        self.closed.clear();
+        self.stop_before = None;
+        self.is_open = false;
+        self.is_unbegun = false;
+        if self.complete.is_some() && self.step == resume.step.next() {
+            self.undo();
+        }
+        let is_forward = resume.forward.is_some() && self.step.next() == resume.step;
+        if self.complete.is_none() {
+            self.restart_as_newcomer();
+        } else if self.step == resume.step {
+            self.redo();
+        } else if let (Some(forward), true) = (&resume.forward, is_forward) {
+            self.roll_forward(forward, out);
+        } else {
+            self.is_unbegun = true;
+            return;
+        }
+        self.restart_states(&view.moves);
+        self.is_frozen = false;
+        self.settle(out);
+        if self.waiting.closed.is_some() {
+            self.tell_complete(out);
+        }
+    }
+
+    /// Gives back the credit of what is held: the session is over. A program that waits for a view goes on waiting.
+    pub(crate) fn leave(
+        mut self,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) -> Option<Reply<()>> {
+        self.wiring.release(&self.geometry.view, credits, out);
+        self.waiting.ready.take()
+    }
+
+    fn undo(&mut self) {
+        let record = self.uncommitted.take().expect("a committed step is never undone");
+        self.step = StepNumber(self.step.0 - 1);
+        self.live.clear();
+        self.transfer.clear();
+        self.owned.undo();
+        self.dealt = record.dealt;
+        let previous = self.previous.take();
+        let was_new = self.entered_before == Some(self.step);
+        self.complete = if was_new { None } else { previous };
+        self.interrupt();
+    }
+
+    fn restart_as_newcomer(&mut self) {
+        self.live.clear();
+        self.transfer.clear();
+        self.current = None;
+        self.step = self.view().first_step();
+        self.entered_before = Some(self.step);
+        self.deal();
+    }
+
+    /// The round of the step in progress starts again, with what this member has contributed.
+    fn redo(&mut self) {
+        let mut contribution = None;
+        for live in std::mem::take(&mut self.live).into_iter().filter(|live| live.step == self.step) {
+            contribution = live.round.dismantle().contribution;
+        }
+        self.transfer.clear();
+        self.owned.forget_sums();
+        if self.uncommitted.is_none() {
+            self.owned.undo();
+        }
+        let part = self.part().to_vec();
+        self.deal();
+        if part != self.part() {
+            // What the program computes is not asked for any more.
+            self.interrupt();
+        }
+        if let Some(current) = &mut self.current {
+            current.is_updated = false;
+            if let Some((vector, tally)) = contribution {
+                self.start_round(Contribution { vector, tally });
+            }
+        }
+    }
+
+    /// What the program has begun, it has begun in vain; if it waits for the next step, it gets this one.
+    fn interrupt(&mut self) {
+        self.current = None;
+        let Waiting { begin, ready, .. } = std::mem::take(&mut self.waiting);
+        self.waiting = Waiting { begin, ready, ..Waiting::default() };
+    }
+
+    /// The step in progress is completed with what members hold together.
+    fn roll_forward(&mut self, forward: &Forward, out: &mut Vec<Output>) {
+        let held = self.holdings().map(|holdings| holdings.values).unwrap_or_default();
+        let mut vector = None;
+        for live in std::mem::take(&mut self.live).into_iter().filter(|live| live.step == self.step) {
+            vector = live.round.dismantle().result;
+        }
+        if let Some((filled, _)) = self.transfer.clear() {
+            vector = Some(filled);
+        }
+        self.owned.forget_sums();
+        let chunks = self.geometry.cut.chunks;
+        let missing = (0..chunks.count()).filter(|chunk| !held.contains(*chunk)).collect();
+        let vector = vector.unwrap_or_else(|| self.vectors.take(chunks.parameter_count()));
+        self.fill(vector, missing, forward.tally, &forward.donors, out);
+    }
+
+    /// State that nobody holds starts from nothing, where it is kept now.
+    fn restart_states(&mut self, moves: &Moves) {
+        // After a step that is rolled forward, state is pending like that of any complete step.
+        let is_pending = self.uncommitted.is_some() || self.transfer.is_filling();
+        for &chunk in &moves.restarted {
+            let chunk = chunk as usize;
+            let is_kept = chunk < self.geometry.cut.chunks.count()
+                && self.geometry.target.keepers(chunk).contains(&self.rank);
+            if is_kept && self.complete.is_some() {
+                self.owned.keep(chunk, None, is_pending);
+            }
+        }
+    }
+}

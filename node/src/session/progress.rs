@@ -1,0 +1,227 @@
+//! Progress: whatever can be done now, done.
+//!
+//! ```text
+//! open ----> contributed ----> own shard summed, rule known ----> updated ----> gathered, copies up to date ----> complete
+//!   |             |                     |                            |
+//!   chunks move   round                 sums to keepers of copies    shard to everyone
+//! ```
+
+use std::sync::Arc;
+
+use peergrad_collectives::mirror::Mirror;
+use peergrad_collectives::plan::Plan;
+use peergrad_collectives::round::{Action, Round};
+use peergrad_protocol::message::{Message, Segment, Tally};
+use peergrad_protocol::view::{Recovery, Resume};
+use peergrad_protocol::{Buffer, Frame, StepNumber};
+
+use super::{Current, Live, Record, Session, next_result};
+use crate::dealing::Dealt;
+use crate::io::Output;
+use crate::peer::{Contribution, OwnerRule};
+
+impl Session {
+    /// Does all that can be done now: opens the step, sends what credit allows, notes commits, answers the program.
+    pub(super) fn settle(&mut self, out: &mut Vec<Output>) {
+        if self.is_frozen || self.is_unbegun {
+            return;
+        }
+        loop {
+            self.open(out);
+            self.commit_if_shown(out);
+            self.update();
+            self.pump(out);
+            if !self.complete_if_possible() {
+                break;
+            }
+        }
+        self.answer();
+    }
+
+    fn answer(&mut self) {
+        if !self.is_open || self.complete.is_none() {
+            return;
+        }
+        if let Some(reply) = self.waiting.ready.take() {
+            let _ = reply.send(());
+        }
+        if self.current.is_none()
+            && self.waiting.closed.is_none()
+            && let Some(reply) = self.waiting.begin.take()
+        {
+            self.hand_out(reply);
+        }
+    }
+
+    /// What happens between two steps.
+    fn open(&mut self, out: &mut Vec<Output>) {
+        let is_held = self.stop_before.is_some_and(|stop| stop <= self.step);
+        if self.is_open || is_held || self.transfer.is_filling() {
+            return;
+        }
+        self.is_open = true;
+        self.move_chunks();
+        if self.complete.is_none() {
+            // The others get nothing from this member yet, and this one everything from them.
+            self.current = Some(Current::new(0, true));
+            let vector = self.vectors.take_zeroed(self.geometry.cut.chunks.parameter_count());
+            self.start_round(Contribution { vector, tally: Tally::default() });
+            if let Err((peer, _)) = self.take_early(out) {
+                out.push(Output::Hangup(peer));
+            }
+        }
+    }
+
+    /// Deals the batch of the step in progress: the view's first one as its record says, the others from the bookmark.
+    pub(super) fn deal(&mut self) {
+        let view = self.geometry.view.as_ref();
+        let is_first = self.step == view.first_step();
+        if is_first && let Recovery::Resume(Resume { deal: Some(deal), .. }) = &view.recovery {
+            self.dealt = Dealt::of_record(deal, view, view.ledger.clone());
+            return;
+        }
+        let ledger = if is_first { &view.ledger } else { &self.dealt.after };
+        let batch_size = self.loaded.training.batch_size;
+        let sample_count = u64::from(self.loaded.task.sample_count());
+        self.dealt = Dealt::next(ledger, batch_size, sample_count, view, self.step);
+    }
+
+    pub(super) fn start_round(&mut self, contribution: Contribution) {
+        let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
+        let topology = self.loaded.training.topology;
+        let plan = Arc::new(Plan { layout: Arc::clone(&shards.layout), topology, rank: self.rank.index() });
+        let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());
+        let Contribution { vector, tally } = contribution;
+        let round = Round::new(Arc::clone(&plan), vector, tally, || next_result(previous, vectors, len));
+        let room = std::mem::take(&mut self.mirror_room);
+        let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), room);
+        self.live.push_back(Live { step: self.step, shards, plan, round, mirror });
+        assert!(self.live.len() <= 2, "a round ends before the next but one begins");
+    }
+
+    /// The optimizer step for the own shard, and then for the copies, as soon as sums and rule are there.
+    fn update(&mut self) {
+        let (Some(current), Some(live)) = (&mut self.current, self.live.back_mut()) else { return };
+        if !current.has_contributed || live.step != self.step || !live.round.is_reduced() {
+            return;
+        }
+        if let Some(reply) = self.waiting.reduced.take() {
+            let _ = reply.send(());
+        }
+        if !current.is_updated && (current.is_silent || current.rule.is_some()) {
+            let owned = &live.shards.owned[self.rank.index()];
+            if !self.geometry.cut.has_state {
+                owned.iter().for_each(|&chunk| self.owned.ensure(chunk));
+            }
+            let is_here = |chunk: &usize| self.owned.state(*chunk, false).is_some();
+            if !owned.iter().all(is_here) {
+                // A chunk that has just moved here is still on its way.
+                return;
+            }
+            if let (Some(rule), Some((vector, tally))) = (&mut current.rule, live.round.own_shard()) {
+                if let OwnerRule::Stock(_) = rule {
+                    live.mirror.load(live.plan.own().ranges(), vector, tally);
+                }
+                let rate = self.loaded.training.schedule.rate(self.step.0);
+                let parameters = self.complete.as_ref().expect("an owner has parameters");
+                self.owned.update(rule, rate, tally, owned, parameters, vector);
+            }
+            current.is_updated = true;
+        }
+        if current.is_updated {
+            if let Some(reply) = self.waiting.updated.take() {
+                let _ = reply.send(());
+            }
+            if current.wants_gather && !live.round.is_gathering() {
+                live.round.gather();
+            }
+        }
+    }
+
+    fn pump(&mut self, out: &mut Vec<Output>) {
+        for index in 0..self.live.len() {
+            let live = &mut self.live[index];
+            let step = live.step;
+            live.round.pump(&mut self.wiring.links, &self.segments, &mut self.actions);
+            live.mirror.pump(&mut self.wiring.links, &self.segments, &mut self.actions);
+            self.carry_out(step, out);
+        }
+        self.send_chunks(out);
+        let is_drained = |live: &Live| live.round.is_drained() && live.mirror.is_sent();
+        if self.live.front().is_some_and(|live| live.step < self.step && is_drained(live))
+            && let Some(live) = self.live.pop_front()
+        {
+            self.mirror_room = live.mirror.recycle();
+        }
+    }
+
+    /// Whether everything of the step is here. True if that completed it.
+    fn complete_if_possible(&mut self) -> bool {
+        let (Some(current), Some(live)) = (&mut self.current, self.live.back_mut()) else { return false };
+        // What others still wait for of the round before has left by now, unless somebody is ahead of what it can have.
+        let is_here = live.step == self.step && self.uncommitted.is_none() && live.round.is_complete();
+        if !is_here || self.live.len() > 1 {
+            return false;
+        }
+        let live = self.live.back_mut().expect("it was just there");
+        let copied = &live.shards.copied[self.rank.index()];
+        let is_stock = matches!(current.rule, Some(OwnerRule::Stock(_)));
+        let are_here = copied.iter().all(|&chunk| self.owned.state(chunk, false).is_some());
+        if !are_here || (is_stock && self.geometry.cut.has_state && !live.mirror.is_received()) {
+            return false;
+        }
+        let tally = live.round.tally();
+        if let (Some(rule), Some(parameters)) = (&mut current.rule, &self.complete) {
+            let rate = self.loaded.training.schedule.rate(self.step.0);
+            self.owned.update_copies(rule, rate, tally, copied, parameters);
+        }
+        let len = self.geometry.cut.chunks.parameter_count();
+        let vector = live.round.complete(|| self.vectors.take(len));
+        self.complete_step(vector, tally);
+        true
+    }
+
+    /// The step in progress is complete with these parameters.
+    pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, tally: Tally) {
+        assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
+        self.uncommitted = Some(Record { dealt: self.dealt.clone(), tally });
+        self.previous = std::mem::replace(&mut self.complete, Some(vector));
+        if self.previous.is_none() {
+            // A newcomer has nothing to go back to: it would begin as one again.
+            self.previous = self.complete.clone();
+        }
+        self.step = self.step.next();
+        self.is_open = false;
+        self.current = None;
+        self.deal();
+        self.take_arrivals();
+        if let Some(reply) = self.waiting.gathered.take() {
+            let _ = reply.send(());
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        let view = self.geometry.digest;
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Send { to, label, payload } => {
+                    let segment = Segment {
+                        view,
+                        step,
+                        phase: label.phase,
+                        owner: label.owner as u32,
+                        index: label.index as u32,
+                        tally: label.tally,
+                    };
+                    let frame = Frame::encode(&Message::Segment(segment), Some(payload));
+                    out.push(Output::Send { to: self.geometry.view.members[to].peer, frame });
+                }
+                Action::Grant { to } => {
+                    if self.wiring.use_up(to) {
+                        out.push(Output::Credit { to: self.geometry.view.members[to].peer, segments: 1 });
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,294 @@
+//! The succession: what a proposer makes of the reports of the members that stay.
+//!
+//! Two kinds. *After a loss* somebody is gone in the middle of a step: the reports say how far everyone is and what each
+//! holds, and from that follows whether the step is rolled forward or begun again. *Between two steps* nobody is missing:
+//! joiners come in, leavers go, and all that is to be said is which chunks will move.
+//!
+//! # How it works
+//! 1. The base is the newest step that every remaining member has complete.
+//! 2. The step after it is rolled forward if they together hold every new chunk and, for every chunk whose old state is
+//!    held by any of them, its new state too. Otherwise the base is where training goes on.
+//! 3. Whoever holds a chunk's state there is its keeper. A chunk that the placement puts elsewhere is listed as a move;
+//!    those with the fewest keepers go first. One without keepers restarts its state.
+//! 4. What those who left were dealt goes back to the pass.
+//!
+//! # Invariants
+//! - A function of its inputs alone; whatever it returns, every member can carry out from the record.
+
+use std::collections::BTreeMap;
+
+use peergrad_protocol::message::Report;
+use peergrad_protocol::placement::Placement;
+use peergrad_protocol::view::{Donor, Forward, Member, Move, Moves, Resume, Succession, View};
+use peergrad_protocol::{Rank, StepNumber};
+
+use crate::dealing::Dealt;
+use crate::geometry::Geometry;
+
+/// What is known before anybody is asked.
+pub(crate) struct Basis<'a> {
+    pub(crate) geometry: &'a Geometry,
+    pub(crate) sample_count: u64,
+    pub(crate) batch_size: u64,
+    pub(crate) passes: u64,
+}
+
+/// Who comes and goes between two steps.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct Exchange {
+    /// Sorted by peer.
+    pub(crate) joiners: Vec<Member>,
+    /// By rank; they have nothing any more that others do not have.
+    pub(crate) leavers: Vec<Rank>,
+    /// By rank; they are to hand over what they own, and leave later.
+    pub(crate) retirees: Vec<Rank>,
+}
+
+impl Basis<'_> {
+    fn view(&self) -> &View {
+        &self.geometry.view
+    }
+
+    /// The change to the view that begins with `step`, which every member is to reach in the present one; `dealt` is how
+    /// the batch of step `from` is dealt, which comes before it. `None` if the run is over by then.
+    pub(crate) fn between_steps(
+        &self,
+        step: StepNumber,
+        from: StepNumber,
+        dealt: &Dealt,
+        exchange: &Exchange,
+    ) -> Option<Succession> {
+        assert!(from < step, "nobody has taken the step");
+        let roll = Roll::new(self.view(), exchange);
+        let mut before = dealt.clone();
+        for number in from.0 + 1..step.0 {
+            before = self.deal_after(&before, StepNumber(number));
+        }
+        if self.deal_after(&before, step).pass >= self.passes {
+            return None;
+        }
+        // Chunks whose turn comes with that very step have not moved yet.
+        let moved = self.geometry.moved(StepNumber(step.0.saturating_sub(1)));
+        let now = self.geometry.target.after(&self.view().moves, moved);
+        let keepers = |chunk: usize| roll.renamed(now.keepers(chunk).iter().copied());
+        let turns = if exchange.retirees.is_empty() { TURNS } else { TURNS_IN_A_HURRY };
+        let moves = self.moves(&roll, keepers, turns);
+        let resume = Resume { newcomers: roll.newcomers(), ..Resume::at(step) };
+        Some(roll.change(self.geometry, exchange, resume, before.after, moves))
+    }
+
+    /// Whether nothing is lost if `leavers` go before `step`: others keep the state of all that they keep.
+    pub(crate) fn can_go(&self, leavers: &[Rank], step: StepNumber) -> bool {
+        if !self.geometry.cut.has_state {
+            return true;
+        }
+        let moved = self.geometry.moved(StepNumber(step.0.saturating_sub(1)));
+        let now = self.geometry.target.after(&self.view().moves, moved);
+        (0..now.chunk_count()).all(|chunk| now.keepers(chunk).iter().any(|rank| !leavers.contains(rank)))
+    }
+
+    /// The change to the view of the members in `kept` (sorted ranks), where `reports` say how far each of them is.
+    /// `dealt_of` is the proposer's own knowledge of a step. `None` if nobody of them has parameters.
+    pub(crate) fn after_loss<'d>(
+        &self,
+        kept: &[Rank],
+        reports: &BTreeMap<Rank, Report>,
+        dealt_of: impl Fn(StepNumber) -> Option<&'d Dealt>,
+    ) -> Option<Succession> {
+        let is_holder = |rank: &&Rank| reports.get(rank).is_some_and(|report| report.complete.is_some());
+        let holders: Vec<(Rank, &Report)> =
+            kept.iter().filter(is_holder).map(|rank| (*rank, &reports[rank])).collect();
+        let base = holders.iter().filter_map(|(_, report)| report.complete).min()?;
+        let gone = (0..self.view().members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
+        let exchange = Exchange { leavers: gone.collect(), ..Exchange::default() };
+        let roll = Roll::new(self.view(), &exchange);
+        let forward = self.forward(base, &holders, &roll);
+        let step = if forward.is_some() { base.next() } else { base };
+        let dealt = match dealt_of(step) {
+            Some(dealt) => dealt.clone(),
+            None => self.deal_after(dealt_of(base)?, step),
+        };
+        let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
+            None => true,
+            // It has its first parameters from the step that is undone.
+            Some(complete) => {
+                complete > step && step == self.view().first_step() && self.view().newcomers().contains(rank)
+            }
+        };
+        let newcomers = roll.renamed(kept.iter().filter(is_new).copied());
+        let (deal, ledger) = dealt.among(&roll.members);
+        let deal = Some(deal).filter(|deal| deal.pass < self.passes);
+        let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
+        let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
+        let moves = self.moves(&roll, keepers, TURNS);
+        let resume = Resume { step, newcomers, deal, forward };
+        Some(roll.change(self.geometry, &exchange, resume, ledger, moves))
+    }
+
+    fn deal_after(&self, dealt: &Dealt, step: StepNumber) -> Dealt {
+        Dealt::next(&dealt.after, self.batch_size, self.sample_count, self.view(), step)
+    }
+
+    /// How the step after `base` is rolled forward, if it can be.
+    fn forward(&self, base: StepNumber, holders: &[(Rank, &Report)], roll: &Roll) -> Option<Forward> {
+        let mut donors: Vec<Donor> = Vec::new();
+        for chunk in 0..self.geometry.cut.chunks.count() {
+            let has_values = |report: &Report| {
+                let next = report.next.as_ref().filter(|_| report.complete == Some(base));
+                report.complete > Some(base) || next.is_some_and(|next| next.values.contains(chunk))
+            };
+            let have: Vec<Rank> =
+                holders.iter().filter(|(_, report)| has_values(report)).map(|(rank, _)| *rank).collect();
+            if have.is_empty() || !self.has_new_state(chunk, base, holders) {
+                return None;
+            }
+            if have.len() < holders.len() {
+                let rank = roll.new_rank(have[chunk % have.len()]).expect("a holder stays");
+                let first = chunk as u32;
+                match donors.last_mut() {
+                    Some(last) if last.end == first && last.rank == rank => last.end += 1,
+                    _ => donors.push(Donor { first, end: first + 1, rank }),
+                }
+            }
+        }
+        let tally = holders.iter().find_map(|(_, report)| report.tally_of(base));
+        Some(Forward { tally: tally?, donors })
+    }
+
+    /// Whether a chunk's state after the step that follows `base` is held, unless its state is lost in any case.
+    fn has_new_state(&self, chunk: usize, base: StepNumber, holders: &[(Rank, &Report)]) -> bool {
+        let is_held = |steps| holders.iter().any(|(_, report)| report.holds_state(chunk, steps));
+        !self.geometry.cut.has_state || is_held(base.next()) || !is_held(base)
+    }
+
+    /// Who holds a chunk's state after `steps`, by their new ranks: who kept it so far first, in that order.
+    fn keepers_after(
+        &self,
+        chunk: usize,
+        steps: StepNumber,
+        holders: &[(Rank, &Report)],
+        now: &Placement,
+        roll: &Roll,
+    ) -> Vec<Rank> {
+        let before = now.keepers(chunk);
+        if !self.geometry.cut.has_state {
+            return roll.renamed(before.iter().copied());
+        }
+        let holds = |rank: &Rank| {
+            holders.iter().any(|(holder, report)| holder == rank && report.holds_state(chunk, steps))
+        };
+        let others = holders.iter().map(|(rank, _)| *rank).filter(|rank| !before.contains(rank));
+        let mut keepers = roll.renamed(before.iter().copied().chain(others).filter(holds));
+        keepers.truncate(self.geometry.cut.copies);
+        keepers
+    }
+
+    /// What differs between `keepers`, who hold the state of each chunk by their new ranks, and the placement.
+    fn moves(&self, roll: &Roll, keepers: impl Fn(usize) -> Vec<Rank>, turns: usize) -> Moves {
+        let cut = self.geometry.cut;
+        let target = cut.place(&self.view().run, &roll.members);
+        let newcomers = roll.newcomers();
+        let has_parameters = |rank: &Rank| !newcomers.contains(rank);
+        let mut moves = Moves::default();
+        for chunk in 0..cut.chunks.count() {
+            let mut from = keepers(chunk);
+            if from.is_empty() && !cut.has_state {
+                // There is nothing to hold but the values, and a newcomer has none.
+                from.extend((0..roll.members.len()).map(Rank::from_index).find(has_parameters));
+            }
+            if from.is_empty() {
+                moves.restarted.push(chunk as u32);
+            } else if from != target.keepers(chunk) {
+                moves.list.push(Move { chunk: chunk as u32, from });
+            }
+        }
+        // Chunks that are nowhere else first.
+        moves.list.sort_by_key(|moved| (moved.from.len(), moved.chunk));
+        let turns = if cut.has_state { turns } else { 1 };
+        moves.rate = moves.list.len().div_ceil(turns) as u32;
+        moves
+    }
+}
+
+/// The members of the next view, and what becomes of ranks.
+struct Roll {
+    members: Vec<Member>,
+    /// By new rank: the old one.
+    old_ranks: Vec<Option<Rank>>,
+    /// By old rank: the new one.
+    new_ranks: Vec<Option<Rank>>,
+}
+
+impl Roll {
+    fn new(view: &View, exchange: &Exchange) -> Self {
+        let old = (0..view.members.len()).map(Rank::from_index).filter(|rank| !exchange.leavers.contains(rank));
+        let staying = old.map(|rank| {
+            let mut member = view.member(rank).clone();
+            if exchange.retirees.contains(&rank) {
+                member.weight = 0;
+            }
+            (member, Some(rank))
+        });
+        let mut all: Vec<(Member, Option<Rank>)> =
+            staying.chain(exchange.joiners.iter().map(|member| (member.clone(), None))).collect();
+        all.sort_by_key(|(member, _)| member.peer);
+        if all.iter().all(|(member, _)| member.weight == 0)
+            && let Some((member, _)) = all.iter_mut().find(|(_, old)| old.is_some())
+        {
+            // Nobody who is left has offered to own anything, and somebody must.
+            member.weight = 1;
+        }
+        let mut new_ranks = vec![None; view.members.len()];
+        for (index, (_, old)) in all.iter().enumerate() {
+            if let Some(old) = old {
+                new_ranks[old.index()] = Some(Rank::from_index(index));
+            }
+        }
+        let (members, old_ranks) = all.into_iter().unzip();
+        Self { members, old_ranks, new_ranks }
+    }
+
+    fn new_rank(&self, old: Rank) -> Option<Rank> {
+        self.new_ranks[old.index()]
+    }
+
+    /// New ranks, without those who are not in any more.
+    fn renamed(&self, old: impl Iterator<Item = Rank>) -> Vec<Rank> {
+        old.filter_map(|rank| self.new_rank(rank)).collect()
+    }
+
+    /// Those who were not in the view before.
+    fn newcomers(&self) -> Vec<Rank> {
+        let is_new = |(_, old): &(usize, &Option<Rank>)| old.is_none();
+        self.old_ranks.iter().enumerate().filter(is_new).map(|(index, _)| Rank::from_index(index)).collect()
+    }
+
+    fn change(
+        &self,
+        geometry: &Geometry,
+        exchange: &Exchange,
+        resume: Resume,
+        ledger: peergrad_protocol::ledger::Ledger,
+        moves: Moves,
+    ) -> Succession {
+        let weight_of = |(member, old): (&Member, &Option<Rank>)| {
+            let rank = (*old)?;
+            (geometry.view.member(rank).weight != member.weight).then_some((rank, member.weight))
+        };
+        let weights = self.members.iter().zip(&self.old_ranks).filter_map(weight_of).collect();
+        Succession {
+            parent: geometry.digest,
+            removed: exchange.leavers.clone(),
+            added: exchange.joiners.clone(),
+            weights,
+            resume,
+            ledger,
+            moves,
+        }
+    }
+}
+
+/// Turns over which chunks move after a change: each costs a small part of a step's traffic.
+const TURNS: usize = 64;
+/// As [`TURNS`], where somebody waits for it to leave.
+const TURNS_IN_A_HURRY: usize = 8;
