@@ -13,7 +13,7 @@
 //!       0 --> 3:           b
 //! ```
 //! 1. [`Mirror::load`] packs the sums as soon as the own shard is summed up.
-//! 2. [`Mirror::pump`] sends what the links' credit allows, after the round's own pump.
+//! 2. [`Mirror::pump`] sends what the links' credit allows: after the pump of its step's round, before that of the next.
 //! 3. [`Mirror::expects`] checks what arrives; the caller copies it to [`Mirror::segment_ranges`] and returns the credit.
 //!
 //! # Cost
@@ -21,15 +21,17 @@
 //! sent by a member, and as many received; the packed sums take at most a shard, in memory that is used again.
 //!
 //! # Invariants
-//! - A segment never waits at its receiver for credit on another link, and it starts as the round's own do, so a ring that
-//!   shares the links does not deadlock.
+//! - A segment waits for nothing at its receiver: that member had to contribute to the sum, so it is in the same step. Hence
+//!   a ring that shares the links does not deadlock.
+//! - A segment of the next step never overtakes a mirror on a link. The receiver may need the mirror to complete its step, and
+//!   holds on to segments of the next one until then: they would take all the trays, and the mirror could never follow.
 //! - Every member makes the same plan: a segment needs no description beside owner and index.
 
 use std::ops::Range;
 use std::sync::Arc;
 
+use peergrad_protocol::Pool;
 use peergrad_protocol::message::{Phase, Tally};
-use peergrad_protocol::{Buffer, Pool};
 
 use crate::links::Links;
 use crate::plan::{Segment, Shard};
@@ -222,10 +224,10 @@ impl Mirror {
         self.unsent.retain_mut(|Unsent { edge, index }| {
             let Kept { keeper, chunks } = &source.kept[*edge];
             while let Some(segment) = chunks.segments().get(*index) {
-                if !links.take_for_start(*keeper) {
+                if !links.take_for_one_hop(*keeper) {
                     return true;
                 }
-                let mut payload: Buffer = segments.take(segment.len());
+                let mut payload = segments.take(segment.len());
                 source.copy_out(sums, segment, &mut payload);
                 let label = Label { phase: Phase::Mirror, owner, index: *index, tally };
                 out.push(Action::Send { to: *keeper, label, payload });
@@ -338,11 +340,12 @@ mod tests {
         let mut vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
         let mut mirror = Mirror::new(plan(), 1, Vec::new());
         let mut links = Links::new(3, 2, true);
+        assert!(links.take_for_start(0) && links.take_for_start(2));
         assert_eq!(sent(&mut mirror, &mut links), [], "nothing before the sums are there");
         mirror.load(&[0..2, 2..4, 6..10], &vector, TALLY);
         vector.fill(-1.0);
         let first = [(2, 0, vec![2.0, 3.0, 6.0]), (0, 0, vec![0.0, 3.0, 6.0])];
-        assert_eq!(sent(&mut mirror, &mut links), first, "the last place on a link is for relays");
+        assert_eq!(sent(&mut mirror, &mut links), first, "up to the last tray, since it comes back");
         assert!(links.give_back(0, 1) && !mirror.is_sent());
         assert_eq!(sent(&mut mirror, &mut links), [(0, 1, vec![9.0])]);
         assert!(links.give_back(2, 1));
