@@ -7,7 +7,8 @@
 //! # Words
 //! A *vector* has a *shard* for each rank (unequal, non-contiguous, possibly empty), cut into *segments*. A [`plan`] says
 //! who sends what to whom; a [`round`](round::Round) carries it out once; [`links`] counts how many segments may be on
-//! their way. The two halves are a [`reduce_scatter`] and an [`all_gather`].
+//! their way. The two halves are a [`reduce_scatter`] and an [`all_gather`]; beside them a [`mirror`] tells the sums of a
+//! shard to those who keep copies of its owner's optimizer state.
 //!
 //! # Cost
 //! For `n` ranks and a vector of `s` bytes in equal shards; every member sends as much as it receives.
@@ -16,6 +17,7 @@
 //! |---|---|---|
 //! | ring | 2 (n - 1) | 2 (n - 1) / n x s |
 //! | direct | 2 | 2 (n - 1) / n x s |
+//! | mirror, with c copies | 1 | (c - 1) / n x s |
 //!
 //! # Invariants
 //! - A shard is summed in the order owner + 1, owner + 2, ..., owner (modulo n) under every topology, and everyone gets the
@@ -27,6 +29,7 @@
 
 pub mod all_gather;
 pub mod links;
+pub mod mirror;
 pub mod plan;
 pub mod reduce_scatter;
 pub mod round;

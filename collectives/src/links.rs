@@ -10,6 +10,9 @@
 //! came on, so from then on there is always a free tray somewhere, and the segment behind it can move. Segments leave for
 //! good at their last hop, so the ring empties and everybody gets to start.
 //!
+//! A segment that goes one hop only, to a receiver that uses it up at once, may take the last tray as well: that tray comes
+//! back whatever others do, so it is as good as free.
+//!
 //! # When the view changes
 //! Trays belong to the two ends, not to a view: some are still under way. So the next view's links begin with the credit
 //! that is left here, and the rest comes back as the other end lets go of segments that it has no more use for.
@@ -50,6 +53,12 @@ impl Links {
         let has_room = self.credit[rank] > u32::from(self.has_relays);
         self.credit[rank] -= u32::from(has_room);
         has_room
+    }
+
+    /// Takes credit for a segment that begins here and ends at `rank`, where it waits for nothing, if there is any.
+    #[must_use]
+    pub fn take_for_one_hop(&mut self, rank: usize) -> bool {
+        self.take_for_relay(rank)
     }
 
     /// Gives back `segments` of credit that `rank` returned. False, and nothing changes, if it returned more than it had.

@@ -21,7 +21,7 @@ pub struct Layout {
     first_owner: Option<usize>,
 }
 
-/// What one rank owns.
+/// What one rank owns, or keeps of what another owns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shard {
     ranges: Vec<Range<usize>>,
@@ -90,7 +90,8 @@ impl Layout {
 }
 
 impl Shard {
-    fn new(ranges: Vec<Range<usize>>, segment_elements: usize) -> Self {
+    /// Cuts what the sorted, disjoint `ranges` cover into segments.
+    pub(crate) fn new(ranges: Vec<Range<usize>>, segment_elements: usize) -> Self {
         let ranges = merged(ranges);
         let mut segments = Vec::new();
         let mut open = Segment { ranges: Vec::new(), len: 0 };

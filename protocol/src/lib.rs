@@ -43,6 +43,7 @@ pub mod limits;
 pub mod manifest;
 pub mod message;
 pub mod placement;
+pub mod reach;
 pub mod time;
 pub mod view;
 pub mod watch;

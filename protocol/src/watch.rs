@@ -21,7 +21,7 @@
 //!
 //! # Not here
 //! Asking others whether they hear of the peer: every member must reach every other *itself*, so what somebody else
-//! hears proves nothing. Progress: a peer whose task hangs still beats.
+//! hears proves nothing (whom a view keeps then: [`reach`](crate::reach)). Progress: a peer whose task hangs still beats.
 //!
 //! # Reading
 //! Chen, Toueg & Aguilera, *On the quality of service of failure detectors*, 2002: the next arrival is estimated, and a

@@ -1,0 +1,404 @@
+//! The mirror: owners send the sums of their shards to the members that keep copies of their optimizer state.
+//!
+//! Two bookkeepers with equal books stay equal if both are told the same receipts. A keeper of copies has the owner's old
+//! state, so with the owner's sums it computes the owner's new state itself, to the bit. Sums are a fraction of the state,
+//! and they are there before the owner has done its own update.
+//!
+//! # How it works
+//! ```text
+//! shard of rank 0:   [ a | b | c | d ]      chunks a, b and c are kept elsewhere, d nowhere
+//! packed by load:    [ a | b | c ]          then the vector takes the new parameters
+//!                      |   |   |
+//!       0 --> 1:       a   |   c            each edge has its own segments, in order
+//!       0 --> 3:           b
+//! ```
+//! 1. [`Mirror::load`] packs the sums as soon as the own shard is summed up.
+//! 2. [`Mirror::pump`] sends what the links' credit allows: after the pump of its step's round, before that of the next.
+//! 3. [`Mirror::expects`] checks what arrives; the caller copies it to [`Mirror::segment_ranges`] and returns the credit.
+//!
+//! # Cost
+//! One hop. For `n` ranks, `c` copies of each chunk (the owner's is one) and a vector of `s` bytes: (c - 1) / n x s bytes
+//! sent by a member, and as many received; the packed sums take at most a shard, in memory that is used again.
+//!
+//! # Invariants
+//! - A segment waits for nothing at its receiver: that member had to contribute to the sum, so it is in the same step. Hence
+//!   a ring that shares the links does not deadlock.
+//! - A segment of the next step never overtakes a mirror on a link. The receiver may need the mirror to complete its step, and
+//!   holds on to segments of the next one until then: they would take all the trays, and the mirror could never follow.
+//! - Every member makes the same plan: a segment needs no description beside owner and index.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use peergrad_protocol::Pool;
+use peergrad_protocol::message::{Phase, Tally};
+
+use crate::links::Links;
+use crate::plan::{Segment, Shard};
+use crate::round::{Action, Label};
+
+/// What one member keeps of another's shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edge {
+    /// Rank of the owner.
+    pub owner: usize,
+    /// Rank of the member that keeps copies.
+    pub keeper: usize,
+    /// The chunks that are kept, as ranges of the flat vector: sorted and disjoint.
+    pub ranges: Vec<Range<usize>>,
+}
+
+/// Who keeps copies of what: the same at every rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MirrorPlan {
+    /// By owner.
+    sources: Vec<Source>,
+    /// By keeper: segments that come to it, from all owners together.
+    incoming: Vec<usize>,
+}
+
+/// What is mirrored of one owner's shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Source {
+    /// Who keeps what, nearest rank first.
+    kept: Vec<Kept>,
+    /// What anybody keeps, sorted and disjoint, each with its place in the packed sums.
+    packed: Vec<(Range<usize>, usize)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Kept {
+    keeper: usize,
+    chunks: Shard,
+}
+
+impl MirrorPlan {
+    /// The plan for `edges` between `rank_count` ranks; an edge without elements is as good as none.
+    ///
+    /// # Panics
+    /// If an edge is there twice, leads from a rank to itself, or has ranges that are not sorted and disjoint.
+    #[must_use]
+    pub fn new(rank_count: usize, edges: impl IntoIterator<Item = Edge>, segment_elements: usize) -> Self {
+        assert!(segment_elements > 0, "segments have elements");
+        let mut sources = vec![Source::default(); rank_count];
+        let mut incoming = vec![0; rank_count];
+        for Edge { owner, keeper, ranges } in edges {
+            let chunks = Shard::new(ranges, segment_elements);
+            if chunks.is_empty() {
+                continue;
+            }
+            assert_ne!(owner, keeper, "an owner needs no copy of its own");
+            incoming[keeper] += chunks.segments().len();
+            sources[owner].kept.push(Kept { keeper, chunks });
+        }
+        for (owner, source) in sources.iter_mut().enumerate() {
+            source.kept.sort_by_key(|kept| distance(owner, kept.keeper, rank_count));
+            assert!(
+                source.kept.is_sorted_by(|kept, next| kept.keeper != next.keeper),
+                "one edge from an owner to a keeper"
+            );
+            source.packed = packed(&source.kept);
+        }
+        Self { sources, incoming }
+    }
+
+    /// Number of ranks.
+    #[must_use]
+    pub fn rank_count(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// What `keeper` keeps of `owner`'s shard, if anything.
+    fn kept(&self, owner: usize, keeper: usize) -> Option<&Shard> {
+        let (source, rank_count) = (self.sources.get(owner)?, self.rank_count());
+        let wanted = distance(owner, keeper, rank_count);
+        let place =
+            source.kept.binary_search_by_key(&wanted, |kept| distance(owner, kept.keeper, rank_count));
+        place.ok().map(|place| &source.kept[place].chunks)
+    }
+}
+
+/// How many ranks `to` comes after `from`.
+fn distance(from: usize, to: usize, rank_count: usize) -> usize {
+    (to + rank_count - from) % rank_count
+}
+
+/// What anybody keeps, each element once, and where it lies in the packed sums.
+fn packed(kept: &[Kept]) -> Vec<(Range<usize>, usize)> {
+    let mut ranges: Vec<Range<usize>> = kept.iter().flat_map(|kept| kept.chunks.ranges()).cloned().collect();
+    ranges.sort_by_key(|range| range.start);
+    let mut joined: Vec<Range<usize>> = Vec::new();
+    for range in ranges {
+        match joined.last_mut() {
+            Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+            _ => joined.push(range),
+        }
+    }
+    parts(&joined).collect()
+}
+
+impl Source {
+    /// Fills `payload` with a segment's sums.
+    fn copy_out(&self, sums: &[f32], segment: &Segment, payload: &mut [f32]) {
+        for (range, offset) in parts(segment.ranges()) {
+            // The last one that begins at or before the range: it contains all of it.
+            let place = self.packed.partition_point(|(packed, _)| packed.start <= range.start) - 1;
+            let (packed, start) = &self.packed[place];
+            let start = start + range.start - packed.start;
+            payload[offset..offset + range.len()].copy_from_slice(&sums[start..start + range.len()]);
+        }
+    }
+}
+
+/// Each range with the place where it begins when all of them are packed one after the other, as in a payload.
+pub fn parts(ranges: &[Range<usize>]) -> impl Iterator<Item = (Range<usize>, usize)> {
+    ranges.iter().scan(0, |end, range| {
+        let start = *end;
+        *end += range.len();
+        Some((range.clone(), start))
+    })
+}
+
+/// One member's part in mirroring the sums of one step.
+#[derive(Debug)]
+pub struct Mirror {
+    plan: Arc<MirrorPlan>,
+    rank: usize,
+    /// The sums that are kept elsewhere, packed; of the step before until they are loaded.
+    sums: Vec<f32>,
+    /// What the sums are worth; `None` until they are loaded.
+    tally: Option<Tally>,
+    /// Edges from here on which something is left to send, nearest rank first.
+    unsent: Vec<Unsent>,
+    /// By owner: segments that have arrived.
+    received: Vec<usize>,
+    /// Of all owners together: segments that have not arrived yet.
+    missing: usize,
+}
+
+#[derive(Debug)]
+struct Unsent {
+    /// Position of the edge among those of this owner.
+    edge: usize,
+    /// The segment that is sent next.
+    index: usize,
+}
+
+impl Mirror {
+    /// Begins a step at `rank`. The sums will be packed in `room`, best what [`Mirror::recycle`] gave back.
+    #[must_use]
+    pub fn new(plan: Arc<MirrorPlan>, rank: usize, room: Vec<f32>) -> Self {
+        Self {
+            sums: room,
+            tally: None,
+            unsent: (0..plan.sources[rank].kept.len()).map(|edge| Unsent { edge, index: 0 }).collect(),
+            received: vec![0; plan.rank_count()],
+            missing: plan.incoming[rank],
+            plan,
+            rank,
+        }
+    }
+
+    /// Packs what others keep of the own shard: `vector` holds the sums, worth `tally`, in the sorted `own_ranges`, and may
+    /// be overwritten afterwards.
+    ///
+    /// # Panics
+    /// If that has been done already, or if others keep something that is not in `own_ranges`.
+    pub fn load(&mut self, own_ranges: &[Range<usize>], vector: &[f32], tally: Tally) {
+        assert!(self.tally.is_none(), "the sums of a step are loaded once");
+        let packed = &self.plan.sources[self.rank].packed;
+        assert!(is_within(packed, own_ranges), "copies are kept of what is owned");
+        self.sums.clear();
+        // Exactly, once: growing would leave the vector with up to twice the room that it needs.
+        self.sums.reserve_exact(packed.last().map_or(0, |(range, start)| start + range.len()));
+        for (range, _) in packed {
+            self.sums.extend_from_slice(&vector[range.clone()]);
+        }
+        self.tally = Some(tally);
+    }
+
+    /// Sends what the links' credit allows, to each keeper in order, the nearest rank first.
+    pub fn pump(&mut self, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
+        let Some(tally) = self.tally else { return };
+        let (owner, sums, source) = (self.rank, &self.sums, &self.plan.sources[self.rank]);
+        self.unsent.retain_mut(|Unsent { edge, index }| {
+            let Kept { keeper, chunks } = &source.kept[*edge];
+            while let Some(segment) = chunks.segments().get(*index) {
+                if !links.take_for_one_hop(*keeper) {
+                    return true;
+                }
+                let mut payload = segments.take(segment.len());
+                source.copy_out(sums, segment, &mut payload);
+                let label = Label { phase: Phase::Mirror, owner, index: *index, tally };
+                out.push(Action::Send { to: *keeper, label, payload });
+                *index += 1;
+            }
+            false
+        });
+    }
+
+    /// Checks an arriving segment of `len_elements` against the plan and counts it. False: the plan does not foresee it,
+    /// nothing changed.
+    #[must_use]
+    pub fn expects(&mut self, from: usize, owner: usize, index: usize, len_elements: usize) -> bool {
+        let kept = if from == owner { self.plan.kept(owner, self.rank) } else { None };
+        let is_next = kept.is_some_and(|chunks| {
+            index == self.received[owner]
+                && chunks.segments().get(index).is_some_and(|segment| segment.len() == len_elements)
+        });
+        if is_next {
+            self.received[owner] += 1;
+            self.missing -= 1;
+        }
+        is_next
+    }
+
+    /// Where in the flat vector the elements of a segment from `owner` belong: [`parts`] tells where they lie in its payload.
+    ///
+    /// # Panics
+    /// If there is no such segment; there is one if it was expected.
+    #[must_use]
+    pub fn segment_ranges(&self, owner: usize, index: usize) -> &[Range<usize>] {
+        let kept = self.plan.kept(owner, self.rank).expect("something is kept of the owner's shard");
+        kept.segments()[index].ranges()
+    }
+
+    /// How many segments of `owner` have arrived: the first ones, as they come in order.
+    #[must_use]
+    pub fn held_segments(&self, owner: usize) -> usize {
+        self.received[owner]
+    }
+
+    /// Whether the sums of everything that is kept here have arrived.
+    #[must_use]
+    pub fn is_received(&self) -> bool {
+        self.missing == 0
+    }
+
+    /// Whether nothing is left to send.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.unsent.is_empty()
+    }
+
+    /// Whether nothing is kept here, so that nothing ever arrives.
+    #[must_use]
+    pub fn expects_nothing(&self) -> bool {
+        self.plan.incoming[self.rank] == 0
+    }
+
+    /// Ends the step and gives back the memory of the packed sums, for the next one.
+    #[must_use]
+    pub fn recycle(self) -> Vec<f32> {
+        self.sums
+    }
+}
+
+/// Whether all that is packed is in `owned`: both sorted and disjoint, the latter perhaps with ranges that touch.
+fn is_within(packed: &[(Range<usize>, usize)], owned: &[Range<usize>]) -> bool {
+    let mut owned = owned.iter().filter(|range| !range.is_empty()).peekable();
+    packed.iter().all(|(range, _)| {
+        let mut covered_to = range.start;
+        while owned.next_if(|owned| owned.end <= covered_to).is_some() {}
+        while let Some(next) = owned.next_if(|owned| owned.start <= covered_to && owned.end < range.end) {
+            covered_to = next.end;
+        }
+        owned.peek().is_some_and(|owned| owned.start <= covered_to && owned.end >= range.end)
+    })
+}
+
+#[cfg(test)]
+#[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+mod tests {
+    use super::*;
+
+    const TALLY: Tally = Tally { samples: 3, loss: 0.5 };
+
+    /// Rank 1 owns 0..4 and 6..10; rank 2 keeps its middle, rank 0 its ends and its middle again.
+    fn plan() -> Arc<MirrorPlan> {
+        let edge = |keeper, ranges| Edge { owner: 1, keeper, ranges };
+        let nothing = Edge { owner: 2, keeper: 0, ranges: vec![5..5] };
+        let edges = [edge(0, vec![0..1, 3..4, 6..7, 9..10]), edge(2, vec![2..4, 6..8]), nothing];
+        Arc::new(MirrorPlan::new(3, edges, 3))
+    }
+
+    fn sent(mirror: &mut Mirror, links: &mut Links) -> Vec<(usize, usize, Vec<f32>)> {
+        let mut actions = Vec::new();
+        mirror.pump(links, &Pool::new(8), &mut actions);
+        let parcel = |action| match action {
+            Action::Send { to, label, payload } => {
+                assert_eq!(label, Label { phase: Phase::Mirror, owner: 1, index: label.index, tally: TALLY });
+                (to, label.index, payload.to_vec())
+            }
+            Action::Grant { .. } => panic!("nothing came"),
+        };
+        actions.into_iter().map(parcel).collect()
+    }
+
+    #[test]
+    fn keepers_get_what_they_keep_as_credit_allows() {
+        let mut vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
+        let mut mirror = Mirror::new(plan(), 1, Vec::new());
+        let mut links = Links::new(3, 2, true);
+        assert!(links.take_for_start(0) && links.take_for_start(2));
+        assert_eq!(sent(&mut mirror, &mut links), [], "nothing before the sums are there");
+        mirror.load(&[0..2, 2..4, 6..10], &vector, TALLY);
+        vector.fill(-1.0);
+        let first = [(2, 0, vec![2.0, 3.0, 6.0]), (0, 0, vec![0.0, 3.0, 6.0])];
+        assert_eq!(sent(&mut mirror, &mut links), first, "up to the last tray, since it comes back");
+        assert!(links.give_back(0, 1) && !mirror.is_sent());
+        assert_eq!(sent(&mut mirror, &mut links), [(0, 1, vec![9.0])]);
+        assert!(links.give_back(2, 1));
+        assert_eq!(sent(&mut mirror, &mut links), [(2, 1, vec![7.0])]);
+        assert!(mirror.is_sent() && mirror.is_received() && mirror.expects_nothing());
+
+        let keeper = Mirror::new(plan(), 2, Vec::new());
+        assert_eq!(keeper.segment_ranges(1, 0), [2..4, 6..7]);
+        assert_eq!(keeper.segment_ranges(1, 1), [7..8]);
+        assert!(parts(&[2..4, 6..7]).eq([(2..4, 0), (6..7, 2)]));
+    }
+
+    #[test]
+    fn only_the_next_segment_of_an_edge_is_taken() {
+        let mut keeper = Mirror::new(plan(), 2, Vec::new());
+        assert!(!keeper.expects_nothing() && !keeper.is_received());
+        for (from, owner, index, len) in
+            [(0, 1, 0, 3), (1, 1, 1, 1), (1, 1, 0, 2), (0, 0, 0, 3), (2, 2, 0, 3), (9, 9, 0, 3)]
+        {
+            assert!(!keeper.expects(from, owner, index, len));
+        }
+        assert!(keeper.expects(1, 1, 0, 3));
+        assert!(!keeper.expects(1, 1, 0, 3), "once");
+        assert!(!keeper.is_received() && keeper.expects(1, 1, 1, 1) && keeper.is_received());
+        assert_eq!(keeper.held_segments(1), 2);
+        assert!(!keeper.expects(1, 1, 2, 0));
+    }
+
+    #[test]
+    fn the_room_of_one_step_serves_the_next() {
+        let vector = [1.0; 10];
+        let load = |room| {
+            let mut mirror = Mirror::new(plan(), 1, room);
+            mirror.load(&[0..4, 6..10], &vector, TALLY);
+            mirror.recycle()
+        };
+        let room = load(Vec::new());
+        let (place, capacity) = (room.as_ptr(), room.capacity());
+        assert_eq!(capacity, 6, "of eight owned elements, two are kept nowhere else");
+        let again = load(room);
+        assert_eq!((again.as_ptr(), again.capacity()), (place, capacity));
+    }
+
+    #[test]
+    #[should_panic(expected = "copies are kept of what is owned")]
+    fn a_copy_of_what_is_not_owned_is_noticed() {
+        Mirror::new(plan(), 1, Vec::new()).load(&[0..4, 6..9], &[0.0; 10], TALLY);
+    }
+
+    #[test]
+    #[should_panic(expected = "one edge from an owner to a keeper")]
+    fn an_edge_that_is_there_twice_is_noticed() {
+        let edge = |start| Edge { owner: 0, keeper: 1, ranges: vec![start..start + 2] };
+        let _ = MirrorPlan::new(2, [edge(0), edge(2)], 2);
+    }
+}

@@ -1,0 +1,155 @@
+//! A case: what is summed up among whom and how, and what must come out, computed by one plain loop.
+
+use std::collections::BTreeMap;
+
+use peergrad_collectives::mirror::{Edge, MirrorPlan};
+use peergrad_collectives::plan::{Layout, Topology};
+use peergrad_protocol::message::Tally;
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
+
+use crate::swarm::Swarm;
+
+pub(crate) const TOPOLOGIES: [Topology; 2] = [Topology::Ring, Topology::Direct];
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Case {
+    pub(crate) rank_count: usize,
+    pub(crate) len: usize,
+    pub(crate) topology: Topology,
+    /// Segments that a member may have started on a link.
+    pub(crate) credit: u32,
+    /// Members that have the sums of an element, its owner among them, as far as there are members.
+    pub(crate) copies: usize,
+    pub(crate) round_count: usize,
+    pub(crate) adversary: Adversary,
+    pub(crate) rule: Rule,
+}
+
+/// What most cases have in common.
+pub(crate) const PLAIN: Case = Case {
+    rank_count: 4,
+    len: 1000,
+    topology: Topology::Ring,
+    credit: 1,
+    copies: 1,
+    round_count: 1,
+    adversary: Adversary::Random,
+    rule: Rule::Bubble,
+};
+
+/// When a member may start a segment.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Rule {
+    /// While relays still have room.
+    Bubble,
+    /// Whenever there is a tray.
+    Greedy,
+    /// While relays still have room, but what is mirrored of a step may be overtaken by the segments of the next one.
+    Overtake,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Adversary {
+    /// Delivers in random order across links.
+    Random,
+    /// Lets members begin their next round as early as they can.
+    Eager,
+    /// Delivers nothing to one member, and lets it begin nothing, while anything else can happen.
+    Starve(usize),
+}
+
+/// Buffers that a case asked the allocator for.
+pub(crate) struct Allocations {
+    pub(crate) vectors: u64,
+    pub(crate) segments: u64,
+}
+
+impl Case {
+    pub(crate) fn check(self, seed: u64) -> Allocations {
+        let mut swarm = Swarm::new(self, seed);
+        swarm.run();
+        swarm.allocations()
+    }
+
+    /// Shards of random chunks: unequal, non-contiguous, some of them empty; and keepers of copies for each chunk.
+    pub(crate) fn place(&self, generator: &mut ChaCha8Rng) -> (Layout, MirrorPlan) {
+        let chunk_len = (self.len / 64).max(1);
+        let segment_elements = (self.len / 50).max(3);
+        let mut owned = vec![Vec::new(); self.rank_count];
+        let mut kept: BTreeMap<(usize, usize), Vec<_>> = BTreeMap::new();
+        for start in (0..self.len).step_by(chunk_len) {
+            let chunk = start..(start + chunk_len).min(self.len);
+            // The smaller of two draws: low ranks own more, high ranks may own nothing.
+            let owner = below(generator, self.rank_count).min(below(generator, self.rank_count));
+            let mut others: Vec<usize> = (0..self.rank_count).filter(|rank| *rank != owner).collect();
+            for _ in 1..self.copies.min(self.rank_count) {
+                let keeper = others.swap_remove(below(generator, others.len()));
+                kept.entry((owner, keeper)).or_default().push(chunk.clone());
+            }
+            owned[owner].push(chunk);
+        }
+        let edges = kept.into_iter().map(|((owner, keeper), ranges)| Edge { owner, keeper, ranges });
+        let mirror_plan = MirrorPlan::new(self.rank_count, edges, segment_elements);
+        (Layout::new(self.len, owned, segment_elements), mirror_plan)
+    }
+
+    /// Trays of a link.
+    pub(crate) fn window(&self) -> u32 {
+        // Credit is what a member may have started itself; relays have one place more.
+        self.credit + u32::from(self.topology == Topology::Ring && self.rank_count > 2)
+    }
+
+    /// What one person adds to a round: the same whichever rank it has.
+    pub(crate) fn contribution(&self, person: usize, round: usize) -> Vec<f32> {
+        let mut generator = ChaCha8Rng::seed_from_u64(seed(&[person as u64, round as u64, 77]));
+        (0..self.len).map(|_| (generator.next_u32() >> 8) as f32 / 1e5 - 80.0).collect()
+    }
+
+    pub(crate) fn tally(person: usize, round: usize) -> Tally {
+        Tally { samples: 10 * person as u64 + 1, loss: 0.1 * (person + round) as f64 }
+    }
+
+    /// The sum over `persons`, by rank, in the plan's order.
+    pub(crate) fn plain_sum(&self, layout: &Layout, persons: &[usize], round: usize) -> Vec<f32> {
+        let contributions: Vec<Vec<f32>> =
+            persons.iter().map(|person| self.contribution(*person, round)).collect();
+        let mut sums = vec![0.0; self.len];
+        for owner in 0..self.rank_count {
+            for element in layout.shard(owner).ranges().iter().cloned().flatten() {
+                let mut order = (1..=self.rank_count).map(|distance| (owner + distance) % self.rank_count);
+                let first = order.next().expect("at least one rank");
+                sums[element] =
+                    order.fold(contributions[first][element], |sum, rank| sum + contributions[rank][element]);
+            }
+        }
+        sums
+    }
+
+    /// The tally of the first owner's shard, added up in the plan's order; with nothing to own, everyone's own.
+    pub(crate) fn plain_tally(layout: &Layout, persons: &[usize], rank: usize, round: usize) -> Tally {
+        let Some(owner) = layout.first_owner() else { return Self::tally(persons[rank], round) };
+        let mut order = (1..=persons.len())
+            .map(|distance| Self::tally(persons[(owner + distance) % persons.len()], round));
+        let mut total = order.next().expect("at least one rank");
+        order.for_each(|tally| total += tally);
+        total
+    }
+}
+
+/// What an owner makes of a sum: something that cannot be taken for it.
+pub(crate) fn updated(sum: f32) -> f32 {
+    -sum
+}
+
+pub(crate) fn are_same_bits(some: &[f32], others: &[f32]) -> bool {
+    some.len() == others.len() && some.iter().zip(others).all(|(one, other)| one.to_bits() == other.to_bits())
+}
+
+pub(crate) fn seed(parts: &[u64]) -> u64 {
+    parts.iter().fold(1, |seed: u64, part| seed.wrapping_mul(1_000_003).wrapping_add(*part))
+}
+
+pub(crate) fn below(generator: &mut ChaCha8Rng, bound: usize) -> usize {
+    (generator.next_u32() as usize) % bound
+}

@@ -1,0 +1,180 @@
+//! Interruptions at every point of a schedule: one member is gone, the others take their rounds apart, go on from what
+//! they hold, and reach the end of the run in the next view.
+//!
+//! ```text
+//! rank:             0        1      2 (gone)     3
+//! step 4            complete                              then step 4 is complete everywhere, and 0's step 5 goes on
+//! step 4            [a b . d]  [a . c .]      [. b c d]   then the three together have all of it
+//! step 4            [a . . .]  [. . . .]      [. . . d]   then it is added up again, without 2
+//! ```
+
+use peergrad_collectives::round::Remains;
+use peergrad_protocol::message::Tally;
+use rand::Rng;
+
+use crate::case::{Adversary, Case, PLAIN, TOPOLOGIES, are_same_bits, seed, updated};
+use crate::swarm::{Parcel, Swarm};
+
+#[test]
+fn whatever_is_interrupted_goes_on() {
+    let mut ends = Ends::default();
+    for rank_count in 2..6 {
+        for topology in TOPOLOGIES {
+            for (credit, copies, adversary) in
+                [(1, 1, Adversary::Random), (3, 2, Adversary::Random), (2, 3, Adversary::Eager)]
+            {
+                let case = Case {
+                    rank_count,
+                    len: 40,
+                    topology,
+                    credit,
+                    copies,
+                    round_count: 2,
+                    adversary,
+                    ..PLAIN
+                };
+                interrupt_everywhere(case, &mut ends);
+            }
+        }
+    }
+    // All three ways to go on were taken, or the schedules are too tame.
+    assert!(ends.ahead > 100 && ends.together > 100 && ends.again > 100, "{ends:?}");
+}
+
+/// How often each way to go on was taken.
+#[derive(Debug, Default)]
+struct Ends {
+    /// Somebody had completed the step.
+    ahead: usize,
+    /// Nobody had, but together they held all of it.
+    together: usize,
+    /// The step was added up again.
+    again: usize,
+}
+
+fn interrupt_everywhere(case: Case, ends: &mut Ends) {
+    let seed = seed(&[case.rank_count as u64, u64::from(case.credit), case.copies as u64]);
+    let mut whole = Swarm::new(case, seed);
+    let mut event_count = 0;
+    while whole.advance() {
+        event_count += 1;
+    }
+    for events in 0..=event_count {
+        let mut swarm = Swarm::new(case, seed);
+        for _ in 0..events {
+            assert!(swarm.advance());
+        }
+        without(swarm, events % case.rank_count, ends).run();
+    }
+}
+
+/// What one member held of one round.
+struct Part {
+    number: usize,
+    /// By owner.
+    held: Vec<usize>,
+    tally: Option<Tally>,
+    remains: Remains,
+}
+
+/// The swarm in the next view, in which `gone` is not: the others, with what they had of rounds and credit.
+fn without(mut swarm: Swarm, gone: usize, ends: &mut Ends) -> Swarm {
+    let rest: Vec<usize> = (0..swarm.case.rank_count).filter(|rank| *rank != gone).collect();
+    let mut parts: Vec<Vec<Part>> = rest.iter().map(|&rank| dismantle(&mut swarm, rank)).collect();
+    let completed = |rank: &usize| swarm.members[*rank].completed;
+    let first = rest.iter().map(completed).min().expect("somebody is left");
+    let last = rest.iter().map(completed).max().expect("somebody is left");
+    let begin = if first < last {
+        ends.ahead += 1;
+        last
+    } else if hold_all(&swarm, &parts, first) {
+        ends.together += 1;
+        first + 1
+    } else {
+        ends.again += 1;
+        first
+    };
+
+    let persons = rest.iter().map(|&rank| swarm.persons[rank]).collect();
+    let case = Case { rank_count: rest.len(), ..swarm.case };
+    let mut next = Swarm::of(persons, case, swarm.window, u64::from(swarm.generator.next_u32()));
+    for (rank, &before) in rest.iter().enumerate() {
+        let member = &mut next.members[rank];
+        (member.begun, member.completed) = (begin, begin);
+        let part = parts[rank].pop().filter(|part| part.number == begin);
+        member.kept = part.map(|part| part.remains.contribution.expect("the round was not completed"));
+        for (to, &to_before) in rest.iter().enumerate() {
+            member.links.set_credit(to, swarm.members[before].links.credit(to_before));
+            let queue = &mut next.queues[rank][to];
+            for parcel in std::mem::take(&mut swarm.queues[before][to_before]) {
+                queue.push_back(match parcel {
+                    Parcel::Segment { .. } | Parcel::Stale => Parcel::Stale,
+                    Parcel::Credit => Parcel::Credit,
+                });
+            }
+            // Whatever was received is of no more use: early, waiting in a round, or half added up.
+            let held = swarm.members[before].held[to_before];
+            queue.extend((0..held).map(|_| Parcel::Credit));
+        }
+    }
+    next
+}
+
+/// Takes apart all that a member has, and checks each piece.
+fn dismantle(swarm: &mut Swarm, rank: usize) -> Vec<Part> {
+    for index in 0..swarm.members[rank].turns.len() {
+        swarm.check_copied(rank, index);
+    }
+    let turns = std::mem::take(&mut swarm.members[rank].turns);
+    let completed = swarm.members[rank].completed;
+    let part = |turn: crate::swarm::Turn| {
+        let (number, person) = (turn.number, swarm.persons[rank]);
+        let held = (0..swarm.case.rank_count).map(|owner| turn.round.held_segments(owner)).collect();
+        let tally = turn.round.seen_tally();
+        let part = Part { number, held, tally, remains: turn.round.dismantle() };
+        match &part.remains.contribution {
+            Some((contribution, tally)) => {
+                assert!(are_same_bits(contribution, &swarm.case.contribution(person, number)));
+                assert_eq!(*tally, Case::tally(person, number));
+                assert!(number >= completed);
+            }
+            None => assert!(number < completed && part.remains.result.is_none()),
+        }
+        if number >= completed {
+            check_held(swarm, rank, &part);
+        }
+        part
+    };
+    turns.into_iter().map(part).collect()
+}
+
+/// Checks that what is held of a round that was not completed has the bits of its end.
+fn check_held(swarm: &Swarm, rank: usize, part: &Part) {
+    for (owner, &held) in part.held.iter().enumerate() {
+        let segments = &swarm.layout.shard(owner).segments()[..held];
+        for range in segments.iter().flat_map(|segment| segment.ranges()).cloned() {
+            let result = part.remains.result.as_ref().expect("a held segment is in the result");
+            let expected: Vec<f32> =
+                swarm.sums[part.number][range.clone()].iter().copied().map(updated).collect();
+            assert!(are_same_bits(&result[range], &expected), "rank {rank} of {owner}, {:?}", swarm.case);
+        }
+    }
+    let first_owner = swarm.layout.first_owner().expect("there are elements");
+    if let Some(tally) = part.tally {
+        let expected = Case::plain_tally(&swarm.layout, &swarm.persons, rank, part.number);
+        assert_eq!(tally, expected);
+    }
+    assert!(part.tally.is_some() || part.held[first_owner] == 0, "a held segment says what it is worth");
+}
+
+/// Whether round `number`, which nobody completed, is here as a whole when all put together what they hold.
+fn hold_all(swarm: &Swarm, parts: &[Vec<Part>], number: usize) -> bool {
+    let of_round: Vec<&Part> = parts.iter().flatten().filter(|part| part.number == number).collect();
+    let is_held = |owner: usize| {
+        let held = of_round.iter().map(|part| part.held[owner]).max();
+        held.is_some_and(|held| held == swarm.layout.shard(owner).segments().len())
+    };
+    let are_all_held = (0..swarm.case.rank_count).all(is_held);
+    assert!(!are_all_held || of_round.iter().any(|part| part.tally.is_some()), "somebody knows the worth");
+    are_all_held
+}

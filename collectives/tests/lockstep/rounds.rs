@@ -1,0 +1,61 @@
+//! Rounds against the plain sum: every combination of ranks, lengths, topologies and credit.
+
+use std::ops::Range;
+
+use peergrad_collectives::plan::Topology;
+
+use crate::case::{Adversary, Allocations, Case, PLAIN, Rule, TOPOLOGIES, seed};
+
+const RANKS: Range<usize> = 1..17;
+const LENGTHS: [usize; 5] = [0, 1, 7, 1000, 65537];
+const CREDIT: Range<u32> = 1..9;
+
+#[test]
+fn every_member_gets_the_plain_sum() {
+    for rank_count in RANKS {
+        for len in LENGTHS {
+            for topology in TOPOLOGIES {
+                for credit in CREDIT {
+                    let case = Case { rank_count, len, topology, credit, ..PLAIN };
+                    case.check(seed(&[rank_count as u64, len as u64, u64::from(credit)]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn rounds_that_follow_each_other_do_not_mix() {
+    for rank_count in [2, 3, 5, 8] {
+        for topology in TOPOLOGIES {
+            for credit in [1, 2, 4] {
+                for adversary in
+                    [Adversary::Random, Adversary::Eager, Adversary::Starve(1), Adversary::Starve(0)]
+                {
+                    let case = Case { rank_count, topology, credit, round_count: 6, adversary, ..PLAIN };
+                    case.check(seed(&[rank_count as u64, u64::from(credit)]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_vector_sized_is_allocated_after_the_first_round() {
+    for topology in TOPOLOGIES {
+        let case = Case { len: 65537, topology, credit: 3, round_count: 30, ..PLAIN };
+        let Allocations { vectors, segments } = case.check(5);
+        assert!(vectors <= 2 * 4, "contribution and result of each member, but {vectors} vectors");
+        // Trays in the whole swarm (twice: the first segments may be short ones), not segments of 30 rounds.
+        let links = if topology == Topology::Ring { 4 } else { 4 * 3 };
+        let trays = u64::from(case.window()) * links;
+        assert!(segments <= 2 * trays, "{segments} segments for {trays} trays");
+    }
+}
+
+/// Planted: members that start segments until every tray is taken. The ring fills with segments that nobody can pass on.
+#[test]
+#[should_panic(expected = "is stuck")]
+fn a_ring_without_a_place_for_relays_gets_stuck() {
+    Case { rank_count: 3, len: 65537, adversary: Adversary::Eager, rule: Rule::Greedy, ..PLAIN }.check(1);
+}

@@ -1,0 +1,343 @@
+//! A swarm in lockstep: members with rounds and mirrors, queues between them, and one delivery at a time.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use peergrad_collectives::links::Links;
+use peergrad_collectives::mirror::{Mirror, MirrorPlan, parts};
+use peergrad_collectives::plan::{Layout, Plan};
+use peergrad_collectives::round::{Action, Label, Round};
+use peergrad_protocol::message::{Phase, Tally};
+use peergrad_protocol::{Buffer, Pool};
+use rand::SeedableRng;
+use rand::rngs::ChaCha8Rng;
+
+use crate::case::{Adversary, Allocations, Case, Rule, are_same_bits, below, updated};
+
+pub(crate) enum Parcel {
+    Segment {
+        round: usize,
+        label: Label,
+        payload: Buffer,
+    },
+    /// A segment of the view before: of no use, but its tray is to be returned.
+    Stale,
+    Credit,
+}
+
+pub(crate) struct Member {
+    pub(crate) plan: Arc<Plan>,
+    pub(crate) links: Links,
+    pub(crate) vectors: Pool,
+    /// Shared by all, as if segments went home to where they were read.
+    pub(crate) segments: Pool,
+    pub(crate) turns: VecDeque<Turn>,
+    pub(crate) early: VecDeque<(usize, usize, Label, Buffer)>,
+    /// What was contributed to the next round before it was interrupted.
+    pub(crate) kept: Option<(Buffer, Tally)>,
+    pub(crate) begun: usize,
+    pub(crate) completed: usize,
+    /// By sender: segments received and not yet granted.
+    pub(crate) held: Vec<u32>,
+    /// For the packed sums of the next mirror.
+    room: Vec<f32>,
+}
+
+/// A member's part in one round.
+pub(crate) struct Turn {
+    pub(crate) number: usize,
+    pub(crate) round: Round,
+    pub(crate) mirror: Mirror,
+    /// Sums of others' shards, where this member keeps copies.
+    pub(crate) copied: Vec<f32>,
+    is_updated: bool,
+}
+
+pub(crate) struct Swarm {
+    pub(crate) case: Case,
+    /// By rank: whose contribution it makes.
+    pub(crate) persons: Vec<usize>,
+    pub(crate) window: u32,
+    pub(crate) layout: Arc<Layout>,
+    mirror_plan: Arc<MirrorPlan>,
+    pub(crate) generator: ChaCha8Rng,
+    pub(crate) members: Vec<Member>,
+    /// By (from, to): what is on its way.
+    pub(crate) queues: Vec<Vec<VecDeque<Parcel>>>,
+    pub(crate) sums: Vec<Vec<f32>>,
+}
+
+#[derive(Clone, Copy)]
+enum Choice {
+    Begin(usize),
+    /// An owner takes its time between the halves of a round.
+    Update(usize),
+    Deliver {
+        from: usize,
+        to: usize,
+    },
+}
+
+impl Swarm {
+    pub(crate) fn new(case: Case, seed: u64) -> Self {
+        Self::of((0..case.rank_count).collect(), case, case.window(), seed)
+    }
+
+    /// A swarm of `persons`, one of each rank.
+    pub(crate) fn of(persons: Vec<usize>, case: Case, window: u32, seed: u64) -> Self {
+        let mut generator = ChaCha8Rng::seed_from_u64(seed);
+        let count = case.rank_count;
+        let (layout, mirror_plan) = case.place(&mut generator);
+        let layout = Arc::new(layout);
+        let segments = Pool::new(1000);
+        let member = |rank| {
+            let plan = Plan { layout: Arc::clone(&layout), topology: case.topology, rank };
+            Member {
+                links: Links::new(count, window, plan.has_relays() && case.rule != Rule::Greedy),
+                plan: Arc::new(plan),
+                vectors: Pool::new(8),
+                segments: segments.clone(),
+                turns: VecDeque::new(),
+                early: VecDeque::new(),
+                kept: None,
+                begun: 0,
+                completed: 0,
+                held: vec![0; count],
+                room: Vec::new(),
+            }
+        };
+        let members = (0..count).map(member).collect();
+        let queues = (0..count).map(|_| (0..count).map(|_| VecDeque::new()).collect()).collect();
+        let sums = (0..case.round_count).map(|round| case.plain_sum(&layout, &persons, round)).collect();
+        Self {
+            case,
+            persons,
+            window,
+            layout,
+            mirror_plan: Arc::new(mirror_plan),
+            generator,
+            members,
+            queues,
+            sums,
+        }
+    }
+
+    pub(crate) fn run(&mut self) {
+        while self.advance() {}
+        for (rank, member) in self.members.iter().enumerate() {
+            assert_eq!(member.completed, self.case.round_count, "rank {rank} is stuck in {:?}", self.case);
+            assert!(member.turns.is_empty(), "rank {rank} still owes segments in {:?}", self.case);
+            for other in 0..self.members.len() {
+                let credit = member.links.credit(other);
+                assert_eq!(credit, self.window, "trays to {other} are lost in {:?}", self.case);
+            }
+        }
+    }
+
+    /// Lets one thing happen, if anything can.
+    pub(crate) fn advance(&mut self) -> bool {
+        match self.choose() {
+            Some(Choice::Begin(rank)) => self.begin(rank),
+            Some(Choice::Update(rank)) => self.update(rank),
+            Some(Choice::Deliver { from, to }) => self.deliver(from, to),
+            None => return false,
+        }
+        true
+    }
+
+    fn choose(&mut self) -> Option<Choice> {
+        let count = self.case.rank_count;
+        let can_begin = |rank: &usize| {
+            let member = &self.members[*rank];
+            member.begun == member.completed && member.begun < self.case.round_count
+        };
+        let begins: Vec<Choice> = (0..count).filter(can_begin).map(Choice::Begin).collect();
+        let mut choices: Vec<Choice> = (0..count * count)
+            .map(|pair| (pair / count, pair % count))
+            .filter(|&(from, to)| !self.queues[from][to].is_empty())
+            .map(|(from, to)| Choice::Deliver { from, to })
+            .collect();
+        let can_update = |rank: &usize| self.members[*rank].turns.iter().any(Turn::can_update);
+        choices.extend((0..count).filter(can_update).map(Choice::Update));
+        match self.case.adversary {
+            Adversary::Eager if !begins.is_empty() => choices = begins,
+            _ => choices.extend(begins),
+        }
+        if let Adversary::Starve(victim) = self.case.adversary {
+            let spares = |choice: &Choice| match *choice {
+                Choice::Begin(rank) | Choice::Update(rank) | Choice::Deliver { to: rank, .. } => {
+                    rank != victim
+                }
+            };
+            if choices.iter().any(spares) {
+                choices.retain(spares);
+            }
+        }
+        if choices.is_empty() { None } else { Some(choices[below(&mut self.generator, choices.len())]) }
+    }
+
+    fn begin(&mut self, rank: usize) {
+        let (person, len) = (self.persons[rank], self.case.len);
+        let member = &mut self.members[rank];
+        let number = member.begun;
+        member.begun += 1;
+        let (contribution, tally) = member.kept.take().unwrap_or_else(|| {
+            let mut contribution = member.vectors.take(len);
+            contribution.copy_from_slice(&self.case.contribution(person, number));
+            (contribution, Case::tally(person, number))
+        });
+        let round = Round::new(Arc::clone(&member.plan), contribution, tally, || member.vectors.take(len));
+        let mirror = Mirror::new(Arc::clone(&self.mirror_plan), rank, std::mem::take(&mut member.room));
+        member.turns.push_back(Turn { number, round, mirror, copied: vec![0.0; len], is_updated: false });
+        assert!(member.turns.len() <= 2, "a round ends before the next but one begins");
+        for (round, from, label, payload) in std::mem::take(&mut member.early) {
+            self.take_in(rank, from, round, label, payload);
+        }
+        self.settle(rank);
+    }
+
+    fn update(&mut self, rank: usize) {
+        let member = &mut self.members[rank];
+        let turn = member.turns.iter_mut().find(|turn| turn.can_update());
+        turn.expect("chosen because there is one").update(&member.plan);
+        self.settle(rank);
+    }
+
+    fn deliver(&mut self, from: usize, to: usize) {
+        match self.queues[from][to].pop_front().expect("chosen because it is not empty") {
+            Parcel::Credit => assert!(self.members[to].links.give_back(from, 1)),
+            Parcel::Stale => self.queues[to][from].push_back(Parcel::Credit),
+            Parcel::Segment { round, label, payload } => {
+                self.members[to].held[from] += 1;
+                assert!(self.members[to].held[from] <= self.window, "over the window in {:?}", self.case);
+                self.take_in(to, from, round, label, payload);
+            }
+        }
+        self.settle(to);
+    }
+
+    fn take_in(&mut self, rank: usize, from: usize, number: usize, label: Label, payload: Buffer) {
+        let member = &mut self.members[rank];
+        let Some(turn) = member.turns.iter_mut().find(|turn| turn.number == number) else {
+            assert_eq!(number, member.begun, "at most one round early");
+            assert_eq!(label.phase, Phase::Reduce, "a result needs every contribution, ours too");
+            member.early.push_back((number, from, label, payload));
+            return;
+        };
+        let mut out = Vec::new();
+        if label.phase == Phase::Mirror {
+            turn.copy_in(from, label, &payload);
+            out.push(Action::Grant { to: from });
+        } else {
+            let room = || member.vectors.take(member.plan.layout.len());
+            turn.round.receive(from, label, payload, room, &mut out).expect("members follow the plan");
+        }
+        self.carry_out(rank, number, out);
+    }
+
+    /// Lets a member do all it can.
+    fn settle(&mut self, rank: usize) {
+        for index in 0..self.members[rank].turns.len() {
+            let mut out = Vec::new();
+            let member = &mut self.members[rank];
+            let turn = &mut member.turns[index];
+            let number = turn.number;
+            turn.round.pump(&mut member.links, &member.segments, &mut out);
+            if self.case.rule != Rule::Overtake || number + 1 == member.begun {
+                turn.mirror.pump(&mut member.links, &member.segments, &mut out);
+            }
+            if turn.round.is_complete() && turn.mirror.is_received() && member.completed == number {
+                member.completed += 1;
+                let vector = turn.round.complete(|| member.vectors.take(0));
+                let expected: Vec<f32> = self.sums[number].iter().copied().map(updated).collect();
+                assert_eq!(**vector, *expected, "rank {rank}, round {number}, {:?}", self.case);
+                let tally = Case::plain_tally(&self.layout, &self.persons, rank, number);
+                assert_eq!(turn.round.tally().samples, tally.samples);
+                assert_eq!(turn.round.tally().loss.to_bits(), tally.loss.to_bits(), "{:?}", self.case);
+                self.check_copied(rank, index);
+            }
+            self.carry_out(rank, number, out);
+        }
+        if self.case.rule == Rule::Overtake {
+            self.pump_mirror_last(rank);
+        }
+        let member = &mut self.members[rank];
+        let completed = member.completed;
+        let is_over =
+            |turn: &Turn| turn.number < completed && turn.round.is_drained() && turn.mirror.is_sent();
+        if member.turns.front().is_some_and(is_over)
+            && let Some(turn) = member.turns.pop_front()
+        {
+            member.room = turn.mirror.recycle();
+        }
+    }
+
+    /// Sends what is left of the mirror of a step after what the next step had to send.
+    fn pump_mirror_last(&mut self, rank: usize) {
+        let member = &mut self.members[rank];
+        let mut out = Vec::new();
+        let Some(turn) = member.turns.front_mut() else { return };
+        turn.mirror.pump(&mut member.links, &member.segments, &mut out);
+        let number = turn.number;
+        self.carry_out(rank, number, out);
+    }
+
+    /// Checks that what has come of the sums that a member keeps are the owners' sums.
+    pub(crate) fn check_copied(&self, rank: usize, turn: usize) {
+        let Turn { number, mirror, copied, .. } = &self.members[rank].turns[turn];
+        for owner in 0..self.case.rank_count {
+            for index in 0..mirror.held_segments(owner) {
+                for range in mirror.segment_ranges(owner, index).iter().cloned() {
+                    let (found, expected) = (&copied[range.clone()], &self.sums[*number][range]);
+                    assert!(are_same_bits(found, expected), "rank {rank} of {owner}, {:?}", self.case);
+                }
+            }
+        }
+    }
+
+    fn carry_out(&mut self, rank: usize, round: usize, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::Send { to, label, payload } => {
+                    self.queues[rank][to].push_back(Parcel::Segment { round, label, payload });
+                }
+                Action::Grant { to } => {
+                    self.members[rank].held[to] -= 1;
+                    self.queues[rank][to].push_back(Parcel::Credit);
+                }
+            }
+        }
+    }
+
+    pub(crate) fn allocations(&self) -> Allocations {
+        let vectors = self.members.iter().map(|member| member.vectors.allocated_count()).sum();
+        Allocations { vectors, segments: self.members[0].segments.allocated_count() }
+    }
+}
+
+impl Turn {
+    fn can_update(&self) -> bool {
+        self.round.is_reduced() && !self.is_updated
+    }
+
+    /// The owner's part between the halves of a round: tells the sums to those who keep copies, then overwrites them.
+    fn update(&mut self, plan: &Plan) {
+        if let Some((vector, tally)) = self.round.own_shard() {
+            self.mirror.load(plan.own().ranges(), vector, tally);
+            for range in plan.own().ranges().iter().cloned() {
+                vector[range].iter_mut().for_each(|element| *element = updated(*element));
+            }
+        }
+        self.round.gather();
+        self.is_updated = true;
+    }
+
+    /// Takes in a segment of sums that are kept here.
+    fn copy_in(&mut self, from: usize, label: Label, payload: &[f32]) {
+        let Label { owner, index, .. } = label;
+        assert!(self.mirror.expects(from, owner, index, payload.len()), "members follow the plan");
+        for (range, offset) in parts(self.mirror.segment_ranges(owner, index)) {
+            self.copied[range.clone()].copy_from_slice(&payload[offset..offset + range.len()]);
+        }
+    }
+}
