@@ -1,14 +1,15 @@
 //! Founding: the first peer of a run lets others in until there are enough, and writes the first view.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
-use peergrad_protocol::view::{Member, Recovery, View};
-use peergrad_protocol::{Epoch, Frame, PeerId, RunId};
+use peergrad_protocol::view::{Member, Moves, Recovery, View};
+use peergrad_protocol::{Epoch, Frame, PeerId, RunId, ViewDigest};
 
-use crate::io::{Event, Output};
+use crate::io::{Event, Output, PersistId};
 
 /// The founder before the first view.
 pub(crate) struct Founding {
@@ -20,12 +21,14 @@ pub(crate) struct Founding {
     candidates: BTreeMap<PeerId, Member>,
     /// Peers that have task and data, this one included.
     ready: BTreeMap<PeerId, Member>,
+    /// The first view, while it is written down.
+    recording: Option<(PersistId, View)>,
 }
 
 impl Founding {
     /// A run waiting for `wanted` peers, this one included.
     pub(crate) fn new(run: RunId, nonce: [u8; 32], me: Member, wanted: usize) -> Self {
-        Self { run, nonce, me, wanted, candidates: BTreeMap::new(), ready: BTreeMap::new() }
+        Self { run, nonce, me, wanted, candidates: BTreeMap::new(), ready: BTreeMap::new(), recording: None }
     }
 
     /// A peer asks to be let in: it is told what the run is, or why not.
@@ -45,8 +48,8 @@ impl Founding {
         let member = Member { peer: from, incarnation, addresses, weight };
         self.ready.remove(&from);
         self.candidates.insert(from, member);
-        let founder = Contact { peer: self.me.peer, addresses: self.me.addresses.clone() };
-        let welcome = Welcome { specification: specification.to_vec(), nonce: self.nonce, founder };
+        let members = vec![Contact { peer: self.me.peer, addresses: self.me.addresses.clone() }];
+        let welcome = Welcome { specification: specification.to_vec(), nonce: self.nonce, members };
         out.push(Output::Send { to: from, frame: Frame::encode(&Message::Welcome(welcome), None) });
     }
 
@@ -81,7 +84,7 @@ impl Founding {
 
     /// The first view, once enough peers are ready.
     pub(crate) fn view(&self) -> Option<View> {
-        if self.ready.len() < self.wanted || !self.ready.contains_key(&self.me.peer) {
+        if self.recording.is_some() || self.ready.len() < self.wanted || !self.ready.contains_key(&self.me.peer) {
             return None;
         }
         let mut members: Vec<Member> = self.ready.values().cloned().collect();
@@ -96,7 +99,20 @@ impl Founding {
             members,
             recovery: Recovery::Found,
             ledger: Ledger::default(),
+            moves: Moves::default(),
         })
+    }
+
+    /// The first view is being written down.
+    pub(crate) fn recording(&mut self, id: PersistId, view: View) {
+        self.recording = Some((id, view));
+    }
+
+    /// A record is on disk: the first view, if it was that.
+    pub(crate) fn persisted(&mut self, id: PersistId) -> Option<(Arc<View>, ViewDigest)> {
+        let (_, view) = self.recording.take_if(|(of, _)| *of == id)?;
+        let digest = view.digest();
+        Some((Arc::new(view), digest))
     }
 
     fn tell_gathered(&self, peer: PeerId, out: &mut Vec<Output>) {

@@ -14,7 +14,7 @@ use futures_channel::mpsc;
 use crate::peer::{Command, Interrupted, Peer};
 use crate::program::{Flow, Program};
 
-type Coroutine = Pin<Box<dyn Future<Output = ()> + Send>>;
+type Coroutine = Pin<Box<dyn Future<Output = Result<(), Interrupted>> + Send>>;
 
 /// A program's coroutine and its mailbox.
 pub(crate) struct Host {
@@ -49,25 +49,24 @@ impl Host {
             }
             let program = self.program.as_mut()?;
             self.has_commands = true;
-            if let Poll::Ready(()) = program.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+            if let Poll::Ready(_) = program.as_mut().poll(&mut Context::from_waker(&self.waker)) {
                 self.program = None;
             }
         }
     }
 }
 
-/// Rounds until the program is done. After an interruption it first waits for a view, so that a program which returns at
+/// Rounds until the run is done; a last step may still be undone. After an interruption it first waits for a view, so that a program which returns at
 /// once cannot spin.
-async fn run(mut program: impl Program, peer: Peer) {
+async fn run(mut program: impl Program, peer: Peer) -> Result<(), Interrupted> {
     loop {
         match program.round(&peer).await {
             Ok(Flow::Continue(())) => {}
-            Ok(Flow::Break(())) => return peer.finished(),
-            Err(Interrupted) => {
-                if peer.ready().await.is_err() {
-                    return;
-                }
-            }
+            Ok(Flow::Break(())) => match peer.finished().await {
+                Ok(()) => return Ok(()),
+                Err(Interrupted) => peer.ready().await?,
+            },
+            Err(Interrupted) => peer.ready().await?,
         }
     }
 }

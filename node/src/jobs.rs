@@ -36,6 +36,11 @@ impl Jobs {
         out.push(Output::Compute(Job { id, cost, work }));
     }
 
+    /// Whether the program waits for a job.
+    pub(crate) fn has_program(&self) -> bool {
+        self.purposes.values().any(|purpose| matches!(purpose, Purpose::Program(_)))
+    }
+
     /// What the answer of a job is for; `None` if nobody waits for it any more.
     pub(crate) fn finish(&mut self, id: JobId) -> Option<Purpose> {
         self.purposes.remove(&id)

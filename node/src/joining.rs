@@ -1,33 +1,56 @@
-//! Joining: from a link to any member to a place in the first view.
+//! Joining: from a link to any member to a place in a view.
 //!
 //! ```text
-//! asking -- Welcome --> preparing -- task and data at hand, Ready --> waiting -- Install --> in the view
-//!    ^  \-- Refer: ask there                                             |
-//!    '------------------------ the founder's link went down -------------'
+//! asking -- Welcome --> preparing -- task and data at hand, members linked: Ready --> waiting -- Install --> in the view
+//!    ^  \-- Refer: ask there                                                             |
+//!    '------------------------ the member's link went down: ask another -----------------'
 //! ```
+//! A process that was a member before it was restarted can still vote in that member's view, if it remembers what it had
+//! promised and accepted there: without its vote the others might be too few.
 
+use std::sync::Arc;
+
+use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Durable;
-use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::JOIN_RETRY;
-use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
+use peergrad_protocol::message::{
+    Accepted, Contact, Join, Message, Outbid, Prepare, Promise, Propose, Refusal, Report, Welcome,
+};
 use peergrad_protocol::time::TimerTable;
-use peergrad_protocol::view::{Member, Recovery, View};
-use peergrad_protocol::{Epoch, Frame, Instant, PeerId, RunId};
+use peergrad_protocol::view::{Member, Succession, View};
+use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
 
-use crate::io::{Event, Failure, Output, Reject};
+use crate::io::{Event, Failure, Output, PersistId};
 
-/// A joiner before the first view.
+/// A peer that asks to be let in.
 pub(crate) struct Joining {
     /// The run of the invite; known at the latest from the first welcome.
     run: Option<RunId>,
     me: Member,
-    /// Who founds the run, once somebody said so.
+    /// The member that has welcomed this peer, as long as it is linked.
+    host: Option<PeerId>,
+    /// Members, as the last one that answered has named them.
+    contacts: Vec<Contact>,
+    /// Whether the host knows that this peer is ready.
+    is_ready_told: bool,
+    /// Who founds the run, where another joiner has said so.
     founder: Option<Contact>,
-    /// Whether the founder has welcomed this peer since its link came up.
-    is_welcome: bool,
-    /// The view that an earlier start of this peer was in, until the user has been told.
-    restored: Option<View>,
+    /// The member that an earlier start of this peer was.
+    voter: Option<Voter>,
+    /// The view in which this peer is to be, while it is written down.
+    recording: Option<(PersistId, View)>,
     timers: TimerTable<1>,
+}
+
+/// A vote that is left over.
+struct Voter {
+    view: View,
+    digest: ViewDigest,
+    incarnation: Incarnation,
+    acceptor: Acceptor<Succession>,
+    /// Answers that leave once the record is on disk.
+    answers: Vec<(PersistId, PeerId, Message)>,
+    is_told: bool,
 }
 
 /// The only timer: asking again.
@@ -36,25 +59,69 @@ const RETRY: usize = 0;
 impl Joining {
     /// A peer that was invited to `run`, or to whatever run the first member it meets belongs to.
     pub(crate) fn new(run: Option<RunId>, me: Member, restored: Option<Durable>) -> Self {
-        let restored = restored.map(|durable| durable.view);
-        Self { run, me, founder: None, is_welcome: false, restored, timers: TimerTable::default() }
+        let voter = restored.map(|durable| Voter {
+            digest: durable.view.digest(),
+            view: durable.view,
+            incarnation: durable.incarnation,
+            acceptor: durable.acceptor,
+            answers: Vec::new(),
+            is_told: false,
+        });
+        Self {
+            run,
+            me,
+            host: None,
+            contacts: Vec::new(),
+            is_ready_told: false,
+            founder: None,
+            voter,
+            recording: None,
+            timers: TimerTable::default(),
+        }
+    }
+
+    /// A peer whose others have gone on to `view` without it.
+    pub(crate) fn again(view: &View, me: Member) -> Self {
+        let mut joining = Self::new(Some(view.run), me, None);
+        let contact =
+            |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
+        joining.contacts = view.members.iter().map(contact).collect();
+        joining
     }
 
     /// Who is asked for data and told that this peer is ready.
-    pub(crate) fn founder(&self) -> Option<PeerId> {
-        self.founder.as_ref().map(|contact| contact.peer)
+    pub(crate) fn host(&self) -> Option<PeerId> {
+        self.host
     }
 
-    /// A link came up: whoever is there is asked.
+    // Asking.
+
+    /// A link came up: whoever is there is asked, unless somebody has answered already.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        if !self.is_welcome {
+        if self.host.is_none() {
             self.ask(now, peer, out);
         }
     }
 
+    /// Asks all of these, some of which may be members.
+    pub(crate) fn ask_all(
+        &mut self,
+        now: Instant,
+        linked: impl Iterator<Item = PeerId>,
+        out: &mut Vec<Output>,
+    ) {
+        for contact in &self.contacts {
+            out.push(Output::Dial(contact.clone()));
+        }
+        self.timers.set(RETRY, now.after(JOIN_RETRY));
+        linked.for_each(|peer| self.ask(now, peer, out));
+    }
+
     fn ask(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        if let Some(view) = self.restored.take_if(|view| Some(view.run) == self.run) {
-            out.push(Output::Event(Event::Returned { epoch: view.epoch }));
+        if let Some(voter) = self.voter.as_mut().filter(|voter| Some(voter.view.run) == self.run)
+            && !std::mem::replace(&mut voter.is_told, true)
+        {
+            out.push(Output::Event(Event::Returned { epoch: voter.view.epoch }));
         }
         let join = Join {
             run: self.run,
@@ -63,25 +130,29 @@ impl Joining {
             weight: self.me.weight,
         };
         out.push(Output::Event(Event::Asking(peer)));
-        out.push(Output::Send { to: peer, frame: Frame::encode(&Message::Join(join), None) });
+        send(peer, &Message::Join(join), out);
         self.timers.set(RETRY, now.after(JOIN_RETRY));
     }
 
-    /// The founder's link went down: ask again when it is back.
-    pub(crate) fn link_down(&mut self, peer: PeerId) {
-        if self.founder() == Some(peer) {
-            self.is_welcome = false;
+    /// The host's link went down: others are asked.
+    pub(crate) fn link_down(&mut self, now: Instant, peer: PeerId) {
+        if self.host == Some(peer) {
+            self.host = None;
+            self.is_ready_told = false;
+            self.timers.set(RETRY, now);
         }
     }
 
-    /// Asks again if nobody has answered for a while.
+    /// Asks again if nobody has answered for a while, or the members are other ones meanwhile.
     pub(crate) fn tick(&mut self, now: Instant, linked: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
-        if !self.timers.expired(RETRY, now) || self.is_welcome {
+        if !self.timers.expired(RETRY, now) || self.recording.is_some() {
             return;
         }
-        // Everyone, and not only the founder that somebody named: that one may be gone.
-        for peer in linked {
-            self.ask(now, peer, out);
+        self.timers.set(RETRY, now.after(JOIN_RETRY));
+        match self.host {
+            Some(host) if self.is_ready_told => send(host, &Message::Ready, out),
+            Some(host) => self.ask(now, host, out),
+            None => linked.for_each(|peer| self.ask(now, peer, out)),
         }
     }
 
@@ -90,84 +161,210 @@ impl Joining {
         self.timers.next()
     }
 
-    /// Whether a welcome comes from the founder itself, and not from another one than the one that has welcomed this peer.
-    pub(crate) fn is_from_founder(&self, from: PeerId, welcome: &Welcome) -> bool {
-        welcome.founder.peer == from && (!self.is_welcome || self.founder() == Some(from))
-    }
+    // Answers.
 
-    /// The founder says what the run is. The specification is returned the first time.
+    /// A member says what the run is, and who is in it. The specification is returned, and the nonce.
     ///
     /// # Errors
     /// It is not the run of the invite.
     pub(crate) fn welcome(
         &mut self,
+        now: Instant,
         from: PeerId,
         welcome: Welcome,
         out: &mut Vec<Output>,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Option<(Vec<u8>, [u8; 32])>, Failure> {
+        if self.host.is_some_and(|host| host != from) {
+            // One member is enough.
+            return Ok(None);
+        }
         let run = RunId::derive(&welcome.specification, &welcome.nonce);
         if self.run.is_some_and(|expected| expected != run) {
             return Err(Failure::WrongSpecification { by: from });
         }
+        let is_first = self.host.is_none();
         self.run = Some(run);
-        self.founder = Some(welcome.founder);
-        self.is_welcome = true;
-        self.timers.stop(RETRY);
-        out.push(Output::Event(Event::Welcomed { run, by: from }));
-        Ok(welcome.specification)
+        self.host = Some(from);
+        self.is_ready_told = false;
+        self.contacts = welcome.members;
+        self.timers.set(RETRY, now.after(JOIN_RETRY));
+        for contact in self.contacts.iter().filter(|contact| contact.peer != self.me.peer) {
+            out.push(Output::Dial(contact.clone()));
+        }
+        if is_first {
+            out.push(Output::Event(Event::Welcomed { run, by: from }));
+        }
+        Ok(Some((welcome.specification, welcome.nonce)))
     }
 
-    /// The one asked is not the founder, and says who is.
+    /// Task and data are at hand: the host is told, once all members that it named are linked.
+    pub(crate) fn report_ready(&mut self, is_linked: impl Fn(PeerId) -> bool, out: &mut Vec<Output>) {
+        let Some(host) = self.host.filter(|host| is_linked(*host)) else { return };
+        let are_linked = self
+            .contacts
+            .iter()
+            .filter(|contact| contact.peer != self.me.peer)
+            .all(|contact| is_linked(contact.peer));
+        if are_linked && !self.is_ready_told {
+            self.is_ready_told = true;
+            send(host, &Message::Ready, out);
+        }
+    }
+
+    /// The one asked is not a member, and says who founds the run.
     pub(crate) fn refer(&mut self, contact: Contact, out: &mut Vec<Output>) {
         let is_news = self.founder.as_ref() != Some(&contact) && contact.peer != self.me.peer;
-        if is_news && !self.is_welcome {
+        if is_news && self.host.is_none() {
             out.push(Output::Dial(contact.clone()));
             self.founder = Some(contact);
         }
     }
 
-    /// The one asked says no. Once the founder has said yes, only its word counts: others were asked before.
+    /// The one asked says no. Once a member has said yes, only its word counts: others were asked before.
     ///
     /// # Errors
     /// The no is final.
-    pub(crate) fn refused(&self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
+    pub(crate) fn refused(&mut self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
         match refusal {
-            Refusal::NotYet => Ok(()),
-            _ if self.is_welcome && self.founder() != Some(by) => Ok(()),
-            Refusal::OtherRun { .. } | Refusal::Started | Refusal::Full => {
+            Refusal::NotYet => {
+                if self.host == Some(by) {
+                    self.host = None;
+                    self.is_ready_told = false;
+                }
+                Ok(())
+            }
+            _ if self.host.is_some_and(|host| host != by) => Ok(()),
+            Refusal::OtherRun { .. } | Refusal::Full | Refusal::Over | Refusal::Copied => {
                 Err(Failure::Refused { by, refusal })
             }
         }
     }
 
+    /// The one who had welcomed this peer stops. Others that it has named are asked.
+    ///
+    /// # Errors
+    /// There are no others: the run has not begun, or is no more.
+    pub(crate) fn departed(&mut self, now: Instant, from: PeerId, reason: &str) -> Result<(), Failure> {
+        if self.host != Some(from) {
+            return Ok(());
+        }
+        self.contacts.retain(|contact| contact.peer != from);
+        if self.contacts.iter().all(|contact| contact.peer == self.me.peer) {
+            return Err(Failure::NotFounded { by: from, reason: reason.to_owned() });
+        }
+        self.host = None;
+        self.is_ready_told = false;
+        self.timers.set(RETRY, now);
+        Ok(())
+    }
+
     /// Another joiner asks this one.
     pub(crate) fn asked(&self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
-        let message = match (&self.founder, self.run) {
+        let host = self.contacts.iter().find(|contact| Some(contact.peer) == self.host);
+        let message = match (host.or(self.founder.as_ref()), self.run) {
             (_, Some(run)) if join.run.is_some_and(|theirs| theirs != run) => {
                 Message::Refuse(Refusal::OtherRun { run })
             }
-            (Some(founder), _) => Message::Refer(founder.clone()),
+            (Some(contact), _) => Message::Refer(contact.clone()),
             (None, _) => Message::Refuse(Refusal::NotYet),
         };
-        out.push(Output::Send { to: from, frame: Frame::encode(&message, None) });
+        send(from, &message, out);
     }
 
-    /// Whether this can be the first view: from the founder, of the run, with this peer in this incarnation.
-    ///
-    /// # Errors
-    /// It is out of place.
-    pub(crate) fn check_view(&self, from: PeerId, view: &View) -> Result<(), Reject> {
-        let is_first = view.epoch == Epoch(1)
-            && view.parents.is_empty()
-            && view.recovery == Recovery::Found
-            && view.ledger == Ledger::default();
+    // In.
+
+    /// Whether this peer, in this incarnation, is in a view of its run.
+    pub(crate) fn is_in(&self, view: &View) -> bool {
         let is_me =
             |member: &Member| member.peer == self.me.peer && member.incarnation == self.me.incarnation;
-        let is_expected = self.founder() == Some(from) && self.run == Some(view.run);
-        if is_first && is_expected && view.members.iter().any(is_me) {
-            Ok(())
-        } else {
-            Err(Reject::OutOfPlace)
+        self.run == Some(view.run) && self.recording.is_none() && view.members.iter().any(is_me)
+    }
+
+    /// The view in which it is, is being written down.
+    pub(crate) fn recording(&mut self, id: PersistId, view: View) {
+        self.recording = Some((id, view));
+    }
+
+    /// A record is on disk. The view, if it was that which was written.
+    pub(crate) fn persisted(
+        &mut self,
+        id: PersistId,
+        out: &mut Vec<Output>,
+    ) -> Option<(Arc<View>, ViewDigest)> {
+        if let Some(voter) = &mut self.voter {
+            for (_, to, message) in voter.answers.extract_if(.., |(of, ..)| *of <= id) {
+                send(to, &message, out);
+            }
+        }
+        let (_, view) = self.recording.take_if(|(of, _)| *of <= id)?;
+        let digest = view.digest();
+        Some((Arc::new(view), digest))
+    }
+
+    // The vote that is left over.
+
+    /// The members of the view that an earlier start of this peer was in want to agree on the next one.
+    pub(crate) fn on_prepare(
+        &mut self,
+        from: PeerId,
+        prepare: Prepare,
+        persisted_count: &mut u64,
+        out: &mut Vec<Output>,
+    ) {
+        let Prepare { view, ballot, .. } = prepare;
+        let Some(voter) = self.voter.as_mut().filter(|voter| voter.is_asked(view, from, ballot.rank)) else {
+            return;
+        };
+        if let Err(promised) = voter.acceptor.promise(ballot) {
+            let outbid = Outbid { view, ballot, promised: Some(promised), step: StepNumber(0) };
+            return send(from, &Message::Outbid(outbid), out);
+        }
+        let report = Report { is_over: true, ..Report::default() };
+        let accepted = voter.acceptor.accepted().cloned();
+        voter.answer(from, Message::Promise(Promise { view, ballot, accepted, report }), persisted_count, out);
+    }
+
+    /// One of them proposes it.
+    pub(crate) fn on_propose(
+        &mut self,
+        from: PeerId,
+        propose: Propose,
+        persisted_count: &mut u64,
+        out: &mut Vec<Output>,
+    ) {
+        let Propose { ballot, change } = propose;
+        let view = change.parent;
+        let Some(voter) = self.voter.as_mut().filter(|voter| voter.is_asked(view, from, ballot.rank)) else {
+            return;
+        };
+        match voter.acceptor.accept(ballot, change) {
+            Ok(()) => voter.answer(from, Message::Accepted(Accepted { view, ballot }), persisted_count, out),
+            Err(promised) => {
+                let outbid = Outbid { view, ballot, promised: Some(promised), step: StepNumber(0) };
+                send(from, &Message::Outbid(outbid), out);
+            }
         }
     }
+}
+
+impl Voter {
+    fn is_asked(&self, view: ViewDigest, from: PeerId, rank: peergrad_protocol::Rank) -> bool {
+        self.digest == view && self.view.rank(&from) == Some(rank)
+    }
+
+    fn answer(&mut self, to: PeerId, message: Message, persisted_count: &mut u64, out: &mut Vec<Output>) {
+        let id = PersistId(*persisted_count);
+        *persisted_count += 1;
+        let record = Durable {
+            view: self.view.clone(),
+            incarnation: self.incarnation,
+            acceptor: self.acceptor.clone(),
+        };
+        out.push(Output::Persist { id, record: record.to_bytes() });
+        self.answers.push((id, to, message));
+    }
+}
+
+fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {
+    out.push(Output::Send { to, frame: Frame::encode(message, None) });
 }

@@ -4,27 +4,31 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use peergrad_protocol::durable::Durable;
-use peergrad_protocol::message::{Contact, Departure, Message, Refusal};
-use peergrad_protocol::view::{Member, View};
-use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId};
+use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::message::{Departure, Message};
+use peergrad_protocol::view::Member;
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
 
 use crate::founding::Founding;
 use crate::host::Host;
-use crate::io::{Answer, Ended, Event, Failure, Input, JobId, Output, Panicked, PersistId, Reject};
+use crate::io::{Answer, Ended, Event, Failure, FinalState, Input, JobId, Output, Panicked, Reject};
 use crate::jobs::{Jobs, Purpose};
 use crate::joining::Joining;
 use crate::loader::{Loaded, Loader};
+use crate::membership::Membership;
 use crate::memo::Memo;
 use crate::node::{Config, Role, Standing, Wait};
-use crate::peer::Command;
+use crate::peer::{Command, Reply};
 use crate::preparation::{Ingredients, Preparation};
 use crate::session::Session;
 use crate::task::Evaluation;
 
 mod frames;
+mod views;
 
 /// All state of a node but its program.
 pub(crate) struct Machine {
+    /// This peer, in its present incarnation.
     me: Member,
     loader: Arc<dyn Loader>,
     segments: Pool,
@@ -33,35 +37,41 @@ pub(crate) struct Machine {
     /// What the founder was started with; taken when preparation begins.
     specification: Option<Arc<[u8]>>,
     preparation: Option<Preparation>,
-    /// Peers that frames can be sent to.
-    linked: BTreeSet<PeerId>,
-    /// Members of the view that cannot be reached yet.
-    unlinked: BTreeSet<PeerId>,
-    /// Frames of members whose view is not installed here yet, at most a window a link.
-    early: BTreeMap<PeerId, Vec<Frame>>,
+    /// Peers that frames can be sent to, and how many segments: those of members are counted by the session.
+    credits: BTreeMap<PeerId, u32>,
+    /// Frames of members whose view is not entered here yet, by view; at most a window a link.
+    early: BTreeMap<PeerId, Vec<(ViewDigest, Frame)>>,
     jobs: Jobs,
     /// Records that were handed out to be kept.
     persisted_count: u64,
     rejects: BTreeMap<PeerId, u32>,
+    /// Whether the program was started, and waits for a view while there is none.
+    has_host: bool,
+    parked: Option<Reply<()>>,
+    /// What this peer has learnt before it was excluded.
+    state_before: Option<FinalState>,
+    /// The user wants this peer to go.
+    is_leaving: bool,
 }
 
 enum Stage {
     Founding(Founding),
-    Joining(Joining),
-    Training { session: Box<Session>, progress: Progress },
+    Joining(Box<Joining>),
+    Member(Box<Seat>),
     Ended,
 }
 
-/// How far training in a view is.
+/// A member's place in the view.
+struct Seat {
+    session: Session,
+    membership: Membership,
+    progress: Progress,
+}
+
+/// How far a member is.
 #[derive(Clone, Copy, PartialEq)]
 enum Progress {
-    /// The view is not on disk yet: nothing may be said in it.
-    Recording(PersistId),
-    /// Some members are not linked yet.
-    Linking,
-    /// All are; the program is to be started.
-    Due,
-    Running,
+    Training,
     /// The last step is committed; the result is being evaluated.
     Evaluating,
 }
@@ -76,7 +86,9 @@ impl Machine {
                 let run = RunId::derive(&specification, &nonce);
                 (Stage::Founding(Founding::new(run, nonce, me.clone(), peers)), Some(specification))
             }
-            Role::Joiner { run } => (Stage::Joining(Joining::new(run, me.clone(), restored)), None),
+            Role::Joiner { run } => {
+                (Stage::Joining(Box::new(Joining::new(run, me.clone(), restored))), None)
+            }
         };
         Self {
             me,
@@ -86,19 +98,23 @@ impl Machine {
             stage,
             specification,
             preparation: None,
-            linked: BTreeSet::new(),
-            unlinked: BTreeSet::new(),
+            credits: BTreeMap::new(),
             early: BTreeMap::new(),
             jobs: Jobs::default(),
             persisted_count: 0,
             rejects: BTreeMap::new(),
+            has_host: false,
+            parked: None,
+            state_before: None,
+            is_leaving: false,
         }
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Joining(joining) => joining.deadline(),
-            Stage::Founding(_) | Stage::Training { .. } | Stage::Ended => None,
+            Stage::Member(seat) if seat.progress == Progress::Training => seat.membership.deadline(),
+            Stage::Founding(_) | Stage::Member(_) | Stage::Ended => None,
         }
     }
 
@@ -114,22 +130,16 @@ impl Machine {
         match input {
             Input::Tick => self.tick(now, out),
             Input::Frame { from, frame } => {
-                if let Err(reject) = self.frame(from, frame, out) {
-                    self.reject(from, reject, out);
+                if let Err(reject) = self.frame(now, from, frame, out) {
+                    self.reject(now, from, reject, out);
                 }
             }
             Input::LinkUp(peer) => self.link_up(now, peer, out),
-            Input::LinkDown { peer, reason } => self.link_down(peer, reason, out),
-            Input::Credit { peer, segments } => {
-                if let Stage::Training { session, .. } = &mut self.stage
-                    && let Err(reject) = session.credit(&peer, segments, out)
-                {
-                    self.reject(peer, reject, out);
-                }
-            }
-            Input::Computed { job, result } => self.computed(job, result, out),
+            Input::LinkDown { peer, reason } => self.link_down(now, peer, reason, out),
+            Input::Credit { peer, segments } => self.credit(peer, segments, out),
+            Input::Computed { job, result } => self.computed(now, job, result, out),
             Input::Located(data) => {
-                let donor = self.founder();
+                let donor = self.donor();
                 if let Some(preparation) = &mut self.preparation {
                     match preparation.located(data, donor, out) {
                         Ok(ingredients) => self.load(ingredients, out),
@@ -137,46 +147,97 @@ impl Machine {
                     }
                 }
             }
-            Input::Persisted { id, result } => self.persisted(id, result, out),
-            Input::Leave => self.end(Err(Failure::Left), out),
+            Input::Persisted { id, result } => self.persisted(now, id, result, out),
+            Input::Leave => self.leave(now, out),
         }
-        self.advance(out);
+        self.advance(now, out);
     }
 
     fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
-        if let Stage::Joining(joining) = &mut self.stage {
-            joining.tick(now, self.linked.iter().copied(), out);
+        match &mut self.stage {
+            Stage::Joining(joining) => joining.tick(now, self.credits.keys().copied(), out),
+            Stage::Member(seat) if seat.progress == Progress::Training => {
+                let wishes = seat.with_facts(&self.jobs, |membership, facts| membership.tick(now, facts, out));
+                self.grant(now, wishes, out);
+            }
+            Stage::Founding(_) | Stage::Member(_) | Stage::Ended => {}
         }
     }
 
     fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        self.linked.insert(peer);
-        self.unlinked.remove(&peer);
-        if let Stage::Joining(joining) = &mut self.stage {
-            joining.link_up(now, peer, out);
-            if let (Some(preparation), true) = (&mut self.preparation, joining.founder() == Some(peer)) {
-                preparation.restart_fetching(peer, out);
+        self.credits.insert(peer, LINK_SEGMENTS);
+        match &mut self.stage {
+            Stage::Joining(joining) => {
+                joining.link_up(now, peer, out);
+                if let (Some(preparation), true) = (&mut self.preparation, joining.host() == Some(peer)) {
+                    preparation.restart_fetching(peer, out);
+                }
+                self.report_ready(out);
             }
+            Stage::Member(seat) => {
+                seat.membership.link_up(now, peer);
+                seat.session.link_up(&peer, out);
+            }
+            Stage::Founding(_) | Stage::Ended => {}
         }
     }
 
-    fn link_down(&mut self, peer: PeerId, reason: String, out: &mut Vec<Output>) {
-        self.linked.remove(&peer);
+    fn link_down(&mut self, now: Instant, peer: PeerId, reason: String, out: &mut Vec<Output>) {
+        self.credits.remove(&peer);
+        self.early.remove(&peer);
         match &mut self.stage {
             Stage::Founding(founding) => founding.gone(peer, reason, out),
-            Stage::Joining(joining) => joining.link_down(peer),
-            Stage::Training { session, .. } if session.is_needed(&peer) => {
-                self.end(Err(Failure::PeerLost { peer, reason }), out);
+            Stage::Joining(joining) => joining.link_down(now, peer),
+            Stage::Member(seat) => {
+                seat.session.link_down(&peer);
+                seat.membership.link_down(&peer);
+                if seat.session.view().rank(&peer).is_none() {
+                    seat.membership.forget(&peer);
+                    // Whoever wants something dials itself.
+                    out.push(Output::Hangup(peer));
+                } else if !seat.session.is_needed(&peer) {
+                    return;
+                }
+                self.look(now, out);
             }
-            Stage::Training { .. } | Stage::Ended => {}
+            Stage::Ended => {}
+        }
+    }
+
+    fn credit(&mut self, peer: PeerId, segments: u32, out: &mut Vec<Output>) {
+        if let Stage::Member(seat) = &mut self.stage
+            && seat.session.view().rank(&peer).is_some()
+        {
+            return seat.session.credit(&peer, segments, out);
+        }
+        if let Some(credit) = self.credits.get_mut(&peer) {
+            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
+        }
+    }
+
+    /// The user wants this peer to go: a member hands over what it owns first, if there is anybody to take it.
+    fn leave(&mut self, now: Instant, out: &mut Vec<Output>) {
+        match &mut self.stage {
+            Stage::Member(seat)
+                if seat.progress == Progress::Training
+                    && seat.session.view().members.len() > 1
+                    && !seat.session.is_still() =>
+            {
+                self.is_leaving = true;
+                seat.membership.on_retire(self.me.peer);
+                out.push(Output::Event(Event::Leaving));
+                self.look(now, out);
+            }
+            _ => self.end(Err(Failure::Left), out),
         }
     }
 
     // Preparation.
 
-    fn founder(&self) -> Option<PeerId> {
+    /// Whom data is asked of.
+    fn donor(&self) -> Option<PeerId> {
         match &self.stage {
-            Stage::Joining(joining) => joining.founder(),
+            Stage::Joining(joining) => joining.host(),
             _ => None,
         }
     }
@@ -204,20 +265,23 @@ impl Machine {
         let Some(preparation) = &mut self.preparation else { return };
         preparation.loaded(loaded);
         out.push(Output::Event(Event::Prepared(scope)));
-        match &mut self.stage {
-            Stage::Founding(founding) => founding.ready_here(out),
-            Stage::Joining(joining) => {
-                if let Some(founder) = joining.founder() {
-                    self.send(founder, &Message::Ready, None, out);
-                }
-            }
-            Stage::Training { .. } | Stage::Ended => {}
+        if let Stage::Founding(founding) = &mut self.stage {
+            founding.ready_here(out);
+        }
+        self.report_ready(out);
+    }
+
+    /// A joiner that has everything says so.
+    fn report_ready(&mut self, out: &mut Vec<Output>) {
+        let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some());
+        if let (Stage::Joining(joining), true) = (&mut self.stage, is_prepared) {
+            joining.report_ready(|peer| self.credits.contains_key(peer), out);
         }
     }
 
     // Jobs.
 
-    fn computed(&mut self, job: JobId, result: Result<Answer, Panicked>, out: &mut Vec<Output>) {
+    fn computed(&mut self, now: Instant, job: JobId, result: Result<Answer, Panicked>, out: &mut Vec<Output>) {
         // A job of an interrupted program: its buffers find home by themselves.
         let Some(purpose) = self.jobs.finish(job) else { return };
         let answer = match result {
@@ -235,91 +299,18 @@ impl Machine {
                 self.finish(Some(evaluation), out);
             }
         }
+        let _ = now;
     }
 
-    // Views.
-
-    /// Whatever became possible: the first view, the start of the program, the end of the run.
-    fn advance(&mut self, out: &mut Vec<Output>) {
-        if let Stage::Founding(founding) = &self.stage
-            && let Some(view) = founding.view()
-        {
-            let install = Message::Install(view.clone());
-            for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
-                self.send(member.peer, &install, None, out);
-            }
-            for late in founding.candidates().filter(|peer| view.rank(peer).is_none()) {
-                self.send(late, &Message::Refuse(Refusal::Started), None, out);
-            }
-            self.install(view, out).expect("our own view is valid and we are prepared");
-        }
-        let Stage::Training { session, progress } = &mut self.stage else { return };
-        if *progress == Progress::Linking && self.unlinked.is_empty() {
-            *progress = Progress::Due;
-            out.push(Output::Event(Event::Began));
-        }
-        if *progress == Progress::Running && session.is_closed() {
-            *progress = Progress::Evaluating;
-            session.commit_last(out);
-            let (task, parameters) = (Arc::clone(&session.loaded().task), Arc::clone(session.parameters()));
-            let cost = u64::from(task.held_out_count());
-            let work = Box::new(move || Box::new(task.evaluate(&parameters)) as Answer);
-            self.jobs.start(Purpose::Evaluate, cost, work, out);
-        }
-    }
-
-    fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
-        let preparation = self.preparation.as_ref().ok_or(Reject::OutOfPlace)?;
-        let loaded = preparation.ready().ok_or(Reject::OutOfPlace)?.clone();
-        let specification = Arc::clone(preparation.specification());
-        let geometry = self.memo.geometry(view, loaded.manifest.chunks(), loaded.training.segment_elements);
-        let view = Arc::clone(&geometry.view);
-        for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
-            if !self.linked.contains(&member.peer) {
-                self.unlinked.insert(member.peer);
-            }
-            let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
-            out.push(Output::Dial(contact));
-        }
-        let (segments, memo) = (self.segments.clone(), self.memo.clone());
-        let session = Session::found(&geometry, self.me.peer, specification, loaded, segments, memo);
-        let (digest, shard) = (session.digest, session.shard_len());
-        out.push(Output::Event(Event::Installed { view, digest, shard }));
-        let id = PersistId(self.persisted_count);
-        self.persisted_count += 1;
-        let record = Durable { view: View::clone(&session.view) }.to_bytes();
-        out.push(Output::Persist { id, record });
-        self.stage = Stage::Training { session: Box::new(session), progress: Progress::Recording(id) };
-        for (from, frames) in std::mem::take(&mut self.early) {
-            for frame in frames {
-                if let Err(reject) = self.frame(from, frame, out) {
-                    self.reject(from, reject, out);
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A record is on disk: what waited for it may be said.
-    fn persisted(&mut self, id: PersistId, result: Result<(), String>, out: &mut Vec<Output>) {
-        let Stage::Training { progress, .. } = &mut self.stage else { return };
-        if *progress != Progress::Recording(id) {
-            return;
-        }
-        match result {
-            Ok(()) => *progress = Progress::Linking,
-            Err(reason) => self.end(Err(Failure::DiskFailed(reason)), out),
-        }
-    }
+    // Looking on.
 
     pub(crate) fn standing(&self) -> Standing {
         match &self.stage {
             Stage::Founding(_) => Standing::Founding,
             Stage::Joining(_) => Standing::Joining,
-            Stage::Training { session, progress } => {
-                let has_begun = matches!(progress, Progress::Running | Progress::Evaluating);
-                let mut standing = session.standing(has_begun);
-                if *progress == Progress::Evaluating {
+            Stage::Member(seat) => {
+                let mut standing = seat.session.standing();
+                if seat.progress == Progress::Evaluating {
                     standing.wait = Wait::Evaluation;
                 }
                 Standing::Member(standing)
@@ -332,48 +323,53 @@ impl Machine {
 
     /// The program, when it is time to start it.
     pub(crate) fn program(&mut self) -> Option<Host> {
-        let Stage::Training { session, progress } = &mut self.stage else { return None };
-        if *progress != Progress::Due {
+        let Stage::Member(seat) = &mut self.stage else { return None };
+        if self.has_host || !seat.session.has_parameters() {
             return None;
         }
-        *progress = Progress::Running;
-        let loaded = session.loaded();
+        self.has_host = true;
+        let loaded = seat.session.loaded();
         Some(loaded.program.host(loaded))
     }
 
-    /// Carries out one command. A command for a view that is gone is dropped, and its reply with it.
-    pub(crate) fn command(&mut self, command: Command, out: &mut Vec<Output>) {
-        let Stage::Training { session, .. } = &mut self.stage else { return };
-        let current = session.digest;
+    /// Carries out one command. A command of a step that was interrupted is dropped, and its reply with it.
+    pub(crate) fn command(&mut self, now: Instant, command: Command, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else {
+            if let Command::Ready(reply) = command {
+                self.parked = Some(reply);
+            }
+            return;
+        };
+        let session = &mut seat.session;
         match command {
-            Command::Ready(reply) => drop(reply.send(())),
-            Command::Begin(reply) => session.begin(reply),
-            Command::Compute { view, cost, work, reply } if view == current => {
+            Command::Ready(reply) => session.ready(reply, out),
+            Command::Begin(reply) => session.begin(reply, out),
+            Command::Compute { turn, cost, work, reply } if session.is_current(turn) => {
                 self.jobs.start(Purpose::Program(reply), cost, work, out);
             }
-            Command::ReduceScatter { view, contribution, reply } if view == current => {
+            Command::ReduceScatter { turn, contribution, reply } if session.is_current(turn) => {
                 if let Err((peer, reject)) = session.reduce_scatter(contribution, reply, out) {
-                    self.reject(peer, reject, out);
+                    self.reject(now, peer, reject, out);
                 }
             }
-            Command::UpdateOwned { view, rule, reply } if view == current => {
-                session.update_owned(rule, reply)
+            Command::UpdateOwned { turn, rule, reply } if session.is_current(turn) => {
+                session.update_owned(rule, reply, out);
             }
-            Command::AllGather { view, reply } if view == current => session.all_gather(reply, out),
-            Command::Finished => session.close(out),
+            Command::AllGather { turn, reply } if session.is_current(turn) => session.all_gather(reply, out),
+            Command::Finished(reply) => session.close(reply, out),
             Command::Compute { .. }
             | Command::ReduceScatter { .. }
             | Command::UpdateOwned { .. }
             | Command::AllGather { .. } => {}
         }
-        self.advance(out);
+        self.advance(now, out);
     }
 
     // The end.
 
     fn finish(&mut self, evaluation: Option<Evaluation>, out: &mut Vec<Output>) {
-        let Stage::Training { session, .. } = &self.stage else { return };
-        let mut state = session.state();
+        let Stage::Member(seat) = &self.stage else { return };
+        let Some(mut state) = seat.session.state() else { return };
         state.evaluation = evaluation;
         out.push(Output::Event(Event::Ended(Ended { outcome: Ok(()), state: Some(state) })));
         self.stage = Stage::Ended;
@@ -381,22 +377,18 @@ impl Machine {
 
     /// Ends the run here before it is done, and tells the others why.
     fn end(&mut self, outcome: Result<(), Failure>, out: &mut Vec<Output>) {
-        let (state, others) = match &self.stage {
-            Stage::Training { session, .. } => {
-                (Some(session.state()), session.view.members.iter().map(|member| member.peer).collect())
+        let (state, others): (_, BTreeSet<PeerId>) = match &self.stage {
+            Stage::Member(seat) => {
+                let members = seat.session.view().members.iter().map(|member| member.peer);
+                (seat.session.state(), members.collect())
             }
             Stage::Founding(founding) => (None, founding.candidates().collect()),
-            Stage::Joining(joining) => (None, Vec::from_iter(joining.founder())),
+            Stage::Joining(joining) => (self.state_before.take(), joining.host().into_iter().collect()),
             Stage::Ended => return,
         };
         if let Err(failure) = &outcome {
-            let (lost, reason) = match failure {
-                Failure::PeerLost { peer, reason } => (Some(*peer), reason.clone()),
-                Failure::GivenUp { reason, .. } => (None, format!("others had lost it: {reason}")),
-                other => (None, other.to_string()),
-            };
-            let message = Message::Leave(Departure::new(lost, &reason));
-            for peer in others.into_iter().filter(|peer| self.linked.contains(peer)) {
+            let message = Message::Leave(Departure::new(&failure.to_string()));
+            for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
                 self.send(peer, &message, None, out);
             }
         }
@@ -406,5 +398,18 @@ impl Machine {
 
     fn send(&self, to: PeerId, message: &Message, payload: Option<Buffer>, out: &mut Vec<Output>) {
         out.push(Output::Send { to, frame: Frame::encode(message, payload) });
+    }
+
+    fn reject(&mut self, now: Instant, peer: PeerId, reject: Reject, out: &mut Vec<Output>) {
+        out.push(Output::Event(Event::Violation { peer, reject }));
+        let count = self.rejects.entry(peer).or_default();
+        *count += 1;
+        // A round cannot end without the segment that should have come, so there is nothing to wait for.
+        let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit);
+        if *count >= peergrad_protocol::limits::REJECTS_MAX || is_fatal {
+            let words = format!("hung up on it after {count} violations, the last: {reject}");
+            out.push(Output::Hangup(peer));
+            self.link_down(now, peer, words, out);
+        }
     }
 }

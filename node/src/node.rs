@@ -82,7 +82,7 @@ impl Node {
         let Some(host) = &mut self.host else { return };
         for _ in 0..COMMANDS_MAX {
             let Some(command) = host.next() else { return };
-            self.machine.command(command, out);
+            self.machine.command(now, command, out);
         }
         panic!("a program gave {COMMANDS_MAX} commands without waiting for anything");
     }

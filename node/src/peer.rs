@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //! - An operation starts when it is called; `await` only waits for it. Overlap is "call now, await later".
-//! - Operations hang on a [`Step`], which carries its view: a program that ignores an interruption gets it again.
+//! - Operations hang on a [`Step`]: a program that ignores an interruption gets it again.
 //! - Tensors move into an operation; nothing is borrowed across an await.
 
 use std::future::Future;
@@ -15,14 +15,14 @@ use std::task::{Context, Poll};
 
 use futures_channel::{mpsc, oneshot};
 use peergrad_protocol::message::Tally;
-use peergrad_protocol::{Buffer, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::{Buffer, Rank, StepNumber};
 
 use crate::io::Answer;
 use crate::optimizer::Rule;
 
-/// The view changed, or the run ended, before the operation was done. What it was given is with the node.
+/// The step was undone, or the run ended, before the operation was done. What it was given is with the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("interrupted by a change of the view")]
+#[error("interrupted: the step is undone")]
 pub struct Interrupted;
 
 /// Where a command's answer goes.
@@ -35,15 +35,15 @@ pub(crate) enum Command {
     /// Answer with the next step.
     Begin(Reply<Begun>),
     /// Run a job; the reply knows the answer's type.
-    Compute { view: ViewDigest, cost: u64, work: Work, reply: Box<dyn FnOnce(Answer) + Send> },
+    Compute { turn: u64, cost: u64, work: Work, reply: Box<dyn FnOnce(Answer) + Send> },
     /// Add up contributions; answer when the own shard is summed.
-    ReduceScatter { view: ViewDigest, contribution: Contribution, reply: Reply<()> },
+    ReduceScatter { turn: u64, contribution: Contribution, reply: Reply<()> },
     /// Turn the own shard's sum into new parameters.
-    UpdateOwned { view: ViewDigest, rule: OwnerRule, reply: Reply<()> },
+    UpdateOwned { turn: u64, rule: OwnerRule, reply: Reply<()> },
     /// Send the own shard to everyone; answer when every shard is here.
-    AllGather { view: ViewDigest, reply: Reply<()> },
-    /// The program is done.
-    Finished,
+    AllGather { turn: u64, reply: Reply<()> },
+    /// The program is done: answer when everyone is.
+    Finished(Reply<()>),
 }
 
 type Work = Box<dyn FnOnce() -> Answer + Send>;
@@ -64,7 +64,8 @@ pub(crate) struct Begun {
     pub(crate) pass: u64,
     pub(crate) rate: f64,
     pub(crate) samples: Arc<[u32]>,
-    pub(crate) view: ViewDigest,
+    pub(crate) turn: u64,
+    pub(crate) is_over: bool,
     pub(crate) rank: Rank,
     pub(crate) member_count: usize,
     pub(crate) parameters: Arc<Buffer>,
@@ -102,8 +103,8 @@ impl Peer {
         self.ask(Command::Ready)
     }
 
-    pub(crate) fn finished(&self) {
-        let _ = self.commands.unbounded_send(Command::Finished);
+    pub(crate) fn finished(&self) -> Pending<()> {
+        self.ask(Command::Finished)
     }
 
     /// The next step, the parameters it starts from, and room for a gradient (contents unspecified).
@@ -112,9 +113,9 @@ impl Peer {
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_step(&self) -> Result<(Step, Arc<Buffer>, Buffer), Interrupted> {
         let begun = self.ask(Command::Begin).await?;
-        let Begun { number, pass, rate, samples, view, rank, member_count, parameters, room } = begun;
+        let Begun { turn, number, is_over, pass, rate, samples, rank, member_count, parameters, room } = begun;
         let peer = self.clone();
-        Ok((Step { number, pass, rate, samples, rank, member_count, view, peer }, parameters, room))
+        Ok((Step { number, is_over, pass, rate, samples, rank, member_count, turn, peer }, parameters, room))
     }
 }
 
@@ -122,6 +123,8 @@ impl Peer {
 pub struct Step {
     /// Its number in the run.
     pub number: StepNumber,
+    /// Whether there is none any more: every pass is over.
+    pub is_over: bool,
     /// The pass its samples belong to.
     pub pass: u64,
     /// The learning rate.
@@ -132,7 +135,7 @@ pub struct Step {
     pub rank: Rank,
     /// Members of the view.
     pub member_count: usize,
-    view: ViewDigest,
+    turn: u64,
     peer: Peer,
 }
 
@@ -146,9 +149,9 @@ impl Step {
         cost: u64,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Pending<T> {
-        let view = self.view;
+        let turn = self.turn;
         self.peer.ask(|reply| Command::Compute {
-            view,
+            turn,
             cost,
             work: Box::new(move || Box::new(work())),
             reply: Box::new(move |answer: Answer| {
@@ -161,8 +164,8 @@ impl Step {
 
     /// Adds everyone's contributions up. Done when this member holds the sums of the shard that it owns.
     pub fn reduce_scatter(&self, contribution: Contribution) -> Pending<()> {
-        let view = self.view;
-        self.peer.ask(|reply| Command::ReduceScatter { view, contribution, reply })
+        let turn = self.turn;
+        self.peer.ask(|reply| Command::ReduceScatter { turn, contribution, reply })
     }
 
     /// Applies `rule` to the owned shard: the mean gradient becomes new parameters, and new optimizer state that stands
@@ -185,14 +188,14 @@ impl Step {
     }
 
     fn update(&self, rule: OwnerRule) -> Pending<()> {
-        let view = self.view;
-        self.peer.ask(|reply| Command::UpdateOwned { view, rule, reply })
+        let turn = self.turn;
+        self.peer.ask(|reply| Command::UpdateOwned { turn, rule, reply })
     }
 
     /// Sends the owned shard to everyone. Done when every shard is here: the step is complete.
     pub fn all_gather(self) -> Pending<()> {
-        let view = self.view;
-        self.peer.ask(|reply| Command::AllGather { view, reply })
+        let turn = self.turn;
+        self.peer.ask(|reply| Command::AllGather { turn, reply })
     }
 }
 

@@ -337,11 +337,9 @@ pub struct Complete {
     pub left_out: u64,
 }
 
-/// Why a member stops.
+/// Why a peer stops.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Departure {
-    /// The member whose loss made it stop; `None` if it stops on its own account.
-    pub lost: Option<PeerId>,
     /// In words for people.
     pub reason: String,
 }
@@ -349,10 +347,10 @@ pub struct Departure {
 impl Departure {
     /// A departure with as much of the reason as a frame may carry, in whole characters.
     #[must_use]
-    pub fn new(lost: Option<PeerId>, reason: &str) -> Self {
+    pub fn new(reason: &str) -> Self {
         let ends = reason.char_indices().map(|(start, letter)| start + letter.len_utf8());
         let end = ends.take_while(|end| *end <= REASON_BYTES_MAX).last().unwrap_or(0);
-        Self { lost, reason: reason[..end].to_owned() }
+        Self { reason: reason[..end].to_owned() }
     }
 }
 
@@ -470,9 +468,9 @@ mod tests {
 
     #[test]
     fn a_long_reason_is_cut_between_characters() {
-        let departure = Departure::new(None, &"ö".repeat(REASON_BYTES_MAX));
+        let departure = Departure::new(&"ö".repeat(REASON_BYTES_MAX));
         assert_eq!(departure.reason.len(), REASON_BYTES_MAX);
         assert_eq!(Message::Leave(departure).validate(), Ok(()));
-        assert_eq!(Departure::new(None, "gone").reason, "gone");
+        assert_eq!(Departure::new("gone").reason, "gone");
     }
 }

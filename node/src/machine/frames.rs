@@ -2,37 +2,121 @@
 //!
 //! A frame that no correct peer sends here and now is a [`Reject`]: counted, with nothing changed.
 
-use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
-use peergrad_protocol::message::{Departure, Message, Refusal};
-use peergrad_protocol::{Buffer, Frame, PeerId};
+use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::message::{Departure, Join, Message, Refusal, Welcome};
+use peergrad_protocol::view::View;
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
-use super::{Machine, Stage};
-use crate::io::{Event, Failure, Output, Reject};
+use super::{Machine, Progress, Stage};
+use crate::io::{Failure, Output, Reject};
 
 impl Machine {
     pub(super) fn frame(
         &mut self,
+        now: Instant,
         from: PeerId,
-        mut frame: Frame,
+        frame: Frame,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let message = frame.decode()?;
-        if matches!(message, Message::Segment(_) | Message::Complete(_))
-            && !matches!(self.stage, Stage::Training { .. })
-        {
-            return self.hold(from, frame);
+        if let Stage::Member(seat) = &mut self.stage {
+            seat.membership.heard(now, &from);
         }
-        match (message, &mut self.stage) {
-            (Message::Segment(segment), Stage::Training { session, .. }) => {
-                let payload = frame.payload.take().ok_or(Reject::Segment)?;
-                session.segment(from, segment, payload, out)
-            }
-            (Message::Complete(complete), Stage::Training { session, .. }) => session.closed(from, complete),
-            (Message::Leave(departure), _) => {
-                self.departed(from, departure, out);
+        if let Some(view) = view_of(&message) {
+            return self.in_view(now, from, view, message, frame, out);
+        }
+        match &self.stage {
+            Stage::Founding(_) => self.to_founder(from, message, out),
+            Stage::Joining(_) => self.to_joiner(now, from, message, frame.payload, out),
+            Stage::Member(_) => self.to_member(now, from, message, out),
+            Stage::Ended => Ok(()),
+        }
+    }
+
+    // Training.
+
+    /// What belongs to one view: taken in there, held until it is entered, or dropped once it is left.
+    fn in_view(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        view: ViewDigest,
+        message: Message,
+        mut frame: Frame,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let is_now = matches!(&self.stage, Stage::Member(seat) if seat.session.digest() == view);
+        let Stage::Member(seat) = &mut self.stage else { return self.hold(from, view, frame, out) };
+        if !is_now {
+            return if seat.session.is_past(&view) {
+                drop_frame(from, &message, out);
                 Ok(())
+            } else {
+                self.hold(from, view, frame, out)
+            };
+        }
+        match message {
+            Message::Segment(segment) => {
+                let payload = frame.payload.take().ok_or(Reject::Segment)?;
+                seat.session.segment(from, segment, payload, out)
             }
-            (Message::Join(join), Stage::Founding(founding)) => {
+            Message::Chunk(chunk) => {
+                let payload = frame.payload.take().ok_or(Reject::Chunk)?;
+                seat.session.chunk(from, chunk, &payload, out)
+            }
+            Message::WantChunks(want) => seat.session.wanted(from, want, out),
+            Message::Complete(complete) => seat.session.complete_elsewhere(from, complete),
+            Message::Closed(_) => seat.session.closed_elsewhere(from),
+            _ => unreachable!("only these name a view that is trained in"),
+        }?;
+        let _ = now;
+        Ok(())
+    }
+
+    /// Members may be in a view, and train in it, before this peer is.
+    fn hold(
+        &mut self,
+        from: PeerId,
+        view: ViewDigest,
+        frame: Frame,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let held = self.early.entry(from).or_default();
+        // A window of segments and chunks, and a few words.
+        if held.len() >= HELD_MAX {
+            // Whoever is that far ahead is not waiting for this peer: the oldest belong to a view that has passed.
+            let (_, oldest) = held.remove(0);
+            if let Ok(message) = oldest.decode() {
+                drop_frame(from, &message, out);
+            }
+        }
+        held.push((view, frame));
+        Ok(())
+    }
+
+    /// What was held for the view that has just been entered is taken in.
+    pub(super) fn take_early(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &self.stage else { return };
+        let digest = seat.session.digest();
+        for (from, frames) in std::mem::take(&mut self.early) {
+            for (view, frame) in frames {
+                if view == digest {
+                    if let Err(reject) = self.frame(now, from, frame, out) {
+                        self.reject(now, from, reject, out);
+                    }
+                } else {
+                    self.early.entry(from).or_default().push((view, frame));
+                }
+            }
+        }
+    }
+
+    // Before.
+
+    fn to_founder(&mut self, from: PeerId, message: Message, out: &mut Vec<Output>) -> Result<(), Reject> {
+        let Stage::Founding(founding) = &mut self.stage else { return Err(Reject::OutOfPlace) };
+        match message {
+            Message::Join(join) => {
                 match self.preparation.as_ref().filter(|preparation| preparation.has_data()) {
                     Some(preparation) => founding.join(from, join, preparation.specification(), out),
                     // Whoever is let in may ask for the data at once.
@@ -40,42 +124,21 @@ impl Machine {
                 }
                 Ok(())
             }
-            (Message::Join(join), Stage::Joining(joining)) => {
-                joining.asked(from, &join, out);
+            Message::Ready if founding.ready(from, out) => Ok(()),
+            Message::WantData(want) => self.give_data(from, want, out),
+            Message::Leave(departure) => {
+                founding.gone(from, departure.reason, out);
                 Ok(())
             }
-            (Message::Join(_) | Message::Ready | Message::WantData(_), Stage::Training { session, .. }) => {
-                // A member's has crossed the view on its way; anyone else is too late.
-                if session.view.rank(&from).is_none() {
-                    self.send(from, &Message::Refuse(Refusal::Started), None, out);
-                }
-                Ok(())
-            }
-            (Message::WantData(want), Stage::Founding(_)) => {
-                // Not to be shipped: a joiner knows that from the specification, and brings the file.
-                let Some((piece, bytes)) = self.preparation.as_ref().and_then(|p| p.cut_piece(want)) else {
-                    return Err(Reject::Data);
-                };
-                let mut payload = self.segments.take_bytes(bytes.len());
-                payload.bytes_mut().copy_from_slice(bytes);
-                self.send(from, &Message::Data(piece), Some(payload), out);
-                Ok(())
-            }
-            (Message::Ready, Stage::Founding(founding)) => {
-                if founding.ready(from, out) {
-                    Ok(())
-                } else {
-                    Err(Reject::OutOfPlace)
-                }
-            }
-            (message, Stage::Joining(_)) => self.answer(from, message, frame.payload, out),
+            Message::Beat(_) => Ok(()),
             _ => Err(Reject::OutOfPlace),
         }
     }
 
     /// What a joiner is told by others.
-    fn answer(
+    fn to_joiner(
         &mut self,
+        now: Instant,
         from: PeerId,
         message: Message,
         payload: Option<Buffer>,
@@ -83,17 +146,23 @@ impl Machine {
     ) -> Result<(), Reject> {
         let Stage::Joining(joining) = &mut self.stage else { return Err(Reject::OutOfPlace) };
         let result = match message {
+            Message::Join(join) => {
+                joining.asked(from, &join, out);
+                Ok(())
+            }
             Message::Welcome(welcome) => {
-                if !joining.is_from_founder(from, &welcome) {
-                    return Err(Reject::OutOfPlace);
-                }
-                joining.welcome(from, welcome, out).map(|specification| match &self.preparation {
-                    None => self.prepare(specification.into(), out),
-                    Some(preparation) if preparation.ready().is_some() => {
-                        self.send(from, &Message::Ready, None, out)
+                let taken = joining.welcome(now, from, welcome, out);
+                match (taken, &self.preparation) {
+                    (Ok(Some(specification)), None) => {
+                        self.prepare(specification.into(), out);
+                        Ok(())
                     }
-                    Some(_) => {}
-                })
+                    (Ok(_), _) => {
+                        self.report_ready(out);
+                        Ok(())
+                    }
+                    (Err(failure), _) => Err(failure),
+                }
             }
             Message::Refer(contact) => {
                 joining.refer(contact, out);
@@ -101,17 +170,30 @@ impl Machine {
             }
             Message::Refuse(refusal) => joining.refused(from, refusal),
             Message::Data(piece) => {
-                let is_donor = joining.founder() == Some(from);
+                let is_donor = joining.host() == Some(from);
                 let preparation = self.preparation.as_mut().filter(|_| is_donor).ok_or(Reject::Data)?;
                 let ingredients = preparation.piece(from, piece, &payload.ok_or(Reject::Data)?, out)?;
                 self.load(ingredients, out);
                 Ok(())
             }
             Message::Install(view) => {
-                joining.check_view(from, &view)?;
-                self.install(view, out)?;
+                if joining.is_in(&view) {
+                    self.install(view, out)?;
+                }
                 Ok(())
             }
+            Message::Prepare(prepare) => {
+                joining.on_prepare(from, prepare, &mut self.persisted_count, out);
+                Ok(())
+            }
+            Message::Propose(propose) => {
+                joining.on_propose(from, propose, &mut self.persisted_count, out);
+                Ok(())
+            }
+            Message::Leave(departure) => joining.departed(now, from, &departure.reason),
+            // Of a view that this peer is not in yet, or not any more.
+            Message::Beat(_) | Message::Succeed(_) | Message::Candidate(_) => Ok(()),
+            Message::Outbid(_) | Message::Promise(_) | Message::Accepted(_) | Message::Retire => Ok(()),
             _ => return Err(Reject::OutOfPlace),
         };
         if let Err(failure) = result {
@@ -120,51 +202,140 @@ impl Machine {
         Ok(())
     }
 
-    /// Members may install a view, and train in it, before this peer hears of it.
-    fn hold(&mut self, from: PeerId, frame: Frame) -> Result<(), Reject> {
-        // A window of segments, and a word at the end of a run of no steps.
-        if matches!(self.stage, Stage::Founding(_)) {
-            return Err(Reject::OverCredit);
-        }
-        let held = self.early.entry(from).or_default();
-        if held.len() > LINK_SEGMENTS as usize {
-            return Err(Reject::OverCredit);
-        }
-        held.push(frame);
+    fn give_data(
+        &mut self,
+        from: PeerId,
+        want: peergrad_protocol::message::WantData,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        // Not to be shipped: a joiner knows that from the specification, and brings the file.
+        let Some((piece, bytes)) = self.preparation.as_ref().and_then(|p| p.cut_piece(want)) else {
+            return Err(Reject::Data);
+        };
+        let mut payload = self.segments.take_bytes(bytes.len());
+        payload.bytes_mut().copy_from_slice(bytes);
+        self.send(from, &Message::Data(piece), Some(payload), out);
         Ok(())
     }
 
-    fn departed(&mut self, from: PeerId, departure: Departure, out: &mut Vec<Output>) {
-        let Departure { lost, reason } = departure;
-        match &mut self.stage {
-            Stage::Founding(founding) => founding.gone(from, reason, out),
-            Stage::Joining(joining) if joining.founder() == Some(from) => {
-                self.end(Err(Failure::NotFounded { by: from, reason }), out);
+    // In the view.
+
+    fn to_member(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        message: Message,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let Stage::Member(seat) = &mut self.stage else { return Err(Reject::OutOfPlace) };
+        if seat.progress == Progress::Evaluating {
+            return self.to_finisher(from, &message, out);
+        }
+        let membership = &mut seat.membership;
+        match message {
+            Message::Beat(beat) => membership.on_beat(now, from, beat, out),
+            Message::Prepare(prepare) => {
+                let wishes = seat.with_facts(&self.jobs, |membership, facts| {
+                    membership.on_prepare(now, from, prepare, facts, out)
+                })?;
+                self.grant(now, wishes, out);
             }
-            Stage::Training { session, .. } if session.is_needed(&from) => {
-                if lost == Some(self.me.peer) {
-                    // Not the sender's fault, and nobody is to hear so.
-                    return self.end(Err(Failure::GivenUp { by: from, reason }), out);
-                }
-                let lost = lost.unwrap_or(from);
-                if session.view.rank(&lost).is_some() {
-                    self.end(Err(Failure::PeerLost { peer: lost, reason }), out);
-                }
+            Message::Promise(promise) => {
+                let wishes = seat.with_facts(&self.jobs, |membership, facts| {
+                    membership.on_promise(now, from, promise, facts, out)
+                });
+                self.grant(now, wishes, out);
             }
-            Stage::Joining(_) | Stage::Training { .. } | Stage::Ended => {}
+            Message::Outbid(outbid) => membership.on_outbid(now, outbid),
+            Message::Propose(propose) => seat.with_facts(&self.jobs, |membership, facts| {
+                membership.on_propose(from, propose, facts, out)
+            })?,
+            Message::Accepted(accepted) => membership.on_accepted(from, accepted, out),
+            Message::Succeed(change) => membership.on_succeed(&change, &self.memo, out)?,
+            Message::Install(view) => self.told_of(now, view, out),
+            Message::Join(join) => self.welcome(from, &join, out),
+            Message::Ready if membership.on_ready(from) => self.look(now, out),
+            Message::Candidate(member) => {
+                membership.on_candidate(member);
+                self.look(now, out);
+            }
+            Message::Retire => {
+                membership.on_retire(from);
+                self.look(now, out);
+            }
+            Message::WantData(want) => self.give_data(from, want, out)?,
+            Message::Leave(Departure { reason }) => self.departed(now, from, &reason, out),
+            _ => return Err(Reject::OutOfPlace),
+        }
+        Ok(())
+    }
+
+    /// The run is over here; whoever still asks is told.
+    fn to_finisher(&mut self, from: PeerId, message: &Message, out: &mut Vec<Output>) -> Result<(), Reject> {
+        if let (Message::Join(_), Stage::Member(_)) = (message, &self.stage) {
+            self.send(from, &Message::Refuse(Refusal::Over), None, out);
+        } else if let (Message::Beat(_) | Message::Prepare(_), Stage::Member(seat)) = (message, &self.stage) {
+            let closed = Message::Closed(seat.session.digest());
+            self.send(from, &closed, None, out);
+        }
+        Ok(())
+    }
+
+    fn told_of(&mut self, now: Instant, view: View, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        if !seat.membership.on_install(view.clone(), out) {
+            // Others have gone on for more than one view: this peer is not among them any more.
+            self.exclude(now, &view, out);
         }
     }
 
-    pub(super) fn reject(&mut self, peer: PeerId, reject: Reject, out: &mut Vec<Output>) {
-        out.push(Output::Event(Event::Violation { peer, reject }));
-        let count = self.rejects.entry(peer).or_default();
-        *count += 1;
-        // A round cannot end without the segment that should have come, so there is nothing to wait for.
-        let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit);
-        if *count >= REJECTS_MAX || is_fatal {
-            let words = format!("hung up on it after {count} violations, the last: {reject}");
-            out.push(Output::Hangup(peer));
-            self.link_down(peer, words, out);
+    /// A peer asks to be let in.
+    fn welcome(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let preparation = self.preparation.as_ref().expect("a member is prepared");
+        let is_closing = seat.session.is_closing();
+        let answer = match seat.membership.on_join(from, join, is_closing) {
+            Err(refusal) => Message::Refuse(refusal),
+            Ok(nonce) => Message::Welcome(Welcome {
+                specification: preparation.specification().to_vec(),
+                nonce,
+                members: seat.membership.contacts(),
+            }),
+        };
+        self.send(from, &answer, None, out);
+    }
+
+    /// A peer stops, and says so.
+    fn departed(&mut self, now: Instant, from: PeerId, reason: &str, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        seat.membership.forget(&from);
+        if seat.membership.departed(&from, reason, out) {
+            self.look(now, out);
         }
     }
 }
+
+/// The view that a message of training belongs to.
+fn view_of(message: &Message) -> Option<ViewDigest> {
+    match message {
+        Message::Segment(segment) => Some(segment.view),
+        Message::Chunk(chunk) => Some(chunk.view),
+        Message::WantChunks(want) => Some(want.view),
+        Message::Complete(complete) => Some(complete.view),
+        Message::Closed(view) => Some(*view),
+        _ => None,
+    }
+}
+
+/// What is not taken in has used up its credit all the same.
+fn drop_frame(from: PeerId, message: &Message, out: &mut Vec<Output>) {
+    if matches!(message, Message::Segment(_) | Message::Chunk(_)) {
+        out.push(Output::Credit { to: from, segments: 1 });
+    }
+}
+
+/// Frames held of one peer for a view that is not entered yet.
+const HELD_MAX: usize = LINK_SEGMENTS as usize + 4;
+
+#[allow(unused)]
+type Unused = Failure;

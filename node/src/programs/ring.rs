@@ -27,8 +27,6 @@ pub struct Ring {
     pub task: Arc<dyn Task>,
     /// What owners do with the mean gradient.
     pub rule: Rule,
-    /// Steps of the run.
-    pub steps: u64,
 }
 
 impl Program for Ring {
@@ -36,7 +34,7 @@ impl Program for Ring {
 
     async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
         let (step, parameters, room) = peer.begin_step().await?;
-        if step.number.0 == self.steps {
+        if step.is_over {
             return Ok(Break(()));
         }
         let contribution = self.gradient(&step, parameters, room).await?;
@@ -51,8 +49,7 @@ impl Ring {
     /// Trains what was loaded, as it says.
     #[must_use]
     pub fn of(loaded: &Loaded) -> Self {
-        let (rule, steps) = (loaded.training.rule, loaded.step_count());
-        Self { task: Arc::clone(&loaded.task), rule, steps }
+        Self { task: Arc::clone(&loaded.task), rule: loaded.training.rule }
     }
 
     /// The gradient of this member's samples, computed beside the network.

@@ -186,7 +186,7 @@ impl Session {
         for _ in 0..self.transfer.outbox.len() {
             let Some(outgoing) = self.transfer.outbox.pop_front() else { return };
             let rank = outgoing.to.index();
-            if self.wiring.links.credit(rank) == 0 || !self.wiring.links.take_for_start(rank) {
+            if !self.wiring.links.take_for_one_hop(rank) {
                 self.transfer.outbox.push_back(outgoing);
                 continue;
             }

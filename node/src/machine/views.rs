@@ -1,0 +1,275 @@
+//! Views, as the machine sees them: from the first one on, into the next one, and out.
+
+use std::sync::Arc;
+
+use peergrad_protocol::agreement::Acceptor;
+use peergrad_protocol::durable::Durable;
+use peergrad_protocol::message::Message;
+use peergrad_protocol::view::{Recovery, View};
+use peergrad_protocol::{Instant, PeerId, ViewDigest};
+
+use super::{Machine, Progress, Seat, Stage};
+use crate::io::{Answer, Event, Failure, Output, PersistId, Reject};
+use crate::jobs::{Jobs, Purpose};
+use crate::joining::Joining;
+use crate::membership::{Facts, Membership, Wish};
+use crate::session::{Ingredients, Session};
+
+impl Seat {
+    /// Asks membership something that depends on where training is.
+    pub(super) fn with_facts<T>(
+        &mut self,
+        jobs: &Jobs,
+        ask: impl FnOnce(&mut Membership, &Facts<'_>) -> T,
+    ) -> T {
+        let session = &self.session;
+        let report = || session.report();
+        let facts = session.facts(&report, jobs.has_program());
+        ask(&mut self.membership, &facts)
+    }
+
+    /// Whether this member can leave its view for the one that is chosen, which begins as `view` says.
+    fn can_enter(&self, view: &View) -> bool {
+        let Recovery::Resume(resume) = &view.recovery else { return false };
+        let is_between_steps = resume.deal.is_none() && resume.forward.is_none() && !self.session.is_over();
+        !is_between_steps
+            || self.session.has_stopped_before(resume.step)
+            || self.session.step() > resume.step
+            || self.membership.is_troubled()
+    }
+}
+
+impl Machine {
+    /// Looks after membership, outside of its usual times.
+    pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if let Stage::Member(seat) = &mut self.stage
+            && seat.progress == Progress::Training
+        {
+            let wishes = seat.with_facts(&self.jobs, |membership, facts| membership.look(now, facts, out));
+            self.grant(now, wishes, out);
+        }
+    }
+
+    /// Does what membership wants of training.
+    pub(super) fn grant(&mut self, _now: Instant, wishes: Vec<Wish>, _out: &mut [Output]) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        for wish in wishes {
+            match wish {
+                Wish::Freeze => seat.session.freeze(),
+                Wish::StopBefore(step) => seat.session.stop_before(step),
+                // What is due is looked after at the end of every input.
+                Wish::Look => {}
+            }
+        }
+    }
+
+    /// A record is on disk, or it could not be written.
+    pub(super) fn persisted(
+        &mut self,
+        now: Instant,
+        id: PersistId,
+        result: Result<(), String>,
+        out: &mut Vec<Output>,
+    ) {
+        if let Err(reason) = result {
+            return self.end(Err(Failure::DiskFailed(reason)), out);
+        }
+        match &mut self.stage {
+            Stage::Member(seat) => {
+                let wishes = seat.membership.persisted(id, out);
+                self.grant(now, wishes, out);
+            }
+            Stage::Joining(joining) => {
+                if let Some((view, digest)) = joining.persisted(id, out) {
+                    self.become_member(now, &view, digest, out);
+                }
+            }
+            Stage::Founding(founding) => {
+                if let Some((view, digest)) = founding.persisted(id) {
+                    self.become_member(now, &view, digest, out);
+                }
+            }
+            Stage::Ended => {}
+        }
+    }
+
+    /// Whatever became possible: the first view, the next view, the end of the run.
+    pub(super) fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if let Stage::Founding(founding) = &mut self.stage
+            && let Some(view) = founding.view()
+        {
+            let record = self.record(&view, out);
+            if let Stage::Founding(founding) = &mut self.stage {
+                founding.recording(record, view);
+            }
+        }
+        self.enter_next(now, out);
+        let Stage::Member(seat) = &mut self.stage else { return };
+        if seat.progress == Progress::Training && seat.session.is_closed() {
+            seat.progress = Progress::Evaluating;
+            let closed = Message::Closed(seat.session.digest());
+            seat.session.commit_last(out);
+            let (task, parameters) =
+                (Arc::clone(&seat.session.loaded().task), seat.session.parameters().cloned());
+            let others: Vec<PeerId> = seat.session.view().members.iter().map(|member| member.peer).collect();
+            for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
+                self.send(peer, &closed, None, out);
+            }
+            let Some(parameters) = parameters else { return };
+            let cost = u64::from(task.held_out_count());
+            let work = Box::new(move || Box::new(task.evaluate(&parameters)) as Answer);
+            self.jobs.start(Purpose::Evaluate, cost, work, out);
+        }
+    }
+
+    /// Has a view written down in which this peer is to be.
+    fn record(&mut self, view: &View, out: &mut Vec<Output>) -> PersistId {
+        let id = PersistId(self.persisted_count);
+        self.persisted_count += 1;
+        let record =
+            Durable { view: view.clone(), incarnation: self.me.incarnation, acceptor: Acceptor::default() };
+        out.push(Output::Persist { id, record: record.to_bytes() });
+        id
+    }
+
+    // In.
+
+    /// This peer is in a view, it is told: that is written down first.
+    pub(super) fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
+        let is_ready = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some());
+        if !is_ready {
+            return Err(Reject::OutOfPlace);
+        }
+        let record = self.record(&view, out);
+        if let Stage::Joining(joining) = &mut self.stage {
+            joining.recording(record, view);
+        }
+        Ok(())
+    }
+
+    /// The view is on disk: this peer is a member from now on.
+    fn become_member(&mut self, now: Instant, view: &Arc<View>, digest: ViewDigest, out: &mut Vec<Output>) {
+        let preparation = self.preparation.as_ref().expect("a peer is in a view once it is prepared");
+        let loaded = preparation.ready().expect("a peer is in a view once it is prepared").clone();
+        let ingredients = Ingredients {
+            me: self.me.clone(),
+            specification: Arc::clone(preparation.specification()),
+            loaded,
+            segments: self.segments.clone(),
+            memo: self.memo.clone(),
+        };
+        self.install_first(view, out);
+        let mut session = Session::begin_in(view, digest, ingredients, &mut self.credits, out);
+        let linked = self.credits.keys().copied().collect();
+        let membership = Membership::new(
+            now,
+            self.me.clone(),
+            Arc::clone(view),
+            digest,
+            linked,
+            self.persisted_count,
+        );
+        out.push(Output::Event(session.installed()));
+        if let Some(reply) = self.parked.take() {
+            session.ready(reply, out);
+        }
+        self.stage = Stage::Member(Box::new(Seat { session, membership, progress: Progress::Training }));
+        self.dial_members(view, out);
+        self.take_early(now, out);
+    }
+
+    /// A founder tells those who are in the first view.
+    fn install_first(&mut self, view: &Arc<View>, out: &mut Vec<Output>) {
+        let Stage::Founding(founding) = &self.stage else { return };
+        let install = Message::Install(View::clone(view));
+        for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
+            self.send(member.peer, &install, None, out);
+        }
+        for late in founding.candidates().filter(|peer| view.rank(peer).is_none()) {
+            // It asks again, and finds members.
+            self.send(late, &Message::Refuse(peergrad_protocol::message::Refusal::NotYet), None, out);
+        }
+    }
+
+    fn dial_members(&self, view: &View, out: &mut Vec<Output>) {
+        for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
+            let contact = peergrad_protocol::message::Contact {
+                peer: member.peer,
+                addresses: member.addresses.clone(),
+            };
+            out.push(Output::Dial(contact));
+        }
+    }
+
+    // On, or out.
+
+    /// Enters the next view once it is chosen and training has got there.
+    fn enter_next(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let Some((view, digest)) = seat.membership.next() else { return };
+        let (view, digest) = (Arc::clone(view), digest);
+        if !seat.can_enter(&view) {
+            if seat.session.is_still() && !seat.session.is_unbegun() {
+                seat.session.thaw(out);
+            }
+            if let Recovery::Resume(resume) = &view.recovery {
+                seat.session.stop_before(resume.step);
+            }
+            if !seat.can_enter(&view) {
+                return;
+            }
+        }
+        let me = seat.membership.me();
+        let is_in = view.rank(&me.peer).is_some_and(|rank| view.member(rank).incarnation == me.incarnation);
+        if !is_in {
+            return self.exclude(now, &view, out);
+        }
+        let before = Arc::clone(seat.session.view());
+        let guests = seat.membership.guests_in(&view);
+        seat.session.enter(&view, digest, &mut self.credits, out);
+        seat.membership.advance(now);
+        out.push(Output::Event(seat.session.installed()));
+        let install = Message::Install(View::clone(&view));
+        for guest in guests {
+            self.send(guest, &install, None, out);
+        }
+        for gone in before.members.iter().filter(|member| view.rank(&member.peer).is_none()) {
+            // One that is still there hears of it, and asks to come in again.
+            if self.credits.contains_key(&gone.peer) {
+                self.send(gone.peer, &install, None, out);
+            } else {
+                out.push(Output::Hangup(gone.peer));
+            }
+        }
+        self.dial_members(&view, out);
+        self.take_early(now, out);
+    }
+
+    /// The others go on without this peer.
+    pub(super) fn exclude(&mut self, now: Instant, view: &View, out: &mut Vec<Output>) {
+        if !matches!(self.stage, Stage::Member(_)) {
+            return;
+        }
+        if self.is_leaving {
+            let chunks = match &self.stage {
+                Stage::Member(seat) => seat.session.handed_over(),
+                _ => 0,
+            };
+            out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
+            return self.end(Err(Failure::Left), out);
+        }
+        self.me.incarnation = self.me.incarnation.again();
+        let joining = Joining::again(view, self.me.clone());
+        let Stage::Member(seat) = std::mem::replace(&mut self.stage, Stage::Joining(Box::new(joining))) else {
+            return;
+        };
+        self.persisted_count = seat.membership.persisted_count();
+        self.state_before = seat.session.state();
+        self.parked = seat.session.leave(&mut self.credits, out);
+        self.early.clear();
+        out.push(Output::Event(Event::Excluded { epoch: view.epoch }));
+        if let Stage::Joining(joining) = &mut self.stage {
+            joining.ask_all(now, self.credits.keys().copied(), out);
+        }
+    }
+}
