@@ -61,7 +61,8 @@ impl Dealt {
     /// The same batch without the parts of those who are not among `members`; these go back to the pass. As a record
     /// deals it.
     pub(crate) fn among(&self, members: &[Member]) -> (Deal, Ledger) {
-        let parts = members.iter().map(|member| self.part(&member.peer, member.incarnation).to_vec()).collect();
+        let parts =
+            members.iter().map(|member| self.part(&member.peer, member.incarnation).to_vec()).collect();
         let is_in = |part: &&Part| {
             members.iter().any(|member| (member.peer, member.incarnation) == (part.peer, part.incarnation))
         };

@@ -84,7 +84,10 @@ impl Founding {
 
     /// The first view, once enough peers are ready.
     pub(crate) fn view(&self) -> Option<View> {
-        if self.recording.is_some() || self.ready.len() < self.wanted || !self.ready.contains_key(&self.me.peer) {
+        if self.recording.is_some()
+            || self.ready.len() < self.wanted
+            || !self.ready.contains_key(&self.me.peer)
+        {
             return None;
         }
         let mut members: Vec<Member> = self.ready.values().cloned().collect();

@@ -220,9 +220,41 @@ pub enum Event {
         digest: ViewDigest,
         /// Elements of the parameter vector that this peer owns.
         shard: usize,
+        /// What is another way than in the view before; `None`: it is the first one for this peer.
+        change: Option<Change>,
     },
-    /// Every member of the view is linked: training begins.
-    Began,
+    /// A member is not heard of any more, or its link is gone.
+    Missed(PeerId),
+    /// A member stops, and says so.
+    Stopped {
+        /// The member.
+        peer: PeerId,
+        /// Why, in its words.
+        reason: String,
+    },
+    /// Too few members can be reached to go on: this peer waits for others.
+    Paused {
+        /// Members that can be reached, this one included.
+        reached: usize,
+        /// Members that are needed.
+        needed: usize,
+        /// Members of the view.
+        members: usize,
+    },
+    /// The others have gone on without this peer, which could not be reached: it asks to be let in again.
+    Excluded {
+        /// The number of the view in which it is not.
+        epoch: Epoch,
+    },
+    /// This peer is asked to leave, and hands over what it owns first.
+    Leaving,
+    /// It has.
+    HandedOver {
+        /// Chunks that others own now.
+        chunks: usize,
+        /// How many others.
+        members: usize,
+    },
     /// A step was committed.
     Committed(Committed),
     /// A peer sent something that no correct peer sends; it was ignored.
@@ -247,6 +279,27 @@ pub struct Scope {
     pub steps: u64,
     /// Passes over the training samples.
     pub passes: u64,
+}
+
+/// What is another way in a view than in the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// Who has come in.
+    pub joined: Vec<PeerId>,
+    /// Who is gone.
+    pub left: Vec<PeerId>,
+    /// The step with which training goes on.
+    pub step: StepNumber,
+    /// Whether a step was interrupted.
+    pub is_interruption: bool,
+    /// Whether that step was completed with what members held together; otherwise it is begun again.
+    pub is_forward: bool,
+    /// Samples that were dealt to those who are gone, and are dealt again.
+    pub given_back: u64,
+    /// Chunks that are to move.
+    pub moving: usize,
+    /// Chunks whose optimizer state nobody holds any more: it starts from nothing.
+    pub restarted: Vec<u32>,
 }
 
 /// What is known of a step once it is committed.
@@ -309,22 +362,6 @@ pub struct FinalState {
 /// Why a run ended before it was done. Each says what the user can do.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// A member is gone, and this version cannot go on without it.
-    #[error("peer {} is gone ({reason}); this version cannot go on without a member: start the run again with those who are left", peer.short())]
-    PeerLost {
-        /// The member.
-        peer: PeerId,
-        /// What is known about it.
-        reason: String,
-    },
-    /// The other members have lost this one, and have stopped.
-    #[error("the other members have lost this peer ({reason}; peer {} says so) and have stopped; this version cannot go on without a member: look at the network between this machine and theirs, and start the run again", by.short())]
-    GivenUp {
-        /// Who says so.
-        by: PeerId,
-        /// Why, in its words.
-        reason: String,
-    },
     /// The founder has left before the run began.
     #[error("peer {} has left before the run began ({reason}): start the run again and ask for a fresh invite", by.short())]
     NotFounded {
@@ -380,11 +417,10 @@ fn refusal_words(refusal: Refusal, by: PeerId) -> String {
                 run.short()
             )
         }
-        Refusal::Started => {
-            format!(
-                "peer {by} says the run has begun, and this version admits nobody later: start a new run with one more --peers"
-            )
-        }
+        Refusal::Over => format!("peer {by} says the run is over: there is nothing left to train"),
+        Refusal::Copied => format!(
+            "peer {by} knows another machine with this peer's identity, which goes on: this data directory is a copy; give this machine one of its own with --dir"
+        ),
         Refusal::Full => format!("peer {by} says the run has all the members that it can have"),
         Refusal::NotYet => format!("peer {by} is itself still joining"),
     }
@@ -405,6 +441,9 @@ pub enum Reject {
     /// A collective's segment that the plan does not foresee.
     #[error("a segment that the plan does not foresee")]
     Segment,
+    /// A chunk that is damaged, or was not to come.
+    #[error("a chunk that is damaged, or was not to come")]
+    Chunk,
     /// More segments than the credit allows.
     #[error("more segments than the link's credit allows")]
     OverCredit,

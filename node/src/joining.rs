@@ -83,8 +83,7 @@ impl Joining {
     /// A peer whose others have gone on to `view` without it.
     pub(crate) fn again(view: &View, me: Member) -> Self {
         let mut joining = Self::new(Some(view.run), me, None);
-        let contact =
-            |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
+        let contact = |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
         joining.contacts = view.members.iter().map(contact).collect();
         joining
     }
@@ -321,7 +320,12 @@ impl Joining {
         }
         let report = Report { is_over: true, ..Report::default() };
         let accepted = voter.acceptor.accepted().cloned();
-        voter.answer(from, Message::Promise(Promise { view, ballot, accepted, report }), persisted_count, out);
+        voter.answer(
+            from,
+            Message::Promise(Promise { view, ballot, accepted, report }),
+            persisted_count,
+            out,
+        );
     }
 
     /// One of them proposes it.

@@ -16,15 +16,18 @@
 
 #![forbid(unsafe_code)]
 
+mod dealing;
 mod founding;
 mod geometry;
 mod host;
 mod jobs;
 mod joining;
 mod machine;
+mod membership;
 mod owned;
 mod preparation;
 mod session;
+mod succession;
 
 pub mod alone;
 pub mod data;

@@ -39,6 +39,8 @@ pub(crate) struct Machine {
     preparation: Option<Preparation>,
     /// Peers that frames can be sent to, and how many segments: those of members are counted by the session.
     credits: BTreeMap<PeerId, u32>,
+    /// The random bytes drawn when the run was founded, once they are known.
+    nonce: Option<[u8; 32]>,
     /// Frames of members whose view is not entered here yet, by view; at most a window a link.
     early: BTreeMap<PeerId, Vec<(ViewDigest, Frame)>>,
     jobs: Jobs,
@@ -81,14 +83,16 @@ impl Machine {
         let Config { peer, incarnation, addresses, weight, loader, segments, memo, restored, role } = config;
         let me = Member { peer, incarnation, addresses, weight };
         let restored = restored.and_then(|record| Durable::from_bytes(&record));
+        let nonce = match &role {
+            Role::Founder { nonce, .. } => Some(*nonce),
+            Role::Joiner { .. } => None,
+        };
         let (stage, specification) = match role {
             Role::Founder { specification, nonce, peers } => {
                 let run = RunId::derive(&specification, &nonce);
                 (Stage::Founding(Founding::new(run, nonce, me.clone(), peers)), Some(specification))
             }
-            Role::Joiner { run } => {
-                (Stage::Joining(Box::new(Joining::new(run, me.clone(), restored))), None)
-            }
+            Role::Joiner { run } => (Stage::Joining(Box::new(Joining::new(run, me.clone(), restored))), None),
         };
         Self {
             me,
@@ -99,6 +103,7 @@ impl Machine {
             specification,
             preparation: None,
             credits: BTreeMap::new(),
+            nonce,
             early: BTreeMap::new(),
             jobs: Jobs::default(),
             persisted_count: 0,
@@ -137,7 +142,7 @@ impl Machine {
             Input::LinkUp(peer) => self.link_up(now, peer, out),
             Input::LinkDown { peer, reason } => self.link_down(now, peer, reason, out),
             Input::Credit { peer, segments } => self.credit(peer, segments, out),
-            Input::Computed { job, result } => self.computed(now, job, result, out),
+            Input::Computed { job, result } => self.computed(job, result, out),
             Input::Located(data) => {
                 let donor = self.donor();
                 if let Some(preparation) = &mut self.preparation {
@@ -157,7 +162,8 @@ impl Machine {
         match &mut self.stage {
             Stage::Joining(joining) => joining.tick(now, self.credits.keys().copied(), out),
             Stage::Member(seat) if seat.progress == Progress::Training => {
-                let wishes = seat.with_facts(&self.jobs, |membership, facts| membership.tick(now, facts, out));
+                let wishes =
+                    seat.with_facts(&self.jobs, |membership, facts| membership.tick(now, facts, out));
                 self.grant(now, wishes, out);
             }
             Stage::Founding(_) | Stage::Member(_) | Stage::Ended => {}
@@ -275,13 +281,13 @@ impl Machine {
     fn report_ready(&mut self, out: &mut Vec<Output>) {
         let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some());
         if let (Stage::Joining(joining), true) = (&mut self.stage, is_prepared) {
-            joining.report_ready(|peer| self.credits.contains_key(peer), out);
+            joining.report_ready(|peer| self.credits.contains_key(&peer), out);
         }
     }
 
     // Jobs.
 
-    fn computed(&mut self, now: Instant, job: JobId, result: Result<Answer, Panicked>, out: &mut Vec<Output>) {
+    fn computed(&mut self, job: JobId, result: Result<Answer, Panicked>, out: &mut Vec<Output>) {
         // A job of an interrupted program: its buffers find home by themselves.
         let Some(purpose) = self.jobs.finish(job) else { return };
         let answer = match result {
@@ -299,7 +305,6 @@ impl Machine {
                 self.finish(Some(evaluation), out);
             }
         }
-        let _ = now;
     }
 
     // Looking on.

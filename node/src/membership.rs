@@ -54,6 +54,8 @@ pub(crate) struct Membership {
     linked: BTreeSet<PeerId>,
     /// Members whose link broke in this view, or whose process is another one: what they had sent may be lost.
     broken: BTreeSet<Rank>,
+    /// Members that have said that they stop.
+    departed: BTreeSet<Rank>,
     /// By rank: where each of them is.
     seen: Vec<Option<Seen>>,
     /// How long steps took of late.
@@ -125,7 +127,11 @@ pub(crate) struct Facts<'a> {
 impl Facts<'_> {
     /// How the batch of a step is dealt, as far as this member knows.
     fn dealt_of(&self, step: StepNumber) -> Option<&Dealt> {
-        if step == self.step { Some(self.dealt) } else { self.dealt_before.filter(|_| step.next() == self.step) }
+        if step == self.step {
+            Some(self.dealt)
+        } else {
+            self.dealt_before.filter(|_| step.next() == self.step)
+        }
     }
 }
 
@@ -168,6 +174,7 @@ impl Membership {
             persisted_count,
             linked,
             broken: BTreeSet::new(),
+            departed: BTreeSet::new(),
             acceptor: Acceptor::default(),
             answers: Vec::new(),
             attempt: None,
@@ -213,6 +220,7 @@ impl Membership {
         }
         self.ban_lost(now, &before);
         self.broken.clear();
+        self.departed.clear();
         self.acceptor = Acceptor::default();
         self.answers.clear();
         self.attempt = None;

@@ -101,7 +101,7 @@ impl Node {
 }
 
 /// Where a node is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Standing {
     /// It founds a run, and waits for peers.
     Founding,
@@ -114,14 +114,14 @@ pub enum Standing {
 }
 
 /// Where a member is in its view.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct MemberStanding {
     /// The view that is installed here.
     pub view: Arc<View>,
     /// Its digest.
     pub digest: ViewDigest,
-    /// Whether training has begun in it.
-    pub has_begun: bool,
+    /// Whether it has parameters: a newcomer gets its first from the others.
+    pub has_parameters: bool,
     /// Steps that are complete here.
     pub complete: u64,
     /// Steps that are known here to be committed.
@@ -135,8 +135,10 @@ pub struct MemberStanding {
 /// What a member waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Its record to be on disk, or its links to the other members.
+    /// The next view, before a step that is not taken in this one; or chunks of a step that is rolled forward.
     Start,
+    /// The members to agree on the next view.
+    View,
     /// Its own program: a gradient, or whatever it does between two operations.
     Program,
     /// Sums of the shard that it owns.

@@ -94,7 +94,8 @@ impl Owned {
     /// Bytes of optimizer state kept.
     pub(crate) fn byte_count(&self) -> u64 {
         let moments = |state: &Option<State>| state.as_ref().map_or(0, |state| size_of_val(&*state.moments));
-        let bytes = |kept: &Kept| moments(&kept.committed) + moments(&kept.pending) + size_of_val(&*kept.room);
+        let bytes =
+            |kept: &Kept| moments(&kept.committed) + moments(&kept.pending) + size_of_val(&*kept.room);
         self.kept.values().map(bytes).sum::<usize>() as u64
     }
 

@@ -113,7 +113,8 @@ impl Peer {
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_step(&self) -> Result<(Step, Arc<Buffer>, Buffer), Interrupted> {
         let begun = self.ask(Command::Begin).await?;
-        let Begun { turn, number, is_over, pass, rate, samples, rank, member_count, parameters, room } = begun;
+        let Begun { turn, number, is_over, pass, rate, samples, rank, member_count, parameters, room } =
+            begun;
         let peer = self.clone();
         Ok((Step { number, is_over, pass, rate, samples, rank, member_count, turn, peer }, parameters, room))
     }

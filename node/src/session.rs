@@ -88,6 +88,10 @@ pub(crate) struct Session {
     entered_before: Option<StepNumber>,
     /// The first step that is not to be taken in this view.
     stop_before: Option<StepNumber>,
+    /// Views that were left, the newest last: their frames are dropped.
+    past: VecDeque<ViewDigest>,
+    /// Chunks that others took over when this member went.
+    handed_over: usize,
     closed: BTreeSet<PeerId>,
     is_closed_by_word: bool,
     left_out: u64,
@@ -199,6 +203,8 @@ impl Session {
             is_frozen: false,
             is_unbegun: false,
             stop_before: None,
+            past: VecDeque::new(),
+            handed_over: 0,
             closed: BTreeSet::new(),
             is_closed_by_word: false,
             left_out: 0,
@@ -438,15 +444,25 @@ impl Session {
     }
 
     /// A member is done with the run.
-    pub(crate) fn complete_elsewhere(&mut self, from: PeerId, complete: Complete) {
+    ///
+    /// # Errors
+    /// It is none of the view.
+    pub(crate) fn complete_elsewhere(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
+        self.view().rank(&from).ok_or(Reject::NotAMember)?;
         // A member that came late has not seen all steps.
         self.left_out = self.left_out.max(complete.left_out);
         self.closed.insert(from);
+        Ok(())
     }
 
     /// A member knows that everyone is done.
-    pub(crate) fn closed_elsewhere(&mut self) {
+    ///
+    /// # Errors
+    /// It is none of the view.
+    pub(crate) fn closed_elsewhere(&mut self, from: PeerId) -> Result<(), Reject> {
+        self.view().rank(&from).ok_or(Reject::NotAMember)?;
         self.is_closed_by_word = true;
+        Ok(())
     }
 
     /// Whether everyone is done, so that the last step is committed and the run is over.

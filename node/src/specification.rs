@@ -51,6 +51,8 @@ pub use run_file::RunFile;
 pub const VERSION: u32 = 1;
 /// Parameters of a built-in model.
 pub const PARAMETERS_MAX: u64 = 1 << 30;
+/// Members that keep a chunk: more than this only cost.
+const COPIES_MAX: usize = 8;
 /// Hidden layers of a built-in model.
 pub const HIDDEN_LAYERS_MAX: usize = 64;
 /// Bytes of a data file's name.
@@ -84,6 +86,8 @@ pub struct TrainingSettings {
     pub topology: Route,
     /// Elements of a segment.
     pub segment_elements: usize,
+    /// Members that keep the optimizer state of each chunk, the owner included.
+    pub copies: usize,
     /// Steps between two digests of the parameters; 0: only at the end.
     pub digest_every: u64,
     /// The optimizer.
@@ -315,6 +319,7 @@ impl TrainingSettings {
             schedule: self.schedule,
             topology: self.topology.into(),
             segment_elements: self.segment_elements,
+            copies: self.copies,
             digest_every: self.digest_every,
         }
     }
@@ -324,6 +329,7 @@ impl TrainingSettings {
         within("passes", self.passes, 1..=1_000_000_000, "1 to 1000000000")?;
         let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
+        within("shards.copies", self.copies, 1..=COPIES_MAX, "1 to 8")?;
         check_rule(&self.optimizer)?;
         check_schedule(&self.schedule)
     }

@@ -221,7 +221,8 @@ struct Roll {
 
 impl Roll {
     fn new(view: &View, exchange: &Exchange) -> Self {
-        let old = (0..view.members.len()).map(Rank::from_index).filter(|rank| !exchange.leavers.contains(rank));
+        let old =
+            (0..view.members.len()).map(Rank::from_index).filter(|rank| !exchange.leavers.contains(rank));
         let staying = old.map(|rank| {
             let mut member = view.member(rank).clone();
             if exchange.retirees.contains(&rank) {

@@ -158,7 +158,7 @@ impl Rank {
 }
 
 /// The number of an optimizer step of the run; the first is 0.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
 pub struct StepNumber(pub u64);
 
 impl StepNumber {

@@ -135,7 +135,10 @@ impl Ledger {
         }
         let ledger = Self { given_back: joined, ..self.clone() };
         let is_taken = |span: &Span| span.end <= ledger.position;
-        assert!(ledger.given_back.iter().all(is_taken) && are_disjoint(&ledger.given_back), "taken once before");
+        assert!(
+            ledger.given_back.iter().all(is_taken) && are_disjoint(&ledger.given_back),
+            "taken once before"
+        );
         ledger
     }
 

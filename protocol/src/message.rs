@@ -396,7 +396,9 @@ impl Message {
                 let accepted = promise.accepted.as_ref().map(|(_, change)| change);
                 bounded(promise.report.is_bounded() && accepted.is_none_or(is_bounded_change))
             }
-            Self::Propose(Propose { change, .. }) | Self::Succeed(change) => bounded(is_bounded_change(change)),
+            Self::Propose(Propose { change, .. }) | Self::Succeed(change) => {
+                bounded(is_bounded_change(change))
+            }
             Self::WantChunks(want) => in_range(want.first < want.end && want.end as usize <= CHUNKS_MAX),
             Self::Chunk(chunk) => in_range((chunk.chunk as usize) < CHUNKS_MAX && chunk.steps.0 <= STEPS_MAX),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
@@ -442,7 +444,11 @@ impl Report {
     #[must_use]
     pub fn tally_of(&self, steps: StepNumber) -> Option<Tally> {
         let complete = self.complete?;
-        if complete == steps { self.next.as_ref()?.tally } else { self.tally.filter(|_| complete == steps.next()) }
+        if complete == steps {
+            self.next.as_ref()?.tally
+        } else {
+            self.tally.filter(|_| complete == steps.next())
+        }
     }
 
     fn is_bounded(&self) -> bool {

@@ -18,7 +18,8 @@ use std::collections::BTreeSet;
 use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::ledger::{Ledger, Span, are_disjoint};
 use crate::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, GIVEN_BACK_MAX, MEMBERS_MAX, PARENTS_MAX, STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, GIVEN_BACK_MAX, MEMBERS_MAX, PARENTS_MAX, STEPS_MAX,
+    WEIGHT_MAX,
 };
 use crate::message::Tally;
 use crate::wire::{self, Decode, Encode};
@@ -265,7 +266,8 @@ impl View {
     /// It changes another view, or what comes of it is no view.
     pub fn succeed(&self, digest: ViewDigest, change: &Succession) -> Result<Self, InvalidView> {
         let is_rank = |rank: &Rank| rank.index() < self.members.len();
-        let are_ranks = change.removed.iter().all(is_rank) && change.weights.iter().all(|(rank, _)| is_rank(rank));
+        let are_ranks =
+            change.removed.iter().all(is_rank) && change.weights.iter().all(|(rank, _)| is_rank(rank));
         if change.parent != digest || !are_ranks {
             return Err(InvalidView::Parent);
         }
@@ -313,7 +315,8 @@ impl Resume {
             && self.newcomers.len() < member_count;
         let is_dealt = self.deal.as_ref().is_none_or(|deal| deal.is_valid(member_count));
         let has_donors = |forward: &Forward| {
-            let is_donor = |donor: &Donor| is_rank(donor.rank) && donor.first < donor.end && is_chunk(donor.end - 1);
+            let is_donor =
+                |donor: &Donor| is_rank(donor.rank) && donor.first < donor.end && is_chunk(donor.end - 1);
             forward.donors.len() <= CHUNKS_MAX
                 && forward.donors.iter().all(is_donor)
                 && forward.tally.samples <= u64::from(u32::MAX)
@@ -469,7 +472,8 @@ mod tests {
         ] {
             assert_eq!(resumed(&[1, 2], resume.clone()).validate(), Err(InvalidView::Lists), "{resume:?}");
         }
-        let whole = Resume { deal: deal(vec![vec![span(0, 4)], vec![span(4, 5)]]), newcomers: vec![Rank(1)], ..at };
+        let whole =
+            Resume { deal: deal(vec![vec![span(0, 4)], vec![span(4, 5)]]), newcomers: vec![Rank(1)], ..at };
         assert_eq!(resumed(&[1, 2], whole).validate(), Ok(()));
         let moves = |list: &[(u32, &[u32])], rate, restarted: &[u32]| Moves {
             list: list

@@ -327,11 +327,9 @@ impl Cluster {
     /// A node tells its user something.
     fn tell(&mut self, host: HostId, event: Event) {
         match &event {
-            Event::Installed { view, digest, shard } => {
-                self.history.installed(host, self.now, view, *digest, *shard);
-            }
-            Event::Began => {
+            Event::Installed { view, digest, shard, .. } => {
                 self.history.began.get_or_insert(self.now);
+                self.history.installed(host, self.now, view, *digest, *shard);
             }
             Event::Committed(committed) => self.history.committed(host, self.now, *committed),
             Event::Violation { peer, reject } => {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use peergrad::node::Standing;
 use peergrad_protocol::message::Message;
-use peergrad_protocol::view::Recovery;
+use peergrad_protocol::view::{Recovery, Resume};
 use peergrad_protocol::{Epoch, Frame, Instant, StepNumber};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
@@ -438,7 +438,7 @@ fn send_stale_views(cluster: &mut Cluster, from: HostId) {
     let mut next = view.clone();
     next.epoch = Epoch(view.epoch.0 + 1);
     next.parents = vec![view.digest()];
-    next.recovery = Recovery::Resume { step: StepNumber(standing.complete) };
+    next.recovery = Recovery::Resume(Resume::at(StepNumber(standing.complete)));
     for to in cluster.hosts().filter(|&to| to != from) {
         for view in [&view, &next] {
             cluster.forge(from, to, Frame::encode(&Message::Install(view.clone()), None));

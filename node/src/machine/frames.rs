@@ -8,7 +8,7 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
 use super::{Machine, Progress, Stage};
-use crate::io::{Failure, Output, Reject};
+use crate::io::{Output, Reject};
 
 impl Machine {
     pub(super) fn frame(
@@ -23,7 +23,7 @@ impl Machine {
             seat.membership.heard(now, &from);
         }
         if let Some(view) = view_of(&message) {
-            return self.in_view(now, from, view, message, frame, out);
+            return self.in_view(from, view, message, frame, out);
         }
         match &self.stage {
             Stage::Founding(_) => self.to_founder(from, message, out),
@@ -38,7 +38,6 @@ impl Machine {
     /// What belongs to one view: taken in there, held until it is entered, or dropped once it is left.
     fn in_view(
         &mut self,
-        now: Instant,
         from: PeerId,
         view: ViewDigest,
         message: Message,
@@ -68,9 +67,7 @@ impl Machine {
             Message::Complete(complete) => seat.session.complete_elsewhere(from, complete),
             Message::Closed(_) => seat.session.closed_elsewhere(from),
             _ => unreachable!("only these name a view that is trained in"),
-        }?;
-        let _ = now;
-        Ok(())
+        }
     }
 
     /// Members may be in a view, and train in it, before this peer is.
@@ -153,7 +150,8 @@ impl Machine {
             Message::Welcome(welcome) => {
                 let taken = joining.welcome(now, from, welcome, out);
                 match (taken, &self.preparation) {
-                    (Ok(Some(specification)), None) => {
+                    (Ok(Some((specification, nonce))), None) => {
+                        self.nonce = Some(nonce);
                         self.prepare(specification.into(), out);
                         Ok(())
                     }
@@ -296,9 +294,9 @@ impl Machine {
         let is_closing = seat.session.is_closing();
         let answer = match seat.membership.on_join(from, join, is_closing) {
             Err(refusal) => Message::Refuse(refusal),
-            Ok(nonce) => Message::Welcome(Welcome {
+            Ok(()) => Message::Welcome(Welcome {
                 specification: preparation.specification().to_vec(),
-                nonce,
+                nonce: self.nonce.expect("a member knows its run"),
                 members: seat.membership.contacts(),
             }),
         };
@@ -336,6 +334,3 @@ fn drop_frame(from: PeerId, message: &Message, out: &mut Vec<Output>) {
 
 /// Frames held of one peer for a view that is not entered yet.
 const HELD_MAX: usize = LINK_SEGMENTS as usize + 4;
-
-#[allow(unused)]
-type Unused = Failure;

@@ -161,15 +161,9 @@ impl Machine {
         self.install_first(view, out);
         let mut session = Session::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
-        let membership = Membership::new(
-            now,
-            self.me.clone(),
-            Arc::clone(view),
-            digest,
-            linked,
-            self.persisted_count,
-        );
-        out.push(Output::Event(session.installed()));
+        let membership =
+            Membership::new(now, self.me.clone(), Arc::clone(view), digest, linked, self.persisted_count);
+        out.push(Output::Event(session.installed(None)));
         if let Some(reply) = self.parked.take() {
             session.ready(reply, out);
         }
@@ -228,7 +222,7 @@ impl Machine {
         let guests = seat.membership.guests_in(&view);
         seat.session.enter(&view, digest, &mut self.credits, out);
         seat.membership.advance(now);
-        out.push(Output::Event(seat.session.installed()));
+        out.push(Output::Event(seat.session.installed(Some(&before))));
         let install = Message::Install(View::clone(&view));
         for guest in guests {
             self.send(guest, &install, None, out);
@@ -260,7 +254,8 @@ impl Machine {
         }
         self.me.incarnation = self.me.incarnation.again();
         let joining = Joining::again(view, self.me.clone());
-        let Stage::Member(seat) = std::mem::replace(&mut self.stage, Stage::Joining(Box::new(joining))) else {
+        let Stage::Member(seat) = std::mem::replace(&mut self.stage, Stage::Joining(Box::new(joining)))
+        else {
             return;
         };
         self.persisted_count = seat.membership.persisted_count();

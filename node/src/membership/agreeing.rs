@@ -42,7 +42,7 @@ impl Membership {
     // Proposing.
 
     /// Does what is due: notices losses, makes attempts and looks after them.
-    pub(super) fn look(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) -> Vec<Wish> {
+    pub(crate) fn look(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) -> Vec<Wish> {
         self.note_pace(now, facts);
         let lost = self.lost(now);
         let hanging = self.hanging(now, facts);
@@ -146,9 +146,8 @@ impl Membership {
     fn kept(&self, hanging: &[Rank]) -> (Vec<Rank>, bool) {
         let Some(attempt) = &self.attempt else { return (vec![], true) };
         let reports = attempt.proposer.reports();
-        let is_fit = |rank: &Rank| {
-            reports.get(rank).is_some_and(|report| !report.is_over) && !hanging.contains(rank)
-        };
+        let is_fit =
+            |rank: &Rank| reports.get(rank).is_some_and(|report| !report.is_over) && !hanging.contains(rank);
         let cut: BTreeSet<(Rank, Rank)> = reports
             .iter()
             .filter(|(rank, _)| is_fit(rank))
@@ -288,8 +287,7 @@ impl Membership {
 
     /// A ballot of this member was refused.
     pub(crate) fn on_outbid(&mut self, now: Instant, outbid: Outbid) {
-        let is_mine =
-            self.attempt.as_ref().is_some_and(|attempt| attempt.proposer.ballot() == outbid.ballot);
+        let is_mine = self.attempt.as_ref().is_some_and(|attempt| attempt.proposer.ballot() == outbid.ballot);
         if outbid.view != self.digest || !is_mine {
             return;
         }
@@ -389,7 +387,8 @@ impl Membership {
         let is_in =
             view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
         // Whoever is not in has nothing to say in it.
-        let recording = is_in.then(|| self.record(&view, peergrad_protocol::agreement::Acceptor::default(), out));
+        let recording =
+            is_in.then(|| self.record(&view, peergrad_protocol::agreement::Acceptor::default(), out));
         self.attempt = None;
         self.next = Some(Next { view, digest, recording });
     }

@@ -158,9 +158,10 @@ impl Membership {
     fn exchange(&self, now: Instant, step: StepNumber, facts: &Facts<'_>) -> Exchange {
         let is_admitted = |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.until() <= now);
         let room = MEMBERS_MAX - self.view.members.len();
-        let candidates = self.candidates.values().filter(|member| {
-            is_admitted(&member.peer) && self.view.rank(&member.peer).is_none()
-        });
+        let candidates = self
+            .candidates
+            .values()
+            .filter(|member| is_admitted(&member.peer) && self.view.rank(&member.peer).is_none());
         let joiners = candidates.take(room).cloned().collect();
         let mut exchange = Exchange { joiners, ..Exchange::default() };
         let mut retiring: Vec<Rank> = self.retiring.iter().filter_map(|peer| self.view.rank(peer)).collect();

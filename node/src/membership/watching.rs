@@ -89,9 +89,12 @@ impl Membership {
         }
     }
 
-    /// Peers that frames can be sent to.
-    pub(crate) fn linked(&self) -> impl Iterator<Item = PeerId> {
-        self.linked.iter().copied()
+    /// A peer stops, and says so. Whether it is a member.
+    pub(crate) fn departed(&mut self, from: &PeerId, reason: &str, out: &mut Vec<Output>) -> bool {
+        let Some(rank) = self.view.rank(from) else { return false };
+        self.departed.insert(rank);
+        out.push(Output::Event(Event::Stopped { peer: *from, reason: reason.to_owned() }));
+        true
     }
 
     /// The process of a member is another one by now.
@@ -106,7 +109,7 @@ impl Membership {
             let peer = self.view.member(rank).peer;
             // A link that is still being dialed has its patience, as a beat that has not come yet.
             let is_cut = self.broken.contains(&rank) && !self.linked.contains(&peer);
-            is_cut || self.watch.is_suspected(now, &peer)
+            is_cut || self.departed.contains(&rank) || self.watch.is_suspected(now, &peer)
         };
         (0..self.view.members.len()).map(Rank::from_index).filter(is_lost).collect()
     }

@@ -136,7 +136,7 @@ impl Directory {
         };
         let next = last.ok_or_else(|| DirectoryError::DamagedIncarnation { path: path.clone() })?;
         files::write_atomically(&path, format!("{next}\n").as_bytes()).map_err(unusable)?;
-        Ok(Incarnation(next))
+        Ok(Incarnation::of_start(next))
     }
 
     /// The record that a peer persisted here last, if there is one.
@@ -252,7 +252,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         for expected in 1..4 {
             let directory = Directory::open(folder.path()).unwrap();
-            assert_eq!(directory.next_incarnation().unwrap(), Incarnation(expected));
+            assert_eq!(directory.next_incarnation().unwrap(), Incarnation::of_start(expected));
         }
         let directory = Directory::open(folder.path()).unwrap();
         fs::write(folder.path().join("incarnation"), "many").unwrap();

@@ -3,41 +3,99 @@
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::message::Report;
+use peergrad_protocol::view::{Recovery, View};
+use peergrad_protocol::{PeerId, ViewDigest};
 
 use super::Session;
-use crate::io::FinalState;
+use crate::io::{Change, Event, FinalState};
+use crate::membership::Facts;
 use crate::node::{MemberStanding, Wait};
+use crate::succession::Basis;
 
 impl Session {
-    /// Where this member is.
-    pub(crate) fn standing(&self, has_begun: bool) -> MemberStanding {
-        let wait = match (has_begun, &self.reduced, &self.gathered) {
-            (false, ..) => Wait::Start,
-            (true, Some(_), _) => Wait::Sums,
-            (true, None, Some(_)) => Wait::Shards,
-            (true, None, None) if self.is_closing => Wait::Closing,
-            (true, None, None) => Wait::Program,
-        };
-        MemberStanding {
-            view: Arc::clone(&self.view),
-            digest: self.digest,
-            has_begun,
-            complete: self.step.0,
-            committed: self.committed_steps(),
-            wait,
-            held_segments: self.held_total,
+    /// Where training is, for membership. `report` makes this member's report, where one is asked for.
+    pub(crate) fn facts<'a>(&'a self, report: &'a dyn Fn() -> Report, is_computing: bool) -> Facts<'a> {
+        let is_stopped = self.stop_before.is_some_and(|stop| stop <= self.step);
+        let training = &self.loaded.training;
+        Facts {
+            basis: Basis {
+                geometry: &self.geometry,
+                sample_count: u64::from(self.loaded.task.sample_count()),
+                batch_size: training.batch_size,
+                passes: training.passes,
+            },
+            step: self.step,
+            dealt: &self.dealt,
+            dealt_before: self.uncommitted.as_ref().map(|record| &record.dealt),
+            report,
+            has_parameters: self.complete.is_some(),
+            is_open: self.is_open,
+            is_held: is_stopped && !self.is_open && self.complete.is_some(),
+            is_computing,
+            is_still: self.is_frozen,
+            is_unbegun: self.is_unbegun,
+            is_closing: self.is_closing(),
+            has_committed: self.committed_steps() > self.view().first_step().0,
         }
     }
 
-    /// What the run leaves here: the newest committed state.
-    pub(crate) fn state(&self) -> FinalState {
-        let parameters = self.parameters();
-        FinalState {
-            run: self.view.run,
+    /// Whether the program is done, or would be at once.
+    pub(crate) fn is_closing(&self) -> bool {
+        self.waiting.closed.is_some() || self.is_over()
+    }
+
+    /// Whether a view is one that this member has left.
+    pub(crate) fn is_past(&self, view: &ViewDigest) -> bool {
+        self.past.contains(view)
+    }
+
+    /// Whether the run cannot end well without this member: unless both it and this one are done.
+    ///
+    /// One that is done may still hold segments of the last step that wait for credit.
+    pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
+        let is_done = self.closed.contains(peer) || self.is_closed_by_word;
+        self.view().rank(peer).is_some() && !(self.waiting.closed.is_some() && is_done)
+    }
+
+    /// Chunks whose owner this member was in this view, until others took them over.
+    pub(crate) fn handed_over(&self) -> usize {
+        self.handed_over
+    }
+
+    /// Where this member is.
+    pub(crate) fn standing(&self) -> MemberStanding {
+        let wait = match &self.current {
+            _ if self.waiting.closed.is_some() => Wait::Closing,
+            _ if self.is_frozen || self.is_unbegun => Wait::View,
+            _ if !self.is_open => Wait::Start,
+            Some(current) if current.is_silent => Wait::Shards,
+            Some(_) if self.waiting.reduced.is_some() => Wait::Sums,
+            Some(_) if self.waiting.updated.is_some() || self.waiting.gathered.is_some() => Wait::Shards,
+            Some(_) | None => Wait::Program,
+        };
+        MemberStanding {
+            view: Arc::clone(self.view()),
+            digest: self.digest(),
+            complete: self.step.0,
+            has_parameters: self.complete.is_some(),
+            committed: self.committed_steps(),
+            wait,
+            held_segments: self.wiring.held_total(),
+        }
+    }
+
+    /// What the run leaves here: the newest committed state, if there are parameters.
+    pub(crate) fn state(&self) -> Option<FinalState> {
+        let parameters = self.parameters()?;
+        let sample_count = u64::from(self.loaded.task.sample_count());
+        let dealt = self.uncommitted.as_ref().map_or(&self.dealt, |record| &record.dealt);
+        Some(FinalState {
+            run: self.view().run,
             specification: Arc::clone(&self.specification),
             manifest: self.loaded.manifest.clone(),
             steps: self.committed_steps(),
-            samples: self.trained,
+            samples: (dealt.after.taken(sample_count) - dealt.len()).saturating_sub(self.left_out),
             left_out: self.left_out,
             own_samples: self.own_trained,
             parameters: Arc::clone(parameters),
@@ -45,6 +103,40 @@ impl Session {
             evaluation: None,
             optimizer_bytes: self.owned.byte_count(),
             shard: self.shard_len(),
-        }
+        })
+    }
+
+    /// Elements that this member owns at present.
+    fn shard_len(&self) -> usize {
+        let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
+        shards.layout.shard(self.rank.index()).len()
+    }
+
+    /// What the user is told when a view is entered.
+    pub(crate) fn installed(&self, before: Option<&View>) -> Event {
+        let view = Arc::clone(self.view());
+        let change = before.map(|before| change(before, &view));
+        Event::Installed { digest: self.digest(), shard: self.shard_len(), view, change }
+    }
+}
+
+/// What is another way than before.
+fn change(before: &View, view: &View) -> Change {
+    let is_in = |view: &View, member: &peergrad_protocol::view::Member| {
+        view.rank(&member.peer).is_some_and(|rank| view.member(rank).incarnation == member.incarnation)
+    };
+    let missing_in = |of: &View, other: &View| -> Vec<PeerId> {
+        of.members.iter().filter(|member| !is_in(other, member)).map(|member| member.peer).collect()
+    };
+    let Recovery::Resume(resume) = &view.recovery else { unreachable!("only the first view founds a run") };
+    Change {
+        joined: missing_in(view, before),
+        left: missing_in(before, view),
+        step: resume.step,
+        is_interruption: resume.deal.is_some() || resume.forward.is_some(),
+        is_forward: resume.forward.is_some(),
+        given_back: view.ledger.given_back.iter().map(|span| span.len()).sum(),
+        moving: view.moves.list.len(),
+        restarted: view.moves.restarted.clone(),
     }
 }

@@ -25,7 +25,6 @@ use peergrad_protocol::view::{Forward, Moves, Recovery, View};
 use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 
 use super::{Session, Waiting};
-use crate::dealing::Dealt;
 use crate::io::Output;
 use crate::peer::{Contribution, Reply};
 use crate::session::wiring::Wiring;
@@ -57,14 +56,9 @@ impl Session {
         self.settle(out);
     }
 
-    /// Does not take `step` in this view. False if it is too late for that.
-    pub(crate) fn stop_before(&mut self, step: StepNumber) -> bool {
-        let is_taken = self.step > step || (self.step == step && self.is_open);
-        if is_taken || self.waiting.closed.is_some() {
-            return false;
-        }
+    /// Does not take `step` in this view.
+    pub(crate) fn stop_before(&mut self, step: StepNumber) {
         self.stop_before = Some(step);
-        true
     }
 
     /// Whether it has stopped before `step`, and nobody needs anything of it in this view any more.
@@ -84,6 +78,7 @@ impl Session {
         }
         let is_uncommitted = self.uncommitted.is_some();
         Report {
+            is_over: false,
             complete: Some(self.step),
             states: self.owned.held(is_uncommitted),
             states_before: is_uncommitted.then(|| self.owned.held(false)),
@@ -119,15 +114,6 @@ impl Session {
         Some(Holdings { values, states, tally: live.round.seen_tally() })
     }
 
-    /// How the batch of `step` is dealt, if this member knows: of the step in progress, and of the newest complete one.
-    pub(crate) fn dealt_of(&self, step: StepNumber) -> Option<&Dealt> {
-        if step == self.step {
-            return Some(&self.dealt);
-        }
-        let record = self.uncommitted.as_ref().filter(|_| step.next() == self.step)?;
-        Some(&record.dealt)
-    }
-
     // The change.
 
     /// The member is in `view` from now on. `credits` are those of all links; what is left of them for the members is
@@ -139,9 +125,15 @@ impl Session {
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) {
-        let Recovery::Resume(resume) = &view.recovery else { unreachable!("only the first view founds a run") };
+        let Recovery::Resume(resume) = &view.recovery else {
+            unreachable!("only the first view founds a run")
+        };
         self.wiring.release(&self.geometry.view, credits, out);
         self.early.clear();
+        self.past.push_back(self.digest());
+        if self.past.len() > PAST_MAX {
+            self.past.pop_front();
+        }
         self.geometry = self.memo.geometry(view, digest, self.geometry.cut);
         self.rank = view.rank(&self.me.peer).expect("a view is installed at its members");
         self.wiring = Wiring::new(view, self.rank, self.loaded.training.topology, credits);
@@ -266,3 +258,6 @@ impl Session {
         }
     }
 }
+
+/// Views whose frames may still be on their way.
+const PAST_MAX: usize = 16;

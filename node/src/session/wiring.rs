@@ -39,7 +39,12 @@ impl Wiring {
     }
 
     /// Returns the credit of everything held, and puts what is left for sending back into `credits`.
-    pub(super) fn release(&mut self, view: &View, credits: &mut BTreeMap<PeerId, u32>, out: &mut Vec<Output>) {
+    pub(super) fn release(
+        &mut self,
+        view: &View,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) {
         for (index, member) in view.members.iter().enumerate() {
             let segments = std::mem::take(&mut self.held[index]);
             if let Some(credit) = credits.get_mut(&member.peer) {

@@ -220,10 +220,10 @@ segment_kib = 128          # size of one piece on the wire
 digest_every = 0           # steps between two digests of the parameters; 0: only at the end
 
 [shards]
-copies = 1                 # peers that hold the optimizer state of each parameter; this version keeps 1
+copies = 2                 # peers that hold the optimizer state of each parameter: one can go without a loss
 
 [partition]
-policy = \"majority\"        # the only one; in this version the loss of a peer ends the run, its last state saved
+policy = \"majority\"        # whoever can reach more than half of the peers goes on; the others wait
 
 [network]                  # this peer's own affair; the others may have other values
 port = 4747                # TCP port to listen on

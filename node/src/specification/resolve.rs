@@ -7,7 +7,8 @@ use peergrad_protocol::id::ContentDigest;
 
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
-    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, within,
+    COPIES_MAX, DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
+    within,
 };
 use crate::data::dataset::{Split, Standardization};
 use crate::data::labels::{Classes, Predict, Target, TargetHints};
@@ -43,7 +44,7 @@ pub fn resolve(
 
 /// Settles how `samples` training samples are trained.
 pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
-    within("shards.copies", run.shards.copies, 1..=1, "1; this version keeps no further copies")?;
+    within("shards.copies", run.shards.copies, 1..=COPIES_MAX, "1 to 8")?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
     let steps_per_pass = samples.div_ceil(run.batch);
@@ -53,6 +54,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         passes: run.passes,
         topology: run.sync.topology,
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
+        copies: run.shards.copies,
         digest_every: run.sync.digest_every,
         optimizer: resolve_rule(&run.optimizer)?,
         schedule: resolve_schedule(run, steps_per_pass)?,
@@ -257,10 +259,7 @@ mod tests {
 
     #[test]
     fn contradictions_are_found_before_training() {
-        assert_error(
-            "[shards]\ncopies = 2",
-            "`shards.copies` is 2; allowed: 1; this version keeps no further copies",
-        );
+        assert_error("[shards]\ncopies = 9", "`shards.copies` is 9; allowed: 1 to 8");
         assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
         assert_error("classes = 1", "`data.classes` is 1; allowed: 2 to 65536, or a list of labels");
         assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");

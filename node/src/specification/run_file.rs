@@ -190,8 +190,8 @@ pub enum SyncKind {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShardsSection {
-    /// Peers that hold the state of each chunk, the owner included. Default 1, the only number in this version.
-    pub copies: u32,
+    /// Peers that hold the state of each chunk, the owner included. Default 2.
+    pub copies: usize,
 }
 
 /// `[partition]`: what happens when the peers are cut in two.
@@ -276,7 +276,7 @@ impl Default for SyncSection {
 
 impl Default for ShardsSection {
     fn default() -> Self {
-        Self { copies: 1 }
+        Self { copies: 2 }
     }
 }
 
@@ -315,7 +315,7 @@ mod tests {
         let run = RunFile::parse("[data]\nfile = \"digits\"").unwrap();
         assert_eq!((run.passes, run.batch, run.seed), (40, 64, 7));
         assert_eq!(run.network, NetworkSection { port: 4747, peers: 2, mdns: true });
-        assert_eq!(run.shards.copies, 1);
+        assert_eq!(run.shards.copies, 2);
     }
 
     #[track_caller]

@@ -74,7 +74,7 @@ impl Cluster {
         let segments = Pool::new(SEGMENTS_KEPT);
         let config = Config {
             peer: place.peer,
-            incarnation: Incarnation(place.incarnation),
+            incarnation: Incarnation::of_start(place.incarnation),
             addresses: vec![address(host)],
             weight: place.setup.weight,
             loader: Arc::clone(&place.setup.loader),

@@ -35,7 +35,7 @@ impl Law for SingleOwner {
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Told { host, event: Event::Installed { view, digest, shard } } => {
+            Observation::Told { host, event: Event::Installed { view, digest, shard, .. } } => {
                 let (owned, members) = self.installed.entry(*digest).or_default();
                 if members.insert(*host) {
                     *owned += shard;
