@@ -167,9 +167,15 @@ impl Cluster {
             }
             return;
         }
-        let process = place.process.as_mut().expect("it was just there");
-        let mut out = Vec::new();
-        process.node.handle(self.now, input, &mut out);
+        if let Input::LinkUp(peer) = input
+            && let Some(to) = self.linked(host, peer)
+            && let Some(session) = self.network.session(host, to)
+        {
+            self.observe(Observation::Linked { at: host, to, session });
+        }
+        let (now, mut out) = (self.now, Vec::new());
+        let process = self.process_mut(host, start).expect("it was just there");
+        process.node.handle(now, input, &mut out);
         for output in out {
             self.carry_out(host, start, output);
         }
@@ -219,6 +225,10 @@ impl Cluster {
 
     fn send(&mut self, from: HostId, peer: PeerId, frame: Frame) {
         if peer == self.hosts[from.index()].peer {
+            if let Ok(message) = frame.decode() {
+                let payload = frame.payload.as_deref();
+                self.observe(Observation::Sent { from, to: from, message: &message, payload });
+            }
             return self.input_later(self.now, from, Input::Frame { from: peer, frame });
         }
         let Some(to) = self.linked(from, peer) else { return };
@@ -357,13 +367,15 @@ impl Cluster {
     }
 
     fn observe(&mut self, observation: Observation<'_>) {
-        let world = World { now: self.now, hosts: &self.hosts, homes: &self.homes };
+        let world =
+            World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
         self.laws.observe(&observation, &world);
     }
 
     /// Checks what only time can break.
     pub fn take_census(&mut self) {
-        let world = World { now: self.now, hosts: &self.hosts, homes: &self.homes };
+        let world =
+            World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
         self.laws.take_census(&world);
     }
 

@@ -7,15 +7,15 @@
 //!
 //! | law | what it says | file |
 //! |---|---|---|
-//! | 1 one chain | all members of a view hold the same record; each number of a view is used once a lineage, and follows its parent | [`one_chain`] |
+//! | 1 one chain | each number of a view is one record, which follows the one before and was accepted by a quorum of its members | [`one_chain`] |
 //! | 2 single owner | the values of a chunk come from one owner: whoever passes them on, in one view and step they are the same bits; the shards of a view cover everything once | [`single_owner`] |
 //! | 3 exactly once | each contribution that a commit claims is in it once: integer totals balance to the unit | [`exactly_once`] |
 //! | 4 same bits | after a commit all members hold the same parameters | [`same_bits`] |
-//! | 5 all or nothing | a step is committed in order, only once it is complete at every member, and what a run leaves is a committed state | [`all_or_nothing`] |
+//! | 5 all or nothing | a step is committed in order, only once it is complete at every member, and never undone; what a run leaves is a committed state | [`all_or_nothing`] |
 //! | 6 every sample once | step by step, the samples trained are those that seed and ledger say | [`every_sample_once`] |
-//! | 7 nothing waits on the departed | a member that is gone holds nobody up for longer than it takes to notice | [`departed`] |
+//! | 7 nothing waits on the departed | a member that is gone is out of everybody's view in no longer than it takes to notice and to agree | [`departed`] |
 //! | 8 progress | faults off, steps are committed again within a bounded time | [`crate::liveness`] |
-//! | 9 bounded | segments in flight and held keep to the limits | [`bounded`] |
+//! | 9 bounded | segments and chunks in flight, and segments held, keep to the limits | [`bounded`] |
 //! | written first | a member says nothing in a view before the view is on its disk | [`written_first`] |
 //!
 //! Law 10 (sums survive mixing) concerns programs that mix parameters; there is none yet.
@@ -52,9 +52,18 @@ pub enum Observation<'a> {
         /// The elements that it carries.
         payload: Option<&'a [f32]>,
     },
-    /// A receiver of segments lets their sender send more.
+    /// A node hears that it is linked to another host's: nothing is on its way from it any more.
+    Linked {
+        /// Where.
+        at: HostId,
+        /// To whom.
+        to: HostId,
+        /// The connection, which both ends will have heard of.
+        session: u32,
+    },
+    /// A receiver of segments and chunks lets their sender send more.
     Granted {
-        /// The receiver of segments.
+        /// Their receiver.
         from: HostId,
         /// Their sender.
         to: HostId,
@@ -120,7 +129,7 @@ pub struct Known {
     pub loaded: Loaded,
     /// The task, if it is the one that moves integers.
     pub integers: Option<Integers>,
-    /// A member that is gone is noticed within this time.
+    /// A member that is gone is noticed, and a view without it agreed on, within this time.
     pub patience: std::time::Duration,
 }
 
@@ -156,6 +165,13 @@ impl Laws {
     #[must_use]
     pub fn only(mut self, name: &str) -> Self {
         self.laws.retain(|law| law.name() == name);
+        self
+    }
+
+    /// Only those of these names.
+    #[must_use]
+    pub fn those(mut self, names: &[&str]) -> Self {
+        self.laws.retain(|law| names.contains(&law.name()));
         self
     }
 

@@ -201,6 +201,17 @@ impl Network {
         self.end(at, of).session.is_some()
     }
 
+    /// The connection of which one end believes that it is there.
+    pub(crate) fn session(&self, at: HostId, of: HostId) -> Option<u32> {
+        self.end(at, of).session
+    }
+
+    /// Whether frames get from each of two hosts to the other: both know of the same connection, and no cut lies on it.
+    pub(crate) fn is_whole(&self, a: HostId, b: HostId) -> bool {
+        let session = self.session(a, b);
+        session.is_some() && session == self.session(b, a) && !self.is_cut(a, b) && !self.is_cut(b, a)
+    }
+
     // What happens.
 
     /// Lets one thing happen.

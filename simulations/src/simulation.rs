@@ -327,15 +327,10 @@ impl Simulation {
 
 fn laws_of(scenario: &Scenario) -> Laws {
     let workload = &scenario.workload;
-    let links = &scenario.links;
-    let furthest = links.regions.iter().flatten().max().copied().unwrap_or_default();
-    // Silence, a quarter more, and the way of the word; and as much again for whoever hears it from somebody else.
-    let patience =
-        2 * (links.silence_patience * 5 / 4 + links.reset_patience + 4 * (links.latency + furthest));
     let known = Known {
         loaded: workload.loaded.clone(),
         integers: workload.integers.clone().filter(|_| workload.is_ring()),
-        patience: patience + Duration::from_secs(1),
+        patience: DEPARTURE_PATIENCE,
     };
     let mut laws = Laws::all(&known);
     if is_replayed(scenario) {
@@ -368,6 +363,9 @@ pub const LIVENESS: &str = "progress (law 8)";
 pub const EXPECTATION: &str = "expectation of the scenario";
 /// The name of the plain oracle.
 pub const PLAIN: &str = "plain trainer";
+/// A member that is silent is noticed after ten seconds at the latest, and a view without it agreed on in as many more,
+/// also if the first who tries is lost as well.
+const DEPARTURE_PATIENCE: Duration = Duration::from_secs(20);
 /// Time between two looks at what only time can break.
 const CENSUS: Duration = Duration::from_secs(1);
 /// Elements over all peers up to which everything is computed once more.

@@ -12,6 +12,7 @@ use crate::history::History;
 use crate::host::{Host, HostId};
 use crate::laws::{Laws, Violation};
 use crate::links::Links;
+use crate::network::Network;
 use crate::trace::Trace;
 
 impl Cluster {
@@ -126,6 +127,7 @@ pub struct World<'a> {
     pub now: Instant,
     pub(super) hosts: &'a [Host],
     pub(super) homes: &'a BTreeMap<PeerId, Vec<HostId>>,
+    pub(super) network: &'a Network,
 }
 
 impl World<'_> {
@@ -152,6 +154,12 @@ impl World<'_> {
     #[must_use]
     pub fn homes(&self, peer: PeerId) -> &[HostId] {
         self.homes.get(&peer).map_or(&[], Vec::as_slice)
+    }
+
+    /// Whether frames get from each of two hosts to the other at present.
+    #[must_use]
+    pub fn are_linked(&self, a: HostId, b: HostId) -> bool {
+        self.network.is_whole(a, b)
     }
 
     /// What really lies on a host's disk.

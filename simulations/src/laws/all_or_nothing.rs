@@ -1,20 +1,96 @@
 //! Law 5, all or nothing: steps are committed in order, each only once it is complete at every member, none twice by one
-//! process; and what a run leaves at a peer is a committed state.
+//! process and none left out from where it came in; a committed step is never undone; and what a run leaves at a peer is a
+//! committed state.
 
 use std::collections::BTreeMap;
 
-use peergrad::io::Event;
+use peergrad::io::{Committed, Event};
 use peergrad::node::Standing;
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::view::{Recovery, View};
+use peergrad_protocol::{Epoch, PeerId};
 
 use super::{Law, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// How far each process has committed.
+/// How far each process, and each view, has committed.
 #[derive(Default)]
 pub struct AllOrNothing {
-    /// By host: steps that its process has committed.
-    committed: BTreeMap<HostId, u64>,
+    /// By host: where its process is.
+    places: BTreeMap<HostId, Place>,
+    /// By number of the view: the step with which it begins.
+    begins: BTreeMap<Epoch, u64>,
+    /// By number of the view: steps that a member of it has told to be committed.
+    committed: BTreeMap<Epoch, u64>,
+    /// By step: in which view it was first told to be committed, and with which parameters.
+    digests: BTreeMap<u64, (Epoch, ContentDigest)>,
+}
+
+/// Where one process is.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The number of its view.
+    epoch: Epoch,
+    /// Steps that are committed there: those before it came in were committed by others.
+    committed: u64,
+    /// As many were, when it was excluded or came in anew.
+    before: Option<u64>,
+}
+
+impl AllOrNothing {
+    /// A view begins with a step: no later one may be committed in the views before it.
+    fn installed(&mut self, host: HostId, view: &View, peer: &PeerId) -> Result<(), String> {
+        let first = view.first_step().0;
+        self.begins.insert(view.epoch, first);
+        let is_newcomer = view.rank(peer).is_some_and(|rank| view.newcomers().contains(&rank));
+        let before = self.places.get(&host).map(|place| place.committed);
+        let place =
+            self.places.entry(host).or_insert(Place { epoch: view.epoch, committed: first, before: None });
+        place.epoch = view.epoch;
+        if is_newcomer || matches!(view.recovery, Recovery::Found) {
+            (place.committed, place.before) = (first, before);
+        }
+        let committed = self.committed.range(..view.epoch).map(|(_, steps)| *steps).max().unwrap_or(0);
+        if committed <= first {
+            return Ok(());
+        }
+        Err(format!(
+            "view {} at {host} begins with step {first}, and {committed} steps were committed before it",
+            view.epoch.0
+        ))
+    }
+
+    fn commits(&mut self, host: HostId, told: &Committed, world: &World<'_>) -> Result<(), String> {
+        let step = told.step.0;
+        let Some(place) = self.places.get_mut(&host) else {
+            return Err(format!("{host} commits step {step} without being in a view"));
+        };
+        let (epoch, before) = (place.epoch, std::mem::replace(&mut place.committed, step + 1));
+        place.before = None;
+        if before != step {
+            return Err(format!("{host} commits step {step} after {before} steps"));
+        }
+        let steps = self.committed.entry(epoch).or_default();
+        *steps = (*steps).max(step + 1);
+        let mut later = self.begins.range(Epoch(epoch.0 + 1)..);
+        if let Some((view, first)) = later.find(|(_, first)| **first <= step) {
+            return Err(format!(
+                "{host} commits step {step} in view {}, and view {} has begun with step {first}",
+                epoch.0, view.0
+            ));
+        }
+        if let Some(digest) = told.digest {
+            let (known_in, known) = *self.digests.entry(step).or_insert((epoch, digest));
+            if known_in != epoch && known != digest {
+                return Err(format!(
+                    "step {step} is committed by {host} in view {} with other parameters than in view {}",
+                    epoch.0, known_in.0
+                ));
+            }
+        }
+        is_complete_everywhere(host, step, world)
+    }
 }
 
 impl Law for AllOrNothing {
@@ -24,18 +100,17 @@ impl Law for AllOrNothing {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
+            Observation::Told { host, event: Event::Installed { view, .. } } => {
+                self.installed(*host, view, &world.peer(*host))
+            }
             Observation::Told { host, event: Event::Committed(committed) } => {
-                let step = committed.step.0;
-                let before = self.committed.insert(*host, step + 1);
-                if before.is_some_and(|before| before != step) {
-                    return Err(format!("{host} commits step {step} after {} steps", before.unwrap_or(0)));
-                }
-                is_complete_everywhere(*host, step, world)
+                self.commits(*host, committed, world)
             }
             Observation::Told { host, event: Event::Ended(ended) } => {
-                let committed = self.committed.remove(host).unwrap_or(0);
+                let Some(Place { committed, before, .. }) = self.places.remove(host) else { return Ok(()) };
                 let left = ended.state.as_ref().map_or(committed, |state| state.steps);
-                if left == committed {
+                // Who was let in again, and has not got anywhere yet, leaves what it had before.
+                if left == committed || before == Some(left) {
                     return Ok(());
                 }
                 Err(format!(
@@ -43,7 +118,7 @@ impl Law for AllOrNothing {
                 ))
             }
             Observation::Crashed { host } => {
-                self.committed.remove(host);
+                self.places.remove(host);
                 Ok(())
             }
             _ => Ok(()),

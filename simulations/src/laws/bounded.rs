@@ -1,11 +1,13 @@
 //! Law 9, bounded: what is in flight on a link, and what a member holds of others, keeps to the limits; and credit is only
 //! given for what was sent.
+//!
+//! Credit belongs to a link, whatever view its ends are in: what was sent in one view may be granted again in the next. A
+//! new connection starts with nothing in flight, which its two ends learn one after the other.
 
 use std::collections::BTreeMap;
 
 use peergrad::io::Event;
 use peergrad::node::Standing;
-use peergrad_protocol::ViewDigest;
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::Message;
 
@@ -13,11 +15,46 @@ use super::{Law, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// Segments that were sent and not yet granted again.
+/// Segments and chunks that were sent and not yet granted again.
 #[derive(Default)]
 pub struct Bounded {
-    /// By view, sender and receiver.
-    in_flight: BTreeMap<(HostId, HostId), (ViewDigest, u32)>,
+    /// By sender and receiver.
+    links: BTreeMap<(HostId, HostId), InFlight>,
+}
+
+/// One direction of a link, as its sender knows it.
+#[derive(Default)]
+struct InFlight {
+    /// The connection.
+    session: u32,
+    count: u32,
+}
+
+impl Bounded {
+    fn sent(&mut self, from: HostId, to: HostId) -> Result<(), String> {
+        let InFlight { count, .. } = self.links.entry((from, to)).or_default();
+        *count += 1;
+        if *count <= LINK_SEGMENTS {
+            return Ok(());
+        }
+        Err(format!("{count} segments and chunks are in flight from {from} to {to}; {LINK_SEGMENTS} may be"))
+    }
+
+    fn granted(&mut self, from: HostId, to: HostId, segments: u32) -> Result<(), String> {
+        let theirs = self.links.get(&(from, to)).map_or(0, |link| link.session);
+        // Whoever has not heard of the new connection yet speaks of the old one.
+        let Some(link) = self.links.get_mut(&(to, from)).filter(|link| link.session == theirs) else {
+            return Ok(());
+        };
+        let Some(left) = link.count.checked_sub(segments) else {
+            return Err(format!(
+                "{from} gives {to} credit for {segments} segments or chunks, and {} were in flight",
+                link.count
+            ));
+        };
+        link.count = left;
+        Ok(())
+    }
 }
 
 impl Law for Bounded {
@@ -27,28 +64,12 @@ impl Law for Bounded {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Sent { from, to, message: Message::Segment(segment), .. } => {
-                let entry = self.in_flight.entry((*from, *to)).or_insert((segment.view, 0));
-                if entry.0 != segment.view {
-                    *entry = (segment.view, 0);
-                }
-                entry.1 += 1;
-                if entry.1 > LINK_SEGMENTS {
-                    return Err(format!(
-                        "{} segments are in flight from {from} to {to}; {LINK_SEGMENTS} may be",
-                        entry.1
-                    ));
-                }
-                Ok(())
+            Observation::Sent { from, to, message: Message::Segment(_) | Message::Chunk(_), .. } => {
+                self.sent(*from, *to)
             }
-            Observation::Granted { from, to, segments } => {
-                let Some((_, in_flight)) = self.in_flight.get_mut(&(*to, *from)) else { return Ok(()) };
-                let Some(left) = in_flight.checked_sub(*segments) else {
-                    return Err(format!(
-                        "{from} gives {to} credit for {segments} segments, and {in_flight} were in flight"
-                    ));
-                };
-                *in_flight = left;
+            Observation::Granted { from, to, segments } => self.granted(*from, *to, *segments),
+            Observation::Linked { at, to, session } => {
+                self.links.insert((*at, *to), InFlight { session: *session, count: 0 });
                 Ok(())
             }
             Observation::Told { host, event: Event::Committed(_) } => {
@@ -60,7 +81,7 @@ impl Law for Bounded {
                 Err(format!("{host} holds {} segments of {links} others", standing.held_segments))
             }
             Observation::Told { host, event: Event::Ended(_) } | Observation::Crashed { host } => {
-                self.in_flight.retain(|(from, to), _| from != host && to != host);
+                self.links.retain(|(from, to), _| from != host && to != host);
                 Ok(())
             }
             Observation::Told { .. } | Observation::Sent { .. } => Ok(()),

@@ -1,11 +1,17 @@
-//! Law 7, nothing waits on the departed: a member that is gone holds nobody up for longer than it takes to notice.
+//! Law 7, nothing waits on the departed: a member that is gone is out of everybody's view in no longer than it takes to
+//! notice and to agree.
+//!
+//! Whoever cannot reach enough members of its view to agree on the next one waits on purpose; its time counts from when it
+//! could again.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use peergrad::io::Event;
-use peergrad::node::{Standing, Wait};
-use peergrad_protocol::{Incarnation, Instant, PeerId};
+use peergrad::node::{MemberStanding, Standing, Wait};
+use peergrad_protocol::agreement::is_quorum;
+use peergrad_protocol::durable::Durable;
+use peergrad_protocol::{Incarnation, Instant, PeerId, Rank};
 
 use super::{Law, Observation};
 use crate::cluster::World;
@@ -17,19 +23,28 @@ pub struct Departed {
     gone: BTreeMap<(PeerId, Incarnation), Instant>,
     /// By host: the member that its process is.
     members: BTreeMap<HostId, (PeerId, Incarnation)>,
+    /// By host: when it was last excused for being in a view with somebody who is gone.
+    excused: BTreeMap<HostId, Instant>,
 }
 
 impl Departed {
-    /// The law where a departure is noticed within `patience`.
+    /// The law where a departure is noticed, and a view without the departed agreed on, within `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> Self {
-        Self { patience, gone: BTreeMap::new(), members: BTreeMap::new() }
+        Self { patience, gone: BTreeMap::new(), members: BTreeMap::new(), excused: BTreeMap::new() }
     }
 
     fn depart(&mut self, host: HostId, now: Instant) {
+        self.excused.remove(&host);
         if let Some(member) = self.members.remove(&host) {
             self.gone.insert(member, now);
         }
+    }
+
+    /// The member that has been gone the longest of those in the view of `standing`.
+    fn longest_gone(&self, standing: &MemberStanding) -> Option<((PeerId, Incarnation), Instant)> {
+        let members = standing.view.members.iter().map(|member| (member.peer, member.incarnation));
+        members.filter_map(|member| Some((member, *self.gone.get(&member)?))).min_by_key(|(_, since)| *since)
     }
 }
 
@@ -61,24 +76,54 @@ impl Law for Departed {
         for host in world.hosts() {
             let Some(attentive) = world.attentive_since(host) else { continue };
             let Some(Standing::Member(standing)) = world.standing(host) else { continue };
-            if standing.wait == Wait::Evaluation {
-                // It is done with everybody.
+            let Some((member, since)) = self.longest_gone(&standing) else {
+                self.excused.remove(&host);
+                continue;
+            };
+            // Whoever evaluates is done with everybody.
+            if standing.wait == Wait::Evaluation || !reaches_quorum(host, &standing, world) {
+                self.excused.insert(host, world.now);
                 continue;
             }
-            for member in &standing.view.members {
-                let Some(&since) = self.gone.get(&(member.peer, member.incarnation)) else { continue };
-                if since.max(attentive).after(self.patience) < world.now {
-                    // Told once.
-                    self.gone.remove(&(member.peer, member.incarnation));
-                    let peer = world.homes(member.peer).first().copied().unwrap_or(host);
-                    return Err(format!(
-                        "{host} is still in a view with {peer}, which is gone since {:.3} s (it waits for {:?})",
-                        since.0 as f64 / 1e9,
-                        standing.wait
-                    ));
-                }
+            let excused = self.excused.get(&host).copied().unwrap_or_default();
+            if since.max(attentive).max(excused).after(self.patience) < world.now {
+                // Told once.
+                self.gone.remove(&member);
+                let peer = world.homes(member.0).first().copied().unwrap_or(host);
+                return Err(format!(
+                    "{host} is still in a view with {peer}, which is gone since {:.3} s (it waits for {:?})",
+                    since.0 as f64 / 1e9,
+                    standing.wait
+                ));
             }
         }
         Ok(())
+    }
+}
+
+/// Whether enough members of its view can be reached from a host to agree on the next one.
+fn reaches_quorum(host: HostId, standing: &MemberStanding, world: &World<'_>) -> bool {
+    let view = &standing.view;
+    let is_reached = |rank: &Rank| {
+        let mut homes = world.homes(view.member(*rank).peer).iter();
+        homes.any(|&home| home == host || (world.are_linked(host, home) && has_vote(home, standing, world)))
+    };
+    let ranks: Vec<Rank> = (0..view.members.len()).map(Rank::from_index).filter(is_reached).collect();
+    is_quorum(ranks, view.members.len())
+}
+
+/// Whether the process on a host can answer for a member of that view: it is in it, or knows from its disk that it was.
+fn has_vote(home: HostId, standing: &MemberStanding, world: &World<'_>) -> bool {
+    if world.attentive_since(home).is_none() {
+        return false;
+    }
+    match world.standing(home) {
+        // A later view is as good: its members tell what it is.
+        Some(Standing::Member(theirs)) => theirs.view.epoch >= standing.view.epoch,
+        Some(Standing::Joining) => world
+            .record(home)
+            .and_then(|record| Durable::from_bytes(record))
+            .is_some_and(|durable| durable.view.digest() == standing.digest),
+        Some(Standing::Founding | Standing::Ended) | None => false,
     }
 }

@@ -1,23 +1,113 @@
-//! Law 1, one chain: all members of a view hold the same record, and the views in which anything was committed follow one
-//! another, each number used once.
+//! Law 1, one chain: each number of a view is one record, which follows the one before, was agreed on by its members, and
+//! is installed only where it names the peer.
+//!
+//! What was agreed the law counts out itself: it sees who proposes what under which ballot, and who accepts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad::node::Standing;
-use peergrad_protocol::view::View;
-use peergrad_protocol::{Epoch, ViewDigest};
+use peergrad_protocol::agreement::{Ballot, is_quorum};
+use peergrad_protocol::message::Message;
+use peergrad_protocol::view::{Succession, View};
+use peergrad_protocol::{Epoch, PeerId, Rank, ViewDigest};
 
 use super::{Law, Observation};
 use crate::cluster::World;
+use crate::host::HostId;
 
-/// The views seen so far.
+/// The views that were installed anywhere, and what was said of the next one.
 #[derive(Default)]
 pub struct OneChain {
-    views: BTreeMap<ViewDigest, Arc<View>>,
-    /// The view of each number in which something was committed.
-    chain: BTreeMap<Epoch, ViewDigest>,
+    /// The record of each number.
+    chain: BTreeMap<Epoch, (ViewDigest, Arc<View>)>,
+    /// By the view that is to be followed: what was proposed and accepted.
+    ballots: BTreeMap<ViewDigest, BTreeMap<Ballot, Vote>>,
+}
+
+/// What became of one ballot.
+#[derive(Default)]
+struct Vote {
+    proposed: Option<Succession>,
+    accepted_by: BTreeSet<PeerId>,
+}
+
+impl OneChain {
+    fn proposed(&mut self, from: HostId, ballot: Ballot, change: &Succession) -> Result<(), String> {
+        let vote = self.ballots.entry(change.parent).or_default().entry(ballot).or_default();
+        let proposed = vote.proposed.get_or_insert_with(|| change.clone());
+        if proposed == change {
+            return Ok(());
+        }
+        Err(format!(
+            "{from} proposes two values under ballot {} of rank {}",
+            ballot.attempt, ballot.rank.0
+        ))
+    }
+
+    fn installed(
+        &mut self,
+        host: HostId,
+        peer: &PeerId,
+        digest: ViewDigest,
+        view: &Arc<View>,
+    ) -> Result<(), String> {
+        let epoch = view.epoch.0;
+        if view.rank(peer).is_none() {
+            return Err(format!("{host} installs view {epoch} without being in it"));
+        }
+        if let Some((known, other)) = self.chain.get(&view.epoch) {
+            if *known == digest {
+                return Ok(());
+            }
+            return Err(format!(
+                "{host} installs view {epoch}, but another record of it is held elsewhere: {} and {} members",
+                view.members.len(),
+                other.members.len()
+            ));
+        }
+        self.chain.insert(view.epoch, (digest, Arc::clone(view)));
+        if epoch == 1 {
+            return if view.parents.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("the first view at {host} follows another"))
+            };
+        }
+        let before = self.chain.get(&Epoch(epoch - 1)).cloned();
+        match before {
+            Some((parent, before)) if view.parents == [parent] => self.is_agreed(host, parent, &before, digest),
+            _ => Err(format!("view {epoch} at {host} does not follow view {}", epoch - 1)),
+        }
+    }
+
+    /// Whether a quorum of `before` has accepted under one ballot what makes this view of it.
+    fn is_agreed(
+        &mut self,
+        host: HostId,
+        parent: ViewDigest,
+        before: &View,
+        digest: ViewDigest,
+    ) -> Result<(), String> {
+        let votes = self.ballots.remove(&parent).unwrap_or_default();
+        let is_it = |change: &Succession| {
+            before.succeed(parent, change).is_ok_and(|view| view.digest() == digest)
+        };
+        let is_chosen = |vote: &Vote| {
+            let ranks = vote.accepted_by.iter().filter_map(|peer| before.rank(peer));
+            is_quorum(ranks.collect::<Vec<Rank>>(), before.members.len())
+                && vote.proposed.as_ref().is_some_and(is_it)
+        };
+        if votes.values().any(is_chosen) {
+            return Ok(());
+        }
+        Err(format!(
+            "{host} installs view {}, which no quorum of view {} has accepted",
+            before.epoch.0 + 1,
+            before.epoch.0
+        ))
+    }
 }
 
 impl Law for OneChain {
@@ -27,34 +117,26 @@ impl Law for OneChain {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
+            Observation::Sent { from, message: Message::Propose(propose), .. } => {
+                self.proposed(*from, propose.ballot, &propose.change)
+            }
+            Observation::Sent { from, message: Message::Accepted(accepted), .. } => {
+                let ballots = self.ballots.entry(accepted.view).or_default();
+                ballots.entry(accepted.ballot).or_default().accepted_by.insert(world.peer(*from));
+                Ok(())
+            }
             Observation::Told { host, event: Event::Installed { view, digest, .. } } => {
-                let digest = *digest;
-                if view.rank(&world.peer(*host)).is_none() {
-                    return Err(format!("{host} installs view {} without being in it", view.epoch.0));
-                }
-                // A parent may have been installed nowhere that is still there, but then it is known by its digest.
-                let is_rooted = view.epoch == Epoch(1) || !view.parents.is_empty();
-                self.views.insert(digest, Arc::clone(view));
-                let others = self.views.iter().find(|(other, v)| v.epoch == view.epoch && **other != digest);
-                match others {
-                    Some((_, other)) if other.parents == view.parents => Err(format!(
-                        "{host} installs view {}, but another record of it is held elsewhere: {} and {} members",
-                        view.epoch.0,
-                        view.members.len(),
-                        other.members.len()
-                    )),
-                    _ if !is_rooted => Err(format!("view {} at {host} follows no other", view.epoch.0)),
-                    _ => Ok(()),
-                }
+                self.installed(*host, &world.peer(*host), *digest, view)
             }
             Observation::Told { host, event: Event::Committed(_) } => {
                 let Some(Standing::Member(standing)) = world.standing(*host) else { return Ok(()) };
                 let (view, digest) = (&standing.view, standing.digest);
-                let known = *self.chain.entry(view.epoch).or_insert(digest);
-                if known == digest {
-                    return Ok(());
+                match self.chain.get(&view.epoch) {
+                    Some((known, _)) if *known != digest => {
+                        Err(format!("{host} commits in another view {} than others", view.epoch.0))
+                    }
+                    _ => Ok(()),
                 }
-                Err(format!("{host} commits in a view {} that is not the one others commit in", view.epoch.0))
             }
             _ => Ok(()),
         }
