@@ -367,15 +367,13 @@ impl Cluster {
     }
 
     fn observe(&mut self, observation: Observation<'_>) {
-        let world =
-            World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
+        let world = World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
         self.laws.observe(&observation, &world);
     }
 
     /// Checks what only time can break.
     pub fn take_census(&mut self) {
-        let world =
-            World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
+        let world = World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
         self.laws.take_census(&world);
     }
 
