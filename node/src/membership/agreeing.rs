@@ -59,13 +59,13 @@ impl Membership {
         }
         self.drive(now, &lost, &hanging, facts, out);
         if self.attempt.is_none() && now >= self.not_before && facts.has_parameters {
-            if is_trouble {
+            if let Some(change) = self.exchange_due(now, facts).filter(|_| !is_loss) {
+                self.attempt(now, Some(change), out);
+            } else if is_trouble {
                 let waited = self.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
                 if waited >= STAGGER * self.order(&lost) {
                     self.attempt(now, None, out);
                 }
-            } else if let Some(change) = self.exchange_due(now, facts) {
-                self.attempt(now, Some(change), out);
             }
         }
         let is_waiting = is_trouble || facts.is_held || facts.is_still || self.attempt.is_some();
@@ -301,7 +301,8 @@ impl Membership {
                 self.not_before = now.after(RETRY + STAGGER * self.rank.0.min(ORDER_MAX));
             }
             None => {
-                self.not_before = now.after(RETRY / 4);
+                // The others stop before the step that was named until they are given another one.
+                self.not_before = now;
                 self.lengthen_lead();
             }
         }
