@@ -341,6 +341,11 @@ impl Cluster {
                 self.history.began.get_or_insert(self.now);
                 self.history.installed(host, self.now, view, *digest, *shard);
             }
+            Event::Excluded { epoch } => {
+                let words = format!("view {} goes on without it: asks to be let in again", epoch.0);
+                self.history.note(host, self.now, words);
+                self.history.become_state(host, self.now, State::Joining);
+            }
             Event::Committed(committed) => self.history.committed(host, self.now, *committed),
             Event::Violation { peer, reject } => {
                 let by = self.homes.get(peer).map_or("?".to_owned(), |homes| homes[0].to_string());
@@ -367,15 +372,13 @@ impl Cluster {
     }
 
     fn observe(&mut self, observation: Observation<'_>) {
-        let world =
-            World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
+        let world = World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
         self.laws.observe(&observation, &world);
     }
 
     /// Checks what only time can break.
     pub fn take_census(&mut self) {
-        let world =
-            World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
+        let world = World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
         self.laws.take_census(&world);
     }
 

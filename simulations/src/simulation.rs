@@ -278,7 +278,17 @@ impl Simulation {
         if expect.survivors == Ending::Wait && !is_waiting {
             return Err("everyone is expected to wait for ever, and nobody does".to_owned());
         }
-        for &host in self.director.newcomers() {
+        let has_restarted = self.has_restarted();
+        if expect.restarted.is_some_and(|expected| expected != has_restarted) {
+            let words = if has_restarted { "some did" } else { "none did" };
+            return Err(format!(
+                "whether the state of a chunk starts from nothing is expected to be {}, and {words}",
+                !has_restarted
+            ));
+        }
+        // Who was crashed itself, perhaps before it got anywhere, is no longer of interest.
+        let is_untouched = |host: &&HostId| !self.director.touched().contains(host);
+        for &host in self.director.newcomers().iter().filter(is_untouched) {
             let was_member = self.cluster.history().lanes[host.index()]
                 .spans
                 .iter()
@@ -299,6 +309,12 @@ impl Simulation {
         Ok(())
     }
 
+    /// Whether the state of any chunk was lost and started from nothing.
+    fn has_restarted(&self) -> bool {
+        let mut views = self.cluster.history().views.iter();
+        views.any(|note| !note.view.moves.restarted.is_empty())
+    }
+
     fn survivor_meets(
         &self,
         host: HostId,
@@ -310,11 +326,8 @@ impl Simulation {
             Some(None) => "finished",
             Some(Some(_)) => "stopped",
         };
-        let is_stop = |failure: &Failure| matches!(failure, Failure::TaskPanicked(_));
         let is_met = match survivors {
             Ending::Finish => ending == Some(None),
-            Ending::Stop => ending.flatten().is_some_and(is_stop),
-            Ending::End => ending.is_some_and(|failure| failure.is_none_or(is_stop)),
             Ending::Wait => true,
         };
         if is_met {

@@ -40,10 +40,7 @@ impl OneChain {
         if proposed == change {
             return Ok(());
         }
-        Err(format!(
-            "{from} proposes two values under ballot {} of rank {}",
-            ballot.attempt, ballot.rank.0
-        ))
+        Err(format!("{from} proposes two values under ballot {} of rank {}", ballot.attempt, ballot.rank.0))
     }
 
     fn installed(
@@ -77,7 +74,9 @@ impl OneChain {
         }
         let before = self.chain.get(&Epoch(epoch - 1)).cloned();
         match before {
-            Some((parent, before)) if view.parents == [parent] => self.is_agreed(host, parent, &before, digest),
+            Some((parent, before)) if view.parents == [parent] => {
+                self.is_agreed(host, parent, &before, digest)
+            }
             _ => Err(format!("view {epoch} at {host} does not follow view {}", epoch - 1)),
         }
     }
@@ -91,9 +90,8 @@ impl OneChain {
         digest: ViewDigest,
     ) -> Result<(), String> {
         let votes = self.ballots.remove(&parent).unwrap_or_default();
-        let is_it = |change: &Succession| {
-            before.succeed(parent, change).is_ok_and(|view| view.digest() == digest)
-        };
+        let is_it =
+            |change: &Succession| before.succeed(parent, change).is_ok_and(|view| view.digest() == digest);
         let is_chosen = |vote: &Vote| {
             let ranks = vote.accepted_by.iter().filter_map(|peer| before.rank(peer));
             is_quorum(ranks.collect::<Vec<Rank>>(), before.members.len())
