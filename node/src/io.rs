@@ -203,6 +203,12 @@ pub enum Event {
         /// The view's number.
         epoch: Epoch,
     },
+    /// At a joiner: everything is at hand, but these members cannot be reached from here. They have to be, before the others
+    /// let it in.
+    OutOfReach {
+        /// The members.
+        peers: Vec<PeerId>,
+    },
     /// At a joiner: the data file is coming from the swarm.
     Fetching {
         /// Bytes received so far.

@@ -8,6 +8,7 @@
 //! A process that was a member before it was restarted can still vote in that member's view, if it remembers what it had
 //! promised and accepted there: without its vote the others might be too few.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use peergrad_protocol::agreement::Acceptor;
@@ -31,6 +32,11 @@ pub(crate) struct Joining {
     host: Option<PeerId>,
     /// Members, as the last one that answered has named them.
     contacts: Vec<Contact>,
+    /// Linked peers that have not answered since this one was excluded: they may be those that it cannot reach.
+    unproven: BTreeSet<PeerId>,
+    /// Members that are not linked; and which of them the user was told of.
+    unlinked: BTreeSet<PeerId>,
+    told: BTreeSet<PeerId>,
     /// Whether the host knows that this peer is ready.
     is_ready_told: bool,
     /// Who founds the run, where another joiner has said so.
@@ -72,6 +78,9 @@ impl Joining {
             me,
             host: None,
             contacts: Vec::new(),
+            unproven: BTreeSet::new(),
+            unlinked: BTreeSet::new(),
+            told: BTreeSet::new(),
             is_ready_told: false,
             founder: None,
             voter,
@@ -97,6 +106,7 @@ impl Joining {
 
     /// A link came up: whoever is there is asked, unless somebody has answered already.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
+        self.unproven.remove(&peer);
         if self.host.is_none() {
             self.ask(now, peer, out);
         }
@@ -113,7 +123,15 @@ impl Joining {
             out.push(Output::Dial(contact.clone()));
         }
         self.timers.set(RETRY, now.after(JOIN_RETRY));
-        linked.for_each(|peer| self.ask(now, peer, out));
+        for peer in linked {
+            self.unproven.insert(peer);
+            self.ask(now, peer, out);
+        }
+    }
+
+    /// A frame of a peer arrived.
+    pub(crate) fn heard(&mut self, peer: &PeerId) {
+        self.unproven.remove(peer);
     }
 
     fn ask(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
@@ -148,10 +166,23 @@ impl Joining {
             return;
         }
         self.timers.set(RETRY, now.after(JOIN_RETRY));
+        let linked: BTreeSet<PeerId> = linked.collect();
+        for contact in self.contacts.iter().filter(|c| c.peer != self.me.peer && !linked.contains(&c.peer)) {
+            out.push(Output::Dial(contact.clone()));
+        }
         match self.host {
             Some(host) if self.is_ready_told => send(host, &Message::Ready, out),
-            Some(host) => self.ask(now, host, out),
-            None => linked.for_each(|peer| self.ask(now, peer, out)),
+            Some(host) => {
+                if !self.unlinked.is_empty() && self.told != self.unlinked {
+                    self.told.clone_from(&self.unlinked);
+                    let peers = self.unlinked.iter().copied().collect();
+                    out.push(Output::Event(Event::OutOfReach { peers }));
+                }
+                self.ask(now, host, out);
+                // Whoever answers is not out of reach.
+                self.unproven.clone().into_iter().for_each(|peer| self.ask(now, peer, out));
+            }
+            None => linked.into_iter().for_each(|peer| self.ask(now, peer, out)),
         }
     }
 
@@ -199,12 +230,9 @@ impl Joining {
     /// Task and data are at hand: the host is told, once all members that it named are linked.
     pub(crate) fn report_ready(&mut self, is_linked: impl Fn(PeerId) -> bool, out: &mut Vec<Output>) {
         let Some(host) = self.host.filter(|host| is_linked(*host)) else { return };
-        let are_linked = self
-            .contacts
-            .iter()
-            .filter(|contact| contact.peer != self.me.peer)
-            .all(|contact| is_linked(contact.peer));
-        if are_linked && !self.is_ready_told {
+        let others = self.contacts.iter().map(|contact| contact.peer).filter(|peer| *peer != self.me.peer);
+        self.unlinked = others.filter(|peer| !is_linked(*peer) || self.unproven.contains(peer)).collect();
+        if self.unlinked.is_empty() && !self.is_ready_told {
             self.is_ready_told = true;
             send(host, &Message::Ready, out);
         }

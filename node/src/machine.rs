@@ -201,10 +201,13 @@ impl Machine {
                     seat.membership.forget(&peer);
                     // Whoever wants something dials itself.
                     out.push(Output::Hangup(peer));
-                } else if !seat.session.is_needed(&peer) {
                     return;
                 }
-                self.look(now, out);
+                if seat.session.is_needed(&peer) {
+                    // Whether it has hung up or is cut off: as long as it is a member, it is wanted.
+                    out.extend(seat.session.contact_of(&peer).map(Output::Dial));
+                    self.look(now, out);
+                }
             }
             Stage::Ended => {}
         }

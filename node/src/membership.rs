@@ -76,6 +76,7 @@ pub(crate) struct Membership {
     next: Option<Next>,
     /// How many the user was told that it waits for.
     paused: Option<usize>,
+    dialed_at: Instant,
 
     // Coming and going.
     /// Peers that this member has welcomed, and that prepare.
@@ -183,6 +184,7 @@ impl Membership {
             trouble_since: None,
             next: None,
             paused: None,
+            dialed_at: now,
             asking: BTreeMap::new(),
             candidates: BTreeMap::new(),
             lead_doublings: 0,
@@ -215,7 +217,9 @@ impl Membership {
         let before = std::mem::replace(&mut self.view, view);
         self.digest = digest;
         self.rank = self.view.rank(&self.me.peer).expect("a view is installed at its members");
-        for member in before.members.iter().filter(|member| self.view.rank(&member.peer).is_none()) {
+        // Those who are watched are other ones from view to view.
+        let partners: BTreeSet<PeerId> = self.partners().into_iter().collect();
+        for member in before.members.iter().filter(|member| !partners.contains(&member.peer)) {
             self.watch.remove(&member.peer);
         }
         self.ban_lost(now, &before);
@@ -266,15 +270,16 @@ impl Membership {
     pub(crate) fn tick(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) -> Vec<Wish> {
         if self.timers.expired(Timer::Beat as usize, now) {
             self.watch.attend(now);
-            self.beat(facts, out);
-            self.repeat(now, facts, out);
+            self.beat(now, facts, out);
+            self.repeat(now, out);
+            self.dial_again(now, out);
             self.timers.set(Timer::Beat as usize, now.after(watching::beat_of(&self.view)));
         }
         self.timers.expired(Timer::Attempt as usize, now);
         self.look(now, facts, out)
     }
 
-    fn beat(&mut self, facts: &Facts<'_>, out: &mut Vec<Output>) {
+    fn beat(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) {
         let complete = if facts.has_parameters { facts.step } else { StepNumber(0) };
         let beat = Beat {
             view: self.digest,
@@ -282,6 +287,7 @@ impl Membership {
             complete,
             is_computing: facts.is_computing && !facts.is_still,
         };
+        self.note_beat(now, self.rank, beat);
         for peer in self.partners() {
             self.send(peer, &Message::Beat(beat), out);
         }

@@ -168,6 +168,13 @@ impl Laws {
         self
     }
 
+    /// Only those of these names.
+    #[must_use]
+    pub fn those(mut self, names: &[&str]) -> Self {
+        self.laws.retain(|law| names.contains(&law.name()));
+        self
+    }
+
     /// The names of the laws that are watched over.
     pub fn names(&self) -> impl Iterator<Item = &'static str> {
         self.laws.iter().map(|law| law.name())

@@ -5,5 +5,6 @@
 //! | plain | one process, one loop, the same batches | what the scenario says, 5e-6 in the named ones, in the loss of the first 200 steps | [`plain`] |
 //! | replay | the commit log once more: the same views, parts, order of sums and owners | bit for bit | [`replay`] |
 
+pub mod lineage;
 pub mod plain;
 pub mod replay;

@@ -5,11 +5,12 @@ use std::io::Write;
 use peergrad_protocol::PeerId;
 use serde_json::{Value, json};
 
+use super::changes;
 use super::curve::Curve;
 use super::plot;
 use super::progress::{Progress, Screen};
 use super::table::{bytes, count};
-use crate::io::{Event, FinalState, Scope};
+use crate::io::{Change, Event, FinalState, Scope};
 use crate::net::{Notice, Traffic};
 
 /// Tells the user what happens.
@@ -105,7 +106,13 @@ impl Report {
     fn note(&mut self, event: &Event) {
         match event {
             Event::Prepared(scope) => self.scope = Some(*scope),
-            Event::Installed { view, .. } => self.peers = view.members.len(),
+            Event::Installed { view, .. } => {
+                self.peers = view.members.len();
+                if self.style == Style::Words && self.progress.is_none() {
+                    self.progress =
+                        self.scope.map(|scope| Progress::new(&self.screen, self.me.short(), scope));
+                }
+            }
             Event::Committed(committed) => self.losses.push(committed.loss),
             _ => {}
         }
@@ -148,6 +155,9 @@ impl Report {
                 plural(scope.passes as usize, "pass"),
                 plural(scope.steps as usize, "step"),
             )),
+            Event::Installed { view, change: Some(change), .. } => {
+                say(changes::words(view.epoch.0, view.members.len(), change));
+            }
             Event::Installed { view, shard, .. } => {
                 let total = self.scope.map_or(0, |scope| scope.parameters).max(1);
                 let share = 100.0 * *shard as f64 / total as f64;
@@ -157,9 +167,26 @@ impl Report {
                     count(*shard as u64)
                 ));
             }
-            Event::Began => {
-                self.progress = self.scope.map(|scope| Progress::new(&self.screen, self.me.short(), scope));
+            Event::Missed(peer) => say(format!("nothing is heard from peer {}", peer.short())),
+            Event::Stopped { peer, reason } => say(format!("peer {} stops: {reason}", peer.short())),
+            Event::Paused { reached, needed, members } => say(format!(
+                "paused: {reached} of {members} peers can be reached, and {needed} are needed; waiting for {}",
+                needed - reached
+            )),
+            Event::Excluded { .. } => {
+                say("the others could not reach this peer and have gone on; asking to be let in again"
+                    .to_owned());
             }
+            Event::OutOfReach { peers } => say(format!(
+                "ready, but these members cannot be reached from here: {}; look at the network between",
+                peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
+            )),
+            Event::Leaving => say("handing over to the others before leaving".to_owned()),
+            Event::HandedOver { chunks, members } => say(format!(
+                "{} handed over to {}; nothing is lost",
+                plural(*chunks, "chunk"),
+                plural(*members, "peer")
+            )),
             Event::Committed(committed) => {
                 if committed.left_out > 0 && !self.has_left_out {
                     self.has_left_out = true;
@@ -276,11 +303,24 @@ fn event_object(event: &Event) -> Option<Value> {
             "event": "prepared", "parameters": scope.parameters, "samples": scope.samples,
             "steps": scope.steps, "passes": scope.passes,
         }),
-        Event::Installed { view, digest, shard } => json!({
+        Event::Installed { view, digest, shard, change } => json!({
             "event": "view", "epoch": view.epoch.0, "digest": digest.to_string(), "shard": shard,
             "members": view.members.iter().map(|member| member.peer.to_string()).collect::<Vec<_>>(),
+            "change": change.as_ref().map(change_object),
         }),
-        Event::Began => json!({"event": "began"}),
+        Event::Missed(peer) => json!({"event": "missed", "peer": peer.to_string()}),
+        Event::Stopped { peer, reason } => {
+            json!({"event": "stopped", "peer": peer.to_string(), "reason": reason})
+        }
+        Event::Paused { reached, needed, members } => {
+            json!({"event": "paused", "reached": reached, "needed": needed, "members": members})
+        }
+        Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
+        Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),
+        Event::Leaving => json!({"event": "leaving"}),
+        Event::HandedOver { chunks, members } => {
+            json!({"event": "handed_over", "chunks": chunks, "members": members})
+        }
         Event::Committed(committed) => json!({
             "event": "step", "step": committed.step.0, "pass": committed.pass, "loss": committed.loss,
             "samples": committed.samples, "left_out": committed.left_out, "rate": committed.rate,
@@ -292,6 +332,18 @@ fn event_object(event: &Event) -> Option<Value> {
         // Told as `summary` or `failed`.
         Event::Ended(_) => return None,
     })
+}
+
+fn change_object(change: &Change) -> Value {
+    json!({
+        "joined": texts(&change.joined), "left": texts(&change.left), "step": change.step.0,
+        "interrupted": change.is_interruption, "rolled_forward": change.is_forward,
+        "given_back": change.given_back, "moving": change.moving, "restarted": change.restarted,
+    })
+}
+
+fn texts(peers: &[PeerId]) -> Vec<String> {
+    peers.iter().map(PeerId::to_string).collect()
 }
 
 /// One object, one line, at once: whoever reads may be waiting for it.
@@ -318,7 +370,7 @@ fn program_name() -> String {
     name.unwrap_or("peer").to_owned()
 }
 
-fn plural(number: usize, noun: &str) -> String {
+pub(super) fn plural(number: usize, noun: &str) -> String {
     let ending = match (number, noun.ends_with('s')) {
         (1, _) => "",
         (_, true) => "es",

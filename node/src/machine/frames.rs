@@ -19,8 +19,10 @@ impl Machine {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let message = frame.decode()?;
-        if let Stage::Member(seat) = &mut self.stage {
-            seat.membership.heard(now, &from);
+        match &mut self.stage {
+            Stage::Member(seat) => seat.membership.heard(now, &from),
+            Stage::Joining(joining) => joining.heard(&from),
+            Stage::Founding(_) | Stage::Ended => {}
         }
         if let Some(view) = view_of(&message) {
             return self.in_view(from, view, message, frame, out);

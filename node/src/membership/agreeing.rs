@@ -46,13 +46,15 @@ impl Membership {
         self.note_pace(now, facts);
         let lost = self.lost(now);
         let hanging = self.hanging(now, facts);
-        let is_stuck = facts.is_unbegun || facts.is_held || facts.is_still;
-        let is_trouble = !lost.is_empty() || !hanging.is_empty() || !self.broken.is_empty() || is_stuck;
+        let is_loss = !lost.is_empty() || !hanging.is_empty() || !self.broken.is_empty() || facts.is_unbegun;
+        // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever.
+        let is_stuck = (facts.is_held || facts.is_still) && self.attempt.is_none() && now >= self.not_before;
+        let is_trouble = is_loss || is_stuck;
         self.note_trouble(now, is_trouble, out);
         if self.next.is_some() {
             return if is_trouble { vec![Wish::Look] } else { vec![] };
         }
-        if is_trouble && self.attempt.as_ref().is_some_and(|attempt| attempt.planned.is_some()) {
+        if is_loss && self.attempt.as_ref().is_some_and(|attempt| attempt.planned.is_some()) {
             self.attempt = None;
         }
         self.drive(now, &lost, &hanging, facts, out);
@@ -66,7 +68,8 @@ impl Membership {
                 self.attempt(now, Some(change), out);
             }
         }
-        let again = (is_trouble || self.attempt.is_some()).then(|| now.after(LOOK));
+        let is_waiting = is_trouble || facts.is_held || facts.is_still || self.attempt.is_some();
+        let again = is_waiting.then(|| now.after(LOOK));
         let next = again.into_iter().chain(self.watch.next_suspicion()).min();
         if let Some(at) = next {
             self.timers.set(Timer::Attempt as usize, at.max(now.after(LOOK_MIN)));

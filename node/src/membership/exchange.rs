@@ -116,8 +116,8 @@ impl Membership {
 
     // Both.
 
-    /// Tells the convener again who comes and goes.
-    pub(super) fn repeat(&mut self, now: Instant, _facts: &Facts<'_>, out: &mut Vec<Output>) {
+    /// Says again what may not have arrived, and to the convener who comes and goes.
+    pub(super) fn repeat(&mut self, now: Instant, out: &mut Vec<Output>) {
         self.repeat_attempt(now, out);
         let Some(convener) = self.convener(now) else { return };
         let convener = self.view.member(convener).peer;

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use peergrad_protocol::message::Beat;
+use peergrad_protocol::message::{Beat, Contact, Message};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
@@ -66,9 +66,15 @@ impl Membership {
     pub(crate) fn on_beat(&mut self, now: Instant, from: PeerId, beat: Beat, out: &mut Vec<Output>) {
         if beat.epoch < self.view.epoch {
             let view = self.view.as_ref().clone();
-            return self.send(from, &peergrad_protocol::message::Message::Install(view), out);
+            return self.send(from, &Message::Install(view), out);
         }
-        let Some(rank) = self.view.rank(&from).filter(|_| beat.view == self.digest) else { return };
+        if let Some(rank) = self.view.rank(&from).filter(|_| beat.view == self.digest) {
+            self.note_beat(now, rank, beat);
+        }
+    }
+
+    /// Takes note of where a member is, this one included.
+    pub(super) fn note_beat(&mut self, now: Instant, rank: Rank, beat: Beat) {
         let is_same = |seen: &&Seen| seen.complete == beat.complete && seen.is_computing == beat.is_computing;
         let since = self.seen[rank.index()].as_ref().filter(is_same).map_or(now, |seen| seen.since);
         let Beat { complete, is_computing, .. } = beat;
@@ -150,6 +156,19 @@ impl Membership {
         }
     }
 
+    /// A member that is not linked is wanted: whoever dials may have given up, or waits ever longer.
+    pub(super) fn dial_again(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if now.since(self.dialed_at) < DIAL_AGAIN {
+            return;
+        }
+        self.dialed_at = now;
+        let others = self.view.members.iter().filter(|member| member.peer != self.me.peer);
+        for member in others.filter(|member| !self.linked.contains(&member.peer)) {
+            let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
+            out.push(Output::Dial(contact));
+        }
+    }
+
     /// Those whom this member watches, and who watch it.
     pub(super) fn partners(&self) -> Vec<PeerId> {
         let count = self.view.members.len();
@@ -173,6 +192,8 @@ pub(super) fn beat_of(view: &View) -> Duration {
     if view.members.len() <= WATCH_ALL_MAX { BEAT } else { BEAT_OF_MANY }
 }
 
+/// Pause before members that are not linked are dialed again.
+const DIAL_AGAIN: Duration = Duration::from_secs(2);
 /// Members up to which each watches every other.
 const WATCH_ALL_MAX: usize = 32;
 /// Time between two beats.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::Report;
+use peergrad_protocol::message::{Contact, Report};
 use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{PeerId, ViewDigest};
 
@@ -56,6 +56,12 @@ impl Session {
     pub(crate) fn is_needed(&self, peer: &PeerId) -> bool {
         let is_done = self.closed.contains(peer) || self.is_closed_by_word;
         self.view().rank(peer).is_some() && !(self.waiting.closed.is_some() && is_done)
+    }
+
+    /// Where a member can be dialed.
+    pub(crate) fn contact_of(&self, peer: &PeerId) -> Option<Contact> {
+        let member = self.view().member(self.view().rank(peer)?);
+        Some(Contact { peer: member.peer, addresses: member.addresses.clone() })
     }
 
     /// Chunks whose owner this member was in this view, until others took them over.

@@ -1,24 +1,28 @@
 //! The replay: the commit log once more, in a plain loop, bit for bit.
 //!
-//! From nothing but the views and the order of commits it computes what members must hold after each step: who computes
-//! which samples, in which order an owner's sum is added up, what its rule makes of it. Rounding included.
+//! From nothing but the view records and the order of commits it computes what members must hold after each step: who
+//! computes which samples, in which order an owner's sum is added up, what its rule makes of it. Rounding included.
+//!
+//! # How it works
+//! A step is replayed when the first member tells that it is committed, in the view in which its sums were made (see
+//! [`Lineage`]); a view that came and went without completing it leaves no trace but the state that it restarted.
 //!
 //! # Not here
-//! Rounds, segments, credit, links: whatever they do, this must come out.
+//! Rounds, segments, credit, links, freezing, undoing, filling in: whatever they do, this must come out.
 
 use std::ops::Range;
 
 use peergrad::io::Event;
 use peergrad::loader::Loaded;
-use peergrad::node::Standing;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::{Batch, Ledger, permutation};
+use peergrad_protocol::ledger::{Ledger, Span, permutation};
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::placement::Placement;
-use peergrad_protocol::view::View;
+use peergrad_protocol::view::{Recovery, Resume, View};
 use peergrad_protocol::{Rank, ViewDigest};
 
+use super::lineage::{Installed, Lineage};
 use crate::cluster::World;
 use crate::laws::{Law, Observation};
 
@@ -29,6 +33,7 @@ pub const REPLAY: &str = "replay of the commit log";
 pub struct Replay {
     loaded: Loaded,
     chunks: Chunks,
+    lineage: Lineage,
     parameters: Vec<f32>,
     /// By chunk: its moments, one after the other, and how many updates it has had.
     moments: Vec<(Vec<f32>, u32)>,
@@ -38,7 +43,16 @@ pub struct Replay {
     steps: u64,
     /// What the last of them is worth; its loss is a sum in one of several orders.
     tally: Tally,
-    placement: Option<(ViewDigest, Placement)>,
+    placement: Option<Placed>,
+}
+
+/// Where chunks are in one view.
+struct Placed {
+    digest: ViewDigest,
+    /// Once all have moved.
+    target: Placement,
+    /// As many have moved, and where they are then.
+    now: (usize, Placement),
 }
 
 impl Replay {
@@ -48,35 +62,46 @@ impl Replay {
         let chunks = loaded.manifest.chunks();
         let mut parameters = vec![0.0; chunks.parameter_count()];
         loaded.task.initial(loaded.training.seed, &mut parameters);
-        let moment_count = loaded.training.rule.moment_count();
-        let moments = |chunk: usize| (vec![0.0; chunks.range(chunk).len() * moment_count], 0);
-        Self {
-            moments: (0..chunks.count()).map(moments).collect(),
+        let mut replay = Self {
+            moments: vec![],
             loaded: loaded.clone(),
             chunks,
+            lineage: Lineage::default(),
             parameters,
             ledger: Ledger::default(),
             order: None,
             steps: 0,
             tally: Tally::default(),
             placement: None,
-        }
+        };
+        replay.moments = (0..chunks.count()).map(|chunk| replay.fresh(chunk)).collect();
+        replay
     }
 
-    /// One step, as the members of `view` take it.
-    fn step(&mut self, view: &View, digest: ViewDigest) {
-        let training = &self.loaded.training;
+    /// The optimizer state of a chunk that has had no update.
+    fn fresh(&self, chunk: usize) -> (Vec<f32>, u32) {
+        let moment_count = self.loaded.training.rule.moment_count();
+        (vec![0.0; self.chunks.range(chunk).len() * moment_count], 0)
+    }
+
+    /// One step, as the members of the view take it in which its sums are made. False if that view is not known.
+    fn step(&mut self) -> bool {
+        let Some(Installed { view, digest }) = self.lineage.of_step(self.steps).cloned() else {
+            return false;
+        };
+        self.restart_states();
+        let (pass, parts) = self.deal(&view);
         let sample_count = self.loaded.task.sample_count();
-        let (batch, after) = self.ledger.take(training.batch_size, u64::from(sample_count));
-        if self.order.as_ref().is_none_or(|(pass, _)| *pass != batch.pass) {
-            self.order = Some((batch.pass, permutation(training.seed, batch.pass, sample_count)));
+        let training = &self.loaded.training;
+        if self.order.as_ref().is_none_or(|(known, _)| *known != pass) {
+            self.order = Some((pass, permutation(training.seed, pass, sample_count)));
         }
-        let contributions = self.contributions(&batch, view.members.len());
+        let contributions = self.contributions(&parts);
         let rate = training.schedule.rate(self.steps);
-        let placement = self.placement(view, digest);
+        let placed = self.placement(&view, digest);
         let mut updated = self.parameters.clone();
         for chunk in 0..self.chunks.count() {
-            let owner = placement.owner(chunk);
+            let owner = placed.now.1.owner(chunk);
             let range = self.chunks.range(chunk);
             let (sum, tally) = sum_for(owner, &contributions, range.clone());
             updated[range.clone()].copy_from_slice(&sum);
@@ -84,24 +109,60 @@ impl Replay {
             self.tally = tally;
         }
         self.parameters = updated;
-        self.placement = Some((digest, placement));
-        self.ledger = after;
+        self.placement = Some(placed);
         self.steps += 1;
+        true
     }
 
-    fn placement(&mut self, view: &View, digest: ViewDigest) -> Placement {
-        match self.placement.take() {
-            Some((known, placement)) if known == digest => placement,
-            _ => Placement::draw(&view.run, &view.members, self.chunks.count(), 1),
+    /// What nobody held when a view began with this step starts from nothing.
+    fn restart_states(&mut self) {
+        let views = self.lineage.beginning_with(self.steps);
+        let restarted: Vec<u32> =
+            views.iter().flat_map(|known| &known.view.moves.restarted).copied().collect();
+        for chunk in restarted.into_iter().map(|chunk| chunk as usize).filter(|&c| c < self.chunks.count()) {
+            self.moments[chunk] = self.fresh(chunk);
         }
     }
 
+    /// The pass of the step, and by rank what is dealt to each member: a view's first step as its record says, the others
+    /// in equal parts.
+    fn deal(&mut self, view: &View) -> (u64, Vec<Vec<Span>>) {
+        let is_first = self.steps == view.first_step().0;
+        if is_first {
+            self.ledger = view.ledger.clone();
+            if let Recovery::Resume(Resume { deal: Some(deal), .. }) = &view.recovery {
+                return (deal.pass, deal.parts.clone());
+            }
+        }
+        let sample_count = u64::from(self.loaded.task.sample_count());
+        let (batch, after) = self.ledger.take(self.loaded.training.batch_size, sample_count);
+        self.ledger = after;
+        let is_idle = |rank: Rank| is_first && view.newcomers().contains(&rank);
+        let ranks = (0..view.members.len()).map(Rank::from_index);
+        let shares: Vec<u32> = ranks.map(|rank| u32::from(!is_idle(rank))).collect();
+        (batch.pass, (0..shares.len()).map(|index| batch.part(index, &shares)).collect())
+    }
+
+    /// Where the chunks are in the step: those whose turn has not come are still with whom the record names.
+    fn placement(&mut self, view: &View, digest: ViewDigest) -> Placed {
+        let moved = view.moves.moved(self.steps - view.first_step().0);
+        let mut placed = match self.placement.take() {
+            Some(placed) if placed.digest == digest => placed,
+            _ => {
+                let target = Placement::draw(&view.run, &view.members, self.chunks.count(), 1);
+                Placed { digest, now: (moved, target.after(&view.moves, moved)), target }
+            }
+        };
+        if placed.now.0 != moved {
+            placed.now = (moved, placed.target.after(&view.moves, moved));
+        }
+        placed
+    }
+
     /// By rank: the gradient of its part of the batch, and what it is worth.
-    fn contributions(&self, batch: &Batch, member_count: usize) -> Vec<(Vec<f32>, Tally)> {
+    fn contributions(&self, parts: &[Vec<Span>]) -> Vec<(Vec<f32>, Tally)> {
         let order = &self.order.as_ref().expect("drawn before").1;
-        let shares = vec![1; member_count];
-        let contribution = |index: usize| {
-            let spans = batch.part(index, &shares);
+        let contribution = |spans: &Vec<Span>| {
             let samples: Vec<u32> =
                 spans.iter().flat_map(|s| &order[s.start as usize..s.end as usize]).copied().collect();
             let mut gradient = vec![0.0; self.parameters.len()];
@@ -111,7 +172,7 @@ impl Replay {
             }
             (gradient, Tally { samples: samples.len() as u64, loss })
         };
-        (0..member_count).map(contribution).collect()
+        parts.iter().map(contribution).collect()
     }
 
     /// What the owner of a chunk makes of its sum, which lies in `updated`.
@@ -154,7 +215,8 @@ impl Law for Replay {
         REPLAY
     }
 
-    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+    fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
+        self.lineage.observe(observation);
         let Observation::Told { host, event: Event::Committed(committed) } = observation else {
             return Ok(());
         };
@@ -168,8 +230,9 @@ impl Law for Replay {
                 committed.step.0, self.steps
             ));
         }
-        let Some(Standing::Member(standing)) = world.standing(*host) else { return Ok(()) };
-        self.step(&standing.view, standing.digest);
+        if !self.step() {
+            return Err(format!("{host} commits step {} and has installed no view", committed.step.0));
+        }
         let Tally { samples, loss } = self.tally;
         let mean = loss / samples as f64;
         let is_told = |told: f64| (told - mean).abs() <= LOSS_APART_MAX * mean.abs().max(1.0);

@@ -1,0 +1,133 @@
+//! The lineage: the views that were installed, one after the other, and the one in which each step was trained.
+//!
+//! Like the title page of each volume of a diary: it says on which day the volume begins. Where a later volume begins
+//! before an earlier one was full, the rest of the earlier one is void.
+//!
+//! ```text
+//! view       1 (from step 0)      2 (from step 7)    3 (from step 7)    4 (from step 12)
+//! steps      0 1 2 3 4 5 6        none: it was       7 8 9 10 11        12 13 ...
+//!                                 left at once
+//! ```
+//! A step that was interrupted and rolled forward belongs to the view in which its sums were made: the next one begins
+//! behind it. So the view of a step is the last one that begins no later than it, whatever came in between.
+//!
+//! # Not here
+//! Forks: there is one lineage under `majority`, and [`crate::laws::one_chain`] sees to it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peergrad::io::Event;
+use peergrad_protocol::ViewDigest;
+use peergrad_protocol::view::View;
+
+use crate::laws::Observation;
+
+/// The views of a run.
+#[derive(Clone, Debug, Default)]
+pub struct Lineage {
+    /// By number.
+    views: BTreeMap<u64, Installed>,
+}
+
+/// A view and the digest that names it.
+#[derive(Clone, Debug)]
+pub struct Installed {
+    /// The record.
+    pub view: Arc<View>,
+    /// Its digest.
+    pub digest: ViewDigest,
+}
+
+impl Lineage {
+    /// Takes note of a view that somebody installed; of two records with one number the first counts.
+    pub fn install(&mut self, view: &Arc<View>, digest: ViewDigest) {
+        self.views.entry(view.epoch.0).or_insert_with(|| Installed { view: Arc::clone(view), digest });
+    }
+
+    /// As [`Lineage::install`], if that is what happens.
+    pub fn observe(&mut self, observation: &Observation<'_>) {
+        if let Observation::Told { event: Event::Installed { view, digest, .. }, .. } = observation {
+            self.install(view, *digest);
+        }
+    }
+
+    /// The view in which the sums of `step` were made, as far as is known: once the step is committed, for good.
+    #[must_use]
+    pub fn of_step(&self, step: u64) -> Option<&Installed> {
+        self.newest_first().find(|known| known.view.first_step().0 <= step)
+    }
+
+    /// The views that begin with `step` and were not undone by one that begins before it, in their order: all but the last
+    /// were left again before the step was over.
+    #[must_use]
+    pub fn beginning_with(&self, step: u64) -> Vec<&Installed> {
+        let until = self.newest_first().take_while(|known| known.view.first_step().0 >= step);
+        let mut views: Vec<&Installed> = until.filter(|known| known.view.first_step().0 == step).collect();
+        views.reverse();
+        views
+    }
+
+    /// The view that `view` follows, if it was installed anywhere.
+    #[must_use]
+    pub fn parent(&self, view: &View) -> Option<&Installed> {
+        let before = self.views.get(&view.epoch.0.checked_sub(1)?)?;
+        view.parents.contains(&before.digest).then_some(before)
+    }
+
+    fn newest_first(&self) -> impl Iterator<Item = &Installed> {
+        self.views.values().rev()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::ledger::Ledger;
+    use peergrad_protocol::view::{Moves, Recovery, Resume};
+    use peergrad_protocol::{Epoch, RunId, StepNumber};
+
+    use super::*;
+
+    fn lineage(first_steps: &[u64]) -> Lineage {
+        let mut lineage = Lineage::default();
+        for (index, &step) in first_steps.iter().enumerate() {
+            let view = View {
+                run: RunId([1; 32]),
+                epoch: Epoch(index as u64 + 1),
+                parents: vec![],
+                members: vec![],
+                recovery: Recovery::Resume(Resume::at(StepNumber(step))),
+                ledger: Ledger::default(),
+                moves: Moves::default(),
+            };
+            lineage.install(&Arc::new(view), ViewDigest([index as u8; 32]));
+        }
+        lineage
+    }
+
+    fn epoch_of(lineage: &Lineage, step: u64) -> u64 {
+        lineage.of_step(step).unwrap().view.epoch.0
+    }
+
+    #[test]
+    fn a_step_belongs_to_the_last_view_that_begins_before_it() {
+        let lineage = lineage(&[0, 7, 7, 12]);
+        let epochs: Vec<u64> = [0, 6, 7, 11, 12, 99].map(|step| epoch_of(&lineage, step)).to_vec();
+        assert_eq!(epochs, [1, 1, 3, 3, 4, 4]);
+    }
+
+    #[test]
+    fn what_a_later_view_takes_back_is_void() {
+        let lineage = lineage(&[0, 9, 5]);
+        assert_eq!([4, 5, 9].map(|step| epoch_of(&lineage, step)), [1, 3, 3]);
+        let beginning = |step| lineage.beginning_with(step).len();
+        assert_eq!([0, 5, 9].map(beginning), [1, 1, 0]);
+    }
+
+    #[test]
+    fn views_that_were_left_at_once_have_begun_all_the_same() {
+        let lineage = lineage(&[0, 7, 8, 7]);
+        let epochs: Vec<u64> = lineage.beginning_with(7).iter().map(|known| known.view.epoch.0).collect();
+        assert_eq!(epochs, [2, 4]);
+    }
+}
