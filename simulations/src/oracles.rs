@@ -6,5 +6,6 @@
 //! | replay | the commit log once more: the same views, parts, order of sums and owners | bit for bit | [`replay`] |
 
 pub mod lineage;
+pub mod passes;
 pub mod plain;
 pub mod replay;
