@@ -94,13 +94,15 @@ impl Passes {
     pub fn count(&mut self, lineage: &Lineage) -> Option<Counted> {
         let view = &lineage.of_step(self.steps)?.view;
         let is_first = view.first_step().0 == self.steps;
+        let free = std::mem::take(&mut self.free);
+        (self.pass, self.free) = self.turned(self.pass, free);
         let mut objections = Vec::new();
         if is_first && deal_of(view).is_none() {
             objections.extend(self.object_to_ledger(view, "before"));
-            (self.pass, self.free) = self.left_of(&view.ledger);
+            let (pass, free) = self.left_of(&view.ledger);
+            (self.pass, self.free) = self.turned(pass, free);
         }
         let (mut pass, mut parts) = self.due(view, lineage);
-        (self.pass, self.free) = self.current();
         if let Some(deal) = deal_of(view).filter(|_| is_first) {
             let said: Vec<Part> = deal_parts(view, deal);
             if deal.pass != pass || !are_same(&said, &parts) {
@@ -144,6 +146,13 @@ impl Passes {
         self.trained.iter().map(count).collect()
     }
 
+    /// Samples that a pass ended without.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        let ended = self.counts().into_iter().filter(|count| count.pass < self.pass);
+        ended.map(|count| self.sample_count - count.trained).sum()
+    }
+
     /// Samples of the present pass that no step was dealt.
     #[must_use]
     pub fn left(&self) -> u64 {
@@ -174,8 +183,7 @@ impl Passes {
 
     /// The next batch, in equal parts for those who have parameters.
     fn fresh(&self, view: &View) -> Dealt {
-        let (pass, free) = self.current();
-        let batch: Vec<u64> = free.into_iter().take(self.batch_size as usize).collect();
+        let batch: Vec<u64> = self.free.iter().copied().take(self.batch_size as usize).collect();
         let is_first = view.first_step().0 == self.steps;
         let is_idle = |index: usize| is_first && view.newcomers().contains(&Rank::from_index(index));
         let busy_count = (0..view.members.len()).filter(|&index| !is_idle(index)).count();
@@ -189,12 +197,7 @@ impl Passes {
             busy_before += 1;
             Part::of(member, positions.to_vec())
         };
-        (pass, view.members.iter().enumerate().map(&mut part).collect())
-    }
-
-    /// The pass that has positions left, and which.
-    fn current(&self) -> (u64, BTreeSet<u64>) {
-        self.turned(self.pass, self.free.clone())
+        (self.pass, view.members.iter().enumerate().map(&mut part).collect())
     }
 
     /// Where nothing is left of a pass, the next one is whole.
@@ -205,7 +208,7 @@ impl Passes {
     /// In words, how the ledger of a view differs from what is left `when` its first step is taken.
     fn object_to_ledger(&self, view: &View, when: &str) -> Option<String> {
         let (pass, free) = self.left_of(&view.ledger);
-        if self.current() == self.turned(pass, free.clone()) {
+        if self.turned(self.pass, self.free.clone()) == self.turned(pass, free.clone()) {
             return None;
         }
         Some(format!(
@@ -238,7 +241,6 @@ impl Counted {
         let positions = self.parts.iter().flat_map(|part| &part.positions);
         positions.filter_map(|&position| order.get(position as usize).copied()).collect()
     }
-
 }
 
 impl Part {
