@@ -341,6 +341,11 @@ impl Cluster {
                 self.history.began.get_or_insert(self.now);
                 self.history.installed(host, self.now, view, *digest, *shard);
             }
+            Event::Excluded { epoch } => {
+                let words = format!("view {} goes on without it: asks to be let in again", epoch.0);
+                self.history.note(host, self.now, words);
+                self.history.become_state(host, self.now, State::Joining);
+            }
             Event::Committed(committed) => self.history.committed(host, self.now, *committed),
             Event::Violation { peer, reject } => {
                 let by = self.homes.get(peer).map_or("?".to_owned(), |homes| homes[0].to_string());

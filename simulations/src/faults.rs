@@ -2,7 +2,6 @@
 //!
 //! What a fault leaves open (which peer, when exactly) the seed decides.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use peergrad::node::Standing;
@@ -32,8 +31,6 @@ pub(crate) struct Director {
     /// Hosts whose peers were crashed, restarted or told to leave, and those that came later.
     touched: Vec<HostId>,
     newcomers: Vec<HostId>,
-    /// Whoever others may have lost: the touched, those asleep, and the ends of cuts and of narrow lines.
-    suspects: BTreeSet<HostId>,
 }
 
 enum Deed {
@@ -58,7 +55,6 @@ impl Director {
             template,
             touched: Vec::new(),
             newcomers: Vec::new(),
-            suspects: BTreeSet::new(),
         };
         for Planned { when, within, fault } in &scenario.faults {
             let luck = director.luck(*within);
@@ -94,11 +90,6 @@ impl Director {
     /// Peers that were crashed, restarted or told to leave.
     pub(crate) fn touched(&self) -> &[HostId] {
         &self.touched
-    }
-
-    /// Whoever others may say to be gone.
-    pub(crate) fn suspects(&self) -> &BTreeSet<HostId> {
-        &self.suspects
     }
 
     /// Peers that came after the start.
@@ -175,10 +166,9 @@ impl Director {
                 self.cut(cluster, edges, format!("cut {label}"), lasting);
             }
             Fault::Cut { between, one_way, lasting } => self.cut_between(cluster, between, one_way, lasting),
-            Fault::Flap { between, times, every, lasting } => {
+            Fault::Flap { cut, times, every } => {
                 for turn in 0..times {
-                    let cut = Fault::Cut { between, one_way: false, lasting: Some(lasting) };
-                    self.plan(cluster.now().after(every * turn), Deed::Fault(cut));
+                    self.plan(cluster.now().after(every * turn), Deed::Fault(Fault::clone(&cut)));
                 }
             }
             Fault::Crash { whom, has_reset } => self.each(cluster, &whom, |director, cluster, host| {
@@ -203,7 +193,6 @@ impl Director {
                 pace.bursts = Some(Bursts { per_mille, slowness_percent: percent });
             }),
             Fault::Pause { whom, lasting } => self.each(cluster, &whom, |director, cluster, host| {
-                director.suspects.insert(host);
                 cluster.sleep(host);
                 director.plan(cluster.now().after(lasting), Deed::Wake { host });
             }),
@@ -212,12 +201,11 @@ impl Director {
             Fault::Clone { whom } => self.each(cluster, &whom, |director, cluster, host| {
                 let copy = cluster.add_copy(host);
                 director.newcomers.push(copy);
-                // Whoever links to the one hangs up on the other.
-                director.suspects.extend(running(cluster));
+                // Of two with one identity the one that started last goes on.
+                director.touch(host);
                 director.plan(cluster.now(), Deed::Start { host: copy });
             }),
             Fault::Garbage { whom, count } => self.each(cluster, &whom, |director, cluster, host| {
-                director.suspects.insert(host);
                 director.send_garbage(cluster, host, count);
             }),
             Fault::StaleViews { whom } => {
@@ -230,7 +218,6 @@ impl Director {
             }),
             Fault::Throttle { whom, up, down, lasting } => {
                 self.each(cluster, &whom, |director, cluster, host| {
-                    director.suspects.insert(host);
                     cluster.throttle(host, Some(up), Some(down));
                     cluster.note(host, &format!("line now {up} up, {down} down bit/s"));
                     if let Some(lasting) = lasting {
@@ -274,7 +261,6 @@ impl Director {
             |(from, to): &(HostId, HostId)| from != to && from.index() < count && to.index() < count;
         let edges: Vec<_> = edges.into_iter().filter(is_real).collect();
         for &(from, to) in &edges {
-            self.suspects.extend([from, to]);
             cluster.cut(from, to);
         }
         let from = cluster.now();
@@ -296,7 +282,6 @@ impl Director {
 
     fn touch(&mut self, host: HostId) {
         self.touched.push(host);
-        self.suspects.insert(host);
     }
 
     fn add(&mut self, cluster: &mut Cluster) -> HostId {

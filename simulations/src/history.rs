@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::io::Committed;
-use peergrad_protocol::view::View;
+use peergrad_protocol::view::{Recovery, Resume, View};
 use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use crate::host::HostId;
@@ -165,6 +165,7 @@ impl History {
     ) -> usize {
         let index = self.views.iter().position(|known| known.digest == digest).unwrap_or_else(|| {
             let lineage = self.lineage_of(view);
+            self.redone.extend(redone(view).map(|step| (at, step)));
             let shards = BTreeMap::new();
             self.views.push(ViewNote { view: Arc::clone(view), digest, at, shards, lineage });
             self.views.len() - 1
@@ -209,6 +210,14 @@ impl History {
                 last.until = at;
             }
         }
+    }
+}
+
+/// The step that a view begins again, since it was interrupted in the one before.
+fn redone(view: &View) -> Option<u64> {
+    match &view.recovery {
+        Recovery::Resume(Resume { step, deal: Some(_), forward: None, .. }) => Some(step.0),
+        _ => None,
     }
 }
 

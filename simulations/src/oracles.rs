@@ -2,9 +2,13 @@
 //!
 //! | oracle | what it is | how close | file |
 //! |---|---|---|---|
-//! | plain | one process, one loop, the same batches | what the scenario says, 5e-6 in the named ones, in the loss of the first 200 steps | [`plain`] |
+//! | plain | one process, one loop, the batches of the run | what the scenario says, 5e-6 in the named ones, in the loss of the first 200 steps | [`plain`] |
 //! | replay | the commit log once more: the same views, parts, order of sums and owners | bit for bit | [`replay`] |
+//!
+//! Two counts serve them, and the laws that count: which view a step belongs to ([`lineage`]), and which samples are its
+//! ([`passes`]). The replay deals for itself, so that the one would notice the other's mistakes.
 
 pub mod lineage;
+pub mod passes;
 pub mod plain;
 pub mod replay;

@@ -79,16 +79,14 @@ pub enum Fault {
         /// For so long; for ever if `None`.
         lasting: Option<Duration>,
     },
-    /// A link that is cut again and again.
+    /// A cut or a partition, again and again.
     Flap {
-        /// Its ends.
-        between: [usize; 2],
+        /// The one, with how long it lasts.
+        cut: Box<Self>,
         /// How often.
         times: u32,
-        /// From one cut to the next.
+        /// From one to the next.
         every: Duration,
-        /// How long each lasts.
-        lasting: Duration,
     },
     /// Processes die.
     Crash {
@@ -216,10 +214,12 @@ pub enum Groups {
 /// What must come of a scenario, beyond the laws.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expect {
-    /// Of the peers of the first view that were not crashed or told to leave.
+    /// Of the peers of the first view that no fault ended.
     pub survivors: Ending,
     /// Of those that came later.
     pub joiners: Welcome,
+    /// Whether the state of some chunk was lost with all who held it, and started from nothing; `None`: it may.
+    pub restarted: Option<bool>,
     /// Steps that are committed, at least.
     pub steps: u64,
     /// No longer without a commit than this, faults off.
@@ -234,11 +234,7 @@ pub struct Expect {
 pub enum Ending {
     /// After the last step.
     Finish,
-    /// Before, because somebody is gone; each says who.
-    Stop,
-    /// One or the other; nobody waits for ever.
-    End,
-    /// Not at all: everyone waits for somebody that is neither gone nor goes on.
+    /// Not at all: too few are left to agree on anything, and they wait for others to come back.
     Wait,
 }
 
@@ -248,7 +244,7 @@ pub enum Ending {
 pub enum Welcome {
     /// They become members.
     Join,
-    /// They are told that they are too late.
+    /// They are told why not.
     Refused,
     /// Whatever is true.
     Any,
@@ -260,8 +256,6 @@ impl Ending {
     pub fn words(self) -> &'static str {
         match self {
             Self::Finish => "finish",
-            Self::Stop => "stop early",
-            Self::End => "finish or stop early",
             Self::Wait => "wait for ever",
         }
     }
@@ -284,6 +278,7 @@ impl Default for Expect {
         Self {
             survivors: Ending::Finish,
             joiners: Welcome::Any,
+            restarted: None,
             steps: 0,
             patience: Duration::from_secs(60),
             // Rounding alone stays below 5e-6, unless it tips the input of a ReLU over zero. A sample too much or too
@@ -370,7 +365,8 @@ impl Fault {
     fn names(&self) -> Vec<usize> {
         match self {
             Self::Partition { groups: Groups::Peers(groups), .. } => groups.concat(),
-            Self::Cut { between, .. } | Self::Flap { between, .. } => between.to_vec(),
+            Self::Cut { between, .. } => between.to_vec(),
+            Self::Flap { cut, .. } => cut.names(),
             Self::Crash { whom, .. }
             | Self::Restart { whom, .. }
             | Self::Leave { whom }

@@ -12,6 +12,8 @@ use crate::history::{History, State};
 use crate::host::{Entry, HostId};
 use crate::laws::{Known, Laws, Violation};
 use crate::liveness::{Liveness, who_waits};
+use crate::oracles::lineage::Lineage;
+use crate::oracles::passes::{PassCount, Passes};
 use crate::oracles::plain;
 use crate::oracles::replay::Replay;
 use crate::plants::Plant;
@@ -52,12 +54,24 @@ pub struct Outcome {
     pub samples_trained: u64,
     /// Samples that were left out, since their gradient was not finite.
     pub samples_left_out: u64,
+    /// Samples that a pass ended without.
+    pub samples_lost: u64,
+    /// What came of the samples of each pass.
+    pub passes: Vec<PassCount>,
     /// What the model is worth at the end, if the run was finished.
     pub evaluation: Option<peergrad::task::Evaluation>,
     /// Digest of the parameters at the end, if all that finished agree.
     pub digest: Option<String>,
     /// Digest of all that happened.
     pub trace_hash: String,
+}
+
+impl Outcome {
+    /// Times that a pass trained a sample after its first.
+    #[must_use]
+    pub fn samples_repeated(&self) -> u64 {
+        self.passes.iter().map(|pass| pass.repeated).sum()
+    }
 }
 
 impl Simulation {
@@ -178,10 +192,13 @@ impl Simulation {
             violations.extend(self.stuck.clone());
         }
         let committed = self.committed();
+        let lineage = Lineage::of(self.cluster.history());
+        let passes = self.passes(&lineage, committed.len() as u64);
         let mut plain_apart = None;
         if self.scenario.workload.is_ring() && violations.is_empty() && self.is_asked(PLAIN) {
             checked.push(PLAIN);
-            match plain::compare(&self.scenario.workload.loaded, &committed, self.scenario.expect.apart) {
+            let Scenario { workload, expect, .. } = &self.scenario;
+            match plain::compare(&workload.loaded, &lineage, &committed, expect.apart) {
                 Ok(apart) => plain_apart = Some(apart),
                 Err(words) => violations.push(Violation { at: now, law: PLAIN, words }),
             }
@@ -204,11 +221,20 @@ impl Simulation {
             steps: committed.len() as u64,
             samples_trained: committed.iter().map(|committed| committed.samples).sum(),
             samples_left_out: committed.iter().map(|committed| committed.left_out).sum(),
+            samples_lost: passes.lost(),
+            passes: passes.counts(),
             evaluation: finals.first().and_then(|state| state.evaluation),
             digest: digests.first().filter(|first| digests.iter().all(|d| d == *first)).cloned(),
             trace_hash: self.cluster.trace().digest(),
             history: self.cluster.history().clone(),
         }
+    }
+
+    /// The passes up to the last committed step, as the views deal them.
+    fn passes(&self, lineage: &Lineage, steps: u64) -> Passes {
+        let mut passes = Passes::new(&self.scenario.workload.loaded);
+        while passes.steps() < steps && passes.count(lineage).is_some() {}
+        passes
     }
 
     fn is_asked(&self, law: &str) -> bool {
@@ -278,7 +304,17 @@ impl Simulation {
         if expect.survivors == Ending::Wait && !is_waiting {
             return Err("everyone is expected to wait for ever, and nobody does".to_owned());
         }
-        for &host in self.director.newcomers() {
+        let has_restarted = self.has_restarted();
+        if expect.restarted.is_some_and(|expected| expected != has_restarted) {
+            let words = if has_restarted { "some did" } else { "none did" };
+            return Err(format!(
+                "whether the state of a chunk starts from nothing is expected to be {}, and {words}",
+                !has_restarted
+            ));
+        }
+        // Who was crashed itself, perhaps before it got anywhere, is no longer of interest.
+        let is_untouched = |host: &&HostId| !self.director.touched().contains(host);
+        for &host in self.director.newcomers().iter().filter(is_untouched) {
             let was_member = self.cluster.history().lanes[host.index()]
                 .spans
                 .iter()
@@ -299,6 +335,12 @@ impl Simulation {
         Ok(())
     }
 
+    /// Whether the state of any chunk was lost and started from nothing.
+    fn has_restarted(&self) -> bool {
+        let mut views = self.cluster.history().views.iter();
+        views.any(|note| !note.view.moves.restarted.is_empty())
+    }
+
     fn survivor_meets(
         &self,
         host: HostId,
@@ -310,11 +352,8 @@ impl Simulation {
             Some(None) => "finished",
             Some(Some(_)) => "stopped",
         };
-        let is_stop = |failure: &Failure| matches!(failure, Failure::TaskPanicked(_));
         let is_met = match survivors {
             Ending::Finish => ending == Some(None),
-            Ending::Stop => ending.flatten().is_some_and(is_stop),
-            Ending::End => ending.is_some_and(|failure| failure.is_none_or(is_stop)),
             Ending::Wait => true,
         };
         if is_met {

@@ -1,34 +1,85 @@
-//! Law 6, every sample once: step by step, as many samples are trained as a pass over all of them has for that step, with
-//! those that are said to be left out.
+//! Law 6, every sample once: step by step, those samples are trained that no step of the pass has trained before, as many as
+//! a batch has, whoever comes and goes; and when a run is over, each pass has trained every one.
+//!
+//! # How it works
+//! [`Passes`] counts out which positions of a pass are whose in a step, from the members of its view alone; where a view's
+//! record says how the batch is dealt or what is left, that must be the same. A commit must claim as many samples as that
+//! makes, with those that are said to be left out.
 //!
 //! # Not here
-//! Which samples: that shows in the parameters, and [`super::exactly_once`] and the replay look at those.
+//! Whether members trained on these samples and not on others: that shows in the parameters, and [`super::exactly_once`]
+//! and the replay look at those.
 
-use peergrad::io::Event;
+use peergrad::io::{Committed, Event, FinalState};
 use peergrad::loader::Loaded;
+use peergrad::program::Program;
+use peergrad::programs::ring::Ring;
 
 use super::{Law, Observation};
 use crate::cluster::World;
+use crate::host::HostId;
+use crate::oracles::lineage::Lineage;
+use crate::oracles::passes::Passes;
 
 /// Passes as they must be, counted out without the ledger that nodes use.
 pub struct EverySampleOnce {
-    batch_size: u64,
-    sample_count: u64,
+    lineage: Lineage,
+    passes: Passes,
+    /// Passes of the whole run; `None`: the program ends when it likes.
+    pass_count: Option<u64>,
+    /// By step: its pass, its samples, and how many of them were left out as the first member said.
+    steps: Vec<(u64, u64, u64)>,
 }
 
 impl EverySampleOnce {
     /// The law for a run of this task.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
-        let sample_count = u64::from(loaded.task.sample_count());
-        Self { batch_size: loaded.training.batch_size.min(sample_count), sample_count }
+        let pass_count = (loaded.program.name() == Ring::NAME).then_some(loaded.training.passes);
+        Self { lineage: Lineage::default(), passes: Passes::new(loaded), pass_count, steps: Vec::new() }
     }
 
-    /// The pass of a step, and how many samples are its: whole batches, and what remains at the end of the pass.
-    fn due(&self, step: u64) -> (u64, u64) {
-        let steps_a_pass = self.sample_count.div_ceil(self.batch_size);
-        let before = (step % steps_a_pass) * self.batch_size;
-        (step / steps_a_pass, self.batch_size.min(self.sample_count - before))
+    fn committed(&mut self, host: HostId, committed: &Committed) -> Result<(), String> {
+        let Committed { step, pass, samples, left_out, .. } = *committed;
+        while self.passes.steps() <= step.0 {
+            let Some(counted) = self.passes.count(&self.lineage) else {
+                return Err(format!("{host} commits step {}, and nobody has installed a view", step.0));
+            };
+            self.steps.push((counted.pass, counted.sample_count(), left_out));
+            if let Some(objection) = counted.objection {
+                return Err(objection);
+            }
+        }
+        let (due_pass, due, _) = self.steps[step.0 as usize];
+        if (pass, samples + left_out) == (due_pass, due) && samples <= due {
+            return Ok(());
+        }
+        Err(format!(
+            "{host} commits step {} with {samples} samples and {left_out} left out in pass {pass}; its batch has {due}, in pass {due_pass}",
+            step.0
+        ))
+    }
+
+    /// A peer has finished the run and leaves a state: that of the whole run.
+    fn finished(&self, host: HostId, state: &FinalState) -> Result<(), String> {
+        let Some(pass_count) = self.pass_count else { return Ok(()) };
+        let steps = self.passes.steps();
+        if state.steps != steps || !self.passes.are_over(pass_count) {
+            return Err(format!(
+                "{host} has finished after {} steps; {steps} are committed, and {} samples of the last pass were never dealt",
+                state.steps,
+                self.passes.left()
+            ));
+        }
+        let samples: u64 = self.steps.iter().map(|(_, samples, _)| samples).sum();
+        let left_out: u64 = self.steps.iter().map(|(_, _, left_out)| left_out).sum();
+        if (state.samples, state.left_out) == (samples - left_out, left_out) {
+            return Ok(());
+        }
+        Err(format!(
+            "{host} leaves a state of {} samples and {} left out; {samples} were dealt, {left_out} of them left out",
+            state.samples, state.left_out
+        ))
     }
 }
 
@@ -38,42 +89,16 @@ impl Law for EverySampleOnce {
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
-        let Observation::Told { host, event: Event::Committed(committed) } = observation else {
-            return Ok(());
-        };
-        let step = committed.step.0;
-        let (pass, due) = self.due(step);
-        let claimed = committed.samples + committed.left_out;
-        if claimed == due && committed.pass == pass && committed.samples <= due {
-            return Ok(());
-        }
-        Err(format!(
-            "{host} commits step {step} with {} samples and {} left out in pass {}; its batch has {due}, in pass {pass}",
-            committed.samples, committed.left_out, committed.pass
-        ))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use peergrad_protocol::ledger::Ledger;
-
-    use super::*;
-
-    #[test]
-    fn passes_counted_out_are_those_of_the_ledger() {
-        for (batch_size, sample_count) in [(1, 1), (30, 740), (64, 640), (640, 640), (7, 5)] {
-            let law = EverySampleOnce { batch_size: u64::min(batch_size, sample_count), sample_count };
-            let mut ledger = Ledger::default();
-            for step in 0..100 {
-                let (batch, after) = ledger.take(batch_size, sample_count);
-                assert_eq!(
-                    law.due(step),
-                    (batch.pass, batch.len()),
-                    "{batch_size} of {sample_count}, step {step}"
-                );
-                ledger = after;
+        self.lineage.observe(observation);
+        match observation {
+            Observation::Told { host, event: Event::Committed(committed) } => {
+                self.committed(*host, committed)
             }
+            Observation::Told { host, event: Event::Ended(ended) } => match (&ended.outcome, &ended.state) {
+                (Ok(()), Some(state)) => self.finished(*host, state),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
         }
     }
 }

@@ -21,6 +21,7 @@ use peergrad::io::Event;
 use peergrad_protocol::ViewDigest;
 use peergrad_protocol::view::View;
 
+use crate::history::History;
 use crate::laws::Observation;
 
 /// The views of a run.
@@ -40,6 +41,14 @@ pub struct Installed {
 }
 
 impl Lineage {
+    /// The views that a history tells of.
+    #[must_use]
+    pub fn of(history: &History) -> Self {
+        let mut lineage = Self::default();
+        history.views.iter().for_each(|note| lineage.install(&note.view, note.digest));
+        lineage
+    }
+
     /// Takes note of a view that somebody installed; of two records with one number the first counts.
     pub fn install(&mut self, view: &Arc<View>, digest: ViewDigest) {
         self.views.entry(view.epoch.0).or_insert_with(|| Installed { view: Arc::clone(view), digest });
@@ -58,14 +67,13 @@ impl Lineage {
         self.newest_first().find(|known| known.view.first_step().0 <= step)
     }
 
-    /// The views that begin with `step` and were not undone by one that begins before it, in their order: all but the last
-    /// were left again before the step was over.
+    /// Chunks whose optimizer state starts from nothing with `step`: nobody held it when a view began there, even if that
+    /// view was left again before the step was over. One that begins before it takes all that back.
     #[must_use]
-    pub fn beginning_with(&self, step: u64) -> Vec<&Installed> {
+    pub fn restarted_with(&self, step: u64) -> Vec<usize> {
         let until = self.newest_first().take_while(|known| known.view.first_step().0 >= step);
-        let mut views: Vec<&Installed> = until.filter(|known| known.view.first_step().0 == step).collect();
-        views.reverse();
-        views
+        let beginning = until.filter(|known| known.view.first_step().0 == step);
+        beginning.flat_map(|known| &known.view.moves.restarted).map(|&chunk| chunk as usize).collect()
     }
 
     /// The view that `view` follows, if it was installed anywhere.
@@ -88,6 +96,7 @@ mod tests {
 
     use super::*;
 
+    /// Views that begin with these steps; each restarts the chunk with its own number.
     fn lineage(first_steps: &[u64]) -> Lineage {
         let mut lineage = Lineage::default();
         for (index, &step) in first_steps.iter().enumerate() {
@@ -98,7 +107,7 @@ mod tests {
                 members: vec![],
                 recovery: Recovery::Resume(Resume::at(StepNumber(step))),
                 ledger: Ledger::default(),
-                moves: Moves::default(),
+                moves: Moves { restarted: vec![index as u32 + 1], ..Moves::default() },
             };
             lineage.install(&Arc::new(view), ViewDigest([index as u8; 32]));
         }
@@ -120,14 +129,12 @@ mod tests {
     fn what_a_later_view_takes_back_is_void() {
         let lineage = lineage(&[0, 9, 5]);
         assert_eq!([4, 5, 9].map(|step| epoch_of(&lineage, step)), [1, 3, 3]);
-        let beginning = |step| lineage.beginning_with(step).len();
-        assert_eq!([0, 5, 9].map(beginning), [1, 1, 0]);
+        assert_eq!([0, 5, 9].map(|step| lineage.restarted_with(step)), [vec![1], vec![3], vec![]]);
     }
 
     #[test]
     fn views_that_were_left_at_once_have_begun_all_the_same() {
         let lineage = lineage(&[0, 7, 8, 7]);
-        let epochs: Vec<u64> = lineage.beginning_with(7).iter().map(|known| known.view.epoch.0).collect();
-        assert_eq!(epochs, [2, 4]);
+        assert_eq!(lineage.restarted_with(7), [4, 2]);
     }
 }

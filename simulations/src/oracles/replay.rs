@@ -116,10 +116,8 @@ impl Replay {
 
     /// What nobody held when a view began with this step starts from nothing.
     fn restart_states(&mut self) {
-        let views = self.lineage.beginning_with(self.steps);
-        let restarted: Vec<u32> =
-            views.iter().flat_map(|known| &known.view.moves.restarted).copied().collect();
-        for chunk in restarted.into_iter().map(|chunk| chunk as usize).filter(|&c| c < self.chunks.count()) {
+        let restarted = self.lineage.restarted_with(self.steps);
+        for chunk in restarted.into_iter().filter(|&chunk| chunk < self.chunks.count()) {
             self.moments[chunk] = self.fresh(chunk);
         }
     }

@@ -15,7 +15,7 @@
 //! split = [3, 2]
 //! for = "20s"
 //! [expect]
-//! survivors = "stop"
+//! joiners = "join"
 //! ```
 //! Every key is explained in `scenarios/keys.toml`, which `simulate keys` prints. A mistake is told with its line and key.
 
@@ -284,6 +284,7 @@ const SAMPLES_DEFAULT: u32 = 640;
 struct ExpectSection {
     survivors: Option<Ending>,
     joiners: Option<Welcome>,
+    restarted: Option<bool>,
     steps: u64,
     patience: Option<Time>,
     apart: Option<Within<Share>>,
@@ -295,6 +296,7 @@ impl ExpectSection {
         Expect {
             survivors: self.survivors.unwrap_or(default.survivors),
             joiners: self.joiners.unwrap_or(default.joiners),
+            restarted: self.restarted,
             steps: self.steps,
             patience: self.patience.map_or(default.patience, |time| time.0),
             apart: self.apart.map_or(default.apart, |share| share.0),

@@ -54,6 +54,8 @@ pub(crate) fn facts(outcome: &Outcome) -> Vec<(String, String)> {
         fact("committed steps", outcome.steps.to_string()),
         fact("samples trained", outcome.samples_trained.to_string()),
         fact("samples left out", outcome.samples_left_out.to_string()),
+        fact("samples lost", outcome.samples_lost.to_string()),
+        fact("samples repeated", outcome.samples_repeated().to_string()),
         fact("steps redone", outcome.history.redone.len().to_string()),
         fact("bytes sent", bytes(outcome.history.traffic.total)),
         fact("views", outcome.history.views.len().to_string()),

@@ -158,13 +158,17 @@ impl FaultSection {
             Kind::Partition => Fault::Partition { groups: self.groups(context)?, lasting },
             Kind::Cut => Fault::Cut { between: between()?, one_way: self.one_way.unwrap_or(false), lasting },
             Kind::Flap => {
-                let (between, every, lasting) = (between()?, every()?, span()?);
-                if lasting >= every {
+                let (every, lasting) = (every()?, Some(span()?));
+                if lasting >= Some(every) {
                     return Err(
-                        context.mistake("for", "shorter than `every`, so that the link comes back between")
+                        context.mistake("for", "shorter than `every`, so that frames get through between")
                     );
                 }
-                Fault::Flap { between, times, every, lasting }
+                let cut = match self.between {
+                    Some(_) => Fault::Cut { between: between()?, one_way: false, lasting },
+                    None => Fault::Partition { groups: self.groups(context)?, lasting },
+                };
+                Fault::Flap { cut: Box::new(cut), times, every }
             }
             Kind::Crash => Fault::Crash { whom: whom()?, has_reset: self.reset.unwrap_or(true) },
             Kind::Restart => {
@@ -259,7 +263,8 @@ impl FaultSection {
         let allowed: Vec<&str> = match kind {
             Kind::Partition => vec!["groups", "split", "for"],
             Kind::Cut => vec!["between", "one_way", "for"],
-            Kind::Flap => vec!["between", "times", "every", "for"],
+            Kind::Flap if self.between.is_some() => vec!["between", "times", "every", "for"],
+            Kind::Flap => vec!["groups", "split", "times", "every", "for"],
             Kind::Crash => [whom, &["reset"]].concat(),
             Kind::Restart => [whom, &["for", "disk"]].concat(),
             Kind::Slow => [whom, &["slower", "for"]].concat(),
