@@ -238,13 +238,13 @@ impl Machine {
                 let wishes = seat.with_facts(&self.jobs, |membership, facts| {
                     membership.on_prepare(now, from, prepare, facts, out)
                 })?;
-                self.grant(now, wishes, out);
+                self.grant(wishes, out);
             }
             Message::Promise(promise) => {
                 let wishes = seat.with_facts(&self.jobs, |membership, facts| {
                     membership.on_promise(now, from, promise, facts, out)
                 });
-                self.grant(now, wishes, out);
+                self.grant(wishes, out);
             }
             Message::Outbid(outbid) => membership.on_outbid(now, outbid),
             Message::Propose(propose) => seat.with_facts(&self.jobs, |membership, facts| {
