@@ -19,7 +19,7 @@ fn scenario(faults: &str) -> Scenario {
          [run]\npasses = 4\nbatch = 48\n[run.optimizer]\nrule = \"sgd\"\nrate = 0.3\n\
          [run.sync]\nsegment_kib = 1\n{faults}\n[expect]\napart = 1e-6\n"
     );
-    parse("counting", &text, Path::new("."), Size::Full).unwrap()
+    parse("counting", &text, Path::new("."), Size::Full).expect("a scenario file")
 }
 
 /// One run that only the counting laws watch.
