@@ -17,7 +17,7 @@ use crate::oracles::replay::REPLAY;
 use crate::simulation::{LIVENESS, PLAIN};
 use crate::task::Altered;
 use crate::workload::Workload;
-use views::{Refuse, Spoil, Unadopted, Wrong};
+use views::{Refuse, Spoil, Unadopted, Uninformed, Wrong};
 
 mod views;
 
@@ -106,7 +106,7 @@ pub const PLANTS: &[Plant] = &[
         name: "swallowed-views",
         about: "one peer is never told of the view without another one that is gone",
         law: "nothing waits on the departed (law 7)",
-        scenario: "kill-mid-step",
+        scenario: "founder-dies",
         bug: Bug::SwallowedViews,
     },
     Plant {
@@ -257,9 +257,9 @@ impl Plant {
             Bug::FlippedRelay => Box::new(Flip { step, is_relay: true, ranks: vec![] }),
             Bug::FlippedLastHop => Box::new(Flip { step, is_relay: false, ranks: vec![] }),
             Bug::EarlySum => Box::new(EarlySum { step, ranks: vec![], sample: None, is_done: false }),
-            Bug::SwallowedViews => Box::new(|envelope: &Envelope<'_>| views::swallow_views(envelope, SITE)),
+            Bug::SwallowedViews => Box::new(|envelope: &Envelope<'_>| views::swallow_views(envelope, FOLLOWER)),
             Bug::NoAdoption => Box::<Unadopted>::default(),
-            Bug::NoPersistence => Box::new(|envelope: &Envelope<'_>| views::keep_uninformed(envelope, SITE)),
+            Bug::NoPersistence => Box::new(Uninformed::new(SITE)),
             Bug::Boast => Box::new(views::boast),
             Bug::Spoiled(wrong) => Box::new(Spoil::new(wrong)),
             Bug::FlippedMirror => Box::new(views::flip_mirror),
@@ -278,6 +278,8 @@ impl Plant {
 
 /// The host on which plants live.
 const SITE: HostId = HostId(1);
+/// A host whose rank is behind that of [`SITE`]: others propose.
+const FOLLOWER: HostId = HostId(2);
 
 /// One member's record of the first view gives somebody more weight.
 fn alter_view(envelope: &Envelope<'_>) -> Verdict {

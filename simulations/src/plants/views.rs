@@ -55,20 +55,54 @@ impl Unadopted {
     }
 }
 
-/// One peer does not hear for a while that a value is chosen which it has helped to choose.
-pub(super) fn keep_uninformed(envelope: &Envelope<'_>, site: HostId) -> Verdict {
-    let is_word = matches!(envelope.message(), Some(Message::Succeed(_)));
-    if is_word && envelope.to == site { Verdict::Delay(SILENCE) } else { Verdict::Pass }
+/// Until it is started again, one peer hears only of the first proposal, and not that it was chosen.
+///
+/// That alone must do no harm: it remembers what it accepted, and whoever asks it later hears of it.
+pub(super) struct Uninformed {
+    site: HostId,
+    /// Who proposed first.
+    first: Option<HostId>,
+    has_returned: bool,
 }
 
-/// One peer is told nothing of the views that follow the one that it is in.
+impl Uninformed {
+    pub(super) fn new(site: HostId) -> Self {
+        Self { site, first: None, has_returned: false }
+    }
+}
+
+impl Rule for Uninformed {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
+        let message = envelope.message();
+        // Only a peer that is started again asks to be let in after that.
+        let asks = envelope.from == self.site && matches!(message, Some(Message::Join(_)));
+        self.has_returned |= self.first.is_some() && asks;
+        if envelope.to != self.site || self.has_returned {
+            return Verdict::Pass;
+        }
+        match message {
+            Some(Message::Propose(_)) => {
+                let first = *self.first.get_or_insert(envelope.from);
+                if first == envelope.from { Verdict::Pass } else { Verdict::Drop }
+            }
+            Some(Message::Prepare(_)) if self.first.is_some_and(|first| first != envelope.from) => {
+                Verdict::Drop
+            }
+            Some(Message::Install(_) | Message::Succeed(_)) if self.first.is_some() => Verdict::Drop,
+            _ => Verdict::Pass,
+        }
+    }
+}
+
+/// One peer votes, but is told nothing of the views that follow the one that it is in, and cannot ask for one.
 pub(super) fn swallow_views(envelope: &Envelope<'_>, site: HostId) -> Verdict {
-    let is_news = match envelope.message() {
-        Some(Message::Install(view)) => !view.parents.is_empty(),
-        Some(Message::Prepare(_) | Message::Propose(_) | Message::Succeed(_)) => true,
+    let is_lost = match envelope.message() {
+        Some(Message::Install(view)) => envelope.to == site && !view.parents.is_empty(),
+        Some(Message::Succeed(_)) => envelope.to == site,
+        Some(Message::Prepare(_)) => envelope.from == site,
         _ => false,
     };
-    if is_news && envelope.to == site { Verdict::Drop } else { Verdict::Pass }
+    if is_lost { Verdict::Drop } else { Verdict::Pass }
 }
 
 /// Members say that they hold all new state of a step that was interrupted.
