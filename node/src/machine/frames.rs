@@ -61,9 +61,9 @@ impl Machine {
                 let payload = frame.payload.take().ok_or(Reject::Segment)?;
                 seat.session.segment(from, segment, payload, out)
             }
-            Message::Chunk(chunk) => {
+            Message::Parcel(parcel) => {
                 let payload = frame.payload.take().ok_or(Reject::Chunk)?;
-                seat.session.chunk(from, chunk, &payload, out)
+                seat.session.parcel(from, &parcel, &payload, out)
             }
             Message::WantChunks(want) => seat.session.wanted(from, want, out),
             Message::Complete(complete) => seat.session.complete_elsewhere(from, complete),
@@ -326,7 +326,7 @@ impl Machine {
 fn view_of(message: &Message) -> Option<ViewDigest> {
     match message {
         Message::Segment(segment) => Some(segment.view),
-        Message::Chunk(chunk) => Some(chunk.view),
+        Message::Parcel(parcel) => Some(parcel.view),
         Message::WantChunks(want) => Some(want.view),
         Message::Complete(complete) => Some(complete.view),
         Message::Closed(view) => Some(*view),
@@ -336,7 +336,7 @@ fn view_of(message: &Message) -> Option<ViewDigest> {
 
 /// What is not taken in has used up its credit all the same.
 fn drop_frame(from: PeerId, message: &Message, out: &mut Vec<Output>) {
-    if matches!(message, Message::Segment(_) | Message::Chunk(_)) {
+    if matches!(message, Message::Segment(_) | Message::Parcel(_)) {
         out.push(Output::Credit { to: from, segments: 1 });
     }
 }
