@@ -61,7 +61,7 @@ pub enum Message {
     /// Proposer to every member: let us agree on the next view.
     Prepare(Prepare),
     /// The answer: no lower ballot is heard any more, and this is where I am.
-    Promise(Promise),
+    Promise(Box<Promise>),
     /// The other answer to `Prepare` and `Propose`: not under that ballot, or not before that step.
     Outbid(Outbid),
     /// Proposer to every member: let the next view be this.

@@ -242,7 +242,7 @@ impl Machine {
             }
             Message::Promise(promise) => {
                 let wishes = seat.with_facts(&self.jobs, |membership, facts| {
-                    membership.on_promise(now, from, promise, facts, out)
+                    membership.on_promise(now, from, *promise, facts, out)
                 });
                 self.grant(now, wishes, out);
             }

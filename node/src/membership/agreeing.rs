@@ -248,7 +248,8 @@ impl Membership {
         };
         let accepted = self.acceptor.accepted().cloned();
         let record = self.record(&Arc::clone(&self.view), self.acceptor.clone(), out);
-        self.answers.push((record, from, Message::Promise(Promise { view, ballot, accepted, report })));
+        let promise = Promise { view, ballot, accepted, report };
+        self.answers.push((record, from, Message::Promise(Box::new(promise))));
         Ok(vec![match before {
             Some(step) => Wish::StopBefore(step),
             None => Wish::Freeze,

@@ -64,8 +64,9 @@ fn coming() -> Vec<Sample> {
 /// What members say to agree on the next view.
 fn agreeing() -> Vec<Sample> {
     let view = first_view().digest();
-    let promise =
-        |accepted, report| Message::Promise(Promise { view, ballot: ballot(3, 0), accepted, report });
+    let promise = |accepted, report| {
+        Message::Promise(Box::new(Promise { view, ballot: ballot(3, 0), accepted, report }))
+    };
     let outbid =
         |promised| Message::Outbid(Outbid { view, ballot: ballot(3, 0), promised, step: StepNumber(70_000) });
     vec![
