@@ -49,6 +49,11 @@ impl Basis<'_> {
         &self.geometry.view
     }
 
+    /// Whether a view can be one of this run, as far as its samples and chunks go.
+    pub(crate) fn fits(&self, view: &View) -> bool {
+        view.run == self.view().run && view.fits(self.sample_count, self.geometry.cut.chunks.count())
+    }
+
     /// The change to the view that begins with `step`, which every member is to reach in the present one; `dealt` is how
     /// the batch of step `from` is dealt, which comes before it. `None` if the run is over by then.
     pub(crate) fn between_steps(

@@ -322,7 +322,8 @@ impl Membership {
         if self.is_settled(from, view, out) {
             return Ok(());
         }
-        if self.view.rank(&from) != Some(ballot.rank) || self.view.succeed(self.digest, &change).is_err() {
+        let next = self.view.succeed(self.digest, &change);
+        if self.view.rank(&from) != Some(ballot.rank) || !next.is_ok_and(|next| facts.basis.fits(&next)) {
             return Err(Reject::OutOfPlace);
         }
         self.attempts = self.attempts.max(ballot.attempt);
@@ -361,14 +362,18 @@ impl Membership {
         &mut self,
         change: &Succession,
         memo: &Memo,
+        facts: &Facts<'_>,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         if change.parent != self.digest {
             // Of a view that is left, or not reached yet; in both cases others tell.
             return Ok(());
         }
-        let next = memo.succeed(&self.view, self.digest, change).map_err(|_| Reject::OutOfPlace)?;
-        self.learn(next, out);
+        let next = memo.succeed(&self.view, self.digest, change);
+        match next.ok().filter(|(view, _)| facts.basis.fits(view)) {
+            Some(next) => self.learn(next, out),
+            None => return Err(Reject::OutOfPlace),
+        }
         Ok(())
     }
 

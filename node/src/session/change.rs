@@ -141,7 +141,8 @@ impl Session {
         self.stop_before = None;
         self.is_open = false;
         self.is_unbegun = false;
-        if self.complete.is_some() && self.step == resume.step.next() {
+        // A committed step is never undone, whatever a record says.
+        if self.uncommitted.is_some() && self.step == resume.step.next() {
             self.undo();
         }
         let is_forward = resume.forward.is_some() && self.step.next() == resume.step;
