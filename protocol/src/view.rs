@@ -117,7 +117,8 @@ pub struct Moves {
     pub list: Vec<Move>,
     /// How many move after each step; not zero unless the list is empty.
     pub rate: u32,
-    /// Chunks whose optimizer state nobody in the view holds: it starts from nothing, with a count of its own.
+    /// Chunks whose optimizer state nobody in the view holds: it starts from nothing, with a count of its own, at those
+    /// who keep the chunk in the view's first step.
     pub restarted: Vec<u32>,
 }
 
@@ -126,7 +127,7 @@ pub struct Moves {
 pub struct Move {
     /// Which.
     pub chunk: u32,
-    /// Who holds its state now: the owner first.
+    /// Who holds its state now, or starts it: the owner first.
     pub from: Vec<Rank>,
 }
 
@@ -408,22 +409,26 @@ impl Moves {
     }
 
     fn are_valid(&self, member_count: usize) -> bool {
-        let mut seen = BTreeSet::new();
         let is_move = |moved: &Move| {
             let distinct: BTreeSet<&Rank> = moved.from.iter().collect();
             (1..=COPIES_MAX).contains(&moved.from.len())
                 && distinct.len() == moved.from.len()
                 && moved.from.iter().all(|rank| rank.index() < member_count)
         };
-        let mut is_new = |chunk: u32| is_chunk(chunk) && seen.insert(chunk);
-        self.list.iter().all(|moved| is_move(moved) && is_new(moved.chunk))
-            && self.restarted.iter().all(|chunk| is_new(*chunk))
+        self.list.iter().all(is_move)
+            && are_distinct_chunks(self.list.iter().map(|moved| moved.chunk))
+            && are_distinct_chunks(self.restarted.iter().copied())
             && (self.rate > 0 || self.list.is_empty())
     }
 }
 
 fn is_chunk(chunk: u32) -> bool {
     (chunk as usize) < CHUNKS_MAX
+}
+
+fn are_distinct_chunks(mut chunks: impl Iterator<Item = u32>) -> bool {
+    let mut seen = BTreeSet::new();
+    chunks.all(|chunk| is_chunk(chunk) && seen.insert(chunk))
 }
 
 /// Whether a list of addresses keeps to the limits.
@@ -573,12 +578,13 @@ mod tests {
             moves(&[(1, &[])], 1, &[]),
             moves(&[(CHUNKS_MAX as u32, &[0])], 1, &[]),
             moves(&[], 0, &[1, 1]),
-            moves(&[(1, &[0])], 1, &[1]),
             moves(&[], 0, &[CHUNKS_MAX as u32]),
         ] {
             let record = View { moves: odd.clone(), ..view(&[1, 2]) };
             assert_eq!(record.validate(), Err(InvalidView::Lists), "{odd:?}");
         }
+        let restarted = View { moves: moves(&[(1, &[0])], 1, &[1]), ..view(&[1, 2]) };
+        assert_eq!(restarted.validate(), Ok(()), "a chunk may start anew elsewhere than where it belongs");
         let peers: Vec<u8> = (1..=9).collect();
         for (keepers, expected) in [(COPIES_MAX, Ok(())), (COPIES_MAX + 1, Err(InvalidView::Lists))] {
             let from: Vec<u32> = (0..keepers as u32).collect();

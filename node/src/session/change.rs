@@ -247,13 +247,14 @@ impl Session {
 
     /// State that nobody holds starts from nothing, where it is kept now.
     fn restart_states(&mut self, moves: &Moves) {
+        if self.complete.is_none() || moves.restarted.is_empty() {
+            return;
+        }
         // After a step that is rolled forward, state is pending like that of any complete step.
         let is_pending = self.uncommitted.is_some() || self.transfer.is_filling();
-        for &chunk in &moves.restarted {
-            let chunk = chunk as usize;
-            let is_kept = chunk < self.geometry.cut.chunks.count()
-                && self.geometry.target.keepers(chunk).contains(&self.rank);
-            if is_kept && self.complete.is_some() {
+        let shards = self.memo.shards(&self.geometry, 0);
+        for chunk in moves.restarted.iter().map(|chunk| *chunk as usize) {
+            if chunk < self.geometry.cut.chunks.count() && shards.is_kept_by(chunk, self.rank) {
                 self.owned.keep(chunk, None, is_pending);
             }
         }
