@@ -114,7 +114,7 @@ fn training() -> Vec<Sample> {
     ] {
         samples.push(Sample { name, message: Message::Segment(segment(phase)), payload: Some(payload) });
     }
-    for (name, has_values, updates) in [("chunk_values", true, None), ("chunk_state", false, Some(70_000))] {
+    for (name, has_values, updates) in [("chunk_values", true, None), ("chunk_state", false, Some(299))] {
         let digest = ContentDigest::of(&elements);
         let chunk = Chunk { view, steps: StepNumber(300), chunk: 251, has_values, updates, digest };
         samples.push(Sample { name, message: Message::Chunk(chunk), payload: Some(elements.clone()) });
