@@ -354,12 +354,8 @@ impl Joining {
         }
         let report = Report { is_over: true, ..Report::default() };
         let accepted = voter.acceptor.accepted().cloned();
-        voter.answer(
-            from,
-            Message::Promise(Promise { view, ballot, accepted, report }),
-            persisted_count,
-            out,
-        );
+        let promise = Promise { view, ballot, accepted, report };
+        voter.answer(from, Message::Promise(Box::new(promise)), persisted_count, out);
     }
 
     /// One of them proposes it.

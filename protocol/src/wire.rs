@@ -18,8 +18,8 @@
 
 use crate::buffer::Buffer;
 use crate::limits::{
-    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, PARCEL_HEADER_BYTES_MAX,
-    SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
+    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, DURABLE_BYTES_MAX,
+    PARCEL_HEADER_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
 };
 use crate::message::{Invalid, Message};
 
@@ -250,10 +250,22 @@ pub fn encode_record(record: &impl Encode) -> Vec<u8> {
 /// # Errors
 /// The bytes are no such record, or not only that.
 pub fn decode_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
-    if bytes.len() > CONTROL_HEADER_BYTES_MAX {
+    decode_within::<T, { 4 * CONTROL_HEADER_BYTES_MAX }>(bytes, CONTROL_HEADER_BYTES_MAX)
+}
+
+/// As [`decode_record`], of the larger record that a member keeps on its disk: at most [`DURABLE_BYTES_MAX`] bytes.
+///
+/// # Errors
+/// The bytes are no such record, or not only that.
+pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
+    decode_within::<T, { 4 * DURABLE_BYTES_MAX }>(bytes, DURABLE_BYTES_MAX)
+}
+
+fn decode_within<T: Decode<()>, const BUDGET: usize>(bytes: &[u8], bytes_max: usize) -> Result<T, WireError> {
+    if bytes.len() > bytes_max {
         return Err(WireError::TooLarge);
     }
-    let config = bincode::config::standard().with_limit::<{ 4 * CONTROL_HEADER_BYTES_MAX }>();
+    let config = bincode::config::standard().with_limit::<BUDGET>();
     let (record, read) = bincode::decode_from_slice(bytes, config).map_err(|_| WireError::Header)?;
     if read == bytes.len() { Ok(record) } else { Err(WireError::Length) }
 }

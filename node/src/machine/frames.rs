@@ -258,7 +258,7 @@ impl Machine {
             }
             Message::Promise(promise) => {
                 let wishes = seat.with_facts(&self.jobs, |membership, facts| {
-                    membership.on_promise(now, from, promise, facts, out)
+                    membership.on_promise(now, from, *promise, facts, out)
                 });
                 self.grant(wishes, out);
             }
@@ -267,8 +267,10 @@ impl Machine {
                 membership.on_propose(from, propose, facts, out)
             })?,
             Message::Accepted(accepted) => membership.on_accepted(from, accepted, out),
-            Message::Succeed(change) => membership.on_succeed(&change, &self.memo, out)?,
-            Message::Install(view) => self.told_of(now, view, out),
+            Message::Succeed(change) => seat.with_facts(&self.jobs, |membership, facts| {
+                membership.on_succeed(&change, &self.memo, facts, out)
+            })?,
+            Message::Install(view) => self.told_of(now, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
             Message::Ready if membership.on_ready(from) => self.look(now, out),
             // It was welcomed by an earlier incarnation of this member: it has to ask again.
@@ -299,12 +301,16 @@ impl Machine {
         Ok(())
     }
 
-    fn told_of(&mut self, now: Instant, view: View, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
+    fn told_of(&mut self, now: Instant, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
+        let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
+        if !seat.with_facts(&self.jobs, |_, facts| facts.basis.fits(&view)) {
+            return Err(Reject::OutOfPlace);
+        }
         if !seat.membership.on_install(view.clone(), out) {
             // Others have gone on for more than one view: this peer is not among them any more.
             self.exclude(now, &view, out);
         }
+        Ok(())
     }
 
     /// A peer asks to be let in.

@@ -65,8 +65,9 @@ fn coming() -> Vec<Sample> {
 /// What members say to agree on the next view.
 fn agreeing() -> Vec<Sample> {
     let view = first_view().digest();
-    let promise =
-        |accepted, report| Message::Promise(Promise { view, ballot: ballot(3, 0), accepted, report });
+    let promise = |accepted, report| {
+        Message::Promise(Box::new(Promise { view, ballot: ballot(3, 0), accepted, report }))
+    };
     let outbid =
         |promised| Message::Outbid(Outbid { view, ballot: ballot(3, 0), promised, step: StepNumber(70_000) });
     vec![
@@ -115,7 +116,7 @@ fn training() -> Vec<Sample> {
         samples.push(Sample { name, message: Message::Segment(segment(phase)), payload: Some(payload) });
     }
     for (name, content, updates) in
-        [("parcel_values", Content::Values, 0), ("parcel_state", Content::State, 70_000)]
+        [("parcel_values", Content::Values, 0), ("parcel_state", Content::State, 299)]
     {
         let digest = ContentDigest::of(&elements);
         let pieces = vec![Piece { chunk: 251, updates }, Piece { chunk: 4095, updates: 0 }];
