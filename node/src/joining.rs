@@ -34,8 +34,9 @@ pub(crate) struct Joining {
     contacts: Vec<Contact>,
     /// Linked peers that have not answered since this one was excluded: they may be those that it cannot reach.
     unproven: BTreeSet<PeerId>,
-    /// Members that are not linked; and which of them the user was told of.
+    /// Members that are not linked; those that were not when this was looked at last; and those the user was told of.
     unlinked: BTreeSet<PeerId>,
+    unlinked_before: BTreeSet<PeerId>,
     told: BTreeSet<PeerId>,
     /// Whether the host knows that this peer is ready.
     is_ready_told: bool,
@@ -80,6 +81,7 @@ impl Joining {
             contacts: Vec::new(),
             unproven: BTreeSet::new(),
             unlinked: BTreeSet::new(),
+            unlinked_before: BTreeSet::new(),
             told: BTreeSet::new(),
             is_ready_told: false,
             founder: None,
@@ -173,11 +175,14 @@ impl Joining {
         match self.host {
             Some(host) if self.is_ready_told => send(host, &Message::Ready, out),
             Some(host) => {
-                if !self.unlinked.is_empty() && self.told != self.unlinked {
+                // One that has just died is about to be left out by the others.
+                let is_lasting = !self.unlinked.is_empty() && self.unlinked_before == self.unlinked;
+                if is_lasting && self.told != self.unlinked {
                     self.told.clone_from(&self.unlinked);
                     let peers = self.unlinked.iter().copied().collect();
                     out.push(Output::Event(Event::OutOfReach { peers }));
                 }
+                self.unlinked_before.clone_from(&self.unlinked);
                 self.ask(now, host, out);
                 // Whoever answers is not out of reach.
                 self.unproven.clone().into_iter().for_each(|peer| self.ask(now, peer, out));
@@ -254,6 +259,7 @@ impl Joining {
     pub(crate) fn refused(&mut self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
         match refusal {
             Refusal::NotYet => {
+                // The timer that is running asks others, and this one again.
                 if self.host == Some(by) {
                     self.host = None;
                     self.is_ready_told = false;

@@ -59,7 +59,7 @@ pub const SEGMENTS_KEPT_MAX: usize = 64;
 pub const REJECTS_MAX: u32 = 64;
 
 /// Pause before an unanswered request to join is sent again.
-pub const JOIN_RETRY: Duration = Duration::from_secs(2);
+pub const JOIN_RETRY: Duration = Duration::from_secs(1);
 
 const _: () = assert!(SPECIFICATION_BYTES_MAX < CONTROL_HEADER_BYTES_MAX);
 // A view of the most members with the longest addresses, and all else that is in it, still fits a frame.
