@@ -91,8 +91,15 @@ fn equal_lines_take_the_time_of_the_formula() {
                 "ring" => 2.0 * others * (LATENCY + largest / RATE),
                 _ => 2.0 * (LATENCY + others * largest / RATE),
             };
-            let apart = (found / formula - 1.0).abs();
-            assert!(apart < 0.05, "{topology}, {peers} peers: {found:.4} s, by the formula {formula:.4} s");
+            // Smaller shards let the largest one through where they share a line.
+            let fastest = match topology {
+                "ring" => ring_by_hand(&vec![RATE; peers], &sizes_of(&shards)).min(formula),
+                _ => formula,
+            };
+            assert!(
+                found > 0.95 * fastest && found < 1.05 * formula,
+                "{topology}, {peers} peers: {found:.4} s, by the formula {fastest:.4} to {formula:.4} s"
+            );
         }
     }
 }
@@ -106,11 +113,14 @@ fn one_slow_line_takes_the_time_of_its_recurrence() {
         let (found, shards) = all_reduce(simulation);
         let rates: Vec<f64> =
             shards.iter().map(|(host, _)| if *host == slow { RATE / 10.0 } else { RATE }).collect();
-        let sizes: Vec<f64> = shards.iter().map(|(_, bytes)| *bytes).collect();
-        let expected = ring_by_hand(&rates, &sizes);
+        let expected = ring_by_hand(&rates, &sizes_of(&shards));
         let apart = (found / expected - 1.0).abs();
         assert!(apart < 0.05, "{peers} peers: {found:.4} s, by hand {expected:.4} s");
     }
+}
+
+fn sizes_of(shards: &[(HostId, f64)]) -> Vec<f64> {
+    shards.iter().map(|(_, bytes)| *bytes).collect()
 }
 
 /// A ring whose rank `r` sends at `rates[r]` and owns `sizes[r]` bytes: shard by shard, hop by hop, each line one at a time;

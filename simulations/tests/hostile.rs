@@ -11,7 +11,7 @@ use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::limits::REJECTS_MAX;
+use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{Contact, Join, Message, Phase, Refusal, Segment, Tally, Welcome};
 use peergrad_protocol::view::{Member, Moves, Recovery, View};
 use peergrad_protocol::{Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
@@ -175,25 +175,39 @@ fn a_member_that_keeps_breaking_the_protocol_is_hung_up_and_left_out() {
     assert_eq!((founder.members(), founder.failure()), (Some(1), None), "it goes on alone");
 }
 
+/// Segments of [`OTHER`]'s contribution to a step.
+fn contribute(founder: &mut Alone, view: &View, step: u64, indices: std::ops::Range<u32>) {
+    for index in indices {
+        let segment = Segment {
+            view: view.digest(),
+            step: StepNumber(step),
+            phase: Phase::Reduce,
+            owner: 0,
+            index,
+            tally: Tally { samples: 1, loss: 1.0 },
+        };
+        founder.hear(OTHER, &Message::Segment(segment), Some(Buffer::from_values(&[0.5; 100])));
+    }
+}
+
 #[test]
 fn a_member_that_runs_ahead_without_taking_its_segments_is_waited_for() {
     let (mut founder, view) = Alone::founder();
-    let payload = || Some(Buffer::from_values(&[0.5; 100]));
-    for step in 0..3 {
-        for index in 0..50 {
-            let segment = Segment {
-                view: view.digest(),
-                step: StepNumber(step),
-                phase: Phase::Reduce,
-                owner: 0,
-                index,
-                tally: Tally { samples: 1, loss: 1.0 },
-            };
-            founder.hear(OTHER, &Message::Segment(segment), payload());
-        }
-    }
+    contribute(&mut founder, &view, 0, 0..50);
+    contribute(&mut founder, &view, 1, 0..LINK_SEGMENTS);
     let committed = founder.events.iter().filter(|event| matches!(event, Event::Committed(_))).count();
     assert_eq!(committed, 1, "its sum for step 1 says that it has step 0; no more");
+    assert_eq!((founder.members(), founder.rejects()), (Some(2), vec![]));
+}
+
+#[test]
+fn a_member_that_sends_more_than_its_credit_is_left_out() {
+    let (mut founder, view) = Alone::founder();
+    contribute(&mut founder, &view, 0, 0..50);
+    contribute(&mut founder, &view, 1, 0..50);
+    contribute(&mut founder, &view, 2, 0..50);
+    assert_eq!(founder.rejects().first(), Some(&Reject::OverCredit));
+    assert_eq!((founder.members(), founder.hung_up.first()), (Some(1), Some(&OTHER)));
 }
 
 #[test]
