@@ -41,8 +41,8 @@ pub(crate) struct Machine {
     credits: BTreeMap<PeerId, u32>,
     /// The random bytes drawn when the run was founded, once they are known.
     nonce: Option<[u8; 32]>,
-    /// Frames of members whose view is not entered here yet, by view; at most a window a link.
-    early: BTreeMap<PeerId, Vec<(ViewDigest, Frame)>>,
+    /// Frames of members whose view is not entered here yet, and that view; at most a window a link.
+    early: BTreeMap<PeerId, (ViewDigest, Vec<Frame>)>,
     jobs: Jobs,
     /// Records that were handed out to be kept.
     persisted_count: u64,

@@ -144,7 +144,8 @@ impl Basis<'_> {
                 return None;
             }
             if have.len() < holders.len() {
-                let rank = roll.new_rank(have[chunk % have.len()]).expect("a holder stays");
+                // In longer runs, dealt to all who have them.
+                let rank = roll.new_rank(have[chunk / DONOR_RUN % have.len()]).expect("a holder stays");
                 let first = chunk as u32;
                 match donors.last_mut() {
                     Some(last) if last.end == first && last.rank == rank => last.end += 1,
@@ -299,6 +300,8 @@ impl Roll {
     }
 }
 
+/// Neighbouring chunks that one donor gives.
+const DONOR_RUN: usize = 64;
 /// Turns over which chunks move after a change: each costs a small part of a step's traffic.
 const TURNS: usize = 64;
 /// As [`TURNS`], where somebody waits for it to leave.

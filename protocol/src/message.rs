@@ -20,7 +20,7 @@
 //!   | -- Beat, four times a second ----------------> |
 //!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of copies
 //!   | -- WantChunks -------------------------------> |    to complete a step that was interrupted
-//!   | <---------------------------------- Chunk ---- |    asked for, or its turn to move has come
+//!   | <--------------------------------- Parcel ---- |    chunks asked for, or whose turn to move has come
 //!   | <====== Complete, Closed ====================> |    after the last step
 //! ```
 
@@ -28,7 +28,8 @@ use crate::agreement::Ballot;
 use crate::chunks::ChunkSet;
 use crate::id::{ContentDigest, Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::limits::{
-    CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, REASON_BYTES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+    CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, REASON_BYTES_MAX, SPECIFICATION_BYTES_MAX,
+    STEPS_MAX, WEIGHT_MAX,
 };
 use crate::view::{Member, Succession, View, are_bounded};
 use crate::wire::{Decode, Encode};
@@ -72,10 +73,10 @@ pub enum Message {
     Succeed(Succession),
     /// Member to member: a segment of a collective, as payload. Out of place outside the view it names.
     Segment(Segment),
-    /// Member to member: I lack these chunks. Answered by a `Chunk` for each.
+    /// Member to member: I lack these chunks. Answered by parcels.
     WantChunks(WantChunks),
-    /// Member to member: one chunk, as payload.
-    Chunk(Chunk),
+    /// Member to member: chunks, as payload.
+    Parcel(Parcel),
     /// Member to every member: the last step is complete here; nothing more is needed from others but this. The sender
     /// stays, with what others still need of it, until each of them has said the same.
     Complete(Complete),
@@ -252,34 +253,48 @@ pub struct Accepted {
     pub ballot: Ballot,
 }
 
-/// A request for chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+/// A request for the values of chunks.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct WantChunks {
     /// The view that both are in.
     pub view: ViewDigest,
-    /// Values (and states) after so many steps.
+    /// Values after so many steps.
     pub steps: StepNumber,
-    /// The first chunk.
-    pub first: u32,
-    /// The one after the last.
-    pub end: u32,
+    /// Which.
+    pub chunks: ChunkSet,
 }
 
-/// Which chunk the payload is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Chunk {
+/// Chunks, end to end in the payload.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Parcel {
     /// The view that both are in.
     pub view: ViewDigest,
-    /// It is the chunk after so many steps.
+    /// They are the chunks after so many steps.
     pub steps: StepNumber,
-    /// Its index.
-    pub chunk: u32,
-    /// Whether its values are in the payload, before whatever state.
-    pub has_values: bool,
-    /// Updates behind its optimizer state; `None`: there is no state in the payload.
-    pub updates: Option<u32>,
+    /// What of them.
+    pub content: Content,
+    /// Which, in the order of the payload.
+    pub pieces: Vec<Piece>,
     /// Digest of the payload.
     pub digest: ContentDigest,
+}
+
+/// What of chunks is in a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum Content {
+    /// Their values.
+    Values,
+    /// Their optimizer state.
+    State,
+}
+
+/// One chunk in a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Piece {
+    /// Its index.
+    pub chunk: u32,
+    /// Updates behind its optimizer state; 0 if that is not in it.
+    pub updates: u32,
 }
 
 /// Which segment of which collective the payload is.
@@ -399,8 +414,12 @@ impl Message {
             Self::Propose(Propose { change, .. }) | Self::Succeed(change) => {
                 bounded(is_bounded_change(change))
             }
-            Self::WantChunks(want) => in_range(want.first < want.end && want.end as usize <= CHUNKS_MAX),
-            Self::Chunk(chunk) => in_range((chunk.chunk as usize) < CHUNKS_MAX && chunk.steps.0 <= STEPS_MAX),
+            Self::WantChunks(want) => bounded(want.chunks.is_valid()),
+            Self::Parcel(parcel) if parcel.pieces.len() > PARCEL_CHUNKS_MAX => Err(Invalid::TooLong),
+            Self::Parcel(parcel) => {
+                let is_chunk = |piece: &Piece| (piece.chunk as usize) < CHUNKS_MAX;
+                in_range(parcel.pieces.iter().all(is_chunk) && parcel.steps.0 <= STEPS_MAX)
+            }
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
             Self::Segment(segment)

@@ -27,6 +27,9 @@ impl Machine {
         if let Some(view) = view_of(&message) {
             return self.in_view(from, view, message, frame, out);
         }
+        if let Message::Beat(beat) = &message {
+            self.forget_held(from, Some(beat.view), out);
+        }
         match &self.stage {
             Stage::Founding(_) => self.to_founder(from, message, out),
             Stage::Joining(_) => self.to_joiner(now, from, message, frame.payload, out),
@@ -47,6 +50,9 @@ impl Machine {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let is_now = matches!(&self.stage, Stage::Member(seat) if seat.session.digest() == view);
+        if is_now {
+            self.forget_held(from, Some(view), out);
+        }
         let Stage::Member(seat) = &mut self.stage else { return self.hold(from, view, frame, out) };
         if !is_now {
             return if seat.session.is_past(&view) {
@@ -61,9 +67,9 @@ impl Machine {
                 let payload = frame.payload.take().ok_or(Reject::Segment)?;
                 seat.session.segment(from, segment, payload, out)
             }
-            Message::Chunk(chunk) => {
+            Message::Parcel(parcel) => {
                 let payload = frame.payload.take().ok_or(Reject::Chunk)?;
-                seat.session.chunk(from, chunk, &payload, out)
+                seat.session.parcel(from, &parcel, &payload, out)
             }
             Message::WantChunks(want) => seat.session.wanted(from, want, out),
             Message::Complete(complete) => seat.session.complete_elsewhere(from, complete),
@@ -80,31 +86,36 @@ impl Machine {
         frame: Frame,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let held = self.early.entry(from).or_default();
-        // A window of segments and chunks, and a few words.
+        self.forget_held(from, Some(view), out);
+        let (_, held) = self.early.entry(from).or_insert_with(|| (view, Vec::new()));
+        // A window of segments and parcels, and a few words.
         if held.len() >= HELD_MAX {
-            // Whoever is that far ahead is not waiting for this peer: the oldest belong to a view that has passed.
-            let (_, oldest) = held.remove(0);
-            if let Ok(message) = oldest.decode() {
-                drop_frame(from, &message, out);
-            }
+            return Err(Reject::OverCredit);
         }
-        held.push((view, frame));
+        held.push(frame);
         Ok(())
+    }
+
+    /// Whoever speaks in one view has left the others: what it said in them before is of no use any more.
+    pub(super) fn forget_held(&mut self, from: PeerId, but: Option<ViewDigest>, out: &mut Vec<Output>) {
+        let Some((_, held)) = self.early.get(&from).filter(|(view, _)| Some(*view) != but) else { return };
+        let messages: Vec<Message> = held.iter().filter_map(|frame| frame.decode().ok()).collect();
+        self.early.remove(&from);
+        messages.iter().for_each(|message| drop_frame(from, message, out));
     }
 
     /// What was held for the view that has just been entered is taken in.
     pub(super) fn take_early(&mut self, now: Instant, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &self.stage else { return };
         let digest = seat.session.digest();
-        for (from, frames) in std::mem::take(&mut self.early) {
-            for (view, frame) in frames {
-                if view == digest {
-                    if let Err(reject) = self.frame(now, from, frame, out) {
-                        self.reject(now, from, reject, out);
-                    }
-                } else {
-                    self.early.entry(from).or_default().push((view, frame));
+        let is_due = |held: &(ViewDigest, Vec<Frame>)| held.0 == digest;
+        let due: Vec<PeerId> =
+            self.early.iter().filter(|(_, held)| is_due(held)).map(|(from, _)| *from).collect();
+        for from in due {
+            let Some((_, frames)) = self.early.remove(&from) else { continue };
+            for frame in frames {
+                if let Err(reject) = self.frame(now, from, frame, out) {
+                    self.reject(now, from, reject, out);
                 }
             }
         }
@@ -326,7 +337,7 @@ impl Machine {
 fn view_of(message: &Message) -> Option<ViewDigest> {
     match message {
         Message::Segment(segment) => Some(segment.view),
-        Message::Chunk(chunk) => Some(chunk.view),
+        Message::Parcel(parcel) => Some(parcel.view),
         Message::WantChunks(want) => Some(want.view),
         Message::Complete(complete) => Some(complete.view),
         Message::Closed(view) => Some(*view),
@@ -336,7 +347,7 @@ fn view_of(message: &Message) -> Option<ViewDigest> {
 
 /// What is not taken in has used up its credit all the same.
 fn drop_frame(from: PeerId, message: &Message, out: &mut Vec<Output>) {
-    if matches!(message, Message::Segment(_) | Message::Chunk(_)) {
+    if matches!(message, Message::Segment(_) | Message::Parcel(_)) {
         out.push(Output::Credit { to: from, segments: 1 });
     }
 }

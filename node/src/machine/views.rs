@@ -261,7 +261,9 @@ impl Machine {
         self.persisted_count = seat.membership.persisted_count();
         self.state_before = seat.session.state();
         self.parked = seat.session.leave(&mut self.credits, out);
-        self.early.clear();
+        for peer in self.early.keys().copied().collect::<Vec<_>>() {
+            self.forget_held(peer, None, out);
+        }
         out.push(Output::Event(Event::Excluded { epoch: view.epoch }));
         if let Stage::Joining(joining) = &mut self.stage {
             joining.ask_all(now, self.credits.keys().copied(), out);

@@ -48,7 +48,8 @@ impl Membership {
         let hanging = self.hanging(now, facts);
         let is_loss = facts.is_unbegun || self.is_loss(now, &lost, &hanging);
         // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever.
-        let is_stuck = (facts.is_held || facts.is_still) && self.attempt.is_none() && now >= self.not_before;
+        let is_stalled = self.is_stalled(now, facts);
+        let is_stuck = (is_stalled || facts.is_held || facts.is_still) && self.attempt.is_none() && now >= self.not_before;
         let is_trouble = is_loss || is_stuck;
         self.note_trouble(now, is_trouble, out);
         if self.next.is_some() {
@@ -235,6 +236,11 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Result<Vec<Wish>, Reject> {
         let Prepare { view, ballot, before } = prepare;
+        if self.next.as_ref().is_some_and(|next| next.digest == view) {
+            // That view is in need of another one already: there is nothing to be waited for in this one.
+            self.is_urged = true;
+            return Ok(vec![Wish::Look]);
+        }
         if self.is_settled(from, view, out) {
             return Ok(vec![]);
         }

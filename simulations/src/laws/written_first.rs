@@ -124,7 +124,7 @@ impl Law for WrittenFirst {
 fn view_of(message: &Message) -> Option<ViewDigest> {
     match message {
         Message::Segment(segment) => Some(segment.view),
-        Message::Chunk(chunk) => Some(chunk.view),
+        Message::Parcel(parcel) => Some(parcel.view),
         Message::WantChunks(want) => Some(want.view),
         Message::Complete(complete) => Some(complete.view),
         Message::Closed(view) => Some(*view),
