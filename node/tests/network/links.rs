@@ -30,8 +30,7 @@ async fn one_address_is_enough_to_be_linked_both_ways() {
         let (LinkEvent::Up(to_second), LinkEvent::Up(to_first)) = (up_first, up_second) else { panic!() };
         assert_eq!((to_second.peer(), to_first.peer()), (second.peer(), first.peer()));
         to_second.send(Frame::encode(&Message::Ready, None));
-        to_first
-            .send(Frame::encode(&Message::Leave(Departure { lost: None, reason: "bye".to_owned() }), None));
+        to_first.send(Frame::encode(&Message::Leave(Departure::new("bye")), None));
         assert!(next(&mut second).await.contains("Ready"));
         assert!(next(&mut first).await.contains("bye"));
     })

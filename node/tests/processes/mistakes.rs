@@ -258,22 +258,6 @@ fn two_peers_do_not_share_a_directory() {
 }
 
 #[test]
-fn a_joiner_after_the_start_is_told_that_it_is_late() {
-    let place = place();
-    place.write("run.toml", "passes = 100000\n[data]\nfile = \"table.csv\"\n");
-    let mut founder = place.start("founder", 2, &[]);
-    let invite = invite_of(&mut founder);
-    let mut joiner = place.join("joiner", &invite);
-    founder.wait_for_step(1);
-    joiner.wait_for_step(1);
-    let other = place.ask(&["invite", "--dir", "joiner"]).stdout;
-    for invite in [&invite, other.trim()] {
-        let late = place.join("late", invite).end();
-        assert!(late.failure().contains("says the run has begun"), "{}", late.failure());
-    }
-}
-
-#[test]
 fn a_reader_that_goes_away_is_no_accident() {
     let place = Place::new();
     for arguments in [&["init", "--data", "digits"][..], &["--help"]] {
