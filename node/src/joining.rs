@@ -259,6 +259,7 @@ impl Joining {
     pub(crate) fn refused(&mut self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
         match refusal {
             Refusal::NotYet => {
+                // The timer that is running asks others, and this one again.
                 if self.host == Some(by) {
                     self.host = None;
                     self.is_ready_told = false;

@@ -164,7 +164,7 @@ impl Machine {
             Stage::Member(seat) if seat.progress == Progress::Training => {
                 let wishes =
                     seat.with_facts(&self.jobs, |membership, facts| membership.tick(now, facts, out));
-                self.grant(now, wishes, out);
+                self.grant(wishes, out);
             }
             Stage::Founding(_) | Stage::Member(_) | Stage::Ended => {}
         }

@@ -224,7 +224,7 @@ pub struct Expect {
     pub steps: u64,
     /// No longer without a commit than this, faults off.
     pub patience: Duration,
-    /// The losses of the first 200 steps are no further from those of one plain loop than this, relatively.
+    /// The losses are no further from those of one plain loop than this, relatively.
     pub apart: f64,
 }
 

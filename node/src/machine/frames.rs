@@ -191,6 +191,11 @@ impl Machine {
                 Ok(())
             }
             Message::Leave(departure) => joining.departed(now, from, &departure.reason),
+            // This peer was a member when it welcomed the sender.
+            Message::Ready | Message::WantData(_) => {
+                self.send(from, &Message::Refuse(Refusal::NotYet), None, out);
+                Ok(())
+            }
             // Of a view that this peer is not in yet, or not any more.
             Message::Beat(_) | Message::Succeed(_) | Message::Candidate(_) => Ok(()),
             Message::Outbid(_) | Message::Promise(_) | Message::Accepted(_) | Message::Retire => Ok(()),
@@ -238,13 +243,13 @@ impl Machine {
                 let wishes = seat.with_facts(&self.jobs, |membership, facts| {
                     membership.on_prepare(now, from, prepare, facts, out)
                 })?;
-                self.grant(now, wishes, out);
+                self.grant(wishes, out);
             }
             Message::Promise(promise) => {
                 let wishes = seat.with_facts(&self.jobs, |membership, facts| {
                     membership.on_promise(now, from, promise, facts, out)
                 });
-                self.grant(now, wishes, out);
+                self.grant(wishes, out);
             }
             Message::Outbid(outbid) => membership.on_outbid(now, outbid),
             Message::Propose(propose) => seat.with_facts(&self.jobs, |membership, facts| {
@@ -255,6 +260,8 @@ impl Machine {
             Message::Install(view) => self.told_of(now, view, out),
             Message::Join(join) => self.welcome(from, &join, out),
             Message::Ready if membership.on_ready(from) => self.look(now, out),
+            // It was welcomed by an earlier incarnation of this member: it has to ask again.
+            Message::Ready => self.send(from, &Message::Refuse(Refusal::NotYet), None, out),
             Message::Candidate(member) => {
                 membership.on_candidate(member);
                 self.look(now, out);

@@ -56,9 +56,10 @@ impl Session {
         self.settle(out);
     }
 
-    /// Does not take `step` in this view.
-    pub(crate) fn stop_before(&mut self, step: StepNumber) {
+    /// Does not take `step` in this view; an earlier one that it has stopped before may be taken now.
+    pub(crate) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
         self.stop_before = Some(step);
+        self.settle(out);
     }
 
     /// Whether it has stopped before `step`, and nobody needs anything of it in this view any more.
