@@ -71,6 +71,8 @@ pub(crate) struct Membership {
     /// Not before this does this member make an attempt of its own.
     not_before: Instant,
     trouble_since: Option<Instant>,
+    /// Since when somebody is lost, be it only one that leaves.
+    missed_since: Option<Instant>,
     /// Whether a report that would leave somebody out was doubted.
     has_doubted: bool,
     next: Option<Next>,
@@ -182,6 +184,7 @@ impl Membership {
             attempts: 0,
             not_before: now,
             trouble_since: None,
+            missed_since: None,
             next: None,
             paused: None,
             dialed_at: now,
@@ -231,6 +234,7 @@ impl Membership {
         self.attempts = 0;
         self.not_before = now;
         self.trouble_since = None;
+        self.missed_since = None;
         self.has_doubted = false;
         self.paused = None;
         self.lead_doublings = self.lead_doublings.saturating_sub(1);

@@ -72,8 +72,9 @@ impl Basis<'_> {
         let now = self.geometry.target.after(&self.view().moves, moved);
         let keepers = |chunk: usize| roll.renamed(now.keepers(chunk).iter().copied());
         let turns = if exchange.retirees.is_empty() { TURNS } else { TURNS_IN_A_HURRY };
-        let moves = self.moves(&roll, keepers, turns);
-        let resume = Resume { newcomers: roll.newcomers(), ..Resume::at(step) };
+        let newcomers = roll.newcomers();
+        let moves = self.moves(&roll, &newcomers, keepers, turns);
+        let resume = Resume { newcomers, ..Resume::at(step) };
         Some(roll.change(self.geometry, exchange, resume, before.after, moves))
     }
 
@@ -116,17 +117,17 @@ impl Basis<'_> {
             }
         };
         let newcomers = roll.renamed(kept.iter().filter(is_new).copied());
-        let (deal, ledger) = dealt.among(&roll.members);
+        let (deal, ledger) = dealt.among(&roll.members, &newcomers);
         let deal = Some(deal).filter(|deal| deal.pass < self.passes);
         let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
         let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
-        let moves = self.moves(&roll, keepers, TURNS);
+        let moves = self.moves(&roll, &newcomers, keepers, TURNS);
         let resume = Resume { step, newcomers, deal, forward };
         Some(roll.change(self.geometry, &exchange, resume, ledger, moves))
     }
 
     fn deal_after(&self, dealt: &Dealt, step: StepNumber) -> Dealt {
-        Dealt::next(&dealt.after, self.batch_size, self.sample_count, self.view(), step)
+        Dealt::following(dealt, self.batch_size, self.sample_count, self.view(), step)
     }
 
     /// How the step after `base` is rolled forward, if it can be.
@@ -183,22 +184,31 @@ impl Basis<'_> {
         keepers
     }
 
-    /// What differs between `keepers`, who hold the state of each chunk by their new ranks, and the placement.
-    fn moves(&self, roll: &Roll, keepers: impl Fn(usize) -> Vec<Rank>, turns: usize) -> Moves {
+    /// What differs between `keepers`, who hold the state of each chunk by their new ranks, and the placement. Nothing is
+    /// a newcomer's before it has parameters.
+    fn moves(
+        &self,
+        roll: &Roll,
+        newcomers: &[Rank],
+        keepers: impl Fn(usize) -> Vec<Rank>,
+        turns: usize,
+    ) -> Moves {
         let cut = self.geometry.cut;
         let target = cut.place(&self.view().run, &roll.members);
-        let newcomers = roll.newcomers();
         let has_parameters = |rank: &Rank| !newcomers.contains(rank);
         let mut moves = Moves::default();
         for chunk in 0..cut.chunks.count() {
-            let mut from = keepers(chunk);
-            if from.is_empty() && !cut.has_state {
-                // There is nothing to hold but the values, and a newcomer has none.
-                from.extend((0..roll.members.len()).map(Rank::from_index).find(has_parameters));
+            let mut from: Vec<Rank> = keepers(chunk).into_iter().filter(has_parameters).collect();
+            if from.is_empty() {
+                if cut.has_state {
+                    moves.restarted.push(chunk as u32);
+                }
+                from.extend(target.keepers(chunk).iter().copied().filter(has_parameters));
             }
             if from.is_empty() {
-                moves.restarted.push(chunk as u32);
-            } else if from != target.keepers(chunk) {
+                from.extend((0..roll.members.len()).map(Rank::from_index).find(has_parameters));
+            }
+            if from != target.keepers(chunk) {
                 moves.list.push(Move { chunk: chunk as u32, from });
             }
         }

@@ -117,7 +117,8 @@ pub struct Moves {
     pub list: Vec<Move>,
     /// How many move after each step; not zero unless the list is empty.
     pub rate: u32,
-    /// Chunks whose optimizer state nobody in the view holds: it starts from nothing, with a count of its own.
+    /// Chunks whose optimizer state nobody in the view holds: where they are kept at first, it starts from nothing, with a
+    /// count of its own.
     pub restarted: Vec<u32>,
 }
 
@@ -352,16 +353,15 @@ impl Deal {
 
 impl Moves {
     fn are_valid(&self, member_count: usize) -> bool {
-        let mut seen = BTreeSet::new();
+        let (mut moving, mut restarted) = (BTreeSet::new(), BTreeSet::new());
         let is_move = |moved: &Move| {
             let distinct: BTreeSet<&Rank> = moved.from.iter().collect();
             !moved.from.is_empty()
                 && distinct.len() == moved.from.len()
                 && moved.from.iter().all(|rank| rank.index() < member_count)
         };
-        let mut is_new = |chunk: u32| is_chunk(chunk) && seen.insert(chunk);
-        self.list.iter().all(|moved| is_move(moved) && is_new(moved.chunk))
-            && self.restarted.iter().all(|chunk| is_new(*chunk))
+        self.list.iter().all(|moved| is_move(moved) && is_chunk(moved.chunk) && moving.insert(moved.chunk))
+            && self.restarted.iter().all(|chunk| is_chunk(*chunk) && restarted.insert(*chunk))
             && (self.rate > 0 || self.list.is_empty())
     }
 }
@@ -489,7 +489,7 @@ mod tests {
             moves(&[(1, &[0, 0])], 1, &[]),
             moves(&[(1, &[2])], 1, &[]),
             moves(&[(1, &[])], 1, &[]),
-            moves(&[(1, &[0])], 1, &[1]),
+            moves(&[(1, &[0])], 1, &[2, 2]),
             moves(&[], 0, &[CHUNKS_MAX as u32]),
         ] {
             let record = View { moves: odd.clone(), ..view(&[1, 2]) };

@@ -249,10 +249,10 @@ impl Session {
     fn restart_states(&mut self, moves: &Moves) {
         // After a step that is rolled forward, state is pending like that of any complete step.
         let is_pending = self.uncommitted.is_some() || self.transfer.is_filling();
+        let shards = self.memo.shards(&self.geometry, 0);
         for &chunk in &moves.restarted {
             let chunk = chunk as usize;
-            let is_kept = chunk < self.geometry.cut.chunks.count()
-                && self.geometry.target.keepers(chunk).contains(&self.rank);
+            let is_kept = chunk < self.geometry.cut.chunks.count() && shards.is_kept_by(chunk, self.rank);
             if is_kept && self.complete.is_some() {
                 self.owned.keep(chunk, None, is_pending);
             }

@@ -1,0 +1,301 @@
+//! Messages taken apart by hand, field by field, in the order in which they are on the wire.
+//!
+//! Patterns name every field, so that a new one does not compile until it is shown.
+
+use peergrad_protocol::ledger::{Ledger, Span};
+use peergrad_protocol::message::{
+    Accepted, Beat, Chunk, Complete, DataPiece, Departure, Holdings, Join, Message, Outbid, Phase, Prepare,
+    Promise, Propose, Refusal, Report, Segment, WantChunks, WantData, Welcome,
+};
+use peergrad_protocol::view::{
+    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+};
+
+use crate::sheet::Sheet;
+
+/// The frame of a sample: what the encoder makes must be these fields end to end.
+pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
+    let header = fields(message);
+    let header_bytes = header.bytes().len();
+    let payload_bytes = payload.map_or(0, <[u8]>::len);
+    let (kind, kind_name) = match message {
+        Message::Segment(_) => (1, "segment"),
+        Message::Data(_) => (2, "data"),
+        Message::Chunk(_) => (3, "chunk"),
+        _ => (0, "control"),
+    };
+    let mut sheet = Sheet::default();
+    sheet.raw(&[1], "prefix: version");
+    sheet.raw(&[kind], format!("prefix: kind = {kind_name}"));
+    sheet.raw(&(header_bytes as u32).to_le_bytes(), format!("prefix: header bytes = {header_bytes}"));
+    sheet.raw(&(payload_bytes as u32).to_le_bytes(), format!("prefix: payload bytes = {payload_bytes}"));
+    sheet.lines.extend(header.lines);
+    if let Some(payload) = payload.filter(|payload| !payload.is_empty()) {
+        sheet.raw(payload, "payload");
+    }
+    sheet
+}
+
+/// The header of `message`, a line for each field.
+///
+/// A message that is missing here does not compile: give it an arm, a sample in `samples.rs` and a file.
+fn fields(message: &Message) -> Sheet {
+    let mut sheet = Sheet::default();
+    let (tag, name) = tag(message);
+    sheet.raw(&[tag], format!("message = {name}"));
+    match message {
+        Message::Ready | Message::Retire => {}
+        Message::Join(join) => join_fields(join, &mut sheet),
+        Message::Welcome(welcome) => welcome_fields(welcome, &mut sheet),
+        Message::Refer(contact) => sheet.contact("contact", contact),
+        Message::Refuse(refusal) => refusal_fields(refusal, &mut sheet),
+        Message::WantData(WantData { digest, offset }) | Message::Data(DataPiece { digest, offset }) => {
+            sheet.array("digest", &digest.0);
+            sheet.value("offset", offset);
+        }
+        Message::Candidate(member) => member_fields(member, &mut sheet),
+        Message::Install(view) => view_fields(view, &mut sheet),
+        Message::Beat(beat) => beat_fields(beat, &mut sheet),
+        Message::Prepare(Prepare { view, ballot, before }) => {
+            sheet.array("view", &view.0);
+            sheet.ballot("ballot", ballot);
+            sheet.some("before", before.as_ref(), |sheet, before| sheet.value("before", before));
+        }
+        Message::Promise(promise) => promise_fields(promise, &mut sheet),
+        Message::Outbid(Outbid { view, ballot, promised, step }) => {
+            sheet.array("view", &view.0);
+            sheet.ballot("ballot", ballot);
+            sheet.some("promised", promised.as_ref(), |sheet, ballot| sheet.ballot("promised", ballot));
+            sheet.value("step", step);
+        }
+        Message::Propose(Propose { ballot, change }) => {
+            sheet.ballot("ballot", ballot);
+            change_fields(change, &mut sheet);
+        }
+        Message::Accepted(Accepted { view, ballot }) => {
+            sheet.array("view", &view.0);
+            sheet.ballot("ballot", ballot);
+        }
+        Message::Succeed(change) => change_fields(change, &mut sheet),
+        Message::Segment(segment) => segment_fields(segment, &mut sheet),
+        Message::WantChunks(WantChunks { view, steps, first, end }) => {
+            sheet.array("view", &view.0);
+            sheet.value("steps", steps);
+            sheet.value("first", first);
+            sheet.value("end", end);
+        }
+        Message::Chunk(chunk) => chunk_fields(chunk, &mut sheet),
+        Message::Complete(Complete { view, steps, left_out }) => {
+            sheet.array("view", &view.0);
+            sheet.value("steps", steps);
+            sheet.value("left_out", left_out);
+        }
+        Message::Closed(view) => sheet.array("view", &view.0),
+        Message::Leave(Departure { reason }) => sheet.text("reason", reason),
+    }
+    sheet
+}
+
+/// The number of a message on the wire, and its name.
+fn tag(message: &Message) -> (u8, &'static str) {
+    match message {
+        Message::Join(_) => (0, "Join"),
+        Message::Welcome(_) => (1, "Welcome"),
+        Message::Refer(_) => (2, "Refer"),
+        Message::Refuse(_) => (3, "Refuse"),
+        Message::WantData(_) => (4, "WantData"),
+        Message::Data(_) => (5, "Data"),
+        Message::Ready => (6, "Ready"),
+        Message::Candidate(_) => (7, "Candidate"),
+        Message::Retire => (8, "Retire"),
+        Message::Install(_) => (9, "Install"),
+        Message::Beat(_) => (10, "Beat"),
+        Message::Prepare(_) => (11, "Prepare"),
+        Message::Promise(_) => (12, "Promise"),
+        Message::Outbid(_) => (13, "Outbid"),
+        Message::Propose(_) => (14, "Propose"),
+        Message::Accepted(_) => (15, "Accepted"),
+        Message::Succeed(_) => (16, "Succeed"),
+        Message::Segment(_) => (17, "Segment"),
+        Message::WantChunks(_) => (18, "WantChunks"),
+        Message::Chunk(_) => (19, "Chunk"),
+        Message::Complete(_) => (20, "Complete"),
+        Message::Closed(_) => (21, "Closed"),
+        Message::Leave(_) => (22, "Leave"),
+    }
+}
+
+// Coming.
+
+fn join_fields(join: &Join, sheet: &mut Sheet) {
+    let Join { run, incarnation, addresses, weight } = join;
+    sheet.some("run", run.as_ref(), |sheet, run| sheet.array("run", &run.0));
+    sheet.value("incarnation", incarnation);
+    sheet.addresses(addresses);
+    sheet.value("weight", weight);
+}
+
+fn welcome_fields(welcome: &Welcome, sheet: &mut Sheet) {
+    let Welcome { specification, nonce, members } = welcome;
+    sheet.length("specification", specification.len());
+    sheet.raw(specification, format!("{:?}", String::from_utf8_lossy(specification)));
+    sheet.array("nonce", nonce);
+    sheet.list("members", members, |sheet, contact| sheet.contact("member", contact));
+}
+
+fn refusal_fields(refusal: &Refusal, sheet: &mut Sheet) {
+    match refusal {
+        Refusal::OtherRun { run } => {
+            sheet.raw(&[0], "refusal = OtherRun");
+            sheet.array("run", &run.0);
+        }
+        Refusal::Full => sheet.raw(&[1], "refusal = Full"),
+        Refusal::Over => sheet.raw(&[2], "refusal = Over"),
+        Refusal::Copied => sheet.raw(&[3], "refusal = Copied"),
+        Refusal::NotYet => sheet.raw(&[4], "refusal = NotYet"),
+    }
+}
+
+// Views.
+
+fn member_fields(member: &Member, sheet: &mut Sheet) {
+    let Member { peer, incarnation, addresses, weight } = member;
+    sheet.array("member.peer", &peer.0);
+    sheet.value("member.incarnation", incarnation);
+    sheet.addresses(addresses);
+    sheet.value("member.weight", weight);
+}
+
+pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
+    let View { run, epoch, parents, members, recovery, ledger, moves } = view;
+    sheet.array("run", &run.0);
+    sheet.value("epoch", epoch);
+    sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
+    sheet.list("members", members, |sheet, member| member_fields(member, sheet));
+    match recovery {
+        Recovery::Found => sheet.raw(&[0], "recovery = Found"),
+        Recovery::Resume(resume) => {
+            sheet.raw(&[1], "recovery = Resume");
+            resume_fields(resume, sheet);
+        }
+    }
+    ledger_fields(ledger, sheet);
+    moves_fields(moves, sheet);
+}
+
+fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
+    let Resume { step, newcomers, deal, forward } = resume;
+    sheet.value("resume.step", step);
+    sheet.list("resume.newcomers", newcomers, |sheet, rank| sheet.value("newcomer", rank));
+    sheet.some("resume.deal", deal.as_ref(), |sheet, Deal { pass, parts }| {
+        sheet.value("deal.pass", pass);
+        sheet.list("deal.parts", parts, |sheet, part| {
+            sheet.list("part", part, |sheet, span| span_fields(span, sheet));
+        });
+    });
+    sheet.some("resume.forward", forward.as_ref(), |sheet, Forward { tally, donors }| {
+        sheet.tally("forward.tally", tally);
+        sheet.list("forward.donors", donors, |sheet, Donor { first, end, rank }| {
+            sheet.value("donor.first", first);
+            sheet.value("donor.end", end);
+            sheet.value("donor.rank", rank);
+        });
+    });
+}
+
+fn ledger_fields(ledger: &Ledger, sheet: &mut Sheet) {
+    let Ledger { pass, position, given_back } = ledger;
+    sheet.value("ledger.pass", pass);
+    sheet.value("ledger.position", position);
+    sheet.list("ledger.given_back", given_back, |sheet, span| span_fields(span, sheet));
+}
+
+fn span_fields(span: &Span, sheet: &mut Sheet) {
+    let Span { start, end } = span;
+    sheet.value("span.start", start);
+    sheet.value("span.end", end);
+}
+
+fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
+    let Moves { list, rate, restarted } = moves;
+    sheet.list("moves.list", list, |sheet, Move { chunk, from }| {
+        sheet.value("move.chunk", chunk);
+        sheet.list("move.from", from, |sheet, rank| sheet.value("keeper", rank));
+    });
+    sheet.value("moves.rate", rate);
+    sheet.list("moves.restarted", restarted, |sheet, chunk| sheet.value("chunk", chunk));
+}
+
+// Agreeing.
+
+fn beat_fields(beat: &Beat, sheet: &mut Sheet) {
+    let Beat { view, epoch, complete, is_computing } = beat;
+    sheet.array("view", &view.0);
+    sheet.value("epoch", epoch);
+    sheet.value("complete", complete);
+    sheet.value("is_computing", is_computing);
+}
+
+fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
+    let Promise { view, ballot, accepted, report } = promise;
+    let Report { is_over, complete, states, states_before, tally, next, lost } = report;
+    sheet.array("view", &view.0);
+    sheet.ballot("ballot", ballot);
+    sheet.some("accepted", accepted.as_ref(), |sheet, (ballot, change)| {
+        sheet.ballot("accepted.ballot", ballot);
+        change_fields(change, sheet);
+    });
+    sheet.value("report.is_over", is_over);
+    sheet.some("report.complete", complete.as_ref(), |sheet, steps| sheet.value("report.complete", steps));
+    sheet.chunks("report.states", states);
+    sheet.some("report.states_before", states_before.as_ref(), |sheet, states| {
+        sheet.chunks("report.states_before", states);
+    });
+    sheet.some("report.tally", tally.as_ref(), |sheet, tally| sheet.tally("report.tally", tally));
+    sheet.some("report.next", next.as_ref(), |sheet, Holdings { values, states, tally }| {
+        sheet.chunks("next.values", values);
+        sheet.chunks("next.states", states);
+        sheet.some("next.tally", tally.as_ref(), |sheet, tally| sheet.tally("next.tally", tally));
+    });
+    sheet.list("report.lost", lost, |sheet, rank| sheet.value("lost", rank));
+}
+
+pub(crate) fn change_fields(change: &Succession, sheet: &mut Sheet) {
+    let Succession { parent, removed, added, weights, resume, ledger, moves } = change;
+    sheet.array("change.parent", &parent.0);
+    sheet.list("change.removed", removed, |sheet, rank| sheet.value("removed", rank));
+    sheet.list("change.added", added, |sheet, member| member_fields(member, sheet));
+    sheet.list("change.weights", weights, |sheet, (rank, weight)| {
+        sheet.value("rank", rank);
+        sheet.value("weight", weight);
+    });
+    resume_fields(resume, sheet);
+    ledger_fields(ledger, sheet);
+    moves_fields(moves, sheet);
+}
+
+// Training.
+
+fn segment_fields(segment: &Segment, sheet: &mut Sheet) {
+    let Segment { view, step, phase, owner, index, tally } = segment;
+    sheet.array("view", &view.0);
+    sheet.value("step", step);
+    match phase {
+        Phase::Reduce => sheet.raw(&[0], "phase = Reduce"),
+        Phase::Gather => sheet.raw(&[1], "phase = Gather"),
+        Phase::Mirror => sheet.raw(&[2], "phase = Mirror"),
+    }
+    sheet.value("owner", owner);
+    sheet.value("index", index);
+    sheet.tally("tally", tally);
+}
+
+fn chunk_fields(message: &Chunk, sheet: &mut Sheet) {
+    let Chunk { view, steps, chunk, has_values, updates, digest } = message;
+    sheet.array("view", &view.0);
+    sheet.value("steps", steps);
+    sheet.value("chunk", chunk);
+    sheet.value("has_values", has_values);
+    sheet.some("updates", updates.as_ref(), |sheet, updates| sheet.value("updates", updates));
+    sheet.array("digest", &digest.0);
+}

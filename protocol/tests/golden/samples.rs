@@ -1,0 +1,300 @@
+//! The messages that have golden files: every one, and every variant within one.
+
+use std::array;
+
+use peergrad_protocol::agreement::{Acceptor, Ballot};
+use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::durable::Durable;
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::invite::{Invite, Secret};
+use peergrad_protocol::ledger::{Ledger, Span};
+use peergrad_protocol::message::{
+    Accepted, Beat, Chunk, Complete, Contact, DataPiece, Departure, Holdings, Join, Message, Outbid, Phase,
+    Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks, WantData, Welcome,
+};
+use peergrad_protocol::view::{
+    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+};
+use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+
+/// One message and its payload, with the name of its file.
+pub(crate) struct Sample {
+    pub(crate) name: &'static str,
+    pub(crate) message: Message,
+    pub(crate) payload: Option<Vec<u8>>,
+}
+
+/// Every message, and every variant within one; numbers are chosen so that each length of a varint occurs.
+pub(crate) fn samples() -> Vec<Sample> {
+    [coming(), agreeing(), training()].into_iter().flatten().collect()
+}
+
+/// What is said until a peer is in a view.
+fn coming() -> Vec<Sample> {
+    let refuse = |refusal| Message::Refuse(refusal);
+    let mut samples = vec![
+        control("join_with_run", Message::Join(join(Some(RunId(bytes(0x00)))))),
+        control("join_without_run", Message::Join(Join { addresses: vec![], weight: 0, ..join(None) })),
+        control("welcome", Message::Welcome(welcome())),
+        control("refer", Message::Refer(contact())),
+        control("refuse_other_run", refuse(Refusal::OtherRun { run: RunId(bytes(0x00)) })),
+        control("refuse_full", refuse(Refusal::Full)),
+        control("refuse_over", refuse(Refusal::Over)),
+        control("refuse_copied", refuse(Refusal::Copied)),
+        control("refuse_not_yet", refuse(Refusal::NotYet)),
+        control(
+            "want_data",
+            Message::WantData(WantData { digest: ContentDigest(bytes(0x60)), offset: 262_144 }),
+        ),
+        control("ready", Message::Ready),
+        control("candidate", Message::Candidate(member(0x40, 2))),
+        control("retire", Message::Retire),
+        control("install_first_view", Message::Install(first_view())),
+        control("install_later_view", Message::Install(later_view())),
+        control("leave", Message::Leave(Departure { reason: "stopped by its user".to_owned() })),
+    ];
+    // A file's bytes need not fill whole elements.
+    for (name, payload) in [("data", b"5.1,3.5,setosa\n".to_vec()), ("data_empty", vec![])] {
+        let message = Message::Data(DataPiece { digest: ContentDigest(bytes(0x60)), offset: 250 });
+        samples.push(Sample { name, message, payload: Some(payload) });
+    }
+    samples
+}
+
+/// What members say to agree on the next view.
+fn agreeing() -> Vec<Sample> {
+    let view = first_view().digest();
+    let promise =
+        |accepted, report| Message::Promise(Promise { view, ballot: ballot(3, 0), accepted, report });
+    let outbid =
+        |promised| Message::Outbid(Outbid { view, ballot: ballot(3, 0), promised, step: StepNumber(70_000) });
+    vec![
+        control(
+            "beat",
+            Message::Beat(Beat { view, epoch: Epoch(1), complete: StepNumber(70_000), is_computing: true }),
+        ),
+        control("prepare_at_once", Message::Prepare(Prepare { view, ballot: ballot(3, 0), before: None })),
+        control(
+            "prepare_before_a_step",
+            Message::Prepare(Prepare { view, ballot: ballot(251, 1), before: Some(StepNumber(70_002)) }),
+        ),
+        control("promise_of_a_newcomer", promise(None, Report::default())),
+        control("promise_of_a_vote_left_over", promise(None, Report { is_over: true, ..Report::default() })),
+        control("promise_inside_a_step", promise(None, report())),
+        control("promise_with_accepted", promise(Some((ballot(2, 1), loss())), report_uncommitted())),
+        control("outbid_by_a_higher_ballot", outbid(Some(ballot(4, 1)))),
+        control("outbid_by_a_later_step", outbid(None)),
+        control("propose_after_a_loss", Message::Propose(Propose { ballot: ballot(3, 0), change: loss() })),
+        control(
+            "propose_between_steps",
+            Message::Propose(Propose { ballot: ballot(3, 0), change: exchange() }),
+        ),
+        control("accepted", Message::Accepted(Accepted { view, ballot: ballot(3, 0) })),
+        control("succeed", Message::Succeed(exchange())),
+    ]
+}
+
+/// What members of one view say to each other.
+fn training() -> Vec<Sample> {
+    let view = ViewDigest(bytes(0xa0));
+    let want = WantChunks { view, steps: StepNumber(300), first: 250, end: 4096 };
+    let complete = Complete { view, steps: StepNumber(5_000_000_000), left_out: 64 };
+    let mut samples = vec![
+        control("want_chunks", Message::WantChunks(want)),
+        control("complete", Message::Complete(complete)),
+        control("closed", Message::Closed(view)),
+    ];
+    let elements: Vec<u8> = [1.0_f32, -0.5, 3.25].iter().flat_map(|value| value.to_le_bytes()).collect();
+    for (name, phase, payload) in [
+        ("segment_reduce", Phase::Reduce, elements.clone()),
+        ("segment_mirror", Phase::Mirror, elements.clone()),
+        // A gathered segment's payload may be empty where a shard is.
+        ("segment_gather_empty", Phase::Gather, vec![]),
+    ] {
+        samples.push(Sample { name, message: Message::Segment(segment(phase)), payload: Some(payload) });
+    }
+    for (name, has_values, updates) in [("chunk_values", true, None), ("chunk_state", false, Some(70_000))] {
+        let digest = ContentDigest::of(&elements);
+        let chunk = Chunk { view, steps: StepNumber(300), chunk: 251, has_values, updates, digest };
+        samples.push(Sample { name, message: Message::Chunk(chunk), payload: Some(elements.clone()) });
+    }
+    samples
+}
+
+fn control(name: &'static str, message: Message) -> Sample {
+    Sample { name, message, payload: None }
+}
+
+fn join(run: Option<RunId>) -> Join {
+    Join { run, incarnation: Incarnation(1_700_000_000_000), addresses: addresses(), weight: 16 }
+}
+
+fn welcome() -> Welcome {
+    let other = Contact { peer: PeerId(bytes(0x80)), addresses: vec![] };
+    Welcome { specification: b"[model]\n".to_vec(), nonce: bytes(0x40), members: vec![contact(), other] }
+}
+
+fn contact() -> Contact {
+    Contact { peer: PeerId(bytes(0x20)), addresses: addresses() }
+}
+
+fn addresses() -> Vec<String> {
+    vec!["/ip4/192.0.2.7/tcp/4747".to_owned(), "/dns/peer.example/tcp/4747".to_owned()]
+}
+
+fn member(first: u8, weight: u8) -> Member {
+    Member {
+        peer: PeerId(bytes(first)),
+        incarnation: Incarnation(1),
+        addresses: vec![format!("/ip4/192.0.2.{first}/tcp/4747")],
+        weight,
+    }
+}
+
+fn ballot(attempt: u32, rank: u32) -> Ballot {
+    Ballot { attempt, rank: Rank(rank) }
+}
+
+pub(crate) fn first_view() -> View {
+    View {
+        run: RunId(bytes(0x00)),
+        epoch: Epoch(1),
+        parents: vec![],
+        members: vec![member(0x20, 1), member(0x80, 0)],
+        recovery: Recovery::Found,
+        ledger: Ledger::default(),
+        moves: Moves::default(),
+    }
+}
+
+/// A view after a merge, with all that a record can say.
+pub(crate) fn later_view() -> View {
+    let resume = Resume {
+        newcomers: vec![Rank(1)],
+        deal: Some(deal()),
+        forward: Some(forward()),
+        ..exchange().resume
+    };
+    View {
+        epoch: Epoch(251),
+        parents: vec![first_view().digest(), ViewDigest(bytes(0xa0))],
+        recovery: Recovery::Resume(resume),
+        ledger: ledger(),
+        moves: moves(),
+        ..first_view()
+    }
+}
+
+fn ledger() -> Ledger {
+    let given_back = vec![Span { start: 10, end: 20 }, Span { start: 250, end: 300 }];
+    Ledger { pass: 2, position: 65_535, given_back }
+}
+
+fn deal() -> Deal {
+    let parts = vec![vec![Span { start: 65_000, end: 65_032 }, Span { start: 20, end: 30 }], vec![]];
+    Deal { pass: 2, parts }
+}
+
+fn forward() -> Forward {
+    let donors =
+        vec![Donor { first: 0, end: 250, rank: Rank(1) }, Donor { first: 300, end: 301, rank: Rank(0) }];
+    Forward { tally: Tally { samples: 64, loss: 0.75 }, donors }
+}
+
+fn moves() -> Moves {
+    let list =
+        vec![Move { chunk: 251, from: vec![Rank(0)] }, Move { chunk: 7, from: vec![Rank(1), Rank(0)] }];
+    Moves { list, rate: 2, restarted: vec![3, 4095] }
+}
+
+/// The last member of the first view is lost inside a step; so no moves are possible, and the state of what it owned is gone.
+fn loss() -> Succession {
+    Succession {
+        parent: first_view().digest(),
+        removed: vec![Rank(1)],
+        added: vec![],
+        weights: vec![],
+        resume: Resume {
+            step: StepNumber(70_000),
+            newcomers: vec![],
+            deal: Some(Deal { pass: 2, parts: vec![vec![Span { start: 65_000, end: 65_032 }]] }),
+            forward: Some(Forward { tally: Tally { samples: 64, loss: 0.75 }, donors: vec![] }),
+        },
+        ledger: ledger(),
+        moves: Moves { restarted: vec![3, 4095], ..Moves::default() },
+    }
+}
+
+/// Somebody comes, and somebody is to hand over what it owns.
+fn exchange() -> Succession {
+    Succession {
+        parent: first_view().digest(),
+        removed: vec![],
+        added: vec![member(0x40, 2)],
+        weights: vec![(Rank(0), 0)],
+        resume: Resume { step: StepNumber(70_002), newcomers: vec![Rank(1)], deal: None, forward: None },
+        ledger: ledger(),
+        moves: moves(),
+    }
+}
+
+fn chunks(list: &[usize]) -> ChunkSet {
+    list.iter().copied().collect()
+}
+
+/// A member in the middle of a step, whose step before is committed.
+fn report() -> Report {
+    let next = Holdings { values: chunks(&[0, 1, 2, 8]), states: ChunkSet::default(), tally: None };
+    Report {
+        is_over: false,
+        complete: Some(StepNumber(70_000)),
+        states: chunks(&[0, 3, 8, 15]),
+        states_before: None,
+        tally: None,
+        next: Some(next),
+        lost: vec![Rank(1)],
+    }
+}
+
+/// A member that does not know yet whether its newest step is complete everywhere.
+fn report_uncommitted() -> Report {
+    let next = Holdings {
+        values: ChunkSet::default(),
+        states: chunks(&[0]),
+        tally: Some(Tally { samples: 64, loss: 0.5 }),
+    };
+    Report {
+        states_before: Some(chunks(&[0, 3])),
+        tally: Some(Tally { samples: 64, loss: 0.75 }),
+        next: Some(next),
+        ..report()
+    }
+}
+
+fn segment(phase: Phase) -> Segment {
+    Segment {
+        view: ViewDigest(bytes(0xa0)),
+        step: StepNumber(300),
+        phase,
+        owner: 3,
+        index: 70_000,
+        tally: Tally { samples: 64, loss: 0.75 },
+    }
+}
+
+pub(crate) fn invite() -> Invite {
+    Invite { run: RunId(bytes(0x00)), secret: Secret(bytes(0xc0)), contacts: vec![contact()] }
+}
+
+/// A member that has promised one ballot, and accepted a change under an earlier one.
+pub(crate) fn durable() -> Durable {
+    let mut acceptor = Acceptor::default();
+    acceptor.accept(ballot(2, 1), loss()).expect("nothing was promised before");
+    acceptor.promise(ballot(3, 0)).expect("a higher ballot");
+    Durable { view: first_view(), incarnation: Incarnation(1), acceptor }
+}
+
+/// Counting bytes from `first`: a reader sees at once which way round they go.
+pub(crate) fn bytes<const N: usize>(first: u8) -> [u8; N] {
+    array::from_fn(|index| first + index as u8)
+}
