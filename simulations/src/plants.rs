@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use crate::disk::DiskMode;
 use crate::host::{HostId, HostSetup, peer_of};
-use crate::rules::{Envelope, Rule, Verdict};
 use crate::oracles::replay::REPLAY;
+use crate::rules::{Envelope, Rule, Verdict};
 use crate::simulation::{LIVENESS, PLAIN};
 use crate::task::Altered;
 use crate::workload::Workload;
@@ -257,7 +257,9 @@ impl Plant {
             Bug::FlippedRelay => Box::new(Flip { step, is_relay: true, ranks: vec![] }),
             Bug::FlippedLastHop => Box::new(Flip { step, is_relay: false, ranks: vec![] }),
             Bug::EarlySum => Box::new(EarlySum { step, ranks: vec![], sample: None, is_done: false }),
-            Bug::SwallowedViews => Box::new(|envelope: &Envelope<'_>| views::swallow_views(envelope, FOLLOWER)),
+            Bug::SwallowedViews => {
+                Box::new(|envelope: &Envelope<'_>| views::swallow_views(envelope, FOLLOWER))
+            }
             Bug::NoAdoption => Box::<Unadopted>::default(),
             Bug::NoPersistence => Box::new(Uninformed::new(SITE)),
             Bug::Boast => Box::new(views::boast),

@@ -233,6 +233,44 @@ pub(crate) fn check_one_history(peers: &[&Ended]) -> u64 {
     steps.len() as u64
 }
 
+/// Passes of a run that is ended by its users, once they have seen enough.
+pub(crate) const ENDLESS: u64 = 100_000;
+
+/// All leave, one after the other, so that the last one is alone. What they tell fits to what those before have told, and
+/// the last one has learnt something. Returns what they have told.
+#[cfg(unix)]
+pub(crate) fn end_all(
+    place: &Place,
+    last_directory: &str,
+    peers: Vec<Process>,
+    before: &[Ended],
+) -> Vec<Ended> {
+    let count = peers.len();
+    let mut ended = Vec::new();
+    for (index, peer) in peers.into_iter().enumerate() {
+        let peer = peer.leave();
+        if index + 1 < count {
+            check_left(&peer);
+        } else {
+            assert_eq!(peer.failure(), "stopped on request", "there is nobody to hand over to");
+        }
+        ended.push(peer);
+    }
+    check_one_history(&before.iter().chain(&ended).collect::<Vec<_>>());
+    let accuracy = place.accuracy(last_directory);
+    assert!(accuracy > 0.9, "{accuracy}");
+    ended
+}
+
+/// It has handed over, says so, and counts that as success.
+#[cfg(unix)]
+pub(crate) fn check_left(peer: &Ended) {
+    let events: Vec<&str> = peer.events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!((peer.code, events.last()), (Some(0), Some(&"left")), "{}", peer.stderr);
+    assert!(events.contains(&"leaving") && events.contains(&"handed_over"), "{events:?}");
+    assert!(peer.stderr.contains("leaving; Ctrl-C again stops at once"), "{}", peer.stderr);
+}
+
 /// A folder for the processes of one test. Peers listen on loopback only and look for nobody.
 pub(crate) struct Place {
     folder: TempDir,

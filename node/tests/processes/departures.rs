@@ -5,7 +5,10 @@
 use peergrad::model_file::ModelFile;
 use peergrad_protocol::id::ContentDigest;
 
-use super::process::{Ended, Place, Process, check_one_history, invite_of, is_change, is_view_of, name_of};
+use super::process::{
+    ENDLESS, Ended, Place, Process, check_left, check_one_history, end_all, invite_of, is_change, is_view_of,
+    name_of,
+};
 
 /// Some members in the middle of a run over the digits, and their names.
 pub(crate) fn training(count: usize, passes: u64) -> (Place, Vec<(Process, String)>) {
@@ -23,42 +26,6 @@ pub(crate) fn training(count: usize, passes: u64) -> (Place, Vec<(Process, Strin
     }
     peers.iter_mut().for_each(|(peer, _)| peer.wait_for_step(20));
     (place, peers)
-}
-
-/// Passes of a run that is ended by its users, once they have seen enough.
-pub(crate) const ENDLESS: u64 = 100_000;
-
-/// All leave, one after the other, so that the last one is alone. What they tell fits to what those before have told, and
-/// the last one has learnt something. Returns what they have told.
-pub(crate) fn end_all(
-    place: &Place,
-    last_directory: &str,
-    peers: Vec<Process>,
-    before: &[Ended],
-) -> Vec<Ended> {
-    let count = peers.len();
-    let mut ended = Vec::new();
-    for (index, peer) in peers.into_iter().enumerate() {
-        let peer = peer.leave();
-        if index + 1 < count {
-            check_left(&peer);
-        } else {
-            assert_eq!(peer.failure(), "stopped on request", "there is nobody to hand over to");
-        }
-        ended.push(peer);
-    }
-    check_one_history(&before.iter().chain(&ended).collect::<Vec<_>>());
-    let accuracy = place.accuracy(last_directory);
-    assert!(accuracy > 0.9, "{accuracy}");
-    ended
-}
-
-/// It has handed over, says so, and counts that as success.
-fn check_left(peer: &Ended) {
-    let events: Vec<&str> = peer.events.iter().filter_map(|event| event["event"].as_str()).collect();
-    assert_eq!((peer.code, events.last()), (Some(0), Some(&"left")), "{}", peer.stderr);
-    assert!(events.contains(&"leaving") && events.contains(&"handed_over"), "{events:?}");
-    assert!(peer.stderr.contains("leaving; Ctrl-C again stops at once"), "{}", peer.stderr);
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 #![cfg(unix)]
 
-use super::departures::{ENDLESS, end_all, training};
-use super::process::{Process, is_view_of};
+use super::departures::training;
+use super::process::{ENDLESS, Process, end_all, is_view_of};
 
 /// Peers that join at the same time.
 const MANY: usize = 10;

@@ -62,7 +62,7 @@ fn a_run_file_that_cannot_be_used_is_refused() {
         (format!("passes = \"many\"\n{data}"), "passes = \"many\""),
         (format!("batch = 0\n{data}"), "`batch` is 0"),
         (format!("{data}[optimizer]\nrate = -1.0\n"), "rate"),
-        (format!("{data}[shards]\ncopies = 3\n"), "`shards.copies` is 3"),
+        (format!("{data}[shards]\ncopies = 9\n"), "`shards.copies` is 9"),
         (format!("{data}[model]\nkind = \"transformer\"\n"), "transformer"),
         (format!("{data}[network]\npeers = 0\n"), "--peers counts this peer too"),
         ("[data]\nfile = \"gone.csv\"\n".to_owned(), "cannot read gone.csv"),

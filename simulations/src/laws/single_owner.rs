@@ -173,13 +173,13 @@ impl Law for SingleOwner {
             Observation::Told { host, event: Event::Installed { view, digest, shard, .. } } => {
                 self.installed(*host, *digest, view, *shard)
             }
-            Observation::Sent { from, message: Message::Segment(segment), payload: Some(payload), .. } => {
-                match segment.phase {
-                    Phase::Gather => self.gathered(*from, segment, payload),
-                    Phase::Mirror => self.mirrored(*from, &world.peer(*from), segment),
-                    Phase::Reduce => Ok(()),
-                }
-            }
+            Observation::Sent {
+                from, message: Message::Segment(segment), payload: Some(payload), ..
+            } => match segment.phase {
+                Phase::Gather => self.gathered(*from, segment, payload),
+                Phase::Mirror => self.mirrored(*from, &world.peer(*from), segment),
+                Phase::Reduce => Ok(()),
+            },
             Observation::Sent { from, message: Message::Chunk(chunk), .. } if chunk.updates.is_some() => {
                 self.moves(*from, &world.peer(*from), chunk)
             }
