@@ -57,7 +57,7 @@ pub(crate) struct Machine {
 }
 
 enum Stage {
-    Founding(Founding),
+    Founding(Box<Founding>),
     Joining(Box<Joining>),
     Member(Box<Seat>),
     Ended,
@@ -90,7 +90,7 @@ impl Machine {
         let (stage, specification) = match role {
             Role::Founder { specification, nonce, peers } => {
                 let run = RunId::derive(&specification, &nonce);
-                (Stage::Founding(Founding::new(run, nonce, me.clone(), peers)), Some(specification))
+                (Stage::Founding(Box::new(Founding::new(run, nonce, me.clone(), peers))), Some(specification))
             }
             Role::Joiner { run } => (Stage::Joining(Box::new(Joining::new(run, me.clone(), restored))), None),
         };

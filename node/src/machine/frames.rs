@@ -9,6 +9,7 @@ use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
 use super::{Machine, Progress, Stage};
 use crate::io::{Output, Reject};
+use crate::joining::Identity;
 
 impl Machine {
     pub(super) fn frame(
@@ -31,9 +32,9 @@ impl Machine {
             self.forget_held(from, Some(beat.view), out);
         }
         match &self.stage {
-            Stage::Founding(_) => self.to_founder(from, message, out),
-            Stage::Joining(_) => self.to_joiner(now, from, message, frame.payload, out),
-            Stage::Member(_) => self.to_member(now, from, message, out),
+            Stage::Founding(_) => self.founder_told(from, message, out),
+            Stage::Joining(_) => self.joiner_told(now, from, message, frame.payload, out),
+            Stage::Member(_) => self.member_told(now, from, message, out),
             Stage::Ended => Ok(()),
         }
     }
@@ -123,7 +124,7 @@ impl Machine {
 
     // Before.
 
-    fn to_founder(&mut self, from: PeerId, message: Message, out: &mut Vec<Output>) -> Result<(), Reject> {
+    fn founder_told(&mut self, from: PeerId, message: Message, out: &mut Vec<Output>) -> Result<(), Reject> {
         let Stage::Founding(founding) = &mut self.stage else { return Err(Reject::OutOfPlace) };
         match message {
             Message::Join(join) => {
@@ -146,7 +147,7 @@ impl Machine {
     }
 
     /// What a joiner is told by others.
-    fn to_joiner(
+    fn joiner_told(
         &mut self,
         now: Instant,
         from: PeerId,
@@ -163,7 +164,7 @@ impl Machine {
             Message::Welcome(welcome) => {
                 let taken = joining.welcome(now, from, welcome, out);
                 match (taken, &self.preparation) {
-                    (Ok(Some((specification, nonce))), None) => {
+                    (Ok(Some(Identity { specification, nonce })), None) => {
                         self.nonce = Some(nonce);
                         self.prepare(specification.into(), out);
                         Ok(())
@@ -236,7 +237,7 @@ impl Machine {
 
     // In the view.
 
-    fn to_member(
+    fn member_told(
         &mut self,
         now: Instant,
         from: PeerId,
@@ -245,7 +246,7 @@ impl Machine {
     ) -> Result<(), Reject> {
         let Stage::Member(seat) = &mut self.stage else { return Err(Reject::OutOfPlace) };
         if seat.progress == Progress::Evaluating {
-            return self.to_finisher(from, &message, out);
+            return self.finisher_told(from, &message, out);
         }
         let membership = &mut seat.membership;
         match message {
@@ -291,7 +292,12 @@ impl Machine {
     }
 
     /// The run is over here; whoever still asks is told.
-    fn to_finisher(&mut self, from: PeerId, message: &Message, out: &mut Vec<Output>) -> Result<(), Reject> {
+    fn finisher_told(
+        &mut self,
+        from: PeerId,
+        message: &Message,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
         if let (Message::Join(_), Stage::Member(_)) = (message, &self.stage) {
             self.send(from, &Message::Refuse(Refusal::Over), None, out);
         } else if let (Message::Beat(_) | Message::Prepare(_), Stage::Member(seat)) = (message, &self.stage) {

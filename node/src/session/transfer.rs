@@ -70,6 +70,12 @@ impl Transfer {
         Some((filling.vector, filling.missing))
     }
 
+    /// The next chunk that is to be sent, if it goes into this parcel.
+    fn next_of(&mut self, parcel: Addressed) -> Option<Outgoing> {
+        let is_its = self.outbox.front().is_some_and(|next| next.parcel == parcel);
+        if is_its { self.outbox.pop_front() } else { None }
+    }
+
     /// Which chunks of the step are lacking while it is being filled.
     pub(super) fn missing(&self) -> Option<&BTreeSet<usize>> {
         self.filling.as_ref().map(|filling| &filling.missing)
@@ -214,7 +220,7 @@ impl Session {
     fn next_parcel(&mut self) -> Option<Frame> {
         let parcel = self.transfer.outbox.front()?.parcel;
         let (mut elements, mut pieces) = (Vec::new(), Vec::new());
-        while let Some(outgoing) = self.transfer.outbox.pop_front_if(|next| next.parcel == parcel) {
+        while let Some(outgoing) = self.transfer.next_of(parcel) {
             let Outgoing { chunk, parcel: Addressed { steps, content, .. } } = outgoing;
             let (part, updates) = match content {
                 Content::Values => (self.values(chunk, steps), 0),

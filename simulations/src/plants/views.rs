@@ -35,7 +35,7 @@ impl Rule for Unadopted {
             Some(Message::Propose(_)) if envelope.from == first && is_heir => Verdict::Delay(SILENCE),
             Some(Message::Succeed(_)) if envelope.from == first => Verdict::Delay(SILENCE),
             Some(Message::Promise(promise)) if is_heir && promise.accepted.is_some() => {
-                let promise = Promise { accepted: None, ..promise };
+                let promise = Box::new(Promise { accepted: None, ..*promise });
                 Verdict::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
             }
             _ => Verdict::Pass,
