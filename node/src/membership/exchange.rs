@@ -38,11 +38,11 @@ impl Ban {
 impl Membership {
     // Coming.
 
-    /// A peer asks to be let in.
+    /// A peer asks to be let in. False if it is in already, and has not heard of it.
     ///
     /// # Errors
     /// Why it is not.
-    pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<(), Refusal> {
+    pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<bool, Refusal> {
         if join.run.is_some_and(|run| run != self.view.run) {
             return Err(Refusal::OtherRun { run: self.view.run });
         }
@@ -50,7 +50,12 @@ impl Membership {
             return Err(Refusal::Over);
         }
         if let Some(rank) = self.view.rank(&from) {
-            if join.incarnation <= self.view.member(rank).incarnation {
+            let known = self.view.member(rank).incarnation;
+            if join.incarnation == known && self.seen[rank.index()].is_none() {
+                return Ok(false);
+            }
+            // Whoever has spoken as a member does not ask as a stranger.
+            if join.incarnation <= known {
                 return Err(Refusal::Copied);
             }
             // The one that is in the view is no more.
@@ -63,7 +68,7 @@ impl Membership {
         // As long as it prepares, it is nobody's candidate.
         self.candidates.remove(&from);
         self.asking.insert(from, Member { peer: from, incarnation, addresses, weight });
-        Ok(())
+        Ok(true)
     }
 
     /// Members that a joiner may turn to: this one first.
