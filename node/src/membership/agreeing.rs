@@ -426,3 +426,6 @@ const PAUSE_TOLD_AFTER: Duration = Duration::from_millis(1500);
 const LOOK: Duration = Duration::from_millis(100);
 /// And never more often than this.
 const LOOK_MIN: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests;
