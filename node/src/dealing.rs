@@ -5,7 +5,7 @@
 //! the pass. So parts belong to members by name, not by rank.
 
 use peergrad_protocol::ledger::{Ledger, Span};
-use peergrad_protocol::view::{Deal, Member, View};
+use peergrad_protocol::view::{Deal, Member, Recovery, Resume, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank, StepNumber};
 
 /// One step's batch as it is dealt, and the bookmark after it.
@@ -58,15 +58,45 @@ impl Dealt {
         self.parts.iter().find(is_theirs).map_or(&[], |part| &part.spans)
     }
 
-    /// The same batch without the parts of those who are not among `members`; these go back to the pass. As a record
-    /// deals it.
-    pub(crate) fn among(&self, members: &[Member]) -> (Deal, Ledger) {
-        let parts =
-            members.iter().map(|member| self.part(&member.peer, member.incarnation).to_vec()).collect();
-        let is_in = |part: &&Part| {
-            members.iter().any(|member| (member.peer, member.incarnation) == (part.peer, part.incarnation))
+    /// The batch of `step` in `view`, where `before` is that of the step before it: the view's first one as its record
+    /// says, the others from the bookmark.
+    pub(crate) fn following(
+        before: &Self,
+        batch_size: u64,
+        sample_count: u64,
+        view: &View,
+        step: StepNumber,
+    ) -> Self {
+        if step != view.first_step() {
+            return Self::next(&before.after, batch_size, sample_count, view, step);
+        }
+        match &view.recovery {
+            Recovery::Resume(Resume { deal: Some(deal), .. }) => {
+                Self::of_record(deal, view, view.ledger.clone())
+            }
+            Recovery::Resume(_) | Recovery::Found => {
+                Self::next(&view.ledger, batch_size, sample_count, view, step)
+            }
+        }
+    }
+
+    /// The same batch without the parts of those who are not among `members`, or cannot compute since they are `newcomers`
+    /// there; these parts go back to the pass. As a record deals it.
+    pub(crate) fn among(&self, members: &[Member], newcomers: &[Rank]) -> (Deal, Ledger) {
+        let computing = |index: &usize| !newcomers.contains(&Rank::from_index(*index));
+        let part = |(index, member): (usize, &Member)| match computing(&index) {
+            true => self.part(&member.peer, member.incarnation).to_vec(),
+            false => vec![],
         };
-        let gone = self.parts.iter().filter(|part| !is_in(part)).flat_map(|part| part.spans.iter().copied());
+        let parts = members.iter().enumerate().map(part).collect();
+        let stays = |part: &&Part| {
+            let is_it = |index: usize| {
+                let member = &members[index];
+                (member.peer, member.incarnation) == (part.peer, part.incarnation)
+            };
+            (0..members.len()).filter(computing).any(is_it)
+        };
+        let gone = self.parts.iter().filter(|part| !stays(part)).flat_map(|part| part.spans.iter().copied());
         (Deal { pass: self.pass, parts }, self.after.give_back(gone))
     }
 }

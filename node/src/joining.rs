@@ -60,6 +60,12 @@ struct Voter {
     is_told: bool,
 }
 
+/// What makes a run's id.
+pub(crate) struct Identity {
+    pub(crate) specification: Vec<u8>,
+    pub(crate) nonce: [u8; 32],
+}
+
 /// The only timer: asking again.
 const RETRY: usize = 0;
 
@@ -208,7 +214,7 @@ impl Joining {
         from: PeerId,
         welcome: Welcome,
         out: &mut Vec<Output>,
-    ) -> Result<Option<(Vec<u8>, [u8; 32])>, Failure> {
+    ) -> Result<Option<Identity>, Failure> {
         if self.host.is_some_and(|host| host != from) {
             // One member is enough.
             return Ok(None);
@@ -229,7 +235,7 @@ impl Joining {
         if is_first {
             out.push(Output::Event(Event::Welcomed { run, by: from }));
         }
-        Ok(Some((welcome.specification, welcome.nonce)))
+        Ok(Some(Identity { specification: welcome.specification, nonce: welcome.nonce }))
     }
 
     /// Task and data are at hand: the host is told, once all members that it named are linked.
@@ -259,6 +265,7 @@ impl Joining {
     pub(crate) fn refused(&mut self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
         match refusal {
             Refusal::NotYet => {
+                // The timer that is running asks others, and this one again.
                 if self.host == Some(by) {
                     self.host = None;
                     self.is_ready_told = false;

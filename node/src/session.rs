@@ -362,7 +362,9 @@ impl Session {
     ) -> Result<(), Reject> {
         let from = self.wiring.rank_of(&from, self.view()).ok_or(Reject::NotAMember)?;
         self.wiring.hold(from)?;
-        let is_ahead = self.live.back().map_or(self.step, |live| live.step.next()) == segment.step;
+        // A step that is being filled has no round here.
+        let first = if self.transfer.is_filling() { self.step.next() } else { self.step };
+        let is_ahead = self.live.back().map_or(first, |live| live.step.next()) == segment.step;
         if is_ahead || self.is_frozen || self.is_unbegun {
             self.early.push_back((from, segment, payload));
             return Ok(());
@@ -431,6 +433,7 @@ impl Session {
         if let Some(rank) = self.view().rank(peer) {
             self.wiring.reset(rank, LINK_SEGMENTS);
             self.early.retain(|(from, ..)| *from != rank);
+            self.ask(rank, out);
             self.settle(out);
         }
     }

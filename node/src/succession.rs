@@ -124,7 +124,7 @@ impl Basis<'_> {
         let newcomers = roll.renamed(kept.iter().filter(is_new).copied());
         let is_over = dealt.pass >= self.passes;
         // Of a pass that never comes nobody has anything.
-        let (deal, ledger) = dealt.among(if is_over { &[] } else { &roll.members });
+        let (deal, ledger) = dealt.among(if is_over { &[] } else { &roll.members }, &newcomers);
         let deal = Some(deal).filter(|_| !is_over);
         let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
         let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
@@ -134,7 +134,7 @@ impl Basis<'_> {
     }
 
     fn deal_after(&self, dealt: &Dealt, step: StepNumber) -> Dealt {
-        Dealt::next(&dealt.after, self.batch_size, self.sample_count, self.view(), step)
+        Dealt::following(dealt, self.batch_size, self.sample_count, self.view(), step)
     }
 
     /// How the step after `base` is rolled forward, if it can be.
@@ -151,7 +151,8 @@ impl Basis<'_> {
                 return None;
             }
             if have.len() < holders.len() {
-                let rank = roll.new_rank(have[chunk % have.len()]).expect("a holder stays");
+                // In longer runs, dealt to all who have them.
+                let rank = roll.new_rank(have[chunk / DONOR_RUN % have.len()]).expect("a holder stays");
                 let first = chunk as u32;
                 match donors.last_mut() {
                     Some(last) if last.end == first && last.rank == rank => last.end += 1,
@@ -309,6 +310,8 @@ impl Roll {
     }
 }
 
+/// Neighbouring chunks that one donor gives.
+const DONOR_RUN: usize = 64;
 /// Turns over which chunks move after a change: each costs a small part of a step's traffic.
 const TURNS: usize = 64;
 /// As [`TURNS`], where somebody waits for it to leave.

@@ -8,11 +8,17 @@ use std::time::Duration;
 pub const CONTROL_HEADER_BYTES_MAX: usize = 2 << 20;
 /// Bytes of the record that a member keeps on its disk.
 pub const DURABLE_BYTES_MAX: usize = 2 * CONTROL_HEADER_BYTES_MAX;
-/// Bytes of a segment's, chunk's or data piece's header, which has a fixed set of small fields.
+/// Bytes of a segment's or data piece's header, which has a fixed set of small fields.
 pub const SMALL_HEADER_BYTES_MAX: usize = 128;
 /// Payload bytes of one segment.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
-/// Payload bytes of one chunk that moves: its values and optimizer state.
+/// Chunks in one parcel.
+pub const PARCEL_CHUNKS_MAX: usize = 1024;
+/// Bytes of a parcel's header: its chunks, ten bytes each, and a few digests.
+pub const PARCEL_HEADER_BYTES_MAX: usize = 16 << 10;
+/// Payload bytes beyond which no further chunk is put into a parcel.
+pub const PARCEL_BYTES: usize = 128 << 10;
+/// Payload bytes of a parcel: one chunk of the largest model, with its optimizer state.
 pub const CHUNK_BYTES_MAX: usize = 16 << 20;
 /// Payload bytes of one piece of a shipped data file.
 pub const DATA_PIECE_BYTES_MAX: usize = 1 << 15;
@@ -97,5 +103,7 @@ const _: () = assert!(VIEW_BYTES_MAX + CHANGE_BYTES_MAX + 64 <= DURABLE_BYTES_MA
 const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
 const _: () =
     assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");
+const _: () =
+    assert!(PARCEL_CHUNKS_MAX * 10 + 128 <= PARCEL_HEADER_BYTES_MAX && PARCEL_BYTES <= CHUNK_BYTES_MAX);
 const _: () = assert!(LINK_SEGMENTS >= 2, "relays need a place of their own");
 const _: () = assert!(WEIGHT_DEFAULT <= WEIGHT_MAX);

@@ -20,7 +20,7 @@
 //!   | -- Beat, four times a second ----------------> |
 //!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of copies
 //!   | -- WantChunks -------------------------------> |    to complete a step that was interrupted
-//!   | <---------------------------------- Chunk ---- |    asked for, or its turn to move has come
+//!   | <--------------------------------- Parcel ---- |    chunks asked for, or whose turn to move has come
 //!   | <====== Complete, Closed ====================> |    after the last step
 //! ```
 
@@ -28,7 +28,7 @@ use crate::agreement::Ballot;
 use crate::chunks::ChunkSet;
 use crate::id::{ContentDigest, Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::limits::{
-    ATTEMPTS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, REASON_BYTES_MAX, SAMPLES_MAX,
+    ATTEMPTS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, REASON_BYTES_MAX, SAMPLES_MAX,
     SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use crate::view::{Member, Succession, View, are_bounded};
@@ -73,10 +73,10 @@ pub enum Message {
     Succeed(Succession),
     /// Member to member: a segment of a collective, as payload. Out of place outside the view it names.
     Segment(Segment),
-    /// Member to member: I lack these chunks. Answered by a `Chunk` for each.
+    /// Member to member: I lack these chunks. Answered by parcels.
     WantChunks(WantChunks),
-    /// Member to member: one chunk, as payload.
-    Chunk(Chunk),
+    /// Member to member: chunks, as payload.
+    Parcel(Parcel),
     /// Member to every member: the last step is complete here; nothing more is needed from others but this. The sender
     /// stays, with what others still need of it, until each of them has said the same.
     Complete(Complete),
@@ -253,34 +253,48 @@ pub struct Accepted {
     pub ballot: Ballot,
 }
 
-/// A request for chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+/// A request for the values of chunks.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct WantChunks {
     /// The view that both are in.
     pub view: ViewDigest,
-    /// Values (and states) after so many steps.
+    /// Values after so many steps.
     pub steps: StepNumber,
-    /// The first chunk.
-    pub first: u32,
-    /// The one after the last.
-    pub end: u32,
+    /// Which.
+    pub chunks: ChunkSet,
 }
 
-/// Which chunk the payload is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Chunk {
+/// Chunks, end to end in the payload.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Parcel {
     /// The view that both are in.
     pub view: ViewDigest,
-    /// It is the chunk after so many steps.
+    /// They are the chunks after so many steps.
     pub steps: StepNumber,
-    /// Its index.
-    pub chunk: u32,
-    /// Whether its values are in the payload, before whatever state.
-    pub has_values: bool,
-    /// Updates behind its optimizer state; `None`: there is no state in the payload.
-    pub updates: Option<u32>,
+    /// What of them.
+    pub content: Content,
+    /// Which, in the order of the payload.
+    pub pieces: Vec<Piece>,
     /// Digest of the payload.
     pub digest: ContentDigest,
+}
+
+/// What of chunks is in a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum Content {
+    /// Their values.
+    Values,
+    /// Their optimizer state.
+    State,
+}
+
+/// One chunk in a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Piece {
+    /// Its index.
+    pub chunk: u32,
+    /// Updates behind its optimizer state; 0 if that is not in it.
+    pub updates: u32,
 }
 
 /// Which segment of which collective the payload is.
@@ -410,10 +424,9 @@ impl Message {
             Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
             // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
             Self::Segment(segment) => in_range(segment.tally.is_bounded() && is_step(segment.step)),
-            Self::WantChunks(want) => {
-                in_range(want.first < want.end && want.end as usize <= CHUNKS_MAX && is_step(want.steps))
-            }
-            Self::Chunk(chunk) => in_range(chunk.is_possible() && is_step(chunk.steps)),
+            Self::WantChunks(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
+            Self::Parcel(parcel) if parcel.pieces.len() > PARCEL_CHUNKS_MAX => Err(Invalid::TooLong),
+            Self::Parcel(parcel) => in_range(parcel.is_possible() && is_step(parcel.steps)),
             Self::Complete(complete) => in_range(is_step(complete.steps) && complete.left_out <= SAMPLES_MAX),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             Self::Refuse(_)
@@ -444,13 +457,12 @@ impl Tally {
     }
 }
 
-impl Chunk {
+impl Parcel {
     fn is_possible(&self) -> bool {
         // Each step is one update at most.
-        let is_count = |updates: u32| u64::from(updates) <= self.steps.0;
-        (self.chunk as usize) < CHUNKS_MAX
-            && (self.has_values || self.updates.is_some())
-            && self.updates.is_none_or(is_count)
+        let is_piece =
+            |piece: &Piece| (piece.chunk as usize) < CHUNKS_MAX && u64::from(piece.updates) <= self.steps.0;
+        self.pieces.iter().all(is_piece)
     }
 }
 
@@ -515,9 +527,9 @@ mod tests {
         Message::Promise(Box::new(Promise { view: VIEW, ballot: ballot(1), accepted: None, report }))
     }
 
-    fn chunk(steps: u64, has_values: bool, updates: Option<u32>) -> Chunk {
-        let digest = ContentDigest([0; 32]);
-        Chunk { view: VIEW, steps: StepNumber(steps), chunk: 0, has_values, updates, digest }
+    fn parcel(steps: u64, pieces: Vec<Piece>) -> Message {
+        let (content, digest) = (Content::State, ContentDigest([0; 32]));
+        Message::Parcel(Parcel { view: VIEW, steps: StepNumber(steps), content, pieces, digest })
     }
 
     /// Whether messages are valid up to a limit, and out of range beyond it.
@@ -581,17 +593,19 @@ mod tests {
 
     #[test]
     fn chunks_have_limits() {
-        let want = |steps, first, end| {
-            Message::WantChunks(WantChunks { view: VIEW, steps: StepNumber(steps), first, end })
+        let want = |steps, count: u64| {
+            let chunks = ChunkSet::all(count as usize);
+            Message::WantChunks(WantChunks { view: VIEW, steps: StepNumber(steps), chunks })
         };
-        assert_limit(|n| want(n, 0, 1), STEPS_MAX);
-        assert_limit(|n| want(0, 0, n as u32), CHUNKS_MAX as u64);
-        assert_eq!(want(0, 1, 1).validate(), Err(Invalid::OutOfRange));
-        assert_limit(|n| Message::Chunk(Chunk { chunk: n as u32, ..chunk(0, true, None) }), 4095);
-        assert_limit(|n| Message::Chunk(chunk(n, true, None)), STEPS_MAX);
+        assert_limit(|n| want(n, 1), STEPS_MAX);
+        assert_limit(|n| want(0, n), CHUNKS_MAX as u64);
+        assert_limit(|n| parcel(0, vec![Piece { chunk: n as u32, updates: 0 }]), 4095);
+        assert_limit(|n| parcel(n, vec![]), STEPS_MAX);
         // Each step is one update at most, so that counting goes on.
-        assert_limit(|n| Message::Chunk(chunk(7, false, Some(n as u32))), 7);
-        assert_eq!(Message::Chunk(chunk(7, false, None)).validate(), Err(Invalid::OutOfRange));
+        assert_limit(|n| parcel(7, vec![Piece { chunk: 0, updates: n as u32 }]), 7);
+        let pieces = |count| vec![Piece { chunk: 0, updates: 0 }; count];
+        assert_eq!(parcel(0, pieces(PARCEL_CHUNKS_MAX)).validate(), Ok(()));
+        assert_eq!(parcel(0, pieces(PARCEL_CHUNKS_MAX + 1)).validate(), Err(Invalid::TooLong));
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_protocol::agreement::Acceptor;
+use peergrad_protocol::durable::Durable;
+
 /// A host's disk.
 #[derive(Clone, Debug, Default)]
 pub struct Disk {
@@ -26,6 +29,8 @@ pub enum DiskMode {
     LosesLast,
     /// It says that it has written, and writes nothing.
     Lying,
+    /// After a crash the record has the view, and nothing of what was promised and accepted for the next one.
+    Forgetful,
     /// It is full, and says so.
     Full,
 }
@@ -43,7 +48,7 @@ impl Disk {
     /// In words, if the record is not written and the disk admits it.
     pub fn write(&mut self, record: Arc<[u8]>) -> Result<(), String> {
         match self.mode {
-            DiskMode::Honest | DiskMode::LosesLast => {
+            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful => {
                 self.before = self.record.replace(record);
                 Ok(())
             }
@@ -54,8 +59,14 @@ impl Disk {
 
     /// The power goes.
     pub fn crash(&mut self) {
-        if self.mode == DiskMode::LosesLast {
-            self.record = self.before.take();
+        match self.mode {
+            DiskMode::LosesLast => self.record = self.before.take(),
+            DiskMode::Forgetful => {
+                let record = self.record.as_deref().and_then(Durable::from_bytes);
+                let forgotten = record.map(|record| Durable { acceptor: Acceptor::default(), ..record });
+                self.record = forgotten.map(|record| record.to_bytes());
+            }
+            DiskMode::Honest | DiskMode::Lying | DiskMode::Full => {}
         }
     }
 

@@ -1,10 +1,10 @@
-//! Law 8, progress: once nothing is wrong any more, steps are committed again within a bounded time, or everybody is told
-//! that the run is over.
+//! Law 8, progress: once nothing is wrong any more, steps are committed again within a bounded time, and within twice that
+//! time all peers are in one view; or everybody is told that the run is over.
 
 use std::time::Duration;
 
-use peergrad::node::Standing;
-use peergrad_protocol::Instant;
+use peergrad::node::{Standing, Wait};
+use peergrad_protocol::{Instant, ViewDigest};
 
 use crate::cluster::Cluster;
 
@@ -13,21 +13,24 @@ pub struct Liveness {
     patience: Duration,
     /// Steps committed anywhere, and when the last one was, or the last fault.
     seen: (usize, Instant),
+    /// When all peers were in one view, or the last fault was.
+    together: Instant,
 }
 
 impl Liveness {
     /// Progress within `patience`.
     #[must_use]
     pub fn new(patience: Duration) -> Self {
-        Self { patience, seen: (0, Instant::default()) }
+        Self { patience, seen: (0, Instant::default()), together: Instant::default() }
     }
 
     /// Something was wrong until now.
     pub fn excuse(&mut self, now: Instant) {
         self.seen.1 = now;
+        self.together = now;
     }
 
-    /// Whether the last commit is recent enough.
+    /// Whether the last commit is recent enough, and everybody in one view since a time that is.
     ///
     /// # Errors
     /// In words, who waits for what.
@@ -36,12 +39,38 @@ impl Liveness {
         if commits != self.seen.0 {
             self.seen = (commits, cluster.now());
         }
-        let waited = cluster.now().since(self.seen.1);
-        if waited <= self.patience {
-            return Ok(());
+        if are_together(cluster) {
+            self.together = cluster.now();
         }
-        Err(format!("no step was committed for {:.1} s; {}", waited.as_secs_f64(), who_waits(cluster)))
+        let waited = cluster.now().since(self.seen.1);
+        if waited > self.patience {
+            return Err(format!(
+                "no step was committed for {:.1} s; {}",
+                waited.as_secs_f64(),
+                who_waits(cluster)
+            ));
+        }
+        let apart = cluster.now().since(self.together);
+        if apart > 2 * self.patience {
+            return Err(format!(
+                "not all peers are in one view for {:.1} s; {}",
+                apart.as_secs_f64(),
+                who_waits(cluster)
+            ));
+        }
+        Ok(())
     }
+}
+
+/// Whether all whose run is not over are in one view.
+fn are_together(cluster: &Cluster) -> bool {
+    let mut view: Option<ViewDigest> = None;
+    cluster.hosts().filter_map(|host| cluster.standing(host)).all(|standing| match standing {
+        Standing::Member(member) if member.wait == Wait::Evaluation => true,
+        Standing::Member(member) => *view.get_or_insert(member.digest) == member.digest,
+        Standing::Founding | Standing::Joining => false,
+        Standing::Ended => true,
+    })
 }
 
 /// Where everybody is, in words; those who are done left out.

@@ -12,10 +12,14 @@ use std::time::Duration;
 
 use crate::disk::DiskMode;
 use crate::host::{HostId, HostSetup, peer_of};
+use crate::oracles::replay::REPLAY;
 use crate::rules::{Envelope, Rule, Verdict};
 use crate::simulation::{LIVENESS, PLAIN};
 use crate::task::Altered;
 use crate::workload::Workload;
+use views::{Refuse, Spoil, Unadopted, Uninformed, Wrong};
+
+mod views;
 
 /// A bug on purpose.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +35,7 @@ pub struct Plant {
     bug: Bug,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 enum Bug {
     AlteredView,
     FlippedRelay,
@@ -39,7 +43,13 @@ enum Bug {
     CountedTwice,
     EarlySum,
     OtherBatch,
-    SwallowedDeparture,
+    SwallowedViews,
+    NoAdoption,
+    NoPersistence,
+    Boast,
+    Spoiled(Wrong),
+    FlippedMirror,
+    NewerRefused,
     LostSegment,
     GreedyCredit,
     LyingDisk,
@@ -93,11 +103,67 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::OtherBatch,
     },
     Plant {
-        name: "swallowed-departure",
-        about: "one peer is never told that another one is gone",
+        name: "swallowed-views",
+        about: "one peer is never told of the view without another one that is gone",
         law: "nothing waits on the departed (law 7)",
+        scenario: "founder-dies",
+        bug: Bug::SwallowedViews,
+    },
+    Plant {
+        name: "no-adoption",
+        about: "whoever takes over from a proposer is not told what was accepted",
+        law: "one chain (law 1)",
+        scenario: "founder-dies",
+        bug: Bug::NoAdoption,
+    },
+    Plant {
+        name: "no-persistence",
+        about: "a peer that is started again has forgotten what it promised and accepted, and votes all the same",
+        law: "one chain (law 1)",
+        scenario: "restarted-voter",
+        bug: Bug::NoPersistence,
+    },
+    Plant {
+        name: "boasting",
+        about: "members say that they hold new state which is not there, and the step is rolled forward",
+        law: LIVENESS,
         scenario: "kill-mid-step",
-        bug: Bug::SwallowedDeparture,
+        bug: Bug::Boast,
+    },
+    Plant {
+        name: "empty-state",
+        about: "the state of chunks that move arrives empty",
+        law: REPLAY,
+        scenario: "leave",
+        bug: Bug::Spoiled(Wrong::Empty),
+    },
+    Plant {
+        name: "old-state",
+        about: "the state of chunks that move arrives as it was at another step",
+        law: REPLAY,
+        scenario: "leave",
+        bug: Bug::Spoiled(Wrong::Old),
+    },
+    Plant {
+        name: "promoted-state",
+        about: "the state of chunks that move counts an update that was undone",
+        law: REPLAY,
+        scenario: "leave",
+        bug: Bug::Spoiled(Wrong::Promoted),
+    },
+    Plant {
+        name: "flipped-mirror",
+        about: "the sums from which copies are kept change on their way, and the owner dies",
+        law: REPLAY,
+        scenario: "kill-mid-step",
+        bug: Bug::FlippedMirror,
+    },
+    Plant {
+        name: "newer-refused",
+        about: "frames of a view that their receiver has not entered are lost",
+        law: LIVENESS,
+        scenario: "kill-mid-step",
+        bug: Bug::NewerRefused,
     },
     Plant {
         name: "lost-segment",
@@ -130,14 +196,14 @@ pub const PLANTS: &[Plant] = &[
     Plant {
         name: "other-sum",
         about: "a peer's gradients are off by one unit in the last place",
-        law: "replay of the commit log",
+        law: REPLAY,
         scenario: "steady",
         bug: Bug::OtherSum,
     },
     Plant {
         name: "lying-loss",
         about: "a peer says that its samples lost more than they did",
-        law: "replay of the commit log",
+        law: REPLAY,
         scenario: "planted",
         bug: Bug::LyingLoss,
     },
@@ -177,6 +243,7 @@ impl Plant {
                 setup.loader = workload.loader_with(training);
             }
             Bug::LyingDisk => setup.disk.mode = DiskMode::Lying,
+            Bug::NoPersistence => setup.disk.mode = DiskMode::Forgetful,
             _ => {}
         }
     }
@@ -190,7 +257,15 @@ impl Plant {
             Bug::FlippedRelay => Box::new(Flip { step, is_relay: true, ranks: vec![] }),
             Bug::FlippedLastHop => Box::new(Flip { step, is_relay: false, ranks: vec![] }),
             Bug::EarlySum => Box::new(EarlySum { step, ranks: vec![], sample: None, is_done: false }),
-            Bug::SwallowedDeparture => Box::new(Swallow),
+            Bug::SwallowedViews => {
+                Box::new(|envelope: &Envelope<'_>| views::swallow_views(envelope, FOLLOWER))
+            }
+            Bug::NoAdoption => Box::<Unadopted>::default(),
+            Bug::NoPersistence => Box::new(Uninformed::new(SITE)),
+            Bug::Boast => Box::new(views::boast),
+            Bug::Spoiled(wrong) => Box::new(Spoil::new(wrong)),
+            Bug::FlippedMirror => Box::new(views::flip_mirror),
+            Bug::NewerRefused => Box::<Refuse>::default(),
             Bug::LostSegment => Box::new(Lose { left: seed % 50 }),
             Bug::GreedyCredit => Box::new(Greed),
             Bug::CountedTwice
@@ -205,6 +280,8 @@ impl Plant {
 
 /// The host on which plants live.
 const SITE: HostId = HostId(1);
+/// A host whose rank is behind that of [`SITE`]: others propose.
+const FOLLOWER: HostId = HostId(2);
 
 /// One member's record of the first view gives somebody more weight.
 fn alter_view(envelope: &Envelope<'_>) -> Verdict {
@@ -284,20 +361,6 @@ impl Rule for EarlySum {
             }
             Phase::Reduce | Phase::Gather | Phase::Mirror => Verdict::Pass,
         }
-    }
-}
-
-/// Nothing that speaks of a departure gets to one peer.
-struct Swallow;
-
-impl Rule for Swallow {
-    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
-        let is_departure = matches!(envelope.message(), Some(Message::Leave(_)));
-        if is_departure && envelope.to == SITE { Verdict::Drop } else { Verdict::Pass }
-    }
-
-    fn is_told(&mut self, at: HostId, _of: HostId) -> bool {
-        at != SITE
     }
 }
 

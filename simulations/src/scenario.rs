@@ -156,7 +156,7 @@ pub enum Fault {
         /// To each of their links.
         count: usize,
     },
-    /// Peers send a view of another time: the first one once more, and a next one that nobody agreed on.
+    /// Peers send a view of another time: the one that they are in once more, and an earlier one.
     StaleViews {
         /// Who.
         whom: Whom,
@@ -224,7 +224,7 @@ pub struct Expect {
     pub steps: u64,
     /// No longer without a commit than this, faults off.
     pub patience: Duration,
-    /// The losses of the first 200 steps are no further from those of one plain loop than this, relatively.
+    /// The losses are no further from those of one plain loop than this, relatively.
     pub apart: f64,
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad::io::Committed;
 use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::view::{Member, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Epoch, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
 use peergrad_simulations::history::{Band, CommitNote, History, Lane, Span, State};
 use peergrad_simulations::host::HostId;
@@ -58,7 +58,7 @@ impl Tale {
         let mut members: Vec<Member> = hosts.iter().map(member).collect();
         members.sort_by_key(|member| member.peer);
         let parents: Vec<ViewDigest> = parents.iter().map(|view| self.history.views[*view].digest).collect();
-        let (run, recovery) = (RunId([7; 32]), Recovery::Resume { step: StepNumber(epoch) });
+        let (run, recovery) = (RunId([7; 32]), Recovery::Resume(Resume::at(StepNumber(epoch))));
         let view = Arc::new(View {
             run,
             epoch: Epoch(epoch),
@@ -66,6 +66,7 @@ impl Tale {
             members,
             recovery,
             ledger: Ledger::default(),
+            moves: Moves::default(),
         });
         let mut left = PARAMETERS;
         let mut index = 0;

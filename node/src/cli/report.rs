@@ -227,6 +227,19 @@ impl Report {
         }
     }
 
+    /// This peer has left on request, with everything handed over; the others go on.
+    pub(super) fn left(&self, state: Option<&FinalState>) {
+        match self.style {
+            Style::Words => self.screen.say("left the run; the others go on without this peer"),
+            Style::Json => emit(&json!({
+                "event": "left",
+                "steps": state.map(|state| state.steps),
+                "own_samples": state.map(|state| state.own_samples),
+                "digest": state.map(|state| state.digest.to_string()),
+            })),
+        }
+    }
+
     /// The run ended before it was done.
     pub(super) fn failed(&self, reason: &str) {
         match self.style {

@@ -16,7 +16,7 @@ use super::files;
 use super::report::{Report, Style, Summary, complain};
 use super::signals::stop_requested;
 use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
-use crate::io::{Ended, Event, FinalState};
+use crate::io::{Ended, Event, Failure, FinalState};
 use crate::loader::Loader;
 use crate::memo::Memo;
 use crate::model_file::{ModelFile, Origin};
@@ -224,8 +224,14 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         ));
     }
     report.listening(&contact.addresses);
-    let mut session =
-        Session { directory, secret, contact: contact.clone(), started: Clock::start(), report };
+    let mut session = Session {
+        directory,
+        secret,
+        contact: contact.clone(),
+        started: Clock::start(),
+        report,
+        has_handed_over: false,
+    };
     if let Role::Founder { specification, nonce, peers } = &role {
         session.publish(RunId::derive(specification, nonce))?;
         if *peers > 1 {
@@ -286,6 +292,8 @@ struct Session {
     contact: peergrad_protocol::message::Contact,
     started: Clock,
     report: Report,
+    /// Others own what this peer owned, as it was asked to see to before it leaves.
+    has_handed_over: bool,
 }
 
 impl Session {
@@ -316,6 +324,7 @@ impl Session {
                     if let Event::Welcomed { run, .. } = &event {
                         self.publish(*run)?;
                     }
+                    self.has_handed_over |= matches!(event, Event::HandedOver { .. });
                     self.report.event(&event);
                     if let Event::Ended(end) = event {
                         ended = Some(end);
@@ -344,12 +353,22 @@ impl Session {
             ));
         }
         // The last words: whoever reads JSON stops here.
-        match (&ended.outcome, &ended.state) {
-            (Ok(()), Some(state)) => self.report.summary(&Summary { state, wall_seconds, traffic }),
-            (Ok(()), None) => {}
-            (Err(failure), _) => self.report.failed(&failure.to_string()),
-        }
-        Ok(if ended.outcome.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        Ok(match (&ended.outcome, &ended.state) {
+            (Ok(()), Some(state)) => {
+                self.report.summary(&Summary { state, wall_seconds, traffic });
+                ExitCode::SUCCESS
+            }
+            (Ok(()), None) => ExitCode::SUCCESS,
+            // It did all that it was asked to do.
+            (Err(Failure::Left), state) if self.has_handed_over => {
+                self.report.left(state.as_ref());
+                ExitCode::SUCCESS
+            }
+            (Err(failure), _) => {
+                self.report.failed(&failure.to_string());
+                ExitCode::FAILURE
+            }
+        })
     }
 }
 

@@ -47,17 +47,17 @@ impl Machine {
             && seat.progress == Progress::Training
         {
             let wishes = seat.with_facts(&self.jobs, |membership, facts| membership.look(now, facts, out));
-            self.grant(now, wishes, out);
+            self.grant(wishes, out);
         }
     }
 
     /// Does what membership wants of training.
-    pub(super) fn grant(&mut self, _now: Instant, wishes: Vec<Wish>, _out: &mut [Output]) {
+    pub(super) fn grant(&mut self, wishes: Vec<Wish>, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
         for wish in wishes {
             match wish {
                 Wish::Freeze => seat.session.freeze(),
-                Wish::StopBefore(step) => seat.session.stop_before(step),
+                Wish::StopBefore(step) => seat.session.stop_before(step, out),
                 // What is due is looked after at the end of every input.
                 Wish::Look => {}
             }
@@ -78,7 +78,7 @@ impl Machine {
         match &mut self.stage {
             Stage::Member(seat) => {
                 let wishes = seat.membership.persisted(id, out);
-                self.grant(now, wishes, out);
+                self.grant(wishes, out);
             }
             Stage::Joining(joining) => {
                 if let Some((view, digest)) = joining.persisted(id, out) {
@@ -211,7 +211,7 @@ impl Machine {
                 seat.session.thaw(out);
             }
             if let Recovery::Resume(resume) = &view.recovery {
-                seat.session.stop_before(resume.step);
+                seat.session.stop_before(resume.step, out);
             }
             if !seat.can_enter(&view) {
                 return;
@@ -265,7 +265,9 @@ impl Machine {
         self.persisted_count = seat.membership.persisted_count();
         self.state_before = seat.session.state();
         self.parked = seat.session.leave(&mut self.credits, out);
-        self.early.clear();
+        for peer in self.early.keys().copied().collect::<Vec<_>>() {
+            self.forget_held(peer, None, out);
+        }
         out.push(Output::Event(Event::Excluded { epoch: view.epoch }));
         if let Stage::Joining(joining) = &mut self.stage {
             joining.ask_all(now, self.credits.keys().copied(), out);

@@ -46,9 +46,12 @@ impl Membership {
         self.note_pace(now, facts);
         let lost = self.lost(now);
         let hanging = self.hanging(now, facts);
-        let is_loss = !lost.is_empty() || !hanging.is_empty() || !self.broken.is_empty() || facts.is_unbegun;
+        let is_loss = facts.is_unbegun || self.is_loss(now, &lost, &hanging);
         // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever.
-        let is_stuck = (facts.is_held || facts.is_still) && self.attempt.is_none() && now >= self.not_before;
+        let is_stalled = self.is_stalled(now, facts);
+        let is_stuck = (is_stalled || facts.is_held || facts.is_still)
+            && self.attempt.is_none()
+            && now >= self.not_before;
         let is_trouble = is_loss || is_stuck;
         self.note_trouble(now, is_trouble, out);
         if self.next.is_some() {
@@ -75,6 +78,22 @@ impl Membership {
             self.timers.set(Timer::Attempt as usize, at.max(now.after(LOOK_MIN)));
         }
         vec![]
+    }
+
+    /// Whether this view cannot go on as it is. One that is about to leave is allowed to be gone, for a while: what it had
+    /// to send it has sent.
+    fn is_loss(&mut self, now: Instant, lost: &[Rank], hanging: &[Rank]) -> bool {
+        let mut missing = lost.iter().chain(hanging).chain(&self.broken).peekable();
+        if missing.peek().is_none() {
+            self.missed_since = None;
+            return false;
+        }
+        let since = *self.missed_since.get_or_insert(now);
+        let is_leaver = |rank: &Rank| {
+            let peer = &self.view.member(*rank).peer;
+            self.next.as_ref().is_some_and(|next| next.view.rank(peer).is_none())
+        };
+        !missing.all(is_leaver) || now.since(since) > PARTING
     }
 
     /// How many members should try before this one.
@@ -219,6 +238,11 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Result<Vec<Wish>, Reject> {
         let Prepare { view, ballot, before } = prepare;
+        if self.next.as_ref().is_some_and(|next| next.digest == view) {
+            // That view is in need of another one already: there is nothing to be waited for in this one.
+            self.is_urged = true;
+            return Ok(vec![Wish::Look]);
+        }
         if self.is_settled(from, view, out) {
             return Ok(vec![]);
         }
@@ -422,6 +446,8 @@ const REPEAT: Duration = Duration::from_millis(400);
 const DOUBT: Duration = Duration::from_secs(1);
 /// A pause is told after so long.
 const PAUSE_TOLD_AFTER: Duration = Duration::from_millis(1500);
+/// How long those who leave may be gone before the others have done what they did with them.
+const PARTING: Duration = Duration::from_secs(2);
 /// How often an attempt is looked after.
 const LOOK: Duration = Duration::from_millis(100);
 /// And never more often than this.

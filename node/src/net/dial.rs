@@ -87,8 +87,11 @@ enum Cause {
     Neighbour,
     /// It was cut off: called back until the link is given up.
     CutOff,
-    /// The node or the user wants it: tried until told otherwise.
+    /// The node wants it: tried until told otherwise. Others may be about to leave it out, so the user hears of failures
+    /// only if they go on.
     Wanted,
+    /// The user has named it: tried until told otherwise, and the user hears of each kind of failure at once.
+    Named,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -107,7 +110,7 @@ struct Complaint {
 }
 
 impl Dialing {
-    /// Keeps trying to reach this peer until [`forget`](Self::forget).
+    /// Keeps trying to reach this peer until [`forget`](Self::forget); the next attempt is due now.
     pub(super) fn want(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
         self.add(Some(peer), addresses, Cause::Wanted, now);
     }
@@ -117,7 +120,7 @@ impl Dialing {
         match bootstrap {
             Bootstrap::Contact(contact) => {
                 if let Some(peer) = to_libp2p(contact.peer) {
-                    self.want(peer, parse_all(&contact.addresses), now);
+                    self.add(Some(peer), parse_all(&contact.addresses), Cause::Named, now);
                 }
             }
             Bootstrap::Address(mut address) => {
@@ -128,7 +131,7 @@ impl Dialing {
                     }
                     _ => None,
                 };
-                self.add(peer, vec![address], Cause::Wanted, now);
+                self.add(peer, vec![address], Cause::Named, now);
             }
         }
     }
@@ -155,12 +158,18 @@ impl Dialing {
 
     /// Stops calling back someone who was cut off; whoever is wanted is still tried.
     pub(super) fn give_up_calling_back(&mut self, peer: PeerId) {
-        self.targets.retain(|target| target.peer != Some(peer) || target.cause == Cause::Wanted);
+        self.targets.retain(|target| target.peer != Some(peer) || target.cause >= Cause::Wanted);
     }
 
     /// Stops trying.
     pub(super) fn forget(&mut self, peer: PeerId) {
         self.targets.retain(|target| target.peer != Some(peer));
+    }
+
+    /// Stops trying everyone whom the node or the user wants, but for those of whom `is_wanted` is true.
+    pub(super) fn keep_wanted(&mut self, is_wanted: impl Fn(&PeerId) -> bool) {
+        self.targets
+            .retain(|target| target.cause < Cause::Wanted || target.peer.as_ref().is_some_and(&is_wanted));
     }
 
     /// The attempts to make now.
@@ -194,7 +203,14 @@ impl Dialing {
             target.state = State::Connected;
             target.failures = 0;
             target.complaints.clear();
+            // It was reached where the user said. From now on the node looks after it.
+            target.cause = target.cause.min(Cause::Wanted);
         }
+    }
+
+    /// Whose attempt this is, if that is known.
+    pub(super) fn whose(&self, attempt: ConnectionId) -> Option<PeerId> {
+        self.targets.iter().find(|target| target.state == State::Trying { attempt })?.peer
     }
 
     /// An attempt failed; returns what the user should hear.
@@ -208,7 +224,8 @@ impl Dialing {
         target.state = State::Waiting { due: now + pause_after(target.failures) };
         let troubles = target.troubles(error);
         match target.cause {
-            Cause::Wanted => {
+            Cause::Wanted if target.failures < WANTED_FAILURES_TOLD => Vec::new(),
+            Cause::Wanted | Cause::Named => {
                 let notices =
                     troubles.into_iter().filter_map(|(at, why)| target.complain(at, why, now)).collect();
                 if matches!(error, DialError::LocalPeerId { .. }) {
@@ -235,6 +252,11 @@ impl Dialing {
         };
         if let Some(target) = self.targets.iter_mut().find(is_same) {
             target.cause = target.cause.max(cause);
+            if let State::Waiting { due: planned } = &mut target.state
+                && cause > Cause::Neighbour
+            {
+                *planned = due.min(*planned);
+            }
             for address in addresses {
                 remember(&mut target.addresses, address);
             }
@@ -297,6 +319,17 @@ impl Target {
         let complaint = Complaint { trouble: trouble.clone(), told_at: now, pause };
         self.complaints.insert(address.clone(), complaint);
         Some(Notice::Unreachable { address, trouble })
+    }
+}
+
+/// The addresses that an attempt has tried, if the machine at each of them says that nobody listens there.
+pub(super) fn refused_everywhere(error: &DialError) -> Vec<Multiaddr> {
+    let DialError::Transport(errors) = error else { return Vec::new() };
+    let is_refused = |(_, error): &(_, TransportError<io::Error>)| trouble_of(error) == DialTrouble::Refused;
+    if errors.iter().all(is_refused) {
+        errors.iter().map(|(address, _)| without_peer(address.clone())).collect()
+    } else {
+        Vec::new()
     }
 }
 
@@ -374,6 +407,7 @@ fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
         | "connection reset by peer"
         | "Broken pipe"
         | "unexpected end of file" => DialTrouble::HungUp,
+        "connection refused" => DialTrouble::Refused,
         _ => DialTrouble::System(words),
     }
 }
@@ -396,6 +430,9 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
 const NEIGHBOUR_FAILURES_MAX: u32 = 5;
+/// Attempts that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
+/// one that is gone.
+const WANTED_FAILURES_TOLD: u32 = 5;
 
 #[cfg(test)]
 mod tests {
@@ -440,5 +477,47 @@ mod tests {
             }
         }
         assert_eq!(told_at.len(), 4, "{told_at:?}");
+    }
+
+    fn refusal() -> DialError {
+        let refused = TransportError::Other(io::Error::from(io::ErrorKind::ConnectionRefused));
+        DialError::Transport(vec![("/ip4/10.0.0.7/tcp/9".parse().unwrap(), refused)])
+    }
+
+    /// Fails every attempt for so long; when they were made, and how many the user heard of.
+    fn fail_for(dialing: &mut Dialing, start: Instant, milliseconds: u64) -> (Vec<u64>, usize) {
+        let (mut tried_at, mut told) = (Vec::new(), 0);
+        for passed in 0..milliseconds {
+            let now = start + Duration::from_millis(passed);
+            for options in dialing.take_due(now) {
+                tried_at.push(passed);
+                told += dialing.failed(options.connection_id(), &refusal(), now).len();
+            }
+        }
+        (tried_at, told)
+    }
+
+    #[test]
+    fn one_that_is_wanted_again_is_tried_at_once_and_one_that_is_forgotten_never() {
+        let mut dialing = Dialing::default();
+        let (peer, start) = (PeerId::random(), Instant::now());
+        let addresses = || vec!["/ip4/10.0.0.7/tcp/9".parse().unwrap()];
+        dialing.want(peer, addresses(), start);
+        let (tried_at, told) = fail_for(&mut dialing, start, 5000);
+        assert_eq!((tried_at, told), (vec![0, 200, 600, 1400, 3000], 1));
+        let later = start + Duration::from_secs(5);
+        dialing.want(peer, addresses(), later);
+        assert_eq!(fail_for(&mut dialing, later, 1000).0, [0]);
+        dialing.keep_wanted(|other| *other != peer);
+        assert!(fail_for(&mut dialing, later, 60_000).0.is_empty());
+    }
+
+    #[test]
+    fn only_a_refusal_at_every_address_says_that_nobody_is_there() {
+        assert_eq!(refused_everywhere(&refusal()).len(), 1);
+        let DialError::Transport(mut errors) = refusal() else { unreachable!() };
+        let silent = TransportError::Other(io::Error::from(io::ErrorKind::TimedOut));
+        errors.push(("/ip4/10.0.0.8/tcp/9".parse().unwrap(), silent));
+        assert!(refused_everywhere(&DialError::Transport(errors)).is_empty());
     }
 }

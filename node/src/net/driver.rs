@@ -190,6 +190,9 @@ impl Driver {
             Output::Persist { id, record } => self.store.persist(id, record),
             Output::Event(event) => {
                 self.has_ended |= matches!(event, Event::Ended(_));
+                if let Event::Installed { view, .. } = &event {
+                    self.network.keep_dialing_only(view.members.iter().map(|member| member.peer).collect());
+                }
                 tracing::debug!(target: "peergrad::event", peer = self.network.peer().short(), ?event);
                 // Nobody has to listen.
                 let _ = self.events.send(event);

@@ -51,7 +51,9 @@ pub enum Notice {
 /// Why an address could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialTrouble {
-    /// The system's words: connection refused, timed out, ...
+    /// The machine is there, and nobody listens at the port.
+    Refused,
+    /// The system's words: timed out, no route, ...
     System(String),
     /// Noise failed: only one with another secret answers like this.
     WrongSecret,
@@ -94,6 +96,7 @@ impl fmt::Display for Notice {
 impl fmt::Display for DialTrouble {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Refused => f.write_str("connection refused"),
             Self::System(words) | Self::Unusable(words) => f.write_str(words),
             Self::WrongSecret => {
                 f.write_str("answered, but the secret (or the run) differs: check the invite")

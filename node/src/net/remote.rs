@@ -8,10 +8,12 @@
 //! Our session changes only when *we* give up a link, so two ends that both react to each other's change agree at once.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use libp2p::Multiaddr;
+use libp2p::multiaddr::Protocol;
 use libp2p::swarm::ConnectionId;
 use peergrad_protocol::PeerId;
 use tokio::task::AbortHandle;
@@ -34,6 +36,10 @@ pub(super) struct Remote {
     pub(super) outgoing: Outgoing,
     /// Since when, and why, the link has no outgoing lane; `None` while it has one.
     pub(super) outage: Option<Outage>,
+    /// Machines that it has been connected from or to, since there is a link or a connection.
+    pub(super) machines: Vec<IpAddr>,
+    /// When an opening was answered by one who did not know what it named.
+    pub(super) forgotten_at: Option<Instant>,
     /// Why we are about to close its connections, if we are.
     pub(super) closing: Option<String>,
     pub(super) violations: u32,
@@ -63,8 +69,8 @@ pub(super) enum Stance {
 pub(super) enum Outgoing {
     /// There is none, and none before this.
     Idle { not_before: Instant },
-    /// This one; reports of others are of no interest any more.
-    Running { number: u64, task: AbortHandle },
+    /// This one; reports of others are of no interest any more. It was opened with what was known of the other end then.
+    Running { number: u64, task: AbortHandle, known: Option<Session> },
 }
 
 /// A link without its outgoing lane.
@@ -101,6 +107,8 @@ impl Remote {
             addresses: Vec::new(),
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
+            machines: Vec::new(),
+            forgotten_at: None,
             closing: None,
             violations: 0,
         }
@@ -114,6 +122,28 @@ impl Remote {
     /// Whether an opening is meant for us as we are now, and not for an earlier life of the link.
     pub(super) fn is_current(&self, opening: Opening) -> bool {
         opening.known.is_none_or(|known| known == self.mine)
+    }
+
+    /// Whether an answer to an opening that named `known` may tell something new. If another session was learnt while it
+    /// was under way, nobody can say which of them is the later one.
+    pub(super) fn is_answer_current(&self, known: Option<Session>, answered: Session) -> bool {
+        let current = self.link.as_ref().map(|link| link.theirs());
+        current == known || current == Some(answered)
+    }
+
+    /// Whether the other end has no process any more: it has no connection, and a machine that it was seen on says that
+    /// nobody listens where it did.
+    pub(super) fn is_gone(&self, refused: &[Multiaddr]) -> bool {
+        let is_known =
+            |address: &Multiaddr| machine_of(address).is_some_and(|ip| self.machines.contains(&ip));
+        self.connections.is_empty() && refused.iter().any(is_known)
+    }
+
+    /// Takes note of where it is.
+    pub(super) fn note_machine(&mut self, address: &Multiaddr) {
+        let Some(ip) = machine_of(address).filter(|ip| !self.machines.contains(ip)) else { return };
+        self.machines.truncate(MACHINES_MAX - 1);
+        self.machines.insert(0, ip);
     }
 
     /// Takes in the other end's session.
@@ -179,6 +209,16 @@ impl Remote {
     }
 }
 
+fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
+    address.iter().find_map(|part| match part {
+        Protocol::Ip4(ip) => Some(ip.into()),
+        Protocol::Ip6(ip) => Some(ip.into()),
+        _ => None,
+    })
+}
+
+/// Machines that are remembered of one peer.
+const MACHINES_MAX: usize = 4;
 /// A link without a connection is given up after this.
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
 /// A link with a connection on which no lane gets an answer is given up after this.
@@ -230,5 +270,30 @@ mod tests {
         remote.connections.insert(ConnectionId::new_unchecked(1), now);
         assert_eq!(remote.overdue(now + RECONNECT_MAX), None);
         assert_eq!(remote.overdue(now + ANSWER_MAX).as_deref(), Some("no answer for 10 s"));
+    }
+
+    #[test]
+    fn an_answer_that_was_overtaken_tells_nothing() {
+        let now = Instant::now();
+        let mut remote = Remote::new(PeerId([1; 32]), now);
+        let (first, second) = (Session::draw(), Session::draw());
+        assert!(remote.is_answer_current(None, first));
+        remote.learn(first, now);
+        assert!(remote.is_answer_current(None, first), "both have said the same");
+        assert!(remote.is_answer_current(Some(first), second), "it began anew");
+        remote.learn(second, now);
+        assert!(!remote.is_answer_current(Some(first), first), "said before it began anew");
+    }
+
+    #[test]
+    fn one_is_gone_if_its_own_machine_says_that_nobody_listens() {
+        let now = Instant::now();
+        let mut remote = Remote::new(PeerId([1; 32]), now);
+        let refused: Vec<Multiaddr> = vec!["/ip4/10.0.0.7/tcp/9".parse().unwrap()];
+        assert!(!remote.is_gone(&refused), "another machine may have that address");
+        remote.note_machine(&"/ip4/10.0.0.7/tcp/40000".parse().unwrap());
+        assert!(remote.is_gone(&refused));
+        remote.connections.insert(ConnectionId::new_unchecked(1), now);
+        assert!(!remote.is_gone(&refused));
     }
 }

@@ -56,9 +56,10 @@ impl Session {
         self.settle(out);
     }
 
-    /// Does not take `step` in this view.
-    pub(crate) fn stop_before(&mut self, step: StepNumber) {
+    /// Does not take `step` in this view; an earlier one that it has stopped before may be taken now.
+    pub(crate) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
         self.stop_before = Some(step);
+        self.settle(out);
     }
 
     /// Whether it has stopped before `step`, and nobody needs anything of it in this view any more.
@@ -254,7 +255,8 @@ impl Session {
         let is_pending = self.uncommitted.is_some() || self.transfer.is_filling();
         let shards = self.memo.shards(&self.geometry, 0);
         for chunk in moves.restarted.iter().map(|chunk| *chunk as usize) {
-            if chunk < self.geometry.cut.chunks.count() && shards.is_kept_by(chunk, self.rank) {
+            let is_kept = chunk < self.geometry.cut.chunks.count() && shards.is_kept_by(chunk, self.rank);
+            if is_kept && self.complete.is_some() {
                 self.owned.keep(chunk, None, is_pending);
             }
         }

@@ -12,7 +12,6 @@ use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
 use peergrad_collectives::round::{Action, Round};
 use peergrad_protocol::message::{Message, Segment, Tally};
-use peergrad_protocol::view::{Recovery, Resume};
 use peergrad_protocol::{Buffer, Frame, StepNumber};
 
 use super::{Current, Live, Record, Session, next_result};
@@ -72,18 +71,11 @@ impl Session {
         }
     }
 
-    /// Deals the batch of the step in progress: the view's first one as its record says, the others from the bookmark.
+    /// Deals the batch of the step in progress.
     pub(super) fn deal(&mut self) {
-        let view = self.geometry.view.as_ref();
-        let is_first = self.step == view.first_step();
-        if is_first && let Recovery::Resume(Resume { deal: Some(deal), .. }) = &view.recovery {
-            self.dealt = Dealt::of_record(deal, view, view.ledger.clone());
-            return;
-        }
-        let ledger = if is_first { &view.ledger } else { &self.dealt.after };
         let batch_size = self.loaded.training.batch_size;
         let sample_count = u64::from(self.loaded.task.sample_count());
-        self.dealt = Dealt::next(ledger, batch_size, sample_count, view, self.step);
+        self.dealt = Dealt::following(&self.dealt, batch_size, sample_count, self.view(), self.step);
     }
 
     pub(super) fn start_round(&mut self, contribution: Contribution) {
@@ -185,7 +177,7 @@ impl Session {
     pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, tally: Tally) {
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
         self.uncommitted = Some(Record { dealt: self.dealt.clone(), tally });
-        self.previous = std::mem::replace(&mut self.complete, Some(vector));
+        self.previous = self.complete.replace(vector);
         if self.previous.is_none() {
             // A newcomer has nothing to go back to: it would begin as one again.
             self.previous = self.complete.clone();

@@ -1,5 +1,6 @@
 //! A process of the `peer` binary, and a folder for those of one test.
 
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -79,7 +80,12 @@ impl Process {
     /// The next event; `None` after the last.
     fn event(&mut self) -> Option<Value> {
         let line = self.line()?;
-        let event: Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("no JSON: {line}"));
+        let event: Value = match serde_json::from_str(&line) {
+            Ok(event) => event,
+            // One that was killed may have been in the middle of its last line.
+            Err(_) if self.line().is_none() => return None,
+            Err(_) => panic!("no JSON: {line}"),
+        };
         self.seen.push(event.clone());
         Some(event)
     }
@@ -135,9 +141,17 @@ impl Process {
         Ended { code, events: std::mem::take(&mut self.seen), stdout, stderr }
     }
 
-    /// Ends it from outside.
-    pub(crate) fn kill(mut self) {
+    /// Ends it from outside, without a word of its own.
+    pub(crate) fn kill(mut self) -> Ended {
         self.child.kill().expect("it is ours");
+        self.end()
+    }
+
+    /// Asks it to leave, and waits until it has.
+    #[cfg(unix)]
+    pub(crate) fn leave(self) -> Ended {
+        self.signal("INT");
+        self.end()
     }
 
     /// Sends a signal, by its name.
@@ -193,14 +207,68 @@ impl Ended {
     }
 }
 
-/// Members that stopped in the middle are one step apart at most, and what all have committed has the same bits.
-pub(crate) fn check_one_history(peers: &[&Ended]) {
-    let steps = || peers.iter().map(|peer| peer.digests().len());
-    let (first, last) = (steps().min().expect("somebody"), steps().max().expect("somebody"));
-    assert!(last - first <= 1, "{:?}", steps().collect::<Vec<_>>());
-    for peer in peers {
-        assert_eq!(peer.digests()[..first], peers[0].digests()[..first]);
+/// What all peers together tell of their run is one history: each step has one digest and one size, none is missing, and
+/// each pass trains every row once. Of the last pass there may be only a part. Returns the number of steps.
+pub(crate) fn check_one_history(peers: &[&Ended]) -> u64 {
+    let rows = peers.iter().find_map(|peer| peer.all("prepared").next()?["samples"].as_u64());
+    let rows = rows.expect("somebody was prepared");
+    let mut steps = BTreeMap::new();
+    for step in peers.iter().flat_map(|peer| peer.all("step")) {
+        let number = step["step"].as_u64().expect("a number");
+        let told = ["digest", "pass", "samples", "left_out", "loss"].map(|key| &step[key]);
+        let before = steps.entry(number).or_insert(told);
+        assert_eq!(*before, told, "step {number} is told in two ways");
     }
+    let mut passes = BTreeMap::new();
+    for (index, (number, [_, pass, samples, left_out, _])) in steps.iter().enumerate() {
+        assert_eq!(*number, index as u64, "nobody tells of this step");
+        let trained = samples.as_u64().expect("a number") + left_out.as_u64().expect("a number");
+        *passes.entry(pass.as_u64().expect("a number")).or_insert(0) += trained;
+    }
+    let (last, trained) = passes.pop_last().expect("somebody has trained");
+    assert!(trained <= rows, "{trained} of {rows} rows in pass {last}");
+    for (index, (pass, trained)) in passes.iter().enumerate() {
+        assert_eq!((*pass, *trained), (index as u64, rows), "each pass trains every row once");
+    }
+    steps.len() as u64
+}
+
+/// Passes of a run that is ended by its users, once they have seen enough.
+pub(crate) const ENDLESS: u64 = 100_000;
+
+/// All leave, one after the other, so that the last one is alone. What they tell fits to what those before have told, and
+/// the last one has learnt something. Returns what they have told.
+#[cfg(unix)]
+pub(crate) fn end_all(
+    place: &Place,
+    last_directory: &str,
+    peers: Vec<Process>,
+    before: &[Ended],
+) -> Vec<Ended> {
+    let count = peers.len();
+    let mut ended = Vec::new();
+    for (index, peer) in peers.into_iter().enumerate() {
+        let peer = peer.leave();
+        if index + 1 < count {
+            check_left(&peer);
+        } else {
+            assert_eq!(peer.failure(), "stopped on request", "there is nobody to hand over to");
+        }
+        ended.push(peer);
+    }
+    check_one_history(&before.iter().chain(&ended).collect::<Vec<_>>());
+    let accuracy = place.accuracy(last_directory);
+    assert!(accuracy > 0.9, "{accuracy}");
+    ended
+}
+
+/// It has handed over, says so, and counts that as success.
+#[cfg(unix)]
+pub(crate) fn check_left(peer: &Ended) {
+    let events: Vec<&str> = peer.events.iter().filter_map(|event| event["event"].as_str()).collect();
+    assert_eq!((peer.code, events.last()), (Some(0), Some(&"left")), "{}", peer.stderr);
+    assert!(events.contains(&"leaving") && events.contains(&"handed_over"), "{events:?}");
+    assert!(peer.stderr.contains("leaving; Ctrl-C again stops at once"), "{}", peer.stderr);
 }
 
 /// A folder for the processes of one test. Peers listen on loopback only and look for nobody.
@@ -233,6 +301,20 @@ impl Place {
         let folder = self.path(name);
         std::fs::create_dir_all(&folder).expect("writable");
         Process::spawn(Command::new(PROGRAM).args(arguments).current_dir(folder))
+    }
+
+    /// A fresh invite of the peer whose data is in `directory`.
+    pub(crate) fn invite(&self, directory: &str) -> String {
+        let answer = self.ask(&["invite", "--dir", directory]);
+        assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+        answer.stdout.trim().to_owned()
+    }
+
+    /// How well the model that a peer of the digits has left in `directory` does on the rows that were held out.
+    pub(crate) fn accuracy(&self, directory: &str) -> f64 {
+        let model = format!("{directory}/model.safetensors");
+        let answer = self.run(&["evaluate", &model, "--data", "digits", "--json"]).end();
+        answer.events[0]["accuracy"].as_f64().expect("a number")
     }
 
     /// A `peer` command that answers in words, to its end.
@@ -284,6 +366,22 @@ pub(crate) fn with(text: &str, key: &str, value: &str) -> String {
         false => format!("{line}\n"),
     });
     lines.collect()
+}
+
+/// The id of a peer, as events have it.
+pub(crate) fn name_of(peer: &mut Process) -> String {
+    listening(peer).0.to_string()
+}
+
+/// Whether it is a view that this peer is new in (`joined`) or no longer in (`left`).
+pub(crate) fn is_change(event: &Value, list: &str, name: &str) -> bool {
+    event["event"] == "view"
+        && event["change"][list].as_array().is_some_and(|names| names.iter().any(|other| other == name))
+}
+
+/// Whether it is a view of so many members.
+pub(crate) fn is_view_of(event: &Value, count: usize) -> bool {
+    event["event"] == "view" && event["members"].as_array().is_some_and(|members| members.len() == count)
 }
 
 /// The invite that a founder prints.

@@ -1,18 +1,19 @@
 //! The swarm: a peer on each host of a world, training the digits together.
 
 use peergrad_protocol::PeerId;
+use serde_json::Value;
 
-use super::process::{Ended, PROGRAM, Place, Process, invite_of, listening};
+use super::process::{Ended, PROGRAM, Place, Process, end_all, invite_of, is_change, is_view_of, listening};
 use super::world::{World, address};
 
 /// One peer on each host.
 pub(crate) struct Swarm {
     /// By host, until they have ended.
-    peers: Vec<Process>,
+    pub(crate) peers: Vec<Process>,
     /// By host.
     ids: Vec<PeerId>,
     pub(crate) world: World,
-    _place: Place,
+    place: Place,
 }
 
 impl Swarm {
@@ -32,7 +33,7 @@ impl Swarm {
             ids.push(listening(&mut joiner).0);
             peers.push(joiner);
         }
-        Some(Self { peers, ids, world, _place: place })
+        Some(Self { peers, ids, world, place })
     }
 
     /// As [`start`](Self::start), and waits until all of them are in the middle of training.
@@ -42,11 +43,28 @@ impl Swarm {
         Some(swarm)
     }
 
-    /// The hosts in the order of the ring: ranks go by id.
-    pub(crate) fn ring(&self) -> Vec<usize> {
+    /// The hosts in the order of their ranks, which is that of the ring: it goes by id.
+    pub(crate) fn by_rank(&self) -> Vec<usize> {
         let mut hosts: Vec<usize> = (0..self.ids.len()).collect();
         hosts.sort_by_key(|host| self.ids[*host]);
         hosts
+    }
+
+    /// Waits until these hosts have gone on without that one, and returns the views in which they did.
+    pub(crate) fn wait_for_loss(&mut self, hosts: &[usize], lost: usize) -> Vec<Value> {
+        let name = self.ids[lost].to_string();
+        hosts.iter().map(|host| self.peers[*host].wait(|event| is_change(event, "left", &name))).collect()
+    }
+
+    /// Waits until all peers are in one view, and train in it.
+    pub(crate) fn wait_for_all(&mut self) {
+        let count = self.peers.len();
+        for peer in &mut self.peers {
+            peer.wait(|event| is_view_of(event, count));
+        }
+        self.peers.iter_mut().for_each(|peer| {
+            peer.wait_for("step");
+        });
     }
 
     /// Waits until all have ended; by host.
@@ -54,14 +72,10 @@ impl Swarm {
         self.peers.drain(..).map(Process::end).collect()
     }
 
-    /// The host whose peer is gone, according to the one that failed on `host`: it may be that one itself.
-    pub(crate) fn named_by(&self, host: usize, failed: &Ended) -> usize {
-        let why = failed.failure();
-        if why.starts_with("the other members have lost this peer") {
-            return host;
-        }
-        let is_named = |id: &PeerId| why.starts_with(&format!("peer {} is gone", id.short()));
-        self.ids.iter().position(is_named).unwrap_or_else(|| panic!("it names nobody: {why}"))
+    /// All leave, one after the other, and what they tell is one history.
+    pub(crate) fn leave(mut self) -> Vec<Ended> {
+        let last = format!("peer-{}", self.peers.len() - 1);
+        end_all(&self.place, &last, self.peers.drain(..).collect(), &[])
     }
 }
 

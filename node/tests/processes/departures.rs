@@ -1,84 +1,114 @@
-//! Members that go in the middle: killed, frozen, or stopped by their user. The others name them and save what is committed.
+//! Members that go in the middle: killed, or at the wish of their users. The others go on, and nothing is lost.
 
 #![cfg(unix)]
 
 use peergrad::model_file::ModelFile;
-use peergrad_protocol::PeerId;
 use peergrad_protocol::id::ContentDigest;
 
-use super::process::{Ended, Place, Process, check_one_history, invite_of, listening};
+use super::process::{
+    ENDLESS, Ended, Place, Process, check_left, check_one_history, end_all, invite_of, is_change, is_view_of,
+    name_of,
+};
 
-const NAMES: [&str; 3] = ["founder", "second", "third"];
-
-/// Three members in the middle of a run that would go on for long, and their ids.
-fn training() -> (Place, [(Process, PeerId); 3]) {
+/// Some members in the middle of a run over the digits, and their names.
+pub(crate) fn training(count: usize, passes: u64) -> (Place, Vec<(Process, String)>) {
     let place = Place::new();
-    place.write("run.toml", "passes = 1000\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
-    let mut founder = place.start(NAMES[0], 3, &[]);
-    let id = listening(&mut founder).0;
+    let run = format!("passes = {passes}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
+    place.write("run.toml", run);
+    let mut founder = place.start("peer-1", count, &[]);
+    let name = name_of(&mut founder);
     let invite = invite_of(&mut founder);
-    let joiners = [NAMES[1], NAMES[2]].map(|name| {
-        let mut joiner = place.join(name, &invite);
-        let id = listening(&mut joiner).0;
-        (joiner, id)
-    });
-    let [second, third] = joiners;
-    let mut peers = [(founder, id), second, third];
-    for (peer, _) in &mut peers {
-        peer.wait_for_step(20);
+    let mut peers = vec![(founder, name)];
+    for number in 2..=count {
+        let mut joiner = place.join(&format!("peer-{number}"), &invite);
+        let name = name_of(&mut joiner);
+        peers.push((joiner, name));
     }
+    peers.iter_mut().for_each(|(peer, _)| peer.wait_for_step(20));
     (place, peers)
 }
 
-/// The others end with code 1, name the one that is gone, and leave the last committed state.
-fn check_survivors(place: &Place, gone: PeerId, survivors: Vec<(&str, Process)>) {
-    let survivors: Vec<(&str, Ended)> =
-        survivors.into_iter().map(|(name, peer)| (name, peer.end())).collect();
-    for (name, peer) in &survivors {
-        let why = peer.failure();
-        assert!(why.contains(&format!("peer {} is gone", gone.short())), "{name}: {why}");
-        let bytes = std::fs::read(place.path(name).join("model.safetensors")).expect("the state is saved");
-        let model = ModelFile::decode(&bytes).expect("whole");
-        assert_eq!(model.origin.steps, peer.all("step").count() as u64);
-        let digest = ContentDigest::of(bytemuck::cast_slice(&model.parameters)).to_string();
-        assert_eq!(Some(digest.as_str()), peer.digests().last().copied(), "{name}");
-        let note = peer.all("note").last().and_then(|note| note["text"].as_str()).unwrap_or_default();
-        assert!(note.contains(&format!("after {} committed steps is saved", model.origin.steps)), "{note}");
+#[test]
+fn the_others_finish_when_a_member_is_killed() {
+    let (_place, mut peers) = training(3, 40);
+    let (victim, gone) = peers.pop().expect("three");
+    let killed = victim.kill();
+    assert_eq!(killed.code, None);
+    let survivors: Vec<Ended> = peers.into_iter().map(|(peer, _)| peer.end()).collect();
+    for peer in &survivors {
+        let view = peer.all("view").find(|view| is_change(view, "left", &gone)).expect("a view without it");
+        assert_eq!(view["change"]["restarted"], serde_json::json!([]), "one may go without a loss");
+        assert_eq!(peer.summary()["peers"].as_u64(), Some(2));
+        assert!(peer.summary()["test_accuracy"].as_f64() > Some(0.95), "{}", peer.summary());
+        assert_eq!(peer.summary()["digest"].as_str(), peer.digests().last().copied());
+        assert_eq!(peer.digests(), survivors[0].digests());
+        assert_eq!(peer.summary()["steps"].as_u64(), Some(peer.digests().len() as u64));
     }
-    check_one_history(&survivors.iter().map(|(_, peer)| peer).collect::<Vec<_>>());
+    check_one_history(&[&killed, &survivors[0], &survivors[1]]);
 }
 
 #[test]
-fn a_member_that_is_killed_is_named() {
-    let (place, [founder, second, (victim, gone)]) = training();
-    victim.signal("KILL");
-    check_survivors(&place, gone, vec![("founder", founder.0), ("second", second.0)]);
+fn another_takes_the_place_of_one_that_was_killed() {
+    let (place, mut peers) = training(3, ENDLESS);
+    let (victim, gone) = peers.remove(1);
+    let killed = victim.kill();
+    peers.iter_mut().for_each(|(peer, _)| {
+        peer.wait(|event| is_change(event, "left", &gone));
+    });
+    let mut fresh = place.join("fresh", &place.invite("peer-3"));
+    let name = name_of(&mut fresh);
+    peers.iter_mut().for_each(|(peer, _)| {
+        let view = peer.wait(|event| is_change(event, "joined", &name));
+        assert_eq!(view["change"]["interrupted"], false, "a join interrupts nobody");
+    });
+    let step = fresh.wait_for("step")["step"].as_u64().expect("a number");
+    fresh.wait_for_step(step + 50);
+    let mut peers: Vec<Process> = peers.into_iter().map(|(peer, _)| peer).collect();
+    peers.insert(0, fresh);
+    end_all(&place, "peer-3", peers, &[killed]);
 }
 
 #[test]
-fn a_founder_that_is_killed_is_named() {
-    let (place, [(victim, gone), second, third]) = training();
-    victim.signal("KILL");
-    check_survivors(&place, gone, vec![("second", second.0), ("third", third.0)]);
+fn a_run_outlives_its_founder() {
+    let (place, mut peers) = training(3, ENDLESS);
+    let (founder, gone) = peers.remove(0);
+    let killed = founder.kill();
+    peers.iter_mut().for_each(|(peer, _)| {
+        peer.wait(|event| is_change(event, "left", &gone));
+    });
+    let invite = place.invite("peer-2");
+    let mut late: Vec<Process> = ["late-1", "late-2"].map(|name| place.join(name, &invite)).into();
+    late.iter_mut().for_each(|peer| {
+        peer.wait_for("step");
+    });
+    peers.iter_mut().for_each(|(peer, _)| {
+        peer.wait(|event| is_view_of(event, 4));
+    });
+    let mut peers: Vec<Process> = peers.into_iter().map(|(peer, _)| peer).collect();
+    peers.append(&mut late);
+    end_all(&place, "late-2", peers, &[killed]);
 }
 
 #[test]
-fn a_member_that_is_frozen_is_named() {
-    let (place, [founder, (victim, gone), third]) = training();
-    victim.signal("STOP");
-    check_survivors(&place, gone, vec![("founder", founder.0), ("third", third.0)]);
-    victim.kill();
-}
-
-#[test]
-fn a_member_that_is_interrupted_says_that_it_leaves() {
-    let (place, [founder, second, (leaver, gone)]) = training();
-    leaver.signal("INT");
-    let left = leaver.end();
-    assert_eq!(left.failure(), "stopped on request");
-    assert!(left.stderr.contains("leaving"), "{}", left.stderr);
-    assert!(place.path("third/model.safetensors").exists());
-    check_survivors(&place, gone, vec![("founder", founder.0), ("second", second.0)]);
+fn one_that_is_asked_to_leave_hands_over() {
+    let (place, mut peers) = training(3, ENDLESS);
+    let (leaver, gone) = peers.pop().expect("three");
+    let left = leaver.leave();
+    check_left(&left);
+    let bytes = std::fs::read(place.path("peer-3/model.safetensors")).expect("what it knows is saved");
+    let model = ModelFile::decode(&bytes).expect("whole");
+    assert_eq!(model.origin.steps, left.all("step").count() as u64);
+    let digest = ContentDigest::of(bytemuck::cast_slice(&model.parameters)).to_string();
+    assert_eq!(Some(digest.as_str()), left.digests().last().copied());
+    for (peer, _) in &mut peers {
+        let view = peer.wait(|event| is_change(event, "left", &gone));
+        let change = &view["change"];
+        assert_eq!((&change["interrupted"], &change["given_back"]), (&false.into(), &0.into()));
+        assert_eq!(change["restarted"], serde_json::json!([]));
+    }
+    let peers = peers.into_iter().map(|(peer, _)| peer).collect();
+    let others = end_all(&place, "peer-2", peers, &[left]);
+    assert_eq!(others[0].all("paused").count(), 0);
 }
 
 #[test]
@@ -89,9 +119,7 @@ fn peers_that_wait_can_be_interrupted() {
     let mut joiner = place.join("joiner", &invite_of(&mut founder));
     founder.wait(|event| event["event"] == "gathered" && event["ready"] == 2);
     joiner.wait_for("prepared");
-    joiner.signal("INT");
-    assert_eq!(joiner.end().failure(), "stopped on request");
+    assert_eq!(joiner.leave().failure(), "stopped on request");
     founder.wait_for("withdrawn");
-    founder.signal("INT");
-    assert_eq!(founder.end().failure(), "stopped on request");
+    assert_eq!(founder.leave().failure(), "stopped on request");
 }

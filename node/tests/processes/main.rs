@@ -7,11 +7,13 @@
 
 mod departures;
 mod joining;
+mod late;
 mod mistakes;
 mod models;
 mod neighbours;
 #[path = "../common/process.rs"]
 mod process;
+mod returning;
 mod shipping;
 mod strangers;
 mod traffic;

@@ -8,8 +8,9 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX};
 use peergrad_protocol::message::{
-    Accepted, Beat, Chunk, Complete, Contact, DataPiece, Departure, Holdings, Join, Message, Outbid, Phase,
-    Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks, WantData, Welcome,
+    Accepted, Beat, Complete, Contact, Content, DataPiece, Departure, Holdings, Join, Message, Outbid,
+    Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks, WantData,
+    Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -259,15 +260,18 @@ fn agreeing() -> impl Strategy<Value = Message> {
 
 /// What members of one view say to each other.
 fn training() -> impl Strategy<Value = Message> {
-    let want = (digest(), step(), 0..CHUNKS_MAX as u32, 1..9_u32).prop_map(|(view, steps, first, count)| {
-        let end = (first + count).min(CHUNKS_MAX as u32);
-        WantChunks { view, steps: StepNumber(steps), first, end }
+    let want = (digest(), step(), chunks()).prop_map(|(view, steps, chunks)| WantChunks {
+        view,
+        steps: StepNumber(steps),
+        chunks,
     });
-    let chunk = (digest(), step(), 0..CHUNKS_MAX as u32, any::<bool>(), any::<u32>(), array()).prop_map(
-        |(view, steps, chunk, has_values, updates, digest)| {
-            let updates = (!has_values).then_some(u64::from(updates).min(steps) as u32);
-            let digest = ContentDigest(digest);
-            Chunk { view, steps: StepNumber(steps), chunk, has_values, updates, digest }
+    let pieces = prop::collection::vec((0..CHUNKS_MAX as u32, any::<u32>()), 0..9);
+    let parcel = (digest(), step(), any::<bool>(), pieces, array()).prop_map(
+        |(view, steps, has_values, pieces, digest)| {
+            let content = if has_values { Content::Values } else { Content::State };
+            let piece = |(chunk, updates)| Piece { chunk, updates: u64::from(updates).min(steps) as u32 };
+            let pieces: Vec<Piece> = pieces.into_iter().map(piece).collect();
+            Parcel { view, steps: StepNumber(steps), content, pieces, digest: ContentDigest(digest) }
         },
     );
     let complete = (digest(), step(), 0..=SAMPLES_MAX).prop_map(|(view, steps, left_out)| Complete {
@@ -278,7 +282,7 @@ fn training() -> impl Strategy<Value = Message> {
     prop_oneof![
         segment(),
         want.prop_map(Message::WantChunks),
-        chunk.prop_map(Message::Chunk),
+        parcel.prop_map(Message::Parcel),
         complete.prop_map(Message::Complete),
         digest().prop_map(Message::Closed),
     ]
@@ -286,5 +290,5 @@ fn training() -> impl Strategy<Value = Message> {
 
 /// Whether a payload may travel beside a message.
 pub(crate) fn may_carry(message: &Message) -> bool {
-    matches!(message, Message::Segment(_) | Message::Data(_) | Message::Chunk(_))
+    matches!(message, Message::Segment(_) | Message::Data(_) | Message::Parcel(_))
 }

@@ -1,26 +1,109 @@
-//! Law 4, same bits: after a commit all members hold bit-identical parameters. The digests that they tell must agree, and
-//! they must tell them: without a digest several laws would have nothing to look at.
+//! Law 4, same bits: after a commit all members hold bit-identical parameters, across views and from a newcomer's first
+//! commit on; and whoever hands out a chunk after so many steps hands out the same bits.
+//!
+//! The digests that members tell must agree, and they must tell them: without a digest several laws would have nothing to
+//! look at. What chunks hold shows when they travel.
 
 use std::collections::BTreeMap;
 
 use peergrad::io::Event;
+use peergrad::loader::Loaded;
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::message::{Content, Message, Parcel, Piece};
+use peergrad_protocol::view::View;
+use peergrad_protocol::{Epoch, ViewDigest};
 
+use super::single_owner::fold;
 use super::{Law, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// By step: what the first member said, and who it was.
+/// What was told of each step, and what was sent of each chunk.
 pub struct SameBits {
     digest_every: u64,
+    chunks_of: Chunks,
+    moment_count: usize,
+    /// By step: what the first member said, and who it was.
     digests: BTreeMap<u64, (ContentDigest, HostId)>,
+    /// By steps, chunk, and what of it: what the first donor sent.
+    chunks: BTreeMap<(u64, u32, Content), Sent>,
+    /// By digest: number of the view.
+    epochs: BTreeMap<ViewDigest, Epoch>,
+    /// By number of the view: the step with which it begins, and the chunks whose state starts from nothing there.
+    begins: BTreeMap<Epoch, (u64, Vec<u32>)>,
+}
+
+/// A chunk on its way.
+#[derive(Clone, Copy)]
+struct Sent {
+    epoch: Epoch,
+    from: HostId,
+    bits: u64,
 }
 
 impl SameBits {
-    /// The law where a digest is due after so many steps.
+    /// The law for a run of this task.
     #[must_use]
-    pub fn new(digest_every: u64) -> Self {
-        Self { digest_every, digests: BTreeMap::new() }
+    pub fn new(loaded: &Loaded) -> Self {
+        Self {
+            digest_every: loaded.training.digest_every,
+            chunks_of: loaded.manifest.chunks(),
+            moment_count: loaded.training.rule.moment_count(),
+            digests: BTreeMap::new(),
+            chunks: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            begins: BTreeMap::new(),
+        }
+    }
+
+    fn installed(&mut self, view: &View, digest: ViewDigest) {
+        self.epochs.insert(digest, view.epoch);
+        self.begins.insert(view.epoch, (view.first_step().0, view.moves.restarted.clone()));
+        let alive = view.first_step().0.saturating_sub(STEPS_ALIVE);
+        self.chunks = self.chunks.split_off(&(alive, 0, Content::Values));
+    }
+
+    fn told(&mut self, host: HostId, step: u64, digest: Option<ContentDigest>) -> Result<(), String> {
+        let Some(digest) = digest else {
+            let is_due = self.digest_every > 0 && (step + 1).is_multiple_of(self.digest_every);
+            return if is_due {
+                Err(format!("{host} commits step {step} without its digest"))
+            } else {
+                Ok(())
+            };
+        };
+        let (known, first) = *self.digests.entry(step).or_insert((digest, host));
+        if known == digest {
+            return Ok(());
+        }
+        Err(format!("after step {step} the parameters of {host} differ from those of {first}"))
+    }
+
+    fn piece(&mut self, from: HostId, parcel: &Parcel, piece: Piece, payload: &[f32]) -> Result<(), String> {
+        // Of a view that nobody has installed there is nothing to compare.
+        let Some(&epoch) = self.epochs.get(&parcel.view) else { return Ok(()) };
+        let bits = fold(payload) ^ u64::from(piece.updates);
+        let (steps, chunk) = (parcel.steps.0, piece.chunk);
+        let key = (steps, chunk, parcel.content);
+        let sent = Sent { epoch, from, bits };
+        let known = *self.chunks.entry(key).or_insert(sent);
+        if known.bits == bits {
+            return Ok(());
+        }
+        if self.may_differ(known.epoch, epoch, steps, chunk) {
+            self.chunks.insert(key, sent);
+            return Ok(());
+        }
+        let what = if parcel.content == Content::Values { "values" } else { "state" };
+        Err(format!("{from} sends other {what} of chunk {chunk} after {steps} steps than {} did", known.from))
+    }
+
+    /// Between the two views the step may have been undone and taken again, or the state started from nothing.
+    fn may_differ(&self, one: Epoch, other: Epoch, steps: u64, chunk: u32) -> bool {
+        let (first, last) = (one.min(other), one.max(other));
+        let mut between = self.begins.range(Epoch(first.0 + 1)..=last);
+        between.any(|(_, (step, restarted))| *step < steps || restarted.contains(&chunk))
     }
 }
 
@@ -30,27 +113,36 @@ impl Law for SameBits {
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
-        let Observation::Told { host, event } = observation else { return Ok(()) };
-        let (step, digest) = match event {
-            Event::Committed(committed) => (committed.step.0, committed.digest),
-            Event::Ended(ended) => match &ended.state {
-                Some(state) if state.steps > 0 => (state.steps - 1, Some(state.digest)),
-                _ => return Ok(()),
-            },
-            _ => return Ok(()),
-        };
-        let Some(digest) = digest else {
-            let is_due = self.digest_every > 0 && (step + 1).is_multiple_of(self.digest_every);
-            return if is_due {
-                Err(format!("{host} commits step {step} without its digest"))
-            } else {
+        match observation {
+            Observation::Told { event: Event::Installed { view, digest, .. }, .. } => {
+                self.installed(view, *digest);
                 Ok(())
-            };
-        };
-        let (known, first) = *self.digests.entry(step).or_insert((digest, *host));
-        if known == digest {
-            return Ok(());
+            }
+            Observation::Told { host, event: Event::Committed(committed) } => {
+                self.told(*host, committed.step.0, committed.digest)
+            }
+            Observation::Told { host, event: Event::Ended(ended) } => match &ended.state {
+                Some(state) if state.steps > 0 => self.told(*host, state.steps - 1, Some(state.digest)),
+                _ => Ok(()),
+            },
+            Observation::Sent { from, message: Message::Parcel(parcel), payload: Some(payload), .. } => {
+                let mut rest: &[f32] = payload;
+                for piece in &parcel.pieces {
+                    let elements = self.chunks_of.range(piece.chunk as usize).len();
+                    let len = match parcel.content {
+                        Content::Values => elements,
+                        Content::State => elements * self.moment_count,
+                    };
+                    let (part, after) = rest.split_at_checked(len).ok_or("a parcel of another length")?;
+                    self.piece(*from, parcel, *piece, part)?;
+                    rest = after;
+                }
+                Ok(())
+            }
+            _ => Ok(()),
         }
-        Err(format!("after step {step} the parameters of {host} differ from those of {first}"))
     }
 }
+
+/// Steps before a view's first of which something may still be on its way.
+const STEPS_ALIVE: u64 = 3;

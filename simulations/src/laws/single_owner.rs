@@ -1,11 +1,19 @@
-//! Law 2, single owner: the new values of a chunk come from one owner. Whoever passes them on, in one view and step they
-//! are the same bits; and the shards of a view cover the vector exactly once.
+//! Law 2, single owner: in one view and step the new values of a chunk come from one owner, and so do the sums from which
+//! others keep copies; and the state of a chunk that moves comes from who holds it until its turn.
+//!
+//! Who owns what the law computes for itself: from the record of the view, and from how many of its moves have been made.
+//! Whoever passes values on passes on the same bits, and all shards of a view and step together hold each chunk once.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use peergrad::io::Event;
-use peergrad_protocol::ViewDigest;
-use peergrad_protocol::message::{Message, Phase};
+use peergrad::loader::Loaded;
+use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::message::{Content, Message, Parcel, Phase, Segment};
+use peergrad_protocol::placement::Placement;
+use peergrad_protocol::view::View;
+use peergrad_protocol::{PeerId, Rank, ViewDigest};
 
 use super::{Law, Observation};
 use crate::cluster::World;
@@ -13,65 +21,139 @@ use crate::host::HostId;
 
 /// What owners have sent out.
 pub struct SingleOwner {
-    parameter_count: usize,
-    /// By view: elements owned by those that have installed it, and who has.
-    installed: BTreeMap<ViewDigest, (usize, BTreeSet<HostId>)>,
-    /// By step, view, owner and segment: its bits, as a sum that a change of any of them changes.
-    sent: BTreeMap<(u64, ViewDigest, u32, u32), u64>,
+    chunks: Chunks,
+    copies: usize,
+    /// The views that were installed anywhere.
+    views: BTreeMap<ViewDigest, Installed>,
+    /// By step, view and owner: what has been sent of its shard.
+    shards: BTreeMap<(u64, ViewDigest, u32), Shard>,
+}
+
+/// A view, and who has what in it.
+struct Installed {
+    view: Arc<View>,
+    /// Where the chunks are once all have moved.
+    target: Placement,
+    /// Elements owned at first by those who have installed it.
+    owned: usize,
+    members: BTreeSet<HostId>,
+}
+
+/// One owner's shard in one step.
+struct Shard {
+    /// Elements that the law gives it.
+    elements: usize,
+    /// By segment: its elements, and its bits as a sum that a change of any of them changes.
+    segments: BTreeMap<u32, (usize, u64)>,
 }
 
 impl SingleOwner {
-    /// The law for vectors of this many elements.
+    /// The law for what is trained like this.
     #[must_use]
-    pub fn new(parameter_count: usize) -> Self {
-        Self { parameter_count, installed: BTreeMap::new(), sent: BTreeMap::new() }
-    }
-}
-
-impl Law for SingleOwner {
-    fn name(&self) -> &'static str {
-        "single owner (law 2)"
+    pub fn new(loaded: &Loaded) -> Self {
+        // Of nothing there are no copies.
+        let copies = if loaded.training.rule.moment_count() > 0 { loaded.training.copies } else { 1 };
+        Self { chunks: loaded.manifest.chunks(), copies, views: BTreeMap::new(), shards: BTreeMap::new() }
     }
 
-    fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
-        match observation {
-            Observation::Told { host, event: Event::Installed { view, digest, shard, .. } } => {
-                let (owned, members) = self.installed.entry(*digest).or_default();
-                if members.insert(*host) {
-                    *owned += shard;
-                }
-                let is_whole = members.len() == view.members.len();
-                if *owned > self.parameter_count || (is_whole && *owned != self.parameter_count) {
-                    return Err(format!(
-                        "the members of view {} own {owned} of {} elements",
-                        view.epoch.0, self.parameter_count
-                    ));
-                }
-                Ok(())
-            }
-            Observation::Sent {
-                from, message: Message::Segment(segment), payload: Some(payload), ..
-            } if segment.phase == Phase::Gather => {
-                let key = (segment.step.0, segment.view, segment.owner, segment.index);
-                let bits = fold(payload);
-                let known = *self.sent.entry(key).or_insert(bits);
-                self.forget_before(segment.step.0.saturating_sub(STEPS_ALIVE));
-                if known == bits {
-                    return Ok(());
-                }
-                Err(format!(
-                    "{from} passes on other values of segment {} of rank {}'s shard in step {} than were sent before",
-                    segment.index, segment.owner, segment.step.0
-                ))
-            }
-            _ => Ok(()),
+    /// The shards with which members begin a view cover everything once.
+    fn installed(
+        &mut self,
+        host: HostId,
+        digest: ViewDigest,
+        view: &Arc<View>,
+        shard: usize,
+    ) -> Result<(), String> {
+        let count = self.chunks.count();
+        let installed = self.views.entry(digest).or_insert_with(|| Installed {
+            view: Arc::clone(view),
+            target: Placement::draw(&view.run, &view.members, count, self.copies),
+            owned: 0,
+            members: BTreeSet::new(),
+        });
+        if installed.members.insert(host) {
+            installed.owned += shard;
         }
+        let (owned, all) = (installed.owned, self.chunks.parameter_count());
+        let is_whole = installed.members.len() == view.members.len();
+        if owned > all || (is_whole && owned != all) {
+            return Err(format!("the members of view {} own {owned} of {all} elements", view.epoch.0));
+        }
+        Ok(())
     }
-}
 
-impl SingleOwner {
+    /// New values: the owner's, whoever passes them on.
+    fn gathered(&mut self, from: HostId, segment: &Segment, payload: &[f32]) -> Result<(), String> {
+        let (step, owner) = (segment.step.0, segment.owner);
+        self.forget_before(step.saturating_sub(STEPS_ALIVE));
+        let key = (step, segment.view, owner);
+        if !self.shards.contains_key(&key) {
+            // What is said in a view that nobody has installed is another law's affair.
+            let Some(elements) = self.elements_of(segment) else { return Ok(()) };
+            self.shards.insert(key, Shard { elements, segments: BTreeMap::new() });
+        }
+        let shard = self.shards.get_mut(&key).expect("it was just there");
+        let sent = (payload.len(), fold(payload));
+        let known = *shard.segments.entry(segment.index).or_insert(sent);
+        if known != sent {
+            return Err(format!(
+                "{from} passes on other values of segment {} of rank {owner}'s shard in step {step} than were sent before",
+                segment.index
+            ));
+        }
+        let sum: usize = shard.segments.values().map(|(elements, _)| elements).sum();
+        if sum <= shard.elements {
+            return Ok(());
+        }
+        Err(format!(
+            "{from} passes on {sum} elements of rank {owner}'s shard in step {step}, which has {}",
+            shard.elements
+        ))
+    }
+
+    /// Elements of an owner's shard in a step, by the record of the view.
+    fn elements_of(&self, segment: &Segment) -> Option<usize> {
+        let Installed { view, target, .. } = self.views.get(&segment.view)?;
+        let moved = view.moves.moved(segment.step.0.saturating_sub(view.first_step().0));
+        let placement = target.after(&view.moves, moved);
+        let is_its = |chunk: &usize| placement.owner(*chunk) == Rank(segment.owner);
+        Some((0..self.chunks.count()).filter(is_its).map(|chunk| self.chunks.range(chunk).len()).sum())
+    }
+
+    /// Sums for the keepers of copies come from the owner itself.
+    fn mirrored(&self, from: HostId, peer: &PeerId, segment: &Segment) -> Result<(), String> {
+        let Some(installed) = self.views.get(&segment.view) else { return Ok(()) };
+        if installed.view.rank(peer) == Some(Rank(segment.owner)) {
+            return Ok(());
+        }
+        Err(format!(
+            "{from} sends sums of rank {}'s shard in step {}, which is not its own",
+            segment.owner, segment.step.0
+        ))
+    }
+
+    /// State that moves comes from who holds it: where the record says, and not once its turn is over.
+    fn moves(&self, from: HostId, peer: &PeerId, parcel: &Parcel, chunk: u32) -> Result<(), String> {
+        let Some(Installed { view, .. }) = self.views.get(&parcel.view) else { return Ok(()) };
+        let rank = view.rank(peer);
+        let mut list = view.moves.list.iter();
+        let Some(index) = list.position(|moved| moved.chunk == chunk) else {
+            return Err(format!("{from} sends the state of chunk {chunk}, which does not move"));
+        };
+        let (first, steps) = (view.first_step().0, parcel.steps.0);
+        // Its turn comes before the step that follows as many steps.
+        let turn = view.moves.moved(steps.saturating_sub(first));
+        let is_its_turn = index < turn && view.moves.moved(steps.saturating_sub(first + 1)) <= index;
+        if rank.is_some_and(|rank| view.moves.list[index].from.contains(&rank)) && is_its_turn {
+            return Ok(());
+        }
+        Err(format!(
+            "{from} sends the state of chunk {chunk} after {steps} steps, which it does not hold then"
+        ))
+    }
+
     fn forget_before(&mut self, step: u64) {
-        while let Some(first) = self.sent.first_entry() {
+        while let Some(first) = self.shards.first_entry() {
             if first.key().0 >= step {
                 return;
             }
@@ -80,7 +162,36 @@ impl SingleOwner {
     }
 }
 
-fn fold(values: &[f32]) -> u64 {
+impl Law for SingleOwner {
+    fn name(&self) -> &'static str {
+        "single owner (law 2)"
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+        match observation {
+            Observation::Told { host, event: Event::Installed { view, digest, shard, .. } } => {
+                self.installed(*host, *digest, view, *shard)
+            }
+            Observation::Sent {
+                from, message: Message::Segment(segment), payload: Some(payload), ..
+            } => match segment.phase {
+                Phase::Gather => self.gathered(*from, segment, payload),
+                Phase::Mirror => self.mirrored(*from, &world.peer(*from), segment),
+                Phase::Reduce => Ok(()),
+            },
+            Observation::Sent { from, message: Message::Parcel(parcel), .. }
+                if parcel.content == Content::State =>
+            {
+                let peer = world.peer(*from);
+                parcel.pieces.iter().try_for_each(|piece| self.moves(*from, &peer, parcel, piece.chunk))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A sum that a change of any bit changes.
+pub(super) fn fold(values: &[f32]) -> u64 {
     let mix = |sum: u64, value: &f32| (sum ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     values.iter().fold(values.len() as u64, mix)
 }

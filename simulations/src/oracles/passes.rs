@@ -7,7 +7,8 @@
 //! 1. A batch is the lowest positions of the pass that no step before was dealt, at most as many as a batch has; once
 //!    there are none, a new pass begins. What a departed member had been dealt is free again, and being low, comes next.
 //! 2. It is dealt in equal parts, in order of rank, to the members that have parameters.
-//! 3. If the view changes in the middle of a step, who stays keeps its part, and the others' parts are free again.
+//! 3. If the view changes in the middle of a step, who stays keeps its part, and the others' parts are free again; so is
+//!    that of a member that has no parameters any more.
 //!
 //! # Not here
 //! The ledger, and whatever else nodes deal with: both sides would have the same mistake.
@@ -107,8 +108,8 @@ impl Passes {
             let said: Vec<Part> = deal_parts(view, deal);
             if deal.pass != pass || !are_same(&said, &parts) {
                 objections.push(format!(
-                    "view {} deals {} samples of pass {} in step {}, and not to each member what it had been dealt before, in all {} of pass {pass}",
-                    view.epoch.0, deal.len(), deal.pass, self.steps, sample_count(&parts)
+                    "view {} deals {} samples of pass {} in step {}, and not to each member what it had been dealt before: {}",
+                    view.epoch.0, deal.len(), deal.pass, self.steps, difference(view, &said, &parts)
                 ));
             }
             (pass, parts) = (deal.pass, said);
@@ -167,29 +168,27 @@ impl Passes {
 
     /// The batch of the next step, as its view must deal it.
     fn due(&self, view: &View, lineage: &Lineage) -> Dealt {
-        let step = self.steps;
-        let is_kept = view.first_step().0 > step || (view.first_step().0 == step && deal_of(view).is_some());
+        let first = view.first_step().0;
+        let is_kept = first > self.steps || (first == self.steps && deal_of(view).is_some());
         let Some(Installed { view: before, .. }) = lineage.parent(view).filter(|_| is_kept) else {
             return self.fresh(view);
         };
         // Whoever stays has the part that it had, in the view before or in one before that.
         let (pass, before) = self.due(before, lineage);
-        let part = |member: &Member| {
-            let theirs = before.iter().find(|part| part.is_of(member)).cloned();
-            theirs.unwrap_or_else(|| Part::of(member, vec![]))
+        let part = |(index, member): (usize, &Member)| {
+            let theirs = before.iter().find(|part| part.is_of(member) && !self.is_idle(view, index));
+            theirs.cloned().unwrap_or_else(|| Part::of(member, vec![]))
         };
-        (pass, view.members.iter().map(part).collect())
+        (pass, view.members.iter().enumerate().map(part).collect())
     }
 
     /// The next batch, in equal parts for those who have parameters.
     fn fresh(&self, view: &View) -> Dealt {
         let batch: Vec<u64> = self.free.iter().copied().take(self.batch_size as usize).collect();
-        let is_first = view.first_step().0 == self.steps;
-        let is_idle = |index: usize| is_first && view.newcomers().contains(&Rank::from_index(index));
-        let busy_count = (0..view.members.len()).filter(|&index| !is_idle(index)).count();
+        let busy_count = (0..view.members.len()).filter(|&index| !self.is_idle(view, index)).count();
         let mut busy_before = 0;
         let mut part = |(index, member): (usize, &Member)| {
-            if is_idle(index) {
+            if self.is_idle(view, index) {
                 return Part::of(member, vec![]);
             }
             let bound = |busy: usize| batch.len() * busy / busy_count;
@@ -198,6 +197,11 @@ impl Passes {
             Part::of(member, positions.to_vec())
         };
         (self.pass, view.members.iter().enumerate().map(&mut part).collect())
+    }
+
+    /// Whether a member has no parameters yet with which it could train the next step.
+    fn is_idle(&self, view: &View, index: usize) -> bool {
+        view.first_step().0 == self.steps && view.newcomers().contains(&Rank::from_index(index))
     }
 
     /// Where nothing is left of a pass, the next one is whole.
@@ -248,6 +252,12 @@ impl Part {
         Self { peer: member.peer, incarnation: member.incarnation, positions }
     }
 
+    fn sorted(&self) -> Vec<u64> {
+        let mut positions = self.positions.clone();
+        positions.sort_unstable();
+        positions
+    }
+
     fn is_of(&self, member: &Member) -> bool {
         (self.peer, self.incarnation) == (member.peer, member.incarnation)
     }
@@ -275,11 +285,201 @@ fn positions(spans: &[Span]) -> Vec<u64> {
     spans.iter().flat_map(|span| span.start..span.end).collect()
 }
 
+/// Neighbouring ranges may be told as one, in another order.
 fn are_same(ours: &[Part], theirs: &[Part]) -> bool {
     ours.len() == theirs.len()
-        && ours.iter().zip(theirs).all(|(ours, theirs)| {
-            // Neighbouring ranges may be told as one.
-            let sorted = |part: &Part| part.positions.iter().copied().collect::<BTreeSet<u64>>();
-            sorted(ours) == sorted(theirs) && ours.positions.len() == theirs.positions.len()
-        })
+        && ours.iter().zip(theirs).all(|(ours, theirs)| ours.sorted() == theirs.sorted())
+}
+
+/// In words, the first part that is another one.
+fn difference(view: &View, said: &[Part], due: &[Part]) -> String {
+    let is_other = |rank: &usize| said[*rank].sorted() != due[*rank].sorted();
+    let Some(rank) = (0..said.len().min(due.len())).find(is_other) else {
+        return format!("{} samples", sample_count(due));
+    };
+    let (said, due) = (said[rank].positions.len(), due[rank].positions.len());
+    let is_new = view.newcomers().contains(&Rank::from_index(rank));
+    let why = if is_new { ", since it has no parameters" } else { "" };
+    format!("to rank {rank} {said} samples, and {due} are due{why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use peergrad_protocol::view::{Moves, Resume};
+    use peergrad_protocol::{Epoch, RunId, StepNumber};
+
+    use super::*;
+
+    fn member(byte: u8) -> Member {
+        Member { peer: PeerId([byte; 32]), incarnation: Incarnation(1), addresses: vec![], weight: 1 }
+    }
+
+    fn span(start: u64, end: u64) -> Span {
+        Span { start, end }
+    }
+
+    /// Views, one after the other. Batches are of 6 samples out of 20.
+    struct Chain {
+        lineage: Lineage,
+        newest: View,
+    }
+
+    impl Chain {
+        fn new(peers: &[u8]) -> Self {
+            let newest = View {
+                run: RunId([1; 32]),
+                epoch: Epoch(1),
+                parents: vec![],
+                members: peers.iter().copied().map(member).collect(),
+                recovery: Recovery::Found,
+                ledger: Ledger::default(),
+                moves: Moves::default(),
+            };
+            let mut lineage = Lineage::default();
+            lineage.install(&Arc::new(newest.clone()), newest.digest());
+            Self { lineage, newest }
+        }
+
+        fn follow(&mut self, peers: &[u8], resume: Resume, ledger: Ledger) {
+            let before = &self.newest;
+            self.newest = View {
+                epoch: Epoch(before.epoch.0 + 1),
+                parents: vec![before.digest()],
+                members: peers.iter().copied().map(member).collect(),
+                recovery: Recovery::Resume(resume),
+                ledger,
+                ..before.clone()
+            };
+            self.lineage.install(&Arc::new(self.newest.clone()), self.newest.digest());
+        }
+
+        /// The batches of so many steps.
+        fn count(&self, steps: usize) -> Vec<Counted> {
+            let mut passes = Passes::of(6, 20);
+            (0..steps).map(|_| passes.count(&self.lineage).unwrap()).collect()
+        }
+
+        /// By step and rank: first position and number of them.
+        #[track_caller]
+        fn assert_parts(&self, expected: &[&[(u64, usize)]]) {
+            let counted = self.count(expected.len());
+            for (step, (counted, expected)) in counted.iter().zip(expected).enumerate() {
+                assert_eq!(counted.objection, None, "step {step}");
+                let part = |part: &Part| (part.positions.first().copied().unwrap_or(0), part.positions.len());
+                assert_eq!(counted.parts.iter().map(part).collect::<Vec<_>>(), *expected, "step {step}");
+            }
+        }
+
+        #[track_caller]
+        fn assert_objection(&self, step: usize, words: &str) {
+            let objection = self.count(step + 1).pop().unwrap().objection.unwrap();
+            assert!(objection.contains(words), "{objection}");
+        }
+    }
+
+    fn ledger(position: u64, given_back: &[Span]) -> Ledger {
+        Ledger { pass: 0, position, given_back: given_back.to_vec() }
+    }
+
+    fn resume(step: u64, newcomers: &[u32], parts: Option<&[&[Span]]>) -> Resume {
+        let deal =
+            |parts: &[&[Span]]| Deal { pass: 0, parts: parts.iter().map(|part| part.to_vec()).collect() };
+        Resume {
+            newcomers: newcomers.iter().map(|&rank| Rank(rank)).collect(),
+            deal: parts.map(deal),
+            ..Resume::at(StepNumber(step))
+        }
+    }
+
+    #[test]
+    fn who_stays_keeps_its_part_and_the_rest_comes_next() {
+        let mut chain = Chain::new(&[1, 2, 3]);
+        let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)]];
+        chain.follow(&[1, 3], resume(1, &[], Some(kept)), ledger(12, &[span(8, 10)]));
+        chain.assert_parts(&[
+            &[(0, 2), (2, 2), (4, 2)],
+            &[(6, 2), (10, 2)],
+            &[(8, 3), (13, 3)],
+            &[(16, 2), (18, 2)],
+            &[(0, 3), (3, 3)],
+        ]);
+    }
+
+    #[test]
+    fn a_view_that_was_left_before_its_step_was_over_is_looked_through() {
+        let mut chain = Chain::new(&[1, 2, 3]);
+        // It was to begin with step 5; but somebody goes in step 1, and in the view after that somebody else.
+        chain.follow(&[1, 2, 3, 4], resume(5, &[3], None), ledger(20, &[]));
+        let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)], &[]];
+        chain.follow(&[1, 3, 4], resume(1, &[2], Some(kept)), ledger(12, &[span(8, 10)]));
+        chain.follow(&[3, 4], resume(1, &[1], Some(&kept[1..])), ledger(12, &[span(6, 10)]));
+        chain.assert_parts(&[&[(0, 2), (2, 2), (4, 2)], &[(10, 2), (0, 0)], &[(6, 3), (9, 3)]]);
+    }
+
+    #[test]
+    fn newcomers_have_no_part_of_their_first_step() {
+        let mut chain = Chain::new(&[1, 3]);
+        chain.follow(&[1, 2, 3], resume(1, &[1], None), ledger(6, &[]));
+        chain.assert_parts(&[&[(0, 3), (3, 3)], &[(6, 3), (0, 0), (9, 3)], &[(12, 2), (14, 2), (16, 2)]]);
+    }
+
+    #[test]
+    fn records_that_deal_otherwise_are_objected_to() {
+        let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)]];
+        let chain = |newcomers: &[u32], parts: &[&[Span]], ledger: Ledger| {
+            let mut chain = Chain::new(&[1, 2, 3]);
+            chain.follow(&[1, 3], resume(1, newcomers, Some(parts)), ledger);
+            chain
+        };
+        // Dealt anew, what the departed one had is lost, what it had is taken twice, a part for who cannot train it.
+        let anew: &[&[Span]] = &[&[span(6, 9)], &[span(9, 12)]];
+        chain(&[], anew, ledger(12, &[])).assert_objection(1, "to rank 0 3 samples, and 2 are due");
+        chain(&[], kept, ledger(12, &[])).assert_objection(1, "leaves 8 samples of pass 0 after step 1; 10");
+        chain(&[], kept, ledger(10, &[span(4, 6)])).assert_objection(1, "the ledger of view 2");
+        let given_back = ledger(12, &[span(8, 10)]);
+        chain(&[1], kept, given_back)
+            .assert_objection(1, "to rank 1 2 samples, and 0 are due, since it has no");
+        let mut planned = Chain::new(&[1, 2, 3]);
+        planned.follow(&[1, 2], resume(1, &[], None), ledger(12, &[]));
+        planned.assert_objection(1, "before step 1");
+    }
+
+    #[test]
+    fn what_records_deal_is_counted_even_if_it_is_objected_to() {
+        let mut chain = Chain::new(&[1, 2]);
+        chain.follow(&[1, 2], resume(2, &[], None), ledger(3, &[]));
+        chain.follow(&[1, 2], resume(3, &[], None), ledger(18, &[]));
+        let mut passes = Passes::of(6, 20);
+        while passes.steps() < 5 {
+            passes.count(&chain.lineage).unwrap();
+        }
+        assert_eq!(passes.counts()[0], PassCount { pass: 0, trained: 14, repeated: 6 });
+        assert_eq!((passes.lost(), passes.are_over(2)), (6, false));
+    }
+
+    #[test]
+    fn without_any_change_they_are_those_of_the_ledger() {
+        for (batch_size, sample_count, peers) in [
+            (1, 1, &[1][..]),
+            (30, 740, &[1, 2, 3]),
+            (64, 640, &[1, 2, 3, 4, 5]),
+            (640, 640, &[1]),
+            (7, 5, &[1, 2]),
+        ] {
+            let mut passes = Passes::of(batch_size, sample_count);
+            let (chain, mut ledger) = (Chain::new(peers), Ledger::default());
+            for _ in 0..60 {
+                let (batch, after) = ledger.take(batch_size, sample_count);
+                let counted = passes.count(&chain.lineage).unwrap();
+                assert_eq!((counted.pass, counted.objection), (batch.pass, None));
+                let shares = vec![1; peers.len()];
+                for (index, part) in counted.parts.iter().enumerate() {
+                    assert_eq!(part.positions, positions(&batch.part(index, &shares)));
+                }
+                ledger = after;
+            }
+        }
+    }
 }

@@ -3,6 +3,8 @@
 //!
 //! The batches are those of the commit log: where nobody goes in the middle of a step, what a run alone would take; else
 //! what was left of a batch, and later what was given back. Optimizer state that a swarm lost is lost here too.
+//!
+//! Rounding in another order grows from step to step, in any trainer: some 1e-6 after a thousand steps of digits.
 
 use peergrad::io::Committed;
 use peergrad::loader::Loaded;
@@ -25,7 +27,7 @@ pub fn compare<'a>(
     let mut plain = Plain::new(loaded);
     let mut passes = Passes::new(loaded);
     let mut largest = 0.0;
-    for ours in committed.into_iter().filter(|ours| ours.step.0 < STEPS_MAX) {
+    for ours in committed {
         if ours.step.0 != passes.steps() {
             return Err(format!("step {} is committed, and not step {}", ours.step.0, passes.steps()));
         }
@@ -96,8 +98,6 @@ impl<'a> Plain<'a> {
     }
 }
 
-/// Rounding in another order grows with every step, in any trainer.
-const STEPS_MAX: u64 = 200;
 /// Below this, losses are compared absolutely.
 const LOSS_MIN: f64 = 1e-6;
 

@@ -19,6 +19,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("founder-dies", include_str!("../../scenarios/founder-dies.toml")),
     ("copies-lost", include_str!("../../scenarios/copies-lost.toml")),
     ("lost-majority", include_str!("../../scenarios/lost-majority.toml")),
+    ("restarted-voter", include_str!("../../scenarios/restarted-voter.toml")),
     ("leave", include_str!("../../scenarios/leave.toml")),
     ("rolling-restart", include_str!("../../scenarios/rolling-restart.toml")),
     ("flash-crowd", include_str!("../../scenarios/flash-crowd.toml")),

@@ -42,8 +42,8 @@ impl Scenario {
     fn small_trouble(&self, kind: u64, draw: &mut impl FnMut(u64) -> u64) -> Fault {
         let peers = self.peers as u64;
         let whom = Whom::Any(1);
-        // Well below the patience for silence.
-        let lasting = Duration::from_millis(draw(3000));
+        // Below the patience for silence.
+        let lasting = Duration::from_millis(draw(1000));
         match kind {
             0 if peers > 1 => {
                 let a = draw(peers);

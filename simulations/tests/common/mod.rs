@@ -38,6 +38,7 @@ pub(crate) fn training(topology: Topology) -> Training {
         schedule: Schedule::constant(0.01),
         topology,
         segment_elements: 100,
+        copies: 1,
         digest_every: 1,
     }
 }

@@ -5,11 +5,11 @@
 use std::time::Duration;
 
 use libp2p::core::ConnectedPoint;
-use libp2p::swarm::{ConnectionError, ConnectionId, SwarmEvent};
+use libp2p::swarm::{ConnectionError, ConnectionId, DialError, SwarmEvent};
 use libp2p::{identify, mdns, ping};
 use tokio::time::Instant;
 
-use super::super::dial::{parse_all, without_peer};
+use super::super::dial::{parse_all, refused_everywhere, without_peer};
 use super::super::link::words_of;
 use super::super::listen::announced;
 use super::super::notice::Notice;
@@ -27,8 +27,7 @@ impl Switchboard {
                 self.on_connection_closed(peer_id, connection_id, cause);
             }
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
-                let notices = self.dialing.failed(connection_id, &error, Instant::now());
-                notices.into_iter().for_each(|notice| self.notify(notice));
+                self.on_dial_failed(connection_id, &error);
             }
             SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
                 let listening: Vec<_> = self.swarm.listeners().cloned().collect();
@@ -82,9 +81,13 @@ impl Switchboard {
         };
         let mut outlived = Vec::new();
         match endpoint {
-            ConnectedPoint::Dialer { address, .. } => remote.remember(without_peer(address.clone())),
+            ConnectedPoint::Dialer { address, .. } => {
+                remote.remember(without_peer(address.clone()));
+                remote.note_machine(address);
+            }
             // Nobody dials a peer to which it has a connection: the other end has given up those from before.
-            ConnectedPoint::Listener { .. } => {
+            ConnectedPoint::Listener { send_back_addr, .. } => {
+                remote.note_machine(send_back_addr);
                 let is_old = |since: &Instant| now.duration_since(*since) > DIALED_AT_ONCE;
                 outlived
                     .extend(remote.connections.iter().filter(|(_, since)| is_old(since)).map(|(id, _)| *id));
@@ -92,13 +95,27 @@ impl Switchboard {
         }
         remote.connections.insert(connection, now);
         remote.closing = None;
-        if remote.stance == Stance::Quiet {
+        // Whoever has said goodbye may come back; and whoever we said goodbye to, once that has been heard.
+        let is_parting = remote.stance == Stance::Leaving && remote.parting.is_some();
+        if !is_parting {
             remote.stance = Stance::Linking;
         }
         for connection in outlived {
             self.swarm.close_connection(connection);
         }
         self.open_lane(id);
+    }
+
+    /// An attempt to dial has failed. Where its own machine says that nobody listens any more, a link that waits for its
+    /// connection waits for nothing.
+    pub(super) fn on_dial_failed(&mut self, attempt: ConnectionId, error: &DialError) {
+        let id = self.dialing.whose(attempt);
+        let notices = self.dialing.failed(attempt, error, Instant::now());
+        notices.into_iter().for_each(|notice| self.notify(notice));
+        let Some((id, remote)) = id.and_then(|id| Some((id, self.remotes.get(&id)?))) else { return };
+        if remote.link.is_some() && remote.is_gone(&refused_everywhere(error)) {
+            self.take_down(id, "connection refused".to_owned());
+        }
     }
 
     fn on_connection_closed(

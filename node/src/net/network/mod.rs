@@ -144,7 +144,8 @@ impl Network {
         Arc::clone(&self.counters)
     }
 
-    /// Keeps trying to have a link to this peer until told to hang up, or until the peer says goodbye.
+    /// Keeps trying to have a link to this peer until told to hang up, or until the peer says goodbye. Asked again, the
+    /// next attempt is made at once.
     pub fn dial(&self, contact: Contact) {
         self.command(Command::Dial(contact));
     }
@@ -152,6 +153,11 @@ impl Network {
     /// Sends what is queued, says goodbye, and closes the link; no `Down` is told.
     pub fn hang_up(&self, peer: PeerId) {
         self.command(Command::HangUp(peer));
+    }
+
+    /// Stops trying everyone else: nobody is needed any more who was named by the user, or in an earlier view.
+    pub fn keep_dialing_only(&self, peers: Vec<PeerId>) {
+        self.command(Command::KeepWanted(peers));
     }
 
     /// Scissors for this network's connections.

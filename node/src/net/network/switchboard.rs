@@ -4,7 +4,7 @@
 //! - A connection to anybody who holds the secret becomes a link: an outgoing lane is opened, and theirs is accepted.
 //! - A lost connection is dialed again, by the smaller id at once and by the larger half a second later, so that both do
 //!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
-//! - A link that waits for too long is down, and says why.
+//! - A link that waits for too long is down, and says why; at once where dialing shows that the other process is gone.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -32,6 +32,7 @@ use super::lanes::{Admission, Lanes, Report};
 pub(super) enum Command {
     Dial(Contact),
     HangUp(peergrad_protocol::PeerId),
+    KeepWanted(Vec<peergrad_protocol::PeerId>),
     Cut(peergrad_protocol::PeerId),
     Report(libp2p::PeerId, Report),
 }
@@ -115,6 +116,9 @@ impl Switchboard {
                     self.part(id, Stance::Leaving);
                 }
             }
+            Command::KeepWanted(peers) => {
+                self.dialing.keep_wanted(|id| from_libp2p(id).is_some_and(|peer| peers.contains(&peer)));
+            }
             Command::Cut(peer) => {
                 if let Some(id) = to_libp2p(peer) {
                     self.disconnect(id, "cut on request");
@@ -173,13 +177,17 @@ impl Switchboard {
                 }
                 Arc::clone(&parting.link)
             }
-            (_, Outgoing::Running { number: current, .. }) if *current == number => {
+            (_, Outgoing::Running { number: current, known, .. }) if *current == number => {
+                if !remote.is_answer_current(*known, answer.session) {
+                    // The lane ends, and the next one is opened with what is known now.
+                    return;
+                }
                 self.learn(id, answer.session)
             }
             _ => return,
         };
         if answer.verdict == Verdict::Forgotten {
-            return;
+            return self.on_forgotten(id, number);
         }
         match link.outbox.start_lane(answer.record) {
             Ok(Some((lane, segments))) => {
@@ -192,6 +200,19 @@ impl Switchboard {
             Ok(None) => {}
             Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.is_none()) => link.close(),
             Err(_) => self.take_down(id, "it has forgotten what it had received".to_owned()),
+        }
+    }
+
+    /// The other end does not know what our opening named. What it is called now we know, so the next opening will do;
+    /// one that is answered like this again and again is talking to two machines with one identity.
+    fn on_forgotten(&mut self, id: libp2p::PeerId, number: u64) {
+        let now = Instant::now();
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let is_repeated = remote.forgotten_at.replace(now).is_some_and(|at| now - at < FORGOTTEN_PAUSE);
+        if is_repeated
+            && matches!(remote.outgoing, Outgoing::Running { number: current, .. } if current == number)
+        {
+            remote.outgoing = Outgoing::Idle { not_before: now + REOPEN_PAUSE };
         }
     }
 
@@ -281,7 +302,7 @@ impl Switchboard {
     }
 
     /// Ends the link because it does not work any more.
-    fn take_down(&mut self, id: libp2p::PeerId, reason: String) {
+    pub(super) fn take_down(&mut self, id: libp2p::PeerId, reason: String) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let Some(link) = remote.take_link() else { return };
         remote.stop_outgoing();
@@ -335,7 +356,7 @@ impl Switchboard {
         let opening = remote.opening();
         let (number, task) = self.spawn_outgoing(id, opening);
         if let Some(remote) = self.remotes.get_mut(&id) {
-            remote.outgoing = Outgoing::Running { number, task };
+            remote.outgoing = Outgoing::Running { number, task, known: opening.known };
         }
     }
 
@@ -365,8 +386,7 @@ impl Switchboard {
         for options in self.dialing.take_due(now) {
             let attempt = options.connection_id();
             if let Err(error) = self.swarm.dial(options) {
-                let notices = self.dialing.failed(attempt, &error, now);
-                notices.into_iter().for_each(|notice| self.notify(notice));
+                self.on_dial_failed(attempt, &error);
             }
         }
     }
@@ -406,3 +426,5 @@ impl Switchboard {
 const ROUND: Duration = Duration::from_millis(100);
 /// Pause before a lane that failed is opened again on a connection that is still there.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+/// An opening that is not understood twice within this time is not tried a third time at once.
+const FORGOTTEN_PAUSE: Duration = Duration::from_secs(1);

@@ -31,6 +31,15 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     let ended: Vec<String> =
         outcome.endings.iter().map(|(words, count)| format!("{count} {words}")).collect();
     words.push(format!("In the end: {}.", ended.join(", ")));
+    if outcome.history.views.len() > 1 {
+        words.push(format!(
+            "{}; {} begun again; {} of a pass lost, {} repeated.",
+            plural(outcome.history.views.len(), "view"),
+            plural(outcome.history.redone.len(), "step"),
+            plural(outcome.samples_lost as usize, "sample"),
+            outcome.samples_repeated(),
+        ));
+    }
     if let Some(evaluation) = outcome.evaluation.filter(|evaluation| evaluation.samples > 0) {
         let accuracy =
             evaluation.accuracy.map_or(String::new(), |accuracy| format!(", accuracy {accuracy:.4}"));

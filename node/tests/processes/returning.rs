@@ -1,0 +1,67 @@
+//! Members that come back: after a restart, after having been frozen; and a second machine that claims to be one of them.
+
+#![cfg(unix)]
+
+use super::departures::training;
+use super::process::{ENDLESS, Process, end_all, is_change, name_of};
+
+/// Everybody but one, which is taken out.
+fn take(peers: &mut Vec<(Process, String)>, index: usize) -> (Process, String) {
+    peers.remove(index)
+}
+
+#[test]
+fn one_that_is_restarted_comes_back_as_itself() {
+    let (place, mut peers) = training(3, ENDLESS);
+    let (victim, name) = take(&mut peers, 1);
+    let killed = victim.kill();
+    let mut again = place.join("peer-2", &place.invite("peer-3"));
+    assert_eq!(name_of(&mut again), name, "its identity is in its data directory");
+    again.wait_for("returned");
+    for (peer, _) in &mut peers {
+        peer.wait(|event| is_change(event, "left", &name));
+        peer.wait(|event| is_change(event, "joined", &name));
+    }
+    again.wait_for("step");
+    let mut peers: Vec<Process> = peers.into_iter().map(|(peer, _)| peer).collect();
+    peers.push(again);
+    end_all(&place, "peer-2", peers, &[killed]);
+}
+
+#[test]
+fn one_that_was_frozen_comes_back_by_itself() {
+    let (place, mut peers) = training(3, ENDLESS);
+    let (mut frozen, name) = take(&mut peers, 2);
+    frozen.signal("STOP");
+    for (peer, _) in &mut peers {
+        let view = peer.wait(|event| is_change(event, "left", &name));
+        assert_eq!(view["change"]["restarted"], serde_json::json!([]));
+    }
+    frozen.signal("CONT");
+    frozen.wait_for("excluded");
+    for (peer, _) in &mut peers {
+        peer.wait(|event| is_change(event, "joined", &name));
+    }
+    frozen.wait_for("step");
+    let mut peers: Vec<Process> = peers.into_iter().map(|(peer, _)| peer).collect();
+    peers.push(frozen);
+    end_all(&place, "peer-3", peers, &[]);
+}
+
+/// The one that was started later has the higher incarnation, and is the one that the others believe.
+#[test]
+fn of_two_machines_with_one_identity_one_goes_on_and_the_other_is_told() {
+    let (place, mut peers) = training(3, ENDLESS);
+    let (original, _) = take(&mut peers, 1);
+    for file in ["identity", "incarnation", "durable"] {
+        let contents = std::fs::read(place.path(&format!("peer-2/{file}"))).expect("readable");
+        place.write(&format!("copy/{file}"), contents);
+    }
+    let mut copy = place.join("copy", &place.invite("peer-1"));
+    let original = original.end();
+    assert!(original.failure().contains("this data directory is a copy"), "{}", original.failure());
+    copy.wait_for("step");
+    let mut peers: Vec<Process> = peers.into_iter().map(|(peer, _)| peer).collect();
+    peers.insert(0, copy);
+    end_all(&place, "peer-3", peers, &[original]);
+}

@@ -1,0 +1,73 @@
+//! What is trained is counted out while members come and go: by sums of integers, by positions of the passes, and by
+//! everything computed once more, each for itself.
+
+use std::path::Path;
+
+use peergrad_simulations::laws::{Known, Laws};
+use peergrad_simulations::oracles::replay::{REPLAY, Replay};
+use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::simulation::{EXPECTATION, LIVENESS, PLAIN};
+use peergrad_simulations::{Outcome, Scenario, Simulation};
+
+const COUNTING: [&str; 3] = ["exactly once (law 3)", "every sample once (law 6)", REPLAY];
+
+/// A small swarm that moves integers, with a batch that neither the members nor a power of two divide.
+fn scenario(faults: &str) -> Scenario {
+    let text = format!(
+        "about = \"counted out\"\npeers = 5\n\
+         [task]\nkind = \"integers\"\nparameters = 900\nsamples = 500\nsample_time = \"2ms\"\n\
+         [run]\npasses = 4\nbatch = 48\n[run.optimizer]\nrule = \"sgd\"\nrate = 0.3\n\
+         [run.sync]\nsegment_kib = 1\n{faults}\n[expect]\napart = 1e-6\n"
+    );
+    parse("counting", &text, Path::new("."), Size::Full).expect("a scenario file")
+}
+
+/// One run that only the counting laws watch.
+fn counted(scenario: &Scenario, seed: u64) -> Outcome {
+    let mut simulation = Simulation::new(scenario, seed);
+    let known = Known {
+        loaded: scenario.workload.loaded.clone(),
+        integers: scenario.workload.integers.clone(),
+        patience: std::time::Duration::MAX,
+    };
+    let mut laws = Laws::all(&known);
+    laws.add(Replay::new(&known.loaded));
+    simulation.cluster.watch(laws.those(&COUNTING));
+    simulation.run()
+}
+
+#[track_caller]
+fn assert_counted(outcome: &Outcome, seed: u64) {
+    // How the run ends for whom is for others to say.
+    let broken: Vec<_> = outcome.violations.iter().filter(|violation| violation.law != EXPECTATION).collect();
+    assert!(broken.is_empty(), "seed {seed}: {broken:?}");
+    for name in COUNTING.into_iter().chain([PLAIN, LIVENESS]) {
+        assert!(outcome.checked.contains(&name), "{name} was not asked");
+    }
+    assert_eq!((outcome.samples_trained, outcome.samples_left_out), (2000, 0), "seed {seed}");
+    assert_eq!((outcome.samples_lost, outcome.samples_repeated()), (0, 0), "seed {seed}");
+}
+
+#[test]
+fn a_crash_in_the_middle_of_a_step_loses_and_repeats_nothing() {
+    let crash = "[[faults]]\nat_step = 9\nwithin = \"25ms\"\nkind = \"crash\"\nany = 1";
+    let mut redone = 0;
+    for seed in 0..10 {
+        let outcome = counted(&scenario(crash), seed);
+        assert_counted(&outcome, seed);
+        assert_eq!(outcome.history.views.len(), 2, "seed {seed}");
+        redone += outcome.history.redone.len();
+    }
+    assert!(redone > 0, "a batch was begun again");
+}
+
+#[test]
+fn joiners_and_leavers_lose_and_repeat_nothing() {
+    let faults = "[[faults]]\nat = \"100ms\"\nwithin = \"100ms\"\nkind = \"join\"\ncount = 2\n\
+                  [[faults]]\nat = \"400ms\"\nwithin = \"100ms\"\nkind = \"leave\"\nany = 1";
+    for seed in 0..10 {
+        let outcome = counted(&scenario(faults), seed);
+        assert_counted(&outcome, seed);
+        assert!(outcome.history.views.len() > 1, "seed {seed}");
+    }
+}
