@@ -168,17 +168,41 @@ mod tests {
     fn a_part_belongs_to_a_member_in_one_incarnation() {
         let dealt = Dealt::next(&Ledger::default(), 12, 100, &view(), StepNumber(6));
         let others = [member(0, 1), member(1, 1), member(2, 2), member(3, 1)];
-        let (deal, ledger) = dealt.among(&others);
+        let (deal, ledger) = dealt.among(&others, &[]);
         assert_eq!(deal.parts, [vec![], vec![span(0, 4)], vec![], vec![span(8, 12)]]);
         assert_eq!(ledger, Ledger { pass: 0, position: 12, given_back: vec![span(4, 8)] });
         assert_eq!(dealt.part(&PeerId([2; 32]), Incarnation(2)), []);
+    }
+
+    /// The first step of a newcomer was undone: it has no parameters to compute with.
+    #[test]
+    fn the_part_of_a_member_that_cannot_compute_goes_back() {
+        let dealt = Dealt::next(&Ledger::default(), 12, 100, &view(), StepNumber(6));
+        let (deal, ledger) = dealt.among(&view().members, &[Rank(2)]);
+        assert_eq!(deal.parts, [vec![span(0, 4)], vec![span(4, 8)], vec![]]);
+        assert_eq!(ledger.given_back, [span(8, 12)]);
+    }
+
+    #[test]
+    fn a_view_begins_as_its_record_says_and_goes_on_from_the_bookmark() {
+        let mut view = view();
+        let before = Dealt::next(&Ledger::default(), 12, 100, &view, StepNumber(4));
+        let following = |view: &View, step| Dealt::following(&before, 12, 100, view, StepNumber(step));
+        view.ledger.position = 30;
+        assert_eq!(following(&view, 5), Dealt::next(&view.ledger, 12, 100, &view, StepNumber(5)));
+        assert_eq!(following(&view, 6), Dealt::next(&before.after, 12, 100, &view, StepNumber(6)));
+        let deal = Deal { pass: 0, parts: vec![vec![span(3, 5)], vec![], vec![span(9, 10)]] };
+        let resume = Resume { deal: Some(deal.clone()), ..Resume::at(StepNumber(5)) };
+        view.recovery = Recovery::Resume(resume);
+        assert_eq!(following(&view, 5), Dealt::of_record(&deal, &view, view.ledger.clone()));
+        assert_eq!(following(&view, 6), Dealt::next(&before.after, 12, 100, &view, StepNumber(6)));
     }
 
     #[test]
     fn if_nobody_stays_all_of_it_goes_back() {
         let ledger = Ledger { pass: 3, position: 20, given_back: vec![span(2, 4)] };
         let dealt = Dealt::next(&ledger, 10, 100, &view(), StepNumber(6));
-        let (deal, after) = dealt.among(&[]);
+        let (deal, after) = dealt.among(&[], &[]);
         assert_eq!((deal.parts.len(), after.taken(100)), (0, ledger.taken(100)));
     }
 
@@ -188,7 +212,7 @@ mod tests {
         let mut dealt = Dealt::next(&Ledger::default(), 12, 100, &view, StepNumber(6));
         for gone in [1, 0] {
             view.members.remove(gone);
-            let (deal, ledger) = dealt.among(&view.members);
+            let (deal, ledger) = dealt.among(&view.members, &[]);
             dealt = Dealt::of_record(&deal, &view, ledger);
         }
         assert_eq!(parts(&dealt), [[span(8, 12)]]);

@@ -22,8 +22,8 @@ use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
-    Accepted, Beat, Chunk, Complete, Departure, Holdings, Join, Message, Outbid, Phase, Prepare, Promise,
-    Propose, Report, Segment, Tally, WantChunks,
+    Accepted, Beat, Complete, Content, Departure, Holdings, Join, Message, Outbid, Parcel, Phase, Piece,
+    Prepare, Promise, Propose, Report, Segment, Tally, WantChunks,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -276,11 +276,10 @@ impl Truth<'_> {
             }
             10 => Message::Accepted(Accepted { view, ballot: self.ballot(draws) }),
             11 => {
-                let (first, steps) = (self.chunk(draws).min(CHUNKS_MAX as u32 - 1), self.near(draws));
-                let end = (first + 1 + draws.below(4, 4000) as u32).min(CHUNKS_MAX as u32);
-                Message::WantChunks(WantChunks { view, steps, first, end })
+                let (steps, chunks) = (self.near(draws), self.chunks(draws));
+                Message::WantChunks(WantChunks { view, steps, chunks })
             }
-            12 => return self.chunk_of(draws),
+            12 => return self.parcel(draws),
             13 => return self.segment(draws),
             14 => {
                 let left_out = draws.below(10, SAMPLES_MAX);
@@ -438,19 +437,17 @@ impl Truth<'_> {
         }
     }
 
-    fn chunk_of(&self, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
-        let payload = vec![0; 4 * draws.below(40, 1000) as usize];
-        let (steps, has_values) = (self.near(draws), draws.is());
-        let updates = draws.some(|draws| draws.below(steps.0 + 1, steps.0.min(u64::from(u32::MAX))) as u32);
-        let chunk = Chunk {
-            view: self.digest,
-            steps,
-            chunk: self.chunk(draws),
-            has_values,
-            updates,
-            digest: ContentDigest::of(&payload),
+    fn parcel(&self, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
+        let payload = vec![0; 4 * draws.below(80, 1000) as usize];
+        let steps = self.near(draws);
+        let piece = |draws: &mut Draws<'_>| {
+            let updates = draws.below(steps.0 + 1, steps.0.min(u64::from(u32::MAX))).min(steps.0) as u32;
+            Piece { chunk: self.chunk(draws), updates }
         };
-        (Message::Chunk(chunk), Some(payload))
+        let pieces = draws.list(4, piece);
+        let content = if draws.is() { Content::Values } else { Content::State };
+        let digest = ContentDigest::of(&payload);
+        (Message::Parcel(Parcel { view: self.digest, steps, content, pieces, digest }), Some(payload))
     }
 
     fn segment(&self, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
