@@ -27,7 +27,13 @@ pub(crate) struct Part {
 
 impl Dealt {
     /// Deals the next batch from `ledger` to the members of `view` that have parameters in `step`.
-    fn next(ledger: &Ledger, batch_size: u64, sample_count: u64, view: &View, step: StepNumber) -> Self {
+    pub(crate) fn next(
+        ledger: &Ledger,
+        batch_size: u64,
+        sample_count: u64,
+        view: &View,
+        step: StepNumber,
+    ) -> Self {
         let (batch, after) = ledger.take(batch_size, sample_count);
         let newcomers = if step == view.first_step() { view.newcomers() } else { &[] };
         let share = |index: usize| u32::from(!newcomers.contains(&Rank::from_index(index)));
@@ -37,7 +43,7 @@ impl Dealt {
     }
 
     /// A batch that a view's record deals; `after` is the record's bookmark.
-    fn of_record(deal: &Deal, view: &View, after: Ledger) -> Self {
+    pub(crate) fn of_record(deal: &Deal, view: &View, after: Ledger) -> Self {
         Self { pass: deal.pass, parts: named(view, |index| deal.parts[index].clone()), after }
     }
 

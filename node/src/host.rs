@@ -7,7 +7,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Wake, Waker};
 
 use futures_channel::mpsc;
 
@@ -49,7 +49,7 @@ impl Host {
             }
             let program = self.program.as_mut()?;
             self.has_commands = true;
-            if let Poll::Ready(_) = program.as_mut().poll(&mut Context::from_waker(&self.waker)) {
+            if program.as_mut().poll(&mut Context::from_waker(&self.waker)).is_ready() {
                 self.program = None;
             }
         }

@@ -60,6 +60,12 @@ struct Voter {
     is_told: bool,
 }
 
+/// What makes a run's id.
+pub(crate) struct Identity {
+    pub(crate) specification: Vec<u8>,
+    pub(crate) nonce: [u8; 32],
+}
+
 /// The only timer: asking again.
 const RETRY: usize = 0;
 
@@ -208,7 +214,7 @@ impl Joining {
         from: PeerId,
         welcome: Welcome,
         out: &mut Vec<Output>,
-    ) -> Result<Option<(Vec<u8>, [u8; 32])>, Failure> {
+    ) -> Result<Option<Identity>, Failure> {
         if self.host.is_some_and(|host| host != from) {
             // One member is enough.
             return Ok(None);
@@ -229,7 +235,7 @@ impl Joining {
         if is_first {
             out.push(Output::Event(Event::Welcomed { run, by: from }));
         }
-        Ok(Some((welcome.specification, welcome.nonce)))
+        Ok(Some(Identity { specification: welcome.specification, nonce: welcome.nonce }))
     }
 
     /// Task and data are at hand: the host is told, once all members that it named are linked.
@@ -354,12 +360,8 @@ impl Joining {
         }
         let report = Report { is_over: true, ..Report::default() };
         let accepted = voter.acceptor.accepted().cloned();
-        voter.answer(
-            from,
-            Message::Promise(Promise { view, ballot, accepted, report }),
-            persisted_count,
-            out,
-        );
+        let promise = Promise { view, ballot, accepted, report };
+        voter.answer(from, Message::Promise(Box::new(promise)), persisted_count, out);
     }
 
     /// One of them proposes it.

@@ -41,8 +41,8 @@ pub(crate) struct Machine {
     credits: BTreeMap<PeerId, u32>,
     /// The random bytes drawn when the run was founded, once they are known.
     nonce: Option<[u8; 32]>,
-    /// Frames of members whose view is not entered here yet, by view; at most a window a link.
-    early: BTreeMap<PeerId, Vec<(ViewDigest, Frame)>>,
+    /// Frames of members whose view is not entered here yet, and that view; at most a window a link.
+    early: BTreeMap<PeerId, (ViewDigest, Vec<Frame>)>,
     jobs: Jobs,
     /// Records that were handed out to be kept.
     persisted_count: u64,
@@ -57,7 +57,7 @@ pub(crate) struct Machine {
 }
 
 enum Stage {
-    Founding(Founding),
+    Founding(Box<Founding>),
     Joining(Box<Joining>),
     Member(Box<Seat>),
     Ended,
@@ -90,7 +90,7 @@ impl Machine {
         let (stage, specification) = match role {
             Role::Founder { specification, nonce, peers } => {
                 let run = RunId::derive(&specification, &nonce);
-                (Stage::Founding(Founding::new(run, nonce, me.clone(), peers)), Some(specification))
+                (Stage::Founding(Box::new(Founding::new(run, nonce, me.clone(), peers))), Some(specification))
             }
             Role::Joiner { run } => (Stage::Joining(Box::new(Joining::new(run, me.clone(), restored))), None),
         };

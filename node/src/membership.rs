@@ -73,6 +73,8 @@ pub(crate) struct Membership {
     trouble_since: Option<Instant>,
     /// Since when somebody is lost, be it only one that leaves.
     missed_since: Option<Instant>,
+    /// The next view is being succeeded already.
+    is_urged: bool,
     /// Whether a report that would leave somebody out was doubted.
     has_doubted: bool,
     next: Option<Next>,
@@ -185,6 +187,7 @@ impl Membership {
             not_before: now,
             trouble_since: None,
             missed_since: None,
+            is_urged: false,
             next: None,
             paused: None,
             dialed_at: now,
@@ -235,11 +238,13 @@ impl Membership {
         self.not_before = now;
         self.trouble_since = None;
         self.missed_since = None;
+        self.is_urged = false;
         self.has_doubted = false;
         self.paused = None;
         self.lead_doublings = self.lead_doublings.saturating_sub(1);
         self.candidates.retain(|_, member| !is_in(&self.view, member));
         self.guests.retain(|peer| self.candidates.contains_key(peer));
+        self.pace.restart(now);
         self.retiring.retain(|peer| self.view.rank(peer).is_some());
         self.begin(now);
     }
@@ -252,7 +257,7 @@ impl Membership {
 
     /// Whether something is wrong that another view is needed for.
     pub(crate) fn is_troubled(&self) -> bool {
-        self.trouble_since.is_some()
+        self.is_urged || self.trouble_since.is_some()
     }
 
     /// This member, in the incarnation that is in the view.

@@ -288,6 +288,7 @@ mod tests {
     }
 
     #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
     fn a_copy_follows_its_owner() {
         let (mut owner, mut copy) = (owned(&[0]), owned(&[0]));
         for step in 0..3_u8 {

@@ -433,6 +433,7 @@ impl Session {
         if let Some(rank) = self.view().rank(peer) {
             self.wiring.reset(rank, LINK_SEGMENTS);
             self.early.retain(|(from, ..)| *from != rank);
+            self.ask(rank, out);
             self.settle(out);
         }
     }

@@ -21,7 +21,7 @@ use std::ops::RangeBounds;
 
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::{SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use peergrad_protocol::limits::{COPIES_MAX, SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
 use serde::{Deserialize, Serialize};
 
 use crate::data::dataset::Standardization;
@@ -51,8 +51,6 @@ pub use run_file::RunFile;
 pub const VERSION: u32 = 1;
 /// Parameters of a built-in model.
 pub const PARAMETERS_MAX: u64 = 1 << 30;
-/// Members that keep a chunk: more than this only cost.
-const COPIES_MAX: usize = 8;
 /// Hidden layers of a built-in model.
 pub const HIDDEN_LAYERS_MAX: usize = 64;
 /// Bytes of a data file's name.

@@ -9,7 +9,7 @@
 //! 2. The step after it is rolled forward if they together hold every new chunk and, for every chunk whose old state is
 //!    held by any of them, its new state too. Otherwise the base is where training goes on.
 //! 3. Whoever holds a chunk's state there is its keeper. A chunk that the placement puts elsewhere is listed as a move;
-//!    those with the fewest keepers go first. One without keepers restarts its state.
+//!    those with the fewest keepers go first. One without keepers restarts its state, at members that have its values.
 //! 4. What those who left were dealt goes back to the pass.
 //!
 //! # Invariants
@@ -49,6 +49,11 @@ impl Basis<'_> {
         &self.geometry.view
     }
 
+    /// Whether a view can be one of this run, as far as its samples and chunks go.
+    pub(crate) fn fits(&self, view: &View) -> bool {
+        view.run == self.view().run && view.fits(self.sample_count, self.geometry.cut.chunks.count())
+    }
+
     /// The change to the view that begins with `step`, which every member is to reach in the present one; `dealt` is how
     /// the batch of step `from` is dealt, which comes before it. `None` if the run is over by then.
     pub(crate) fn between_steps(
@@ -73,7 +78,7 @@ impl Basis<'_> {
         let keepers = |chunk: usize| roll.renamed(now.keepers(chunk).iter().copied());
         let turns = if exchange.retirees.is_empty() { TURNS } else { TURNS_IN_A_HURRY };
         let newcomers = roll.newcomers();
-        let moves = self.moves(&roll, &newcomers, keepers, turns);
+        let moves = self.moves(&roll.members, &newcomers, keepers, turns);
         let resume = Resume { newcomers, ..Resume::at(step) };
         Some(roll.change(self.geometry, exchange, resume, before.after, moves))
     }
@@ -117,11 +122,13 @@ impl Basis<'_> {
             }
         };
         let newcomers = roll.renamed(kept.iter().filter(is_new).copied());
-        let (deal, ledger) = dealt.among(&roll.members, &newcomers);
-        let deal = Some(deal).filter(|deal| deal.pass < self.passes);
+        let is_over = dealt.pass >= self.passes;
+        // Of a pass that never comes nobody has anything.
+        let (deal, ledger) = dealt.among(if is_over { &[] } else { &roll.members }, &newcomers);
+        let deal = Some(deal).filter(|_| !is_over);
         let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
         let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
-        let moves = self.moves(&roll, &newcomers, keepers, TURNS);
+        let moves = self.moves(&roll.members, &newcomers, keepers, TURNS);
         let resume = Resume { step, newcomers, deal, forward };
         Some(roll.change(self.geometry, &exchange, resume, ledger, moves))
     }
@@ -144,7 +151,8 @@ impl Basis<'_> {
                 return None;
             }
             if have.len() < holders.len() {
-                let rank = roll.new_rank(have[chunk % have.len()]).expect("a holder stays");
+                // In longer runs, dealt to all who have them.
+                let rank = roll.new_rank(have[chunk / DONOR_RUN % have.len()]).expect("a holder stays");
                 let first = chunk as u32;
                 match donors.last_mut() {
                     Some(last) if last.end == first && last.rank == rank => last.end += 1,
@@ -184,21 +192,23 @@ impl Basis<'_> {
         keepers
     }
 
-    /// What differs between `keepers`, who hold the state of each chunk by their new ranks, and the placement. Nothing is
-    /// a newcomer's before it has parameters.
+    /// What differs between `keepers`, who hold the state of each chunk, and the placement among `members`; all by their
+    /// new ranks.
     fn moves(
         &self,
-        roll: &Roll,
+        members: &[Member],
         newcomers: &[Rank],
         keepers: impl Fn(usize) -> Vec<Rank>,
         turns: usize,
     ) -> Moves {
         let cut = self.geometry.cut;
-        let target = cut.place(&self.view().run, &roll.members);
+        let target = cut.place(&self.view().run, members);
         let has_parameters = |rank: &Rank| !newcomers.contains(rank);
         let mut moves = Moves::default();
         for chunk in 0..cut.chunks.count() {
-            let mut from: Vec<Rank> = keepers(chunk).into_iter().filter(has_parameters).collect();
+            let mut from = keepers(chunk);
+            // Without state there is nothing to hold but the values, and a newcomer has none to begin with.
+            from.retain(has_parameters);
             if from.is_empty() {
                 if cut.has_state {
                     moves.restarted.push(chunk as u32);
@@ -206,7 +216,8 @@ impl Basis<'_> {
                 from.extend(target.keepers(chunk).iter().copied().filter(has_parameters));
             }
             if from.is_empty() {
-                from.extend((0..roll.members.len()).map(Rank::from_index).find(has_parameters));
+                let others = (0..members.len()).map(Rank::from_index).filter(has_parameters);
+                from.extend(others.min_by_key(|rank| members[rank.index()].weight == 0));
             }
             if from != target.keepers(chunk) {
                 moves.list.push(Move { chunk: chunk as u32, from });
@@ -299,7 +310,12 @@ impl Roll {
     }
 }
 
+/// Neighbouring chunks that one donor gives.
+const DONOR_RUN: usize = 64;
 /// Turns over which chunks move after a change: each costs a small part of a step's traffic.
 const TURNS: usize = 64;
 /// As [`TURNS`], where somebody waits for it to leave.
 const TURNS_IN_A_HURRY: usize = 8;
+
+#[cfg(test)]
+mod tests;

@@ -34,7 +34,7 @@ impl Durable {
     /// Reads a record back. `None` if it is none: a disk may return anything.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let durable: Self = wire::decode_record(bytes).ok()?;
+        let durable: Self = wire::decode_durable(bytes).ok()?;
         durable.view.validate().ok()?;
         Some(durable)
     }

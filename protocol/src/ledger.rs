@@ -146,7 +146,8 @@ impl Ledger {
     #[must_use]
     pub fn taken(&self, sample_count: u64) -> u64 {
         let given_back: u64 = self.given_back.iter().map(Span::len).sum();
-        (self.pass * sample_count + self.position).saturating_sub(given_back)
+        let taken = self.pass.saturating_mul(sample_count).saturating_add(self.position);
+        taken.saturating_sub(given_back)
     }
 
     /// The next batch of at most `batch_size` samples out of `sample_count`, and the ledger after it.

@@ -6,11 +6,19 @@ use std::time::Duration;
 
 /// Bytes of a control frame's header: the largest is a view record or a specification.
 pub const CONTROL_HEADER_BYTES_MAX: usize = 2 << 20;
-/// Bytes of a segment's, chunk's or data piece's header, which has a fixed set of small fields.
+/// Bytes of the record that a member keeps on its disk.
+pub const DURABLE_BYTES_MAX: usize = 2 * CONTROL_HEADER_BYTES_MAX;
+/// Bytes of a segment's or data piece's header, which has a fixed set of small fields.
 pub const SMALL_HEADER_BYTES_MAX: usize = 128;
 /// Payload bytes of one segment.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
-/// Payload bytes of one chunk that moves: its values and optimizer state.
+/// Chunks in one parcel.
+pub const PARCEL_CHUNKS_MAX: usize = 1024;
+/// Bytes of a parcel's header: its chunks, ten bytes each, and a few digests.
+pub const PARCEL_HEADER_BYTES_MAX: usize = 16 << 10;
+/// Payload bytes beyond which no further chunk is put into a parcel.
+pub const PARCEL_BYTES: usize = 128 << 10;
+/// Payload bytes of a parcel: one chunk of the largest model, with its optimizer state.
 pub const CHUNK_BYTES_MAX: usize = 16 << 20;
 /// Payload bytes of one piece of a shipped data file.
 pub const DATA_PIECE_BYTES_MAX: usize = 1 << 15;
@@ -31,8 +39,14 @@ pub const ADDRESS_BYTES_MAX: usize = 128;
 pub const PARENTS_MAX: usize = 2;
 /// Ranges of a pass that departed members gave back untrained.
 pub const GIVEN_BACK_MAX: usize = 4096;
-/// Steps of a run, and passes: far beyond any run, and far from where adding one overflows.
+/// Ranges in which one batch is dealt: it may be made of what was given back, and each member's part is cut out of it.
+pub const DEALT_SPANS_MAX: usize = MEMBERS_MAX + GIVEN_BACK_MAX;
+/// Steps of a run, passes, and numbers of views: far beyond any run, and far from where adding one overflows.
 pub const STEPS_MAX: u64 = 1 << 48;
+/// Samples of a run, over all its passes: far from where adding one overflows.
+pub const SAMPLES_MAX: u64 = 1 << 62;
+/// Attempts to have the successor of one view chosen: nobody lives to make as many, and one more does not overflow.
+pub const ATTEMPTS_MAX: u32 = 1 << 30;
 /// Members that a joiner is told of, to ask if the first one goes.
 pub const CONTACTS_MAX: usize = 32;
 /// Bytes of a reason that one peer gives another in words.
@@ -42,6 +56,8 @@ pub const REASON_BYTES_MAX: usize = 512;
 pub const CHUNKS_MAX: usize = 4096;
 /// A chunk has at least this many elements, unless the whole vector has fewer.
 pub const CHUNK_ELEMENTS_MIN: usize = 16;
+/// Members that keep the optimizer state of one chunk, the owner included.
+pub const COPIES_MAX: usize = 8;
 /// Named tensors of a manifest.
 pub const TENSORS_MAX: usize = 4096;
 /// The largest ownership weight of a member.
@@ -62,13 +78,32 @@ pub const REJECTS_MAX: u32 = 64;
 pub const JOIN_RETRY: Duration = Duration::from_secs(1);
 
 const _: () = assert!(SPECIFICATION_BYTES_MAX < CONTROL_HEADER_BYTES_MAX);
-// A view of the most members with the longest addresses, and all else that is in it, still fits a frame.
-const _: () = assert!(
-    MEMBERS_MAX * (64 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3)) + GIVEN_BACK_MAX * 18 + 1024
-        <= CONTROL_HEADER_BYTES_MAX
-);
+/// Bytes of a rank or a chunk's index, and of a range of positions, at most.
+const INDEX_BYTES_MAX: usize = 5;
+const SPAN_BYTES_MAX: usize = 18;
+/// Bytes of all that a view record can say.
+const VIEW_BYTES_MAX: usize = 1024
+    + MEMBERS_MAX * (64 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3))
+    // Newcomers, and how a batch is dealt to each.
+    + MEMBERS_MAX * (2 * INDEX_BYTES_MAX)
+    + DEALT_SPANS_MAX * SPAN_BYTES_MAX
+    // Donors.
+    + CHUNKS_MAX * 3 * INDEX_BYTES_MAX
+    // Moves.
+    + CHUNKS_MAX * (2 + COPIES_MAX) * INDEX_BYTES_MAX
+    + GIVEN_BACK_MAX * SPAN_BYTES_MAX;
+/// Bytes of a change: besides what is in a view, who goes, and whose weight is another one.
+const CHANGE_BYTES_MAX: usize = VIEW_BYTES_MAX + MEMBERS_MAX * (2 * INDEX_BYTES_MAX + 1);
+/// Bytes of a report: four sets of chunks, and who is lost.
+const REPORT_BYTES_MAX: usize = 256 + 4 * (CHUNKS_MAX / 8) + MEMBERS_MAX * INDEX_BYTES_MAX;
+// The largest frame is a promise that brings what its sender has accepted.
+const _: () = assert!(CHANGE_BYTES_MAX + REPORT_BYTES_MAX <= CONTROL_HEADER_BYTES_MAX);
+// The durable record holds a view, and a change of it that was accepted.
+const _: () = assert!(VIEW_BYTES_MAX + CHANGE_BYTES_MAX + 64 <= DURABLE_BYTES_MAX);
 const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
 const _: () =
     assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");
+const _: () =
+    assert!(PARCEL_CHUNKS_MAX * 10 + 128 <= PARCEL_HEADER_BYTES_MAX && PARCEL_BYTES <= CHUNK_BYTES_MAX);
 const _: () = assert!(LINK_SEGMENTS >= 2, "relays need a place of their own");
 const _: () = assert!(WEIGHT_DEFAULT <= WEIGHT_MAX);

@@ -20,7 +20,7 @@
 //!   | -- Beat, four times a second ----------------> |
 //!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of copies
 //!   | -- WantChunks -------------------------------> |    to complete a step that was interrupted
-//!   | <---------------------------------- Chunk ---- |    asked for, or its turn to move has come
+//!   | <--------------------------------- Parcel ---- |    chunks asked for, or whose turn to move has come
 //!   | <====== Complete, Closed ====================> |    after the last step
 //! ```
 
@@ -28,7 +28,8 @@ use crate::agreement::Ballot;
 use crate::chunks::ChunkSet;
 use crate::id::{ContentDigest, Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::limits::{
-    CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, REASON_BYTES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ATTEMPTS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, REASON_BYTES_MAX, SAMPLES_MAX,
+    SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use crate::view::{Member, Succession, View, are_bounded};
 use crate::wire::{Decode, Encode};
@@ -61,7 +62,7 @@ pub enum Message {
     /// Proposer to every member: let us agree on the next view.
     Prepare(Prepare),
     /// The answer: no lower ballot is heard any more, and this is where I am.
-    Promise(Promise),
+    Promise(Box<Promise>),
     /// The other answer to `Prepare` and `Propose`: not under that ballot, or not before that step.
     Outbid(Outbid),
     /// Proposer to every member: let the next view be this.
@@ -72,10 +73,10 @@ pub enum Message {
     Succeed(Succession),
     /// Member to member: a segment of a collective, as payload. Out of place outside the view it names.
     Segment(Segment),
-    /// Member to member: I lack these chunks. Answered by a `Chunk` for each.
+    /// Member to member: I lack these chunks. Answered by parcels.
     WantChunks(WantChunks),
-    /// Member to member: one chunk, as payload.
-    Chunk(Chunk),
+    /// Member to member: chunks, as payload.
+    Parcel(Parcel),
     /// Member to every member: the last step is complete here; nothing more is needed from others but this. The sender
     /// stays, with what others still need of it, until each of them has said the same.
     Complete(Complete),
@@ -252,34 +253,48 @@ pub struct Accepted {
     pub ballot: Ballot,
 }
 
-/// A request for chunks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+/// A request for the values of chunks.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct WantChunks {
     /// The view that both are in.
     pub view: ViewDigest,
-    /// Values (and states) after so many steps.
+    /// Values after so many steps.
     pub steps: StepNumber,
-    /// The first chunk.
-    pub first: u32,
-    /// The one after the last.
-    pub end: u32,
+    /// Which.
+    pub chunks: ChunkSet,
 }
 
-/// Which chunk the payload is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Chunk {
+/// Chunks, end to end in the payload.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Parcel {
     /// The view that both are in.
     pub view: ViewDigest,
-    /// It is the chunk after so many steps.
+    /// They are the chunks after so many steps.
     pub steps: StepNumber,
-    /// Its index.
-    pub chunk: u32,
-    /// Whether its values are in the payload, before whatever state.
-    pub has_values: bool,
-    /// Updates behind its optimizer state; `None`: there is no state in the payload.
-    pub updates: Option<u32>,
+    /// What of them.
+    pub content: Content,
+    /// Which, in the order of the payload.
+    pub pieces: Vec<Piece>,
     /// Digest of the payload.
     pub digest: ContentDigest,
+}
+
+/// What of chunks is in a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum Content {
+    /// Their values.
+    Values,
+    /// Their optimizer state.
+    State,
+}
+
+/// One chunk in a parcel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Piece {
+    /// Its index.
+    pub chunk: u32,
+    /// Updates behind its optimizer state; 0 if that is not in it.
+    pub updates: u32,
 }
 
 /// Which segment of which collective the payload is.
@@ -380,6 +395,8 @@ impl Message {
         let in_range = |is_in_range: bool| {
             if is_in_range { Ok(()) } else { Err(Invalid::OutOfRange) }
         };
+        let is_step = |step: StepNumber| step.0 <= STEPS_MAX;
+        let is_ballot = |ballot: &Ballot| ballot.attempt <= ATTEMPTS_MAX;
         match self {
             Self::Join(join) if join.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
             Self::Join(join) => bounded(are_bounded(&join.addresses)),
@@ -392,36 +409,60 @@ impl Message {
             Self::Candidate(member) if member.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
             Self::Candidate(member) => bounded(are_bounded(&member.addresses)),
             Self::Install(view) => Ok(view.validate()?),
-            Self::Promise(promise) => {
-                let accepted = promise.accepted.as_ref().map(|(_, change)| change);
-                bounded(promise.report.is_bounded() && accepted.is_none_or(is_bounded_change))
+            Self::Beat(beat) => in_range(is_step(beat.complete) && beat.epoch.0 <= STEPS_MAX),
+            Self::Prepare(prepare) => {
+                in_range(is_ballot(&prepare.ballot) && prepare.before.is_none_or(is_step))
             }
-            Self::Propose(Propose { change, .. }) | Self::Succeed(change) => {
-                bounded(is_bounded_change(change))
-            }
-            Self::WantChunks(want) => in_range(want.first < want.end && want.end as usize <= CHUNKS_MAX),
-            Self::Chunk(chunk) => in_range((chunk.chunk as usize) < CHUNKS_MAX && chunk.steps.0 <= STEPS_MAX),
-            Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
+            Self::Promise(promise) => promise.validate(),
+            Self::Outbid(outbid) => in_range(
+                is_ballot(&outbid.ballot)
+                    && outbid.promised.as_ref().is_none_or(is_ballot)
+                    && is_step(outbid.step),
+            ),
+            Self::Propose(propose) if !is_ballot(&propose.ballot) => Err(Invalid::OutOfRange),
+            Self::Propose(Propose { change, .. }) | Self::Succeed(change) => bounded(change.is_bounded()),
+            Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
             // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
-            Self::Segment(segment)
-                if segment.tally.samples > u64::from(u32::MAX) || segment.step.0 > STEPS_MAX =>
-            {
-                Err(Invalid::OutOfRange)
-            }
-            Self::Complete(complete) if complete.steps.0 > STEPS_MAX => Err(Invalid::OutOfRange),
-            Self::Segment(_)
-            | Self::Refuse(_)
+            Self::Segment(segment) => in_range(segment.tally.is_bounded() && is_step(segment.step)),
+            Self::WantChunks(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
+            Self::Parcel(parcel) if parcel.pieces.len() > PARCEL_CHUNKS_MAX => Err(Invalid::TooLong),
+            Self::Parcel(parcel) => in_range(parcel.is_possible() && is_step(parcel.steps)),
+            Self::Complete(complete) => in_range(is_step(complete.steps) && complete.left_out <= SAMPLES_MAX),
+            Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
+            Self::Refuse(_)
             | Self::WantData(_)
             | Self::Data(_)
             | Self::Ready
             | Self::Retire
-            | Self::Beat(_)
-            | Self::Prepare(_)
-            | Self::Outbid(_)
-            | Self::Accepted(_)
-            | Self::Closed(_)
-            | Self::Complete(_) => Ok(()),
+            | Self::Closed(_) => Ok(()),
         }
+    }
+}
+
+impl Promise {
+    fn validate(&self) -> Result<(), Invalid> {
+        let ballots = std::iter::once(&self.ballot).chain(self.accepted.as_ref().map(|(ballot, _)| ballot));
+        if !self.report.is_possible() || ballots.into_iter().any(|ballot| ballot.attempt > ATTEMPTS_MAX) {
+            return Err(Invalid::OutOfRange);
+        }
+        let is_bounded = self.accepted.as_ref().is_none_or(|(_, change)| change.is_bounded());
+        if is_bounded && self.report.is_bounded() { Ok(()) } else { Err(Invalid::TooLong) }
+    }
+}
+
+impl Tally {
+    /// Whether as many samples as a batch can have stand behind it, so that adding some up does not overflow.
+    fn is_bounded(&self) -> bool {
+        self.samples <= u64::from(u32::MAX)
+    }
+}
+
+impl Parcel {
+    fn is_possible(&self) -> bool {
+        // Each step is one update at most.
+        let is_piece =
+            |piece: &Piece| (piece.chunk as usize) < CHUNKS_MAX && u64::from(piece.updates) <= self.steps.0;
+        self.pieces.iter().all(is_piece)
     }
 }
 
@@ -454,18 +495,14 @@ impl Report {
     fn is_bounded(&self) -> bool {
         let next = self.next.iter().flat_map(|next| [&next.values, &next.states]);
         let mut sets = next.chain(&self.states_before).chain([&self.states]);
-        sets.all(ChunkSet::is_valid)
-            && self.lost.len() <= MEMBERS_MAX
-            && self.complete.is_none_or(|steps| steps.0 <= STEPS_MAX)
+        sets.all(ChunkSet::is_valid) && self.lost.len() <= MEMBERS_MAX
     }
-}
 
-/// Whether the lists of a change can be; the rest shows when it is applied to the view that it follows.
-fn is_bounded_change(change: &Succession) -> bool {
-    change.added.len() <= MEMBERS_MAX
-        && change.removed.len() <= MEMBERS_MAX
-        && change.weights.len() <= MEMBERS_MAX
-        && change.added.iter().all(|member| are_bounded(&member.addresses))
+    fn is_possible(&self) -> bool {
+        let next = self.next.as_ref().and_then(|next| next.tally);
+        self.complete.is_none_or(|steps| steps.0 <= STEPS_MAX)
+            && self.tally.iter().chain(&next).all(Tally::is_bounded)
+    }
 }
 
 #[cfg(test)]
@@ -478,5 +515,210 @@ mod tests {
         assert_eq!(departure.reason.len(), REASON_BYTES_MAX);
         assert_eq!(Message::Leave(departure).validate(), Ok(()));
         assert_eq!(Departure::new("gone").reason, "gone");
+    }
+
+    const VIEW: ViewDigest = ViewDigest([1; 32]);
+
+    fn ballot(attempt: u32) -> Ballot {
+        Ballot { attempt, rank: Rank(0) }
+    }
+
+    fn promise(report: Report) -> Message {
+        Message::Promise(Box::new(Promise { view: VIEW, ballot: ballot(1), accepted: None, report }))
+    }
+
+    fn parcel(steps: u64, pieces: Vec<Piece>) -> Message {
+        let (content, digest) = (Content::State, ContentDigest([0; 32]));
+        Message::Parcel(Parcel { view: VIEW, steps: StepNumber(steps), content, pieces, digest })
+    }
+
+    /// Whether messages are valid up to a limit, and out of range beyond it.
+    #[track_caller]
+    fn assert_limit(message: impl Fn(u64) -> Message, limit: u64) {
+        assert_eq!(message(limit).validate(), Ok(()));
+        assert_eq!(message(limit + 1).validate(), Err(Invalid::OutOfRange));
+    }
+
+    #[test]
+    fn numbers_have_limits() {
+        let ballots = u64::from(ATTEMPTS_MAX);
+        let samples = u64::from(u32::MAX);
+        let tally = |samples| Tally { samples, loss: f64::NAN };
+        let beat = |complete, epoch| {
+            let (epoch, complete) = (Epoch(epoch), StepNumber(complete));
+            Message::Beat(Beat { view: VIEW, epoch, complete, is_computing: true })
+        };
+        assert_limit(|n| beat(n, 1), STEPS_MAX);
+        assert_limit(|n| beat(1, n), STEPS_MAX);
+        let prepare = |attempt: u64, before| {
+            Message::Prepare(Prepare { view: VIEW, ballot: ballot(attempt as u32), before })
+        };
+        assert_limit(|n| prepare(n, None), ballots);
+        assert_limit(|n| prepare(1, Some(StepNumber(n))), STEPS_MAX);
+        let outbid = |attempt: u64, promised: Option<u64>, step| {
+            let promised = promised.map(|attempt| ballot(attempt as u32));
+            Message::Outbid(Outbid {
+                view: VIEW,
+                ballot: ballot(attempt as u32),
+                promised,
+                step: StepNumber(step),
+            })
+        };
+        assert_limit(|n| outbid(n, None, 0), ballots);
+        assert_limit(|n| outbid(0, Some(n), 0), ballots);
+        assert_limit(|n| outbid(0, None, n), STEPS_MAX);
+        let accepted = |n: u64| Message::Accepted(Accepted { view: VIEW, ballot: ballot(n as u32) });
+        assert_limit(accepted, ballots);
+        assert_limit(|n| promise(Report { complete: Some(StepNumber(n)), ..Report::default() }), STEPS_MAX);
+        assert_limit(|n| promise(Report { tally: Some(tally(n)), ..Report::default() }), samples);
+        let holdings = |n| Holdings { tally: Some(tally(n)), ..Holdings::default() };
+        assert_limit(|n| promise(Report { next: Some(holdings(n)), ..Report::default() }), samples);
+        let complete =
+            |steps, left_out| Message::Complete(Complete { view: VIEW, steps: StepNumber(steps), left_out });
+        assert_limit(|n| complete(n, 0), STEPS_MAX);
+        assert_limit(|n| complete(0, n), SAMPLES_MAX);
+        let segment = |step, samples| {
+            Message::Segment(Segment {
+                view: VIEW,
+                step: StepNumber(step),
+                phase: Phase::Reduce,
+                owner: 0,
+                index: 0,
+                tally: tally(samples),
+            })
+        };
+        assert_limit(|n| segment(n, 0), STEPS_MAX);
+        assert_limit(|n| segment(0, n), samples);
+    }
+
+    #[test]
+    fn chunks_have_limits() {
+        let want = |steps, count: u64| {
+            let chunks = ChunkSet::all(count as usize);
+            Message::WantChunks(WantChunks { view: VIEW, steps: StepNumber(steps), chunks })
+        };
+        assert_limit(|n| want(n, 1), STEPS_MAX);
+        assert_limit(|n| want(0, n), CHUNKS_MAX as u64);
+        assert_limit(|n| parcel(0, vec![Piece { chunk: n as u32, updates: 0 }]), 4095);
+        assert_limit(|n| parcel(n, vec![]), STEPS_MAX);
+        // Each step is one update at most, so that counting goes on.
+        assert_limit(|n| parcel(7, vec![Piece { chunk: 0, updates: n as u32 }]), 7);
+        let pieces = |count| vec![Piece { chunk: 0, updates: 0 }; count];
+        assert_eq!(parcel(0, pieces(PARCEL_CHUNKS_MAX)).validate(), Ok(()));
+        assert_eq!(parcel(0, pieces(PARCEL_CHUNKS_MAX + 1)).validate(), Err(Invalid::TooLong));
+    }
+
+    #[test]
+    fn lists_have_limits() {
+        let contact =
+            |addresses| Contact { peer: PeerId([1; 32]), addresses: vec![String::new(); addresses] };
+        let member = |addresses, weight| {
+            let Contact { peer, addresses } = contact(addresses);
+            Member { peer, incarnation: Incarnation(1), addresses, weight }
+        };
+        let join = |addresses, weight| {
+            let Member { incarnation, addresses, .. } = member(addresses, 0);
+            Message::Join(Join { run: None, incarnation, addresses, weight })
+        };
+        let welcome = |bytes, members, addresses| {
+            let members = vec![contact(addresses); members];
+            Message::Welcome(Welcome { specification: vec![0; bytes], nonce: [0; 32], members })
+        };
+        let weight = WEIGHT_MAX;
+        for fitting in [
+            join(8, weight),
+            Message::Refer(contact(8)),
+            Message::Candidate(member(8, weight)),
+            welcome(SPECIFICATION_BYTES_MAX, CONTACTS_MAX, 8),
+        ] {
+            assert_eq!(fitting.validate(), Ok(()));
+        }
+        for too_long in [
+            join(9, 0),
+            Message::Refer(contact(9)),
+            Message::Candidate(member(9, 0)),
+            welcome(SPECIFICATION_BYTES_MAX + 1, 0, 0),
+            welcome(0, CONTACTS_MAX + 1, 0),
+            welcome(0, 1, 9),
+        ] {
+            assert_eq!(too_long.validate(), Err(Invalid::TooLong), "{too_long:?}");
+        }
+        for heavy in [join(0, weight + 1), Message::Candidate(member(0, weight + 1))] {
+            assert_eq!(heavy.validate(), Err(Invalid::OutOfRange));
+        }
+    }
+
+    #[test]
+    fn reports_and_changes_have_limits() {
+        let all = || ChunkSet::all(CHUNKS_MAX);
+        let holdings = |values, states| Some(Holdings { values, states, tally: None });
+        let full = Report {
+            states: all(),
+            states_before: Some(all()),
+            next: holdings(all(), all()),
+            lost: vec![Rank(0); MEMBERS_MAX],
+            ..Report::default()
+        };
+        assert_eq!(promise(full.clone()).validate(), Ok(()));
+        let over = || ChunkSet::all(CHUNKS_MAX + 1);
+        for report in [
+            Report { states: over(), ..full.clone() },
+            Report { states_before: Some(over()), ..full.clone() },
+            Report { next: holdings(over(), all()), ..full.clone() },
+            Report { next: holdings(all(), over()), ..full.clone() },
+            Report { lost: vec![Rank(0); MEMBERS_MAX + 1], ..full.clone() },
+        ] {
+            assert_eq!(promise(report).validate(), Err(Invalid::TooLong));
+        }
+        let change = |removed| Succession {
+            parent: VIEW,
+            removed: vec![Rank(0); removed],
+            added: vec![],
+            weights: vec![],
+            resume: crate::view::Resume::at(StepNumber(0)),
+            ledger: crate::ledger::Ledger::default(),
+            moves: crate::view::Moves::default(),
+        };
+        let with = |attempt, change: Succession| {
+            let promise = Promise {
+                view: VIEW,
+                ballot: ballot(1),
+                accepted: Some((ballot(attempt), change)),
+                report: Report::default(),
+            };
+            Message::Promise(Box::new(promise))
+        };
+        let propose =
+            |attempt, change: Succession| Message::Propose(Propose { ballot: ballot(attempt), change });
+        for (attempt, removed, expected) in [
+            (ATTEMPTS_MAX, MEMBERS_MAX, Ok(())),
+            (ATTEMPTS_MAX + 1, 0, Err(Invalid::OutOfRange)),
+            (0, MEMBERS_MAX + 1, Err(Invalid::TooLong)),
+        ] {
+            assert_eq!(with(attempt, change(removed)).validate(), expected);
+            assert_eq!(propose(attempt, change(removed)).validate(), expected);
+        }
+        assert_eq!(Message::Succeed(change(MEMBERS_MAX + 1)).validate(), Err(Invalid::TooLong));
+    }
+
+    #[test]
+    fn a_report_says_what_is_held_of_three_steps() {
+        let set = |chunk| [chunk].into_iter().collect::<ChunkSet>();
+        let tally = |samples| Some(Tally { samples, loss: 0.0 });
+        let next = Some(Holdings { values: ChunkSet::default(), states: set(3), tally: tally(30) });
+        let report = Report {
+            complete: Some(StepNumber(5)),
+            states: set(2),
+            states_before: Some(set(1)),
+            tally: tally(20),
+            next,
+            ..Report::default()
+        };
+        let held = |steps| (0..5).filter(|&chunk| report.holds_state(chunk, StepNumber(steps))).collect();
+        let all: Vec<Vec<usize>> = [3, 4, 5, 6, 7].map(held).to_vec();
+        assert_eq!(all, [vec![], vec![1], vec![2], vec![3], vec![]]);
+        let tallies = [3, 4, 5, 6].map(|steps| report.tally_of(StepNumber(steps)).map(|t| t.samples));
+        assert_eq!(tallies, [None, Some(20), Some(30), None]);
+        assert!(!Report::default().holds_state(0, StepNumber(0)));
     }
 }

@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::ledger::{Ledger, Span, are_disjoint};
 use crate::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, GIVEN_BACK_MAX, MEMBERS_MAX, PARENTS_MAX, STEPS_MAX,
-    WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, MEMBERS_MAX, PARENTS_MAX,
+    STEPS_MAX, WEIGHT_MAX,
 };
 use crate::message::Tally;
 use crate::wire::{self, Decode, Encode};
@@ -117,8 +117,8 @@ pub struct Moves {
     pub list: Vec<Move>,
     /// How many move after each step; not zero unless the list is empty.
     pub rate: u32,
-    /// Chunks whose optimizer state nobody in the view holds: where they are kept at first, it starts from nothing, with a
-    /// count of its own.
+    /// Chunks whose optimizer state nobody in the view holds: it starts from nothing, with a count of its own, at those
+    /// who keep the chunk in the view's first step.
     pub restarted: Vec<u32>,
 }
 
@@ -127,7 +127,7 @@ pub struct Moves {
 pub struct Move {
     /// Which.
     pub chunk: u32,
-    /// Who holds its state now: the owner first.
+    /// Who holds its state now, or starts it: the owner first.
     pub from: Vec<Rank>,
 }
 
@@ -174,6 +174,9 @@ pub enum InvalidView {
     /// More parents than a merge has.
     #[error("a view follows at most {PARENTS_MAX} others")]
     Parents,
+    /// A view after others that says it is the first, or a number that no view has.
+    #[error("it is neither the first view of a run nor one that follows another")]
+    Epoch,
     /// A bookmark or a step that cannot be.
     #[error("the ledger or the step where training goes on cannot be")]
     Ledger,
@@ -233,14 +236,34 @@ impl View {
         if self.parents.len() > PARENTS_MAX {
             return Err(InvalidView::Parents);
         }
+        let is_founded_anew = self.recovery == Recovery::Found && !self.parents.is_empty();
+        if is_founded_anew || self.epoch.0 > STEPS_MAX {
+            return Err(InvalidView::Epoch);
+        }
         let count = self.members.len();
         if !self.ledger.is_valid() {
             return Err(InvalidView::Ledger);
         }
         if let Recovery::Resume(resume) = &self.recovery {
-            resume.validate(count)?;
+            resume.validate(count, &self.ledger)?;
         }
         if self.moves.are_valid(count) { Ok(()) } else { Err(InvalidView::Lists) }
+    }
+
+    /// Whether all samples and chunks that it speaks of are there, in a run that has so many.
+    #[must_use]
+    pub fn fits(&self, sample_count: u64, chunk_count: usize) -> bool {
+        let is_chunk = |chunk: u32| (chunk as usize) < chunk_count;
+        let are_donated = |forward: &Forward| forward.donors.iter().all(|donor| is_chunk(donor.end - 1));
+        let is_resumed = match &self.recovery {
+            Recovery::Found => true,
+            Recovery::Resume(resume) => resume.forward.as_ref().is_none_or(are_donated),
+        };
+        // What is dealt, and what is given back, lies before the position.
+        self.ledger.position <= sample_count
+            && is_resumed
+            && self.moves.list.iter().all(|moved| is_chunk(moved.chunk))
+            && self.moves.restarted.iter().all(|chunk| is_chunk(*chunk))
     }
 
     /// The first step that is trained in this view.
@@ -298,6 +321,20 @@ impl View {
     }
 }
 
+impl Succession {
+    /// Whether its lists can be; the rest shows when it is applied to the view that it follows.
+    #[must_use]
+    pub fn is_bounded(&self) -> bool {
+        self.removed.len() <= MEMBERS_MAX
+            && self.added.len() <= MEMBERS_MAX
+            && self.weights.len() <= MEMBERS_MAX
+            && self.added.iter().all(|member| are_bounded(&member.addresses))
+            && self.resume.is_bounded()
+            && self.ledger.is_valid()
+            && self.moves.are_bounded()
+    }
+}
+
 impl Resume {
     /// Training goes on at `step`, as if nothing had happened.
     #[must_use]
@@ -305,7 +342,13 @@ impl Resume {
         Self { step, newcomers: vec![], deal: None, forward: None }
     }
 
-    fn validate(&self, member_count: usize) -> Result<(), InvalidView> {
+    fn is_bounded(&self) -> bool {
+        self.newcomers.len() <= MEMBERS_MAX
+            && self.deal.as_ref().is_none_or(Deal::is_bounded)
+            && self.forward.as_ref().is_none_or(|forward| forward.donors.len() <= CHUNKS_MAX)
+    }
+
+    fn validate(&self, member_count: usize, ledger: &Ledger) -> Result<(), InvalidView> {
         if self.step.0 > STEPS_MAX {
             return Err(InvalidView::Ledger);
         }
@@ -314,7 +357,7 @@ impl Resume {
             && self.newcomers.is_sorted_by(|a, b| a < b)
             // Somebody must have parameters.
             && self.newcomers.len() < member_count;
-        let is_dealt = self.deal.as_ref().is_none_or(|deal| deal.is_valid(member_count));
+        let is_dealt = self.deal.as_ref().is_none_or(|deal| deal.is_valid(member_count, ledger));
         let has_donors = |forward: &Forward| {
             let is_donor =
                 |donor: &Donor| is_rank(donor.rank) && donor.first < donor.end && is_chunk(donor.end - 1);
@@ -340,34 +383,52 @@ impl Deal {
         self.len() == 0
     }
 
-    fn is_valid(&self, member_count: usize) -> bool {
-        let mut spans: Vec<Span> = self.parts.iter().flatten().copied().collect();
+    fn is_bounded(&self) -> bool {
+        self.parts.len() <= MEMBERS_MAX && self.parts.iter().map(Vec::len).sum::<usize>() <= DEALT_SPANS_MAX
+    }
+
+    /// Whether it can be what was taken last, where `ledger` is the bookmark after it.
+    fn is_valid(&self, member_count: usize, ledger: &Ledger) -> bool {
+        let dealt = self.parts.iter().flatten();
+        let is_taken = |span: &Span| span.start < span.end && span.end <= ledger.position;
+        if !self.is_bounded() || !dealt.clone().all(is_taken) {
+            return false;
+        }
+        // A sample is dealt once, and not given back as well.
+        let mut spans: Vec<Span> = dealt.chain(&ledger.given_back).copied().collect();
         spans.sort_unstable_by_key(|span| span.start);
-        self.parts.len() == member_count
-            && self.pass <= STEPS_MAX
-            && spans.len() <= member_count + GIVEN_BACK_MAX
-            && spans.iter().all(|span| span.start < span.end && span.end <= u64::from(u32::MAX))
-            && are_disjoint(&spans)
+        self.parts.len() == member_count && self.pass == ledger.pass && are_disjoint(&spans)
     }
 }
 
 impl Moves {
+    fn are_bounded(&self) -> bool {
+        self.list.len() <= CHUNKS_MAX
+            && self.list.iter().all(|moved| moved.from.len() <= COPIES_MAX)
+            && self.restarted.len() <= CHUNKS_MAX
+    }
+
     fn are_valid(&self, member_count: usize) -> bool {
-        let (mut moving, mut restarted) = (BTreeSet::new(), BTreeSet::new());
         let is_move = |moved: &Move| {
             let distinct: BTreeSet<&Rank> = moved.from.iter().collect();
-            !moved.from.is_empty()
+            (1..=COPIES_MAX).contains(&moved.from.len())
                 && distinct.len() == moved.from.len()
                 && moved.from.iter().all(|rank| rank.index() < member_count)
         };
-        self.list.iter().all(|moved| is_move(moved) && is_chunk(moved.chunk) && moving.insert(moved.chunk))
-            && self.restarted.iter().all(|chunk| is_chunk(*chunk) && restarted.insert(*chunk))
+        self.list.iter().all(is_move)
+            && are_distinct_chunks(self.list.iter().map(|moved| moved.chunk))
+            && are_distinct_chunks(self.restarted.iter().copied())
             && (self.rate > 0 || self.list.is_empty())
     }
 }
 
 fn is_chunk(chunk: u32) -> bool {
     (chunk as usize) < CHUNKS_MAX
+}
+
+fn are_distinct_chunks(mut chunks: impl Iterator<Item = u32>) -> bool {
+    let mut seen = BTreeSet::new();
+    chunks.all(|chunk| is_chunk(chunk) && seen.insert(chunk))
 }
 
 /// Whether a list of addresses keeps to the limits.
@@ -448,6 +509,20 @@ mod tests {
         assert_eq!(late.validate(), Err(InvalidView::Ledger));
         let odd = View { ledger: Ledger { position: u64::MAX, ..Ledger::default() }, ..view(&[1]) };
         assert_eq!(odd.validate(), Err(InvalidView::Ledger));
+        let again = View { parents: vec![view(&[1]).digest()], ..view(&[1]) };
+        assert_eq!(again.validate(), Err(InvalidView::Epoch));
+        let last = View { epoch: Epoch(STEPS_MAX), ..view(&[1]) };
+        assert_eq!(last.validate(), Ok(()));
+        assert_eq!(View { epoch: Epoch(STEPS_MAX + 1), ..view(&[1]) }.validate(), Err(InvalidView::Epoch));
+        let crowd: Vec<Member> = (0..=MEMBERS_MAX as u16)
+            .map(|index| {
+                let mut peer = PeerId([0; 32]);
+                peer.0[..2].copy_from_slice(&index.to_be_bytes());
+                Member { peer, ..member(0) }
+            })
+            .collect();
+        assert_eq!(View { members: crowd[1..].to_vec(), ..view(&[]) }.validate(), Ok(()));
+        assert_eq!(View { members: crowd, ..view(&[]) }.validate(), Err(InvalidView::MemberCount));
     }
 
     #[test]
@@ -472,9 +547,21 @@ mod tests {
         ] {
             assert_eq!(resumed(&[1, 2], resume.clone()).validate(), Err(InvalidView::Lists), "{resume:?}");
         }
-        let whole =
-            Resume { deal: deal(vec![vec![span(0, 4)], vec![span(4, 5)]]), newcomers: vec![Rank(1)], ..at };
-        assert_eq!(resumed(&[1, 2], whole).validate(), Ok(()));
+        let donors = |count| vec![Donor { first: 0, end: 1, rank: Rank(1) }; count];
+        for (tally, donors, expected) in [
+            (Tally::default(), donors(CHUNKS_MAX), Ok(())),
+            (Tally::default(), donors(CHUNKS_MAX + 1), Err(InvalidView::Lists)),
+            (Tally::default(), vec![Donor { first: 1, end: 1, rank: Rank(0) }], Err(InvalidView::Lists)),
+            (Tally::default(), vec![Donor { first: 0, end: 4097, rank: Rank(0) }], Err(InvalidView::Lists)),
+            (Tally { samples: 1 << 32, loss: 0.0 }, vec![], Err(InvalidView::Lists)),
+        ] {
+            let resume = Resume { forward: Some(Forward { tally, donors }), ..at.clone() };
+            assert_eq!(resumed(&[1, 2], resume).validate(), expected);
+        }
+    }
+
+    #[test]
+    fn moves_that_cannot_be_are_refused() {
         let moves = |list: &[(u32, &[u32])], rate, restarted: &[u32]| Moves {
             list: list
                 .iter()
@@ -489,11 +576,110 @@ mod tests {
             moves(&[(1, &[0, 0])], 1, &[]),
             moves(&[(1, &[2])], 1, &[]),
             moves(&[(1, &[])], 1, &[]),
-            moves(&[(1, &[0])], 1, &[2, 2]),
+            moves(&[(CHUNKS_MAX as u32, &[0])], 1, &[]),
+            moves(&[], 0, &[1, 1]),
             moves(&[], 0, &[CHUNKS_MAX as u32]),
         ] {
             let record = View { moves: odd.clone(), ..view(&[1, 2]) };
             assert_eq!(record.validate(), Err(InvalidView::Lists), "{odd:?}");
+        }
+        let restarted = View { moves: moves(&[(1, &[0])], 1, &[1]), ..view(&[1, 2]) };
+        assert_eq!(restarted.validate(), Ok(()), "a chunk may start anew elsewhere than where it belongs");
+        let peers: Vec<u8> = (1..=9).collect();
+        for (keepers, expected) in [(COPIES_MAX, Ok(())), (COPIES_MAX + 1, Err(InvalidView::Lists))] {
+            let from: Vec<u32> = (0..keepers as u32).collect();
+            let record = View { moves: moves(&[(4095, &from)], 1, &[3]), ..view(&peers) };
+            assert_eq!(record.validate(), expected);
+        }
+    }
+
+    #[test]
+    fn what_is_dealt_was_taken_once() {
+        let span = |start, end| Span { start, end };
+        let ledger = Ledger { pass: 1, position: 20, given_back: vec![span(4, 6), span(9, 10)] };
+        let validate = |pass, parts: &[&[Span]]| {
+            let parts = parts.iter().map(|part| part.to_vec()).collect();
+            let resume = Resume { deal: Some(Deal { pass, parts }), ..Resume::at(StepNumber(3)) };
+            View { ledger: ledger.clone(), ..resumed(&[1, 2], resume) }.validate()
+        };
+        assert_eq!(validate(1, &[&[span(6, 9), span(0, 4)], &[span(10, 20)]]), Ok(()));
+        assert_eq!(validate(1, &[&[], &[]]), Ok(()));
+        for parts in [
+            // Nobody's, and somebody's who is not in.
+            &[&[][..]][..],
+            &[&[], &[], &[]],
+            // Twice, beyond what was taken, and given back as well.
+            &[&[span(0, 3)], &[span(2, 4)]],
+            &[&[span(10, 21)], &[]],
+            &[&[span(5, 7)], &[]],
+            &[&[span(7, 7)], &[]],
+        ] {
+            assert_eq!(validate(1, parts), Err(InvalidView::Lists), "{parts:?}");
+        }
+        assert_eq!(validate(2, &[&[span(0, 4)], &[]]), Err(InvalidView::Lists), "of another pass");
+    }
+
+    #[test]
+    fn a_record_fits_the_samples_and_chunks_that_there_are() {
+        let donor = Donor { first: 2, end: 8, rank: Rank(0) };
+        let forward = Some(Forward { tally: Tally::default(), donors: vec![donor] });
+        let record = View {
+            ledger: Ledger { position: 100, ..Ledger::default() },
+            moves: Moves { list: vec![Move { chunk: 7, from: vec![Rank(0)] }], rate: 1, restarted: vec![5] },
+            ..resumed(&[1, 2], Resume { forward, ..Resume::at(StepNumber(3)) })
+        };
+        assert_eq!(record.validate(), Ok(()));
+        assert!(record.fits(100, 8) && !record.fits(99, 8) && !record.fits(100, 7));
+        let moved = View { recovery: Recovery::Found, ..record.clone() };
+        assert!(moved.fits(100, 8) && !moved.fits(100, 7));
+        let restarted = View { moves: Moves { list: vec![], ..moved.moves.clone() }, ..moved };
+        assert!(restarted.fits(100, 6) && !restarted.fits(100, 5));
+        assert!(view(&[1]).fits(1, 1));
+    }
+
+    #[test]
+    fn a_change_is_bounded_before_it_is_applied() {
+        let change = Succession {
+            parent: ViewDigest([0; 32]),
+            removed: vec![],
+            added: vec![],
+            weights: vec![],
+            resume: Resume::at(StepNumber(9)),
+            ledger: Ledger::default(),
+            moves: Moves::default(),
+        };
+        assert!(change.is_bounded());
+        let ranks = |count: usize| vec![Rank(0); count];
+        let spans = |count: usize| vec![vec![Span { start: 0, end: 1 }; count]];
+        let deal = |parts| Resume { deal: Some(Deal { pass: 0, parts }), ..change.resume.clone() };
+        let moved = |keepers| Move { chunk: 0, from: ranks(keepers) };
+        let moves = |list, restarted| Moves { list, rate: 1, restarted };
+        let wordy = Member { addresses: vec![String::new(); ADDRESSES_MAX + 1], ..member(1) };
+        let forward = Forward {
+            tally: Tally::default(),
+            donors: vec![Donor { first: 0, end: 1, rank: Rank(0) }; CHUNKS_MAX + 1],
+        };
+        for odd in [
+            Succession { removed: ranks(MEMBERS_MAX + 1), ..change.clone() },
+            Succession { added: vec![member(1); MEMBERS_MAX + 1], ..change.clone() },
+            Succession { added: vec![wordy], ..change.clone() },
+            Succession { weights: vec![(Rank(0), 1); MEMBERS_MAX + 1], ..change.clone() },
+            Succession {
+                resume: Resume { newcomers: ranks(MEMBERS_MAX + 1), ..change.resume.clone() },
+                ..change.clone()
+            },
+            Succession { resume: deal(vec![vec![]; MEMBERS_MAX + 1]), ..change.clone() },
+            Succession { resume: deal(spans(DEALT_SPANS_MAX + 1)), ..change.clone() },
+            Succession {
+                resume: Resume { forward: Some(forward), ..change.resume.clone() },
+                ..change.clone()
+            },
+            Succession { ledger: Ledger { pass: u64::MAX, ..Ledger::default() }, ..change.clone() },
+            Succession { moves: moves(vec![moved(1); CHUNKS_MAX + 1], vec![]), ..change.clone() },
+            Succession { moves: moves(vec![moved(COPIES_MAX + 1)], vec![]), ..change.clone() },
+            Succession { moves: moves(vec![], vec![0; CHUNKS_MAX + 1]), ..change.clone() },
+        ] {
+            assert!(!odd.is_bounded(), "{odd:?}");
         }
     }
 

@@ -18,8 +18,8 @@
 
 use crate::buffer::Buffer;
 use crate::limits::{
-    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, SEGMENT_BYTES_MAX,
-    SMALL_HEADER_BYTES_MAX,
+    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, DURABLE_BYTES_MAX,
+    PARCEL_HEADER_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
 };
 use crate::message::{Invalid, Message};
 
@@ -79,7 +79,7 @@ enum Kind {
     Control = 0,
     Segment = 1,
     Data = 2,
-    Chunk = 3,
+    Parcel = 3,
 }
 
 impl Kind {
@@ -87,7 +87,7 @@ impl Kind {
         match message {
             Message::Segment(_) => Self::Segment,
             Message::Data(_) => Self::Data,
-            Message::Chunk(_) => Self::Chunk,
+            Message::Parcel(_) => Self::Parcel,
             _ => Self::Control,
         }
     }
@@ -95,7 +95,8 @@ impl Kind {
     const fn header_bytes_max(self) -> usize {
         match self {
             Self::Control => CONTROL_HEADER_BYTES_MAX,
-            Self::Segment | Self::Data | Self::Chunk => SMALL_HEADER_BYTES_MAX,
+            Self::Segment | Self::Data => SMALL_HEADER_BYTES_MAX,
+            Self::Parcel => PARCEL_HEADER_BYTES_MAX,
         }
     }
 
@@ -104,7 +105,7 @@ impl Kind {
             Self::Control => 0,
             Self::Segment => SEGMENT_BYTES_MAX,
             Self::Data => DATA_PIECE_BYTES_MAX,
-            Self::Chunk => CHUNK_BYTES_MAX,
+            Self::Parcel => CHUNK_BYTES_MAX,
         }
     }
 }
@@ -123,7 +124,7 @@ impl Prefix {
             0 => Kind::Control,
             1 => Kind::Segment,
             2 => Kind::Data,
-            3 => Kind::Chunk,
+            3 => Kind::Parcel,
             other => return Err(WireError::Kind(other)),
         };
         let [a, b, c, d, e, f, g, h] = lengths;
@@ -184,13 +185,17 @@ impl Frame {
         if header.len() != prefix.header_bytes || payload_bytes != prefix.payload_bytes {
             return Err(WireError::Length);
         }
-        // Two monomorphic limits: bincode counts what containers would take in memory before it allocates them.
+        // Monomorphic limits: bincode counts what containers would take in memory before it allocates them.
         let decoded = match prefix.kind {
             Kind::Control => bincode::decode_from_slice(
                 header,
                 bincode::config::standard().with_limit::<{ 4 * CONTROL_HEADER_BYTES_MAX }>(),
             ),
-            Kind::Segment | Kind::Data | Kind::Chunk => bincode::decode_from_slice(
+            Kind::Parcel => bincode::decode_from_slice(
+                header,
+                bincode::config::standard().with_limit::<{ 4 * PARCEL_HEADER_BYTES_MAX }>(),
+            ),
+            Kind::Segment | Kind::Data => bincode::decode_from_slice(
                 header,
                 bincode::config::standard().with_limit::<{ 4 * SMALL_HEADER_BYTES_MAX }>(),
             ),
@@ -245,10 +250,22 @@ pub fn encode_record(record: &impl Encode) -> Vec<u8> {
 /// # Errors
 /// The bytes are no such record, or not only that.
 pub fn decode_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
-    if bytes.len() > CONTROL_HEADER_BYTES_MAX {
+    decode_within::<T, { 4 * CONTROL_HEADER_BYTES_MAX }>(bytes, CONTROL_HEADER_BYTES_MAX)
+}
+
+/// As [`decode_record`], of the larger record that a member keeps on its disk: at most [`DURABLE_BYTES_MAX`] bytes.
+///
+/// # Errors
+/// The bytes are no such record, or not only that.
+pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
+    decode_within::<T, { 4 * DURABLE_BYTES_MAX }>(bytes, DURABLE_BYTES_MAX)
+}
+
+fn decode_within<T: Decode<()>, const BUDGET: usize>(bytes: &[u8], bytes_max: usize) -> Result<T, WireError> {
+    if bytes.len() > bytes_max {
         return Err(WireError::TooLarge);
     }
-    let config = bincode::config::standard().with_limit::<{ 4 * CONTROL_HEADER_BYTES_MAX }>();
+    let config = bincode::config::standard().with_limit::<BUDGET>();
     let (record, read) = bincode::decode_from_slice(bytes, config).map_err(|_| WireError::Header)?;
     if read == bytes.len() { Ok(record) } else { Err(WireError::Length) }
 }

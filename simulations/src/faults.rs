@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use peergrad::node::Standing;
 use peergrad_protocol::message::Message;
-use peergrad_protocol::view::{Recovery, Resume};
+use peergrad_protocol::view::View;
 use peergrad_protocol::{Epoch, Frame, Instant, StepNumber};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
@@ -416,16 +416,13 @@ fn groups_of(cluster: &Cluster, groups: &Groups) -> Vec<Vec<HostId>> {
     }
 }
 
-/// The view that is installed there once more, and one that nobody agreed on.
+/// The view that is installed there once more, and one that has the number of an earlier one.
 fn send_stale_views(cluster: &mut Cluster, from: HostId) {
     let Some(Standing::Member(standing)) = cluster.standing(from) else { return };
-    let view = peergrad_protocol::view::View::clone(&standing.view);
-    let mut next = view.clone();
-    next.epoch = Epoch(view.epoch.0 + 1);
-    next.parents = vec![view.digest()];
-    next.recovery = Recovery::Resume(Resume::at(StepNumber(standing.complete)));
+    let view = View::clone(&standing.view);
+    let before = View { epoch: Epoch(view.epoch.0.saturating_sub(1)), parents: vec![], ..view.clone() };
     for to in cluster.hosts().filter(|&to| to != from) {
-        for view in [&view, &next] {
+        for view in [&view, &before] {
             cluster.forge(from, to, Frame::encode(&Message::Install(view.clone()), None));
         }
     }

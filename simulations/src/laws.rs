@@ -140,7 +140,7 @@ impl Laws {
         let mut laws: Vec<Box<dyn Law>> = vec![
             Box::<one_chain::OneChain>::default(),
             Box::new(single_owner::SingleOwner::new(&known.loaded)),
-            Box::new(same_bits::SameBits::new(known.loaded.training.digest_every)),
+            Box::new(same_bits::SameBits::new(&known.loaded)),
             Box::<all_or_nothing::AllOrNothing>::default(),
             Box::new(every_sample_once::EverySampleOnce::new(&known.loaded)),
             Box::new(departed::Departed::new(known.patience)),

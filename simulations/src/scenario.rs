@@ -156,7 +156,7 @@ pub enum Fault {
         /// To each of their links.
         count: usize,
     },
-    /// Peers send a view of another time: the first one once more, and a next one that nobody agreed on.
+    /// Peers send a view of another time: the one that they are in once more, and an earlier one.
     StaleViews {
         /// Who.
         whom: Whom,

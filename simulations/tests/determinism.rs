@@ -19,7 +19,7 @@ use peergrad_collectives::plan::Topology;
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::named;
-use peergrad_simulations::scenario::{Ending, Fault, Scenario, When, Whom};
+use peergrad_simulations::scenario::{Fault, Scenario, When, Whom};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
@@ -48,7 +48,6 @@ fn crash_between_continents() -> Scenario {
     Scenario::new("4 peers, ring, continents, crash", 4, integers("ring"))
         .on(Links::continents())
         .at(When::Step(5), Fault::Crash { whom: Whom::Any(1), has_reset: false })
-        .expecting(Ending::Stop)
 }
 
 fn trouble() -> Scenario {

@@ -10,10 +10,10 @@ use peergrad::node::{Config, Node, Role};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
 use peergrad_collectives::plan::Topology;
-use peergrad_protocol::ledger::{Ledger, Span};
-use peergrad_protocol::limits::REJECTS_MAX;
-use peergrad_protocol::message::{Complete, Contact, Join, Message, Phase, Refusal, Segment, Tally, Welcome};
-use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
+use peergrad_protocol::message::{Contact, Join, Message, Phase, Refusal, Segment, Tally, Welcome};
+use peergrad_protocol::view::{Member, Moves, Recovery, View};
 use peergrad_protocol::{Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
 use peergrad_simulations::task::{Fixed, Squares};
 
@@ -41,6 +41,7 @@ impl Alone {
             topology: Topology::Ring,
             segment_elements: 100,
             digest_every: 0,
+            copies: 1,
         };
         let config = Config {
             peer: ME,
@@ -65,6 +66,7 @@ impl Alone {
             self.node.handle(Instant(0), input, &mut out);
             for output in out {
                 match output {
+                    Output::Send { to: ME, frame } => inputs.push_back(Input::Frame { from: ME, frame }),
                     Output::Send { to, frame } => self.sent.push((to, frame.decode().expect("our own"))),
                     Output::Compute(job) => {
                         inputs.push_back(Input::Computed { job: job.id, result: Ok((job.work)()) });
@@ -101,7 +103,7 @@ impl Alone {
             _ => None,
         });
         let view = view.expect("enough are ready");
-        assert!(matches!(founder.events.last(), Some(Event::Began)), "{:?}", founder.events);
+        assert_eq!(founder.members(), Some(2), "{:?}", founder.events);
         (founder, view)
     }
 
@@ -113,6 +115,15 @@ impl Alone {
         joiner.hear(OTHER, &welcome(OTHER), None);
         assert_eq!(joiner.sent.last(), Some(&(OTHER, Message::Ready)));
         joiner
+    }
+
+    /// Members of the newest view that was installed.
+    fn members(&self) -> Option<usize> {
+        let installed = |event: &Event| match event {
+            Event::Installed { view, .. } => Some(view.members.len()),
+            _ => None,
+        };
+        self.events.iter().rev().find_map(installed)
     }
 
     fn rejects(&self) -> Vec<Reject> {
@@ -135,50 +146,68 @@ fn run() -> RunId {
     RunId::derive(b"toy", &NONCE)
 }
 
-fn welcome(founder: PeerId) -> Message {
-    let founder = Contact { peer: founder, addresses: vec![] };
-    Message::Welcome(Welcome { specification: b"toy".to_vec(), nonce: NONCE, founder })
+fn welcome(by: PeerId) -> Message {
+    let members = vec![Contact { peer: by, addresses: vec![] }];
+    Message::Welcome(Welcome { specification: b"toy".to_vec(), nonce: NONCE, members })
 }
 
-fn view(ledger: Ledger) -> View {
-    let member = |peer| Member { peer, incarnation: Incarnation(1), addresses: vec![], weight: 1 };
-    let members = vec![member(ME), member(OTHER)];
-    View { run: run(), epoch: Epoch(1), parents: vec![], members, recovery: Recovery::Found, ledger }
+/// A first view with [`OTHER`], and this peer in some incarnation.
+fn view(incarnation: Incarnation) -> View {
+    let member = |peer, incarnation| Member { peer, incarnation, addresses: vec![], weight: 1 };
+    View {
+        run: run(),
+        epoch: Epoch(1),
+        parents: vec![],
+        members: vec![member(ME, incarnation), member(OTHER, Incarnation(1))],
+        recovery: Recovery::Found,
+        ledger: Ledger::default(),
+        moves: Moves::default(),
+    }
 }
 
 #[test]
-fn a_member_that_keeps_breaking_the_protocol_is_hung_up_and_counts_as_lost() {
+fn a_member_that_keeps_breaking_the_protocol_is_hung_up_and_left_out() {
     let (mut founder, _) = Alone::founder();
     for _ in 0..REJECTS_MAX {
         founder.hear(OTHER, &welcome(OTHER), None);
     }
-    assert_eq!(founder.hung_up, [OTHER]);
-    assert!(
-        matches!(founder.failure(), Some(Failure::PeerLost { peer: OTHER, .. })),
-        "{:?}",
-        founder.failure()
-    );
+    assert_eq!(founder.hung_up.first(), Some(&OTHER));
+    assert_eq!((founder.members(), founder.failure()), (Some(1), None), "it goes on alone");
+}
+
+/// Segments of [`OTHER`]'s contribution to a step.
+fn contribute(founder: &mut Alone, view: &View, step: u64, indices: std::ops::Range<u32>) {
+    for index in indices {
+        let segment = Segment {
+            view: view.digest(),
+            step: StepNumber(step),
+            phase: Phase::Reduce,
+            owner: 0,
+            index,
+            tally: Tally { samples: 1, loss: 1.0 },
+        };
+        founder.hear(OTHER, &Message::Segment(segment), Some(Buffer::from_values(&[0.5; 100])));
+    }
 }
 
 #[test]
 fn a_member_that_runs_ahead_without_taking_its_segments_is_waited_for() {
     let (mut founder, view) = Alone::founder();
-    let payload = || Some(Buffer::from_values(&[0.5; 100]));
-    for step in 0..3 {
-        for index in 0..50 {
-            let segment = Segment {
-                view: view.digest(),
-                step: StepNumber(step),
-                phase: Phase::Reduce,
-                owner: 0,
-                index,
-                tally: Tally { samples: 1, loss: 1.0 },
-            };
-            founder.hear(OTHER, &Message::Segment(segment), payload());
-        }
-    }
+    contribute(&mut founder, &view, 0, 0..50);
+    contribute(&mut founder, &view, 1, 0..LINK_SEGMENTS);
     let committed = founder.events.iter().filter(|event| matches!(event, Event::Committed(_))).count();
     assert_eq!(committed, 1, "its sum for step 1 says that it has step 0; no more");
+    assert_eq!((founder.members(), founder.rejects()), (Some(2), vec![]));
+}
+
+#[test]
+fn a_member_that_sends_more_than_its_credit_is_left_out() {
+    let (mut founder, view) = Alone::founder();
+    contribute(&mut founder, &view, 0, 0..50);
+    contribute(&mut founder, &view, 1, 0..50);
+    contribute(&mut founder, &view, 2, 0..50);
+    assert_eq!(founder.rejects().first(), Some(&Reject::OverCredit));
+    assert_eq!((founder.members(), founder.hung_up.first()), (Some(1), Some(&OTHER)));
 }
 
 #[test]
@@ -188,43 +217,29 @@ fn where_nobody_offers_to_own_anything_the_founder_does() {
 }
 
 #[test]
-fn a_member_cannot_be_done_before_the_last_step() {
-    let (mut founder, view) = Alone::founder();
-    let complete = Complete { view: view.digest(), steps: StepNumber(1) };
-    founder.hear(OTHER, &Message::Complete(complete), None);
-    assert_eq!(founder.rejects(), [Reject::OutOfPlace]);
-    founder.feed(Input::LinkDown { peer: OTHER, reason: "gone".to_owned() });
-    assert!(matches!(founder.failure(), Some(Failure::PeerLost { peer: OTHER, .. })));
-}
-
-#[test]
 fn a_member_whose_request_crossed_the_view_is_not_blamed() {
     let (mut founder, _) = Alone::founder();
     founder.hear(OTHER, &Message::Ready, None);
     assert_eq!(founder.rejects(), []);
     founder.hear(STRANGER, &Message::Ready, None);
-    assert_eq!(founder.sent.last(), Some(&(STRANGER, Message::Refuse(Refusal::Started))));
+    assert_eq!(founder.sent.last(), Some(&(STRANGER, Message::Refuse(Refusal::NotYet))));
 }
 
 #[test]
-fn only_the_founder_s_word_counts_once_it_has_welcomed() {
+fn only_the_word_of_the_member_counts_that_has_welcomed() {
     let mut joiner = Alone::joiner();
-    joiner.hear(STRANGER, &Message::Refuse(Refusal::Started), None);
+    joiner.hear(STRANGER, &Message::Refuse(Refusal::Over), None);
     assert_eq!(joiner.failure(), None);
     joiner.hear(STRANGER, &welcome(STRANGER), None);
-    joiner.hear(OTHER, &welcome(STRANGER), None);
-    assert_eq!(joiner.rejects(), [Reject::OutOfPlace; 2]);
-    joiner.hear(OTHER, &Message::Refuse(Refusal::Started), None);
+    joiner.hear(OTHER, &Message::Refuse(Refusal::Over), None);
     assert!(matches!(joiner.failure(), Some(Failure::Refused { by: OTHER, .. })));
 }
 
 #[test]
-fn a_first_view_that_has_trained_already_is_refused() {
+fn a_view_with_another_start_of_this_peer_is_not_its_own() {
     let mut joiner = Alone::joiner();
-    let given_back = vec![Span { start: 5000, end: 5001 }];
-    let trained = Ledger { pass: 0, position: 6000, given_back };
-    joiner.hear(OTHER, &Message::Install(view(trained)), None);
-    assert_eq!(joiner.rejects(), [Reject::OutOfPlace]);
-    joiner.hear(OTHER, &Message::Install(view(Ledger::default())), None);
-    assert!(matches!(joiner.events.last(), Some(Event::Began)), "{:?}", joiner.events);
+    joiner.hear(OTHER, &Message::Install(view(Incarnation(2))), None);
+    assert_eq!((joiner.members(), joiner.rejects()), (None, vec![]));
+    joiner.hear(OTHER, &Message::Install(view(Incarnation(1))), None);
+    assert_eq!(joiner.members(), Some(2), "{:?}", joiner.events);
 }

@@ -9,6 +9,7 @@ use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
 use super::{Machine, Progress, Stage};
 use crate::io::{Output, Reject};
+use crate::joining::Identity;
 
 impl Machine {
     pub(super) fn frame(
@@ -27,10 +28,13 @@ impl Machine {
         if let Some(view) = view_of(&message) {
             return self.in_view(from, view, message, frame, out);
         }
+        if let Message::Beat(beat) = &message {
+            self.forget_held(from, Some(beat.view), out);
+        }
         match &self.stage {
-            Stage::Founding(_) => self.to_founder(from, message, out),
-            Stage::Joining(_) => self.to_joiner(now, from, message, frame.payload, out),
-            Stage::Member(_) => self.to_member(now, from, message, out),
+            Stage::Founding(_) => self.founder_told(from, message, out),
+            Stage::Joining(_) => self.joiner_told(now, from, message, frame.payload, out),
+            Stage::Member(_) => self.member_told(now, from, message, out),
             Stage::Ended => Ok(()),
         }
     }
@@ -47,6 +51,9 @@ impl Machine {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let is_now = matches!(&self.stage, Stage::Member(seat) if seat.session.digest() == view);
+        if is_now {
+            self.forget_held(from, Some(view), out);
+        }
         let Stage::Member(seat) = &mut self.stage else { return self.hold(from, view, frame, out) };
         if !is_now {
             return if seat.session.is_past(&view) {
@@ -61,9 +68,9 @@ impl Machine {
                 let payload = frame.payload.take().ok_or(Reject::Segment)?;
                 seat.session.segment(from, segment, payload, out)
             }
-            Message::Chunk(chunk) => {
+            Message::Parcel(parcel) => {
                 let payload = frame.payload.take().ok_or(Reject::Chunk)?;
-                seat.session.chunk(from, chunk, &payload, out)
+                seat.session.parcel(from, &parcel, &payload, out)
             }
             Message::WantChunks(want) => seat.session.wanted(from, want, out),
             Message::Complete(complete) => seat.session.complete_elsewhere(from, complete),
@@ -80,31 +87,36 @@ impl Machine {
         frame: Frame,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let held = self.early.entry(from).or_default();
-        // A window of segments and chunks, and a few words.
+        self.forget_held(from, Some(view), out);
+        let (_, held) = self.early.entry(from).or_insert_with(|| (view, Vec::new()));
+        // A window of segments and parcels, and a few words.
         if held.len() >= HELD_MAX {
-            // Whoever is that far ahead is not waiting for this peer: the oldest belong to a view that has passed.
-            let (_, oldest) = held.remove(0);
-            if let Ok(message) = oldest.decode() {
-                drop_frame(from, &message, out);
-            }
+            return Err(Reject::OverCredit);
         }
-        held.push((view, frame));
+        held.push(frame);
         Ok(())
+    }
+
+    /// Whoever speaks in one view has left the others: what it said in them before is of no use any more.
+    pub(super) fn forget_held(&mut self, from: PeerId, but: Option<ViewDigest>, out: &mut Vec<Output>) {
+        let Some((_, held)) = self.early.get(&from).filter(|(view, _)| Some(*view) != but) else { return };
+        let messages: Vec<Message> = held.iter().filter_map(|frame| frame.decode().ok()).collect();
+        self.early.remove(&from);
+        messages.iter().for_each(|message| drop_frame(from, message, out));
     }
 
     /// What was held for the view that has just been entered is taken in.
     pub(super) fn take_early(&mut self, now: Instant, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &self.stage else { return };
         let digest = seat.session.digest();
-        for (from, frames) in std::mem::take(&mut self.early) {
-            for (view, frame) in frames {
-                if view == digest {
-                    if let Err(reject) = self.frame(now, from, frame, out) {
-                        self.reject(now, from, reject, out);
-                    }
-                } else {
-                    self.early.entry(from).or_default().push((view, frame));
+        let is_due = |held: &(ViewDigest, Vec<Frame>)| held.0 == digest;
+        let due: Vec<PeerId> =
+            self.early.iter().filter(|(_, held)| is_due(held)).map(|(from, _)| *from).collect();
+        for from in due {
+            let Some((_, frames)) = self.early.remove(&from) else { continue };
+            for frame in frames {
+                if let Err(reject) = self.frame(now, from, frame, out) {
+                    self.reject(now, from, reject, out);
                 }
             }
         }
@@ -112,7 +124,7 @@ impl Machine {
 
     // Before.
 
-    fn to_founder(&mut self, from: PeerId, message: Message, out: &mut Vec<Output>) -> Result<(), Reject> {
+    fn founder_told(&mut self, from: PeerId, message: Message, out: &mut Vec<Output>) -> Result<(), Reject> {
         let Stage::Founding(founding) = &mut self.stage else { return Err(Reject::OutOfPlace) };
         match message {
             Message::Join(join) => {
@@ -135,7 +147,7 @@ impl Machine {
     }
 
     /// What a joiner is told by others.
-    fn to_joiner(
+    fn joiner_told(
         &mut self,
         now: Instant,
         from: PeerId,
@@ -152,7 +164,7 @@ impl Machine {
             Message::Welcome(welcome) => {
                 let taken = joining.welcome(now, from, welcome, out);
                 match (taken, &self.preparation) {
-                    (Ok(Some((specification, nonce))), None) => {
+                    (Ok(Some(Identity { specification, nonce })), None) => {
                         self.nonce = Some(nonce);
                         self.prepare(specification.into(), out);
                         Ok(())
@@ -225,7 +237,7 @@ impl Machine {
 
     // In the view.
 
-    fn to_member(
+    fn member_told(
         &mut self,
         now: Instant,
         from: PeerId,
@@ -234,7 +246,7 @@ impl Machine {
     ) -> Result<(), Reject> {
         let Stage::Member(seat) = &mut self.stage else { return Err(Reject::OutOfPlace) };
         if seat.progress == Progress::Evaluating {
-            return self.to_finisher(from, &message, out);
+            return self.finisher_told(from, &message, out);
         }
         let membership = &mut seat.membership;
         match message {
@@ -247,7 +259,7 @@ impl Machine {
             }
             Message::Promise(promise) => {
                 let wishes = seat.with_facts(&self.jobs, |membership, facts| {
-                    membership.on_promise(now, from, promise, facts, out)
+                    membership.on_promise(now, from, *promise, facts, out)
                 });
                 self.grant(wishes, out);
             }
@@ -256,8 +268,10 @@ impl Machine {
                 membership.on_propose(from, propose, facts, out)
             })?,
             Message::Accepted(accepted) => membership.on_accepted(from, accepted, out),
-            Message::Succeed(change) => membership.on_succeed(&change, &self.memo, out)?,
-            Message::Install(view) => self.told_of(now, view, out),
+            Message::Succeed(change) => seat.with_facts(&self.jobs, |membership, facts| {
+                membership.on_succeed(&change, &self.memo, facts, out)
+            })?,
+            Message::Install(view) => self.told_of(now, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
             Message::Ready if membership.on_ready(from) => self.look(now, out),
             // It was welcomed by an earlier incarnation of this member: it has to ask again.
@@ -278,7 +292,12 @@ impl Machine {
     }
 
     /// The run is over here; whoever still asks is told.
-    fn to_finisher(&mut self, from: PeerId, message: &Message, out: &mut Vec<Output>) -> Result<(), Reject> {
+    fn finisher_told(
+        &mut self,
+        from: PeerId,
+        message: &Message,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
         if let (Message::Join(_), Stage::Member(_)) = (message, &self.stage) {
             self.send(from, &Message::Refuse(Refusal::Over), None, out);
         } else if let (Message::Beat(_) | Message::Prepare(_), Stage::Member(seat)) = (message, &self.stage) {
@@ -288,12 +307,16 @@ impl Machine {
         Ok(())
     }
 
-    fn told_of(&mut self, now: Instant, view: View, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
+    fn told_of(&mut self, now: Instant, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
+        let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
+        if !seat.with_facts(&self.jobs, |_, facts| facts.basis.fits(&view)) {
+            return Err(Reject::OutOfPlace);
+        }
         if !seat.membership.on_install(view.clone(), out) {
             // Others have gone on for more than one view: this peer is not among them any more.
             self.exclude(now, &view, out);
         }
+        Ok(())
     }
 
     /// A peer asks to be let in.
@@ -326,7 +349,7 @@ impl Machine {
 fn view_of(message: &Message) -> Option<ViewDigest> {
     match message {
         Message::Segment(segment) => Some(segment.view),
-        Message::Chunk(chunk) => Some(chunk.view),
+        Message::Parcel(parcel) => Some(parcel.view),
         Message::WantChunks(want) => Some(want.view),
         Message::Complete(complete) => Some(complete.view),
         Message::Closed(view) => Some(*view),
@@ -336,7 +359,7 @@ fn view_of(message: &Message) -> Option<ViewDigest> {
 
 /// What is not taken in has used up its credit all the same.
 fn drop_frame(from: PeerId, message: &Message, out: &mut Vec<Output>) {
-    if matches!(message, Message::Segment(_) | Message::Chunk(_)) {
+    if matches!(message, Message::Segment(_) | Message::Parcel(_)) {
         out.push(Output::Credit { to: from, segments: 1 });
     }
 }

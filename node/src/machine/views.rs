@@ -12,6 +12,7 @@ use super::{Machine, Progress, Seat, Stage};
 use crate::io::{Answer, Event, Failure, Output, PersistId, Reject};
 use crate::jobs::{Jobs, Purpose};
 use crate::joining::Joining;
+use crate::loader::Loaded;
 use crate::membership::{Facts, Membership, Wish};
 use crate::session::{Ingredients, Session};
 
@@ -136,8 +137,11 @@ impl Machine {
 
     /// This peer is in a view, it is told: that is written down first.
     pub(super) fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
-        let is_ready = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some());
-        if !is_ready {
+        let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
+        let fits = |loaded: &Loaded| {
+            view.fits(u64::from(loaded.task.sample_count()), loaded.manifest.chunks().count())
+        };
+        if !loaded.is_some_and(fits) {
             return Err(Reject::OutOfPlace);
         }
         let record = self.record(&view, out);
@@ -261,7 +265,9 @@ impl Machine {
         self.persisted_count = seat.membership.persisted_count();
         self.state_before = seat.session.state();
         self.parked = seat.session.leave(&mut self.credits, out);
-        self.early.clear();
+        for peer in self.early.keys().copied().collect::<Vec<_>>() {
+            self.forget_held(peer, None, out);
+        }
         out.push(Output::Event(Event::Excluded { epoch: view.epoch }));
         if let Stage::Joining(joining) = &mut self.stage {
             joining.ask_all(now, self.credits.keys().copied(), out);

@@ -48,7 +48,10 @@ impl Membership {
         let hanging = self.hanging(now, facts);
         let is_loss = facts.is_unbegun || self.is_loss(now, &lost, &hanging);
         // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever.
-        let is_stuck = (facts.is_held || facts.is_still) && self.attempt.is_none() && now >= self.not_before;
+        let is_stalled = self.is_stalled(now, facts);
+        let is_stuck = (is_stalled || facts.is_held || facts.is_still)
+            && self.attempt.is_none()
+            && now >= self.not_before;
         let is_trouble = is_loss || is_stuck;
         self.note_trouble(now, is_trouble, out);
         if self.next.is_some() {
@@ -235,6 +238,11 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Result<Vec<Wish>, Reject> {
         let Prepare { view, ballot, before } = prepare;
+        if self.next.as_ref().is_some_and(|next| next.digest == view) {
+            // That view is in need of another one already: there is nothing to be waited for in this one.
+            self.is_urged = true;
+            return Ok(vec![Wish::Look]);
+        }
         if self.is_settled(from, view, out) {
             return Ok(vec![]);
         }
@@ -264,7 +272,8 @@ impl Membership {
         };
         let accepted = self.acceptor.accepted().cloned();
         let record = self.record(&Arc::clone(&self.view), self.acceptor.clone(), out);
-        self.answers.push((record, from, Message::Promise(Promise { view, ballot, accepted, report })));
+        let promise = Promise { view, ballot, accepted, report };
+        self.answers.push((record, from, Message::Promise(Box::new(promise))));
         Ok(vec![match before {
             Some(step) => Wish::StopBefore(step),
             None => Wish::Freeze,
@@ -337,7 +346,8 @@ impl Membership {
         if self.is_settled(from, view, out) {
             return Ok(());
         }
-        if self.view.rank(&from) != Some(ballot.rank) || self.view.succeed(self.digest, &change).is_err() {
+        let next = self.view.succeed(self.digest, &change);
+        if self.view.rank(&from) != Some(ballot.rank) || !next.is_ok_and(|next| facts.basis.fits(&next)) {
             return Err(Reject::OutOfPlace);
         }
         self.attempts = self.attempts.max(ballot.attempt);
@@ -376,14 +386,18 @@ impl Membership {
         &mut self,
         change: &Succession,
         memo: &Memo,
+        facts: &Facts<'_>,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         if change.parent != self.digest {
             // Of a view that is left, or not reached yet; in both cases others tell.
             return Ok(());
         }
-        let next = memo.succeed(&self.view, self.digest, change).map_err(|_| Reject::OutOfPlace)?;
-        self.learn(next, out);
+        let next = memo.succeed(&self.view, self.digest, change);
+        match next.ok().filter(|(view, _)| facts.basis.fits(view)) {
+            Some(next) => self.learn(next, out),
+            None => return Err(Reject::OutOfPlace),
+        }
         Ok(())
     }
 

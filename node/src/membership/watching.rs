@@ -45,6 +45,11 @@ impl Pace {
         }
     }
 
+    /// A step begins again.
+    pub(super) fn restart(&mut self, now: Instant) {
+        self.since = Some(now);
+    }
+
     /// How long nobody has to be done with a step.
     fn patience(&self) -> Duration {
         (self.longest * HANG_STEPS).max(HANG_MIN)
@@ -133,6 +138,14 @@ impl Membership {
             })
         };
         (0..self.view.members.len()).map(Rank::from_index).filter(hangs).collect()
+    }
+
+    /// Whether nobody gets on although nobody computes: something has been lost on the way.
+    pub(super) fn is_stalled(&self, now: Instant, facts: &Facts<'_>) -> bool {
+        let computes = self.seen.iter().flatten().any(|seen| seen.is_computing);
+        let is_waiting = !facts.is_computing && !facts.is_closing && facts.has_parameters;
+        let waited = self.pace.since.map_or(Duration::ZERO, |since| now.since(since));
+        is_waiting && !computes && waited > self.pace.patience()
     }
 
     /// Takes note of how training gets on.

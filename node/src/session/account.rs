@@ -101,7 +101,7 @@ impl Session {
             specification: Arc::clone(&self.specification),
             manifest: self.loaded.manifest.clone(),
             steps: self.committed_steps(),
-            samples: (dealt.after.taken(sample_count) - dealt.len()).saturating_sub(self.left_out),
+            samples: dealt.after.taken(sample_count).saturating_sub(dealt.len() + self.left_out),
             left_out: self.left_out,
             own_samples: self.own_trained,
             parameters: Arc::clone(parameters),

@@ -142,7 +142,8 @@ impl Session {
         self.stop_before = None;
         self.is_open = false;
         self.is_unbegun = false;
-        if self.complete.is_some() && self.step == resume.step.next() {
+        // A committed step is never undone, whatever a record says.
+        if self.uncommitted.is_some() && self.step == resume.step.next() {
             self.undo();
         }
         let is_forward = resume.forward.is_some() && self.step.next() == resume.step;
@@ -247,11 +248,13 @@ impl Session {
 
     /// State that nobody holds starts from nothing, where it is kept now.
     fn restart_states(&mut self, moves: &Moves) {
+        if self.complete.is_none() || moves.restarted.is_empty() {
+            return;
+        }
         // After a step that is rolled forward, state is pending like that of any complete step.
         let is_pending = self.uncommitted.is_some() || self.transfer.is_filling();
         let shards = self.memo.shards(&self.geometry, 0);
-        for &chunk in &moves.restarted {
-            let chunk = chunk as usize;
+        for chunk in moves.restarted.iter().map(|chunk| *chunk as usize) {
             let is_kept = chunk < self.geometry.cut.chunks.count() && shards.is_kept_by(chunk, self.rank);
             if is_kept && self.complete.is_some() {
                 self.owned.keep(chunk, None, is_pending);

@@ -177,7 +177,7 @@ impl Session {
     pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, tally: Tally) {
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
         self.uncommitted = Some(Record { dealt: self.dealt.clone(), tally });
-        self.previous = std::mem::replace(&mut self.complete, Some(vector));
+        self.previous = self.complete.replace(vector);
         if self.previous.is_none() {
             // A newcomer has nothing to go back to: it would begin as one again.
             self.previous = self.complete.clone();

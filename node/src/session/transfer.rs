@@ -9,15 +9,16 @@
 //! - *Filling.* A view may roll a step forward that its members hold only together. Who lacks chunks asks the donors that
 //!   the record names for their values.
 //!
-//! Both use the credit of the links, one credit a chunk, and every chunk comes with its digest.
+//! Both use the credit of the links, one credit a parcel of some chunks, and every parcel comes with its digest.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::CHUNKS_MAX;
-use peergrad_protocol::message::{Chunk, Message, Tally, WantChunks};
-use peergrad_protocol::view::Donor;
+use peergrad_protocol::limits::{CHUNKS_MAX, PARCEL_BYTES, PARCEL_CHUNKS_MAX};
+use peergrad_protocol::message::{Content, Message, Parcel, Piece, Tally, WantChunks};
+use peergrad_protocol::view::{Donor, Move};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
 use super::Session;
@@ -37,16 +38,16 @@ pub(super) struct Transfer {
 /// A chunk that is to be sent.
 #[derive(Clone, Copy)]
 struct Outgoing {
-    to: Rank,
     chunk: usize,
-    steps: StepNumber,
-    what: What,
+    parcel: Addressed,
 }
 
+/// What chunks in one parcel have in common.
 #[derive(Clone, Copy, PartialEq)]
-enum What {
-    Values,
-    State,
+struct Addressed {
+    to: Rank,
+    steps: StepNumber,
+    content: Content,
 }
 
 /// The step that this member completes with what others hold.
@@ -54,6 +55,7 @@ struct Filling {
     vector: Buffer,
     missing: BTreeSet<usize>,
     tally: Tally,
+    donors: Vec<Donor>,
 }
 
 impl Transfer {
@@ -66,6 +68,12 @@ impl Transfer {
     pub(super) fn clear(&mut self) -> Option<(Buffer, BTreeSet<usize>)> {
         let filling = std::mem::take(self).filling?;
         Some((filling.vector, filling.missing))
+    }
+
+    /// The next chunk that is to be sent, if it goes into this parcel.
+    fn next_of(&mut self, parcel: Addressed) -> Option<Outgoing> {
+        let is_its = self.outbox.front().is_some_and(|next| next.parcel == parcel);
+        if is_its { self.outbox.pop_front() } else { None }
     }
 
     /// Which chunks of the step are lacking while it is being filled.
@@ -95,7 +103,10 @@ impl Session {
                 continue;
             }
             let new = geometry.target.keepers(chunk).iter().filter(|keeper| !moved.from.contains(keeper));
-            let outgoing = |&to: &Rank| Outgoing { to, chunk, steps: step, what: What::State };
+            let outgoing = |&to: &Rank| Outgoing {
+                chunk,
+                parcel: Addressed { to, steps: step, content: Content::State },
+            };
             self.transfer.outbox.extend(new.map(outgoing));
         }
     }
@@ -127,25 +138,28 @@ impl Session {
         donors: &[Donor],
         out: &mut Vec<Output>,
     ) {
-        let view = self.digest();
-        for donor in donors {
-            // Long ranges of which little is lacking are asked for piece by piece.
-            let mut lacking = missing.range(donor.first as usize..donor.end as usize).copied().peekable();
-            while let Some(first) = lacking.next() {
-                let mut end = first + 1;
-                while lacking.next_if_eq(&end).is_some() {
-                    end += 1;
-                }
-                let want = WantChunks { view, steps: self.step.next(), first: first as u32, end: end as u32 };
-                let frame = Frame::encode(&Message::WantChunks(want), None);
-                out.push(Output::Send { to: self.view().member(donor.rank).peer, frame });
-            }
-        }
         // That there are sums of this step shows that everyone had completed the one before.
         self.previous = None;
         self.commit_if_shown(out);
-        self.transfer.filling = Some(Filling { vector, missing, tally });
+        self.transfer.filling = Some(Filling { vector, missing, tally, donors: donors.to_vec() });
+        let ranks: BTreeSet<Rank> = donors.iter().map(|donor| donor.rank).collect();
+        ranks.into_iter().for_each(|rank| self.ask(rank, out));
         self.end_filling();
+    }
+
+    /// Asks a donor for what is lacking and it has.
+    pub(super) fn ask(&self, donor: Rank, out: &mut Vec<Output>) {
+        let Some(filling) = &self.transfer.filling else { return };
+        let has = |chunk: &&usize| {
+            let is_its = |at: &Donor| at.rank == donor && (at.first..at.end).contains(&(**chunk as u32));
+            filling.donors.iter().any(is_its)
+        };
+        let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
+        if !chunks.is_empty() {
+            let want = WantChunks { view: self.digest(), steps: self.step.next(), chunks };
+            let frame = Frame::encode(&Message::WantChunks(want), None);
+            out.push(Output::Send { to: self.view().member(donor).peer, frame });
+        }
     }
 
     fn end_filling(&mut self) {
@@ -167,14 +181,13 @@ impl Session {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let to = self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        let asked = self.transfer.outbox.iter().filter(|outgoing| outgoing.to == to).count();
-        let count = (want.end - want.first) as usize;
-        if asked + count > CHUNKS_MAX || want.end as usize > self.geometry.cut.chunks.count() {
+        let asked = self.transfer.outbox.iter().filter(|outgoing| outgoing.parcel.to == to).count();
+        let is_chunk = |chunk: usize| chunk < self.geometry.cut.chunks.count();
+        if asked + want.chunks.len() > CHUNKS_MAX || !want.chunks.iter().all(is_chunk) {
             return Err(Reject::OutOfPlace);
         }
-        let chunks = want.first as usize..want.end as usize;
-        let outgoing = |chunk| Outgoing { to, chunk, steps: want.steps, what: What::Values };
-        self.transfer.outbox.extend(chunks.map(outgoing));
+        let parcel = Addressed { to, steps: want.steps, content: Content::Values };
+        self.transfer.outbox.extend(want.chunks.iter().map(|chunk| Outgoing { chunk, parcel }));
         self.settle(out);
         Ok(())
     }
@@ -183,38 +196,55 @@ impl Session {
 
     /// Sends chunks as far as credit goes.
     pub(super) fn send_chunks(&mut self, out: &mut Vec<Output>) {
-        for _ in 0..self.transfer.outbox.len() {
-            let Some(outgoing) = self.transfer.outbox.pop_front() else { return };
-            let rank = outgoing.to.index();
-            if !self.wiring.links.take_for_one_hop(rank) {
-                self.transfer.outbox.push_back(outgoing);
+        let mut waiting = VecDeque::new();
+        while let Some(first) = self.transfer.outbox.front().copied() {
+            let to = first.parcel.to;
+            // Without credit for one parcel there is none for the next.
+            if waiting.iter().any(|outgoing: &Outgoing| outgoing.parcel.to == to)
+                || self.wiring.links.credit(to.index()) == 0
+            {
+                waiting.extend(self.transfer.outbox.pop_front());
                 continue;
             }
-            let Some(frame) = self.chunk_frame(outgoing) else {
-                // It is not here any more: the receiver is ahead of it, or in another view.
-                let credit = self.wiring.links.credit(rank);
-                self.wiring.links.set_credit(rank, credit + 1);
-                continue;
-            };
-            out.push(Output::Send { to: self.view().member(outgoing.to).peer, frame });
+            // What is not here any more is left out: the receiver is ahead of it, or in another view.
+            if let Some(frame) = self.next_parcel() {
+                let has_credit = self.wiring.links.take_for_one_hop(to.index());
+                assert!(has_credit, "looked at before");
+                out.push(Output::Send { to: self.view().member(to).peer, frame });
+            }
         }
+        self.transfer.outbox = waiting;
     }
 
-    fn chunk_frame(&self, Outgoing { chunk, steps, what, .. }: Outgoing) -> Option<Frame> {
-        let (values, updates) = match what {
-            What::Values => (self.values(chunk, steps)?, None),
-            What::State => {
-                let state = self.state_after(chunk, steps)?;
-                (&state.moments[..], Some(state.updates))
+    /// The next chunks of the outbox that go together, as many as make a parcel.
+    fn next_parcel(&mut self) -> Option<Frame> {
+        let parcel = self.transfer.outbox.front()?.parcel;
+        let (mut elements, mut pieces) = (Vec::new(), Vec::new());
+        while let Some(outgoing) = self.transfer.next_of(parcel) {
+            let Outgoing { chunk, parcel: Addressed { steps, content, .. } } = outgoing;
+            let (part, updates) = match content {
+                Content::Values => (self.values(chunk, steps), 0),
+                Content::State => {
+                    let state = self.state_after(chunk, steps);
+                    (state.map(|state| &state.moments[..]), state.map_or(0, |state| state.updates))
+                }
+            };
+            let Some(part) = part else { continue };
+            elements.extend_from_slice(part);
+            pieces.push(Piece { chunk: chunk as u32, updates });
+            if size_of_val(&elements[..]) >= PARCEL_BYTES || pieces.len() == PARCEL_CHUNKS_MAX {
+                break;
             }
-        };
-        let mut payload = self.segments.take(values.len());
-        payload.copy_from_slice(values);
+        }
+        if pieces.is_empty() {
+            return None;
+        }
+        let mut payload = self.segments.take(elements.len());
+        payload.copy_from_slice(&elements);
+        let Addressed { steps, content, .. } = parcel;
         let digest = ContentDigest::of(payload.bytes());
-        let has_values = what == What::Values;
-        let view = self.digest();
-        let message = Chunk { view, steps, chunk: chunk as u32, has_values, updates, digest };
-        Some(Frame::encode(&Message::Chunk(message), Some(payload)))
+        let message = Parcel { view: self.digest(), steps, content, pieces, digest };
+        Some(Frame::encode(&Message::Parcel(message), Some(payload)))
     }
 
     /// The values of a chunk after so many steps, if they are here.
@@ -242,30 +272,40 @@ impl Session {
         }
     }
 
-    /// A chunk has come.
+    /// Chunks have come.
     ///
     /// # Errors
-    /// It is damaged, or not one that was to come.
-    pub(crate) fn chunk(
+    /// They are damaged, or not those that were to come.
+    pub(crate) fn parcel(
         &mut self,
         from: PeerId,
-        message: Chunk,
+        message: &Parcel,
         payload: &Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
         out.push(Output::Credit { to: from, segments: 1 });
-        let chunk = message.chunk as usize;
-        if chunk >= self.geometry.cut.chunks.count() {
-            return Err(Reject::Chunk);
-        }
         if ContentDigest::of(payload.bytes()) != message.digest {
             return Err(Reject::Chunk);
         }
-        match message.updates {
-            Some(updates) => self.state_in(rank, message.steps, chunk, updates, payload)?,
-            None => self.values_in(message.steps, chunk, payload)?,
+        let mut rest: &[f32] = payload;
+        for piece in &message.pieces {
+            let chunk = piece.chunk as usize;
+            if chunk >= self.geometry.cut.chunks.count() {
+                return Err(Reject::Chunk);
+            }
+            let len = match message.content {
+                Content::Values => self.geometry.cut.chunks.range(chunk).len(),
+                Content::State => self.owned.len_of(chunk),
+            };
+            let (part, after) = rest.split_at_checked(len).ok_or(Reject::Chunk)?;
+            match message.content {
+                Content::Values => self.values_in(message.steps, chunk, part)?,
+                Content::State => self.state_in(rank, message.steps, *piece, part)?,
+            }
+            rest = after;
         }
+        self.end_filling();
         self.settle(out);
         Ok(())
     }
@@ -274,34 +314,29 @@ impl Session {
         &mut self,
         from: Rank,
         steps: StepNumber,
-        chunk: usize,
-        updates: u32,
-        payload: &Buffer,
+        Piece { chunk, updates }: Piece,
+        moments: &[f32],
     ) -> Result<(), Reject> {
-        let is_mine = self.geometry.target.keepers(chunk).contains(&self.rank);
-        let is_donor = |moved: &peergrad_protocol::view::Move| {
-            moved.chunk as usize == chunk && moved.from[0] == from && !moved.from.contains(&self.rank)
-        };
+        let is_mine = self.geometry.target.keepers(chunk as usize).contains(&self.rank);
+        let is_donor =
+            |moved: &Move| moved.chunk == chunk && moved.from[0] == from && !moved.from.contains(&self.rank);
         let is_due = steps == self.step || steps == self.step.next();
-        let has_length = payload.len() == self.owned.len_of(chunk);
-        if !is_mine || !is_due || !has_length || !self.view().moves.list.iter().any(is_donor) {
+        if !is_mine || !is_due || !self.view().moves.list.iter().any(is_donor) {
             return Err(Reject::Chunk);
         }
-        let state = State { moments: payload.to_vec(), updates };
-        self.transfer.arrivals.insert((steps, chunk), state);
+        let state = State { moments: moments.to_vec(), updates };
+        self.transfer.arrivals.insert((steps, chunk as usize), state);
         self.take_arrivals();
         Ok(())
     }
 
-    fn values_in(&mut self, steps: StepNumber, chunk: usize, payload: &Buffer) -> Result<(), Reject> {
-        let range = self.geometry.cut.chunks.range(chunk);
+    fn values_in(&mut self, steps: StepNumber, chunk: usize, values: &[f32]) -> Result<(), Reject> {
         let is_next = steps == self.step.next();
-        let filling = self.transfer.filling.as_mut().filter(|_| is_next).ok_or(Reject::Chunk)?;
-        if range.len() != payload.len() || !filling.missing.remove(&chunk) {
-            return Err(Reject::Chunk);
+        // Asked for twice, it may come twice.
+        let Some(filling) = self.transfer.filling.as_mut().filter(|_| is_next) else { return Ok(()) };
+        if filling.missing.remove(&chunk) {
+            filling.vector[self.geometry.cut.chunks.range(chunk)].copy_from_slice(values);
         }
-        filling.vector[range].copy_from_slice(payload);
-        self.end_filling();
         Ok(())
     }
 }

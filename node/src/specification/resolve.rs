@@ -4,11 +4,11 @@
 //! error now rather than at step 1,000.
 
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::COPIES_MAX;
 
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
-    COPIES_MAX, DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
-    within,
+    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, within,
 };
 use crate::data::dataset::{Split, Standardization};
 use crate::data::labels::{Classes, Predict, Target, TargetHints};

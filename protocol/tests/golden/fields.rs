@@ -4,8 +4,8 @@
 
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Beat, Chunk, Complete, DataPiece, Departure, Holdings, Join, Message, Outbid, Phase, Prepare,
-    Promise, Propose, Refusal, Report, Segment, WantChunks, WantData, Welcome,
+    Accepted, Beat, Complete, Content, DataPiece, Departure, Holdings, Join, Message, Outbid, Parcel, Phase,
+    Piece, Prepare, Promise, Propose, Refusal, Report, Segment, WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -21,7 +21,7 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
     let (kind, kind_name) = match message {
         Message::Segment(_) => (1, "segment"),
         Message::Data(_) => (2, "data"),
-        Message::Chunk(_) => (3, "chunk"),
+        Message::Parcel(_) => (3, "parcel"),
         _ => (0, "control"),
     };
     let mut sheet = Sheet::default();
@@ -78,13 +78,12 @@ fn fields(message: &Message) -> Sheet {
         }
         Message::Succeed(change) => change_fields(change, &mut sheet),
         Message::Segment(segment) => segment_fields(segment, &mut sheet),
-        Message::WantChunks(WantChunks { view, steps, first, end }) => {
+        Message::WantChunks(WantChunks { view, steps, chunks }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
-            sheet.value("first", first);
-            sheet.value("end", end);
+            sheet.chunks("chunks", chunks);
         }
-        Message::Chunk(chunk) => chunk_fields(chunk, &mut sheet),
+        Message::Parcel(parcel) => parcel_fields(parcel, &mut sheet),
         Message::Complete(Complete { view, steps, left_out }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
@@ -118,7 +117,7 @@ fn tag(message: &Message) -> (u8, &'static str) {
         Message::Succeed(_) => (16, "Succeed"),
         Message::Segment(_) => (17, "Segment"),
         Message::WantChunks(_) => (18, "WantChunks"),
-        Message::Chunk(_) => (19, "Chunk"),
+        Message::Parcel(_) => (19, "Parcel"),
         Message::Complete(_) => (20, "Complete"),
         Message::Closed(_) => (21, "Closed"),
         Message::Leave(_) => (22, "Leave"),
@@ -290,12 +289,17 @@ fn segment_fields(segment: &Segment, sheet: &mut Sheet) {
     sheet.tally("tally", tally);
 }
 
-fn chunk_fields(message: &Chunk, sheet: &mut Sheet) {
-    let Chunk { view, steps, chunk, has_values, updates, digest } = message;
+fn parcel_fields(message: &Parcel, sheet: &mut Sheet) {
+    let Parcel { view, steps, content, pieces, digest } = message;
     sheet.array("view", &view.0);
     sheet.value("steps", steps);
-    sheet.value("chunk", chunk);
-    sheet.value("has_values", has_values);
-    sheet.some("updates", updates.as_ref(), |sheet, updates| sheet.value("updates", updates));
+    match content {
+        Content::Values => sheet.raw(&[0], "content = Values"),
+        Content::State => sheet.raw(&[1], "content = State"),
+    }
+    sheet.list("pieces", pieces, |sheet, Piece { chunk, updates }| {
+        sheet.value("chunk", chunk);
+        sheet.value("updates", updates);
+    });
     sheet.array("digest", &digest.0);
 }

@@ -9,8 +9,9 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Beat, Chunk, Complete, Contact, DataPiece, Departure, Holdings, Join, Message, Outbid, Phase,
-    Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks, WantData, Welcome,
+    Accepted, Beat, Complete, Contact, Content, DataPiece, Departure, Holdings, Join, Message, Outbid,
+    Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks, WantData,
+    Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -64,8 +65,9 @@ fn coming() -> Vec<Sample> {
 /// What members say to agree on the next view.
 fn agreeing() -> Vec<Sample> {
     let view = first_view().digest();
-    let promise =
-        |accepted, report| Message::Promise(Promise { view, ballot: ballot(3, 0), accepted, report });
+    let promise = |accepted, report| {
+        Message::Promise(Box::new(Promise { view, ballot: ballot(3, 0), accepted, report }))
+    };
     let outbid =
         |promised| Message::Outbid(Outbid { view, ballot: ballot(3, 0), promised, step: StepNumber(70_000) });
     vec![
@@ -97,7 +99,7 @@ fn agreeing() -> Vec<Sample> {
 /// What members of one view say to each other.
 fn training() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
-    let want = WantChunks { view, steps: StepNumber(300), first: 250, end: 4096 };
+    let want = WantChunks { view, steps: StepNumber(300), chunks: [0, 9, 300].into_iter().collect() };
     let complete = Complete { view, steps: StepNumber(5_000_000_000), left_out: 64 };
     let mut samples = vec![
         control("want_chunks", Message::WantChunks(want)),
@@ -113,10 +115,13 @@ fn training() -> Vec<Sample> {
     ] {
         samples.push(Sample { name, message: Message::Segment(segment(phase)), payload: Some(payload) });
     }
-    for (name, has_values, updates) in [("chunk_values", true, None), ("chunk_state", false, Some(70_000))] {
+    for (name, content, updates) in
+        [("parcel_values", Content::Values, 0), ("parcel_state", Content::State, 299)]
+    {
         let digest = ContentDigest::of(&elements);
-        let chunk = Chunk { view, steps: StepNumber(300), chunk: 251, has_values, updates, digest };
-        samples.push(Sample { name, message: Message::Chunk(chunk), payload: Some(elements.clone()) });
+        let pieces = vec![Piece { chunk: 251, updates }, Piece { chunk: 4095, updates: 0 }];
+        let parcel = Parcel { view, steps: StepNumber(300), content, pieces, digest };
+        samples.push(Sample { name, message: Message::Parcel(parcel), payload: Some(elements.clone()) });
     }
     samples
 }

@@ -21,7 +21,7 @@ pub struct AllOrNothing {
     places: BTreeMap<HostId, Place>,
     /// By number of the view: the step with which it begins.
     begins: BTreeMap<Epoch, u64>,
-    /// By number of the view: steps that a member of it has told to be committed.
+    /// By number of the view: steps that a member of it has told to be committed. Only grows.
     committed: BTreeMap<Epoch, u64>,
     /// By step: in which view it was first told to be committed, and with which parameters.
     digests: BTreeMap<u64, (Epoch, ContentDigest)>,
@@ -72,6 +72,7 @@ impl AllOrNothing {
             return Err(format!("{host} commits step {step} after {before} steps"));
         }
         let steps = self.committed.entry(epoch).or_default();
+        let is_first = *steps <= step;
         *steps = (*steps).max(step + 1);
         let mut later = self.begins.range(Epoch(epoch.0 + 1)..);
         if let Some((view, first)) = later.find(|(_, first)| **first <= step) {
@@ -89,7 +90,8 @@ impl AllOrNothing {
                 ));
             }
         }
-        is_complete_everywhere(host, step, world)
+        // What was complete at every member of a view when the first of them said so, still is.
+        if is_first { is_complete_everywhere(host, step, world) } else { Ok(()) }
     }
 }
 

@@ -64,7 +64,7 @@ impl Law for Bounded {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Sent { from, to, message: Message::Segment(_) | Message::Chunk(_), .. } => {
+            Observation::Sent { from, to, message: Message::Segment(_) | Message::Parcel(_), .. } => {
                 self.sent(*from, *to)
             }
             Observation::Granted { from, to, segments } => self.granted(*from, *to, *segments),

@@ -11,7 +11,8 @@ use peergrad::io::Event;
 use peergrad::node::{MemberStanding, Standing, Wait};
 use peergrad_protocol::agreement::is_quorum;
 use peergrad_protocol::durable::Durable;
-use peergrad_protocol::{Incarnation, Instant, PeerId, Rank};
+use peergrad_protocol::view::View;
+use peergrad_protocol::{Incarnation, Instant, PeerId, Rank, ViewDigest};
 
 use super::{Law, Observation};
 use crate::cluster::World;
@@ -27,6 +28,9 @@ pub struct Departed {
     excused: BTreeMap<HostId, Instant>,
 }
 
+/// A member that is gone, and since when.
+type Gone = ((PeerId, Incarnation), Instant);
+
 impl Departed {
     /// The law where a departure is noticed, and a view without the departed agreed on, within `patience`.
     #[must_use]
@@ -41,10 +45,13 @@ impl Departed {
         }
     }
 
-    /// The member that has been gone the longest of those in the view of `standing`.
-    fn longest_gone(&self, standing: &MemberStanding) -> Option<((PeerId, Incarnation), Instant)> {
-        let members = standing.view.members.iter().map(|member| (member.peer, member.incarnation));
-        members.filter_map(|member| Some((member, *self.gone.get(&member)?))).min_by_key(|(_, since)| *since)
+    /// The member of a view that has been gone the longest.
+    fn longest_gone(&self, view: &View) -> Option<Gone> {
+        let is_in = |member: &(PeerId, Incarnation)| {
+            view.rank(&member.0).is_some_and(|rank| view.member(rank).incarnation == member.1)
+        };
+        let gone = self.gone.iter().filter(|(member, _)| is_in(member));
+        gone.map(|(member, since)| (*member, *since)).min_by_key(|(_, since)| *since)
     }
 }
 
@@ -73,13 +80,18 @@ impl Law for Departed {
         if self.gone.is_empty() {
             return Ok(());
         }
+        let mut by_view: BTreeMap<ViewDigest, Option<Gone>> = BTreeMap::new();
         for host in world.hosts() {
             let Some(attentive) = world.attentive_since(host) else { continue };
             let Some(Standing::Member(standing)) = world.standing(host) else { continue };
-            let Some((member, since)) = self.longest_gone(&standing) else {
+            let longest = by_view.entry(standing.digest).or_insert_with(|| self.longest_gone(&standing.view));
+            let Some((member, since)) = *longest else {
                 self.excused.remove(&host);
                 continue;
             };
+            if since.after(NOTICED_SOON) > world.now {
+                continue;
+            }
             // Whoever evaluates is done with everybody.
             if standing.wait == Wait::Evaluation || !reaches_quorum(host, &standing, world) {
                 self.excused.insert(host, world.now);
@@ -127,3 +139,6 @@ fn has_vote(home: HostId, standing: &MemberStanding, world: &World<'_>) -> bool 
         Some(Standing::Founding | Standing::Ended) | None => false,
     }
 }
+
+/// Before that nobody has to be excused.
+const NOTICED_SOON: Duration = Duration::from_secs(3);

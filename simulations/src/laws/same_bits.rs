@@ -7,8 +7,10 @@
 use std::collections::BTreeMap;
 
 use peergrad::io::Event;
+use peergrad::loader::Loaded;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{Chunk, Message};
+use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::message::{Content, Message, Parcel, Piece};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Epoch, ViewDigest};
 
@@ -20,10 +22,12 @@ use crate::host::HostId;
 /// What was told of each step, and what was sent of each chunk.
 pub struct SameBits {
     digest_every: u64,
+    chunks_of: Chunks,
+    moment_count: usize,
     /// By step: what the first member said, and who it was.
     digests: BTreeMap<u64, (ContentDigest, HostId)>,
-    /// By steps, chunk, and whether it is its values: what the first donor sent.
-    chunks: BTreeMap<(u64, u32, bool), Sent>,
+    /// By steps, chunk, and what of it: what the first donor sent.
+    chunks: BTreeMap<(u64, u32, Content), Sent>,
     /// By digest: number of the view.
     epochs: BTreeMap<ViewDigest, Epoch>,
     /// By number of the view: the step with which it begins, and the chunks whose state starts from nothing there.
@@ -39,11 +43,13 @@ struct Sent {
 }
 
 impl SameBits {
-    /// The law where a digest is due after so many steps.
+    /// The law for a run of this task.
     #[must_use]
-    pub fn new(digest_every: u64) -> Self {
+    pub fn new(loaded: &Loaded) -> Self {
         Self {
-            digest_every,
+            digest_every: loaded.training.digest_every,
+            chunks_of: loaded.manifest.chunks(),
+            moment_count: loaded.training.rule.moment_count(),
             digests: BTreeMap::new(),
             chunks: BTreeMap::new(),
             epochs: BTreeMap::new(),
@@ -55,7 +61,7 @@ impl SameBits {
         self.epochs.insert(digest, view.epoch);
         self.begins.insert(view.epoch, (view.first_step().0, view.moves.restarted.clone()));
         let alive = view.first_step().0.saturating_sub(STEPS_ALIVE);
-        self.chunks = self.chunks.split_off(&(alive, 0, false));
+        self.chunks = self.chunks.split_off(&(alive, 0, Content::Values));
     }
 
     fn told(&mut self, host: HostId, step: u64, digest: Option<ContentDigest>) -> Result<(), String> {
@@ -74,32 +80,30 @@ impl SameBits {
         Err(format!("after step {step} the parameters of {host} differ from those of {first}"))
     }
 
-    fn chunk(&mut self, from: HostId, chunk: &Chunk, payload: &[f32]) -> Result<(), String> {
+    fn piece(&mut self, from: HostId, parcel: &Parcel, piece: Piece, payload: &[f32]) -> Result<(), String> {
         // Of a view that nobody has installed there is nothing to compare.
-        let Some(&epoch) = self.epochs.get(&chunk.view) else { return Ok(()) };
-        let bits = fold(payload) ^ u64::from(chunk.updates.unwrap_or(0));
-        let key = (chunk.steps.0, chunk.chunk, chunk.has_values);
+        let Some(&epoch) = self.epochs.get(&parcel.view) else { return Ok(()) };
+        let bits = fold(payload) ^ u64::from(piece.updates);
+        let (steps, chunk) = (parcel.steps.0, piece.chunk);
+        let key = (steps, chunk, parcel.content);
         let sent = Sent { epoch, from, bits };
         let known = *self.chunks.entry(key).or_insert(sent);
         if known.bits == bits {
             return Ok(());
         }
-        if self.may_differ(known.epoch, epoch, chunk) {
+        if self.may_differ(known.epoch, epoch, steps, chunk) {
             self.chunks.insert(key, sent);
             return Ok(());
         }
-        let what = if chunk.has_values { "values" } else { "state" };
-        Err(format!(
-            "{from} sends other {what} of chunk {} after {} steps than {} did",
-            chunk.chunk, chunk.steps.0, known.from
-        ))
+        let what = if parcel.content == Content::Values { "values" } else { "state" };
+        Err(format!("{from} sends other {what} of chunk {chunk} after {steps} steps than {} did", known.from))
     }
 
     /// Between the two views the step may have been undone and taken again, or the state started from nothing.
-    fn may_differ(&self, one: Epoch, other: Epoch, chunk: &Chunk) -> bool {
+    fn may_differ(&self, one: Epoch, other: Epoch, steps: u64, chunk: u32) -> bool {
         let (first, last) = (one.min(other), one.max(other));
         let mut between = self.begins.range(Epoch(first.0 + 1)..=last);
-        between.any(|(_, (step, restarted))| *step < chunk.steps.0 || restarted.contains(&chunk.chunk))
+        between.any(|(_, (step, restarted))| *step < steps || restarted.contains(&chunk))
     }
 }
 
@@ -121,8 +125,19 @@ impl Law for SameBits {
                 Some(state) if state.steps > 0 => self.told(*host, state.steps - 1, Some(state.digest)),
                 _ => Ok(()),
             },
-            Observation::Sent { from, message: Message::Chunk(chunk), payload: Some(payload), .. } => {
-                self.chunk(*from, chunk, payload)
+            Observation::Sent { from, message: Message::Parcel(parcel), payload: Some(payload), .. } => {
+                let mut rest: &[f32] = payload;
+                for piece in &parcel.pieces {
+                    let elements = self.chunks_of.range(piece.chunk as usize).len();
+                    let len = match parcel.content {
+                        Content::Values => elements,
+                        Content::State => elements * self.moment_count,
+                    };
+                    let (part, after) = rest.split_at_checked(len).ok_or("a parcel of another length")?;
+                    self.piece(*from, parcel, *piece, part)?;
+                    rest = after;
+                }
+                Ok(())
             }
             _ => Ok(()),
         }

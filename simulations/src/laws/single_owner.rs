@@ -10,7 +10,7 @@ use std::sync::Arc;
 use peergrad::io::Event;
 use peergrad::loader::Loaded;
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::message::{Chunk, Message, Phase, Segment};
+use peergrad_protocol::message::{Content, Message, Parcel, Phase, Segment};
 use peergrad_protocol::placement::Placement;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, Rank, ViewDigest};
@@ -133,14 +133,14 @@ impl SingleOwner {
     }
 
     /// State that moves comes from who holds it: where the record says, and not once its turn is over.
-    fn moves(&self, from: HostId, peer: &PeerId, chunk: &Chunk) -> Result<(), String> {
-        let Some(Installed { view, .. }) = self.views.get(&chunk.view) else { return Ok(()) };
+    fn moves(&self, from: HostId, peer: &PeerId, parcel: &Parcel, chunk: u32) -> Result<(), String> {
+        let Some(Installed { view, .. }) = self.views.get(&parcel.view) else { return Ok(()) };
         let rank = view.rank(peer);
         let mut list = view.moves.list.iter();
-        let Some(index) = list.position(|moved| moved.chunk == chunk.chunk) else {
-            return Err(format!("{from} sends the state of chunk {}, which does not move", chunk.chunk));
+        let Some(index) = list.position(|moved| moved.chunk == chunk) else {
+            return Err(format!("{from} sends the state of chunk {chunk}, which does not move"));
         };
-        let (first, steps) = (view.first_step().0, chunk.steps.0);
+        let (first, steps) = (view.first_step().0, parcel.steps.0);
         // Its turn comes before the step that follows as many steps.
         let turn = view.moves.moved(steps.saturating_sub(first));
         let is_its_turn = index < turn && view.moves.moved(steps.saturating_sub(first + 1)) <= index;
@@ -148,8 +148,7 @@ impl SingleOwner {
             return Ok(());
         }
         Err(format!(
-            "{from} sends the state of chunk {} after {steps} steps, which it does not hold then",
-            chunk.chunk
+            "{from} sends the state of chunk {chunk} after {steps} steps, which it does not hold then"
         ))
     }
 
@@ -180,8 +179,11 @@ impl Law for SingleOwner {
                 Phase::Mirror => self.mirrored(*from, &world.peer(*from), segment),
                 Phase::Reduce => Ok(()),
             },
-            Observation::Sent { from, message: Message::Chunk(chunk), .. } if chunk.updates.is_some() => {
-                self.moves(*from, &world.peer(*from), chunk)
+            Observation::Sent { from, message: Message::Parcel(parcel), .. }
+                if parcel.content == Content::State =>
+            {
+                let peer = world.peer(*from);
+                parcel.pieces.iter().try_for_each(|piece| self.moves(*from, &peer, parcel, piece.chunk))
             }
             _ => Ok(()),
         }

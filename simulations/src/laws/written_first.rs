@@ -2,12 +2,14 @@
 //! answer is; so a crash cannot make it forget what others have heard from it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
 use peergrad::io::Event;
-use peergrad_protocol::ViewDigest;
-use peergrad_protocol::agreement::Ballot;
+use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Durable;
-use peergrad_protocol::message::{Message, Promise};
+use peergrad_protocol::message::{Accepted, Message, Promise};
+use peergrad_protocol::view::{Succession, View};
+use peergrad_protocol::{Incarnation, ViewDigest, wire};
 
 use super::{Law, Observation};
 use crate::cluster::World;
@@ -18,25 +20,68 @@ use crate::host::HostId;
 pub struct WrittenFirst {
     /// By host: views that were seen on its disk while this process ran, the newest last.
     written: BTreeMap<HostId, VecDeque<ViewDigest>>,
+    /// The bytes of the newest views: a record begins with those of its view, and a long one need not be read again.
+    views: VecDeque<(ViewDigest, Vec<u8>)>,
 }
 
 impl WrittenFirst {
     fn speaks_in(&mut self, host: HostId, said: ViewDigest, world: &World<'_>) -> Result<(), String> {
-        let written = self.written.entry(host).or_default();
-        if written.contains(&said) {
+        if self.written.get(&host).is_some_and(|written| written.contains(&said)) {
             return Ok(());
         }
         // The next view is written while members still speak in the one before.
-        let is_written = record(host, world)
-            .is_some_and(|durable| durable.view.digest() == said || durable.view.parents.contains(&said));
+        let is_before = |record: &Arc<[u8]>| {
+            Durable::from_bytes(record).is_some_and(|durable| durable.view.parents.contains(&said))
+        };
+        let is_written =
+            self.acceptor(host, said, world).is_some() || world.record(host).is_some_and(is_before);
         if !is_written {
             return Err(format!("{host} speaks in a view that is not on its disk"));
         }
+        let written = self.written.entry(host).or_default();
         written.push_back(said);
         if written.len() > VIEWS_ALIVE {
             written.pop_front();
         }
         Ok(())
+    }
+
+    /// What lies on a host's disk of what it promised and accepted for the view after `view`.
+    fn acceptor(&self, host: HostId, view: ViewDigest, world: &World<'_>) -> Option<Acceptor<Succession>> {
+        let record = world.record(host)?;
+        let known = self.views.iter().find(|(digest, _)| *digest == view);
+        let Some((_, bytes)) = known else {
+            return Durable::from_bytes(record)
+                .filter(|durable| durable.view.digest() == view)
+                .map(|durable| durable.acceptor);
+        };
+        let rest = record.strip_prefix(&bytes[..])?;
+        wire::decode_record::<(Incarnation, Acceptor<Succession>)>(rest).ok().map(|(_, acceptor)| acceptor)
+    }
+
+    fn learn(&mut self, digest: ViewDigest, view: &View) {
+        if self.views.iter().all(|(known, _)| *known != digest) {
+            self.views.push_back((digest, wire::encode_record(view)));
+            if self.views.len() > VIEWS_ALIVE {
+                self.views.pop_front();
+            }
+        }
+    }
+
+    /// Whether a promise, and what it says was accepted before, is on the disk of who gives it.
+    fn is_promised(&self, host: HostId, promise: &Promise, world: &World<'_>) -> Result<(), String> {
+        let is_written = self.acceptor(host, promise.view, world).is_some_and(|acceptor| {
+            acceptor.promised() >= Some(promise.ballot) && acceptor.accepted() == promise.accepted.as_ref()
+        });
+        if is_written { Ok(()) } else { Err(format!("{host} promises what is not on its disk")) }
+    }
+
+    /// Whether an acceptance is on the disk of who gives it.
+    fn is_accepted(&self, host: HostId, accepted: Accepted, world: &World<'_>) -> Result<(), String> {
+        let is_written = self.acceptor(host, accepted.view, world).is_some_and(|acceptor| {
+            acceptor.accepted().is_some_and(|(ballot, _)| *ballot >= accepted.ballot)
+        });
+        if is_written { Ok(()) } else { Err(format!("{host} accepts what is not on its disk")) }
     }
 }
 
@@ -48,15 +93,19 @@ impl Law for WrittenFirst {
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
             Observation::Sent { from, message: Message::Promise(promise), .. } => {
-                is_promised(*from, promise, world)
+                self.is_promised(*from, promise, world)
             }
             Observation::Sent { from, message: Message::Accepted(accepted), .. } => {
-                is_accepted(*from, accepted.view, accepted.ballot, world)
+                self.is_accepted(*from, *accepted, world)
             }
             Observation::Sent { from, message, .. } => match view_of(message) {
                 Some(said) => self.speaks_in(*from, said, world),
                 None => Ok(()),
             },
+            Observation::Told { event: Event::Installed { view, digest, .. }, .. } => {
+                self.learn(*digest, view);
+                Ok(())
+            }
             Observation::Told { host, event: Event::Ended(_) } | Observation::Crashed { host } => {
                 self.written.remove(host);
                 Ok(())
@@ -70,7 +119,7 @@ impl Law for WrittenFirst {
 fn view_of(message: &Message) -> Option<ViewDigest> {
     match message {
         Message::Segment(segment) => Some(segment.view),
-        Message::Chunk(chunk) => Some(chunk.view),
+        Message::Parcel(parcel) => Some(parcel.view),
         Message::WantChunks(want) => Some(want.view),
         Message::Complete(complete) => Some(complete.view),
         Message::Closed(view) => Some(*view),
@@ -79,30 +128,6 @@ fn view_of(message: &Message) -> Option<ViewDigest> {
         Message::Propose(propose) => Some(propose.change.parent),
         _ => None,
     }
-}
-
-/// Whether a promise, and what it says was accepted before, is on the disk of who gives it.
-fn is_promised(host: HostId, promise: &Promise, world: &World<'_>) -> Result<(), String> {
-    let is_written = record(host, world).is_some_and(|durable| {
-        let acceptor = &durable.acceptor;
-        durable.view.digest() == promise.view
-            && acceptor.promised() >= Some(promise.ballot)
-            && acceptor.accepted() == promise.accepted.as_ref()
-    });
-    if is_written { Ok(()) } else { Err(format!("{host} promises what is not on its disk")) }
-}
-
-/// Whether an acceptance is on the disk of who gives it.
-fn is_accepted(host: HostId, view: ViewDigest, ballot: Ballot, world: &World<'_>) -> Result<(), String> {
-    let is_written = record(host, world).is_some_and(|durable| {
-        let accepted = durable.acceptor.accepted().map(|(accepted, _)| *accepted);
-        durable.view.digest() == view && accepted >= Some(ballot)
-    });
-    if is_written { Ok(()) } else { Err(format!("{host} accepts what is not on its disk")) }
-}
-
-fn record(host: HostId, world: &World<'_>) -> Option<Durable> {
-    Durable::from_bytes(world.record(host)?)
 }
 
 /// Views of a member whose frames may still leave.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{Message, Phase, Promise, Propose};
+use peergrad_protocol::message::{Content, Message, Phase, Promise, Propose};
 use peergrad_protocol::view::Succession;
 use peergrad_protocol::{Buffer, Frame, PeerId, ViewDigest};
 
@@ -35,7 +35,7 @@ impl Rule for Unadopted {
             Some(Message::Propose(_)) if envelope.from == first && is_heir => Verdict::Delay(SILENCE),
             Some(Message::Succeed(_)) if envelope.from == first => Verdict::Delay(SILENCE),
             Some(Message::Promise(promise)) if is_heir && promise.accepted.is_some() => {
-                let promise = Promise { accepted: None, ..promise };
+                let promise = Box::new(Promise { accepted: None, ..*promise });
                 Verdict::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
             }
             _ => Verdict::Pass,
@@ -139,8 +139,9 @@ impl Spoil {
 
 impl Rule for Spoil {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
-        let Some(Message::Chunk(mut chunk)) = envelope.message() else { return Verdict::Pass };
-        let (Some(updates), Some(payload)) = (chunk.updates, &envelope.frame.payload) else {
+        let Some(Message::Parcel(mut parcel)) = envelope.message() else { return Verdict::Pass };
+        let Some(payload) = envelope.frame.payload.as_ref().filter(|_| parcel.content == Content::State)
+        else {
             return Verdict::Pass;
         };
         let mut bytes = payload.bytes().to_vec();
@@ -151,10 +152,10 @@ impl Rule for Spoil {
                     bytes = before;
                 }
             }
-            Wrong::Promoted => chunk.updates = Some(updates + 1),
+            Wrong::Promoted => parcel.pieces.iter_mut().for_each(|piece| piece.updates += 1),
         }
-        chunk.digest = ContentDigest::of(&bytes);
-        Verdict::Replace(vec![Frame::encode(&Message::Chunk(chunk), Some(Buffer::from_bytes(&bytes)))])
+        parcel.digest = ContentDigest::of(&bytes);
+        Verdict::Replace(vec![Frame::encode(&Message::Parcel(parcel), Some(Buffer::from_bytes(&bytes)))])
     }
 }
 
@@ -179,7 +180,7 @@ impl Rule for Refuse {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
         let view = match envelope.message() {
             Some(Message::Segment(segment)) => segment.view,
-            Some(Message::Chunk(chunk)) => chunk.view,
+            Some(Message::Parcel(parcel)) => parcel.view,
             Some(Message::Beat(beat)) => {
                 self.entered.entry(envelope.from).or_default().insert(beat.view);
                 return Verdict::Pass;

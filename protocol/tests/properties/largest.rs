@@ -1,0 +1,114 @@
+//! The largest messages and records that there can be: they fit the frames that the limits allow.
+
+use peergrad_protocol::agreement::{Acceptor, Ballot};
+use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::durable::Durable;
+use peergrad_protocol::ledger::{Ledger, Span};
+use peergrad_protocol::limits::{
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, GIVEN_BACK_MAX,
+    MEMBERS_MAX, STEPS_MAX, WEIGHT_MAX,
+};
+use peergrad_protocol::message::{Holdings, Message, Promise, Propose, Report, Tally};
+use peergrad_protocol::view::{
+    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+};
+use peergrad_protocol::{Epoch, Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+
+use crate::knock;
+
+/// Members whose addresses are as many and as long as they may be.
+fn crowd(count: usize) -> Vec<Member> {
+    let member = |index: usize| {
+        let mut peer = [255; 32];
+        peer[..2].copy_from_slice(&(index as u16).to_be_bytes());
+        Member {
+            peer: PeerId(peer),
+            incarnation: Incarnation(u64::MAX),
+            addresses: vec!["x".repeat(ADDRESS_BYTES_MAX); ADDRESSES_MAX],
+            weight: WEIGHT_MAX,
+        }
+    };
+    (0..count).map(member).collect()
+}
+
+/// The longest lists that a view of the most members can have, with the longest numbers in them.
+fn largest() -> (Resume, Ledger, Moves) {
+    let last = Rank::from_index(MEMBERS_MAX - 1);
+    let end = u64::from(u32::MAX);
+    let span = |index: usize| Span { start: end - 2 * index as u64 - 1, end: end - 2 * index as u64 };
+    let mut given_back: Vec<Span> = (0..GIVEN_BACK_MAX).map(span).collect();
+    given_back.reverse();
+    let dealt = (GIVEN_BACK_MAX..GIVEN_BACK_MAX + DEALT_SPANS_MAX).map(span).collect();
+    let mut parts = vec![vec![]; MEMBERS_MAX];
+    parts[0] = dealt;
+    let chunk_end = CHUNKS_MAX as u32;
+    let donor = Donor { first: chunk_end - 1, end: chunk_end, rank: last };
+    let resume = Resume {
+        step: StepNumber(STEPS_MAX),
+        newcomers: (1..MEMBERS_MAX).map(Rank::from_index).collect(),
+        deal: Some(Deal { pass: STEPS_MAX, parts }),
+        forward: Some(Forward { tally: Tally { samples: end, loss: 0.1 }, donors: vec![donor; CHUNKS_MAX] }),
+    };
+    let from: Vec<Rank> = (0..COPIES_MAX).map(|index| Rank::from_index(MEMBERS_MAX - 1 - index)).collect();
+    let list = (0..chunk_end).map(|chunk| Move { chunk, from: from.clone() }).collect();
+    let moves = Moves { list, rate: u32::MAX, restarted: vec![] };
+    (resume, Ledger { pass: STEPS_MAX, position: end, given_back }, moves)
+}
+
+/// The largest view, a change, and a report.
+fn all_of_them() -> (View, Succession, Report) {
+    let (resume, ledger, moves) = largest();
+    let view = View {
+        run: RunId([255; 32]),
+        epoch: Epoch(STEPS_MAX),
+        parents: vec![ViewDigest([255; 32]); 2],
+        members: crowd(MEMBERS_MAX),
+        recovery: Recovery::Resume(resume.clone()),
+        ledger: ledger.clone(),
+        moves: moves.clone(),
+    };
+    let change = Succession {
+        parent: ViewDigest([255; 32]),
+        removed: vec![Rank(u32::MAX); MEMBERS_MAX],
+        added: crowd(MEMBERS_MAX),
+        weights: vec![(Rank(u32::MAX), 255); MEMBERS_MAX],
+        resume,
+        ledger,
+        moves,
+    };
+    let all = || ChunkSet::all(CHUNKS_MAX);
+    let tally = Some(Tally { samples: u64::from(u32::MAX), loss: 0.1 });
+    let report = Report {
+        is_over: true,
+        complete: Some(StepNumber(STEPS_MAX)),
+        states: all(),
+        states_before: Some(all()),
+        tally,
+        next: Some(Holdings { values: all(), states: all(), tally }),
+        lost: vec![Rank(u32::MAX); MEMBERS_MAX],
+    };
+    (view, change, report)
+}
+
+#[test]
+fn the_largest_messages_fit_their_frames() {
+    let (view, change, report) = all_of_them();
+    assert_eq!(view.validate(), Ok(()));
+    let ballot = Ballot { attempt: ATTEMPTS_MAX, rank: Rank(u32::MAX) };
+    let mut acceptor = Acceptor::default();
+    acceptor.accept(ballot, change.clone()).expect("nothing was promised before");
+    let durable = Durable { view: view.clone(), incarnation: Incarnation(u64::MAX), acceptor };
+    assert_eq!(Durable::from_bytes(&durable.to_bytes()), Some(durable));
+
+    let accepted = Some((ballot, change.clone()));
+    let promise = Promise { view: ViewDigest([255; 32]), ballot, accepted, report };
+    for message in [
+        Message::Install(view),
+        Message::Succeed(change.clone()),
+        Message::Propose(Propose { ballot, change }),
+        Message::Promise(Box::new(promise)),
+    ] {
+        let frame = Frame::encode(&message, None);
+        assert!(knock(&frame) == Ok(message), "{} bytes", frame.byte_count());
+    }
+}
