@@ -47,12 +47,7 @@ impl WrittenFirst {
     }
 
     /// What lies on a host's disk of what it promised and accepted for the view after `view`.
-    fn acceptor(
-        &self,
-        host: HostId,
-        view: ViewDigest,
-        world: &World<'_>,
-    ) -> Option<Acceptor<Succession>> {
+    fn acceptor(&self, host: HostId, view: ViewDigest, world: &World<'_>) -> Option<Acceptor<Succession>> {
         let record = world.record(host)?;
         let known = self.views.iter().find(|(digest, _)| *digest == view);
         let Some((_, bytes)) = known else {
