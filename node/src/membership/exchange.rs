@@ -329,21 +329,21 @@ mod tests {
             assert_eq!(answer, refused(Refusal::Copied));
         }
         assert!(membership.broken.is_empty());
-        assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(()));
+        assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(true));
         assert!(membership.broken.contains(&Rank(1)), "the one that is in the view is no more");
-        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(()));
+        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
     }
 
     #[test]
     fn a_joiner_is_a_candidate_once_it_is_ready() {
         let mut membership = membership(&[1, 2]);
         assert!(!membership.on_ready(peer(3)), "it was not welcomed");
-        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(()));
+        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
         assert!(membership.candidates.is_empty());
         assert!(membership.on_ready(peer(3)) && membership.on_ready(peer(3)));
         assert_eq!(membership.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
         // It asks again, perhaps as another start of itself: then it has to prepare again.
-        assert_eq!(membership.on_join(peer(3), &join(2, None), false), Ok(()));
+        assert_eq!(membership.on_join(peer(3), &join(2, None), false), Ok(true));
         assert!(membership.candidates.is_empty() && membership.on_ready(peer(3)));
         assert_eq!(membership.candidates[&peer(3)].incarnation, Incarnation(2));
         assert_eq!(membership.guests_in(&view(&[1, 2, 3])), [peer(3)]);
