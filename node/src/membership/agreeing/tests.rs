@@ -104,7 +104,7 @@ impl Bench {
     }
 
     /// The record that is to be written, and what is sent at once.
-    fn written(&mut self) -> (Option<(PersistId, Durable)>, Vec<(u8, Message)>) {
+    fn written(&mut self) -> Written {
         let record = self.out.iter().find_map(|output| match output {
             Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
             _ => None,
@@ -294,3 +294,6 @@ fn a_proposer_proposes_again_what_was_accepted() {
     bench.membership.on_accepted(peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
     assert_eq!(bench.sent()[0], (1, Message::Succeed(theirs)));
 }
+
+/// A record that was handed out, and what was sent to whom.
+type Written = (Option<(PersistId, Durable)>, Vec<(u8, Message)>);
