@@ -108,3 +108,114 @@ fn named(view: &View, part: impl Fn(usize) -> Vec<Span>) -> Vec<Part> {
     };
     (0..view.members.len()).map(of).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::view::{Moves, Recovery, Resume};
+    use peergrad_protocol::{Epoch, RunId, ViewDigest};
+
+    use super::*;
+
+    fn member(byte: u8, incarnation: u64) -> Member {
+        let incarnation = Incarnation(incarnation);
+        Member { peer: PeerId([byte; 32]), incarnation, addresses: vec![], weight: 1 }
+    }
+
+    /// A view that begins with step 5, where the second of three members is new.
+    fn view() -> View {
+        let resume = Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(5)) };
+        View {
+            run: RunId([1; 32]),
+            epoch: Epoch(2),
+            parents: vec![ViewDigest([1; 32])],
+            members: [1, 2, 3].map(|byte| member(byte, 1)).to_vec(),
+            recovery: Recovery::Resume(resume),
+            ledger: Ledger::default(),
+            moves: Moves::default(),
+        }
+    }
+
+    fn span(start: u64, end: u64) -> Span {
+        Span { start, end }
+    }
+
+    fn parts(dealt: &Dealt) -> Vec<&[Span]> {
+        dealt.parts.iter().map(|part| &part.spans[..]).collect()
+    }
+
+    #[test]
+    fn a_newcomer_has_no_part_in_its_first_step() {
+        let first = Dealt::next(&Ledger::default(), 12, 100, &view(), StepNumber(5));
+        assert_eq!(parts(&first), [&[span(0, 6)][..], &[], &[span(6, 12)]]);
+        let second = Dealt::next(&first.after, 12, 100, &view(), StepNumber(6));
+        assert_eq!(parts(&second), [[span(12, 16)], [span(16, 20)], [span(20, 24)]]);
+        assert_eq!((second.len(), second.after.position), (12, 24));
+    }
+
+    #[test]
+    fn what_was_given_back_is_dealt_first() {
+        let ledger = Ledger { pass: 0, position: 50, given_back: vec![span(10, 13), span(30, 33)] };
+        let dealt = Dealt::next(&ledger, 12, 100, &view(), StepNumber(6));
+        assert_eq!(
+            parts(&dealt),
+            [&[span(10, 13), span(30, 31)][..], &[span(31, 33), span(50, 52)], &[span(52, 56)]]
+        );
+        assert_eq!(dealt.after, Ledger { pass: 0, position: 56, given_back: vec![] });
+    }
+
+    /// Ranks change from view to view, and a peer that comes back has computed nothing of what it was dealt before.
+    #[test]
+    fn a_part_belongs_to_a_member_in_one_incarnation() {
+        let dealt = Dealt::next(&Ledger::default(), 12, 100, &view(), StepNumber(6));
+        let others = [member(0, 1), member(1, 1), member(2, 2), member(3, 1)];
+        let (deal, ledger) = dealt.among(&others, &[]);
+        assert_eq!(deal.parts, [vec![], vec![span(0, 4)], vec![], vec![span(8, 12)]]);
+        assert_eq!(ledger, Ledger { pass: 0, position: 12, given_back: vec![span(4, 8)] });
+        assert_eq!(dealt.part(&PeerId([2; 32]), Incarnation(2)), []);
+    }
+
+    /// The first step of a newcomer was undone: it has no parameters to compute with.
+    #[test]
+    fn the_part_of_a_member_that_cannot_compute_goes_back() {
+        let dealt = Dealt::next(&Ledger::default(), 12, 100, &view(), StepNumber(6));
+        let (deal, ledger) = dealt.among(&view().members, &[Rank(2)]);
+        assert_eq!(deal.parts, [vec![span(0, 4)], vec![span(4, 8)], vec![]]);
+        assert_eq!(ledger.given_back, [span(8, 12)]);
+    }
+
+    #[test]
+    fn a_view_begins_as_its_record_says_and_goes_on_from_the_bookmark() {
+        let mut view = view();
+        let before = Dealt::next(&Ledger::default(), 12, 100, &view, StepNumber(4));
+        let following = |view: &View, step| Dealt::following(&before, 12, 100, view, StepNumber(step));
+        view.ledger.position = 30;
+        assert_eq!(following(&view, 5), Dealt::next(&view.ledger, 12, 100, &view, StepNumber(5)));
+        assert_eq!(following(&view, 6), Dealt::next(&before.after, 12, 100, &view, StepNumber(6)));
+        let deal = Deal { pass: 0, parts: vec![vec![span(3, 5)], vec![], vec![span(9, 10)]] };
+        let resume = Resume { deal: Some(deal.clone()), ..Resume::at(StepNumber(5)) };
+        view.recovery = Recovery::Resume(resume);
+        assert_eq!(following(&view, 5), Dealt::of_record(&deal, &view, view.ledger.clone()));
+        assert_eq!(following(&view, 6), Dealt::next(&before.after, 12, 100, &view, StepNumber(6)));
+    }
+
+    #[test]
+    fn if_nobody_stays_all_of_it_goes_back() {
+        let ledger = Ledger { pass: 3, position: 20, given_back: vec![span(2, 4)] };
+        let dealt = Dealt::next(&ledger, 10, 100, &view(), StepNumber(6));
+        let (deal, after) = dealt.among(&[], &[]);
+        assert_eq!((deal.parts.len(), after.taken(100)), (0, ledger.taken(100)));
+    }
+
+    #[test]
+    fn a_batch_survives_one_loss_after_the_other() {
+        let mut view = view();
+        let mut dealt = Dealt::next(&Ledger::default(), 12, 100, &view, StepNumber(6));
+        for gone in [1, 0] {
+            view.members.remove(gone);
+            let (deal, ledger) = dealt.among(&view.members, &[]);
+            dealt = Dealt::of_record(&deal, &view, ledger);
+        }
+        assert_eq!(parts(&dealt), [[span(8, 12)]]);
+        assert_eq!(dealt.after.given_back, [span(0, 8)]);
+    }
+}

@@ -114,3 +114,113 @@ impl Shards {
         self.placement.keepers(chunk).contains(&rank)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use peergrad_collectives::mirror::Mirror;
+    use peergrad_protocol::ledger::Ledger;
+    use peergrad_protocol::view::{Move, Moves, Recovery, Resume};
+    use peergrad_protocol::{Epoch, Incarnation, PeerId};
+
+    use super::*;
+
+    const CHUNKS: usize = 30;
+
+    fn geometry(members: u8, copies: usize, has_state: bool, moves: Moves) -> Geometry {
+        let member = |byte: u8| Member {
+            peer: PeerId([byte; 32]),
+            incarnation: Incarnation(1),
+            addresses: vec![],
+            weight: 1,
+        };
+        let view = View {
+            run: RunId([2; 32]),
+            epoch: Epoch(2),
+            parents: vec![ViewDigest([1; 32])],
+            members: (1..=members).map(member).collect(),
+            recovery: Recovery::Resume(Resume::at(StepNumber(10))),
+            ledger: Ledger::default(),
+            moves,
+        };
+        let digest = view.digest();
+        // Chunks of 16 and 17 elements.
+        let chunks = Chunks::of(16 * CHUNKS + 7);
+        Geometry::new(Arc::new(view), digest, Cut { chunks, copies, has_state, segment_elements: 10 })
+    }
+
+    /// By chunk, owner and keeper of a copy: what travels, as edges say it.
+    fn mirrored(geometry: &Geometry, shards: &Shards) -> Vec<(usize, usize, usize)> {
+        let chunks = geometry.cut.chunks;
+        let mut mirrored = Vec::new();
+        for Edge { owner, keeper, ranges } in edges(&shards.placement, &shards.owned, chunks) {
+            assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "{ranges:?}");
+            for range in ranges {
+                let chunk = chunks.at(range.start);
+                assert_eq!(range, chunks.range(chunk));
+                mirrored.push((chunk, owner, keeper));
+            }
+        }
+        mirrored.sort_unstable();
+        mirrored
+    }
+
+    #[test]
+    fn every_keeper_of_a_copy_is_told_by_the_owner_and_nobody_else() {
+        for (members, copies) in [(1, 2), (2, 2), (3, 2), (5, 3), (4, 8)] {
+            let geometry = geometry(members, copies, true, Moves::default());
+            let shards = geometry.shards(0);
+            let mut expected = Vec::new();
+            for chunk in 0..CHUNKS {
+                let (owner, others) = geometry.target.keepers(chunk).split_first().unwrap();
+                expected.extend(others.iter().map(|keeper| (chunk, owner.index(), keeper.index())));
+            }
+            expected.sort_unstable();
+            assert_eq!(mirrored(&geometry, &shards), expected, "{members} members, {copies} copies");
+            assert_eq!(expected.len(), CHUNKS * (copies.min(usize::from(members)) - 1));
+        }
+    }
+
+    #[test]
+    fn without_state_there_are_no_copies() {
+        let shards = geometry(3, 2, false, Moves::default()).shards(0);
+        assert!(shards.copied.iter().all(Vec::is_empty));
+        assert!((0..3).all(|rank| Mirror::new(Arc::clone(&shards.mirrors), rank, vec![]).expects_nothing()));
+    }
+
+    #[test]
+    fn chunks_move_a_few_a_step() {
+        let target = geometry(3, 2, true, Moves::default()).target;
+        let elsewhere = |chunk: usize| (0..3).map(Rank).find(|rank| *rank != target.owner(chunk)).unwrap();
+        let list = [4, 9, 2].map(|chunk| Move { chunk: chunk as u32, from: vec![elsewhere(chunk)] });
+        let moves = Moves { list: list.to_vec(), rate: 2, restarted: vec![] };
+        let geometry = geometry(3, 2, true, moves);
+        let moved = [0, 10, 11, 12, 1 << 40].map(|step| geometry.moved(StepNumber(step)));
+        assert_eq!(moved, [0, 0, 2, 3, 3]);
+        for (moved, waiting) in [(0, &[4, 9, 2][..]), (2, &[2]), (3, &[])] {
+            let shards = geometry.shards(moved);
+            for chunk in 0..CHUNKS {
+                let keepers = shards.placement.keepers(chunk);
+                let expected =
+                    if waiting.contains(&chunk) { &[elsewhere(chunk)][..] } else { target.keepers(chunk) };
+                assert_eq!(keepers, expected, "chunk {chunk} after {moved} moves");
+                for rank in (0..3).map(Rank) {
+                    let is_owned = shards.owned[rank.index()].contains(&chunk);
+                    let is_copied = shards.copied[rank.index()].contains(&chunk);
+                    assert_eq!(
+                        (is_owned, is_owned || is_copied),
+                        (keepers[0] == rank, shards.is_kept_by(chunk, rank))
+                    );
+                }
+            }
+        }
+    }
+
+    /// A record is input: it may name chunks that this model does not have.
+    #[test]
+    fn moves_of_chunks_that_are_not_there_change_nothing() {
+        let list = vec![Move { chunk: CHUNKS as u32, from: vec![Rank(1)] }];
+        let geometry = geometry(2, 1, true, Moves { list, rate: 1, restarted: vec![4095] });
+        assert_eq!(geometry.shards(0).placement, geometry.target);
+        assert!(!geometry.view.fits(1, CHUNKS));
+    }
+}

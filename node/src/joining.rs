@@ -408,3 +408,6 @@ impl Voter {
 fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {
     out.push(Output::Send { to, frame: Frame::encode(message, None) });
 }
+
+#[cfg(test)]
+mod tests;

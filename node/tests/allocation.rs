@@ -1,7 +1,7 @@
 //! Nothing vector-sized is allocated per step: counted at the allocator itself, over whole nodes that train.
 //!
 //! Three nodes hand their outputs straight to each other, so whatever is allocated is allocated by the node, its
-//! collectives or its optimizer. The task is a plain loop: the matrix products of the built-in models pack their
+//! collectives or its optimizer: in small pieces, chunk by chunk, where there is state. The task is a plain loop: the matrix products of the built-in models pack their
 //! operands into memory that the library allocates at each call.
 
 #![allow(unsafe_code, reason = "an allocator that counts has to be one")]
@@ -21,6 +21,9 @@ use peergrad::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::{Incarnation, Instant, PeerId, Pool};
 
+/// With optimizer state, and a copy of it at somebody else.
+const RUN_FILE: &str =
+    "passes = 3\nbatch = 60\n[optimizer]\nrule = \"adam\"\n[shards]\ncopies = 2\n[sync]\nsegment_kib = 8";
 /// Elements of the parameter vector.
 const PARAMETERS: usize = 50_000;
 /// Allocations of at least a tenth of a vector are counted.
@@ -78,7 +81,7 @@ impl Task for Ones {
 fn steps_allocate_nothing_vector_sized() {
     const PEERS: usize = 3;
     let task: Arc<dyn Task> = Arc::new(Ones);
-    let run_file = RunFile::parse("passes = 3\nbatch = 60\n[sync]\nsegment_kib = 8").expect("a run file");
+    let run_file = RunFile::parse(RUN_FILE).expect("a run file");
     let specification = OwnSpecification::resolve(&run_file, "ones", &*task, &Launch::ring());
     let specification = specification.and_then(|specification| specification.to_bytes());
     let specification: Arc<[u8]> = specification.expect("a specification").into();
@@ -109,6 +112,7 @@ fn steps_allocate_nothing_vector_sized() {
     let index_of = |peer: PeerId| usize::from(peer.0[0]) - 1;
     let mut committed = vec![0; PEERS];
     let mut counts = Vec::with_capacity(1000);
+    let mut optimizer_bytes = 0;
     let mut out = Vec::with_capacity(100);
     while let Some((index, input)) = queue.pop_front() {
         nodes[index].handle(Instant(0), input, &mut out);
@@ -130,7 +134,10 @@ fn steps_allocate_nothing_vector_sized() {
                     committed[index] += 1;
                     counts.push(LARGE_COUNT.load(Ordering::Relaxed));
                 }
-                Output::Event(Event::Ended(ended)) => assert_eq!(ended.outcome, Ok(())),
+                Output::Event(Event::Ended(ended)) => {
+                    assert_eq!(ended.outcome, Ok(()));
+                    optimizer_bytes += ended.state.expect("it has trained").optimizer_bytes;
+                }
                 Output::Event(_) | Output::Dial(_) | Output::Hangup(_) | Output::Locate(_) => {}
             }
         }
@@ -142,4 +149,6 @@ fn steps_allocate_nothing_vector_sized() {
     // Parameters before and after, and the gradient.
     assert_eq!(VECTOR_COUNT.load(Ordering::Relaxed), 3 * PEERS, "vectors, over the whole run");
     assert!(warm > 3 * PEERS, "the counter counts");
+    // Both moments of each parameter, committed and with room for the next, at the owner and at the keeper of a copy.
+    assert_eq!(optimizer_bytes, 2 * 2 * 2 * PARAMETERS as u64 * 4);
 }

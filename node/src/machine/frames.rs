@@ -326,7 +326,8 @@ impl Machine {
         let is_closing = seat.session.is_closing();
         let answer = match seat.membership.on_join(from, join, is_closing) {
             Err(refusal) => Message::Refuse(refusal),
-            Ok(()) => Message::Welcome(Welcome {
+            Ok(false) => Message::Install(View::clone(seat.session.view())),
+            Ok(true) => Message::Welcome(Welcome {
                 specification: preparation.specification().to_vec(),
                 nonce: self.nonce.expect("a member knows its run"),
                 members: seat.membership.contacts(),

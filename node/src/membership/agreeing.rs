@@ -452,3 +452,6 @@ const PARTING: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(100);
 /// And never more often than this.
 const LOOK_MIN: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests;

@@ -38,11 +38,11 @@ impl Ban {
 impl Membership {
     // Coming.
 
-    /// A peer asks to be let in.
+    /// A peer asks to be let in. False if it is in already, and has not heard of it.
     ///
     /// # Errors
     /// Why it is not.
-    pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<(), Refusal> {
+    pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<bool, Refusal> {
         if join.run.is_some_and(|run| run != self.view.run) {
             return Err(Refusal::OtherRun { run: self.view.run });
         }
@@ -50,7 +50,12 @@ impl Membership {
             return Err(Refusal::Over);
         }
         if let Some(rank) = self.view.rank(&from) {
-            if join.incarnation <= self.view.member(rank).incarnation {
+            let known = self.view.member(rank).incarnation;
+            if join.incarnation == known && self.seen[rank.index()].is_none() {
+                return Ok(false);
+            }
+            // Whoever has spoken as a member does not ask as a stranger.
+            if join.incarnation <= known {
                 return Err(Refusal::Copied);
             }
             // The one that is in the view is no more.
@@ -63,7 +68,7 @@ impl Membership {
         // As long as it prepares, it is nobody's candidate.
         self.candidates.remove(&from);
         self.asking.insert(from, Member { peer: from, incarnation, addresses, weight });
-        Ok(())
+        Ok(true)
     }
 
     /// Members that a joiner may turn to: this one first.
@@ -214,3 +219,167 @@ const LEAD: Duration = Duration::from_millis(150);
 /// But not more steps than this.
 const LEAD_MAX: u64 = 256;
 const LEAD_DOUBLINGS_MAX: u32 = 5;
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use peergrad_protocol::ledger::Ledger;
+    use peergrad_protocol::view::{Moves, Recovery};
+    use peergrad_protocol::{Epoch, Incarnation, RunId};
+
+    use super::*;
+
+    fn peer(byte: u8) -> PeerId {
+        PeerId([byte; 32])
+    }
+
+    fn member(byte: u8, incarnation: u64) -> Member {
+        let incarnation = Incarnation(incarnation);
+        Member { peer: peer(byte), incarnation, addresses: vec![], weight: 1 }
+    }
+
+    fn view(peers: &[u8]) -> View {
+        View {
+            run: RunId([1; 32]),
+            epoch: Epoch(1),
+            parents: vec![],
+            members: peers.iter().map(|byte| member(*byte, 5)).collect(),
+            recovery: Recovery::Found,
+            ledger: Ledger::default(),
+            moves: Moves::default(),
+        }
+    }
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant(0).after(Duration::from_millis(milliseconds))
+    }
+
+    fn membership(peers: &[u8]) -> Membership {
+        let view = view(peers);
+        let (me, digest) = (view.members[0].clone(), view.digest());
+        Membership::new(at(0), me, Arc::new(view), digest, BTreeSet::new(), 0)
+    }
+
+    fn join(incarnation: u64, run: Option<RunId>) -> Join {
+        Join { run, incarnation: Incarnation(incarnation), addresses: vec![], weight: 1 }
+    }
+
+    #[test]
+    fn a_ban_doubles_with_each_loss_up_to_a_minute() {
+        let mut membership = membership(&[1, 2]);
+        let (with, without) = (view(&[1, 2, 3]), view(&[1, 2]));
+        membership.view = Arc::new(without);
+        let mut waits = Vec::new();
+        for lost in 0..10 {
+            let now = at(1000 * lost);
+            membership.ban_lost(now, &with);
+            waits.push(membership.bans[&peer(3)].until().since(now));
+        }
+        let expected = [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 64_000, 64_000];
+        assert_eq!(waits, expected.map(Duration::from_millis));
+        assert_eq!(membership.bans.len(), 1);
+        // After a long time without a loss it is as if nothing had been.
+        let later = at(9000).after(BAN_MEMORY);
+        membership.ban_lost(later, &with);
+        assert_eq!(membership.bans[&peer(3)].until(), later.after(BAN));
+    }
+
+    #[test]
+    fn who_wanted_to_go_may_come_back_at_once() {
+        let mut membership = membership(&[1, 2, 3]);
+        membership.on_retire(peer(3));
+        membership.on_retire(peer(9));
+        let before = std::mem::replace(&mut membership.view, Arc::new(view(&[1, 2])));
+        membership.ban_lost(at(0), &before);
+        assert!(membership.bans.is_empty() && !membership.is_retiring());
+    }
+
+    #[test]
+    fn a_change_is_named_further_ahead_where_steps_are_short_or_it_came_too_late() {
+        let mut membership = membership(&[1]);
+        let mut lead = |step_milliseconds: u64, doublings: u32| {
+            membership.pace = super::super::watching::Pace::default();
+            membership.pace.note(at(0), StepNumber(0));
+            membership.pace.note(at(step_milliseconds), StepNumber(1));
+            membership.lead_doublings = 0;
+            (0..doublings).for_each(|_| membership.lengthen_lead());
+            membership.lead()
+        };
+        assert_eq!([lead(10_000, 0), lead(150, 0), lead(100, 0), lead(10, 0)], [1, 1, 2, 15]);
+        assert_eq!([lead(150, 1), lead(100, 3), lead(150, 5), lead(150, 50)], [2, 16, 32, 32]);
+        assert_eq!([lead(0, 0), lead(1, 1)], [LEAD_MAX; 2], "no further than that");
+    }
+
+    #[test]
+    fn a_joiner_is_told_why_it_is_not_let_in() {
+        let mut membership = membership(&[1, 2]);
+        let other = RunId([2; 32]);
+        let run = Some(membership.view.run);
+        let refused = |refusal| Err(refusal);
+        assert_eq!(
+            membership.on_join(peer(3), &join(1, Some(other)), false),
+            refused(Refusal::OtherRun { run: RunId([1; 32]) })
+        );
+        assert_eq!(membership.on_join(peer(3), &join(1, run), true), refused(Refusal::Over));
+        // The very one that is in, or an older start of it, on another machine.
+        for incarnation in [4, 5] {
+            let answer = membership.on_join(peer(2), &join(incarnation, run), false);
+            assert_eq!(answer, refused(Refusal::Copied));
+        }
+        assert!(membership.broken.is_empty());
+        assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(()));
+        assert!(membership.broken.contains(&Rank(1)), "the one that is in the view is no more");
+        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(()));
+    }
+
+    #[test]
+    fn a_joiner_is_a_candidate_once_it_is_ready() {
+        let mut membership = membership(&[1, 2]);
+        assert!(!membership.on_ready(peer(3)), "it was not welcomed");
+        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(()));
+        assert!(membership.candidates.is_empty());
+        assert!(membership.on_ready(peer(3)) && membership.on_ready(peer(3)));
+        assert_eq!(membership.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
+        // It asks again, perhaps as another start of itself: then it has to prepare again.
+        assert_eq!(membership.on_join(peer(3), &join(2, None), false), Ok(()));
+        assert!(membership.candidates.is_empty() && membership.on_ready(peer(3)));
+        assert_eq!(membership.candidates[&peer(3)].incarnation, Incarnation(2));
+        assert_eq!(membership.guests_in(&view(&[1, 2, 3])), [peer(3)]);
+        membership.forget(&peer(3));
+        assert!(!membership.on_ready(peer(3)) && membership.guests_in(&view(&[3])).is_empty());
+    }
+
+    #[test]
+    fn a_candidate_that_is_in_already_is_none() {
+        let mut membership = membership(&[1, 2]);
+        membership.on_candidate(member(2, 5));
+        membership.on_candidate(member(2, 4));
+        assert!(membership.candidates.is_empty());
+        membership.on_candidate(member(2, 6));
+        membership.on_candidate(member(3, 1));
+        assert_eq!(membership.candidates.len(), 2);
+    }
+
+    #[test]
+    fn candidates_are_no_more_than_members_can_be() {
+        let mut membership = membership(&[1, 2]);
+        for index in 0..2 * MEMBERS_MAX as u16 {
+            let mut key = [9; 32];
+            key[..2].copy_from_slice(&index.to_be_bytes());
+            membership.on_candidate(Member { peer: PeerId(key), ..member(9, 1) });
+        }
+        assert_eq!(membership.candidates.len(), MEMBERS_MAX);
+        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Err(Refusal::Full));
+    }
+
+    #[test]
+    fn a_joiner_is_told_of_the_one_it_asked_first() {
+        let membership = membership(&[3, 4, 5]);
+        let peers: Vec<PeerId> = membership.contacts().iter().map(|contact| contact.peer).collect();
+        assert_eq!(peers, [peer(3), peer(4), peer(5)]);
+        let many: Vec<u8> = (1..=200).collect();
+        assert_eq!(self::membership(&many).contacts().len(), CONTACTS_MAX);
+    }
+}

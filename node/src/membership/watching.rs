@@ -34,7 +34,7 @@ pub(super) struct Pace {
 }
 
 impl Pace {
-    fn note(&mut self, now: Instant, step: StepNumber) {
+    pub(super) fn note(&mut self, now: Instant, step: StepNumber) {
         if let Some(since) = self.since.filter(|_| step > self.step) {
             let steps = u32::try_from(step.0 - self.step.0).unwrap_or(u32::MAX);
             let took = now.since(since) / steps;
@@ -219,3 +219,47 @@ const HANG_STEPS: u32 = 10;
 const HANG_MIN: Duration = Duration::from_secs(10);
 /// The longest step is forgotten over some tens of steps.
 const PACE_MEMORY: u32 = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant(0).after(Duration::from_millis(milliseconds))
+    }
+
+    #[test]
+    fn the_pace_rises_at_once_and_falls_slowly() {
+        let mut pace = Pace::default();
+        pace.note(at(0), StepNumber(7));
+        assert_eq!((pace.usual(), pace.patience()), (Duration::ZERO, HANG_MIN));
+        pace.note(at(100), StepNumber(8));
+        assert_eq!(pace.usual(), Duration::from_millis(100));
+        // Nothing new, for however long.
+        pace.note(at(2000), StepNumber(8));
+        assert_eq!(pace.usual(), Duration::from_millis(100));
+        pace.note(at(4100), StepNumber(9));
+        assert_eq!((pace.usual(), pace.patience()), (Duration::from_secs(4), Duration::from_secs(40)));
+        pace.note(at(4200), StepNumber(10));
+        assert_eq!(pace.usual(), Duration::from_millis(3875));
+    }
+
+    #[test]
+    fn steps_that_are_noted_together_share_the_time() {
+        let mut pace = Pace::default();
+        pace.note(at(0), StepNumber(0));
+        pace.note(at(1000), StepNumber(4));
+        assert_eq!(pace.usual(), Duration::from_millis(250));
+    }
+
+    /// A step that is undone counts from when it begins again.
+    #[test]
+    fn a_step_back_is_no_step() {
+        let mut pace = Pace::default();
+        pace.note(at(0), StepNumber(3));
+        pace.note(at(100), StepNumber(4));
+        pace.note(at(5000), StepNumber(3));
+        pace.note(at(5100), StepNumber(4));
+        assert_eq!(pace.usual(), Duration::from_millis(100));
+    }
+}

@@ -103,3 +103,101 @@ impl Wiring {
         self.held_total
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::ledger::Ledger;
+    use peergrad_protocol::view::{Member, Moves, Recovery};
+    use peergrad_protocol::{Epoch, Incarnation, RunId};
+
+    use super::*;
+
+    fn peer(byte: u8) -> PeerId {
+        PeerId([byte; 32])
+    }
+
+    fn view(peers: &[u8]) -> View {
+        let member = |byte: &u8| Member {
+            peer: peer(*byte),
+            incarnation: Incarnation(1),
+            addresses: vec![],
+            weight: 1,
+        };
+        View {
+            run: RunId([1; 32]),
+            epoch: Epoch(1),
+            parents: vec![],
+            members: peers.iter().map(member).collect(),
+            recovery: Recovery::Found,
+            ledger: Ledger::default(),
+            moves: Moves::default(),
+        }
+    }
+
+    /// The credit of each rank.
+    fn credit(wiring: &Wiring) -> Vec<u32> {
+        (0..wiring.held.len()).map(|rank| wiring.links.credit(rank)).collect()
+    }
+
+    #[test]
+    fn credit_outlives_the_view() {
+        let (before, after) = (view(&[1, 2, 3, 4]), view(&[1, 3, 4, 5]));
+        // Peer 4 is not linked; peer 9 is, and no member.
+        let mut credits: BTreeMap<PeerId, u32> =
+            [2, 3, 5, 9].map(|byte| (peer(byte), LINK_SEGMENTS)).into_iter().collect();
+        let mut wiring = Wiring::new(&before, Rank(0), Topology::Ring, &mut credits);
+        assert_eq!(credit(&wiring), [0, 4, 4, 0]);
+        assert!(wiring.links.take_for_relay(2) && wiring.links.take_for_relay(2));
+        assert_eq!(wiring.hold(Rank(1)), Ok(()));
+        assert_eq!((wiring.hold(Rank(2)), wiring.hold(Rank(2))), (Ok(()), Ok(())));
+        let mut out = Vec::new();
+        wiring.release(&before, &mut credits, &mut out);
+        let returned: Vec<_> = out
+            .iter()
+            .map(|output| match output {
+                Output::Credit { to, segments } => (to.0[0], *segments),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!((returned, wiring.held_total()), (vec![(2, 1), (3, 2)], 0));
+        let left = credits.values().copied().collect::<Vec<_>>();
+        assert_eq!(left, [4, 2, 4, 4], "what is on its way to peer 3 is not there twice");
+
+        let mut wiring = Wiring::new(&after, Rank(0), Topology::Ring, &mut credits);
+        assert_eq!(credit(&wiring), [0, 2, 0, 4]);
+        assert!(wiring.give_back(&peer(3), 1, &after), "of a segment that was sent in the view before");
+        assert!(wiring.give_back(&peer(3), 7, &after), "more than was owed is not taken");
+        assert!(!wiring.give_back(&peer(2), 1, &after));
+        assert_eq!(credit(&wiring), [0, 4, 0, 4]);
+    }
+
+    #[test]
+    fn a_window_is_all_that_is_held_of_a_link() {
+        let view = view(&[1, 2, 3]);
+        let mut wiring = Wiring::new(&view, Rank(1), Topology::Direct, &mut BTreeMap::new());
+        for _ in 0..LINK_SEGMENTS {
+            assert_eq!(wiring.hold(Rank(0)), Ok(()));
+        }
+        assert_eq!(wiring.hold(Rank(0)), Err(Reject::OverCredit));
+        assert!(wiring.use_up(0));
+        assert_eq!((wiring.hold(Rank(0)), wiring.held_total()), (Ok(()), LINK_SEGMENTS));
+        // What was held of a link that is gone has no credit that could go back.
+        wiring.reset(Rank(0), LINK_SEGMENTS);
+        assert!(!wiring.use_up(0));
+        assert_eq!((wiring.held_total(), wiring.links.credit(0)), (0, LINK_SEGMENTS));
+    }
+
+    #[test]
+    fn everybody_has_a_rank_and_neighbours_are_found_first() {
+        for peers in [&[1][..], &[1, 2], &[1, 2, 3, 4, 5]] {
+            let view = view(peers);
+            for own in 0..peers.len() {
+                let wiring = Wiring::new(&view, Rank::from_index(own), Topology::Ring, &mut BTreeMap::new());
+                for (index, byte) in peers.iter().enumerate() {
+                    assert_eq!(wiring.rank_of(&peer(*byte), &view), Some(Rank::from_index(index)));
+                }
+                assert_eq!(wiring.rank_of(&peer(9), &view), None);
+            }
+        }
+    }
+}

@@ -13,6 +13,7 @@ use super::*;
 use crate::geometry::Cut;
 
 mod any_reports;
+mod moved;
 
 const CHUNKS: usize = 40;
 const SAMPLES: u64 = 100;

@@ -1,0 +1,310 @@
+use std::time::Duration;
+
+use peergrad_protocol::agreement::Ballot;
+use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::view::{Moves, Recovery, Resume};
+use peergrad_protocol::{Epoch, Rank};
+
+use super::*;
+
+const SPECIFICATION: &[u8] = b"[model]\n";
+const NONCE: [u8; 32] = [7; 32];
+const NOW: Instant = Instant(0);
+
+fn peer(byte: u8) -> PeerId {
+    PeerId([byte; 32])
+}
+
+fn member(byte: u8) -> Member {
+    Member { peer: peer(byte), incarnation: Incarnation(4), addresses: vec![format!("/{byte}")], weight: 1 }
+}
+
+fn run() -> RunId {
+    RunId::derive(SPECIFICATION, &NONCE)
+}
+
+fn view(peers: &[u8]) -> View {
+    View {
+        run: run(),
+        epoch: Epoch(3),
+        parents: vec![],
+        members: peers.iter().map(|byte| member(*byte)).collect(),
+        recovery: Recovery::Found,
+        ledger: Ledger::default(),
+        moves: Moves::default(),
+    }
+}
+
+fn welcome(peers: &[u8]) -> Welcome {
+    let contact = |byte: &u8| Contact { peer: peer(*byte), addresses: vec![format!("/{byte}")] };
+    let members = peers.iter().map(contact).collect();
+    Welcome { specification: SPECIFICATION.to_vec(), nonce: NONCE, members }
+}
+
+/// What was sent to whom.
+fn sent(out: &mut Vec<Output>) -> Vec<(u8, Message)> {
+    let sent = |output| match output {
+        Output::Send { to, frame } => Some((to.0[0], frame.decode().expect("a valid frame"))),
+        _ => None,
+    };
+    out.drain(..).filter_map(sent).collect()
+}
+
+fn asked(out: &mut Vec<Output>) -> Vec<u8> {
+    let is_join = |(to, message): (u8, Message)| matches!(message, Message::Join(_)).then_some(to);
+    sent(out).into_iter().filter_map(is_join).collect()
+}
+
+/// Peer 9, which was welcomed by peer 1, and told of 1, 2 and 3.
+fn welcomed() -> Joining {
+    let mut joining = Joining::new(Some(run()), member(9), None);
+    let mut out = Vec::new();
+    joining.link_up(NOW, peer(1), &mut out);
+    assert_eq!(asked(&mut out), [1]);
+    let taken = joining.welcome(NOW, peer(1), welcome(&[1, 2, 3]), &mut out).expect("it is the run");
+    let identity = taken.expect("it is the first welcome");
+    assert_eq!((&identity.specification[..], identity.nonce), (SPECIFICATION, NONCE));
+    let dialed = out.iter().filter(|output| matches!(output, Output::Dial(_))).count();
+    assert_eq!((dialed, joining.host()), (3, Some(peer(1))));
+    joining
+}
+
+#[test]
+fn one_host_is_enough() {
+    let (mut joining, mut out) = (welcomed(), Vec::new());
+    joining.link_up(NOW, peer(2), &mut out);
+    assert!(asked(&mut out).is_empty());
+    assert!(joining.welcome(NOW, peer(2), welcome(&[2]), &mut out).is_ok_and(|taken| taken.is_none()));
+    assert_eq!(joining.host(), Some(peer(1)));
+    // Others were asked before: their no does not count.
+    assert_eq!(joining.refused(peer(2), Refusal::Full).map_err(drop), Ok(()));
+    assert!(joining.refused(peer(1), Refusal::Full).is_err());
+}
+
+#[test]
+fn another_run_than_that_of_the_invite_is_not_joined() {
+    let mut joining = Joining::new(Some(RunId([1; 32])), member(9), None);
+    let result = joining.welcome(NOW, peer(1), welcome(&[1]), &mut Vec::new());
+    assert!(matches!(result, Err(Failure::WrongSpecification { by }) if by == peer(1)));
+    assert_eq!(joining.host(), None);
+}
+
+#[test]
+fn ready_is_said_once_all_members_are_linked_and_then_repeated() {
+    let (mut joining, mut out) = (welcomed(), Vec::new());
+    joining.report_ready(|peer| peer.0[0] != 3, &mut out);
+    assert_eq!(sent(&mut out), []);
+    joining.report_ready(|_| true, &mut out);
+    joining.report_ready(|_| true, &mut out);
+    assert_eq!(sent(&mut out), [(1, Message::Ready)]);
+    joining.tick(NOW.after(JOIN_RETRY), [1, 2, 3].map(peer).into_iter(), &mut out);
+    assert_eq!(sent(&mut out), [(1, Message::Ready)]);
+}
+
+#[test]
+fn whoever_is_linked_is_asked_when_the_host_is_lost() {
+    let (mut joining, mut out) = (welcomed(), Vec::new());
+    joining.report_ready(|_| true, &mut out);
+    out.clear();
+    joining.link_down(NOW, peer(2));
+    assert_eq!(joining.host(), Some(peer(1)));
+    joining.link_down(NOW, peer(1));
+    assert_eq!(joining.host(), None);
+    assert_eq!(joining.deadline(), Some(NOW), "at once");
+    joining.tick(NOW, [2, 3].map(peer).into_iter(), &mut out);
+    let dialed =
+        out.iter().filter(|output| matches!(output, Output::Dial(contact) if contact.peer == peer(1)));
+    assert_eq!(dialed.count(), 1, "it may come back");
+    assert_eq!(asked(&mut out), [2, 3]);
+    // To the next one, readiness is told again.
+    assert!(joining.welcome(NOW, peer(3), welcome(&[3, 2]), &mut out).is_ok());
+    out.clear();
+    joining.report_ready(|_| true, &mut out);
+    assert_eq!(sent(&mut out), [(3, Message::Ready)]);
+}
+
+#[test]
+fn a_host_that_stops_is_replaced_by_those_that_it_named() {
+    let (mut joining, mut out) = (welcomed(), Vec::new());
+    assert_eq!(joining.departed(NOW, peer(2), "gone").map_err(drop), Ok(()));
+    assert_eq!(joining.host(), Some(peer(1)));
+    assert_eq!(joining.departed(NOW, peer(1), "gone").map_err(drop), Ok(()));
+    joining.tick(NOW, [2, 3].map(peer).into_iter(), &mut out);
+    assert!(!out.iter().any(|output| matches!(output, Output::Dial(contact) if contact.peer == peer(1))));
+    assert_eq!(asked(&mut out), [2, 3]);
+    // A founder that has named nobody else takes the run with it.
+    let mut joining = Joining::new(None, member(9), None);
+    assert!(joining.welcome(NOW, peer(1), welcome(&[1]), &mut out).is_ok());
+    let result = joining.departed(NOW, peer(1), "stopped by its user");
+    assert!(matches!(result, Err(Failure::NotFounded { by, .. }) if by == peer(1)));
+}
+
+#[test]
+fn a_host_that_is_not_in_any_more_is_asked_again_later() {
+    let (mut joining, mut out) = (welcomed(), Vec::new());
+    assert_eq!(joining.refused(peer(1), Refusal::NotYet).map_err(drop), Ok(()));
+    assert_eq!(joining.host(), None);
+    joining.tick(NOW.after(JOIN_RETRY / 2), [1, 2].map(peer).into_iter(), &mut out);
+    assert!(asked(&mut out).is_empty());
+    joining.tick(NOW.after(JOIN_RETRY), [1, 2].map(peer).into_iter(), &mut out);
+    assert_eq!(asked(&mut out), [1, 2]);
+}
+
+#[test]
+fn a_joiner_that_is_asked_names_who_has_welcomed_it() {
+    let (joining, mut out) = (welcomed(), Vec::new());
+    let join = |run| Join { run, incarnation: Incarnation(1), addresses: vec![], weight: 1 };
+    joining.asked(peer(8), &join(Some(run())), &mut out);
+    joining.asked(peer(8), &join(Some(RunId([1; 32]))), &mut out);
+    Joining::new(None, member(9), None).asked(peer(8), &join(None), &mut out);
+    let host = Contact { peer: peer(1), addresses: vec!["/1".to_owned()] };
+    assert_eq!(
+        sent(&mut out),
+        [
+            (8, Message::Refer(host)),
+            (8, Message::Refuse(Refusal::OtherRun { run: run() })),
+            (8, Message::Refuse(Refusal::NotYet)),
+        ]
+    );
+}
+
+#[test]
+fn a_peer_is_in_a_view_of_its_run_in_its_incarnation_once() {
+    let mut joining = welcomed();
+    let with_me = view(&[1, 9]);
+    assert!(joining.is_in(&with_me));
+    assert!(!joining.is_in(&view(&[1, 2])) && !joining.is_in(&View { run: RunId([1; 32]), ..view(&[9]) }));
+    let mut older = with_me.clone();
+    older.members[1].incarnation = Incarnation(3);
+    assert!(!joining.is_in(&older));
+    joining.recording(PersistId(5), with_me.clone());
+    assert!(!joining.is_in(&with_me), "it is being written down");
+    assert!(joining.persisted(PersistId(4), &mut Vec::new()).is_none());
+    let (view, digest) = joining.persisted(PersistId(5), &mut Vec::new()).expect("it is on disk");
+    assert_eq!((&*view, digest), (&with_me, with_me.digest()));
+}
+
+// The vote that is left over.
+
+/// Peer 9, which was a member with 1 and 2 before it was restarted.
+fn voter(acceptor: Acceptor<Succession>) -> (Joining, ViewDigest) {
+    let durable = Durable { view: view(&[1, 2, 9]), incarnation: Incarnation(3), acceptor };
+    let digest = durable.view.digest();
+    (Joining::new(Some(run()), member(9), Some(durable)), digest)
+}
+
+fn ballot(attempt: u32, rank: u32) -> Ballot {
+    Ballot { attempt, rank: Rank(rank) }
+}
+
+fn change(parent: ViewDigest) -> Succession {
+    Succession {
+        parent,
+        removed: vec![Rank(2)],
+        added: vec![],
+        weights: vec![],
+        resume: Resume::at(StepNumber(5)),
+        ledger: Ledger::default(),
+        moves: Moves::default(),
+    }
+}
+
+/// The record that is to be written, and what is sent at once.
+fn written(out: &mut Vec<Output>) -> (Option<(PersistId, Durable)>, Vec<(u8, Message)>) {
+    let record = out.iter().find_map(|output| match output {
+        Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
+        _ => None,
+    });
+    (record, sent(out))
+}
+
+#[test]
+fn a_vote_is_written_down_before_it_is_given() {
+    let (mut joining, digest) = voter(Acceptor::default());
+    let (mut count, mut out) = (10, Vec::new());
+    let prepare = Prepare { view: digest, ballot: ballot(2, 1), before: None };
+    joining.on_prepare(peer(2), prepare, &mut count, &mut out);
+    let (record, sent_at_once) = written(&mut out);
+    let (id, record) = record.expect("a promise is written down");
+    assert_eq!((id, count, sent_at_once), (PersistId(10), 11, vec![]));
+    assert_eq!((record.acceptor.promised(), record.incarnation), (Some(ballot(2, 1)), Incarnation(3)));
+    assert!(joining.persisted(id, &mut out).is_none());
+    let report = Report { is_over: true, ..Report::default() };
+    let promise = Promise { view: digest, ballot: ballot(2, 1), accepted: None, report };
+    assert_eq!(sent(&mut out), [(2, Message::Promise(Box::new(promise.clone())))]);
+
+    let propose = Propose { ballot: ballot(2, 1), change: change(digest) };
+    joining.on_propose(peer(2), propose, &mut count, &mut out);
+    let (record, sent_at_once) = written(&mut out);
+    let (id, record) = record.expect("an acceptance is written down");
+    assert_eq!((id, sent_at_once), (PersistId(11), vec![]));
+    assert_eq!(record.acceptor.accepted(), Some(&(ballot(2, 1), change(digest))));
+    assert!(joining.persisted(id, &mut out).is_none());
+    assert_eq!(sent(&mut out), [(2, Message::Accepted(Accepted { view: digest, ballot: ballot(2, 1) }))]);
+
+    // Who takes over hears of what was accepted; both answers wait for one disk, and a later record holds both.
+    let prepare = Prepare { view: digest, ballot: ballot(3, 0), before: None };
+    joining.on_prepare(peer(1), prepare, &mut count, &mut out);
+    joining.on_prepare(peer(1), prepare, &mut count, &mut out);
+    assert_eq!(sent(&mut out), []);
+    assert!(joining.persisted(PersistId(13), &mut out).is_none());
+    let accepted = Some((ballot(2, 1), change(digest)));
+    let promise = Message::Promise(Box::new(Promise { ballot: ballot(3, 0), accepted, ..promise }));
+    assert_eq!(sent(&mut out), [(1, promise.clone()), (1, promise)]);
+}
+
+#[test]
+fn a_promise_holds_after_a_restart() {
+    let mut acceptor = Acceptor::default();
+    acceptor.promise(ballot(5, 0)).unwrap();
+    let (mut joining, digest) = voter(acceptor);
+    let (mut count, mut out) = (0, Vec::new());
+    let prepare = Prepare { view: digest, ballot: ballot(4, 1), before: None };
+    joining.on_prepare(peer(2), prepare, &mut count, &mut out);
+    let propose = Propose { ballot: ballot(4, 1), change: change(digest) };
+    joining.on_propose(peer(2), propose, &mut count, &mut out);
+    let outbid =
+        Outbid { view: digest, ballot: ballot(4, 1), promised: Some(ballot(5, 0)), step: StepNumber(0) };
+    assert_eq!(sent(&mut out), [(2, Message::Outbid(outbid)), (2, Message::Outbid(outbid))]);
+    assert_eq!(count, 0, "nothing has changed");
+}
+
+#[test]
+fn a_vote_counts_in_its_view_only_and_for_whom_the_ballot_belongs_to() {
+    let (mut joining, digest) = voter(Acceptor::default());
+    let (mut count, mut out) = (0, Vec::new());
+    for (from, view, rank) in [
+        (2, ViewDigest([0; 32]), 1),
+        // Rank 1 is peer 2, and peer 7 is none of them.
+        (1, digest, 1),
+        (7, digest, 0),
+        (2, digest, 5),
+    ] {
+        let prepare = Prepare { view, ballot: ballot(1, rank), before: None };
+        joining.on_prepare(peer(from), prepare, &mut count, &mut out);
+        let propose = Propose { ballot: ballot(1, rank), change: change(view) };
+        joining.on_propose(peer(from), propose, &mut count, &mut out);
+    }
+    let mut forgetful = welcomed();
+    let prepare = Prepare { view: digest, ballot: ballot(1, 1), before: None };
+    forgetful.on_prepare(peer(2), prepare, &mut count, &mut out);
+    assert_eq!((out.len(), count), (0, 0));
+}
+
+#[test]
+fn an_excluded_peer_asks_all_and_trusts_only_those_it_hears() {
+    let mut joining = Joining::again(&view(&[1, 2, 9]), member(9));
+    let mut out = Vec::new();
+    joining.ask_all(NOW, [1, 2].map(peer).into_iter(), &mut out);
+    assert_eq!(asked(&mut out), [1, 2]);
+    assert!(joining.welcome(NOW, peer(1), welcome(&[1, 2]), &mut out).is_ok());
+    joining.heard(&peer(1));
+    out.clear();
+    joining.report_ready(|_| true, &mut out);
+    assert_eq!(sent(&mut out), [], "peer 2 was linked all the time, and may be the one that it cannot reach");
+    joining.tick(NOW.after(Duration::from_secs(1)), [1, 2].map(peer).into_iter(), &mut out);
+    assert_eq!(asked(&mut out), [1, 2]);
+    joining.heard(&peer(2));
+    joining.report_ready(|_| true, &mut out);
+    assert_eq!(sent(&mut out), [(1, Message::Ready)]);
+}

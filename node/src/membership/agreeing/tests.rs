@@ -1,0 +1,296 @@
+use std::collections::BTreeMap;
+
+use peergrad_protocol::durable::Durable;
+use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::view::{Member, Move, Moves, Recovery, Resume};
+use peergrad_protocol::{Epoch, Incarnation, RunId};
+
+use super::*;
+use crate::dealing::Dealt;
+use crate::geometry::{Cut, Geometry};
+use crate::io::PersistId;
+use crate::succession::Basis;
+
+const NOW: Instant = Instant(0);
+/// The step in progress.
+const STEP: StepNumber = StepNumber(7);
+
+fn peer(byte: u8) -> PeerId {
+    PeerId([byte; 32])
+}
+
+fn view(peers: &[u8]) -> View {
+    let member =
+        |byte: &u8| Member { peer: peer(*byte), incarnation: Incarnation(1), addresses: vec![], weight: 1 };
+    View {
+        run: RunId([1; 32]),
+        epoch: Epoch(1),
+        parents: vec![],
+        members: peers.iter().map(member).collect(),
+        recovery: Recovery::Found,
+        ledger: Ledger { position: 84, ..Ledger::default() },
+        moves: Moves::default(),
+    }
+}
+
+fn ballot(attempt: u32, rank: u32) -> Ballot {
+    Ballot { attempt, rank: Rank(rank) }
+}
+
+/// Peer 2 of 1, 2 and 3, with 1 and 3 linked; and what training says.
+struct Bench {
+    membership: Membership,
+    geometry: Geometry,
+    dealt: Dealt,
+    is_open: bool,
+    is_closing: bool,
+    out: Vec<Output>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        let view = Arc::new(view(&[1, 2, 3]));
+        let digest = view.digest();
+        let cut = Cut { chunks: Chunks::of(160), copies: 2, has_state: true, segment_elements: 10 };
+        let linked = [1, 3].map(peer).into_iter().collect();
+        let me = view.members[1].clone();
+        Self {
+            membership: Membership::new(NOW, me, Arc::clone(&view), digest, linked, 10),
+            dealt: Dealt::next(&view.ledger, 12, 100, &view, STEP),
+            geometry: Geometry::new(view, digest, cut),
+            is_open: true,
+            is_closing: false,
+            out: vec![],
+        }
+    }
+
+    fn ask<T>(&mut self, ask: impl FnOnce(&mut Membership, &Facts<'_>, &mut Vec<Output>) -> T) -> T {
+        let report = || Report { complete: Some(STEP), ..Report::default() };
+        let facts = Facts {
+            basis: Basis { geometry: &self.geometry, sample_count: 100, batch_size: 12, passes: 3 },
+            step: STEP,
+            dealt: &self.dealt,
+            dealt_before: None,
+            is_open: self.is_open,
+            is_held: false,
+            report: &report,
+            has_parameters: true,
+            is_computing: false,
+            is_still: false,
+            is_unbegun: false,
+            is_closing: self.is_closing,
+            has_committed: true,
+        };
+        ask(&mut self.membership, &facts, &mut self.out)
+    }
+
+    fn prepare(&mut self, from: u8, ballot: Ballot, before: Option<u64>) -> Result<Vec<Wish>, Reject> {
+        let prepare = Prepare { view: self.geometry.digest, ballot, before: before.map(StepNumber) };
+        self.ask(|membership, facts, out| membership.on_prepare(NOW, peer(from), prepare, facts, out))
+    }
+
+    fn propose(&mut self, from: u8, ballot: Ballot, change: Succession) -> Result<(), Reject> {
+        let propose = Propose { ballot, change };
+        self.ask(|membership, facts, out| membership.on_propose(peer(from), propose, facts, out))
+    }
+
+    fn sent(&mut self) -> Vec<(u8, Message)> {
+        let sent = |output| match output {
+            Output::Send { to, frame } => Some((to.0[0], frame.decode().expect("a valid frame"))),
+            _ => None,
+        };
+        self.out.drain(..).filter_map(sent).collect()
+    }
+
+    /// The record that is to be written, and what is sent at once.
+    fn written(&mut self) -> (Option<(PersistId, Durable)>, Vec<(u8, Message)>) {
+        let record = self.out.iter().find_map(|output| match output {
+            Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
+            _ => None,
+        });
+        (record, self.sent())
+    }
+
+    /// Peer 3 goes.
+    fn change(&self) -> Succession {
+        Succession {
+            parent: self.geometry.digest,
+            removed: vec![Rank(2)],
+            added: vec![],
+            weights: vec![],
+            resume: Resume::at(STEP),
+            ledger: Ledger { position: 96, ..Ledger::default() },
+            moves: Moves::default(),
+        }
+    }
+}
+
+#[test]
+fn a_promise_is_on_disk_before_it_is_given_and_says_where_its_sender_is() {
+    let mut bench = Bench::new();
+    bench.membership.link_down(&peer(3));
+    assert_eq!(bench.prepare(1, ballot(3, 0), None), Ok(vec![Wish::Freeze]));
+    let (record, sent) = bench.written();
+    let (id, record) = record.expect("a promise is written down");
+    assert_eq!((id, sent), (PersistId(10), vec![]));
+    assert_eq!((record.acceptor.promised(), &record.view), (Some(ballot(3, 0)), &*bench.geometry.view));
+    assert_eq!(bench.membership.persisted(PersistId(9), &mut bench.out), []);
+    assert_eq!(bench.sent(), []);
+    assert_eq!(bench.membership.persisted(id, &mut bench.out), []);
+    let report = Report { complete: Some(STEP), lost: vec![Rank(2)], ..Report::default() };
+    let promise = Promise { view: bench.geometry.digest, ballot: ballot(3, 0), accepted: None, report };
+    assert_eq!(bench.sent(), [(1, Message::Promise(Box::new(promise)))]);
+}
+
+#[test]
+fn a_promise_for_a_step_to_come_stops_nobody_yet() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.prepare(1, ballot(1, 0), Some(8)), Ok(vec![Wish::StopBefore(StepNumber(8))]));
+    bench.out.clear();
+    let outbid = |promised| {
+        let view = Bench::new().geometry.digest;
+        [(1, Message::Outbid(Outbid { view, ballot: ballot(2, 0), promised, step: STEP }))]
+    };
+    // The step is under way already, or past.
+    for before in [7, 6, 0] {
+        assert_eq!(bench.prepare(1, ballot(2, 0), Some(before)), Ok(vec![]));
+        assert_eq!(bench.sent(), outbid(None), "before step {before}");
+    }
+    bench.is_open = false;
+    assert_eq!(bench.prepare(1, ballot(2, 0), Some(7)), Ok(vec![Wish::StopBefore(STEP)]));
+    bench.out.clear();
+    bench.is_closing = true;
+    assert_eq!(bench.prepare(1, ballot(2, 0), Some(9)), Ok(vec![]));
+    assert_eq!(bench.sent(), outbid(None), "there is no step to come");
+}
+
+#[test]
+fn a_higher_promise_stands_in_the_way_of_lower_ballots() {
+    let mut bench = Bench::new();
+    assert!(bench.prepare(1, ballot(5, 0), None).is_ok());
+    bench.out.clear();
+    assert_eq!(bench.prepare(3, ballot(4, 2), None), Ok(vec![]));
+    let change = bench.change();
+    assert_eq!(bench.propose(3, ballot(4, 2), change), Ok(()));
+    let view = bench.geometry.digest;
+    let outbid = Outbid { view, ballot: ballot(4, 2), promised: Some(ballot(5, 0)), step: STEP };
+    assert_eq!(bench.sent(), [(3, Message::Outbid(outbid)), (3, Message::Outbid(outbid))]);
+}
+
+#[test]
+fn a_ballot_belongs_to_the_rank_that_it_names() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.prepare(1, ballot(1, 2), None), Err(Reject::OutOfPlace));
+    assert_eq!(bench.prepare(9, ballot(1, 0), None), Err(Reject::OutOfPlace));
+    let change = bench.change();
+    assert_eq!(bench.propose(1, ballot(1, 2), change), Err(Reject::OutOfPlace));
+    assert!(bench.out.is_empty());
+}
+
+#[test]
+fn an_acceptance_is_on_disk_before_it_is_given_and_later_proposers_hear_of_it() {
+    let mut bench = Bench::new();
+    let (change, view) = (bench.change(), bench.geometry.digest);
+    assert_eq!(bench.propose(1, ballot(1, 0), change.clone()), Ok(()));
+    let (record, sent) = bench.written();
+    let (id, record) = record.expect("an acceptance is written down");
+    assert_eq!((record.acceptor.accepted(), sent), (Some(&(ballot(1, 0), change.clone())), vec![]));
+    // Before the disk has answered, somebody else asks: the later record holds both.
+    assert!(bench.prepare(3, ballot(2, 2), None).is_ok());
+    bench.out.clear();
+    assert_eq!(bench.membership.persisted(PersistId(id.0 + 1), &mut bench.out), []);
+    let accepted = Message::Accepted(Accepted { view, ballot: ballot(1, 0) });
+    let report = Report { complete: Some(STEP), ..Report::default() };
+    let promise = Promise { view, ballot: ballot(2, 2), accepted: Some((ballot(1, 0), change)), report };
+    assert_eq!(bench.sent(), [(1, accepted), (3, Message::Promise(Box::new(promise)))]);
+}
+
+#[test]
+fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
+    let mut bench = Bench::new();
+    let change = bench.change();
+    let moved = |chunk| Moves { list: vec![Move { chunk, from: vec![Rank(0)] }], rate: 1, restarted: vec![] };
+    for odd in [
+        Succession { removed: vec![Rank(3)], ..change.clone() },
+        Succession { removed: vec![Rank(0), Rank(1), Rank(2)], ..change.clone() },
+        // More samples than there are, and a chunk that this model does not have.
+        Succession { ledger: Ledger { position: 101, ..Ledger::default() }, ..change.clone() },
+        Succession { moves: moved(10), ..change.clone() },
+    ] {
+        assert_eq!(bench.propose(1, ballot(1, 0), odd.clone()), Err(Reject::OutOfPlace));
+        let memo = Memo::default();
+        let told = bench.ask(|membership, facts, out| membership.on_succeed(&odd, &memo, facts, out));
+        assert_eq!(told, Err(Reject::OutOfPlace));
+    }
+    assert!(bench.out.is_empty() && bench.membership.next.is_none());
+    let fitting = Succession { moves: moved(9), ..change };
+    assert_eq!(bench.propose(1, ballot(1, 0), fitting), Ok(()));
+}
+
+#[test]
+fn the_next_view_is_on_disk_before_it_is_entered() {
+    let mut bench = Bench::new();
+    let (change, memo) = (bench.change(), Memo::default());
+    for _ in 0..2 {
+        let told = bench.ask(|membership, facts, out| membership.on_succeed(&change, &memo, facts, out));
+        assert_eq!(told, Ok(()));
+    }
+    let next = bench.geometry.view.succeed(bench.geometry.digest, &change).unwrap();
+    let (record, _) = bench.written();
+    let (id, record) = record.expect("the view is written down");
+    assert_eq!((record.view, record.acceptor.promised()), (next.clone(), None));
+    assert!(bench.membership.next().is_none());
+    assert_eq!(bench.membership.persisted(id, &mut bench.out), [Wish::Look]);
+    let (view, digest) = bench.membership.next().expect("it is on disk");
+    assert_eq!((&**view, digest), (&next, next.digest()));
+    // Whoever still asks is told what it is.
+    assert_eq!(bench.prepare(3, ballot(9, 2), None), Ok(vec![]));
+    assert_eq!(bench.sent(), [(3, Message::Install(next.clone()))]);
+    bench.membership.advance(NOW);
+    assert_eq!(bench.membership.view.epoch, Epoch(2));
+    assert!(bench.prepare(3, ballot(9, 2), None).is_ok());
+    assert_eq!(bench.sent(), [(3, Message::Install(next))]);
+}
+
+#[test]
+fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
+    let mut bench = Bench::new();
+    let next = bench.geometry.view.succeed(bench.geometry.digest, &bench.change()).unwrap();
+    let last = next.succeed(next.digest(), &Succession { parent: next.digest(), ..bench.change() });
+    assert!(last.is_err(), "rank 2 has gone already");
+    let later = View { epoch: Epoch(3), parents: vec![next.digest()], ..next.clone() };
+    assert!(!bench.membership.on_install(later, &mut bench.out));
+    assert!(bench.membership.on_install(view(&[1, 2, 3]), &mut bench.out), "it is in that one");
+    assert!(bench.membership.next.is_none());
+    assert!(bench.membership.on_install(next, &mut bench.out));
+    assert!(bench.membership.next.is_some());
+}
+
+/// What others have accepted comes before what a proposer would like.
+#[test]
+fn a_proposer_proposes_again_what_was_accepted() {
+    let mut bench = Bench::new();
+    bench.membership.link_down(&peer(3));
+    let wishes = bench.ask(|membership, facts, out| membership.look(NOW.after(STAGGER), facts, out));
+    assert_eq!(wishes, []);
+    let later = NOW.after(STAGGER * 2);
+    bench.ask(|membership, facts, out| membership.look(later, facts, out));
+    let view = bench.geometry.digest;
+    let sent: BTreeMap<u8, Message> = bench.sent().into_iter().collect();
+    let prepare = Message::Prepare(Prepare { view, ballot: ballot(1, 1), before: None });
+    assert_eq!(sent, [(1, prepare.clone()), (2, prepare)].into_iter().collect());
+    let theirs = Succession { removed: vec![Rank(0)], ..bench.change() };
+    for (from, accepted) in [(2, None), (1, Some((ballot(1, 0), theirs.clone())))] {
+        let report = Report { complete: Some(STEP), ..Report::default() };
+        let promise = Promise { view, ballot: ballot(1, 1), accepted, report };
+        bench.ask(|membership, facts, out| membership.on_promise(later, peer(from), promise, facts, out));
+    }
+    let proposed = bench.sent().into_iter().next().expect("a quorum has promised");
+    assert_eq!(proposed, (1, Message::Propose(Propose { ballot: ballot(1, 1), change: theirs.clone() })));
+    // Its own acceptance, and another: then it is chosen, and said to all.
+    bench.membership.on_accepted(peer(2), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
+    assert_eq!(bench.sent(), []);
+    bench.membership.on_accepted(peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
+    assert_eq!(bench.sent()[0], (1, Message::Succeed(theirs)));
+}

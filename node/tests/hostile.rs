@@ -1,0 +1,506 @@
+//! Whatever a member says, no other panics: records with odd lists, reports of what nobody holds, numbers at their ends.
+//!
+//! Three nodes train. Somewhere in between, one of them, or a stranger, says things that no correct peer would say: close
+//! enough to the truth to get past the first checks, and then as odd as the limits allow. Nobody has to train on after
+//! that, since members are trusted to follow the protocol; but their bytes are input.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad::io::{Event, Input, Output};
+use peergrad::memo::Memo;
+use peergrad::node::{Config, Node, Role};
+use peergrad::program::Launch;
+use peergrad::specification::RunFile;
+use peergrad::specification::own::{OwnLoader, OwnSpecification};
+use peergrad::task::{Evaluation, Task};
+use peergrad_protocol::agreement::Ballot;
+use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::ledger::{Ledger, Span};
+use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
+use peergrad_protocol::manifest::Manifest;
+use peergrad_protocol::message::{
+    Accepted, Beat, Complete, Content, Departure, Holdings, Join, Message, Outbid, Parcel, Phase, Piece,
+    Prepare, Promise, Propose, Report, Segment, Tally, WantChunks,
+};
+use peergrad_protocol::view::{
+    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+};
+use peergrad_protocol::{
+    Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest,
+};
+use proptest::prelude::*;
+
+const PARAMETERS: u32 = 200;
+const SAMPLES: u32 = 96;
+const PEERS: usize = 3;
+/// Inputs after which a case ends, whatever has become of it.
+const INPUTS_MAX: usize = 4000;
+
+/// Every parameter wants to be one.
+struct Ones;
+
+impl Task for Ones {
+    fn manifest(&self) -> Manifest {
+        Manifest::new([("ones", &[PARAMETERS][..])])
+    }
+
+    fn sample_count(&self) -> u32 {
+        SAMPLES
+    }
+
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        for (slope, parameter) in gradient.iter_mut().zip(parameters) {
+            *slope = (parameter - 1.0) * samples.len() as f32;
+        }
+        samples.len() as f64
+    }
+
+    fn evaluate(&self, _parameters: &[f32]) -> Evaluation {
+        Evaluation { samples: 0, loss: 0.0, accuracy: None }
+    }
+}
+
+fn peer(index: usize) -> PeerId {
+    PeerId([index as u8 + 1; 32])
+}
+
+fn index_of(peer: PeerId) -> usize {
+    usize::from(peer.0[0]).wrapping_sub(1)
+}
+
+// The swarm.
+
+/// Three nodes whose outputs go straight to each other, and a fourth peer that only says what the test makes it say.
+struct Swarm {
+    nodes: Vec<Node>,
+    queue: VecDeque<(usize, Input)>,
+    links: BTreeSet<(usize, usize)>,
+    now: Instant,
+    /// The view that each node is in, and the step that it is about in.
+    views: Vec<Option<(Arc<View>, ViewDigest)>>,
+    steps: Vec<u64>,
+    ended: usize,
+}
+
+impl Swarm {
+    fn new(rule: &str) -> Self {
+        let task: Arc<dyn Task> = Arc::new(Ones);
+        let run_file =
+            format!("passes = 8\nbatch = 12\n[optimizer]\nrule = \"{rule}\"\n[sync]\nsegment_kib = 1");
+        let run_file = RunFile::parse(&run_file).expect("a run file");
+        let specification = OwnSpecification::resolve(&run_file, "ones", &*task, &Launch::ring());
+        let specification = specification.and_then(|specification| specification.to_bytes());
+        let specification: Arc<[u8]> = specification.expect("a specification").into();
+        let node = |index: usize| {
+            let specification = Arc::clone(&specification);
+            let founder = Role::Founder { specification, nonce: [0; 32], peers: PEERS };
+            Node::new(Config {
+                peer: peer(index),
+                incarnation: Incarnation(1),
+                addresses: vec![],
+                weight: 1,
+                loader: Arc::new(OwnLoader::new("ones", Arc::clone(&task), Launch::ring())),
+                segments: Pool::new(64),
+                memo: Memo::default(),
+                restored: None,
+                role: if index == 0 { founder } else { Role::Joiner { run: None } },
+            })
+        };
+        let mut swarm = Self {
+            nodes: (0..PEERS).map(node).collect(),
+            queue: (0..PEERS).map(|index| (index, Input::Tick)).collect(),
+            links: BTreeSet::new(),
+            now: Instant(0),
+            views: vec![None; PEERS],
+            steps: vec![0; PEERS],
+            ended: 0,
+        };
+        for a in 0..PEERS {
+            (a + 1..=PEERS).for_each(|b| swarm.link(a, b));
+        }
+        swarm
+    }
+
+    fn link(&mut self, a: usize, b: usize) {
+        if a != b && a.max(b) <= PEERS && self.links.insert((a.min(b), a.max(b))) {
+            self.give(a, Input::LinkUp(peer(b)));
+            self.give(b, Input::LinkUp(peer(a)));
+        }
+    }
+
+    fn cut(&mut self, a: usize, b: usize) {
+        if self.links.remove(&(a.min(b), a.max(b))) {
+            self.give(a, Input::LinkDown { peer: peer(b), reason: "cut".to_owned() });
+            self.give(b, Input::LinkDown { peer: peer(a), reason: "cut".to_owned() });
+        }
+    }
+
+    fn give(&mut self, to: usize, input: Input) {
+        if to < PEERS {
+            self.queue.push_back((to, input));
+        }
+    }
+
+    /// One input, or if there is none, time passes. False once nothing happens any more.
+    fn step(&mut self) -> bool {
+        let Some((index, input)) = self.queue.pop_front() else {
+            let Some(next) = self.nodes.iter().filter_map(Node::deadline).min() else { return false };
+            self.now = Instant(next.0.max(self.now.0)).after(Duration::from_millis(1));
+            (0..PEERS).for_each(|index| self.give(index, Input::Tick));
+            return self.ended < PEERS;
+        };
+        let mut out = Vec::new();
+        self.nodes[index].handle(self.now, input, &mut out);
+        for output in out {
+            match output {
+                Output::Send { to, frame } => {
+                    let to = index_of(to);
+                    if to == index || self.links.contains(&(to.min(index), to.max(index))) {
+                        self.give(to, Input::Frame { from: peer(index), frame });
+                    }
+                }
+                Output::Credit { to, segments } => {
+                    self.give(index_of(to), Input::Credit { peer: peer(index), segments });
+                }
+                Output::Compute(job) => {
+                    let (job, result) = (job.id, Ok((job.work)()));
+                    self.give(index, Input::Computed { job, result });
+                }
+                Output::Persist { id, .. } => self.give(index, Input::Persisted { id, result: Ok(()) }),
+                Output::Event(Event::Installed { view, digest, .. }) => {
+                    self.views[index] = Some((view, digest))
+                }
+                Output::Event(Event::Committed(committed)) => self.steps[index] = committed.step.0 + 2,
+                Output::Event(Event::Ended(_)) => self.ended += 1,
+                Output::Dial(contact) => self.link(index, index_of(contact.peer)),
+                Output::Hangup(peer) => self.cut(index, index_of(peer)),
+                Output::Event(_) | Output::Locate(_) => {}
+            }
+        }
+        true
+    }
+
+    /// Somebody says something odd, of the view that its victim is in.
+    fn say(&mut self, oddity: &Oddity) {
+        let Some((view, digest)) = &self.views[oddity.to] else { return };
+        let truth = Truth { view, digest: *digest, step: self.steps[oddity.to] };
+        let (message, payload) = truth.bend(oddity.kind, &mut Draws(oddity.draws.iter()));
+        let frame = Frame::encode(&message, payload.as_deref().map(Buffer::from_bytes));
+        self.give(oddity.to, Input::Frame { from: peer(oddity.from), frame });
+    }
+}
+
+// What is said.
+
+/// Who says what to whom, after how many inputs.
+#[derive(Clone, Debug)]
+struct Oddity {
+    after: usize,
+    from: usize,
+    to: usize,
+    kind: u8,
+    draws: Vec<(u8, u64)>,
+}
+
+fn oddity() -> impl Strategy<Value = Oddity> {
+    let draws = prop::collection::vec((any::<u8>(), any::<u64>()), 40);
+    (0..400_usize, 0..=PEERS, 0..PEERS, 0..KINDS, draws).prop_map(|(after, from, to, kind, draws)| Oddity {
+        after,
+        from,
+        to,
+        kind,
+        draws,
+    })
+}
+
+/// Numbers to make a message of; zeros once they are used up.
+struct Draws<'a>(std::slice::Iter<'a, (u8, u64)>);
+
+impl Draws<'_> {
+    /// Mostly below `end`; now and then just there, or as far as it goes.
+    fn below(&mut self, end: u64, max: u64) -> u64 {
+        let Some(&(how, number)) = self.0.next() else { return 0 };
+        match how {
+            0..8 => max,
+            8..16 => end,
+            _ => number % end.max(1),
+        }
+    }
+
+    fn is(&mut self) -> bool {
+        self.below(2, 1) == 1
+    }
+
+    fn some<T>(&mut self, make: impl FnOnce(&mut Self) -> T) -> Option<T> {
+        self.is().then(|| make(self))
+    }
+
+    fn list<T>(&mut self, count_end: u64, mut make: impl FnMut(&mut Self) -> T) -> Vec<T> {
+        let count = self.below(count_end, count_end);
+        (0..count).map(|_| make(self)).collect()
+    }
+}
+
+/// The truth that is bent.
+struct Truth<'a> {
+    view: &'a View,
+    digest: ViewDigest,
+    step: u64,
+}
+
+const KINDS: u8 = 17;
+
+impl Truth<'_> {
+    fn bend(&self, kind: u8, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
+        let view = self.digest;
+        let message = match kind {
+            0..4 => Message::Succeed(self.change(draws)),
+            4..6 => Message::Install(self.record(draws)),
+            6 => Message::Propose(Propose { ballot: self.ballot(draws), change: self.change(draws) }),
+            7 => {
+                let before = draws.some(|draws| self.near(draws));
+                Message::Prepare(Prepare { view, ballot: self.ballot(draws), before })
+            }
+            8 => {
+                let ballot = self.ballot(draws);
+                let accepted = draws.some(|draws| (self.ballot(draws), self.change(draws)));
+                let report = self.report(draws);
+                Message::Promise(Box::new(Promise { view, ballot, accepted, report }))
+            }
+            9 => {
+                let promised = draws.some(|draws| self.ballot(draws));
+                Message::Outbid(Outbid { view, ballot: self.ballot(draws), promised, step: self.near(draws) })
+            }
+            10 => Message::Accepted(Accepted { view, ballot: self.ballot(draws) }),
+            11 => {
+                let (steps, chunks) = (self.near(draws), self.chunks(draws));
+                Message::WantChunks(WantChunks { view, steps, chunks })
+            }
+            12 => return self.parcel(draws),
+            13 => return self.segment(draws),
+            14 => {
+                let left_out = draws.below(10, SAMPLES_MAX);
+                Message::Complete(Complete { view, steps: self.near(draws), left_out })
+            }
+            15 => {
+                let (epoch, complete) = (Epoch(draws.below(3, STEPS_MAX)), self.near(draws));
+                Message::Beat(Beat { view, epoch, complete, is_computing: draws.is() })
+            }
+            _ => self.word(draws),
+        };
+        (message, None)
+    }
+
+    fn word(&self, draws: &mut Draws<'_>) -> Message {
+        match draws.below(6, 6) {
+            0 => Message::Candidate(self.member(draws)),
+            1 => Message::Retire,
+            2 => Message::Closed(self.digest),
+            3 => Message::Leave(Departure::new("why not")),
+            4 => Message::Ready,
+            _ => {
+                let Member { incarnation, addresses, weight, .. } = self.member(draws);
+                Message::Join(Join { run: None, incarnation, addresses, weight })
+            }
+        }
+    }
+
+    /// A step that is about the one in progress.
+    fn near(&self, draws: &mut Draws<'_>) -> StepNumber {
+        let offset = draws.below(5, STEPS_MAX);
+        StepNumber((self.step + offset).saturating_sub(2).min(STEPS_MAX))
+    }
+
+    fn rank(&self, draws: &mut Draws<'_>) -> Rank {
+        Rank(draws.below(self.view.members.len() as u64, u64::from(u32::MAX)) as u32)
+    }
+
+    fn chunk(&self, draws: &mut Draws<'_>) -> u32 {
+        draws.below(u64::from(PARAMETERS / 16), CHUNKS_MAX as u64 - 1) as u32
+    }
+
+    fn chunks(&self, draws: &mut Draws<'_>) -> ChunkSet {
+        let few = draws.list(4, |draws| self.chunk(draws) as usize);
+        if draws.is() { ChunkSet::all(PARAMETERS as usize / 16) } else { few.into_iter().collect() }
+    }
+
+    fn ballot(&self, draws: &mut Draws<'_>) -> Ballot {
+        Ballot { attempt: draws.below(4, u64::from(ATTEMPTS_MAX)) as u32, rank: self.rank(draws) }
+    }
+
+    fn member(&self, draws: &mut Draws<'_>) -> Member {
+        Member {
+            peer: peer(draws.below(5, 200) as usize),
+            incarnation: Incarnation(draws.below(4, u64::MAX)),
+            addresses: vec![],
+            weight: draws.below(3, 16) as u8,
+        }
+    }
+
+    fn tally(&self, draws: &mut Draws<'_>) -> Tally {
+        Tally { samples: draws.below(13, u64::from(u32::MAX)), loss: 1.0 }
+    }
+
+    fn ledger_and_spans(&self, draws: &mut Draws<'_>) -> (Ledger, Vec<Span>) {
+        let position = draws.below(u64::from(SAMPLES), u64::from(u32::MAX));
+        let mut cuts = draws.list(8, |draws| draws.below(position, u64::from(SAMPLES) * 2));
+        cuts.sort_unstable();
+        cuts.dedup();
+        let mut spans: Vec<Span> =
+            cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
+        let given_back = spans.split_off(spans.len() / 2);
+        (Ledger { pass: draws.below(8, STEPS_MAX), position, given_back }, spans)
+    }
+
+    fn resume(&self, members: u64, draws: &mut Draws<'_>) -> (Resume, Ledger) {
+        let (ledger, spans) = self.ledger_and_spans(draws);
+        let step = self.near(draws);
+        let mut newcomers = draws.list(2, |draws| self.rank(draws));
+        newcomers.sort_unstable();
+        newcomers.dedup();
+        let deal = draws.some(|draws| {
+            let mut parts = vec![vec![]; members as usize];
+            for span in spans {
+                parts[draws.below(members, members - 1).min(members - 1) as usize].push(span);
+            }
+            Deal { pass: ledger.pass, parts }
+        });
+        let forward = draws.some(|draws| {
+            let donor = |draws: &mut Draws<'_>| {
+                let first = self.chunk(draws);
+                Donor { first, end: first + 1 + draws.below(12, 12) as u32, rank: self.rank(draws) }
+            };
+            Forward { tally: self.tally(draws), donors: draws.list(4, donor) }
+        });
+        (Resume { step, newcomers, deal, forward }, ledger)
+    }
+
+    fn moves(&self, draws: &mut Draws<'_>) -> Moves {
+        let list = draws.list(6, |draws| {
+            let mut from = draws.list(3, |draws| self.rank(draws));
+            from.push(self.rank(draws));
+            from.sort_unstable();
+            from.dedup();
+            Move { chunk: self.chunk(draws), from }
+        });
+        let restarted = draws.list(3, |draws| self.chunk(draws));
+        Moves { list, rate: 1 + draws.below(3, u64::from(u32::MAX) - 1) as u32, restarted }
+    }
+
+    fn change(&self, draws: &mut Draws<'_>) -> Succession {
+        let mut removed = draws.list(2, |draws| self.rank(draws));
+        removed.dedup();
+        let added = draws.list(2, |draws| self.member(draws));
+        let members = (self.view.members.len() + added.len()).saturating_sub(removed.len()).max(1) as u64;
+        let (resume, ledger) = self.resume(members, draws);
+        let weights = draws.list(2, |draws| (self.rank(draws), draws.below(3, 255) as u8));
+        Succession { parent: self.digest, removed, added, weights, resume, ledger, moves: self.moves(draws) }
+    }
+
+    fn record(&self, draws: &mut Draws<'_>) -> View {
+        let mut view = match self.view.succeed(self.digest, &self.change(draws)) {
+            Ok(view) => view,
+            Err(_) => {
+                let (resume, ledger) = self.resume(self.view.members.len() as u64, draws);
+                let parents = vec![self.digest];
+                let (recovery, moves) = (Recovery::Resume(resume), self.moves(draws));
+                View { parents, recovery, ledger, moves, ..self.view.clone() }
+            }
+        };
+        view.epoch = Epoch(self.view.epoch.0 + draws.below(3, STEPS_MAX));
+        if draws.below(8, 7) == 7 {
+            view.parents.clear();
+            view.recovery = Recovery::Found;
+        }
+        if draws.below(8, 7) == 7 {
+            view.run = RunId([200; 32]);
+        }
+        view
+    }
+
+    fn report(&self, draws: &mut Draws<'_>) -> Report {
+        Report {
+            is_over: draws.below(4, 1) == 1,
+            complete: draws.some(|draws| self.near(draws)),
+            states: self.chunks(draws),
+            states_before: draws.some(|draws| self.chunks(draws)),
+            tally: draws.some(|draws| self.tally(draws)),
+            next: draws.some(|draws| Holdings {
+                values: self.chunks(draws),
+                states: self.chunks(draws),
+                tally: draws.some(|draws| self.tally(draws)),
+            }),
+            lost: draws.list(3, |draws| self.rank(draws)),
+        }
+    }
+
+    fn parcel(&self, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
+        let payload = vec![0; 4 * draws.below(80, 1000) as usize];
+        let steps = self.near(draws);
+        let piece = |draws: &mut Draws<'_>| {
+            let updates = draws.below(steps.0 + 1, steps.0.min(u64::from(u32::MAX))).min(steps.0) as u32;
+            Piece { chunk: self.chunk(draws), updates }
+        };
+        let pieces = draws.list(4, piece);
+        let content = if draws.is() { Content::Values } else { Content::State };
+        let digest = ContentDigest::of(&payload);
+        (Message::Parcel(Parcel { view: self.digest, steps, content, pieces, digest }), Some(payload))
+    }
+
+    fn segment(&self, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
+        let phase = match draws.below(3, 2) {
+            0 => Phase::Reduce,
+            1 => Phase::Gather,
+            _ => Phase::Mirror,
+        };
+        let segment = Segment {
+            view: self.digest,
+            step: self.near(draws),
+            phase,
+            owner: self.rank(draws).0,
+            index: draws.below(3, u64::from(u32::MAX)) as u32,
+            tally: self.tally(draws),
+        };
+        (Message::Segment(segment), Some(vec![0; 4 * draws.below(80, 500) as usize]))
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn nobody_panics(has_state in any::<bool>(), mut oddities in prop::collection::vec(oddity(), 1..6)) {
+        let mut swarm = Swarm::new(if has_state { "adam" } else { "sgd" });
+        // Not before there is a view.
+        while swarm.steps.contains(&0) {
+            prop_assert!(swarm.step());
+        }
+        oddities.sort_by_key(|oddity| oddity.after);
+        let mut oddities = oddities.iter().peekable();
+        for count in 0..INPUTS_MAX {
+            while let Some(oddity) = oddities.next_if(|oddity| oddity.after <= count) {
+                swarm.say(oddity);
+            }
+            if !swarm.step() {
+                break;
+            }
+        }
+    }
+}
+
+/// The same swarm without anything odd.
+#[test]
+fn left_alone_they_train_to_the_end() {
+    for rule in ["adam", "sgd"] {
+        let mut swarm = Swarm::new(rule);
+        let mut inputs = 0;
+        while swarm.step() {
+            inputs += 1;
+            assert!(inputs < 100_000, "they are done by then");
+        }
+        assert_eq!((swarm.ended, &swarm.steps[..]), (PEERS, &[65; PEERS][..]));
+    }
+}
