@@ -43,6 +43,9 @@ pub(crate) struct Progress {
     scope: Scope,
     bar: Option<ProgressBar>,
     said_pass: Option<u64>,
+    /// The pass of the last step, and the steps of the whole run as they are expected now.
+    pass: Option<u64>,
+    steps: u64,
 }
 
 impl Progress {
@@ -57,12 +60,19 @@ impl Progress {
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Self { screen: screen.clone(), name, scope, bar, said_pass: None }
+        let steps = scope.steps;
+        Self { screen: screen.clone(), name, scope, bar, said_pass: None, pass: None, steps }
     }
 
     pub(crate) fn committed(&mut self, committed: &Committed) {
         let Committed { step, pass, loss, .. } = committed;
+        if self.pass.is_some_and(|before| before < *pass) {
+            self.steps = expected_steps(&self.scope, *pass, step.0);
+        }
+        self.pass = Some(*pass);
+        self.steps = self.steps.max(step.0 + 1);
         if let Some(bar) = &self.bar {
+            bar.set_length(self.steps);
             bar.set_position(step.0 + 1);
             bar.set_message(format!("pass {}/{}  loss {loss:.4}", pass + 1, self.scope.passes));
             return;
@@ -76,7 +86,7 @@ impl Progress {
                 pass + 1,
                 scope.passes,
                 step.0 + 1,
-                scope.steps
+                self.steps
             ));
         }
     }
@@ -90,5 +100,24 @@ impl Progress {
     }
 }
 
+/// Steps of the whole run, when a pass begins with this step. What was given back when members were lost took further
+/// steps in the passes before; those to come are expected to take as many as there are batches.
+fn expected_steps(scope: &Scope, pass: u64, step: u64) -> u64 {
+    step + scope.passes.saturating_sub(pass) * (scope.steps / scope.passes.max(1))
+}
+
 /// Lines of progress where there is no terminal.
 const LINES_MAX: u64 = 20;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_end_moves_with_what_was_given_back() {
+        let scope = Scope { parameters: 10, samples: 100, steps: 80, passes: 8 };
+        assert_eq!(expected_steps(&scope, 3, 30), 80, "as many as there are batches");
+        assert_eq!(expected_steps(&scope, 3, 32), 82, "two steps were taken again in parts");
+        assert_eq!(expected_steps(&scope, 7, 75), 85);
+    }
+}

@@ -1,5 +1,6 @@
 //! The report: turns what happens to a peer into words for people, or into JSON for programs.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 
 use peergrad_protocol::PeerId;
@@ -23,6 +24,11 @@ pub(super) struct Report {
     peers: usize,
     losses: Curve,
     has_left_out: bool,
+    /// Peers that were asked to let this one in and have not answered, so that each is told of once.
+    asked: BTreeSet<PeerId>,
+    /// Members of the present view that have said that they stop: that they are silent is no news.
+    stopped: BTreeSet<PeerId>,
+    is_paused: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -50,6 +56,9 @@ impl Report {
             peers: 0,
             losses: Curve::default(),
             has_left_out: false,
+            asked: BTreeSet::new(),
+            stopped: BTreeSet::new(),
+            is_paused: false,
         }
     }
 
@@ -108,6 +117,9 @@ impl Report {
             Event::Prepared(scope) => self.scope = Some(*scope),
             Event::Installed { view, .. } => {
                 self.peers = view.members.len();
+                self.asked.clear();
+                self.stopped.clear();
+                self.is_paused = false;
                 if self.style == Style::Words && self.progress.is_none() {
                     self.progress =
                         self.scope.map(|scope| Progress::new(&self.screen, self.me.short(), scope));
@@ -121,7 +133,10 @@ impl Report {
     fn say_event(&mut self, event: &Event) {
         let say = |words: String| self.screen.say(&words);
         match event {
-            Event::Asking(peer) => say(format!("asking peer {} to be let in", peer.short())),
+            Event::Asking(peer) if self.asked.insert(*peer) => {
+                say(format!("asking peer {} to be let in", peer.short()));
+            }
+            Event::Asking(_) => {}
             Event::Gathered { peer, ready, wanted } if *peer == self.me && ready >= wanted => {
                 say("ready".to_owned());
             }
@@ -167,12 +182,19 @@ impl Report {
                     count(*shard as u64)
                 ));
             }
+            Event::Missed(peer) if self.stopped.contains(peer) => {}
             Event::Missed(peer) => say(format!("nothing is heard from peer {}", peer.short())),
-            Event::Stopped { peer, reason } => say(format!("peer {} stops: {reason}", peer.short())),
-            Event::Paused { reached, needed, members } => say(format!(
-                "paused: {reached} of {members} peers can be reached, and {needed} are needed; waiting for {}",
-                needed - reached
-            )),
+            Event::Stopped { peer, reason } => {
+                self.stopped.insert(*peer);
+                say(format!("peer {} stops: {reason}", peer.short()));
+            }
+            Event::Paused { reached, needed, members } => {
+                self.is_paused = true;
+                say(format!(
+                    "paused: {reached} of {members} peers can be reached, this one included, and {needed} are needed; waiting for {} more",
+                    needed - reached
+                ));
+            }
             Event::Excluded { .. } => {
                 say("the others could not reach this peer and have gone on; asking to be let in again"
                     .to_owned());
@@ -182,12 +204,18 @@ impl Report {
                 peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
             )),
             Event::Leaving => say("handing over to the others before leaving".to_owned()),
+            Event::HandedOver { chunks: 0, .. } => {
+                say("others hold all that this peer owned; nothing is lost".to_owned());
+            }
             Event::HandedOver { chunks, members } => say(format!(
                 "{} handed over to {}; nothing is lost",
                 plural(*chunks, "chunk"),
                 plural(*members, "peer")
             )),
             Event::Committed(committed) => {
+                if std::mem::take(&mut self.is_paused) {
+                    say("training goes on".to_owned());
+                }
                 if committed.left_out > 0 && !self.has_left_out {
                     self.has_left_out = true;
                     say(format!(
@@ -237,6 +265,14 @@ impl Report {
                 "own_samples": state.map(|state| state.own_samples),
                 "digest": state.map(|state| state.digest.to_string()),
             })),
+        }
+    }
+
+    /// This peer stops on request, and there was nobody to hand over to.
+    pub(super) fn stopped(&self, reason: &str) {
+        match self.style {
+            Style::Words => self.screen.say(reason),
+            Style::Json => self.failed(reason),
         }
     }
 
@@ -326,7 +362,10 @@ fn event_object(event: &Event) -> Option<Value> {
             json!({"event": "stopped", "peer": peer.to_string(), "reason": reason})
         }
         Event::Paused { reached, needed, members } => {
-            json!({"event": "paused", "reached": reached, "needed": needed, "members": members})
+            json!({
+                "event": "paused", "reached": reached, "needed": needed, "members": members,
+                "waiting_for": needed - reached,
+            })
         }
         Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
         Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),

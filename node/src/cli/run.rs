@@ -364,6 +364,10 @@ impl Session {
                 self.report.left(state.as_ref());
                 ExitCode::SUCCESS
             }
+            (Err(failure @ Failure::Left), _) => {
+                self.report.stopped(&failure.to_string());
+                ExitCode::FAILURE
+            }
             (Err(failure), _) => {
                 self.report.failed(&failure.to_string());
                 ExitCode::FAILURE

@@ -123,7 +123,10 @@ impl Process {
 
     /// Waits for its end. What a panic leaves on standard error fails every test.
     pub(crate) fn end(mut self) -> Ended {
-        while self.event().is_some() {}
+        let end = Instant::now() + PATIENCE;
+        while self.event().is_some() {
+            assert!(Instant::now() < end, "it does not end");
+        }
         self.collect(String::new())
     }
 

@@ -23,6 +23,11 @@ fn cut_until(swarm: &mut Swarm, ways: &[Way], seen: impl FnOnce(&mut Swarm)) {
     println!("all are in one view {:.1} s after healing", healed.elapsed().as_secs_f64());
 }
 
+/// Newcomers are given more time than those whose ways are known; these have trained for a while.
+fn wait_until_known(swarm: &mut Swarm) {
+    swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(2000));
+}
+
 /// The hosts with these ranks.
 fn ranked(swarm: &Swarm, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
     let hosts = swarm.by_rank();
@@ -33,8 +38,11 @@ fn ranked(swarm: &Swarm, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
 fn partition(count: usize, going_on: usize) {
     let Some(mut swarm) = Swarm::training(count, ENDLESS) else { return };
     let (some, others) = (ranked(&swarm, 0..going_on), ranked(&swarm, going_on..count));
+    wait_until_known(&mut swarm);
     cut_until(&mut swarm, &between(&some, &others), |swarm| {
+        let start = Instant::now();
         let views = swarm.wait_for_loss(&some, others[0]);
+        println!("the next view is there after {:.1} s", start.elapsed().as_secs_f64());
         for view in &views {
             assert_eq!(view["members"].as_array().map(Vec::len), Some(going_on));
             assert_eq!(view["change"]["restarted"], views[0]["change"]["restarted"]);
@@ -103,6 +111,7 @@ fn a_way_that_is_cut_in_one_direction_is_cut() {
 fn a_machine_that_stands_still_is_left_out_and_comes_back() {
     let Some(mut swarm) = Swarm::training(4, ENDLESS) else { return };
     let [first, second, third, fourth] = swarm.by_rank()[..] else { unreachable!("four peers") };
+    wait_until_known(&mut swarm);
     let start = Instant::now();
     swarm.peers[second].signal("STOP");
     swarm.wait_for_loss(&[first, third, fourth], second);
