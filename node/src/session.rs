@@ -131,6 +131,8 @@ struct Live {
     plan: Arc<Plan>,
     round: Round,
     mirror: Mirror,
+    /// Whether owners tell their sums to those who keep copies.
+    is_mirrored: bool,
 }
 
 /// A complete step that is not yet committed, and what was before it.

@@ -87,7 +87,7 @@ impl Session {
         let round = Round::new(Arc::clone(&plan), vector, tally, || next_result(previous, vectors, len));
         let room = std::mem::take(&mut self.mirror_room);
         let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), room);
-        self.live.push_back(Live { step: self.step, shards, plan, round, mirror });
+        self.live.push_back(Live { step: self.step, shards, plan, round, mirror, is_mirrored: true });
         assert!(self.live.len() <= 2, "a round ends before the next but one begins");
     }
 
@@ -111,8 +111,10 @@ impl Session {
                 return;
             }
             if let (Some(rule), Some((vector, tally))) = (&mut current.rule, live.round.own_shard()) {
-                if let OwnerRule::Stock(_) = rule {
-                    live.mirror.load(live.plan.own().ranges(), vector, tally);
+                match rule {
+                    OwnerRule::Stock(_) => live.mirror.load(live.plan.own().ranges(), vector, tally),
+                    // It keeps no state, so nobody is told of its sums.
+                    OwnerRule::Own(_) => live.is_mirrored = false,
                 }
                 let rate = self.loaded.training.schedule.rate(self.step.0);
                 let parameters = self.complete.as_ref().expect("an owner has parameters");
@@ -139,7 +141,8 @@ impl Session {
             self.carry_out(step, out);
         }
         self.send_chunks(out);
-        let is_drained = |live: &Live| live.round.is_drained() && live.mirror.is_sent();
+        let is_drained =
+            |live: &Live| live.round.is_drained() && (live.mirror.is_sent() || !live.is_mirrored);
         if self.live.front().is_some_and(|live| live.step < self.step && is_drained(live))
             && let Some(live) = self.live.pop_front()
         {
