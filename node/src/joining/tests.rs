@@ -209,8 +209,10 @@ fn change(parent: ViewDigest) -> Succession {
     }
 }
 
+type Written = Option<(PersistId, Durable)>;
+
 /// The record that is to be written, and what is sent at once.
-fn written(out: &mut Vec<Output>) -> (Option<(PersistId, Durable)>, Vec<(u8, Message)>) {
+fn written(out: &mut Vec<Output>) -> (Written, Vec<(u8, Message)>) {
     let record = out.iter().find_map(|output| match output {
         Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
         _ => None,

@@ -38,6 +38,8 @@ fn ballot(attempt: u32, rank: u32) -> Ballot {
     Ballot { attempt, rank: Rank(rank) }
 }
 
+type Written = Option<(PersistId, Durable)>;
+
 /// Peer 2 of 1, 2 and 3, with 1 and 3 linked; and what training says.
 struct Bench {
     membership: Membership,
@@ -104,7 +106,7 @@ impl Bench {
     }
 
     /// The record that is to be written, and what is sent at once.
-    fn written(&mut self) -> (Option<(PersistId, Durable)>, Vec<(u8, Message)>) {
+    fn written(&mut self) -> (Written, Vec<(u8, Message)>) {
         let record = self.out.iter().find_map(|output| match output {
             Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
             _ => None,
