@@ -263,6 +263,10 @@ impl Joining {
     /// # Errors
     /// The no is final.
     pub(crate) fn refused(&mut self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
+        if self.recording.is_some() {
+            // It is in: whoever says no does not know yet.
+            return Ok(());
+        }
         match refusal {
             Refusal::NotYet => {
                 // The timer that is running asks others, and this one again.

@@ -81,6 +81,8 @@ pub(crate) struct Membership {
     /// How many the user was told that it waits for.
     paused: Option<usize>,
     dialed_at: Instant,
+    /// When anything that is trained with arrived last.
+    moved_at: Instant,
 
     // Coming and going.
     /// Peers that this member has welcomed, and that prepare.
@@ -191,6 +193,7 @@ impl Membership {
             next: None,
             paused: None,
             dialed_at: now,
+            moved_at: now,
             asking: BTreeMap::new(),
             candidates: BTreeMap::new(),
             lead_doublings: 0,

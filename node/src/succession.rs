@@ -17,6 +17,7 @@
 
 use std::collections::BTreeMap;
 
+use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::message::Report;
 use peergrad_protocol::placement::Placement;
 use peergrad_protocol::view::{Donor, Forward, Member, Move, Moves, Resume, Succession, View};
@@ -122,10 +123,14 @@ impl Basis<'_> {
             }
         };
         let newcomers = roll.renamed(kept.iter().filter(is_new).copied());
-        let is_over = dealt.pass >= self.passes;
-        // Of a pass that never comes nobody has anything.
-        let (deal, ledger) = dealt.among(if is_over { &[] } else { &roll.members }, &newcomers);
-        let deal = Some(deal).filter(|_| !is_over);
+        let (deal, ledger) = if dealt.pass >= self.passes {
+            // Of a pass that never comes nobody has anything: the bookmark stays at the end of the last one.
+            let end = Ledger { pass: self.passes - 1, position: self.sample_count, given_back: vec![] };
+            (None, end)
+        } else {
+            let (deal, ledger) = dealt.among(&roll.members, &newcomers);
+            (Some(deal), ledger)
+        };
         let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
         let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
         let moves = self.moves(&roll.members, &newcomers, keepers, TURNS);
@@ -290,7 +295,7 @@ impl Roll {
         geometry: &Geometry,
         exchange: &Exchange,
         resume: Resume,
-        ledger: peergrad_protocol::ledger::Ledger,
+        ledger: Ledger,
         moves: Moves,
     ) -> Succession {
         let weight_of = |(member, old): (&Member, &Option<Rank>)| {

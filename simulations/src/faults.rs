@@ -299,13 +299,16 @@ impl Director {
         self.choose(if members.is_empty() { others } else { members }, 1)
     }
 
-    /// Crashes somebody or lets somebody new come, and plans the next.
+    /// Crashes somebody or lets somebody new come, and plans the next. Of few members nobody is crashed: that is for
+    /// scenarios in which too few are left.
     fn churn(&mut self, cluster: &mut Cluster, times: u32, every: Duration) {
         if times == 0 {
             return;
         }
+        let is_member = |host: &HostId| matches!(cluster.standing(*host), Some(Standing::Member(_)));
+        let members = running(cluster).into_iter().filter(is_member).count();
         let fault = match self.generator.next_u32() % 2 {
-            0 if running(cluster).len() > 1 => Fault::Crash { whom: Whom::Any(1), has_reset: true },
+            0 if members > CHURNING_MIN => Fault::Crash { whom: Whom::Any(1), has_reset: true },
             _ => Fault::Join { count: 1 },
         };
         self.fault(cluster, fault);
@@ -443,3 +446,6 @@ fn remark(cluster: &mut Cluster, words: &str) {
     let now = cluster.now();
     cluster.trace_mut().remark(now, words.to_owned());
 }
+
+/// Members that churn leaves alone.
+const CHURNING_MIN: usize = 3;

@@ -14,10 +14,10 @@ use crate::disk::DiskMode;
 use crate::host::{HostId, HostSetup, peer_of};
 use crate::oracles::replay::REPLAY;
 use crate::rules::{Envelope, Rule, Verdict};
-use crate::simulation::{LIVENESS, PLAIN};
+use crate::simulation::{EXPECTATION, LIVENESS, PLAIN};
 use crate::task::Altered;
 use crate::workload::Workload;
-use views::{Refuse, Spoil, Unadopted, Uninformed, Wrong};
+use views::{Boast, Refuse, Spoil, Unadopted, Uninformed, Wrong};
 
 mod views;
 
@@ -50,7 +50,7 @@ enum Bug {
     Spoiled(Wrong),
     FlippedMirror,
     NewerRefused,
-    LostSegment,
+    LostSegments,
     GreedyCredit,
     LyingDisk,
     OtherSum,
@@ -126,7 +126,7 @@ pub const PLANTS: &[Plant] = &[
     Plant {
         name: "boasting",
         about: "members say that they hold new state which is not there, and the step is rolled forward",
-        law: LIVENESS,
+        law: EXPECTATION,
         scenario: "kill-mid-step",
         bug: Bug::Boast,
     },
@@ -166,11 +166,11 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::NewerRefused,
     },
     Plant {
-        name: "lost-segment",
-        about: "the transport loses one frame for good",
+        name: "lost-segments",
+        about: "the transport loses all segments on one link, and nothing else",
         law: LIVENESS,
         scenario: "planted",
-        bug: Bug::LostSegment,
+        bug: Bug::LostSegments,
     },
     Plant {
         name: "greedy-credit",
@@ -262,11 +262,11 @@ impl Plant {
             }
             Bug::NoAdoption => Box::<Unadopted>::default(),
             Bug::NoPersistence => Box::new(Uninformed::new(SITE)),
-            Bug::Boast => Box::new(views::boast),
+            Bug::Boast => Box::<Boast>::default(),
             Bug::Spoiled(wrong) => Box::new(Spoil::new(wrong)),
             Bug::FlippedMirror => Box::new(views::flip_mirror),
             Bug::NewerRefused => Box::<Refuse>::default(),
-            Bug::LostSegment => Box::new(Lose { left: seed % 50 }),
+            Bug::LostSegments => Box::new(Lose { left: seed % 50, link: None }),
             Bug::GreedyCredit => Box::new(Greed),
             Bug::CountedTwice
             | Bug::OtherSum
@@ -364,26 +364,23 @@ impl Rule for EarlySum {
     }
 }
 
-/// Drops the frame of one segment.
+/// Drops all segments on one link, from some time on.
 struct Lose {
     left: u64,
+    link: Option<(HostId, HostId)>,
 }
 
 impl Rule for Lose {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
-        if !matches!(envelope.message(), Some(Message::Segment(_))) || self.left == u64::MAX {
+        if !matches!(envelope.message(), Some(Message::Segment(_))) {
             return Verdict::Pass;
         }
-        match self.left.checked_sub(1) {
-            Some(left) => {
-                self.left = left;
-                Verdict::Pass
-            }
-            None => {
-                self.left = u64::MAX;
-                Verdict::Drop
-            }
+        if self.left > 0 {
+            self.left -= 1;
+            return Verdict::Pass;
         }
+        let link = (envelope.from, envelope.to);
+        if *self.link.get_or_insert(link) == link { Verdict::Drop } else { Verdict::Pass }
     }
 }
 

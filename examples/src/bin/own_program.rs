@@ -25,7 +25,6 @@ type Mean = Arc<[f32]>;
 /// The algorithm at one member.
 struct Signum {
     task: Arc<dyn Task>,
-    steps: u64,
     momentum: Mean,
 }
 
@@ -34,7 +33,7 @@ impl Program for Signum {
 
     async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
         let (step, parameters, room) = peer.begin_step().await?;
-        if step.number.0 == self.steps {
+        if step.is_over {
             return Ok(Flow::Break(()));
         }
         let (momentum, votes) = self.votes(&step, parameters, room).await?;
@@ -53,7 +52,7 @@ impl Program for Signum {
 impl Signum {
     fn new(loaded: &Loaded) -> Self {
         let momentum = vec![0.0; loaded.manifest.parameter_count()].into();
-        Self { task: Arc::clone(&loaded.task), steps: loaded.step_count(), momentum }
+        Self { task: Arc::clone(&loaded.task), momentum }
     }
 
     /// The new momentum, and the votes that are its signs: computed beside the network.

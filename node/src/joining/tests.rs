@@ -209,10 +209,8 @@ fn change(parent: ViewDigest) -> Succession {
     }
 }
 
-type Written = Option<(PersistId, Durable)>;
-
 /// The record that is to be written, and what is sent at once.
-fn written(out: &mut Vec<Output>) -> (Written, Vec<(u8, Message)>) {
+fn written(out: &mut Vec<Output>) -> Written {
     let record = out.iter().find_map(|output| match output {
         Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
         _ => None,
@@ -310,3 +308,6 @@ fn an_excluded_peer_asks_all_and_trusts_only_those_it_hears() {
     joining.report_ready(|_| true, &mut out);
     assert_eq!(sent(&mut out), [(1, Message::Ready)]);
 }
+
+/// A record that was handed out, and what was sent to whom.
+type Written = (Option<(PersistId, Durable)>, Vec<(u8, Message)>);

@@ -26,7 +26,7 @@ impl Machine {
             Stage::Founding(_) | Stage::Ended => {}
         }
         if let Some(view) = view_of(&message) {
-            return self.in_view(from, view, message, frame, out);
+            return self.in_view(now, from, view, message, frame, out);
         }
         if let Message::Beat(beat) = &message {
             self.forget_held(from, Some(beat.view), out);
@@ -44,6 +44,7 @@ impl Machine {
     /// What belongs to one view: taken in there, held until it is entered, or dropped once it is left.
     fn in_view(
         &mut self,
+        now: Instant,
         from: PeerId,
         view: ViewDigest,
         message: Message,
@@ -62,6 +63,9 @@ impl Machine {
             } else {
                 self.hold(from, view, frame, out)
             };
+        }
+        if matches!(message, Message::Segment(_) | Message::Parcel(_)) {
+            seat.membership.moved(now);
         }
         match message {
             Message::Segment(segment) => {
@@ -162,6 +166,7 @@ impl Machine {
                 Ok(())
             }
             Message::Welcome(welcome) => {
+                let had_host = joining.host().is_some();
                 let taken = joining.welcome(now, from, welcome, out);
                 match (taken, &self.preparation) {
                     (Ok(Some(Identity { specification, nonce })), None) => {
@@ -170,6 +175,9 @@ impl Machine {
                         Ok(())
                     }
                     (Ok(_), _) => {
+                        if let (Some(preparation), false) = (&mut self.preparation, had_host) {
+                            preparation.restart_fetching(from, out);
+                        }
                         self.report_ready(out);
                         Ok(())
                     }
@@ -309,7 +317,9 @@ impl Machine {
 
     fn told_of(&mut self, now: Instant, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
         let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
-        if !seat.with_facts(&self.jobs, |_, facts| facts.basis.fits(&view)) {
+        if view.run != seat.session.view().run
+            || !seat.with_facts(&self.jobs, |_, facts| facts.basis.fits(&view))
+        {
             return Err(Reject::OutOfPlace);
         }
         if !seat.membership.on_install(view.clone(), out) {
@@ -326,7 +336,8 @@ impl Machine {
         let is_closing = seat.session.is_closing();
         let answer = match seat.membership.on_join(from, join, is_closing) {
             Err(refusal) => Message::Refuse(refusal),
-            Ok(()) => Message::Welcome(Welcome {
+            Ok(false) => Message::Install(View::clone(seat.session.view())),
+            Ok(true) => Message::Welcome(Welcome {
                 specification: preparation.specification().to_vec(),
                 nonce: self.nonce.expect("a member knows its run"),
                 members: seat.membership.contacts(),

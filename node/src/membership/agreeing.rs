@@ -29,6 +29,8 @@ pub(super) struct Attempt {
     proposer: Proposer<Succession, Report>,
     /// What is proposed between two steps; `None`: somebody is lost, and the reports decide.
     planned: Option<Succession>,
+    /// Whose programs held everybody up when it began: nobody gets on since, so it does not show any more.
+    hanging: Vec<Rank>,
     since: Instant,
 }
 
@@ -60,14 +62,14 @@ impl Membership {
         if is_loss && self.attempt.as_ref().is_some_and(|attempt| attempt.planned.is_some()) {
             self.attempt = None;
         }
-        self.drive(now, &lost, &hanging, facts, out);
+        self.drive(now, &lost, facts, out);
         if self.attempt.is_none() && now >= self.not_before && facts.has_parameters {
             if let Some(change) = self.exchange_due(now, facts).filter(|_| !is_loss) {
-                self.attempt(now, Some(change), out);
+                self.attempt(now, Some(change), vec![], out);
             } else if is_trouble {
                 let waited = self.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
                 if waited >= STAGGER * self.order(&lost) {
-                    self.attempt(now, None, out);
+                    self.attempt(now, None, hanging, out);
                 }
             }
         }
@@ -108,25 +110,24 @@ impl Membership {
         self.view.newcomers().contains(&rank) && !has_begun
     }
 
-    fn attempt(&mut self, now: Instant, planned: Option<Succession>, out: &mut Vec<Output>) {
+    fn attempt(
+        &mut self,
+        now: Instant,
+        planned: Option<Succession>,
+        hanging: Vec<Rank>,
+        out: &mut Vec<Output>,
+    ) {
         self.attempts += 1;
         let ballot = Ballot { attempt: self.attempts, rank: self.rank };
         let proposer = Proposer::new(ballot, self.view.members.len());
-        let attempt = Attempt { proposer, planned, since: now };
+        let attempt = Attempt { proposer, planned, hanging, since: now };
         let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
         self.attempt = Some(attempt);
         self.tell_members(&Message::Prepare(prepare), out);
     }
 
     /// Proposes once everyone who can has answered; gives up what does not get anywhere.
-    fn drive(
-        &mut self,
-        now: Instant,
-        lost: &[Rank],
-        hanging: &[Rank],
-        facts: &Facts<'_>,
-        out: &mut Vec<Output>,
-    ) {
+    fn drive(&mut self, now: Instant, lost: &[Rank], facts: &Facts<'_>, out: &mut Vec<Output>) {
         let Some(attempt) = &mut self.attempt else { return };
         let waited = now.since(attempt.since);
         if attempt.proposer.proposed().is_some() {
@@ -154,7 +155,7 @@ impl Membership {
             self.not_before = now.after(RETRY);
             return;
         }
-        let (kept, is_whole) = self.kept(hanging);
+        let (kept, is_whole) = self.kept();
         if !is_whole && !self.has_doubted {
             self.has_doubted = true;
             self.attempt = None;
@@ -165,11 +166,12 @@ impl Membership {
     }
 
     /// Whom the next view keeps, and whether that is everyone who has answered and does not hang.
-    fn kept(&self, hanging: &[Rank]) -> (Vec<Rank>, bool) {
+    fn kept(&self) -> (Vec<Rank>, bool) {
         let Some(attempt) = &self.attempt else { return (vec![], true) };
         let reports = attempt.proposer.reports();
-        let is_fit =
-            |rank: &Rank| reports.get(rank).is_some_and(|report| !report.is_over) && !hanging.contains(rank);
+        let is_fit = |rank: &Rank| {
+            reports.get(rank).is_some_and(|report| !report.is_over) && !attempt.hanging.contains(rank)
+        };
         let cut: BTreeSet<(Rank, Rank)> = reports
             .iter()
             .filter(|(rank, _)| is_fit(rank))

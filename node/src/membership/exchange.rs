@@ -38,11 +38,11 @@ impl Ban {
 impl Membership {
     // Coming.
 
-    /// A peer asks to be let in.
+    /// A peer asks to be let in. False if it is in already, and has not heard of it.
     ///
     /// # Errors
     /// Why it is not.
-    pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<(), Refusal> {
+    pub(crate) fn on_join(&mut self, from: PeerId, join: &Join, is_closing: bool) -> Result<bool, Refusal> {
         if join.run.is_some_and(|run| run != self.view.run) {
             return Err(Refusal::OtherRun { run: self.view.run });
         }
@@ -50,7 +50,12 @@ impl Membership {
             return Err(Refusal::Over);
         }
         if let Some(rank) = self.view.rank(&from) {
-            if join.incarnation <= self.view.member(rank).incarnation {
+            let known = self.view.member(rank).incarnation;
+            if join.incarnation == known && self.seen[rank.index()].is_none() {
+                return Ok(false);
+            }
+            // Whoever has spoken as a member does not ask as a stranger.
+            if join.incarnation <= known {
                 return Err(Refusal::Copied);
             }
             // The one that is in the view is no more.
@@ -63,7 +68,7 @@ impl Membership {
         // As long as it prepares, it is nobody's candidate.
         self.candidates.remove(&from);
         self.asking.insert(from, Member { peer: from, incarnation, addresses, weight });
-        Ok(())
+        Ok(true)
     }
 
     /// Members that a joiner may turn to: this one first.
@@ -318,27 +323,26 @@ mod tests {
             refused(Refusal::OtherRun { run: RunId([1; 32]) })
         );
         assert_eq!(membership.on_join(peer(3), &join(1, run), true), refused(Refusal::Over));
-        // The very one that is in, or an older start of it, on another machine.
-        for incarnation in [4, 5] {
-            let answer = membership.on_join(peer(2), &join(incarnation, run), false);
-            assert_eq!(answer, refused(Refusal::Copied));
-        }
+        // An older start of a member, on another machine.
+        assert_eq!(membership.on_join(peer(2), &join(4, run), false), refused(Refusal::Copied));
+        // The very one that is in, and has not heard of it yet.
+        assert_eq!(membership.on_join(peer(2), &join(5, run), false), Ok(false));
         assert!(membership.broken.is_empty());
-        assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(()));
+        assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(true));
         assert!(membership.broken.contains(&Rank(1)), "the one that is in the view is no more");
-        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(()));
+        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
     }
 
     #[test]
     fn a_joiner_is_a_candidate_once_it_is_ready() {
         let mut membership = membership(&[1, 2]);
         assert!(!membership.on_ready(peer(3)), "it was not welcomed");
-        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(()));
+        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
         assert!(membership.candidates.is_empty());
         assert!(membership.on_ready(peer(3)) && membership.on_ready(peer(3)));
         assert_eq!(membership.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
         // It asks again, perhaps as another start of itself: then it has to prepare again.
-        assert_eq!(membership.on_join(peer(3), &join(2, None), false), Ok(()));
+        assert_eq!(membership.on_join(peer(3), &join(2, None), false), Ok(true));
         assert!(membership.candidates.is_empty() && membership.on_ready(peer(3)));
         assert_eq!(membership.candidates[&peer(3)].incarnation, Incarnation(2));
         assert_eq!(membership.guests_in(&view(&[1, 2, 3])), [peer(3)]);

@@ -67,6 +67,11 @@ impl Membership {
         self.watch.heard(now, peer);
     }
 
+    /// A segment or a parcel of a member arrived: slow, perhaps, but not stuck.
+    pub(crate) fn moved(&mut self, now: Instant) {
+        self.moved_at = now;
+    }
+
     /// A member says where it is. Whoever is behind is told of the view.
     pub(crate) fn on_beat(&mut self, now: Instant, from: PeerId, beat: Beat, out: &mut Vec<Output>) {
         if beat.epoch < self.view.epoch {
@@ -144,7 +149,7 @@ impl Membership {
     pub(super) fn is_stalled(&self, now: Instant, facts: &Facts<'_>) -> bool {
         let computes = self.seen.iter().flatten().any(|seen| seen.is_computing);
         let is_waiting = !facts.is_computing && !facts.is_closing && facts.has_parameters;
-        let waited = self.pace.since.map_or(Duration::ZERO, |since| now.since(since));
+        let waited = self.pace.since.map_or(Duration::ZERO, |since| now.since(since.max(self.moved_at)));
         is_waiting && !computes && waited > self.pace.patience()
     }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use peergrad_protocol::PeerId;
 use serde_json::Value;
@@ -16,8 +16,9 @@ use tempfile::TempDir;
 /// The program under test.
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_peer");
 
-/// A process that says nothing for so long is stuck. No promise about speed.
-const SILENCE_MAX: Duration = Duration::from_secs(120);
+/// A process that says nothing for so long is stuck, and so is one that goes on for so long without what it is to say. No
+/// promise about speed.
+const PATIENCE: Duration = Duration::from_secs(100);
 
 /// A process. Dropping it kills it.
 pub(crate) struct Process {
@@ -70,10 +71,10 @@ impl Process {
 
     /// The next line of standard output; `None` once it is closed.
     fn line(&mut self) -> Option<String> {
-        match self.lines.recv_timeout(SILENCE_MAX) {
+        match self.lines.recv_timeout(PATIENCE) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
-            Err(RecvTimeoutError::Timeout) => panic!("silent for too long; before: {}", self.recent()),
+            Err(RecvTimeoutError::Timeout) => panic!("silent for too long"),
         }
     }
 
@@ -92,14 +93,15 @@ impl Process {
 
     /// Waits for an event that `is_it`.
     pub(crate) fn wait(&mut self, is_it: impl Fn(&Value) -> bool) -> Value {
+        let end = Instant::now() + PATIENCE;
         while let Some(event) = self.event() {
             if is_it(&event) {
                 return event;
             }
+            assert!(Instant::now() < end, "waited too long for the event");
         }
-        let recent = self.recent();
         let words = self.words.take().expect("joined once").join();
-        panic!("ended before the event: {recent}\n{}", words.unwrap_or_default());
+        panic!("ended before the event: {}", words.unwrap_or_default());
     }
 
     /// Waits for an event of this name.
@@ -161,11 +163,6 @@ impl Process {
         let status = Command::new("kill").args(["-s", name, &id]).status().expect("there is a kill command");
         assert!(status.success(), "kill -s {name}");
     }
-
-    fn recent(&self) -> String {
-        let from = self.seen.len().saturating_sub(8);
-        self.seen[from..].iter().map(|event| format!("\n  {event}")).collect()
-    }
 }
 
 impl Drop for Process {
@@ -173,6 +170,22 @@ impl Drop for Process {
         // One that has ended is no longer there to be killed.
         let _ = self.child.kill();
         let _ = self.child.wait();
+        if std::thread::panicking() {
+            // What each of them had to tell helps to find out why a test has failed.
+            let rest = self.lines.iter().filter_map(|line| serde_json::from_str(&line).ok());
+            let told: Vec<Value> = std::mem::take(&mut self.seen).into_iter().chain(rest).collect();
+            eprintln!("\nprocess {}:", self.child.id());
+            let mut last_step = None;
+            for event in told {
+                if event["event"] == "step" {
+                    last_step = Some(event);
+                } else {
+                    last_step.take().into_iter().for_each(|step| eprintln!("  ... {step}"));
+                    eprintln!("  {event}");
+                }
+            }
+            last_step.into_iter().for_each(|step| eprintln!("  ... {step}"));
+        }
     }
 }
 

@@ -105,12 +105,31 @@ pub(super) fn swallow_views(envelope: &Envelope<'_>, site: HostId) -> Verdict {
     if is_lost { Verdict::Drop } else { Verdict::Pass }
 }
 
-/// Members say that they hold all new state of a step that was interrupted.
-pub(super) fn boast(envelope: &Envelope<'_>) -> Verdict {
-    let Some(Message::Promise(mut promise)) = envelope.message() else { return Verdict::Pass };
-    let Some(next) = &mut promise.report.next else { return Verdict::Pass };
-    next.states = next.values.clone();
-    Verdict::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+/// Sums for copies are lost with the owner that sends them, and members say that they have come.
+///
+/// The loss alone must do no harm: the step would be begun again.
+#[derive(Default)]
+pub(super) struct Boast {
+    /// The view in which sums are lost.
+    view: Option<ViewDigest>,
+}
+
+impl Rule for Boast {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
+        match envelope.message() {
+            Some(Message::Segment(segment)) => {
+                let is_first_view = *self.view.get_or_insert(segment.view) == segment.view;
+                let is_lost = is_first_view && segment.phase == Phase::Mirror && segment.step.0 > CRASH_STEP;
+                if is_lost { Verdict::Drop } else { Verdict::Pass }
+            }
+            Some(Message::Promise(mut promise)) => {
+                let Some(next) = &mut promise.report.next else { return Verdict::Pass };
+                next.states = next.values.clone();
+                Verdict::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+            }
+            _ => Verdict::Pass,
+        }
+    }
 }
 
 /// What is wrong with the state of a chunk that moves; its digest is right.
@@ -198,3 +217,5 @@ impl Rule for Refuse {
 
 /// Long enough for others to take over.
 const SILENCE: Duration = Duration::from_secs(8);
+/// The step after which a process is killed in `kill-mid-step`.
+const CRASH_STEP: u64 = 20;

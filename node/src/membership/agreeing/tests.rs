@@ -38,8 +38,6 @@ fn ballot(attempt: u32, rank: u32) -> Ballot {
     Ballot { attempt, rank: Rank(rank) }
 }
 
-type Written = Option<(PersistId, Durable)>;
-
 /// Peer 2 of 1, 2 and 3, with 1 and 3 linked; and what training says.
 struct Bench {
     membership: Membership,
@@ -106,7 +104,7 @@ impl Bench {
     }
 
     /// The record that is to be written, and what is sent at once.
-    fn written(&mut self) -> (Written, Vec<(u8, Message)>) {
+    fn written(&mut self) -> Written {
         let record = self.out.iter().find_map(|output| match output {
             Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
             _ => None,
@@ -296,3 +294,6 @@ fn a_proposer_proposes_again_what_was_accepted() {
     bench.membership.on_accepted(peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
     assert_eq!(bench.sent()[0], (1, Message::Succeed(theirs)));
 }
+
+/// A record that was handed out, and what was sent to whom.
+type Written = (Option<(PersistId, Durable)>, Vec<(u8, Message)>);

@@ -1,0 +1,448 @@
+//! Churn: real peers on this machine that are killed and replaced while they train, and what that does to their run.
+//!
+//! ```text
+//! cargo build --release --workspace
+//! target/release/churn                                  8 peers, one killed every 5 s and another one started, for a minute
+//! target/release/churn --every 0                        the same without faults, to compare with
+//! target/release/churn --founder-first --seconds 3600   the founder is the first to go, and it goes on for an hour
+//! ```
+//! Each peer is a process of the `peer` program that lies beside this one (or `--peer FILE`). A victim is drawn by the seed
+//! and killed by the system, without a word of its own (`kill -9`); another one joins by an invite of a member that is drawn
+//! as well, so that nobody depends on the founder. At the end all that are left leave, one after the other, and hand over.
+//!
+//! What it prints:
+//! - *steps*, and how many a second;
+//! - *stalls*: how long no step was committed after a kill, the longest pause that began before the next kill;
+//! - *digests*: steps that two peers tell with different parameters (must be none);
+//! - *samples*: whole passes, and how many of them trained another number of samples than there are rows (must be none);
+//! - *memory*: what is resident in a peer, at several times (Linux only).
+//!
+//! It ends with code 1 where something must not be, or a peer ends that nobody has killed. Needs a Unix.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use rand::rand_core::Rng;
+use rand::{SeedableRng, rngs::ChaCha8Rng};
+use serde_json::Value;
+
+/// Peers on this machine that are killed and replaced while they train the digits.
+#[derive(Parser)]
+struct Arguments {
+    /// Peers at a time
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    peers: usize,
+    /// Seconds between two kills; 0: nobody is killed
+    #[arg(long, value_name = "SECONDS", default_value_t = 5.0)]
+    every: f64,
+    /// How long it goes on, from the first step
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    seconds: f64,
+    /// The first to be killed is the founder
+    #[arg(long)]
+    founder_first: bool,
+    /// Draws the victims, and the members that invite
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// The program [default: `peer` beside this one]
+    #[arg(long, value_name = "FILE")]
+    peer: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let beside = || Some(std::env::current_exe().ok()?.with_file_name("peer"));
+    let Some(program) = arguments.peer.clone().or_else(beside).filter(|program| program.exists()) else {
+        eprintln!("there is no `peer` beside this program: build it, or name it with --peer FILE");
+        return ExitCode::FAILURE;
+    };
+    let folder = tempfile::tempdir().expect("the system's folder for temporary files is writable");
+    let mut swarm = Swarm::new(program, folder.path().to_owned(), arguments.seed);
+    swarm.found(arguments.peers);
+    let began = Instant::now();
+    swarm.churn(&arguments, began);
+    let seconds = began.elapsed().as_secs_f64();
+    let accuracy = swarm.disband();
+    swarm.tell(seconds, accuracy)
+}
+
+/// The processes, and what they have told.
+struct Swarm {
+    program: PathBuf,
+    folder: PathBuf,
+    random: ChaCha8Rng,
+    peers: Vec<Peer>,
+    lines: Receiver<(usize, Line)>,
+    sender: Sender<(usize, Line)>,
+    history: History,
+    kills: Vec<Instant>,
+    /// Seconds since the first step; peers; mean, largest memory of a peer, and that of the oldest one, in MiB.
+    memory: Vec<(f64, usize, [f64; 3])>,
+    troubles: Vec<String>,
+}
+
+struct Peer {
+    process: Child,
+    directory: String,
+    /// Whether it has committed a step.
+    trains: bool,
+    /// Whether nobody has to wonder about its end.
+    may_end: bool,
+    has_ended: bool,
+}
+
+enum Line {
+    Told(Instant, Value),
+    End,
+}
+
+impl Swarm {
+    fn new(program: PathBuf, folder: PathBuf, seed: u64) -> Self {
+        let (sender, lines) = channel();
+        Self {
+            program,
+            folder,
+            random: ChaCha8Rng::seed_from_u64(seed),
+            peers: Vec::new(),
+            lines,
+            sender,
+            history: History::default(),
+            kills: Vec::new(),
+            memory: Vec::new(),
+            troubles: Vec::new(),
+        }
+    }
+
+    // Coming and going.
+
+    /// Starts as many peers, and waits until all of them train.
+    fn found(&mut self, count: usize) {
+        // It is ended from outside, long before so many passes are over.
+        let run = "passes = 10000000\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n";
+        std::fs::write(self.folder.join("run.toml"), run).expect("the folder is writable");
+        self.spawn(&["start", "run.toml", "--peers", &count.to_string()], "");
+        if count > 1 {
+            let invite = loop {
+                if let Some(invite) = self.invite(0) {
+                    break invite;
+                }
+                assert!(!self.peers[0].has_ended, "the founder did not start: {:?}", self.troubles);
+                self.listen_until(Instant::now() + LOOK);
+            };
+            (1..count).for_each(|_| self.spawn(&["join", "-"], &invite));
+        }
+        while self.peers.iter().any(|peer| !peer.trains) {
+            assert!(self.peers.iter().all(|peer| !peer.has_ended), "a peer has ended: {:?}", self.troubles);
+            self.listen_until(Instant::now() + LOOK);
+        }
+    }
+
+    fn churn(&mut self, arguments: &Arguments, began: Instant) {
+        let end = began + Duration::from_secs_f64(arguments.seconds);
+        let pause = Duration::from_secs_f64(arguments.every);
+        let sample_pause = Duration::from_secs_f64(arguments.seconds / MEMORY_SAMPLES);
+        let (mut next_kill, mut next_sample) = (began + pause, began + sample_pause);
+        while Instant::now() < end {
+            if !pause.is_zero() && Instant::now() >= next_kill {
+                self.replace(began, arguments.founder_first && self.kills.is_empty());
+                next_kill += pause;
+            }
+            if Instant::now() >= next_sample {
+                self.sample_memory(began);
+                next_sample += sample_pause;
+            }
+            let next = if pause.is_zero() { next_sample } else { next_kill.min(next_sample) };
+            self.listen_until(next.min(end));
+        }
+    }
+
+    /// Kills somebody, and starts another one.
+    fn replace(&mut self, began: Instant, is_founder: bool) {
+        let training: Vec<usize> =
+            self.alive().into_iter().filter(|index| self.peers[*index].trains).collect();
+        if training.len() < 2 {
+            self.troubles.push("fewer than two peers trained when one was to be killed".to_owned());
+            return;
+        }
+        let victim = if is_founder { 0 } else { self.draw(&training) };
+        self.peers[victim].may_end = true;
+        self.peers[victim].process.kill().expect("it is ours");
+        self.kills.push(Instant::now());
+        let others: Vec<usize> = training.into_iter().filter(|index| *index != victim).collect();
+        let host = self.draw(&others);
+        let fresh = self.peers.len() + 1;
+        eprintln!(
+            "{:6.1} s: peer {} is killed; peer {fresh} comes through peer {}; {} steps so far",
+            began.elapsed().as_secs_f64(),
+            victim + 1,
+            host + 1,
+            self.history.steps.len()
+        );
+        match self.invite(host) {
+            Some(invite) => self.spawn(&["join", "-"], &invite),
+            None => self.troubles.push(format!("peer {} gave no invite", host + 1)),
+        }
+    }
+
+    /// All leave, one after the other. Returns how well the last one does on the rows that were held out.
+    fn disband(&mut self) -> Option<f64> {
+        let mut last = None;
+        for index in self.alive() {
+            self.peers[index].may_end = true;
+            let id = self.peers[index].process.id().to_string();
+            let signalled = Command::new("kill").args(["-s", "INT", &id]).status();
+            assert!(signalled.is_ok_and(|status| status.success()), "there is a `kill` command");
+            let deadline = Instant::now() + LEAVE_MAX;
+            while !self.peers[index].has_ended && Instant::now() < deadline {
+                self.listen_until(Instant::now() + LOOK);
+            }
+            if !self.peers[index].has_ended {
+                self.troubles.push(format!("peer {} does not leave", index + 1));
+            }
+            last = Some(index);
+        }
+        let model = format!("{}/model.safetensors", self.peers[last?].directory);
+        let answer = self.command(&["evaluate", &model, "--data", "digits", "--json"]).output().ok()?;
+        serde_json::from_slice::<Value>(&answer.stdout).ok()?["accuracy"].as_f64()
+    }
+
+    fn alive(&self) -> Vec<usize> {
+        let is_alive = |index: &usize| !self.peers[*index].has_ended && !self.peers[*index].may_end;
+        (0..self.peers.len()).filter(is_alive).collect()
+    }
+
+    fn draw(&mut self, among: &[usize]) -> usize {
+        among[(self.random.next_u64() % among.len() as u64) as usize]
+    }
+
+    // Processes.
+
+    fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(&self.program);
+        command.args(arguments).current_dir(&self.folder);
+        command
+    }
+
+    fn spawn(&mut self, arguments: &[&str], input: &str) {
+        let index = self.peers.len();
+        let directory = format!("peer-{}", index + 1);
+        let mut command = self.command(arguments);
+        command.args(["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir", &directory]);
+        let errors = std::fs::File::create(self.folder.join(format!("{directory}.log"))).expect("writable");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(errors);
+        let mut process = command.spawn().expect("the program starts");
+        // One that has ended already says why in its own words.
+        let _ = process.stdin.take().expect("piped").write_all(input.as_bytes());
+        let (stdout, sender) = (process.stdout.take().expect("piped"), self.sender.clone());
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                // The last line of one that is killed may be a part of one.
+                if let Ok(value) = serde_json::from_str(&line) {
+                    let _ = sender.send((index, Line::Told(Instant::now(), value)));
+                }
+            }
+            let _ = sender.send((index, Line::End));
+        });
+        self.peers.push(Peer { process, directory, trains: false, may_end: false, has_ended: false });
+    }
+
+    fn invite(&self, index: usize) -> Option<String> {
+        let answer = self.command(&["invite", "--dir", &self.peers[index].directory]).output().ok()?;
+        answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).trim().to_owned())
+    }
+
+    /// Takes in what the peers tell, until then.
+    fn listen_until(&mut self, until: Instant) {
+        loop {
+            match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((index, line)) => self.take(index, line),
+                Err(RecvTimeoutError::Timeout) => return,
+                Err(RecvTimeoutError::Disconnected) => unreachable!("we hold a sender ourselves"),
+            }
+        }
+    }
+
+    fn take(&mut self, index: usize, line: Line) {
+        let peer = &mut self.peers[index];
+        match line {
+            Line::Told(at, event) => match event["event"].as_str() {
+                Some("step") => {
+                    peer.trains = true;
+                    self.history.step(at, &event);
+                }
+                Some("prepared") => self.history.rows = event["samples"].as_u64(),
+                Some("view") => self.history.view(&event),
+                Some("excluded") => self.history.exclusions += 1,
+                Some("failed") if !peer.may_end => {
+                    self.troubles.push(format!("peer {} failed: {}", index + 1, event["reason"]));
+                }
+                _ => {}
+            },
+            Line::End => {
+                peer.has_ended = true;
+                let status = peer.process.wait();
+                if !peer.may_end {
+                    let words = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+                    self.troubles.push(format!("peer {} ended by itself: {words}", index + 1));
+                }
+            }
+        }
+    }
+
+    fn sample_memory(&mut self, began: Instant) {
+        let alive = self.alive();
+        let sizes: Vec<f64> =
+            alive.iter().filter_map(|index| resident(self.peers[*index].process.id())).collect();
+        if let Some(oldest) = sizes.first() {
+            let mean = sizes.iter().sum::<f64>() / sizes.len() as f64;
+            let largest = sizes.iter().copied().fold(0.0, f64::max);
+            self.memory.push((began.elapsed().as_secs_f64(), sizes.len(), [mean, largest, *oldest]));
+        }
+    }
+
+    // The end.
+
+    fn tell(&mut self, seconds: f64, accuracy: Option<f64>) -> ExitCode {
+        let history = &self.history;
+        let count = history.steps.len();
+        println!("steps       {count} in {seconds:.1} s, {:.0} a second", count as f64 / seconds);
+        println!(
+            "views       {}; steps interrupted {}, of them rolled forward {}; peers that were left out and came back {}",
+            history.views.len(),
+            history.interruptions.len(),
+            history.interruptions.values().filter(|is_forward| **is_forward).count(),
+            history.exclusions
+        );
+        let mut stalls = history.stalls(&self.kills);
+        stalls.sort_by(f64::total_cmp);
+        if let (Some(median), Some(worst)) = (stalls.get(stalls.len() / 2), stalls.last()) {
+            println!("stalls      {} kills: median {median:.2} s, worst {worst:.2} s", stalls.len());
+        }
+        println!("longest     {:.2} s between two steps", history.longest_pause());
+        println!("digests     {} steps told in two ways", history.mismatches);
+        let (passes, wrong) = history.passes();
+        println!("samples     {passes} whole passes, {wrong} of them with too many or too few samples");
+        println!("chunks      {} begun anew, as nobody held their optimizer state", history.restarted);
+        match accuracy {
+            Some(accuracy) => println!("accuracy    {accuracy:.4} on the rows that were held out"),
+            None => self.troubles.push("the last peer left no model".to_owned()),
+        }
+        for (at, peers, [mean, largest, oldest]) in &self.memory {
+            println!(
+                "memory      after {at:6.0} s: {peers} peers, mean {mean:.1} MiB, largest {largest:.1} MiB, oldest {oldest:.1} MiB"
+            );
+        }
+        self.troubles.iter().for_each(|trouble| println!("trouble     {trouble}"));
+        let is_right = self.history.mismatches == 0 && wrong == 0 && self.troubles.is_empty();
+        if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    }
+}
+
+impl Drop for Swarm {
+    fn drop(&mut self) {
+        for peer in &mut self.peers {
+            // One that has ended is no longer there to be killed.
+            let _ = peer.process.kill();
+            let _ = peer.process.wait();
+        }
+    }
+}
+
+/// The run, as its peers tell it.
+#[derive(Default)]
+struct History {
+    rows: Option<u64>,
+    /// By number: when it was told first, its pass, the samples that it took, and the first half of its digest.
+    steps: BTreeMap<u64, (Instant, u64, u64, u128)>,
+    mismatches: usize,
+    views: BTreeSet<u64>,
+    /// By view: whether the step was completed with what the others held.
+    interruptions: BTreeMap<u64, bool>,
+    exclusions: usize,
+    restarted: usize,
+}
+
+impl History {
+    fn step(&mut self, at: Instant, event: &Value) {
+        let number = |key: &str| event[key].as_u64().unwrap_or_default();
+        let digest = event["digest"].as_str().and_then(|digest| digest.get(..32));
+        let digest = digest.and_then(|digest| u128::from_str_radix(digest, 16).ok()).unwrap_or_default();
+        let trained = number("samples") + number("left_out");
+        let told = (at, number("pass"), trained, digest);
+        let before = self.steps.entry(number("step")).or_insert(told);
+        if (before.1, before.2, before.3) != (told.1, told.2, told.3) {
+            self.mismatches += 1;
+        }
+        before.0 = before.0.min(at);
+    }
+
+    fn view(&mut self, event: &Value) {
+        let epoch = event["epoch"].as_u64().unwrap_or_default();
+        let change = &event["change"];
+        if self.views.insert(epoch) {
+            self.restarted += change["restarted"].as_array().map_or(0, Vec::len);
+        }
+        if change["interrupted"] == true {
+            self.interruptions.insert(epoch, change["rolled_forward"] == true);
+        }
+    }
+
+    /// When a new step was told, in order.
+    fn moments(&self) -> Vec<Instant> {
+        let mut moments: Vec<Instant> = self.steps.values().map(|step| step.0).collect();
+        moments.sort_unstable();
+        moments
+    }
+
+    /// For each kill, the longest pause after it that began before the next one.
+    fn stalls(&self, kills: &[Instant]) -> Vec<f64> {
+        let moments = self.moments();
+        let next_of = |index: usize| kills.get(index + 1).copied();
+        let stall = |(index, kill): (usize, &Instant)| {
+            let first = moments.partition_point(|moment| moment < kill);
+            let after = std::iter::once(kill).chain(&moments[first..]);
+            let is_ours = |moment: &&Instant| next_of(index).is_none_or(|next| **moment < next);
+            let starts = after.take_while(is_ours);
+            let pauses = starts.zip(&moments[first..]).map(|(start, end)| (*end - *start).as_secs_f64());
+            pauses.fold(0.0, f64::max)
+        };
+        kills.iter().enumerate().map(stall).collect()
+    }
+
+    fn longest_pause(&self) -> f64 {
+        let moments = self.moments();
+        let pauses = moments.windows(2).map(|pair| (pair[1] - pair[0]).as_secs_f64());
+        pauses.fold(0.0, f64::max)
+    }
+
+    /// Whole passes, and how many of them did not train each row once.
+    fn passes(&self) -> (usize, usize) {
+        let mut passes: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, pass, trained, _) in self.steps.values() {
+            *passes.entry(*pass).or_default() += trained;
+        }
+        passes.pop_last();
+        let wrong = passes.values().filter(|trained| Some(**trained) != self.rows).count();
+        (passes.len(), wrong)
+    }
+}
+
+/// MiB of memory that a process has in use, where the system tells.
+fn resident(process: u32) -> Option<f64> {
+    let status = std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("status")).ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: f64 = line.trim().strip_suffix(" kB")?.trim().parse().ok()?;
+    Some(kibibytes / 1024.0)
+}
+
+/// How often something is looked at that nobody tells.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a peer may take to hand over.
+const LEAVE_MAX: Duration = Duration::from_secs(30);
+/// Lines about memory.
+const MEMORY_SAMPLES: f64 = 6.0;
