@@ -77,7 +77,8 @@ impl Geometry {
         let by_rank: Vec<Vec<Range<usize>>> = owned.iter().map(ranges).collect();
         let member_count = self.view.members.len();
         let mut copied = vec![Vec::new(); member_count];
-        for chunk in 0..chunks.count() {
+        // Of nothing there are no copies, whatever a record says.
+        for chunk in (0..chunks.count()).filter(|_| has_state) {
             placement.keepers(chunk)[1..].iter().for_each(|keeper| copied[keeper.index()].push(chunk));
         }
         let edges = if has_state { edges(&placement, &owned, chunks) } else { vec![] };
@@ -182,7 +183,8 @@ mod tests {
 
     #[test]
     fn without_state_there_are_no_copies() {
-        let shards = geometry(3, 2, false, Moves::default()).shards(0);
+        let list = vec![Move { chunk: 4, from: vec![Rank(1), Rank(2)] }];
+        let shards = geometry(3, 2, false, Moves { list, rate: 1, restarted: vec![] }).shards(0);
         assert!(shards.copied.iter().all(Vec::is_empty));
         assert!((0..3).all(|rank| Mirror::new(Arc::clone(&shards.mirrors), rank, vec![]).expects_nothing()));
     }

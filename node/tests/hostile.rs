@@ -469,7 +469,7 @@ impl Truth<'_> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn nobody_panics(has_state in any::<bool>(), mut oddities in prop::collection::vec(oddity(), 1..6)) {

@@ -3,12 +3,15 @@
 use peergrad_protocol::agreement::{Acceptor, Ballot};
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::durable::Durable;
+use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, GIVEN_BACK_MAX,
-    MEMBERS_MAX, STEPS_MAX, WEIGHT_MAX,
+    MEMBERS_MAX, PARCEL_CHUNKS_MAX, STEPS_MAX, WEIGHT_MAX,
 };
-use peergrad_protocol::message::{Holdings, Message, Promise, Propose, Report, Tally};
+use peergrad_protocol::message::{
+    Content, Holdings, Message, Parcel, Piece, Promise, Propose, Report, Tally, WantChunks,
+};
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
@@ -107,6 +110,18 @@ fn the_largest_messages_fit_their_frames() {
         Message::Succeed(change.clone()),
         Message::Propose(Propose { ballot, change }),
         Message::Promise(Box::new(promise)),
+        Message::WantChunks(WantChunks {
+            view: ViewDigest([255; 32]),
+            steps: StepNumber(STEPS_MAX),
+            chunks: ChunkSet::all(CHUNKS_MAX),
+        }),
+        Message::Parcel(Parcel {
+            view: ViewDigest([255; 32]),
+            steps: StepNumber(STEPS_MAX),
+            content: Content::State,
+            pieces: vec![Piece { chunk: CHUNKS_MAX as u32 - 1, updates: u32::MAX }; PARCEL_CHUNKS_MAX],
+            digest: ContentDigest([255; 32]),
+        }),
     ] {
         let frame = Frame::encode(&message, None);
         assert!(knock(&frame) == Ok(message), "{} bytes", frame.byte_count());

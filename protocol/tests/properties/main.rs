@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! - No bytes make a decoder panic.
-//! - Decoding a frame or record holds at most [`CONTROL_LIVE_BYTES_MAX`] bytes at once; a segment's or data piece's
-//!   header, [`SMALL_LIVE_BYTES_MAX`].
+//! - Decoding a frame or record holds at most [`CONTROL_LIVE_BYTES_MAX`] bytes at once; a parcel's header,
+//!   [`PARCEL_LIVE_BYTES_MAX`]; a segment's or data piece's, [`SMALL_LIVE_BYTES_MAX`].
 //! - What decodes keeps to the rules and is the same again after another trip.
 
 // A global allocator is the one way to see what a decoder allocates, and implementing one is unsafe.
@@ -20,7 +20,8 @@ use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{
-    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DURABLE_BYTES_MAX, REASON_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
+    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DURABLE_BYTES_MAX, PARCEL_HEADER_BYTES_MAX, REASON_BYTES_MAX,
+    SMALL_HEADER_BYTES_MAX,
 };
 use peergrad_protocol::message::{Complete, Departure, Message};
 use peergrad_protocol::view::{Succession, View};
@@ -36,13 +37,17 @@ mod messages;
 
 /// What may be alive while a control frame or a record is decoded, beside the bytes themselves: the decoder's budget is
 /// four times the header's limit, and the worst it can be spent on takes three times its price.
-const CONTROL_LIVE_BYTES_MAX: usize = 3 * 4 * CONTROL_HEADER_BYTES_MAX + SLACK_BYTES;
+const CONTROL_LIVE_BYTES_MAX: usize = 3 * 4 * CONTROL_HEADER_BYTES_MAX + LISTS_BYTES;
 /// The same for the record on a member's disk.
-const DURABLE_LIVE_BYTES_MAX: usize = 3 * 4 * DURABLE_BYTES_MAX + SLACK_BYTES;
+const DURABLE_LIVE_BYTES_MAX: usize = 3 * 4 * DURABLE_BYTES_MAX + LISTS_BYTES;
+/// The same for a parcel.
+const PARCEL_LIVE_BYTES_MAX: usize = 3 * 4 * PARCEL_HEADER_BYTES_MAX + SLACK_BYTES;
 /// The same for a frame whose header is small.
 const SMALL_LIVE_BYTES_MAX: usize = 3 * 4 * SMALL_HEADER_BYTES_MAX + SLACK_BYTES;
-/// For what the checks of a decoded message need: sorted lists of what it says of samples and chunks.
-const SLACK_BYTES: usize = 1 << 19;
+/// For what the checks of a decoded message need.
+const SLACK_BYTES: usize = 4096;
+/// For those of a view: sorted lists of what it says of samples and chunks.
+const LISTS_BYTES: usize = 1 << 19;
 
 /// The system's allocator, and a count for each thread of what is alive and the most that ever was.
 struct Counting;
@@ -89,8 +94,11 @@ fn measured<T>(work: impl FnOnce() -> T) -> (T, usize) {
 /// Decodes a frame as it is, checks every promise about it, and gives the outcome.
 fn knock(frame: &Frame) -> Result<Message, WireError> {
     let (outcome, live_bytes) = measured(|| frame.decode());
-    let is_small = frame.head.get(1).is_some_and(|&kind| kind != 0);
-    let limit = if is_small { SMALL_LIVE_BYTES_MAX } else { CONTROL_LIVE_BYTES_MAX };
+    let limit = match frame.head.get(1) {
+        Some(1 | 2) => SMALL_LIVE_BYTES_MAX,
+        Some(3) => PARCEL_LIVE_BYTES_MAX,
+        _ => CONTROL_LIVE_BYTES_MAX,
+    };
     assert!(live_bytes <= limit, "{live_bytes} bytes were alive, {outcome:?}");
     if let Ok(message) = &outcome {
         assert_eq!(message.validate(), Ok(()));
@@ -318,6 +326,7 @@ const INSTALL: u8 = 9;
 const PROMISE: u8 = 12;
 const SUCCEED: u8 = 16;
 const SEGMENT: u8 = 17;
+const PARCEL: u8 = 19;
 const LEAVE: u8 = 22;
 /// How many messages there are.
 const MESSAGE_COUNT: u8 = 23;
@@ -363,6 +372,16 @@ fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
                 let outcome = knock(&frame_of(0, &header, None));
                 assert!(outcome.is_err(), "a length of {length} before {filling} bytes: {outcome:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn a_parcel_that_promises_more_than_it_brings_takes_no_memory() {
+    for length in [1 << 10, 1 << 16, 1 << 24, u64::from(u32::MAX), u64::MAX / 8, u64::MAX] {
+        for filling in [0, 100, 16_000] {
+            let Header(header) = Header::new(PARCEL).zeros(34).number(length).zeros(filling);
+            assert!(knock(&frame_of(3, &header, None)).is_err(), "{length} pieces before {filling} bytes");
         }
     }
 }
