@@ -11,7 +11,7 @@ use super::curve::Curve;
 use super::plot;
 use super::progress::{Progress, Screen};
 use super::table::{bytes, count};
-use crate::io::{Change, Event, FinalState, Scope};
+use crate::io::{Change, Committed, Event, FinalState, Scope};
 use crate::net::{Notice, Traffic};
 
 /// Tells the user what happens.
@@ -212,25 +212,27 @@ impl Report {
                 plural(*chunks, "chunk"),
                 plural(*members, "peer")
             )),
-            Event::Committed(committed) => {
-                if std::mem::take(&mut self.is_paused) {
-                    say("training goes on".to_owned());
-                }
-                if committed.left_out > 0 && !self.has_left_out {
-                    self.has_left_out = true;
-                    say(format!(
-                        "step {}: {} left out, their gradient is not finite; if this goes on, stop and lower `rate`",
-                        committed.step.0,
-                        plural(committed.left_out as usize, "sample")
-                    ));
-                }
-                if let Some(progress) = &mut self.progress {
-                    progress.committed(committed);
-                }
-            }
+            Event::Committed(committed) => self.say_committed(committed),
             Event::Violation { peer, reject } => {
                 say(format!("peer {} misbehaves, ignored: {reject}", peer.short()))
             }
+        }
+    }
+
+    fn say_committed(&mut self, committed: &Committed) {
+        if std::mem::take(&mut self.is_paused) {
+            self.screen.say("training goes on");
+        }
+        if committed.left_out > 0 && !self.has_left_out {
+            self.has_left_out = true;
+            self.screen.say(&format!(
+                "step {}: {} left out, their gradient is not finite; if this goes on, stop and lower `rate`",
+                committed.step.0,
+                plural(committed.left_out as usize, "sample")
+            ));
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.committed(committed);
         }
     }
 

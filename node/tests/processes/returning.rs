@@ -48,19 +48,25 @@ fn one_that_was_frozen_comes_back_by_itself() {
     end_all(&place, "peer-3", peers, &[]);
 }
 
-/// The one that was started later has the higher incarnation, and is the one that the others believe.
+/// A machine stands still, and its copy is started meanwhile: the later start is the one that the others believe.
 #[test]
 fn of_two_machines_with_one_identity_one_goes_on_and_the_other_is_told() {
     let (place, mut peers) = training(3, ENDLESS);
-    let (original, _) = take(&mut peers, 1);
+    let (original, name) = take(&mut peers, 1);
+    original.signal("STOP");
     for file in ["identity", "incarnation", "durable"] {
         let contents = std::fs::read(place.path(&format!("peer-2/{file}"))).expect("readable");
         place.write(&format!("copy/{file}"), contents);
     }
     let mut copy = place.join("copy", &place.invite("peer-1"));
+    for (peer, _) in &mut peers {
+        peer.wait(|event| is_change(event, "joined", &name));
+    }
+    copy.wait_for("step");
+    original.signal("CONT");
     let original = original.end();
     assert!(original.failure().contains("this data directory is a copy"), "{}", original.failure());
-    // The two have been in each other's way until now.
+    // The two were in each other's way until now.
     let step = copy.wait_for("step")["step"].as_u64().expect("a number");
     copy.wait_for_step(step + 500);
     let mut peers: Vec<Process> = peers.into_iter().map(|(peer, _)| peer).collect();
