@@ -19,6 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Durable;
@@ -96,6 +97,8 @@ pub(crate) struct Membership {
     bans: BTreeMap<PeerId, Ban>,
     /// How often of late a change was named too late.
     lead_doublings: u32,
+    /// How long it took of late until a change between two steps was chosen.
+    agreed_in: Duration,
 }
 
 /// The next view, once it is chosen.
@@ -197,6 +200,7 @@ impl Membership {
             asking: BTreeMap::new(),
             candidates: BTreeMap::new(),
             lead_doublings: 0,
+            agreed_in: Duration::ZERO,
             has_doubted: false,
             guests: BTreeSet::new(),
             retiring: BTreeSet::new(),
