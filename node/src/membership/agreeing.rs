@@ -58,6 +58,9 @@ impl Membership {
             && now >= self.not_before;
         let is_trouble = is_loss || is_stuck;
         self.note_trouble(now, is_trouble, out);
+        if is_loss && !facts.has_parameters {
+            self.tell_orphaned(&lost, out);
+        }
         if self.next.is_some() {
             return if is_trouble { vec![Wish::Look] } else { vec![] };
         }
