@@ -15,11 +15,11 @@
 //! What goes wrong and when: `faults.rs`. What must hold: [`crate::laws`].
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId};
 use peergrad::memo::Memo;
+use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::{Frame, Instant, PeerId, RunId};
 use rand::rngs::ChaCha8Rng;
@@ -76,7 +76,7 @@ enum Happening {
         host: HostId,
         start: u32,
         id: PersistId,
-        record: Arc<[u8]>,
+        record: Record,
     },
     Network(Move),
 }
@@ -225,7 +225,7 @@ impl Cluster {
 
     fn send(&mut self, from: HostId, peer: PeerId, frame: Frame) {
         if peer == self.hosts[from.index()].peer {
-            if let Ok(message) = frame.decode() {
+            if let Ok(message) = self.memo.message(&frame) {
                 let payload = frame.payload.as_deref();
                 self.observe(Observation::Sent { from, to: from, message: &message, payload });
             }
@@ -243,7 +243,7 @@ impl Cluster {
         };
         for frame in frames {
             self.history.traffic.add(self.now, from, to, frame.byte_count() as u64);
-            if let Ok(message) = frame.decode() {
+            if let Ok(message) = self.memo.message(&frame) {
                 let payload = frame.payload.as_deref();
                 self.observe(Observation::Sent { from, to, message: &message, payload });
             }
@@ -261,12 +261,13 @@ impl Cluster {
 
     /// Dials the host that the address names, if the peer is there.
     fn dial(&mut self, from: HostId, contact: &Contact) {
+        if self.linked(from, contact.peer).is_some() {
+            return;
+        }
         let homes = self.homes.get(&contact.peer).map_or(&[][..], Vec::as_slice);
         let is_named = |home: &&HostId| contact.addresses.contains(&address(**home));
-        if let Some(&to) = homes.iter().find(is_named).or(homes.first())
-            && to != from
-            && self.linked(from, contact.peer).is_none()
-        {
+        let named = if homes.len() > 1 { homes.iter().find(is_named) } else { None };
+        if let Some(&to) = named.or(homes.first()).filter(|to| **to != from) {
             self.network.dial(self.now, from, to);
         }
     }

@@ -80,7 +80,7 @@ impl Cluster {
             loader: Arc::clone(&place.setup.loader),
             segments: segments.clone(),
             memo: self.memo.clone(),
-            restored: place.setup.disk.record().cloned(),
+            restored: place.setup.disk.record().map(|record| record.to_bytes().into()),
             role,
         };
         place.process = Some(Process { node: Node::new(config), segments, wake: None });

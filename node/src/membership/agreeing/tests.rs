@@ -10,6 +10,7 @@ use super::*;
 use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry};
 use crate::io::PersistId;
+use crate::memo::Memo;
 use crate::succession::Basis;
 
 const NOW: Instant = Instant(0);
@@ -56,7 +57,7 @@ impl Bench {
         let linked = [1, 3].map(peer).into_iter().collect();
         let me = view.members[1].clone();
         Self {
-            membership: Membership::new(NOW, me, Arc::clone(&view), digest, linked, 10),
+            membership: Membership::new(NOW, me, Arc::clone(&view), digest, linked, 10, Memo::default()),
             dealt: Dealt::next(&view.ledger, 12, 100, &view, STEP),
             geometry: Geometry::new(view, digest, cut),
             is_open: true,
@@ -92,7 +93,7 @@ impl Bench {
 
     fn propose(&mut self, from: u8, ballot: Ballot, change: Succession) -> Result<(), Reject> {
         let propose = Propose { ballot, change };
-        self.ask(|membership, facts, out| membership.on_propose(peer(from), propose, facts, out))
+        self.ask(|membership, facts, out| membership.on_propose(NOW, peer(from), propose, facts, out))
     }
 
     fn sent(&mut self) -> Vec<(u8, Message)> {
@@ -106,7 +107,7 @@ impl Bench {
     /// The record that is to be written, and what is sent at once.
     fn written(&mut self) -> Written {
         let record = self.out.iter().find_map(|output| match output {
-            Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
+            Output::Persist { id, record } => Some((*id, Durable::from_bytes(&record.to_bytes()).expect("a record"))),
             _ => None,
         });
         (record, self.sent())
@@ -219,8 +220,7 @@ fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
         Succession { moves: moved(10), ..change.clone() },
     ] {
         assert_eq!(bench.propose(1, ballot(1, 0), odd.clone()), Err(Reject::OutOfPlace));
-        let memo = Memo::default();
-        let told = bench.ask(|membership, facts, out| membership.on_succeed(&odd, &memo, facts, out));
+        let told = bench.ask(|membership, facts, out| membership.on_succeed(&odd, facts, out));
         assert_eq!(told, Err(Reject::OutOfPlace));
     }
     assert!(bench.out.is_empty() && bench.membership.next.is_none());
@@ -231,9 +231,9 @@ fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
 #[test]
 fn the_next_view_is_on_disk_before_it_is_entered() {
     let mut bench = Bench::new();
-    let (change, memo) = (bench.change(), Memo::default());
+    let change = bench.change();
     for _ in 0..2 {
-        let told = bench.ask(|membership, facts, out| membership.on_succeed(&change, &memo, facts, out));
+        let told = bench.ask(|membership, facts, out| membership.on_succeed(&change, facts, out));
         assert_eq!(told, Ok(()));
     }
     let next = bench.geometry.view.succeed(bench.geometry.digest, &change).unwrap();
