@@ -9,7 +9,7 @@
 //! - It keeps the few newest answers of each kind; members that still use an older one keep it alive themselves.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use peergrad_protocol::ledger::{Ledger, permutation};
 use peergrad_protocol::message::Message;
@@ -86,7 +86,9 @@ impl Memo {
     ) -> Arc<Difference> {
         let missing_in = |of: &View, other: &View| {
             let is_missing = |member: &&peergrad_protocol::view::Member| {
-                other.rank(&member.peer).is_none_or(|rank| other.member(rank).incarnation != member.incarnation)
+                other
+                    .rank(&member.peer)
+                    .is_none_or(|rank| other.member(rank).incarnation != member.incarnation)
             };
             of.members.iter().filter(is_missing).map(|member| member.peer).collect()
         };
@@ -130,7 +132,8 @@ impl Memo {
 
 /// Whether two changes have the same bytes: equal numbers may have different ones.
 fn are_same(one: &Succession, other: &Succession) -> bool {
-    let bits = |change: &Succession| change.resume.forward.as_ref().map(|forward| forward.tally.loss.to_bits());
+    let bits =
+        |change: &Succession| change.resume.forward.as_ref().map(|forward| forward.tally.loss.to_bits());
     one == other && bits(one) == bits(other)
 }
 
@@ -139,14 +142,10 @@ struct Recent<K, V>(Arc<Mutex<Answers<K, V>>>);
 
 type Answers<K, V> = VecDeque<(K, Arc<V>)>;
 
-impl<K: PartialEq, V> Recent<K, V> {
+impl<K: PartialEq + Clone, V> Recent<K, V> {
     /// Others that ask the same meanwhile wait: that is the point.
     fn recall(&self, key: K, compute: impl FnOnce() -> V) -> Arc<V> {
-        let mut answers = self.answers();
-        if let Some((_, known)) = answers.iter().find(|(known, _)| *known == key) {
-            return Arc::clone(known);
-        }
-        remember(&mut answers, key, compute())
+        self.recall_by(|known| *known == key, || key.clone(), compute)
     }
 
     /// As [`Recent::recall`], where the key is only made for what is not known.
@@ -156,24 +155,16 @@ impl<K: PartialEq, V> Recent<K, V> {
         key: impl FnOnce() -> K,
         compute: impl FnOnce() -> V,
     ) -> Arc<V> {
-        let mut answers = self.answers();
+        // A panic while computing has added nothing.
+        let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((_, known)) = answers.iter().find(|(known, _)| is_it(known)) {
             return Arc::clone(known);
         }
-        remember(&mut answers, key(), compute())
+        let answer = Arc::new(compute());
+        answers.truncate(ANSWERS_KEPT_MAX - 1);
+        answers.push_front((key(), Arc::clone(&answer)));
+        answer
     }
-
-    fn answers(&self) -> MutexGuard<'_, Answers<K, V>> {
-        // A panic while computing has added nothing.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-fn remember<K, V>(answers: &mut Answers<K, V>, key: K, answer: V) -> Arc<V> {
-    let answer = Arc::new(answer);
-    answers.truncate(ANSWERS_KEPT_MAX - 1);
-    answers.push_front((key, Arc::clone(&answer)));
-    answer
 }
 
 impl<K, V> Clone for Recent<K, V> {

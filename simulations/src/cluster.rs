@@ -53,6 +53,8 @@ pub struct Cluster {
     trace: Trace,
     history: History,
     events: Vec<(Instant, HostId, Event)>,
+    /// Where what a node wants comes together until it is carried out; empty in between.
+    outputs: Vec<Output>,
     /// What members of a view compute alike is computed once here.
     memo: Memo,
     run: Option<RunId>,
@@ -98,6 +100,7 @@ impl Cluster {
             trace: Trace::default(),
             history: History::default(),
             events: Vec::new(),
+            outputs: Vec::new(),
             memo: Memo::default(),
             run: None,
             running_count: 0,
@@ -113,8 +116,9 @@ impl Cluster {
         match happening {
             Happening::Input { host, start, input } => self.input(host, start, input),
             Happening::Tick { host, start } => {
-                if let Some(process) = self.process_mut(host, start) {
-                    process.wake = None;
+                // Whoever asked for an earlier one meanwhile has asked anew since.
+                let is_due = |process: &mut &mut Process| process.wake.take_if(|wake| *wake == at).is_some();
+                if self.process_mut(host, start).as_mut().is_some_and(is_due) {
                     self.input(host, start, Input::Tick);
                 }
             }
@@ -173,12 +177,13 @@ impl Cluster {
         {
             self.observe(Observation::Linked { at: host, to, session });
         }
-        let (now, mut out) = (self.now, Vec::new());
+        let (now, mut out) = (self.now, std::mem::take(&mut self.outputs));
         let process = self.process_mut(host, start).expect("it was just there");
         process.node.handle(now, input, &mut out);
-        for output in out {
+        for output in out.drain(..) {
             self.carry_out(host, start, output);
         }
+        self.outputs = out;
         self.settle_network();
         self.schedule_tick(host, start);
     }
@@ -328,10 +333,18 @@ impl Cluster {
 
     fn schedule_tick(&mut self, host: HostId, start: u32) {
         let Some(process) = self.process_mut(host, start) else { return };
-        let Some(deadline) = process.node.deadline() else { return };
-        if process.wake.is_none_or(|wake| deadline < wake) {
-            process.wake = Some(deadline);
-            self.queue.push(deadline.max(self.now), Happening::Tick { host, start });
+        if let Some(deadline) = process.node.deadline() {
+            self.tick_at(deadline, host, start);
+        }
+    }
+
+    /// Has a node ticked no later than that.
+    fn tick_at(&mut self, at: Instant, host: HostId, start: u32) {
+        let at = at.max(self.now);
+        let Some(process) = self.process_mut(host, start) else { return };
+        if process.wake.is_none_or(|wake| at < wake) {
+            process.wake = Some(at);
+            self.queue.push(at, Happening::Tick { host, start });
         }
     }
 

@@ -276,9 +276,9 @@ impl Machine {
                 membership.on_propose(now, from, propose, facts, out)
             })?,
             Message::Accepted(accepted) => membership.on_accepted(from, accepted, out),
-            Message::Succeed(change) => seat.with_facts(&self.jobs, |membership, facts| {
-                membership.on_succeed(&change, facts, out)
-            })?,
+            Message::Succeed(change) => {
+                seat.with_facts(&self.jobs, |membership, facts| membership.on_succeed(&change, facts, out))?
+            }
             Message::Install(view) => self.told_of(now, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
             Message::Ready if membership.on_ready(from) => self.look(now, out),

@@ -113,7 +113,8 @@ impl Machine {
             seat.session.commit_last(out);
             let (task, parameters) =
                 (Arc::clone(&seat.session.loaded().task), seat.session.parameters().cloned());
-            let others: Vec<PeerId> = seat.session.view().members.iter().map(|member| member.peer).collect();
+            // Whoever hears it is closed too, and tells its own.
+            let others = seat.membership.partners();
             for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
                 self.send(peer, &closed, None, out);
             }

@@ -129,8 +129,7 @@ impl Membership {
         let ballot = Ballot { attempt: self.attempts, rank: self.rank };
         let proposer = Proposer::new(ballot, self.view.members.len());
         let unanswered = (0..self.view.members.len()).map(Rank::from_index).collect();
-        let attempt =
-            Attempt { proposer, planned, hanging, unanswered, missed: BTreeSet::new(), since: now };
+        let attempt = Attempt { proposer, planned, hanging, unanswered, missed: BTreeSet::new(), since: now };
         let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
         self.attempt = Some(attempt);
         self.awaited = None;
@@ -181,8 +180,7 @@ impl Membership {
         let is_awaited = |rank: &&Rank| {
             let peer = &self.view.member(**rank).peer;
             let is_doubtful = attempt.missed.contains(rank) && !self.watch.is_watched(peer);
-            let patience =
-                if is_doubtful || self.unlinked.contains(peer) { DOUBT } else { COLLECT_MAX };
+            let patience = if is_doubtful || self.unlinked.contains(peer) { DOUBT } else { COLLECT_MAX };
             waited < patience && lost.binary_search(rank).is_err()
         };
         attempt.unanswered.iter().any(|rank| is_awaited(&rank))
@@ -393,7 +391,8 @@ impl Membership {
             return Ok(());
         }
         let next = self.memo.succeed(&self.view, self.digest, &change);
-        if self.view.rank(&from) != Some(ballot.rank) || !next.is_ok_and(|(next, _)| facts.basis.fits(&next)) {
+        if self.view.rank(&from) != Some(ballot.rank) || !next.is_ok_and(|(next, _)| facts.basis.fits(&next))
+        {
             return Err(Reject::OutOfPlace);
         }
         self.attempts = self.attempts.max(ballot.attempt);

@@ -190,7 +190,7 @@ impl Membership {
     }
 
     /// Those whom this member watches, and who watch it.
-    pub(super) fn partners(&self) -> Vec<PeerId> {
+    pub(crate) fn partners(&self) -> Vec<PeerId> {
         let count = self.view.members.len();
         let rank = self.rank.index();
         let ranks: Vec<usize> = if count <= WATCH_ALL_MAX {

@@ -29,7 +29,8 @@ impl Store {
         let (done, results) = mpsc::unbounded_channel();
         thread::Builder::new().name("store".to_owned()).spawn(move || {
             for (id, record) in queue {
-                let result = files::write_atomically(&path, &record.to_bytes()).map_err(|error| error.to_string());
+                let result =
+                    files::write_atomically(&path, &record.to_bytes()).map_err(|error| error.to_string());
                 if done.send(Input::Persisted { id, result }).is_err() {
                     break;
                 }

@@ -10,8 +10,8 @@ use peergrad_protocol::{PeerId, ViewDigest};
 use super::Session;
 use crate::io::{Change, Event, FinalState};
 use crate::membership::Facts;
-use crate::node::{MemberStanding, Wait};
 use crate::memo::Difference;
+use crate::node::{MemberStanding, Wait};
 use crate::succession::Basis;
 
 impl Session {

@@ -31,7 +31,8 @@ impl WrittenFirst {
         }
         // The next view is written while members still speak in the one before.
         let is_before = |record: &Record| {
-            Durable::from_bytes(&record.to_bytes()).is_some_and(|durable| durable.view.parents.contains(&said))
+            Durable::from_bytes(&record.to_bytes())
+                .is_some_and(|durable| durable.view.parents.contains(&said))
         };
         let is_written =
             self.acceptor(host, said, world).is_some() || world.record(host).is_some_and(is_before);
