@@ -99,6 +99,10 @@ impl Session {
         }
         let live = self.live.back().filter(|live| live.step == self.step)?;
         let mut values = ChunkSet::default();
+        if live.shards.is_whole {
+            // What is gathered are sums: new values are there once the step is complete, and not before.
+            return Some(Holdings { values, states, tally: live.round.seen_tally() });
+        }
         for (owner, shard) in live.shards.owned.iter().enumerate() {
             let segments = &live.plan.layout.shard(owner).segments()[..live.round.held_segments(owner)];
             let mut elements: usize = segments.iter().map(|segment| segment.len()).sum();
@@ -242,6 +246,7 @@ impl Session {
         self.owned.forget_sums();
         let chunks = self.geometry.cut.chunks;
         let missing = (0..chunks.count()).filter(|chunk| !held.contains(*chunk)).collect();
+        // Whatever is not held is overwritten, sums of a whole step among it.
         let vector = vector.unwrap_or_else(|| self.vectors.take(chunks.parameter_count()));
         self.fill(vector, missing, forward.tally, &forward.donors, out);
     }

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Member, Move, Moves, Recovery, Resume};
 use peergrad_protocol::{Epoch, Incarnation, RunId};
 
@@ -52,7 +53,7 @@ impl Bench {
     fn new() -> Self {
         let view = Arc::new(view(&[1, 2, 3]));
         let digest = view.digest();
-        let cut = Cut { chunks: Chunks::of(160), copies: 2, has_state: true, segment_elements: 10 };
+        let cut = Cut { chunks: Chunks::of(160), copies: Copies::Number(2), has_state: true, segment_elements: 10 };
         let linked = [1, 3].map(peer).into_iter().collect();
         let me = view.members[1].clone();
         Self {
