@@ -245,8 +245,7 @@ mod tests {
     fn a_newcomer_makes_a_step_that_is_not_whole() {
         let settled = geometry(3, Copies::All, true, Moves::default());
         let mut view = View::clone(&settled.view);
-        view.recovery =
-            Recovery::Resume(Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(10)) });
+        view.recovery = Recovery::Resume(Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(10)) });
         let (digest, cut) = (view.digest(), settled.cut);
         assert!(settled.shards(0).is_whole);
         assert!(!Geometry::new(Arc::new(view), digest, cut).shards(0).is_whole);

@@ -88,6 +88,11 @@ impl Owned {
         if is_pending { kept.pending.as_ref() } else { kept.committed.as_ref() }
     }
 
+    /// By chunk: the committed state.
+    pub(crate) fn committed(&self) -> impl Iterator<Item = (usize, &State)> {
+        self.kept.iter().filter_map(|(chunk, kept)| Some((*chunk, kept.committed.as_ref()?)))
+    }
+
     /// The chunks whose committed, or pending, state is here.
     pub(crate) fn held(&self, is_pending: bool) -> ChunkSet {
         self.kept.keys().copied().filter(|&chunk| self.state(chunk, is_pending).is_some()).collect()
@@ -237,10 +242,12 @@ impl Kept {
             self.pending = Some(State { moments, updates: old.updates });
             return;
         }
-        match rule {
+        let updates = match rule {
             OwnerRule::Own(rule) => {
                 rule(*tally, parameters, sums);
                 moments.copy_from_slice(&old.moments);
+                // No copy would hear of it, and they are to be alike.
+                old.updates
             }
             OwnerRule::Stock(rule) => {
                 let scale = 1.0 / tally.samples as f32;
@@ -249,9 +256,10 @@ impl Kept {
                 }
                 let (_, update) = prepared.as_ref().expect("just prepared");
                 update.apply(parameters, sums, &old.moments, &mut moments);
+                old.updates + 1
             }
-        }
-        self.pending = Some(State { moments, updates: old.updates + 1 });
+        };
+        self.pending = Some(State { moments, updates });
     }
 }
 
@@ -318,7 +326,7 @@ mod tests {
         owned.update(&mut OwnerRule::Own(Box::new(rule)), 1.0, TALLY, [0], &[10.0; 32], &mut vector);
         owned.commit();
         assert_eq!((vector[0], vector[16]), (12.0, 4.0));
-        assert_eq!(owned.state(0, false).unwrap().moments, [0.0; 16]);
+        assert_eq!(owned.state(0, false), Some(&State { moments: vec![0.0; 16], updates: 0 }));
     }
 
     #[test]

@@ -254,7 +254,9 @@ mod tests {
 
     #[test]
     fn copies_are_a_number_or_all() {
-        for (written, copies) in [("1", Copies::Number(1)), ("8", Copies::Number(8)), ("\"all\"", Copies::All)] {
+        for (written, copies) in
+            [("1", Copies::Number(1)), ("8", Copies::Number(8)), ("\"all\"", Copies::All)]
+        {
             let text = format!("[data]\nfile = \"f.csv\"\n[shards]\ncopies = {written}");
             let specification = resolved(&text, SMALL).unwrap();
             assert_eq!(specification.training.training().copies, copies);

@@ -53,7 +53,8 @@ impl Bench {
     fn new() -> Self {
         let view = Arc::new(view(&[1, 2, 3]));
         let digest = view.digest();
-        let cut = Cut { chunks: Chunks::of(160), copies: Copies::Number(2), has_state: true, segment_elements: 10 };
+        let cut =
+            Cut { chunks: Chunks::of(160), copies: Copies::Number(2), has_state: true, segment_elements: 10 };
         let linked = [1, 3].map(peer).into_iter().collect();
         let me = view.members[1].clone();
         Self {
