@@ -13,7 +13,7 @@
 //! Cost: members x chunks draws, once a view: some 60 ms for 1,000 members and 4,096 chunks.
 //!
 //! # Invariants
-//! - Every chunk has exactly one owner, of weight above zero.
+//! - Every chunk has exactly one owner, of weight above zero; who keeps copies of it changes nothing about who that is.
 //! - Integers only: two machines that differ in one bit here would have two owners.
 //!
 //! # Reading

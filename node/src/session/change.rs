@@ -15,6 +15,8 @@
 //!   less               s                           the view cannot begin here: another one has to come
 //! ```
 //! A program that waits for an operation of a step that goes on notices nothing; only an undone step interrupts it.
+//!
+//! Where members gather sums, an incomplete step holds no new value of anything: nobody can be given one from here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
