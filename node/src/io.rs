@@ -247,6 +247,11 @@ pub enum Event {
         /// Members of the view.
         members: usize,
     },
+    /// This peer has no parameters yet, and all members that have are out of reach: it waits for one of them.
+    Orphaned {
+        /// Those members.
+        peers: Vec<PeerId>,
+    },
     /// The others have gone on without this peer, which could not be reached: it asks to be let in again.
     Excluded {
         /// The number of the view in which it is not.

@@ -280,9 +280,10 @@ impl Machine {
         self.report_ready(out);
     }
 
-    /// A joiner that has everything says so.
+    /// A joiner that has everything says so; one that was excluded since its program hangs, when that is over.
     fn report_ready(&mut self, out: &mut Vec<Output>) {
-        let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some());
+        let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some())
+            && !self.jobs.has_program();
         if let (Stage::Joining(joining), true) = (&mut self.stage, is_prepared) {
             joining.report_ready(|peer| self.credits.contains_key(&peer), out);
         }
@@ -298,7 +299,10 @@ impl Machine {
             Err(Panicked(message)) => return self.end(Err(Failure::TaskPanicked(message)), out),
         };
         match purpose {
-            Purpose::Program(reply) => reply(answer),
+            Purpose::Program(reply) => {
+                reply(answer);
+                self.report_ready(out);
+            }
             Purpose::Load => match *answer.downcast().expect("a loader's answer") {
                 Ok(loaded) => self.loaded(loaded, out),
                 Err(words) => self.end(Err(Failure::Unusable(words)), out),

@@ -19,6 +19,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Durable;
@@ -80,6 +81,8 @@ pub(crate) struct Membership {
     next: Option<Next>,
     /// How many the user was told that it waits for.
     paused: Option<usize>,
+    /// Whether the user was told that nobody here has parameters.
+    is_orphaned: bool,
     dialed_at: Instant,
     /// When anything that is trained with arrived last.
     moved_at: Instant,
@@ -96,6 +99,8 @@ pub(crate) struct Membership {
     bans: BTreeMap<PeerId, Ban>,
     /// How often of late a change was named too late.
     lead_doublings: u32,
+    /// How long it took of late until a change between two steps was chosen.
+    agreed_in: Duration,
 }
 
 /// The next view, once it is chosen.
@@ -192,11 +197,13 @@ impl Membership {
             is_urged: false,
             next: None,
             paused: None,
+            is_orphaned: false,
             dialed_at: now,
             moved_at: now,
             asking: BTreeMap::new(),
             candidates: BTreeMap::new(),
             lead_doublings: 0,
+            agreed_in: Duration::ZERO,
             has_doubted: false,
             guests: BTreeSet::new(),
             retiring: BTreeSet::new(),
@@ -244,6 +251,7 @@ impl Membership {
         self.is_urged = false;
         self.has_doubted = false;
         self.paused = None;
+        self.is_orphaned = false;
         self.lead_doublings = self.lead_doublings.saturating_sub(1);
         self.candidates.retain(|_, member| !is_in(&self.view, member));
         self.guests.retain(|peer| self.candidates.contains_key(peer));
@@ -351,6 +359,17 @@ impl Membership {
         if self.paused != Some(reached) {
             self.paused = Some(reached);
             out.push(Output::Event(Event::Paused { reached, needed, members }));
+        }
+    }
+
+    /// Tells the user, once, who has to come back if all who have parameters are lost.
+    fn tell_orphaned(&mut self, lost: &[Rank], out: &mut Vec<Output>) {
+        let ranks = (0..self.view.members.len()).map(Rank::from_index);
+        let holders: Vec<Rank> = ranks.filter(|rank| !self.is_newcomer(*rank)).collect();
+        if !self.is_orphaned && holders.iter().all(|rank| lost.contains(rank)) {
+            self.is_orphaned = true;
+            let peers = holders.iter().map(|rank| self.view.member(*rank).peer).collect();
+            out.push(Output::Event(Event::Orphaned { peers }));
         }
     }
 }

@@ -108,10 +108,10 @@ impl Preparation {
         }
     }
 
-    /// A piece of the data file arrived.
+    /// A piece of the data file arrived. One that was on its way when it was asked for anew is dropped.
     ///
     /// # Errors
-    /// It was not asked for, or the file is complete and not the one of the specification.
+    /// It is of no file that was asked for, or the file is complete and not the one of the specification.
     pub(crate) fn piece(
         &mut self,
         from: PeerId,
@@ -119,13 +119,14 @@ impl Preparation {
         payload: &Buffer,
         out: &mut Vec<Output>,
     ) -> Result<Option<Ingredients>, Reject> {
-        let (Stage::Fetching { received, requested }, Some(reference)) = (&mut self.stage, &self.reference)
-        else {
-            return Err(Reject::OutOfPlace);
-        };
+        let reference = self.reference.as_ref().filter(|reference| reference.digest == piece.digest);
+        let reference = reference.ok_or(Reject::Data)?;
+        let Stage::Fetching { received, requested } = &mut self.stage else { return Ok(None) };
+        if piece.offset != received.len() as u64 {
+            return Ok(None);
+        }
         let end = received.len() as u64 + payload.byte_count() as u64;
-        let is_next = piece.digest == reference.digest && piece.offset == received.len() as u64;
-        if !is_next || end > *requested || payload.byte_count() == 0 {
+        if end > *requested || payload.byte_count() == 0 {
             return Err(Reject::Data);
         }
         received.extend_from_slice(payload.bytes());

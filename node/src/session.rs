@@ -488,7 +488,12 @@ impl Session {
 
     /// The newest committed parameters.
     pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
-        self.previous.as_ref().or(self.complete.as_ref())
+        self.previous.as_ref().or(self.complete.as_ref()).filter(|_| !self.is_entering())
+    }
+
+    /// Whether the newest complete step is this member's first, and not committed: there is nothing before it.
+    fn is_entering(&self) -> bool {
+        self.uncommitted.is_some() && self.entered_before.map(StepNumber::next) == Some(self.step)
     }
 
     /// The part of the step's batch that this member computes.

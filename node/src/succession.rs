@@ -118,9 +118,7 @@ impl Basis<'_> {
         let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
             None => true,
             // It has its first parameters from the step that is undone.
-            Some(complete) => {
-                complete > step && step == self.view().first_step() && self.view().newcomers().contains(rank)
-            }
+            Some(complete) => complete > step && reports[rank].is_entering,
         };
         let newcomers = roll.renamed(kept.iter().filter(is_new).copied());
         let (deal, ledger) = if dealt.pass >= self.passes {

@@ -427,6 +427,7 @@ impl Truth<'_> {
             complete: draws.some(|draws| self.near(draws)),
             states: self.chunks(draws),
             states_before: draws.some(|draws| self.chunks(draws)),
+            is_entering: draws.below(4, 0) == 1,
             tally: draws.some(|draws| self.tally(draws)),
             next: draws.some(|draws| Holdings {
                 values: self.chunks(draws),

@@ -203,6 +203,8 @@ pub struct Report {
     pub states: ChunkSet,
     /// Chunks whose state after one step less it still holds, as long as the newest step is not known to be committed.
     pub states_before: Option<ChunkSet>,
+    /// It had no parameters before the newest of those steps.
+    pub is_entering: bool,
     /// What the sums of the newest complete step are worth, as long as it is not known to be committed.
     pub tally: Option<Tally>,
     /// What it holds of the step after.

@@ -145,11 +145,11 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::Spoiled(Wrong::Old),
     },
     Plant {
-        name: "promoted-state",
-        about: "the state of chunks that move counts an update that was undone",
+        name: "miscounted-state",
+        about: "the state of chunks that move has lost count of an update",
         law: REPLAY,
         scenario: "leave",
-        bug: Bug::Spoiled(Wrong::Promoted),
+        bug: Bug::Spoiled(Wrong::Miscounted),
     },
     Plant {
         name: "flipped-mirror",

@@ -162,7 +162,7 @@ impl Report {
             Event::Fetching { received, total } if received == total => {
                 say(format!("data received from the swarm: {}", bytes(*total)));
             }
-            Event::Fetching { .. } | Event::Ended(_) => {}
+            Event::Fetching { .. } => {}
             Event::Prepared(scope) => say(format!(
                 "{} parameters, {} training samples, {} ({})",
                 count(scope.parameters as u64),
@@ -170,6 +170,18 @@ impl Report {
                 plural(scope.passes as usize, "pass"),
                 plural(scope.steps as usize, "step"),
             )),
+            Event::OutOfReach { peers } => say(format!(
+                "ready, but these members cannot be reached from here: {}; look at the network between",
+                short_names(peers)
+            )),
+            event => self.say_change(event),
+        }
+    }
+
+    /// As [`Self::say_event`], from the first view on.
+    fn say_change(&mut self, event: &Event) {
+        let say = |words: String| self.screen.say(&words);
+        match event {
             Event::Installed { view, change: Some(change), .. } => {
                 say(changes::words(view.epoch.0, view.members.len(), change));
             }
@@ -195,14 +207,14 @@ impl Report {
                     needed - reached
                 ));
             }
+            Event::Orphaned { peers } => say(format!(
+                "nobody who can be reached has the parameters; waiting for one of {}",
+                short_names(peers)
+            )),
             Event::Excluded { .. } => {
                 say("the others could not reach this peer and have gone on; asking to be let in again"
                     .to_owned());
             }
-            Event::OutOfReach { peers } => say(format!(
-                "ready, but these members cannot be reached from here: {}; look at the network between",
-                peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
-            )),
             Event::Leaving => say("handing over to the others before leaving".to_owned()),
             Event::HandedOver { chunks: 0, .. } => {
                 say("others hold all that this peer owned; nothing is lost".to_owned());
@@ -216,6 +228,7 @@ impl Report {
             Event::Violation { peer, reject } => {
                 say(format!("peer {} misbehaves, ignored: {reject}", peer.short()))
             }
+            _ => {}
         }
     }
 
@@ -369,6 +382,7 @@ fn event_object(event: &Event) -> Option<Value> {
                 "waiting_for": needed - reached,
             })
         }
+        Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
         Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
         Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),
         Event::Leaving => json!({"event": "leaving"}),
@@ -394,6 +408,10 @@ fn change_object(change: &Change) -> Value {
         "interrupted": change.is_interruption, "rolled_forward": change.is_forward,
         "given_back": change.given_back, "moving": change.moving, "restarted": change.restarted,
     })
+}
+
+fn short_names(peers: &[PeerId]) -> String {
+    peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
 }
 
 fn texts(peers: &[PeerId]) -> Vec<String> {

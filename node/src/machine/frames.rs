@@ -191,7 +191,11 @@ impl Machine {
             Message::Refuse(refusal) => joining.refused(from, refusal),
             Message::Data(piece) => {
                 let is_donor = joining.host() == Some(from);
-                let preparation = self.preparation.as_mut().filter(|_| is_donor).ok_or(Reject::Data)?;
+                let preparation = self.preparation.as_mut().ok_or(Reject::Data)?;
+                if !is_donor {
+                    // Another one is asked by now.
+                    return Ok(());
+                }
                 let ingredients = preparation.piece(from, piece, &payload.ok_or(Reject::Data)?, out)?;
                 self.load(ingredients, out);
                 Ok(())
@@ -275,7 +279,7 @@ impl Machine {
             Message::Propose(propose) => seat.with_facts(&self.jobs, |membership, facts| {
                 membership.on_propose(from, propose, facts, out)
             })?,
-            Message::Accepted(accepted) => membership.on_accepted(from, accepted, out),
+            Message::Accepted(accepted) => membership.on_accepted(now, from, accepted, out),
             Message::Succeed(change) => seat.with_facts(&self.jobs, |membership, facts| {
                 membership.on_succeed(&change, &self.memo, facts, out)
             })?,

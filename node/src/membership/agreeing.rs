@@ -31,6 +31,8 @@ pub(super) struct Attempt {
     planned: Option<Succession>,
     /// Whose programs held everybody up when it began: nobody gets on since, so it does not show any more.
     hanging: Vec<Rank>,
+    began: Instant,
+    /// When it began, or proposed.
     since: Instant,
 }
 
@@ -56,6 +58,9 @@ impl Membership {
             && now >= self.not_before;
         let is_trouble = is_loss || is_stuck;
         self.note_trouble(now, is_trouble, out);
+        if is_loss && !facts.has_parameters {
+            self.tell_orphaned(&lost, out);
+        }
         if self.next.is_some() {
             return if is_trouble { vec![Wish::Look] } else { vec![] };
         }
@@ -120,7 +125,7 @@ impl Membership {
         self.attempts += 1;
         let ballot = Ballot { attempt: self.attempts, rank: self.rank };
         let proposer = Proposer::new(ballot, self.view.members.len());
-        let attempt = Attempt { proposer, planned, hanging, since: now };
+        let attempt = Attempt { proposer, planned, hanging, began: now, since: now };
         let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
         self.attempt = Some(attempt);
         self.tell_members(&Message::Prepare(prepare), out);
@@ -367,11 +372,21 @@ impl Membership {
     }
 
     /// A member has accepted; if that makes a quorum, everyone is told.
-    pub(crate) fn on_accepted(&mut self, from: PeerId, accepted: Accepted, out: &mut Vec<Output>) {
+    pub(crate) fn on_accepted(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        accepted: Accepted,
+        out: &mut Vec<Output>,
+    ) {
         let (Some(attempt), Some(rank)) = (&mut self.attempt, self.view.rank(&from)) else { return };
         let is_mine = accepted.ballot == attempt.proposer.ballot() && accepted.view == self.digest;
         if !is_mine || !attempt.proposer.accepted(rank) {
             return;
+        }
+        if attempt.planned.is_some() {
+            let took = now.since(attempt.began);
+            self.agreed_in = took.max(self.agreed_in - self.agreed_in / 4);
         }
         if let Some(change) = attempt.proposer.proposed().cloned() {
             self.tell_members(&Message::Succeed(change), out);

@@ -189,7 +189,8 @@ impl Membership {
     /// So many steps ahead a change is named, that it is mostly chosen when members get there.
     fn lead(&self) -> u64 {
         let usual = self.pace.usual().as_micros().max(1);
-        let steps = LEAD.as_micros().div_ceil(usual);
+        let ahead = LEAD.max(self.agreed_in * 3 / 2);
+        let steps = ahead.as_micros().div_ceil(usual);
         (u64::try_from(steps).unwrap_or(LEAD_MAX) << self.lead_doublings).clamp(1, LEAD_MAX)
     }
 

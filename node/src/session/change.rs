@@ -52,6 +52,7 @@ impl Session {
     /// Goes on in the same view as if nothing had been.
     pub(crate) fn thaw(&mut self, out: &mut Vec<Output>) {
         self.is_frozen = false;
+        self.end_filling();
         if let Err((peer, _)) = self.take_early(out) {
             out.push(Output::Hangup(peer));
         }
@@ -85,6 +86,7 @@ impl Session {
             complete: Some(self.step),
             states: self.owned.held(is_uncommitted),
             states_before: is_uncommitted.then(|| self.owned.held(false)),
+            is_entering: self.is_entering(),
             tally: self.uncommitted.as_ref().map(|record| record.tally),
             next: self.holdings(),
             lost: vec![],
@@ -182,6 +184,7 @@ impl Session {
     }
 
     fn undo(&mut self) {
+        let was_new = self.is_entering();
         let record = self.uncommitted.take().expect("a committed step is never undone");
         self.step = StepNumber(self.step.0 - 1);
         self.live.clear();
@@ -189,7 +192,6 @@ impl Session {
         self.owned.undo();
         self.dealt = record.dealt;
         let previous = self.previous.take();
-        let was_new = self.entered_before == Some(self.step);
         self.complete = if was_new { None } else { previous };
         self.interrupt();
     }
@@ -220,11 +222,13 @@ impl Session {
             // What the program computes is not asked for any more.
             self.interrupt();
         }
-        if let Some(current) = &mut self.current {
-            current.is_updated = false;
-            if let Some((vector, tally)) = contribution {
-                self.start_round(Contribution { vector, tally });
-            }
+        let Some(current) = &mut self.current else { return };
+        current.is_updated = false;
+        match contribution {
+            Some((vector, tally)) => self.start_round(Contribution { vector, tally }),
+            // It made room for the result of a step that was to be rolled forward, and is not.
+            None if current.has_contributed => self.interrupt(),
+            None => {}
         }
     }
 

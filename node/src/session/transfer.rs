@@ -162,7 +162,7 @@ impl Session {
         }
     }
 
-    fn end_filling(&mut self) {
+    pub(super) fn end_filling(&mut self) {
         if self.transfer.filling.as_ref().is_some_and(|filling| filling.missing.is_empty())
             && let Some(Filling { vector, tally, .. }) = self.transfer.filling.take()
         {
@@ -305,7 +305,10 @@ impl Session {
             }
             rest = after;
         }
-        self.end_filling();
+        // What this member has reported stays true: a step that is whole now is completed later.
+        if !self.is_still() {
+            self.end_filling();
+        }
         self.settle(out);
         Ok(())
     }

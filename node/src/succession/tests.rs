@@ -384,7 +384,8 @@ fn somebody_owns_the_chunks_even_if_nobody_offered_to() {
 #[test]
 fn a_newcomer_whose_first_step_is_undone_is_one_again() {
     let geometry = geometry(later_view(&[1, 3, 5], STEP, &[2]), cut(2, true));
-    let fresh = |report: Report| Report { states: ChunkSet::default(), states_before: None, ..report };
+    let states = ChunkSet::default;
+    let fresh = |report| Report { states: states(), states_before: None, is_entering: true, ..report };
     // It is ahead; but a chunk's new state is gone with rank 1.
     let both = reports([(0, inside(&geometry, 0)), (2, fresh(ahead(&geometry, 2)))]);
     let change = after_loss(&geometry, &both);

@@ -237,7 +237,7 @@ fn beat_fields(beat: &Beat, sheet: &mut Sheet) {
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
     let Promise { view, ballot, accepted, report } = promise;
-    let Report { is_over, complete, states, states_before, tally, next, lost } = report;
+    let Report { is_over, complete, states, states_before, is_entering, tally, next, lost } = report;
     sheet.array("view", &view.0);
     sheet.ballot("ballot", ballot);
     sheet.some("accepted", accepted.as_ref(), |sheet, (ballot, change)| {
@@ -250,6 +250,7 @@ fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
     sheet.some("report.states_before", states_before.as_ref(), |sheet, states| {
         sheet.chunks("report.states_before", states);
     });
+    sheet.value("report.is_entering", is_entering);
     sheet.some("report.tally", tally.as_ref(), |sheet, tally| sheet.tally("report.tally", tally));
     sheet.some("report.next", next.as_ref(), |sheet, Holdings { values, states, tally }| {
         sheet.chunks("next.values", values);

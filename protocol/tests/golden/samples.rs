@@ -255,6 +255,7 @@ fn report() -> Report {
         complete: Some(StepNumber(70_000)),
         states: chunks(&[0, 3, 8, 15]),
         states_before: None,
+        is_entering: false,
         tally: None,
         next: Some(next),
         lost: vec![Rank(1)],
@@ -270,6 +271,7 @@ fn report_uncommitted() -> Report {
     };
     Report {
         states_before: Some(chunks(&[0, 3])),
+        is_entering: true,
         tally: Some(Tally { samples: 64, loss: 0.75 }),
         next: Some(next),
         ..report()

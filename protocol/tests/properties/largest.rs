@@ -86,6 +86,7 @@ fn all_of_them() -> (View, Succession, Report) {
         complete: Some(StepNumber(STEPS_MAX)),
         states: all(),
         states_before: Some(all()),
+        is_entering: true,
         tally,
         next: Some(Holdings { values: all(), states: all(), tally }),
         lost: vec![Rank(u32::MAX); MEMBERS_MAX],

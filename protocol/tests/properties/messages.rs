@@ -173,10 +173,10 @@ fn report() -> impl Strategy<Value = Report> {
     });
     let lost = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
     let options = (prop::option::of(step()), prop::option::of(chunks()), prop::option::of(tally()));
-    (any::<bool>(), chunks(), options, prop::option::of(next), lost).prop_map(
-        |(is_over, states, (complete, states_before, tally), next, lost)| {
+    ((any::<bool>(), any::<bool>()), chunks(), options, prop::option::of(next), lost).prop_map(
+        |((is_over, is_entering), states, (complete, states_before, tally), next, lost)| {
             let complete = complete.map(StepNumber);
-            Report { is_over, complete, states, states_before, tally, next, lost }
+            Report { is_over, complete, states, states_before, is_entering, tally, next, lost }
         },
     )
 }

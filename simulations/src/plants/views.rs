@@ -139,8 +139,8 @@ pub(super) enum Wrong {
     Empty,
     /// It is that of an earlier step, of whichever chunk moved there.
     Old,
-    /// It counts an update that was undone.
-    Promoted,
+    /// It has lost count of an update.
+    Miscounted,
 }
 
 /// Changes the state of chunks that move.
@@ -171,7 +171,9 @@ impl Rule for Spoil {
                     bytes = before;
                 }
             }
-            Wrong::Promoted => parcel.pieces.iter_mut().for_each(|piece| piece.updates += 1),
+            Wrong::Miscounted => {
+                parcel.pieces.iter_mut().for_each(|piece| piece.updates = piece.updates.saturating_sub(1))
+            }
         }
         parcel.digest = ContentDigest::of(&bytes);
         Verdict::Replace(vec![Frame::encode(&Message::Parcel(parcel), Some(Buffer::from_bytes(&bytes)))])

@@ -85,6 +85,7 @@ pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenar
     if size == Size::Sweep {
         file.task.parameters = file.sweep.parameters.or(file.task.parameters);
         file.run.passes = file.sweep.passes.map_or(file.run.passes, |passes| passes.0);
+        file.task.sample_time = file.sweep.sample_time.or(file.task.sample_time);
     }
     let scenario = Scenario {
         name: name.to_owned(),
@@ -310,6 +311,7 @@ struct SweepSection {
     peers: Option<Whole<1, { SWEEP_PEERS_MAX as u64 }>>,
     parameters: Option<Whole<1, PARAMETERS_MAX>>,
     passes: Option<Whole<1, PASSES_MAX>>,
+    sample_time: Option<Time>,
     swarm: bool,
 }
 

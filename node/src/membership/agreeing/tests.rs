@@ -291,9 +291,9 @@ fn a_proposer_proposes_again_what_was_accepted() {
     let proposed = bench.sent().into_iter().next().expect("a quorum has promised");
     assert_eq!(proposed, (1, Message::Propose(Propose { ballot: ballot(1, 1), change: theirs.clone() })));
     // Its own acceptance, and another: then it is chosen, and said to all.
-    bench.membership.on_accepted(peer(2), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
+    bench.membership.on_accepted(later, peer(2), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
     assert_eq!(bench.sent(), []);
-    bench.membership.on_accepted(peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
+    bench.membership.on_accepted(later, peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
     assert_eq!(bench.sent()[0], (1, Message::Succeed(theirs)));
 }
 

@@ -144,7 +144,8 @@ impl Case {
             let states: ChunkSet = (0..CHUNKS).filter(is_kept).collect();
             let before = if is_newcomer { ChunkSet::default() } else { states.clone() };
             let states_before = Some(before);
-            return Report { states, states_before, next: None, ..ahead(geometry, rank) };
+            let is_entering = is_newcomer;
+            return Report { states, states_before, is_entering, next: None, ..ahead(geometry, rank) };
         }
         if is_newcomer {
             return Report::default();
