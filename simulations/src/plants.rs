@@ -159,11 +159,11 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::FlippedMirror,
     },
     Plant {
-        name: "promoted-copy",
-        about: "state that comes to one more keeper of a copy counts an update that was undone",
+        name: "miscounted-copy",
+        about: "state that comes to one more keeper of a copy has lost count of an update",
         law: "same bits (law 4)",
         scenario: "all-copies",
-        bug: Bug::Spoiled(Wrong::Promoted),
+        bug: Bug::Spoiled(Wrong::Miscounted),
     },
     Plant {
         name: "flipped-sum",

@@ -6,6 +6,7 @@
 //! look at. What chunks hold shows when they travel, and the state that is kept of them at every commit.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use peergrad::io::Event;
 use peergrad::loader::Loaded;
@@ -138,7 +139,7 @@ impl SameBits {
     /// Between the two views the step may have been undone and taken again, or the state started from nothing.
     fn may_differ(&self, one: Epoch, other: Epoch, steps: u64, chunk: u32) -> bool {
         let (first, last) = (one.min(other), one.max(other));
-        let mut between = self.begins.range(Epoch(first.0 + 1)..=last);
+        let mut between = self.begins.range((Bound::Excluded(first), Bound::Included(last)));
         between.any(|(_, (step, restarted))| *step < steps || restarted.contains(&chunk))
     }
 }
