@@ -19,6 +19,8 @@
 //! | direct | 2 | 2 (n - 1) / n x s |
 //! | mirror, with c copies | 1 | (c - 1) / n x s |
 //!
+//! With as many copies as ranks there is no mirror: the sums themselves are gathered.
+//!
 //! # Invariants
 //! - A shard is summed in the order owner + 1, owner + 2, ..., owner (modulo n) under every topology, and everyone gets the
 //!   owner's bits.

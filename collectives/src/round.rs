@@ -11,6 +11,9 @@
 //! 4. When [`Round::is_complete`], [`Round::complete`] hands out the vector; the round lives on until
 //!    [`Round::is_drained`], for what others still wait for.
 //!
+//! Where every member can do the owner's part for all shards, the sums themselves may be gathered: in step 3 the own shard
+//! is left as it is, and before step 4 each member changes the whole vector, as [`Round::gathered`] lends it.
+//!
 //! A round that can no longer end, because a member left, is taken apart by [`Round::dismantle`].
 //!
 //! # Memory
@@ -341,6 +344,25 @@ impl Round {
         self.gather.is_open() && self.gather.is_gathered() && self.reduce.is_started()
     }
 
+    /// Whether the own shard has left, wherever it goes: nothing of the vector is sent any more.
+    #[must_use]
+    pub fn is_sent(&self) -> bool {
+        self.gather.is_started()
+    }
+
+    /// The vector that everyone has gathered, to be changed in the same way by everyone before it is handed out.
+    ///
+    /// # Panics
+    /// Unless [`Round::is_complete`] and [`Round::is_sent`], or if it was handed out before.
+    pub fn gathered(&mut self) -> &mut [f32] {
+        assert!(self.is_complete() && self.is_sent(), "others still wait for the own shard as it was");
+        match &mut self.result {
+            Outcome::Filling(vector) => vector,
+            Outcome::Unseen => &mut [],
+            Outcome::Complete(_) => unreachable!("a vector is not changed once it is handed out"),
+        }
+    }
+
     /// Hands out the finished vector and frees the contribution. `room` is called only for a vector without elements.
     ///
     /// # Panics
@@ -366,7 +388,7 @@ impl Round {
     /// Whether nothing more has to be sent: the round can be forgotten once it is also complete.
     #[must_use]
     pub fn is_drained(&self) -> bool {
-        self.relays.is_empty() && self.gather.is_started()
+        self.relays.is_empty() && self.is_sent()
     }
 }
 

@@ -3,6 +3,10 @@
 //!
 //! A function of the view and the model's size, so every member has the same. Chunks move between two steps, a few at a
 //! time; so a view has one [`Shards`] for its first steps after another, and the last one stays.
+//!
+//! # Whole steps
+//! Mostly an owner is the only one who can make new values of its sums, and besides sends the sums to those who keep copies.
+//! Where *every* member keeps *every* chunk, all can do it themselves: they gather the sums, and that is all that travels.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,7 +14,7 @@ use std::sync::Arc;
 use peergrad_collectives::mirror::{Edge, MirrorPlan};
 use peergrad_collectives::plan::Layout;
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::placement::Placement;
+use peergrad_protocol::placement::{Copies, Placement};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Rank, RunId, StepNumber, ViewDigest};
 
@@ -18,8 +22,8 @@ use peergrad_protocol::{Rank, RunId, StepNumber, ViewDigest};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
     pub(crate) chunks: Chunks,
-    /// Members that keep the state of a chunk, the owner included.
-    pub(crate) copies: usize,
+    /// Who keeps the state of a chunk.
+    pub(crate) copies: Copies,
     /// Whether the rule keeps any state: where it does not, copies have nothing to keep.
     pub(crate) has_state: bool,
     pub(crate) segment_elements: usize,
@@ -41,6 +45,8 @@ pub(crate) struct Shards {
     pub(crate) owned: Vec<Vec<usize>>,
     /// By rank: the chunks of which it keeps a copy, in order.
     pub(crate) copied: Vec<Vec<usize>>,
+    /// Whether every member keeps every chunk, so that sums are gathered and not parameters.
+    pub(crate) is_whole: bool,
     /// The shards cut into segments.
     pub(crate) layout: Arc<Layout>,
     /// Which owners send which sums to the keepers of their copies.
@@ -51,7 +57,7 @@ impl Cut {
     /// Where the chunks belong among `members`.
     pub(crate) fn place(&self, run: &RunId, members: &[Member]) -> Placement {
         // Of nothing there are no copies.
-        let copies = if self.has_state { self.copies } else { 1 };
+        let copies = if self.has_state { self.copies } else { Copies::Number(1) };
         Placement::draw(run, members, self.chunks.count(), copies)
     }
 }
@@ -81,8 +87,14 @@ impl Geometry {
         for chunk in (0..chunks.count()).filter(|_| has_state) {
             placement.keepers(chunk)[1..].iter().for_each(|keeper| copied[keeper.index()].push(chunk));
         }
-        let edges = if has_state { edges(&placement, &owned, chunks) } else { vec![] };
+        // A newcomer keeps nothing in its first step, whatever a record says.
+        let is_settled = moved > 0 || self.view.newcomers().is_empty();
+        let is_everywhere = |chunk| placement.keepers(chunk).len() == member_count;
+        let is_whole = has_state && is_settled && (0..chunks.count()).all(is_everywhere);
+        let has_mirrors = has_state && !is_whole;
+        let edges = if has_mirrors { edges(&placement, &owned, chunks) } else { vec![] };
         Shards {
+            is_whole,
             layout: Arc::new(Layout::new(chunks.parameter_count(), by_rank, segment_elements)),
             mirrors: Arc::new(MirrorPlan::new(member_count, edges, segment_elements)),
             placement,
@@ -120,14 +132,16 @@ impl Shards {
 mod tests {
     use peergrad_collectives::mirror::Mirror;
     use peergrad_protocol::ledger::Ledger;
+    use peergrad_protocol::limits::COPIES_MAX;
     use peergrad_protocol::view::{Move, Moves, Recovery, Resume};
     use peergrad_protocol::{Epoch, Incarnation, PeerId};
 
     use super::*;
 
     const CHUNKS: usize = 30;
+    const TWO: Copies = Copies::Number(2);
 
-    fn geometry(members: u8, copies: usize, has_state: bool, moves: Moves) -> Geometry {
+    fn geometry(members: u8, copies: Copies, has_state: bool, moves: Moves) -> Geometry {
         let member = |byte: u8| Member {
             peer: PeerId([byte; 32]),
             incarnation: Incarnation(1),
@@ -167,9 +181,10 @@ mod tests {
 
     #[test]
     fn every_keeper_of_a_copy_is_told_by_the_owner_and_nobody_else() {
-        for (members, copies) in [(1, 2), (2, 2), (3, 2), (5, 3), (4, 8)] {
-            let geometry = geometry(members, copies, true, Moves::default());
+        for (members, copies) in [(2, 1), (3, 2), (5, 3), (9, 8)] {
+            let geometry = geometry(members, Copies::Number(copies), true, Moves::default());
             let shards = geometry.shards(0);
+            assert!(!shards.is_whole);
             let mut expected = Vec::new();
             for chunk in 0..CHUNKS {
                 let (owner, others) = geometry.target.keepers(chunk).split_first().unwrap();
@@ -177,25 +192,72 @@ mod tests {
             }
             expected.sort_unstable();
             assert_eq!(mirrored(&geometry, &shards), expected, "{members} members, {copies} copies");
-            assert_eq!(expected.len(), CHUNKS * (copies.min(usize::from(members)) - 1));
+            assert_eq!(expected.len(), CHUNKS * (copies - 1));
         }
     }
 
     #[test]
     fn without_state_there_are_no_copies() {
         let list = vec![Move { chunk: 4, from: vec![Rank(1), Rank(2)] }];
-        let shards = geometry(3, 2, false, Moves { list, rate: 1, restarted: vec![] }).shards(0);
+        let shards = geometry(3, TWO, false, Moves { list, rate: 1, restarted: vec![] }).shards(0);
         assert!(shards.copied.iter().all(Vec::is_empty));
         assert!((0..3).all(|rank| Mirror::new(Arc::clone(&shards.mirrors), rank, vec![]).expects_nothing()));
     }
 
     #[test]
+    fn where_everybody_keeps_everything_nobody_is_told_of_sums() {
+        let many = COPIES_MAX as u8;
+        for (members, copies, is_whole) in [
+            (1, Copies::Number(1), true),
+            (2, TWO, true),
+            (3, TWO, false),
+            (4, Copies::Number(8), true),
+            (1, Copies::All, true),
+            (5, Copies::All, true),
+            (many, Copies::All, true),
+            (many + 1, Copies::All, false),
+        ] {
+            let shards = geometry(members, copies, true, Moves::default()).shards(0);
+            assert_eq!(shards.is_whole, is_whole, "{members} members, {copies:?}");
+            let mirror = |rank| Mirror::new(Arc::clone(&shards.mirrors), rank, vec![]);
+            let is_silent = (0..usize::from(members)).all(|rank| mirror(rank).expects_nothing());
+            assert_eq!(is_silent, is_whole);
+            let kept = |rank: usize| shards.owned[rank].len() + shards.copied[rank].len();
+            assert!(!is_whole || (0..usize::from(members)).all(|rank| kept(rank) == CHUNKS));
+            assert!(!geometry(members, copies, false, Moves::default()).shards(0).is_whole, "of no state");
+        }
+    }
+
+    #[test]
+    fn a_step_is_whole_once_the_last_chunk_has_moved() {
+        let from = |ranks: &[u32]| ranks.iter().copied().map(Rank).collect::<Vec<_>>();
+        let list = vec![Move { chunk: 4, from: from(&[1]) }, Move { chunk: 9, from: from(&[0, 2]) }];
+        let waiting = geometry(3, Copies::All, true, Moves { list, rate: 1, restarted: vec![] });
+        assert_eq!([0, 1, 2].map(|moved| waiting.shards(moved).is_whole), [false, false, true]);
+        // Another owner is no other keeper.
+        let list = vec![Move { chunk: 4, from: from(&[2, 1, 0]) }];
+        let turned = geometry(3, Copies::All, true, Moves { list, rate: 1, restarted: vec![] });
+        assert_eq!([0, 1].map(|moved| turned.shards(moved).is_whole), [true, true]);
+    }
+
+    /// A record is input: it may say that a newcomer holds what it cannot have.
+    #[test]
+    fn a_newcomer_makes_a_step_that_is_not_whole() {
+        let settled = geometry(3, Copies::All, true, Moves::default());
+        let mut view = View::clone(&settled.view);
+        view.recovery = Recovery::Resume(Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(10)) });
+        let (digest, cut) = (view.digest(), settled.cut);
+        assert!(settled.shards(0).is_whole);
+        assert!(!Geometry::new(Arc::new(view), digest, cut).shards(0).is_whole);
+    }
+
+    #[test]
     fn chunks_move_a_few_a_step() {
-        let target = geometry(3, 2, true, Moves::default()).target;
+        let target = geometry(3, TWO, true, Moves::default()).target;
         let elsewhere = |chunk: usize| (0..3).map(Rank).find(|rank| *rank != target.owner(chunk)).unwrap();
         let list = [4, 9, 2].map(|chunk| Move { chunk: chunk as u32, from: vec![elsewhere(chunk)] });
         let moves = Moves { list: list.to_vec(), rate: 2, restarted: vec![] };
-        let geometry = geometry(3, 2, true, moves);
+        let geometry = geometry(3, TWO, true, moves);
         let moved = [0, 10, 11, 12, 1 << 40].map(|step| geometry.moved(StepNumber(step)));
         assert_eq!(moved, [0, 0, 2, 3, 3]);
         for (moved, waiting) in [(0, &[4, 9, 2][..]), (2, &[2]), (3, &[])] {
@@ -221,7 +283,7 @@ mod tests {
     #[test]
     fn moves_of_chunks_that_are_not_there_change_nothing() {
         let list = vec![Move { chunk: CHUNKS as u32, from: vec![Rank(1)] }];
-        let geometry = geometry(2, 1, true, Moves { list, rate: 1, restarted: vec![4095] });
+        let geometry = geometry(2, Copies::Number(1), true, Moves { list, rate: 1, restarted: vec![4095] });
         assert_eq!(geometry.shards(0).placement, geometry.target);
         assert!(!geometry.view.fits(1, CHUNKS));
     }

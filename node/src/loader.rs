@@ -6,6 +6,7 @@
 use std::sync::Arc;
 
 use peergrad_protocol::manifest::Manifest;
+use peergrad_protocol::placement::Copies;
 
 use crate::io::{DataReference, Scope};
 use crate::optimizer::{Rule, Schedule};
@@ -84,8 +85,8 @@ pub struct Training {
     pub topology: Topology,
     /// Elements of a segment.
     pub segment_elements: usize,
-    /// Members that keep the optimizer state of each chunk, its owner included; at least 1.
-    pub copies: usize,
+    /// Who keeps the optimizer state of each chunk.
+    pub copies: Copies,
     /// A digest of the parameters is reported every so many steps; 0: only at the end.
     pub digest_every: u64,
 }

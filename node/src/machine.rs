@@ -331,6 +331,11 @@ impl Machine {
         }
     }
 
+    pub(crate) fn kept_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
+        let session = if let Stage::Member(seat) = &self.stage { Some(&seat.session) } else { None };
+        session.into_iter().flat_map(Session::kept_states)
+    }
+
     // The program.
 
     /// The program, when it is time to start it.

@@ -98,6 +98,12 @@ impl Node {
     pub fn standing(&self) -> Standing {
         self.machine.standing()
     }
+
+    /// The optimizer state that this node keeps after the newest step that it knows to be committed, for a simulator that
+    /// compares copies: chunk, (moment count, elements), and the updates behind it.
+    pub fn kept_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
+        self.machine.kept_states()
+    }
 }
 
 /// Where a node is.

@@ -8,6 +8,8 @@
 //! them from the all-gather like everybody). That is one number an element on the wire, where Adam's state would be two.
 //! Until the rule is known here, sums wait in the room that the new state is about to take.
 //!
+//! Where every member keeps every chunk, all of them gather the sums, and each does what an owner does, for all chunks.
+//!
 //! # Invariants
 //! - Each chunk carries its own count of updates: state that is lost restarts with its own bias correction.
 //! - After a commit a chunk is kept only if the committed step updated it: what has moved away is forgotten then.
@@ -86,6 +88,11 @@ impl Owned {
         if is_pending { kept.pending.as_ref() } else { kept.committed.as_ref() }
     }
 
+    /// By chunk: the committed state.
+    pub(crate) fn committed(&self) -> impl Iterator<Item = (usize, &State)> {
+        self.kept.iter().filter_map(|(chunk, kept)| Some((*chunk, kept.committed.as_ref()?)))
+    }
+
     /// The chunks whose committed, or pending, state is here.
     pub(crate) fn held(&self, is_pending: bool) -> ChunkSet {
         self.kept.keys().copied().filter(|&chunk| self.state(chunk, is_pending).is_some()).collect()
@@ -101,26 +108,27 @@ impl Owned {
 
     // Updates.
 
-    /// Turns the summed gradients of the `owned` chunks of `vector` into new parameters, starting from `parameters`.
+    /// Turns the summed gradients of these chunks of `vector` into new parameters, starting from `parameters`: of those that
+    /// are owned here, or in a step in which everybody keeps everything, of all.
     ///
     /// A sum that no sample stands behind, or that is not finite, leaves parameters and state of its chunk as they are:
     /// one overflow must not ruin everybody's parameters.
     ///
     /// # Panics
-    /// If the committed state of an owned chunk is not here.
+    /// If the committed state of one of them is not here.
     pub(crate) fn update(
         &mut self,
         rule: &mut OwnerRule,
         rate: f64,
         tally: Tally,
-        owned: &[usize],
+        chunks: impl IntoIterator<Item = usize>,
         parameters: &[f32],
         vector: &mut [f32],
     ) {
         let mut updating = Updating::new(rule, rate, tally);
-        for &chunk in owned {
+        for chunk in chunks {
             let elements = self.chunks.range(chunk);
-            let kept = self.kept.get_mut(&chunk).expect("the state of an owned chunk is here");
+            let kept = self.kept.get_mut(&chunk).expect("the state of a chunk that is updated is here");
             kept.update(&mut updating, &parameters[elements.clone()], &mut vector[elements]);
         }
     }
@@ -234,10 +242,12 @@ impl Kept {
             self.pending = Some(State { moments, updates: old.updates });
             return;
         }
-        match rule {
+        let updates = match rule {
             OwnerRule::Own(rule) => {
                 rule(*tally, parameters, sums);
                 moments.copy_from_slice(&old.moments);
+                // No copy would hear of it, and they are to be alike.
+                old.updates
             }
             OwnerRule::Stock(rule) => {
                 let scale = 1.0 / tally.samples as f32;
@@ -246,9 +256,10 @@ impl Kept {
                 }
                 let (_, update) = prepared.as_ref().expect("just prepared");
                 update.apply(parameters, sums, &old.moments, &mut moments);
+                old.updates + 1
             }
-        }
-        self.pending = Some(State { moments, updates: old.updates + 1 });
+        };
+        self.pending = Some(State { moments, updates });
     }
 }
 
@@ -269,7 +280,7 @@ mod tests {
 
     fn update(owned: &mut Owned, chunks: &[usize], parameters: f32, vector: &mut [f32]) {
         let mut rule = OwnerRule::Stock(MOMENTUM);
-        owned.update(&mut rule, 1.0, TALLY, chunks, &[parameters; 32], vector);
+        owned.update(&mut rule, 1.0, TALLY, chunks.iter().copied(), &[parameters; 32], vector);
     }
 
     #[test]
@@ -312,10 +323,10 @@ mod tests {
         let rule = |tally: Tally, old: &[f32], sums: &mut [f32]| {
             sums.iter_mut().zip(old).for_each(|(sum, old)| *sum = old + *sum / tally.samples as f32);
         };
-        owned.update(&mut OwnerRule::Own(Box::new(rule)), 1.0, TALLY, &[0], &[10.0; 32], &mut vector);
+        owned.update(&mut OwnerRule::Own(Box::new(rule)), 1.0, TALLY, [0], &[10.0; 32], &mut vector);
         owned.commit();
         assert_eq!((vector[0], vector[16]), (12.0, 4.0));
-        assert_eq!(owned.state(0, false).unwrap().moments, [0.0; 16]);
+        assert_eq!(owned.state(0, false), Some(&State { moments: vec![0.0; 16], updates: 0 }));
     }
 
     #[test]
@@ -335,7 +346,7 @@ mod tests {
         let mut owned = owned(&[0]);
         let mut vector = [5.0; 32];
         let mut rule = OwnerRule::Stock(MOMENTUM);
-        owned.update(&mut rule, 1.0, Tally::default(), &[0], &[1.0; 32], &mut vector);
+        owned.update(&mut rule, 1.0, Tally::default(), [0], &[1.0; 32], &mut vector);
         owned.commit();
         assert_eq!((vector[0], owned.state(0, false).unwrap().updates), (1.0, 0));
     }

@@ -545,6 +545,12 @@ impl Current {
             wants_gather: is_silent,
         }
     }
+
+    /// Whether members gather the sums of the step, and each makes new values of all of them.
+    fn gathers_sums(&self, shards: &Shards) -> bool {
+        // A program's own rule is promised to be called for what is owned, and nothing else.
+        shards.is_whole && matches!(self.rule, Some(OwnerRule::Stock(_)))
+    }
 }
 
 impl Record {

@@ -21,7 +21,8 @@ use std::ops::RangeBounds;
 
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::{COPIES_MAX, SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use peergrad_protocol::limits::{SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use peergrad_protocol::placement::Copies;
 use serde::{Deserialize, Serialize};
 
 use crate::data::dataset::Standardization;
@@ -36,6 +37,7 @@ use crate::task::loss::Loss;
 use crate::task::network::Network;
 
 pub mod builtin;
+mod copies;
 pub mod init;
 pub mod own;
 pub mod resolve;
@@ -84,8 +86,9 @@ pub struct TrainingSettings {
     pub topology: Route,
     /// Elements of a segment.
     pub segment_elements: usize,
-    /// Members that keep the optimizer state of each chunk, the owner included.
-    pub copies: usize,
+    /// Who keeps the optimizer state of each chunk.
+    #[serde(with = "copies")]
+    pub copies: Copies,
     /// Steps between two digests of the parameters; 0: only at the end.
     pub digest_every: u64,
     /// The optimizer.
@@ -327,7 +330,7 @@ impl TrainingSettings {
         within("passes", self.passes, 1..=1_000_000_000, "1 to 1000000000")?;
         let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
-        within("shards.copies", self.copies, 1..=COPIES_MAX, "1 to 8")?;
+        copies::check(self.copies)?;
         check_rule(&self.optimizer)?;
         check_schedule(&self.schedule)
     }

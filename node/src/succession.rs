@@ -191,7 +191,7 @@ impl Basis<'_> {
         };
         let others = holders.iter().map(|(rank, _)| *rank).filter(|rank| !before.contains(rank));
         let mut keepers = roll.renamed(before.iter().copied().chain(others).filter(holds));
-        keepers.truncate(self.geometry.cut.copies);
+        keepers.truncate(self.geometry.cut.copies.keepers_max());
         keepers
     }
 
@@ -222,6 +222,8 @@ impl Basis<'_> {
                 let others = (0..members.len()).map(Rank::from_index).filter(has_parameters);
                 from.extend(others.min_by_key(|rank| members[rank.index()].weight == 0));
             }
+            // Who offers to own nothing owns only what nobody else holds.
+            from.sort_by_key(|rank| members[rank.index()].weight == 0);
             if from != target.keepers(chunk) {
                 moves.list.push(Move { chunk: chunk as u32, from });
             }

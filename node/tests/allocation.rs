@@ -21,9 +21,8 @@ use peergrad::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::{Incarnation, Instant, PeerId, Pool};
 
-/// With optimizer state, and a copy of it at somebody else.
-const RUN_FILE: &str =
-    "passes = 3\nbatch = 60\n[optimizer]\nrule = \"adam\"\n[shards]\ncopies = 2\n[sync]\nsegment_kib = 8";
+/// With optimizer state.
+const RUN_FILE: &str = "passes = 3\nbatch = 60\n[optimizer]\nrule = \"adam\"\n[sync]\nsegment_kib = 8";
 /// Elements of the parameter vector.
 const PARAMETERS: usize = 50_000;
 /// Allocations of at least a tenth of a vector are counted.
@@ -77,11 +76,21 @@ impl Task for Ones {
     }
 }
 
+const PEERS: usize = 3;
+
 #[test]
 fn steps_allocate_nothing_vector_sized() {
-    const PEERS: usize = 3;
+    // With a copy at somebody else, and with one at everybody.
+    for (written, copies) in [("2", 2), ("\"all\"", 3)] {
+        assert_allocations(written, copies);
+    }
+}
+
+fn assert_allocations(written: &str, copies: u64) {
+    let vectors_before = VECTOR_COUNT.load(Ordering::Relaxed);
+    let large_before = LARGE_COUNT.load(Ordering::Relaxed);
     let task: Arc<dyn Task> = Arc::new(Ones);
-    let run_file = RunFile::parse(RUN_FILE).expect("a run file");
+    let run_file = RunFile::parse(&format!("{RUN_FILE}\n[shards]\ncopies = {written}")).expect("a run file");
     let specification = OwnSpecification::resolve(&run_file, "ones", &*task, &Launch::ring());
     let specification = specification.and_then(|specification| specification.to_bytes());
     let specification: Arc<[u8]> = specification.expect("a specification").into();
@@ -147,8 +156,9 @@ fn steps_allocate_nothing_vector_sized() {
     let (warm, last) = (counts[5 * PEERS], counts[71 * PEERS]);
     assert_eq!(last - warm, 0, "large allocations after the fifth step");
     // Parameters before and after, and the gradient.
-    assert_eq!(VECTOR_COUNT.load(Ordering::Relaxed), 3 * PEERS, "vectors, over the whole run");
-    assert!(warm > 3 * PEERS, "the counter counts");
-    // Both moments of each parameter, committed and with room for the next, at the owner and at the keeper of a copy.
-    assert_eq!(optimizer_bytes, 2 * 2 * 2 * PARAMETERS as u64 * 4);
+    let vectors = VECTOR_COUNT.load(Ordering::Relaxed) - vectors_before;
+    assert_eq!(vectors, 3 * PEERS, "vectors, over the whole run");
+    assert!(warm - large_before >= vectors, "the counter counts");
+    // Both moments of each parameter, committed and with room for the next, at the owner and at the keepers of copies.
+    assert_eq!(optimizer_bytes, copies * 2 * 2 * PARAMETERS as u64 * 4);
 }

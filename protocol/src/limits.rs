@@ -56,8 +56,10 @@ pub const REASON_BYTES_MAX: usize = 512;
 pub const CHUNKS_MAX: usize = 4096;
 /// A chunk has at least this many elements, unless the whole vector has fewer.
 pub const CHUNK_ELEMENTS_MIN: usize = 16;
-/// Members that keep the optimizer state of one chunk, the owner included.
-pub const COPIES_MAX: usize = 8;
+/// Members that keep the optimizer state of one chunk, the owner included, where all are to keep it.
+pub const COPIES_MAX: usize = 32;
+/// As many, where a number is given.
+pub const COPIES_NUMBER_MAX: usize = 8;
 /// Named tensors of a manifest.
 pub const TENSORS_MAX: usize = 4096;
 /// The largest ownership weight of a member.
@@ -100,6 +102,7 @@ const REPORT_BYTES_MAX: usize = 256 + 4 * (CHUNKS_MAX / 8) + MEMBERS_MAX * INDEX
 const _: () = assert!(CHANGE_BYTES_MAX + REPORT_BYTES_MAX <= CONTROL_HEADER_BYTES_MAX);
 // The durable record holds a view, and a change of it that was accepted.
 const _: () = assert!(VIEW_BYTES_MAX + CHANGE_BYTES_MAX + 64 <= DURABLE_BYTES_MAX);
+const _: () = assert!(COPIES_NUMBER_MAX <= COPIES_MAX, "a record names them all");
 const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
 const _: () =
     assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");

@@ -585,7 +585,7 @@ mod tests {
         }
         let restarted = View { moves: moves(&[(1, &[0])], 1, &[1]), ..view(&[1, 2]) };
         assert_eq!(restarted.validate(), Ok(()), "a chunk may start anew elsewhere than where it belongs");
-        let peers: Vec<u8> = (1..=9).collect();
+        let peers: Vec<u8> = (0..=COPIES_MAX as u8).collect();
         for (keepers, expected) in [(COPIES_MAX, Ok(())), (COPIES_MAX + 1, Err(InvalidView::Lists))] {
             let from: Vec<u32> = (0..keepers as u32).collect();
             let record = View { moves: moves(&[(4095, &from)], 1, &[3]), ..view(&peers) };

@@ -10,7 +10,7 @@
 //! | 1 one chain | each number of a view is one record, which follows the one before and was accepted by a quorum of its members | [`one_chain`] |
 //! | 2 single owner | the values of a chunk come from one owner: whoever passes them on, in one view and step they are the same bits; the shards of a view cover everything once | [`single_owner`] |
 //! | 3 exactly once | each contribution that a commit claims is in it once: integer totals balance to the unit | [`exactly_once`] |
-//! | 4 same bits | after a commit all members hold the same parameters | [`same_bits`] |
+//! | 4 same bits | after a commit all members hold the same parameters, and owner and copies the same state | [`same_bits`] |
 //! | 5 all or nothing | a step is committed in order, only once it is complete at every member, and never undone; what a run leaves is a committed state | [`all_or_nothing`] |
 //! | 6 every sample once | step by step, the samples trained are those that seed and ledger say | [`every_sample_once`] |
 //! | 7 nothing waits on the departed | a member that is gone is out of everybody's view in no longer than it takes to notice and to agree | [`departed`] |

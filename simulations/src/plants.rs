@@ -159,6 +159,20 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::FlippedMirror,
     },
     Plant {
+        name: "miscounted-copy",
+        about: "state that comes to one more keeper of a copy has lost count of an update",
+        law: "same bits (law 4)",
+        scenario: "all-copies",
+        bug: Bug::Spoiled(Wrong::Miscounted),
+    },
+    Plant {
+        name: "flipped-sum",
+        about: "a bit of the sums that everyone gathers changes on the way to one peer",
+        law: "same bits (law 4)",
+        scenario: "all-copies",
+        bug: Bug::FlippedLastHop,
+    },
+    Plant {
         name: "newer-refused",
         about: "frames of a view that their receiver has not entered are lost",
         law: LIVENESS,

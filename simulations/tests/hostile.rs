@@ -13,6 +13,7 @@ use peergrad_collectives::plan::Topology;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{Contact, Join, Message, Phase, Refusal, Segment, Tally, Welcome};
+use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Member, Moves, Recovery, View};
 use peergrad_protocol::{Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
 use peergrad_simulations::task::{Fixed, Squares};
@@ -41,7 +42,7 @@ impl Alone {
             topology: Topology::Ring,
             segment_elements: 100,
             digest_every: 0,
-            copies: 1,
+            copies: Copies::Number(1),
         };
         let config = Config {
             peer: ME,

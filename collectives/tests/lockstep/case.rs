@@ -21,6 +21,8 @@ pub(crate) struct Case {
     pub(crate) credit: u32,
     /// Members that have the sums of an element, its owner among them, as far as there are members.
     pub(crate) copies: usize,
+    /// Sums are gathered, and everyone makes of all of them what else their owners do.
+    pub(crate) gathers_sums: bool,
     pub(crate) round_count: usize,
     pub(crate) adversary: Adversary,
     pub(crate) rule: Rule,
@@ -33,6 +35,7 @@ pub(crate) const PLAIN: Case = Case {
     topology: Topology::Ring,
     credit: 1,
     copies: 1,
+    gathers_sums: false,
     round_count: 1,
     adversary: Adversary::Random,
     rule: Rule::Bubble,

@@ -40,6 +40,23 @@ fn rounds_that_follow_each_other_do_not_mix() {
     }
 }
 
+/// Everyone waits with the change until its own shard has left: nobody waits for ever, and nobody gets what is changed.
+#[test]
+fn sums_that_everyone_gathers_are_changed_by_everyone() {
+    for rank_count in [1, 2, 3, 5, 8] {
+        for (topology, len) in TOPOLOGIES.into_iter().flat_map(|topology| LENGTHS.map(|len| (topology, len)))
+        {
+            for credit in [1, 2, 4] {
+                for adversary in [Adversary::Random, Adversary::Eager, Adversary::Starve(0)] {
+                    let case = Case { rank_count, len, topology, credit, round_count: 3, adversary, ..PLAIN };
+                    let case = Case { gathers_sums: true, ..case };
+                    case.check(seed(&[rank_count as u64, len as u64, u64::from(credit)]));
+                }
+            }
+        }
+    }
+}
+
 #[test]
 fn nothing_vector_sized_is_allocated_after_the_first_round() {
     for topology in TOPOLOGIES {

@@ -199,7 +199,7 @@ impl Swarm {
     fn update(&mut self, rank: usize) {
         let member = &mut self.members[rank];
         let turn = member.turns.iter_mut().find(|turn| turn.can_update());
-        turn.expect("chosen because there is one").update(&member.plan);
+        turn.expect("chosen because there is one").update(&member.plan, self.case.gathers_sums);
         self.settle(rank);
     }
 
@@ -246,8 +246,14 @@ impl Swarm {
             if self.case.rule != Rule::Overtake || number + 1 == member.begun {
                 turn.mirror.pump(&mut member.links, &member.segments, &mut out);
             }
-            if turn.round.is_complete() && turn.mirror.is_received() && member.completed == number {
+            // Sums that are to be changed in place have to be gone.
+            let is_free = turn.round.is_sent() || !self.case.gathers_sums;
+            let is_complete = turn.round.is_complete() && turn.mirror.is_received() && is_free;
+            if is_complete && member.completed == number {
                 member.completed += 1;
+                if self.case.gathers_sums {
+                    turn.round.gathered().iter_mut().for_each(|element| *element = updated(*element));
+                }
                 let vector = turn.round.complete(|| member.vectors.take(0));
                 let expected: Vec<f32> = self.sums[number].iter().copied().map(updated).collect();
                 assert_eq!(**vector, *expected, "rank {rank}, round {number}, {:?}", self.case);
@@ -321,8 +327,9 @@ impl Turn {
     }
 
     /// The owner's part between the halves of a round: tells the sums to those who keep copies, then overwrites them.
-    fn update(&mut self, plan: &Plan) {
-        if let Some((vector, tally)) = self.round.own_shard() {
+    /// Where sums are gathered it has none.
+    fn update(&mut self, plan: &Plan, gathers_sums: bool) {
+        if let Some((vector, tally)) = self.round.own_shard().filter(|_| !gathers_sums) {
             self.mirror.load(plan.own().ranges(), vector, tally);
             for range in plan.own().ranges().iter().cloned() {
                 vector[range].iter_mut().for_each(|element| *element = updated(*element));

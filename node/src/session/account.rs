@@ -92,6 +92,11 @@ impl Session {
         }
     }
 
+    /// By chunk: the optimizer state after the newest committed step, and the updates behind it.
+    pub(crate) fn kept_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
+        self.owned.committed().map(|(chunk, state)| (chunk, &state.moments[..], state.updates))
+    }
+
     /// What the run leaves here: the newest committed state, if there are parameters.
     pub(crate) fn state(&self) -> Option<FinalState> {
         let parameters = self.parameters()?;

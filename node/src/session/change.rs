@@ -15,6 +15,8 @@
 //!   less               s                           the view cannot begin here: another one has to come
 //! ```
 //! A program that waits for an operation of a step that goes on notices nothing; only an undone step interrupts it.
+//!
+//! Where members gather sums, an incomplete step holds no new value of anything: nobody can be given one from here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -100,6 +102,10 @@ impl Session {
         }
         let live = self.live.back().filter(|live| live.step == self.step)?;
         let mut values = ChunkSet::default();
+        if live.shards.is_whole {
+            // What is gathered are sums: new values are there once the step is complete, and not before.
+            return Some(Holdings { values, states, tally: live.round.seen_tally() });
+        }
         for (owner, shard) in live.shards.owned.iter().enumerate() {
             let segments = &live.plan.layout.shard(owner).segments()[..live.round.held_segments(owner)];
             let mut elements: usize = segments.iter().map(|segment| segment.len()).sum();
@@ -248,6 +254,7 @@ impl Session {
         self.owned.forget_sums();
         let chunks = self.geometry.cut.chunks;
         let missing = (0..chunks.count()).filter(|chunk| !held.contains(*chunk)).collect();
+        // Whatever is not held is overwritten, sums of a whole step among it.
         let vector = vector.unwrap_or_else(|| self.vectors.take(chunks.parameter_count()));
         self.fill(vector, missing, forward.tally, &forward.donors, out);
     }

@@ -5,6 +5,8 @@
 //!   |             |                     |                            |
 //!   chunks move   round                 sums to keepers of copies    shard to everyone
 //! ```
+//! In a whole step (see [`geometry`](crate::geometry)) the shard that goes to everyone is sums still, and every member
+//! updates all chunks when all are here. Until then it holds no new value of anything.
 
 use std::sync::Arc;
 
@@ -100,7 +102,8 @@ impl Session {
         if let Some(reply) = self.waiting.reduced.take() {
             let _ = reply.send(());
         }
-        if !current.is_updated && (current.is_silent || current.rule.is_some()) {
+        let updates_later = current.gathers_sums(&live.shards);
+        if !current.is_updated && !updates_later && (current.is_silent || current.rule.is_some()) {
             let owned = &live.shards.owned[self.rank.index()];
             if !self.geometry.cut.has_state {
                 owned.iter().for_each(|&chunk| self.owned.ensure(chunk));
@@ -118,11 +121,11 @@ impl Session {
                 }
                 let rate = self.loaded.training.schedule.rate(self.step.0);
                 let parameters = self.complete.as_ref().expect("an owner has parameters");
-                self.owned.update(rule, rate, tally, owned, parameters, vector);
+                self.owned.update(rule, rate, tally, owned.iter().copied(), parameters, vector);
             }
             current.is_updated = true;
         }
-        if current.is_updated {
+        if current.is_updated || updates_later {
             if let Some(reply) = self.waiting.updated.take() {
                 let _ = reply.send(());
             }
@@ -159,16 +162,26 @@ impl Session {
             return false;
         }
         let live = self.live.back_mut().expect("it was just there");
-        let copied = &live.shards.copied[self.rank.index()];
+        let (owned, copied) = (&live.shards.owned[self.rank.index()], &live.shards.copied[self.rank.index()]);
         let is_stock = matches!(current.rule, Some(OwnerRule::Stock(_)));
-        let are_here = copied.iter().all(|&chunk| self.owned.state(chunk, false).is_some());
+        let gathers_sums = current.gathers_sums(&live.shards);
+        let are_here = owned.iter().chain(copied).all(|&chunk| self.owned.state(chunk, false).is_some());
         if !are_here || (is_stock && self.geometry.cut.has_state && !live.mirror.is_received()) {
+            return false;
+        }
+        if gathers_sums && !live.round.is_sent() {
+            // What others still wait for are the sums that are about to be overwritten.
             return false;
         }
         let tally = live.round.tally();
         if let (Some(rule), Some(parameters)) = (&mut current.rule, &self.complete) {
             let rate = self.loaded.training.schedule.rate(self.step.0);
-            self.owned.update_copies(rule, rate, tally, copied, parameters);
+            if gathers_sums {
+                let all = 0..self.geometry.cut.chunks.count();
+                self.owned.update(rule, rate, tally, all, parameters, live.round.gathered());
+            } else {
+                self.owned.update_copies(rule, rate, tally, copied, parameters);
+            }
         }
         let len = self.geometry.cut.chunks.parameter_count();
         let vector = live.round.complete(|| self.vectors.take(len));

@@ -220,7 +220,8 @@ segment_kib = 128          # size of one piece on the wire
 digest_every = 0           # steps between two digests of the parameters; 0: only at the end
 
 [shards]
-copies = 2                 # peers that hold the optimizer state of each parameter: one can go without a loss
+copies = 2                 # peers that hold the optimizer state of each parameter: one can go without a loss; or \"all\",
+                           # up to 32: nothing is ever lost, but the memory of each peer does not fall with their number
 
 [partition]
 policy = \"majority\"        # whoever can reach more than half of the peers goes on; the others wait

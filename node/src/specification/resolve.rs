@@ -4,11 +4,10 @@
 //! error now rather than at step 1,000.
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::COPIES_MAX;
 
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
-    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, within,
+    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, copies, within,
 };
 use crate::data::dataset::{Split, Standardization};
 use crate::data::labels::{Classes, Predict, Target, TargetHints};
@@ -44,7 +43,7 @@ pub fn resolve(
 
 /// Settles how `samples` training samples are trained.
 pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
-    within("shards.copies", run.shards.copies, 1..=COPIES_MAX, "1 to 8")?;
+    copies::check(run.shards.copies)?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
     let steps_per_pass = samples.div_ceil(run.batch);
@@ -204,6 +203,8 @@ fn contradiction(key: &'static str, found: &str, allowed: &str) -> Specification
 #[cfg(test)]
 mod tests {
     use super::*;
+    use peergrad_protocol::placement::Copies;
+
     use crate::data::embedded::{DIGITS, embedded};
     use crate::specification::Route;
 
@@ -251,6 +252,20 @@ mod tests {
         assert!(specification.model.hidden.is_empty());
     }
 
+    #[test]
+    fn copies_are_a_number_or_all() {
+        for (written, copies) in
+            [("1", Copies::Number(1)), ("8", Copies::Number(8)), ("\"all\"", Copies::All)]
+        {
+            let text = format!("[data]\nfile = \"f.csv\"\n[shards]\ncopies = {written}");
+            let specification = resolved(&text, SMALL).unwrap();
+            assert_eq!(specification.training.training().copies, copies);
+            let bytes = specification.to_bytes().unwrap();
+            assert!(String::from_utf8_lossy(&bytes).contains(&format!("\ncopies = {written}\n")));
+            assert_eq!(Specification::parse(&bytes).unwrap(), specification);
+        }
+    }
+
     #[track_caller]
     fn assert_error(sections: &str, expected: &str) {
         let text = format!("[data]\nfile = \"f.csv\"\n{sections}");
@@ -259,7 +274,10 @@ mod tests {
 
     #[test]
     fn contradictions_are_found_before_training() {
-        assert_error("[shards]\ncopies = 9", "`shards.copies` is 9; allowed: 1 to 8");
+        for count in ["0", "9", "32"] {
+            let expected = format!("`shards.copies` is {count}; allowed: 1 to 8, or \"all\"");
+            assert_error(&format!("[shards]\ncopies = {count}"), &expected);
+        }
         assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
         assert_error("classes = 1", "`data.classes` is 1; allowed: 2 to 65536, or a list of labels");
         assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");
@@ -304,6 +322,7 @@ mod tests {
         assert!(altered(|s| s.data.held_out_rows = 5).is_err());
         assert!(altered(|s| s.model.hidden = vec![1 << 20; 3]).is_err());
         assert!(altered(|s| s.training.batch = 0).is_err());
+        assert!(altered(|s| s.training.copies = Copies::Number(9)).is_err());
         assert!(altered(|s| s.training.segment_elements = 1 << 30).is_err());
         assert!(altered(|s| s.data.digest = "12".into()).is_err());
         assert!(altered(|s| s.data.target = Target::Class { classes: vec!["a".into(); 2] }).is_err());

@@ -3,9 +3,10 @@
 //! Nothing but `[data] file` has to be there. A key that is not known is an error, so that a misspelt one is not quietly
 //! ignored; the rest is checked when the file is resolved against its data.
 
+use peergrad_protocol::placement::Copies;
 use serde::Deserialize;
 
-use super::{Route, SpecificationError};
+use super::{Route, SpecificationError, copies};
 use crate::data::labels::{Classes, Predict};
 use crate::data::layout::Column;
 use crate::task::activation::Activation;
@@ -190,8 +191,9 @@ pub enum SyncKind {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ShardsSection {
-    /// Peers that hold the state of each chunk, the owner included. Default 2.
-    pub copies: usize,
+    /// Who keeps the state of each chunk: so many peers, the owner included, or all. Default 2.
+    #[serde(deserialize_with = "copies::deserialize")]
+    pub copies: Copies,
 }
 
 /// `[partition]`: what happens when the peers are cut in two.
@@ -276,7 +278,7 @@ impl Default for SyncSection {
 
 impl Default for ShardsSection {
     fn default() -> Self {
-        Self { copies: 2 }
+        Self { copies: Copies::Number(2) }
     }
 }
 
@@ -315,7 +317,7 @@ mod tests {
         let run = RunFile::parse("[data]\nfile = \"digits\"").unwrap();
         assert_eq!((run.passes, run.batch, run.seed), (40, 64, 7));
         assert_eq!(run.network, NetworkSection { port: 4747, peers: 2, mdns: true });
-        assert_eq!(run.shards.copies, 2);
+        assert_eq!(run.shards.copies, Copies::Number(2));
     }
 
     #[track_caller]
@@ -340,6 +342,10 @@ mod tests {
         assert_error("[data]\nfile = \"x\"\n[sync]\nkind = \"gossip\"", &["kind", "gossip", "`ring`"]);
         let without_data = RunFile::parse("passes = 3").unwrap();
         assert!(without_data.data().unwrap_err().to_string().contains("peer init --data FILE"));
+        for odd in ["-1", "2.5", "\"many\"", "true"] {
+            let text = format!("[shards]\ncopies = {odd}");
+            assert_error(&text, &["line 2", "copies", odd, "expected 1 to 8, or \"all\""]);
+        }
         assert_error("passes = -3\n[data]\nfile = \"x\"", &["passes", "-3"]);
         assert_error("[data\n", &["line 1"]);
     }

@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::limits::COPIES_MAX;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{Holdings, Tally};
+use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{Epoch, Incarnation, PeerId, RunId};
 
@@ -28,7 +30,12 @@ fn member(byte: u8) -> Member {
 }
 
 fn cut(copies: usize, has_state: bool) -> Cut {
-    Cut { chunks: Chunks::of(16 * CHUNKS), copies, has_state, segment_elements: 16 }
+    Cut { copies: Copies::Number(copies), ..all(has_state) }
+}
+
+/// Everybody keeps everything.
+fn all(has_state: bool) -> Cut {
+    Cut { chunks: Chunks::of(16 * CHUNKS), copies: Copies::All, has_state, segment_elements: 16 }
 }
 
 /// A view of these peers that has begun with step 0.
@@ -260,6 +267,75 @@ fn copies_become_owners_at_once_and_everything_is_kept_by_those_who_hold_it() {
     assert_eq!(change.moves.rate, 1);
 }
 
+/// Whoever of four goes in one stroke, the two others have everything, and it is theirs at once.
+#[test]
+fn where_all_keep_everything_no_two_losses_restart_anything() {
+    let geometry = geometry(first_view(&[1, 3, 5, 7]), all(true));
+    for (one, other) in (0..4).flat_map(|one| (one + 1..4).map(move |other| (one, other))) {
+        let rest = (0..4).filter(|rank| *rank != one && *rank != other);
+        let change = after_loss(&geometry, &reports(rest.map(|rank| (rank, inside(&geometry, rank)))));
+        assert!(change.moves.restarted.is_empty(), "{one} and {other} are lost");
+        assert!(keepers(&geometry, &change).iter().all(|keepers| keepers.len() == 2));
+        // Nothing has to travel, so the very first step is a whole one.
+        let next = geometry.view.succeed(geometry.digest, &change).expect("a valid change");
+        let digest = next.digest();
+        assert!(Geometry::new(Arc::new(next), digest, geometry.cut).shards(0).is_whole);
+    }
+}
+
+/// Sums are nobody's new values: who has gathered them all, and not updated, has nothing of the step.
+#[test]
+fn a_step_of_gathered_sums_goes_forward_only_from_who_has_completed_it() {
+    let geometry = geometry(first_view(&[1, 3, 5]), all(true));
+    let gathered = |rank: u32| {
+        let next = Holdings { tally: Some(TALLY), ..Holdings::default() };
+        (rank, Report { next: Some(next), ..inside(&geometry, rank) })
+    };
+    let change = after_loss(&geometry, &reports([gathered(0), gathered(2)]));
+    assert_eq!((change.resume.step, &change.resume.forward), (STEP, &None));
+    assert!(change.moves.restarted.is_empty());
+
+    let change = after_loss(&geometry, &reports([gathered(0), (2, ahead(&geometry, 2))]));
+    let donors = change.resume.forward.as_ref().map(|forward| &forward.donors[..]);
+    assert_eq!(donors, Some(&[Donor { first: 0, end: CHUNKS as u32, rank: Rank(1) }][..]));
+    // The other one gets the values from it, and the state by moves.
+    assert_eq!((change.moves.list.len(), change.moves.restarted.len()), (CHUNKS, 0));
+    assert!(keepers(&geometry, &change).iter().all(|keepers| *keepers == [Rank(1)]));
+}
+
+/// It keeps copies, and owns only what nobody else holds.
+#[test]
+fn who_owns_nothing_keeps_copies_of_everything() {
+    let mut view = first_view(&[1, 3, 5]);
+    view.members[0].weight = 0;
+    let three = geometry(view, all(true));
+    assert!((0..CHUNKS).all(|chunk| three.target.keepers(chunk)[2] == Rank(0)));
+    // One of the owners is lost; the other one owns everything, and has all of it.
+    let change = after_loss(&three, &reports([0, 2].map(|rank| (rank, inside(&three, rank)))));
+    assert!(keepers(&three, &change).iter().all(|keepers| *keepers == [Rank(1), Rank(0)]));
+    assert!(change.moves.list.is_empty() && change.weights.is_empty());
+    // Of the chunks in `awaited` the other owner has not got the state yet: until it has, they are with who holds them.
+    let awaited = [3, 4];
+    let mut late = inside(&three, 2);
+    late.states = (0..CHUNKS).filter(|chunk| !awaited.contains(chunk)).collect();
+    let change = after_loss(&three, &reports([(0, inside(&three, 0)), (2, late)]));
+    for (chunk, keepers) in keepers(&three, &change).iter().enumerate() {
+        let expected = if awaited.contains(&chunk) { &[Rank(0)][..] } else { &[Rank(1), Rank(0)] };
+        assert_eq!(keepers, expected, "chunk {chunk}");
+    }
+    assert!(change.moves.restarted.is_empty());
+}
+
+#[test]
+fn beyond_the_limit_the_best_keep_copies_and_truncated_lists_are_records() {
+    let peers: Vec<u8> = (1..=COPIES_MAX as u8 + 4).collect();
+    let geometry = geometry(first_view(&peers), all(true));
+    let rest = 1..peers.len() as u32;
+    let change = after_loss(&geometry, &reports(rest.map(|rank| (rank, ahead(&geometry, rank)))));
+    let counts: Vec<usize> = keepers(&geometry, &change).iter().map(Vec::len).collect();
+    assert!(counts.iter().all(|count| [COPIES_MAX, COPIES_MAX - 1].contains(count)), "{counts:?}");
+}
+
 /// What moved between the two reports: an old keeper that still has the state is as good as a new one.
 #[test]
 fn whoever_holds_the_state_is_its_keeper() {
@@ -400,6 +476,23 @@ fn a_joiner_comes_in_between_two_steps_and_gets_its_chunks_by_moves() {
     assert!(!change.moves.list.is_empty() && change.moves.restarted.is_empty());
 }
 
+/// The newcomer keeps nothing in its first step, and everything after the last turn.
+#[test]
+fn a_joiner_comes_to_keep_everything_too() {
+    let before = geometry(first_view(&[1, 3]), all(true));
+    let exchange = Exchange { joiners: vec![member(2)], ..Exchange::default() };
+    let change = between_steps(&before, &exchange).expect("the run goes on");
+    assert_eq!(change.moves.list.len(), CHUNKS);
+    let next = before.view.succeed(before.digest, &change).expect("a valid change");
+    let after = geometry(next, before.cut);
+    let is_whole = |moved| after.shards(moved).is_whole;
+    assert!(!is_whole(0) && !is_whole(CHUNKS - 1) && is_whole(CHUNKS));
+    // Before the last turn it may not go with all the others.
+    let step = |turns: u64| StepNumber(after.view.first_step().0 + turns);
+    assert!(!basis(&after).can_go(&[Rank(0), Rank(2)], step(1)));
+    assert!(basis(&after).can_go(&[Rank(0), Rank(2)], step(CHUNKS as u64 + 1)));
+}
+
 /// The moves of the view before are not over: what has not had its turn is still where it was.
 #[test]
 fn chunks_that_have_not_moved_yet_move_from_where_they_are() {
@@ -430,6 +523,10 @@ fn a_leaver_goes_at_once_if_others_keep_copies_and_else_hands_over_first() {
     assert!(!basis(&one).can_go(&[Rank(1)], step));
     assert!(basis(&two).can_go(&[Rank(1)], step) && !basis(&two).can_go(&[Rank(1), Rank(2)], step));
     assert!(basis(&none).can_go(&[Rank(0), Rank(1)], step), "there is nothing to keep");
+
+    let whole = geometry(first_view(&[1, 3, 5]), all(true));
+    assert!(basis(&whole).can_go(&[Rank(0), Rank(2)], step), "one that stays is enough");
+    assert!(!basis(&whole).can_go(&[Rank(0), Rank(1), Rank(2)], step));
 
     let leaving = Exchange { leavers: vec![Rank(1)], ..Exchange::default() };
     let change = between_steps(&two, &leaving).expect("the run goes on");

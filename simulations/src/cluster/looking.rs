@@ -137,6 +137,11 @@ impl World<'_> {
         self.hosts[host.index()].process.as_ref().map(|process| process.node.standing())
     }
 
+    /// The optimizer state that the node on a host keeps: chunk, moments, and updates behind it.
+    pub fn kept_states(&self, host: HostId) -> impl Iterator<Item = (usize, &[f32], u32)> {
+        self.hosts[host.index()].process.iter().flat_map(|process| process.node.kept_states())
+    }
+
     /// Since when a process runs there on a machine that is awake.
     #[must_use]
     pub fn attentive_since(&self, host: HostId) -> Option<Instant> {

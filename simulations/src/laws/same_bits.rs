@@ -1,13 +1,16 @@
 //! Law 4, same bits: after a commit all members hold bit-identical parameters, across views and from a newcomer's first
-//! commit on; and whoever hands out a chunk after so many steps hands out the same bits.
+//! commit on; owner and copies hold bit-identical state; and whoever hands out a chunk after so many steps hands out the
+//! same bits.
 //!
 //! The digests that members tell must agree, and they must tell them: without a digest several laws would have nothing to
-//! look at. What chunks hold shows when they travel.
+//! look at. What chunks hold shows when they travel, and the state that is kept of them at every commit.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 
 use peergrad::io::Event;
 use peergrad::loader::Loaded;
+use peergrad::node::Standing;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{Content, Message, Parcel, Piece};
@@ -19,26 +22,26 @@ use super::{Law, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
 
-/// What was told of each step, and what was sent of each chunk.
+/// What was told of each step, and what was sent and is kept of each chunk.
 pub struct SameBits {
     digest_every: u64,
     chunks_of: Chunks,
     moment_count: usize,
     /// By step: what the first member said, and who it was.
     digests: BTreeMap<u64, (ContentDigest, HostId)>,
-    /// By steps, chunk, and what of it: what the first donor sent.
-    chunks: BTreeMap<(u64, u32, Content), Sent>,
+    /// By steps, chunk, and what of it: what the first donor sent, or the first keeper has.
+    chunks: BTreeMap<(u64, u32, Content), Seen>,
     /// By digest: number of the view.
     epochs: BTreeMap<ViewDigest, Epoch>,
     /// By number of the view: the step with which it begins, and the chunks whose state starts from nothing there.
     begins: BTreeMap<Epoch, (u64, Vec<u32>)>,
 }
 
-/// A chunk on its way.
+/// A chunk on its way, or at a member that keeps it.
 #[derive(Clone, Copy)]
-struct Sent {
+struct Seen {
     epoch: Epoch,
-    from: HostId,
+    at: HostId,
     bits: u64,
 }
 
@@ -60,8 +63,7 @@ impl SameBits {
     fn installed(&mut self, view: &View, digest: ViewDigest) {
         self.epochs.insert(digest, view.epoch);
         self.begins.insert(view.epoch, (view.first_step().0, view.moves.restarted.clone()));
-        let alive = view.first_step().0.saturating_sub(STEPS_ALIVE);
-        self.chunks = self.chunks.split_off(&(alive, 0, Content::Values));
+        self.forget_before(view.first_step().0.saturating_sub(STEPS_ALIVE));
     }
 
     fn told(&mut self, host: HostId, step: u64, digest: Option<ContentDigest>) -> Result<(), String> {
@@ -83,26 +85,61 @@ impl SameBits {
     fn piece(&mut self, from: HostId, parcel: &Parcel, piece: Piece, payload: &[f32]) -> Result<(), String> {
         // Of a view that nobody has installed there is nothing to compare.
         let Some(&epoch) = self.epochs.get(&parcel.view) else { return Ok(()) };
-        let bits = fold(payload) ^ u64::from(piece.updates);
-        let (steps, chunk) = (parcel.steps.0, piece.chunk);
-        let key = (steps, chunk, parcel.content);
-        let sent = Sent { epoch, from, bits };
-        let known = *self.chunks.entry(key).or_insert(sent);
-        if known.bits == bits {
+        let key = (parcel.steps.0, piece.chunk, parcel.content);
+        let sent = Seen { epoch, at: from, bits: fold(payload) ^ u64::from(piece.updates) };
+        self.compare(key, sent).map_err(|first| {
+            let what = if parcel.content == Content::Values { "values" } else { "state" };
+            let (steps, chunk, _) = key;
+            format!("{from} sends other {what} of chunk {chunk} after {steps} steps than {first} had")
+        })
+    }
+
+    /// What a member keeps once it knows that as many steps are committed.
+    fn kept(&mut self, host: HostId, steps: u64, world: &World<'_>) -> Result<(), String> {
+        let Some(Standing::Member(member)) = world.standing(host) else { return Ok(()) };
+        let Some(&epoch) = self.epochs.get(&member.digest) else { return Ok(()) };
+        // What keeps no state has no copies; and it may know of more commits by now.
+        if self.moment_count == 0 || member.committed != steps {
             return Ok(());
         }
-        if self.may_differ(known.epoch, epoch, steps, chunk) {
-            self.chunks.insert(key, sent);
+        self.forget_before(steps.saturating_sub(STEPS_ALIVE));
+        for (chunk, moments, updates) in world.kept_states(host) {
+            let chunk = chunk as u32;
+            let kept = Seen { epoch, at: host, bits: fold(moments) ^ u64::from(updates) };
+            self.compare((steps, chunk, Content::State), kept).map_err(|first| {
+                format!("{host} keeps other state of chunk {chunk} after {steps} steps than {first} had")
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether it is what was seen first.
+    ///
+    /// # Errors
+    /// Where that was.
+    fn compare(&mut self, key: (u64, u32, Content), seen: Seen) -> Result<(), HostId> {
+        let (steps, chunk, _) = key;
+        let known = *self.chunks.entry(key).or_insert(seen);
+        if known.bits == seen.bits {
             return Ok(());
         }
-        let what = if parcel.content == Content::Values { "values" } else { "state" };
-        Err(format!("{from} sends other {what} of chunk {chunk} after {steps} steps than {} did", known.from))
+        if self.may_differ(known.epoch, seen.epoch, steps, chunk) {
+            self.chunks.insert(key, seen);
+            return Ok(());
+        }
+        Err(known.at)
+    }
+
+    fn forget_before(&mut self, steps: u64) {
+        if self.chunks.first_key_value().is_some_and(|((first, ..), _)| *first < steps) {
+            self.chunks = self.chunks.split_off(&(steps, 0, Content::Values));
+        }
     }
 
     /// Between the two views the step may have been undone and taken again, or the state started from nothing.
     fn may_differ(&self, one: Epoch, other: Epoch, steps: u64, chunk: u32) -> bool {
         let (first, last) = (one.min(other), one.max(other));
-        let mut between = self.begins.range(Epoch(first.0 + 1)..=last);
+        let mut between = self.begins.range((Bound::Excluded(first), Bound::Included(last)));
         between.any(|(_, (step, restarted))| *step < steps || restarted.contains(&chunk))
     }
 }
@@ -112,14 +149,15 @@ impl Law for SameBits {
         "same bits (law 4)"
     }
 
-    fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
             Observation::Told { event: Event::Installed { view, digest, .. }, .. } => {
                 self.installed(view, *digest);
                 Ok(())
             }
             Observation::Told { host, event: Event::Committed(committed) } => {
-                self.told(*host, committed.step.0, committed.digest)
+                self.told(*host, committed.step.0, committed.digest)?;
+                self.kept(*host, committed.step.0 + 1, world)
             }
             Observation::Told { host, event: Event::Ended(ended) } => match &ended.state {
                 Some(state) if state.steps > 0 => self.told(*host, state.steps - 1, Some(state.digest)),
@@ -144,5 +182,5 @@ impl Law for SameBits {
     }
 }
 
-/// Steps before a view's first of which something may still be on its way.
+/// Steps before a view's first, or the newest committed one, of which something may still be on its way.
 const STEPS_ALIVE: u64 = 3;

@@ -11,7 +11,7 @@ use peergrad::io::Event;
 use peergrad::loader::Loaded;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{Content, Message, Parcel, Phase, Segment};
-use peergrad_protocol::placement::Placement;
+use peergrad_protocol::placement::{Copies, Placement};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, Rank, ViewDigest};
 
@@ -22,7 +22,7 @@ use crate::host::HostId;
 /// What owners have sent out.
 pub struct SingleOwner {
     chunks: Chunks,
-    copies: usize,
+    copies: Copies,
     /// The views that were installed anywhere.
     views: BTreeMap<ViewDigest, Installed>,
     /// By step, view and owner: what has been sent of its shard.
@@ -52,7 +52,8 @@ impl SingleOwner {
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
         // Of nothing there are no copies.
-        let copies = if loaded.training.rule.moment_count() > 0 { loaded.training.copies } else { 1 };
+        let has_state = loaded.training.rule.moment_count() > 0;
+        let copies = if has_state { loaded.training.copies } else { Copies::Number(1) };
         Self { chunks: loaded.manifest.chunks(), copies, views: BTreeMap::new(), shards: BTreeMap::new() }
     }
 

@@ -18,7 +18,7 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span, permutation};
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::Tally;
-use peergrad_protocol::placement::Placement;
+use peergrad_protocol::placement::{Copies, Placement};
 use peergrad_protocol::view::{Recovery, Resume, View};
 use peergrad_protocol::{Rank, ViewDigest};
 
@@ -147,7 +147,8 @@ impl Replay {
         let mut placed = match self.placement.take() {
             Some(placed) if placed.digest == digest => placed,
             _ => {
-                let target = Placement::draw(&view.run, &view.members, self.chunks.count(), 1);
+                let count = self.chunks.count();
+                let target = Placement::draw(&view.run, &view.members, count, Copies::Number(1));
                 Placed { digest, now: (moved, target.after(&view.moves, moved)), target }
             }
         };

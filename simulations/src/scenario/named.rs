@@ -18,6 +18,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("one-of-two", include_str!("../../scenarios/one-of-two.toml")),
     ("founder-dies", include_str!("../../scenarios/founder-dies.toml")),
     ("copies-lost", include_str!("../../scenarios/copies-lost.toml")),
+    ("all-copies", include_str!("../../scenarios/all-copies.toml")),
     ("lost-majority", include_str!("../../scenarios/lost-majority.toml")),
     ("restarted-voter", include_str!("../../scenarios/restarted-voter.toml")),
     ("leave", include_str!("../../scenarios/leave.toml")),

@@ -11,6 +11,7 @@ use peergrad::loader::{Loader, Training};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
 use peergrad_collectives::plan::Topology;
+use peergrad_protocol::placement::Copies;
 use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::disk::Disk;
 use peergrad_simulations::host::{Entry, HostId, HostSetup};
@@ -38,7 +39,7 @@ pub(crate) fn training(topology: Topology) -> Training {
         schedule: Schedule::constant(0.01),
         topology,
         segment_elements: 100,
-        copies: 1,
+        copies: Copies::Number(1),
         digest_every: 1,
     }
 }

@@ -3,6 +3,7 @@ use std::collections::BTreeMap;
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Member, Move, Moves, Recovery, Resume};
 use peergrad_protocol::{Epoch, Incarnation, RunId};
 
@@ -58,7 +59,8 @@ impl Bench {
     fn among(peers: &[u8]) -> Self {
         let view = Arc::new(view(peers));
         let digest = view.digest();
-        let cut = Cut { chunks: Chunks::of(160), copies: 2, has_state: true, segment_elements: 10 };
+        let cut =
+            Cut { chunks: Chunks::of(160), copies: Copies::Number(2), has_state: true, segment_elements: 10 };
         let me = view.members[1].clone();
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
         let linked = others.collect();

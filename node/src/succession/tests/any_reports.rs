@@ -30,7 +30,7 @@ struct Draw {
 /// One interrupted step.
 #[derive(Debug)]
 struct Case {
-    copies: usize,
+    copies: Copies,
     has_state: bool,
     rate: u32,
     /// Steps of the view before the one in progress.
@@ -71,7 +71,8 @@ fn draw() -> impl Strategy<Value = Draw> {
 fn case() -> impl Strategy<Value = Case> {
     let draws = prop::collection::vec(draw(), 2..7);
     let moved_from = prop::collection::vec((0..CHUNKS, any::<Index>()), 0..10);
-    (1..4_usize, prop::bool::weighted(0.8), 1..4_u32, 0..4_u64, draws, moved_from).prop_map(
+    let copies = prop_oneof![4 => (1..4_usize).prop_map(Copies::Number), 1 => Just(Copies::All)];
+    (copies, prop::bool::weighted(0.8), 1..4_u32, 0..4_u64, draws, moved_from).prop_map(
         |(copies, has_state, rate, age, draws, moved_from)| Case {
             copies,
             has_state,
@@ -98,7 +99,7 @@ impl Case {
         let mut view = later_view(&peers, StepNumber(STEP.0 - self.age), &newcomers);
         let members: Vec<Rank> =
             (0..peers.len()).map(Rank::from_index).filter(|rank| !newcomers.contains(&rank.0)).collect();
-        let cut = cut(self.copies, self.has_state);
+        let cut = Cut { copies: self.copies, ..all(self.has_state) };
         let target = cut.place(&view.run, &view.members);
         let mut list: BTreeMap<u32, Vec<Rank>> = BTreeMap::new();
         for (chunk, from) in &self.moved_from {
@@ -213,7 +214,7 @@ fn assert_keepers(geometry: &Geometry, change: &Succession, reports: &BTreeMap<R
             assert!(keepers.iter().all(|rank| holders[rank.index()].holds_state(chunk, step)));
             assert_eq!(
                 keepers.len(),
-                held.min(geometry.cut.copies),
+                held.min(geometry.cut.copies.keepers_max()),
                 "chunk {chunk}: all that can be kept is"
             );
         }
