@@ -230,7 +230,7 @@ impl Machine {
             Stage::Member(seat)
                 if seat.progress == Progress::Training
                     && seat.session.view().members.len() > 1
-                    && !seat.session.is_still() =>
+                    && !seat.membership.is_paused() =>
             {
                 self.is_leaving = true;
                 seat.membership.on_retire(self.me.peer);

@@ -393,6 +393,11 @@ impl Membership {
         }
     }
 
+    /// Whether too few others can be reached: then there is nobody to hand anything over to.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused.is_some()
+    }
+
     /// Tells the user, once for each number, that the others are too few to go on.
     fn tell_paused(&mut self, reached: usize, out: &mut Vec<Output>) {
         let members = self.view.members.len();

@@ -290,14 +290,14 @@ impl Director {
         host
     }
 
-    /// A member that is awake, as an invite would name it; where there is none, anybody.
+    /// Members that are awake, as invites would name them; where there is none, anybody.
     fn bootstraps(&mut self, cluster: &Cluster, newcomer: HostId) -> Vec<HostId> {
         let others: Vec<HostId> = running(cluster).into_iter().filter(|&host| host != newcomer).collect();
         let is_in =
             |host: &HostId| matches!(cluster.standing(*host), Some(Standing::Founding | Standing::Member(_)));
         let is_awake = |host: &HostId| !cluster.is_asleep(*host);
         let members: Vec<HostId> = others.iter().copied().filter(is_in).filter(is_awake).collect();
-        self.choose(if members.is_empty() { others } else { members }, 1)
+        self.choose(if members.is_empty() { others } else { members }, BOOTSTRAPS)
     }
 
     /// Crashes somebody or lets somebody new come, and plans the next. Of few members nobody is crashed: that is for
@@ -448,5 +448,7 @@ fn remark(cluster: &mut Cluster, words: &str) {
     cluster.trace_mut().remark(now, words.to_owned());
 }
 
+/// So many addresses a newcomer is given.
+const BOOTSTRAPS: usize = 2;
 /// Members that churn leaves alone.
 const CHURNING_MIN: usize = 3;
