@@ -7,6 +7,10 @@
 //!    if there is such a thing; else the change that `succession.rs` makes of the reports.
 //! 3. What a quorum has accepted is chosen, and everyone is told.
 //!
+//! Collecting reports ends well before others lose patience with the proposer, or two would outbid each other for ever: one
+//! that is linked has the longest time to answer; one that is not, or that those who watch it do not hear either, a short one.
+//! The others wait for a proposer that much longer, but not once they have lost it.
+//!
 //! A report that would leave somebody out for a cut between two that both answer is doubted once: links that come back
 //! after a partition come back one by one.
 
