@@ -116,8 +116,12 @@ impl Membership {
         self.rank.0 - passed as u32
     }
 
-    /// Whether a member has no parameters yet, as far as is known.
+    /// Whether a member has no parameters yet, as far as is known. Of many members only a few are heard, and all have to come
+    /// to the same.
     pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
+        if self.has_committed {
+            return false;
+        }
         let has_begun = self.seen.get(&rank).is_some_and(|seen| seen.complete > self.view.first_step());
         self.view.newcomers().contains(&rank) && !has_begun
     }

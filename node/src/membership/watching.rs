@@ -168,6 +168,7 @@ impl Membership {
 
     /// Takes note of how training gets on.
     pub(super) fn note_pace(&mut self, now: Instant, facts: &Facts<'_>) {
+        self.has_committed = facts.has_committed;
         self.pace.note_computing(now, facts.is_computing);
         if !facts.is_still {
             self.pace.note(now, facts.step);
