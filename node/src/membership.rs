@@ -67,6 +67,8 @@ pub(crate) struct Membership {
     seen: BTreeMap<Rank, Seen>,
     /// How long steps took of late.
     pace: watching::Pace,
+    /// A step of this view is committed, so that nobody is new in it any more.
+    has_committed: bool,
 
     // Agreeing.
     acceptor: Acceptor<Succession>,
@@ -193,6 +195,7 @@ impl Membership {
             watch: Watch::new(watching::beat_of(&view)),
             seen: BTreeMap::new(),
             pace: watching::Pace::default(),
+            has_committed: false,
             timers: TimerTable::default(),
             persisted_count,
             linked,
@@ -235,6 +238,7 @@ impl Membership {
     /// What a new view brings with it.
     fn begin(&mut self, now: Instant) {
         self.seen.clear();
+        self.has_committed = false;
         self.entered_at = now;
         self.watch.set_beat(watching::beat_of(&self.view));
         for peer in self.partners() {

@@ -7,6 +7,10 @@
 //!    if there is such a thing; else the change that `succession.rs` makes of the reports.
 //! 3. What a quorum has accepted is chosen, and everyone is told.
 //!
+//! Collecting reports ends well before others lose patience with the proposer, or two would outbid each other for ever: one
+//! that is linked has the longest time to answer; one that is not, or that those who watch it do not hear either, a short one.
+//! The others wait for a proposer that much longer, but not once they have lost it.
+//!
 //! A report that would leave somebody out for a cut between two that both answer is doubted once: links that come back
 //! after a partition come back one by one.
 
@@ -117,8 +121,12 @@ impl Membership {
         self.rank.0 - passed as u32
     }
 
-    /// Whether a member has no parameters yet, as far as is known.
+    /// Whether a member has no parameters yet, as far as is known. Of many members only a few are heard, and all have to come
+    /// to the same.
     pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
+        if self.has_committed {
+            return false;
+        }
         let has_begun = self.seen.get(&rank).is_some_and(|seen| seen.complete > self.view.first_step());
         self.view.newcomers().contains(&rank) && !has_begun
     }

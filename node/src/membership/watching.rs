@@ -30,6 +30,8 @@ pub(super) struct Seen {
 pub(super) struct Pace {
     step: StepNumber,
     since: Option<Instant>,
+    /// Since when the own program computes.
+    computing_since: Option<Instant>,
     /// The longest of late: falls slowly, rises at once.
     longest: Duration,
 }
@@ -43,6 +45,15 @@ impl Pace {
         }
         if step != self.step || self.since.is_none() {
             (self.step, self.since) = (step, Some(now));
+        }
+    }
+
+    /// What the own program takes, a step takes at least: also one that began in another view.
+    pub(super) fn note_computing(&mut self, now: Instant, is_computing: bool) {
+        if is_computing {
+            self.computing_since.get_or_insert(now);
+        } else if let Some(since) = self.computing_since.take() {
+            self.longest = self.longest.max(now.since(since));
         }
     }
 
@@ -157,6 +168,8 @@ impl Membership {
 
     /// Takes note of how training gets on.
     pub(super) fn note_pace(&mut self, now: Instant, facts: &Facts<'_>) {
+        self.has_committed = facts.has_committed;
+        self.pace.note_computing(now, facts.is_computing);
         if !facts.is_still {
             self.pace.note(now, facts.step);
         }
@@ -251,6 +264,19 @@ mod tests {
         assert_eq!((pace.usual(), pace.patience()), (Duration::from_secs(4), Duration::from_secs(40)));
         pace.note(at(4200), StepNumber(10));
         assert_eq!(pace.usual(), Duration::from_millis(3875));
+    }
+
+    /// Whoever computes for long has that much more patience with others, although the view has changed meanwhile.
+    #[test]
+    fn the_own_program_s_time_counts_across_views() {
+        let mut pace = Pace::default();
+        pace.note_computing(at(0), true);
+        pace.restart(at(19_000));
+        pace.note_computing(at(19_500), true);
+        assert_eq!(pace.patience(), HANG_MIN);
+        pace.note_computing(at(20_000), false);
+        pace.note_computing(at(21_000), false);
+        assert_eq!((pace.usual(), pace.patience()), (Duration::from_secs(20), Duration::from_secs(200)));
     }
 
     #[test]
