@@ -32,7 +32,7 @@ impl AllGather {
         Self {
             is_open: false,
             started: vec![0; rank_count],
-            unstarted: own_count * plan.destinations().count(),
+            unstarted: own_count * plan.destination_count(),
             received: vec![0; rank_count],
             missing: plan.layout.segment_count() - own_count,
         }

@@ -87,6 +87,26 @@ impl Links {
         self.credit[rank] = credit;
     }
 
+    /// Takes out the link to `rank`: those behind it have one rank less.
+    pub fn remove(&mut self, rank: usize) {
+        self.credit.remove(rank);
+    }
+
+    /// Puts in a link to `rank`, with `credit` as in [`Links::set_credit`]: those from there on have one rank more.
+    pub fn insert(&mut self, rank: usize, credit: u32) {
+        self.credit.insert(rank, 0);
+        self.set_credit(rank, credit);
+    }
+
+    /// From now on segments pass through this member, or no longer.
+    ///
+    /// # Panics
+    /// If the window leaves no room beside what relays need.
+    pub fn set_relays(&mut self, has_relays: bool) {
+        assert!(self.window > u32::from(has_relays), "a window of {} has no room for a start", self.window);
+        self.has_relays = has_relays;
+    }
+
     /// Segments that each link can have on its way.
     #[must_use]
     pub fn window(&self) -> u32 {
@@ -128,6 +148,18 @@ mod tests {
         assert!(!after.take_for_start(2));
         assert!(after.give_back(2, 2), "what was taken before the change is owed after it");
         assert!(!after.give_back(2, 1));
+    }
+
+    #[test]
+    fn ranks_come_and_go() {
+        let mut links = Links::new(3, 2, true);
+        links.set_credit(2, 1);
+        links.remove(0);
+        links.insert(1, 0);
+        assert_eq!([0, 1, 2].map(|rank| links.credit(rank)), [2, 0, 1]);
+        assert!(!links.take_for_start(2));
+        links.set_relays(false);
+        assert!(links.take_for_start(2));
     }
 
     #[test]

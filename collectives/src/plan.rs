@@ -18,7 +18,8 @@ pub struct Layout {
     len: usize,
     shards: Vec<Shard>,
     segment_count: usize,
-    first_owner: Option<usize>,
+    /// Ranks that own anything, in order.
+    owners: Vec<usize>,
 }
 
 /// What one rank owns, or keeps of what another owns.
@@ -48,8 +49,8 @@ impl Layout {
         let covered: usize = shards.iter().map(Shard::len).sum();
         assert_eq!(covered, len, "shards cover the vector");
         let segment_count = shards.iter().map(|shard| shard.segments.len()).sum();
-        let first_owner = shards.iter().position(|shard| !shard.is_empty());
-        Self { len, shards, segment_count, first_owner }
+        let owners = (0..shards.len()).filter(|rank| !shards[*rank].is_empty()).collect();
+        Self { len, shards, segment_count, owners }
     }
 
     /// Elements of the vector.
@@ -85,7 +86,7 @@ impl Layout {
     /// The lowest rank that owns anything: the one whose tally everybody reports.
     #[must_use]
     pub fn first_owner(&self) -> Option<usize> {
-        self.first_owner
+        self.owners.first().copied()
     }
 }
 
@@ -240,14 +241,25 @@ impl Plan {
         (self.rank + self.rank_count() - 1) % self.rank_count()
     }
 
-    /// The ranks to which segments that begin here may go, nearest first.
-    pub fn destinations(&self) -> impl Iterator<Item = usize> + use<> {
-        let (rank, rank_count) = (self.rank, self.rank_count());
-        let farthest = match self.topology {
-            Topology::Ring => 1,
-            Topology::Direct => rank_count,
-        };
-        (1..rank_count).take(farthest).map(move |distance| (rank + distance) % rank_count)
+    /// The number of ranks to which segments that begin here may go: those who own nothing send to owners only.
+    #[must_use]
+    pub fn destination_count(&self) -> usize {
+        match self.topology {
+            Topology::Ring => 1.min(self.rank_count() - 1),
+            Topology::Direct if self.own().is_empty() => self.layout.owners.len(),
+            Topology::Direct => self.rank_count() - 1,
+        }
+    }
+
+    /// One of the ranks to which segments that begin here may go, the nearest first.
+    #[must_use]
+    pub fn destination(&self, position: usize) -> usize {
+        if self.topology == Topology::Direct && self.own().is_empty() {
+            let owners = &self.layout.owners;
+            let nearest = owners.partition_point(|owner| *owner < self.rank);
+            return owners[(nearest + position) % owners.len()];
+        }
+        (self.rank + 1 + position) % self.rank_count()
     }
 
     /// The rank whose contribution to `owner`'s shard is added at `position`: owner + 1 first, the owner last.
@@ -296,6 +308,23 @@ mod tests {
         let mut doubled = vector.clone();
         segment.copy_in(&packed, &mut doubled);
         assert_eq!(doubled, [0.0, 2.0, 4.0, 3.0, 8.0, 5.0, 6.0, 14.0, 16.0, 18.0]);
+    }
+
+    #[test]
+    fn segments_that_begin_here_go_to_whoever_needs_them() {
+        let layout = Arc::new(Layout::new(3, vec![vec![], vec![0..2], vec![], vec![2..3], vec![]], 10));
+        let destinations = |topology, rank| {
+            let plan = Plan { layout: Arc::clone(&layout), topology, rank };
+            (0..plan.destination_count()).map(|position| plan.destination(position)).collect::<Vec<_>>()
+        };
+        assert_eq!(destinations(Topology::Ring, 4), [0]);
+        assert_eq!(destinations(Topology::Direct, 1), [2, 3, 4, 0]);
+        assert_eq!(destinations(Topology::Direct, 2), [3, 1]);
+        assert_eq!(destinations(Topology::Direct, 4), [1, 3]);
+        let alone = Arc::new(Layout::new(3, vec![vec![0..3]], 10));
+        for topology in [Topology::Ring, Topology::Direct] {
+            assert_eq!(Plan { layout: Arc::clone(&alone), topology, rank: 0 }.destination_count(), 0);
+        }
     }
 
     #[test]

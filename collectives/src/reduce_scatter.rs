@@ -54,11 +54,17 @@ impl ReduceScatter {
     #[must_use]
     pub fn new(plan: &Plan) -> Self {
         let rank_count = plan.rank_count();
-        let beginning = |destination| plan.layout.shard(owner_toward(plan, destination)).segments().len();
-        let waiting_count = if plan.topology == Topology::Direct { rank_count } else { 0 };
+        let unstarted = match plan.topology {
+            Topology::Ring if rank_count == 1 => 0,
+            Topology::Ring => plan.layout.shard(plan.previous()).segments().len(),
+            Topology::Direct => plan.layout.segment_count() - plan.own().segments().len(),
+        };
+        // Nothing comes to those who own nothing.
+        let is_waiting = plan.topology == Topology::Direct && !plan.own().is_empty();
+        let waiting_count = if is_waiting { rank_count } else { 0 };
         Self {
             started: vec![0; rank_count],
-            unstarted: plan.destinations().map(beginning).sum(),
+            unstarted,
             received: vec![0; rank_count],
             reduced: 0,
             waiting: (0..waiting_count).map(|_| VecDeque::new()).collect(),

@@ -270,8 +270,8 @@ impl Round {
         if self.reduce.is_started() && (self.gather.is_started() || !self.gather.is_open()) {
             return;
         }
-        for destination in self.plan.destinations() {
-            self.pump_starts(destination, links, segments, out);
+        for position in 0..self.plan.destination_count() {
+            self.pump_starts(self.plan.destination(position), links, segments, out);
         }
     }
 

@@ -22,6 +22,8 @@ mod demo;
 mod files;
 mod invite;
 mod model;
+mod objects;
+mod passes;
 pub mod plot;
 mod progress;
 mod report;

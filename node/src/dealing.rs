@@ -12,6 +12,7 @@ use peergrad_protocol::{Incarnation, PeerId, Rank, StepNumber};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Dealt {
     pub(crate) pass: u64,
+    /// Sorted by peer.
     pub(crate) parts: Vec<Part>,
     /// The bookmark behind it.
     pub(crate) after: Ledger,
@@ -54,8 +55,8 @@ impl Dealt {
 
     /// What a member has been dealt.
     pub(crate) fn part(&self, peer: &PeerId, incarnation: Incarnation) -> &[Span] {
-        let is_theirs = |part: &&Part| part.peer == *peer && part.incarnation == incarnation;
-        self.parts.iter().find(is_theirs).map_or(&[], |part| &part.spans)
+        let found = self.parts.binary_search_by(|part| part.peer.cmp(peer)).map(|index| &self.parts[index]);
+        found.ok().filter(|part| part.incarnation == incarnation).map_or(&[], |part| &part.spans)
     }
 
     /// The batch of `step` in `view`, where `before` is that of the step before it: the view's first one as its record
@@ -90,11 +91,8 @@ impl Dealt {
         };
         let parts = members.iter().enumerate().map(part).collect();
         let stays = |part: &&Part| {
-            let is_it = |index: usize| {
-                let member = &members[index];
-                (member.peer, member.incarnation) == (part.peer, part.incarnation)
-            };
-            (0..members.len()).filter(computing).any(is_it)
+            let index = members.binary_search_by(|member| member.peer.cmp(&part.peer));
+            index.is_ok_and(|index| members[index].incarnation == part.incarnation && computing(&index))
         };
         let gone = self.parts.iter().filter(|part| !stays(part)).flat_map(|part| part.spans.iter().copied());
         (Deal { pass: self.pass, parts }, self.after.give_back(gone))

@@ -13,6 +13,7 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use peergrad_protocol::durable::Record;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{Contact, Refusal};
@@ -101,7 +102,7 @@ pub enum Output {
         /// Its name in the answer.
         id: PersistId,
         /// Its bytes; the next start of this peer gets them back, see [`Config`](crate::node::Config).
-        record: Arc<[u8]>,
+        record: Record,
     },
     /// Tell the user.
     Event(Event),

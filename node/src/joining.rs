@@ -12,13 +12,14 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::{Durable, Record};
 use peergrad_protocol::limits::JOIN_RETRY;
 use peergrad_protocol::message::{
     Accepted, Contact, Join, Message, Outbid, Prepare, Promise, Propose, Refusal, Report, Welcome,
 };
 use peergrad_protocol::time::TimerTable;
 use peergrad_protocol::view::{Member, Succession, View};
+use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
 
 use crate::io::{Event, Failure, Output, PersistId};
@@ -53,6 +54,8 @@ pub(crate) struct Joining {
 struct Voter {
     view: View,
     digest: ViewDigest,
+    /// The view as its record has it.
+    view_bytes: Arc<[u8]>,
     incarnation: Incarnation,
     acceptor: Acceptor<Succession>,
     /// Answers that leave once the record is on disk.
@@ -74,6 +77,7 @@ impl Joining {
     pub(crate) fn new(run: Option<RunId>, me: Member, restored: Option<Durable>) -> Self {
         let voter = restored.map(|durable| Voter {
             digest: durable.view.digest(),
+            view_bytes: encode_record(&durable.view).into(),
             view: durable.view,
             incarnation: durable.incarnation,
             acceptor: durable.acceptor,
@@ -241,9 +245,12 @@ impl Joining {
     /// Task and data are at hand: the host is told, once all members that it named are linked.
     pub(crate) fn report_ready(&mut self, is_linked: impl Fn(PeerId) -> bool, out: &mut Vec<Output>) {
         let Some(host) = self.host.filter(|host| is_linked(*host)) else { return };
+        if self.is_ready_told {
+            return;
+        }
         let others = self.contacts.iter().map(|contact| contact.peer).filter(|peer| *peer != self.me.peer);
         self.unlinked = others.filter(|peer| !is_linked(*peer) || self.unproven.contains(peer)).collect();
-        if self.unlinked.is_empty() && !self.is_ready_told {
+        if self.unlinked.is_empty() {
             self.is_ready_told = true;
             send(host, &Message::Ready, out);
         }
@@ -399,12 +406,8 @@ impl Voter {
     fn answer(&mut self, to: PeerId, message: Message, persisted_count: &mut u64, out: &mut Vec<Output>) {
         let id = PersistId(*persisted_count);
         *persisted_count += 1;
-        let record = Durable {
-            view: self.view.clone(),
-            incarnation: self.incarnation,
-            acceptor: self.acceptor.clone(),
-        };
-        out.push(Output::Persist { id, record: record.to_bytes() });
+        let record = Record::new(Arc::clone(&self.view_bytes), self.incarnation, &self.acceptor);
+        out.push(Output::Persist { id, record });
         self.answers.push((id, to, message));
     }
 }

@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::{Beat, Message, Report};
 use peergrad_protocol::time::TimerTable;
 use peergrad_protocol::view::{Member, Succession, View};
@@ -31,6 +31,7 @@ use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 
 use crate::dealing::Dealt;
 use crate::io::{Event, Output, PersistId};
+use crate::memo::{Difference, Memo};
 use crate::succession::Basis;
 use agreeing::Attempt;
 use exchange::Ban;
@@ -46,6 +47,9 @@ pub(crate) struct Membership {
     view: Arc<View>,
     digest: ViewDigest,
     rank: Rank,
+    memo: Memo,
+    /// When this view was entered.
+    entered_at: Instant,
     timers: TimerTable<2>,
     persisted_count: u64,
 
@@ -53,12 +57,14 @@ pub(crate) struct Membership {
     watch: Watch,
     /// Peers that frames can be sent to.
     linked: BTreeSet<PeerId>,
+    /// Other members to which they cannot.
+    unlinked: BTreeSet<PeerId>,
     /// Members whose link broke in this view, or whose process is another one: what they had sent may be lost.
     broken: BTreeSet<Rank>,
     /// Members that have said that they stop.
     departed: BTreeSet<Rank>,
-    /// By rank: where each of them is.
-    seen: Vec<Option<Seen>>,
+    /// Where those are that are heard.
+    seen: BTreeMap<Rank, Seen>,
     /// How long steps took of late.
     pace: watching::Pace,
 
@@ -71,6 +77,8 @@ pub(crate) struct Membership {
     attempts: u32,
     /// Not before this does this member make an attempt of its own.
     not_before: Instant,
+    /// Whose attempt is given that time.
+    awaited: Option<Rank>,
     trouble_since: Option<Instant>,
     /// Since when somebody is lost, be it only one that leaves.
     missed_since: Option<Instant>,
@@ -176,15 +184,21 @@ impl Membership {
         digest: ViewDigest,
         linked: BTreeSet<PeerId>,
         persisted_count: u64,
+        memo: Memo,
     ) -> Self {
         let rank = view.rank(&me.peer).expect("a view is installed at its members");
+        let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
+        let unlinked = others.filter(|peer| !linked.contains(peer)).collect();
         let mut membership = Self {
             watch: Watch::new(watching::beat_of(&view)),
-            seen: Vec::new(),
+            seen: BTreeMap::new(),
             pace: watching::Pace::default(),
             timers: TimerTable::default(),
             persisted_count,
             linked,
+            unlinked,
+            memo,
+            entered_at: now,
             broken: BTreeSet::new(),
             departed: BTreeSet::new(),
             acceptor: Acceptor::default(),
@@ -192,6 +206,7 @@ impl Membership {
             attempt: None,
             attempts: 0,
             not_before: now,
+            awaited: None,
             trouble_since: None,
             missed_since: None,
             is_urged: false,
@@ -219,7 +234,8 @@ impl Membership {
 
     /// What a new view brings with it.
     fn begin(&mut self, now: Instant) {
-        self.seen = vec![None; self.view.members.len()];
+        self.seen.clear();
+        self.entered_at = now;
         self.watch.set_beat(watching::beat_of(&self.view));
         for peer in self.partners() {
             self.watch.add(now, peer);
@@ -227,18 +243,20 @@ impl Membership {
         self.timers.set(Timer::Beat as usize, now);
     }
 
-    /// Goes on in the view that was chosen, which training has entered.
-    pub(crate) fn advance(&mut self, now: Instant) {
-        let Some(Next { view, digest, .. }) = self.next.take() else { return };
-        let before = std::mem::replace(&mut self.view, view);
+    /// Goes on in the view that was chosen, which training has entered. Who has come and who has gone.
+    pub(crate) fn advance(&mut self, now: Instant) -> Option<Arc<Difference>> {
+        let Next { view, digest, .. } = self.next.take()?;
+        let difference = self.memo.difference((&self.view, self.digest), (&view, digest));
+        self.view = view;
         self.digest = digest;
         self.rank = self.view.rank(&self.me.peer).expect("a view is installed at its members");
         // Those who are watched are other ones from view to view.
-        let partners: BTreeSet<PeerId> = self.partners().into_iter().collect();
-        for member in before.members.iter().filter(|member| !partners.contains(&member.peer)) {
-            self.watch.remove(&member.peer);
-        }
-        self.ban_lost(now, &before);
+        let partners = self.partners();
+        self.watch.retain(|peer| partners.contains(peer));
+        let (joined, left) = (&difference.joined, &difference.left);
+        left.iter().for_each(|peer| _ = self.unlinked.remove(peer));
+        self.unlinked.extend(joined.iter().filter(|peer| !self.linked.contains(peer)));
+        self.ban_lost(now, left);
         self.broken.clear();
         self.departed.clear();
         self.acceptor = Acceptor::default();
@@ -246,6 +264,7 @@ impl Membership {
         self.attempt = None;
         self.attempts = 0;
         self.not_before = now;
+        self.awaited = None;
         self.trouble_since = None;
         self.missed_since = None;
         self.is_urged = false;
@@ -258,6 +277,12 @@ impl Membership {
         self.pace.restart(now);
         self.retiring.retain(|peer| self.view.rank(peer).is_some());
         self.begin(now);
+        Some(difference)
+    }
+
+    /// Members that no frame can be sent to.
+    pub(crate) fn unlinked(&self) -> &BTreeSet<PeerId> {
+        &self.unlinked
     }
 
     /// The view that is chosen and on disk: training can enter it.
@@ -316,11 +341,23 @@ impl Membership {
     // Disk.
 
     /// Has the record written as it is now.
-    fn record(&mut self, view: &View, acceptor: Acceptor<Succession>, out: &mut Vec<Output>) -> PersistId {
+    fn record(&mut self, out: &mut Vec<Output>) -> PersistId {
+        let view = self.memo.view_bytes(&self.view, self.digest);
+        let record = Record::new(view, self.me.incarnation, &self.acceptor);
+        self.persist(record, out)
+    }
+
+    /// Has the record written of a view in which nothing was promised yet.
+    fn record_next(&mut self, view: &View, digest: ViewDigest, out: &mut Vec<Output>) -> PersistId {
+        let view = self.memo.view_bytes(view, digest);
+        let record = Record::new(view, self.me.incarnation, &Acceptor::default());
+        self.persist(record, out)
+    }
+
+    fn persist(&mut self, record: Record, out: &mut Vec<Output>) -> PersistId {
         let id = PersistId(self.persisted_count);
         self.persisted_count += 1;
-        let record = Durable { view: view.clone(), incarnation: self.me.incarnation, acceptor };
-        out.push(Output::Persist { id, record: record.to_bytes() });
+        out.push(Output::Persist { id, record });
         id
     }
 
@@ -348,7 +385,12 @@ impl Membership {
     }
 
     fn tell_members(&self, message: &Message, out: &mut Vec<Output>) {
-        self.view.members.iter().for_each(|member| self.send(member.peer, message, out));
+        let frame = Frame::encode(message, None);
+        let is_reached = |peer: &PeerId| *peer == self.me.peer || !self.unlinked.contains(peer);
+        for to in self.view.members.iter().map(|member| member.peer).filter(is_reached) {
+            let frame = Frame { head: frame.head.clone(), payload: None };
+            out.push(Output::Send { to, frame });
+        }
     }
 
     /// Tells the user, once for each number, that the others are too few to go on.

@@ -11,24 +11,51 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use peergrad_protocol::ViewDigest;
-use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::permutation;
+use peergrad_protocol::ledger::{Ledger, permutation};
+use peergrad_protocol::message::Message;
 use peergrad_protocol::view::{InvalidView, Succession, View};
-use peergrad_protocol::wire::encode_record;
+use peergrad_protocol::wire::{WireError, encode_record};
+use peergrad_protocol::{Frame, PeerId, StepNumber, ViewDigest};
 
+use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry, Shards};
 
 /// Shared by the nodes of one process: its clones are one memo.
 #[derive(Clone, Default)]
 pub struct Memo {
-    views: Recent<ContentDigest, Result<(Arc<View>, ViewDigest), InvalidView>>,
+    messages: Recent<Vec<u8>, Result<Message, WireError>>,
+    views: Recent<Succession, Result<(Arc<View>, ViewDigest), InvalidView>>,
+    records: Recent<ViewDigest, Arc<[u8]>>,
+    differences: Recent<(ViewDigest, ViewDigest), Difference>,
+    deals: Recent<(ViewDigest, StepNumber, Ledger, u64, u64), Dealt>,
     geometries: Recent<(ViewDigest, Cut), Geometry>,
     shards: Recent<(ViewDigest, Cut, usize), Shards>,
     orders: Recent<(u64, u64, u32), Vec<u32>>,
 }
 
+/// Who is not in both of two views, in the same incarnation.
+#[derive(Debug, PartialEq)]
+pub(crate) struct Difference {
+    /// Members of the later one only.
+    pub(crate) joined: Vec<PeerId>,
+    /// Members of the earlier one only.
+    pub(crate) left: Vec<PeerId>,
+}
+
 impl Memo {
+    /// The message in a frame. A long one mostly goes to all members, and is read once.
+    ///
+    /// # Errors
+    /// The bytes are no frame.
+    pub fn message(&self, frame: &Frame) -> Result<Message, WireError> {
+        if frame.head.len() < LONG_BYTES || frame.payload.is_some() {
+            return frame.decode();
+        }
+        let is_it = |known: &Vec<u8>| *known == frame.head;
+        let message = self.messages.recall_by(is_it, || frame.head.clone(), || frame.decode());
+        Result::clone(&message)
+    }
+
     /// The view that follows `view`, whose digest is `digest`, by `change`; and its digest.
     pub(crate) fn succeed(
         &self,
@@ -36,14 +63,55 @@ impl Memo {
         digest: ViewDigest,
         change: &Succession,
     ) -> Result<(Arc<View>, ViewDigest), InvalidView> {
-        // The change names the view that it follows.
-        let key = ContentDigest::of(&encode_record(change));
-        let next = self.views.recall(key, || {
+        let succeed = || {
             let next = view.succeed(digest, change)?;
             let digest = next.digest();
             Ok((Arc::new(next), digest))
-        });
+        };
+        // The change names the view that it follows.
+        let next = self.views.recall_by(|known| are_same(known, change), || change.clone(), succeed);
         Result::clone(&next)
+    }
+
+    /// The bytes of `view`, whose digest is `digest`, in a record.
+    pub(crate) fn view_bytes(&self, view: &View, digest: ViewDigest) -> Arc<[u8]> {
+        Arc::clone(&self.records.recall(digest, || encode_record(view).into()))
+    }
+
+    /// Who is in one of two views only, each given with its digest.
+    pub(crate) fn difference(
+        &self,
+        (before, before_digest): (&View, ViewDigest),
+        (after, after_digest): (&View, ViewDigest),
+    ) -> Arc<Difference> {
+        let missing_in = |of: &View, other: &View| {
+            let is_missing = |member: &&peergrad_protocol::view::Member| {
+                other
+                    .rank(&member.peer)
+                    .is_none_or(|rank| other.member(rank).incarnation != member.incarnation)
+            };
+            of.members.iter().filter(is_missing).map(|member| member.peer).collect()
+        };
+        self.differences.recall((before_digest, after_digest), || Difference {
+            joined: missing_in(after, before),
+            left: missing_in(before, after),
+        })
+    }
+
+    /// As [`Dealt::following`], in `view`, whose digest is `digest`.
+    pub(crate) fn deal(
+        &self,
+        before: &Dealt,
+        (batch_size, sample_count): (u64, u64),
+        (view, digest): (&View, ViewDigest),
+        step: StepNumber,
+    ) -> Arc<Dealt> {
+        let is_it = |(of, at, after, batch, samples): &(ViewDigest, StepNumber, Ledger, u64, u64)| {
+            (*of, *at, *batch, *samples) == (digest, step, batch_size, sample_count) && *after == before.after
+        };
+        let key = || (digest, step, before.after.clone(), batch_size, sample_count);
+        let deal = || Dealt::following(before, batch_size, sample_count, view, step);
+        self.deals.recall_by(is_it, key, deal)
     }
 
     /// What follows from `view`, whose digest is `digest`.
@@ -62,22 +130,39 @@ impl Memo {
     }
 }
 
+/// Whether two changes have the same bytes: equal numbers may have different ones.
+fn are_same(one: &Succession, other: &Succession) -> bool {
+    let bits =
+        |change: &Succession| change.resume.forward.as_ref().map(|forward| forward.tally.loss.to_bits());
+    one == other && bits(one) == bits(other)
+}
+
 /// The newest answers to one kind of question.
 struct Recent<K, V>(Arc<Mutex<Answers<K, V>>>);
 
 type Answers<K, V> = VecDeque<(K, Arc<V>)>;
 
-impl<K: PartialEq, V> Recent<K, V> {
+impl<K: PartialEq + Clone, V> Recent<K, V> {
     /// Others that ask the same meanwhile wait: that is the point.
     fn recall(&self, key: K, compute: impl FnOnce() -> V) -> Arc<V> {
+        self.recall_by(|known| *known == key, || key.clone(), compute)
+    }
+
+    /// As [`Recent::recall`], where the key is only made for what is not known.
+    fn recall_by(
+        &self,
+        is_it: impl Fn(&K) -> bool,
+        key: impl FnOnce() -> K,
+        compute: impl FnOnce() -> V,
+    ) -> Arc<V> {
         // A panic while computing has added nothing.
         let mut answers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = answers.iter().find(|(known, _)| *known == key) {
+        if let Some((_, known)) = answers.iter().find(|(known, _)| is_it(known)) {
             return Arc::clone(known);
         }
         let answer = Arc::new(compute());
         answers.truncate(ANSWERS_KEPT_MAX - 1);
-        answers.push_front((key, Arc::clone(&answer)));
+        answers.push_front((key(), Arc::clone(&answer)));
         answer
     }
 }
@@ -96,6 +181,8 @@ impl<K, V> Default for Recent<K, V> {
 
 /// Answers of one kind that are kept: enough for the few views, and the two passes, that peers can be in at a time.
 const ANSWERS_KEPT_MAX: usize = 4;
+/// Reading a shorter message takes no longer than finding it.
+const LONG_BYTES: usize = 256;
 
 #[cfg(test)]
 mod tests {

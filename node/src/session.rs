@@ -69,7 +69,7 @@ pub(crate) struct Session {
     /// Whether the step may be taken: what must be done between two steps is done.
     is_open: bool,
     /// How the batch of the step in progress is dealt.
-    dealt: Dealt,
+    dealt: Arc<Dealt>,
     /// The newest complete step, while it is not known to be committed.
     uncommitted: Option<Record>,
     /// The program's part in the step in progress, once it has begun it.
@@ -137,7 +137,7 @@ struct Live {
 
 /// A complete step that is not yet committed, and what was before it.
 struct Record {
-    dealt: Dealt,
+    dealt: Arc<Dealt>,
     tally: Tally,
 }
 
@@ -193,7 +193,7 @@ impl Session {
             owned,
             step: view.first_step(),
             is_open: false,
-            dealt: Dealt::default(),
+            dealt: Arc::default(),
             entered_before: view.newcomers().contains(&rank).then(|| view.first_step()),
             uncommitted: None,
             current: None,

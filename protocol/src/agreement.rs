@@ -164,7 +164,7 @@ impl<V: Clone, R> Proposer<V, R> {
     /// Whether a quorum has promised, so that a value may be proposed.
     #[must_use]
     pub fn has_quorum(&self) -> bool {
-        is_quorum(self.reports.keys().copied(), self.member_count)
+        is_majority(self.reports.len(), self.reports.contains_key(&Rank(0)), self.member_count)
     }
 
     /// What it must propose: the value accepted under the highest ballot among the promises so far.
@@ -200,9 +200,13 @@ impl<V: Clone, R> Proposer<V, R> {
         if self.proposed.is_none() || from.index() >= self.member_count {
             return false;
         }
-        let was_chosen = is_quorum(self.accepted_by.iter().copied(), self.member_count);
+        let was_chosen = self.is_chosen();
         self.accepted_by.insert(from);
-        !was_chosen && is_quorum(self.accepted_by.iter().copied(), self.member_count)
+        !was_chosen && self.is_chosen()
+    }
+
+    fn is_chosen(&self) -> bool {
+        is_majority(self.accepted_by.len(), self.accepted_by.contains(&Rank(0)), self.member_count)
     }
 }
 
@@ -211,9 +215,14 @@ impl<V: Clone, R> Proposer<V, R> {
 #[must_use]
 pub fn is_quorum(ranks: impl IntoIterator<Item = Rank>, member_count: usize) -> bool {
     let ranks: BTreeSet<Rank> = ranks.into_iter().filter(|rank| rank.index() < member_count).collect();
-    match (2 * ranks.len()).cmp(&member_count) {
+    is_majority(ranks.len(), ranks.contains(&Rank(0)), member_count)
+}
+
+/// Whether so many different members decide, where rank 0 is among them or not.
+fn is_majority(count: usize, has_first: bool, member_count: usize) -> bool {
+    match (2 * count).cmp(&member_count) {
         std::cmp::Ordering::Greater => true,
-        std::cmp::Ordering::Equal => ranks.contains(&Rank(0)),
+        std::cmp::Ordering::Equal => has_first,
         std::cmp::Ordering::Less => false,
     }
 }

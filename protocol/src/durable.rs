@@ -24,11 +24,41 @@ pub struct Durable {
     pub acceptor: Acceptor<Succession>,
 }
 
+/// The bytes of a record, in two pieces that follow each other: those of the view, which are the same from one record to the
+/// next, and the rest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What was [encoded](wire::encode_record) of the view.
+    pub view: Arc<[u8]>,
+    /// Everything after it.
+    pub rest: Arc<[u8]>,
+}
+
+impl Record {
+    /// The record of a view that was encoded before.
+    #[must_use]
+    pub fn new(view: Arc<[u8]>, incarnation: Incarnation, acceptor: &Acceptor<Succession>) -> Self {
+        Self { view, rest: wire::encode_record(&(incarnation, acceptor)).into() }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn to_bytes(&self) -> Vec<u8> {
+        [&*self.view, &*self.rest].concat()
+    }
+}
+
 impl Durable {
     /// The record's bytes.
     #[must_use]
     pub fn to_bytes(&self) -> Arc<[u8]> {
         wire::encode_record(self).into()
+    }
+
+    /// The record's bytes, in two pieces.
+    #[must_use]
+    pub fn to_record(&self) -> Record {
+        Record::new(wire::encode_record(&self.view).into(), self.incarnation, &self.acceptor)
     }
 
     /// Reads a record back. `None` if it is none: a disk may return anything.

@@ -118,6 +118,12 @@ impl Watch {
         }
     }
 
+    /// Stops watching all others.
+    pub fn retain(&mut self, is_watched: impl Fn(&PeerId) -> bool) {
+        self.watched.retain(|peer, _| is_watched(peer));
+        self.due.retain(|(_, peer)| is_watched(peer));
+    }
+
     /// A frame of `peer` arrived, whatever it says; one of a peer that is not watched is ignored.
     pub fn heard(&mut self, now: Instant, peer: &PeerId) {
         self.attend(now);
@@ -143,10 +149,22 @@ impl Watch {
         self.attended = self.attended.max(Some(now));
     }
 
+    /// Whether `peer` is watched.
+    #[must_use]
+    pub fn is_watched(&self, peer: &PeerId) -> bool {
+        self.watched.contains_key(peer)
+    }
+
     /// Whether `peer` is watched and has been silent for longer than its patience.
     #[must_use]
     pub fn is_suspected(&self, now: Instant, peer: &PeerId) -> bool {
         self.watched.get(peer).is_some_and(|watched| self.awake(now) >= watched.due)
+    }
+
+    /// The peers that are suspected, the one that has been so for longest first.
+    pub fn suspected(&self, now: Instant) -> impl Iterator<Item = &PeerId> {
+        let awake = self.awake(now);
+        self.due.iter().take_while(move |(due, _)| *due <= awake).map(|(_, peer)| peer)
     }
 
     /// How long a silence of `peer` is borne at present; for one that is not watched, how long it would be at first.
@@ -159,6 +177,14 @@ impl Watch {
     #[must_use]
     pub fn next_suspicion(&self) -> Option<Instant> {
         self.due.first().map(|(due, _)| due.after(self.absent))
+    }
+
+    /// As [`Watch::next_suspicion`], of those who are not suspected yet.
+    #[must_use]
+    pub fn next_suspicion_after(&self, now: Instant) -> Option<Instant> {
+        let awake = self.awake(now);
+        let (due, _) = self.due.iter().find(|(due, _)| *due > awake)?;
+        Some(due.after(self.absent))
     }
 
     /// `now`, on the clock that stands still in absences.
@@ -281,10 +307,16 @@ mod tests {
         }
         assert!(!watch.is_suspected(at(11_449), &PEER));
         assert!(watch.is_suspected(at(11_450), &PEER));
+        assert_eq!(watch.suspected(at(11_449)).count(), 0);
+        assert!(watch.suspected(at(11_450)).eq([&PEER]));
+        assert_eq!(watch.next_suspicion_after(at(11_449)), Some(at(11_450)));
+        assert_eq!(watch.next_suspicion_after(at(11_450)), None);
         watch.heard(at(11_500), &PEER);
         assert!(!watch.is_suspected(at(11_500), &PEER));
-        watch.remove(&PEER);
-        assert_eq!(watch.next_suspicion(), None);
+        watch.retain(|_| true);
+        assert!(watch.next_suspicion().is_some());
+        watch.retain(|peer| *peer != PEER);
+        assert_eq!((watch.next_suspicion(), watch.patience(&PEER)), (None, FIRST_PATIENCE));
     }
 
     #[test]

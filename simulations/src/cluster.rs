@@ -15,11 +15,11 @@
 //! What goes wrong and when: `faults.rs`. What must hold: [`crate::laws`].
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId};
 use peergrad::memo::Memo;
+use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::{Frame, Instant, PeerId, RunId};
 use rand::rngs::ChaCha8Rng;
@@ -53,6 +53,8 @@ pub struct Cluster {
     trace: Trace,
     history: History,
     events: Vec<(Instant, HostId, Event)>,
+    /// Where what a node wants comes together until it is carried out; empty in between.
+    outputs: Vec<Output>,
     /// What members of a view compute alike is computed once here.
     memo: Memo,
     run: Option<RunId>,
@@ -76,7 +78,7 @@ enum Happening {
         host: HostId,
         start: u32,
         id: PersistId,
-        record: Arc<[u8]>,
+        record: Record,
     },
     Network(Move),
 }
@@ -98,6 +100,7 @@ impl Cluster {
             trace: Trace::default(),
             history: History::default(),
             events: Vec::new(),
+            outputs: Vec::new(),
             memo: Memo::default(),
             run: None,
             running_count: 0,
@@ -113,8 +116,9 @@ impl Cluster {
         match happening {
             Happening::Input { host, start, input } => self.input(host, start, input),
             Happening::Tick { host, start } => {
-                if let Some(process) = self.process_mut(host, start) {
-                    process.wake = None;
+                // Whoever asked for an earlier one meanwhile has asked anew since.
+                let is_due = |process: &mut &mut Process| process.wake.take_if(|wake| *wake == at).is_some();
+                if self.process_mut(host, start).as_mut().is_some_and(is_due) {
                     self.input(host, start, Input::Tick);
                 }
             }
@@ -173,12 +177,13 @@ impl Cluster {
         {
             self.observe(Observation::Linked { at: host, to, session });
         }
-        let (now, mut out) = (self.now, Vec::new());
+        let (now, mut out) = (self.now, std::mem::take(&mut self.outputs));
         let process = self.process_mut(host, start).expect("it was just there");
         process.node.handle(now, input, &mut out);
-        for output in out {
+        for output in out.drain(..) {
             self.carry_out(host, start, output);
         }
+        self.outputs = out;
         self.settle_network();
         self.schedule_tick(host, start);
     }
@@ -225,7 +230,7 @@ impl Cluster {
 
     fn send(&mut self, from: HostId, peer: PeerId, frame: Frame) {
         if peer == self.hosts[from.index()].peer {
-            if let Ok(message) = frame.decode() {
+            if let Ok(message) = self.memo.message(&frame) {
                 let payload = frame.payload.as_deref();
                 self.observe(Observation::Sent { from, to: from, message: &message, payload });
             }
@@ -243,7 +248,7 @@ impl Cluster {
         };
         for frame in frames {
             self.history.traffic.add(self.now, from, to, frame.byte_count() as u64);
-            if let Ok(message) = frame.decode() {
+            if let Ok(message) = self.memo.message(&frame) {
                 let payload = frame.payload.as_deref();
                 self.observe(Observation::Sent { from, to, message: &message, payload });
             }
@@ -261,12 +266,13 @@ impl Cluster {
 
     /// Dials the host that the address names, if the peer is there.
     fn dial(&mut self, from: HostId, contact: &Contact) {
+        if self.linked(from, contact.peer).is_some() {
+            return;
+        }
         let homes = self.homes.get(&contact.peer).map_or(&[][..], Vec::as_slice);
         let is_named = |home: &&HostId| contact.addresses.contains(&address(**home));
-        if let Some(&to) = homes.iter().find(is_named).or(homes.first())
-            && to != from
-            && self.linked(from, contact.peer).is_none()
-        {
+        let named = if homes.len() > 1 { homes.iter().find(is_named) } else { None };
+        if let Some(&to) = named.or(homes.first()).filter(|to| **to != from) {
             self.network.dial(self.now, from, to);
         }
     }
@@ -327,10 +333,18 @@ impl Cluster {
 
     fn schedule_tick(&mut self, host: HostId, start: u32) {
         let Some(process) = self.process_mut(host, start) else { return };
-        let Some(deadline) = process.node.deadline() else { return };
-        if process.wake.is_none_or(|wake| deadline < wake) {
-            process.wake = Some(deadline);
-            self.queue.push(deadline.max(self.now), Happening::Tick { host, start });
+        if let Some(deadline) = process.node.deadline() {
+            self.tick_at(deadline, host, start);
+        }
+    }
+
+    /// Has a node ticked no later than that.
+    fn tick_at(&mut self, at: Instant, host: HostId, start: u32) {
+        let at = at.max(self.now);
+        let Some(process) = self.process_mut(host, start) else { return };
+        if process.wake.is_none_or(|wake| at < wake) {
+            process.wake = Some(at);
+            self.queue.push(at, Happening::Tick { host, start });
         }
     }
 

@@ -1,10 +1,9 @@
 //! The modelled disk: where a peer's durable record lies, and how far it can be trusted.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::{Durable, Record};
 
 /// A host's disk.
 #[derive(Clone, Debug, Default)]
@@ -14,9 +13,9 @@ pub struct Disk {
     /// Time that it takes to write a record.
     pub write_time: Duration,
     /// The record that a start finds.
-    record: Option<Arc<[u8]>>,
+    record: Option<Record>,
     /// The one before, for a disk that loses the last write.
-    before: Option<Arc<[u8]>>,
+    before: Option<Record>,
 }
 
 /// How a disk behaves.
@@ -46,7 +45,7 @@ impl Disk {
     ///
     /// # Errors
     /// In words, if the record is not written and the disk admits it.
-    pub fn write(&mut self, record: Arc<[u8]>) -> Result<(), String> {
+    pub fn write(&mut self, record: Record) -> Result<(), String> {
         match self.mode {
             DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful => {
                 self.before = self.record.replace(record);
@@ -62,9 +61,9 @@ impl Disk {
         match self.mode {
             DiskMode::LosesLast => self.record = self.before.take(),
             DiskMode::Forgetful => {
-                let record = self.record.as_deref().and_then(Durable::from_bytes);
+                let record = self.record.as_ref().and_then(|record| Durable::from_bytes(&record.to_bytes()));
                 let forgotten = record.map(|record| Durable { acceptor: Acceptor::default(), ..record });
-                self.record = forgotten.map(|record| record.to_bytes());
+                self.record = forgotten.map(|record| record.to_record());
             }
             DiskMode::Honest | DiskMode::Lying | DiskMode::Full => {}
         }
@@ -72,23 +71,26 @@ impl Disk {
 
     /// What really lies there.
     #[must_use]
-    pub fn record(&self) -> Option<&Arc<[u8]>> {
+    pub fn record(&self) -> Option<&Record> {
         self.record.as_ref()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
 
     fn after_a_crash(mode: DiskMode) -> Option<u8> {
         let mut disk = Disk { mode, ..Disk::default() };
         for byte in [1_u8, 2] {
-            let is_full = disk.write(Arc::new([byte])).is_err();
+            let record = Record { view: Arc::new([byte]), rest: Arc::new([]) };
+            let is_full = disk.write(record).is_err();
             assert_eq!(is_full, mode == DiskMode::Full);
         }
         disk.crash();
-        disk.record().map(|record| record[0])
+        disk.record().map(|record| record.view[0])
     }
 
     #[test]

@@ -290,12 +290,13 @@ impl Director {
         host
     }
 
-    /// A member, as an invite would name it; where there is none, anybody.
+    /// A member that is awake, as an invite would name it; where there is none, anybody.
     fn bootstraps(&mut self, cluster: &Cluster, newcomer: HostId) -> Vec<HostId> {
         let others: Vec<HostId> = running(cluster).into_iter().filter(|&host| host != newcomer).collect();
         let is_in =
             |host: &HostId| matches!(cluster.standing(*host), Some(Standing::Founding | Standing::Member(_)));
-        let members: Vec<HostId> = others.iter().copied().filter(is_in).collect();
+        let is_awake = |host: &HostId| !cluster.is_asleep(*host);
+        let members: Vec<HostId> = others.iter().copied().filter(is_in).filter(is_awake).collect();
         self.choose(if members.is_empty() { others } else { members }, 1)
     }
 

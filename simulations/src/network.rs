@@ -40,6 +40,8 @@ pub(crate) struct Network {
     generator: ChaCha8Rng,
     stations: Vec<Station>,
     session_count: u32,
+    /// Cuts of all edges.
+    cut_count: u32,
     /// Whether two hosts have one identity.
     has_twins: bool,
     moves: Vec<(Instant, Move)>,
@@ -58,6 +60,8 @@ struct Station {
     down: Option<u64>,
     uplink_free: Instant,
     is_uplink_due: bool,
+    /// Other hosts with which this one has a connection that both know of.
+    whole_count: usize,
     /// Receivers with frames that wait for the uplink, in turn.
     turns: VecDeque<HostId>,
     downlink_free: Instant,
@@ -159,7 +163,16 @@ impl Network {
     pub(crate) fn new(links: Links, seed: u64) -> Self {
         let generator = ChaCha8Rng::seed_from_u64(seed);
         let (moves, deliveries) = (Vec::new(), Vec::new());
-        Self { links, generator, stations: Vec::new(), session_count: 0, has_twins: false, moves, deliveries }
+        Self {
+            links,
+            generator,
+            stations: Vec::new(),
+            session_count: 0,
+            cut_count: 0,
+            has_twins: false,
+            moves,
+            deliveries,
+        }
     }
 
     /// One more host; nothing runs on it.
@@ -179,6 +192,7 @@ impl Network {
             down: self.links.down,
             uplink_free: Instant::default(),
             is_uplink_due: false,
+            whole_count: 0,
             turns: VecDeque::new(),
             downlink_free: Instant::default(),
             ends: vec![End::default(); count],
@@ -210,6 +224,23 @@ impl Network {
     pub(crate) fn is_whole(&self, a: HostId, b: HostId) -> bool {
         let session = self.session(a, b);
         session.is_some() && session == self.session(b, a) && !self.is_cut(a, b) && !self.is_cut(b, a)
+    }
+
+    /// How many hosts at least have a [whole](Self::is_whole) link with this one: none is said where there is any cut.
+    pub(crate) fn whole_count(&self, host: HostId) -> usize {
+        if self.cut_count > 0 { 0 } else { self.stations[host.index()].whole_count }
+    }
+
+    /// One end knows of a connection, or of none any more.
+    fn set_session(&mut self, at: HostId, of: HostId, session: Option<u32>) {
+        let other = self.session(of, at);
+        let is_whole = |session: Option<u32>| usize::from(session.is_some() && session == other);
+        let (before, after) = (is_whole(self.session(at, of)), is_whole(session));
+        for host in [at, of] {
+            let count = &mut self.stations[host.index()].whole_count;
+            *count = *count + after - before;
+        }
+        self.end_mut(at, of).session = session;
     }
 
     // What happens.
@@ -265,9 +296,10 @@ impl Network {
         let station = &mut self.stations[host.index()];
         (station.is_running, station.silent_since) = (false, now);
         station.turns.clear();
-        station.ends.fill(End::default());
         station.edges.iter_mut().for_each(|edge| edge.waiting.clear());
         for other in self.hosts() {
+            self.set_session(host, other, None);
+            *self.end_mut(host, other) = End::default();
             let Some(session) = self.end(other, host).session else { continue };
             if has_reset && !self.is_cut(host, other) {
                 let patience = self.links.distance(host, other) + self.links.reset_patience;

@@ -1,7 +1,8 @@
-//! The demo: real peers, as real processes with real sockets, on one machine.
+//! The demo: real peers, as real processes with real sockets, on one machine; one of them is killed, and another comes late.
 //!
 //! It starts this very program as `start` and `join`, reads what they report as JSON, and draws one progress bar for each;
-//! so what it shows is what anybody's own run does.
+//! so what it shows is what anybody's own run does. What goes wrong is in [`trouble`], what is shown at the end in
+//! [`results`].
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,21 +12,28 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_protocol::{PeerId, StepNumber};
-use serde_json::{Value, json};
+use serde_json::Value;
 
+use super::changes;
 use super::curve::Curve;
-use super::plot;
+use super::objects::change_of;
 use super::progress::{Progress, Screen};
-use super::report::{emit, print_line};
-use super::table::{bytes, count, table};
-use crate::io::{Committed, Scope};
+use super::report::emit;
+use crate::io::{Change, Committed, Scope};
 use crate::specification::init::demo_run_file;
+use trouble::Trouble;
+
+mod results;
+mod trouble;
 
 #[derive(Args)]
 pub(super) struct DemoArguments {
     /// Peers to start
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     peers: u32,
+    /// Nobody is killed, and nobody comes late
+    #[arg(long)]
+    calm: bool,
     /// The results as JSON, one object a line, on standard output
     #[arg(long)]
     json: bool,
@@ -40,24 +48,46 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
         let noun = if arguments.peers == 1 { "peer learns" } else { "peers learn" };
         screen.say(&format!("{} {noun} to read handwritten digits on this machine", arguments.peers));
     }
-    let mut swarm = Swarm::start(&run_file, &folder.path, arguments.peers)?;
-    swarm.watch(&screen, arguments.json)?;
-    swarm.tell(arguments.json)
+    let mut swarm =
+        Swarm::start(&run_file, &folder.path, arguments.peers, Show { screen, is_json: arguments.json })?;
+    let mut trouble = Trouble::planned(arguments.peers as usize, arguments.calm);
+    swarm.watch(&mut trouble)?;
+    swarm.tell(&trouble)
+}
+
+/// Where it is shown what happens, and how.
+#[derive(Clone)]
+struct Show {
+    screen: Screen,
+    is_json: bool,
 }
 
 /// The processes of the demo. Dropping it ends them.
 struct Swarm {
+    show: Show,
+    folder: PathBuf,
+    invite: String,
     peers: Vec<Peer>,
+    sender: Sender<(usize, Line)>,
     lines: Receiver<(usize, Line)>,
+    /// Standard outputs and standard errors that are not closed yet.
+    open: usize,
 }
 
 /// One process, and what it has reported.
 struct Peer {
     process: Child,
-    /// The end of its id, once it has told it.
+    /// Its id, and the end of that, once it has told it.
+    id: Value,
     name: String,
+    is_killed: bool,
     summary: Option<Value>,
     scope: Option<Scope>,
+    /// Committed steps, and the first of them that it has seen.
+    steps: u64,
+    first_step: Option<u64>,
+    /// Views that followed the first one that it was in.
+    changes: Vec<Change>,
     progress: Option<Progress>,
     /// What it wrote for people, shown if it fails.
     words: String,
@@ -74,37 +104,35 @@ enum Line {
 
 impl Swarm {
     /// Starts the founder, and with its invite the others.
-    fn start(run_file: &Path, folder: &Path, count: u32) -> anyhow::Result<Self> {
+    fn start(run_file: &Path, folder: &Path, count: u32, show: Show) -> anyhow::Result<Self> {
         let (sender, lines) = channel();
         stop_on_signals(sender.clone());
-        let mut swarm = Self { peers: Vec::new(), lines };
+        let (folder, invite) = (folder.to_owned(), String::new());
+        let mut swarm = Self { show, folder, invite, peers: Vec::new(), sender, lines, open: 0 };
         let (run_file, peers) = (run_file.as_os_str(), count.to_string());
-        let arguments = ["start".as_ref(), run_file, "--peers".as_ref(), peers.as_ref()];
-        swarm.spawn(&arguments, &folder.join("1"), None, &sender)?;
+        swarm.spawn(&["start".as_ref(), run_file, "--peers".as_ref(), peers.as_ref()], "")?;
         if count == 1 {
+            // It trains at once, and invites nobody.
             return Ok(swarm);
         }
-        let invite = swarm.founder_invite()?;
-        for number in 2..=count {
-            // By standard input: the command line is visible to every user of the machine.
-            let arguments = ["join".as_ref(), "-".as_ref()];
-            swarm.spawn(&arguments, &folder.join(number.to_string()), Some(&invite), &sender)?;
-        }
+        swarm.invite = swarm.founder_invite()?;
+        (1..count).try_for_each(|_| swarm.spawn_joiner())?;
         Ok(swarm)
     }
 
-    fn spawn(
-        &mut self,
-        arguments: &[&std::ffi::OsStr],
-        directory: &Path,
-        input: Option<&str>,
-        sender: &Sender<(usize, Line)>,
-    ) -> anyhow::Result<()> {
+    fn spawn_joiner(&mut self) -> anyhow::Result<()> {
+        // By standard input: the command line is visible to every user of the machine.
+        let invite = self.invite.clone();
+        self.spawn(&["join".as_ref(), "-".as_ref()], &invite)
+    }
+
+    fn spawn(&mut self, arguments: &[&std::ffi::OsStr], input: &str) -> anyhow::Result<()> {
         let program = std::env::current_exe().context("cannot find this program itself")?;
+        let index = self.peers.len();
         let mut process = Command::new(program)
             .args(arguments)
             .args(["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir"])
-            .arg(directory)
+            .arg(self.folder.join((index + 1).to_string()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -112,14 +140,13 @@ impl Swarm {
             .context("cannot start a peer")?;
         let mut stdin = process.stdin.take().expect("piped");
         // A peer that has gone already says why in its own words.
-        let _ = stdin.write_all(input.unwrap_or_default().as_bytes());
-        let index = self.peers.len();
+        let _ = stdin.write_all(input.as_bytes());
         let (stdout, stderr) = (process.stdout.take().expect("piped"), process.stderr.take().expect("piped"));
-        read_lines(index, stdout, sender.clone(), |line| serde_json::from_str(&line).map(Line::Report).ok());
-        read_lines(index, stderr, sender.clone(), |line| Some(Line::Words(line)));
-        let (summary, scope, progress) = (None, None, None);
-        let (name, words) = (String::new(), String::new());
-        self.peers.push(Peer { process, name, summary, scope, progress, words, losses: Curve::default() });
+        let parse = |line: String| serde_json::from_str(&line).map(Line::Report).ok();
+        read_lines(index, stdout, self.sender.clone(), parse);
+        read_lines(index, stderr, self.sender.clone(), |line| Some(Line::Words(line)));
+        self.open += 2;
+        self.peers.push(Peer::new(process));
         Ok(())
     }
 
@@ -135,108 +162,43 @@ impl Swarm {
                 Line::Stop => bail!("stopped on request"),
                 Line::Report(_) | Line::Words(_) => {}
             }
-            self.peers[index].take(line, &Screen::new(), true);
+            self.peers[index].take(line, None);
         }
         bail!("the first peer did not start: {}", self.peers[0].words.trim());
     }
 
-    /// Shows progress until every process has ended.
-    fn watch(&mut self, screen: &Screen, is_quiet: bool) -> anyhow::Result<()> {
-        // Standard output and standard error of each.
-        let mut open = 2 * self.peers.len();
-        while open > 0 {
+    /// Shows what happens until every process has ended.
+    fn watch(&mut self, trouble: &mut Trouble) -> anyhow::Result<()> {
+        while self.open > 0 {
             let (index, line) = self.lines.recv().context("lost sight of the peers")?;
             if matches!(line, Line::Stop) {
                 bail!("stopped on request");
             }
-            open -= usize::from(matches!(line, Line::End));
+            self.open -= usize::from(matches!(line, Line::End));
             // Without a terminal there are no bars to fill: one peer's lines say it all.
-            let is_silent = is_quiet || (index > 0 && !screen.is_terminal());
-            self.peers[index].take(line, screen, is_silent);
+            let is_shown = !self.show.is_json && (index == 0 || self.show.screen.is_terminal());
+            self.tell_change(index, &line);
+            self.peers[index].take(line, is_shown.then_some(&self.show.screen));
+            trouble.go_on(self)?;
         }
         for (index, peer) in self.peers.iter_mut().enumerate() {
             let status = peer.process.wait().context("cannot wait for a peer")?;
-            if !status.success() || peer.summary.is_none() {
+            if !trouble.excuses(index, peer) && (!status.success() || peer.summary.is_none()) {
                 bail!("peer {} of the demo failed ({status}): {}", index + 1, peer.words.trim());
             }
         }
         Ok(())
     }
 
-    fn summaries(&self) -> Vec<&Value> {
-        self.peers.iter().filter_map(|peer| peer.summary.as_ref()).collect()
-    }
-
-    /// The results, for people or programs.
-    fn tell(&self, is_json: bool) -> anyhow::Result<ExitCode> {
-        let summaries = self.summaries();
-        let digests: std::collections::BTreeSet<&str> =
-            summaries.iter().filter_map(|summary| summary["digest"].as_str()).collect();
-        if digests.len() != 1 {
-            bail!("the peers hold different parameters: {digests:?}");
-        }
-        if is_json {
-            self.tell_json(&summaries);
+    /// What the founder says of a change of the members, for all.
+    fn tell_change(&self, index: usize, line: &Line) {
+        let Line::Report(object) = line else { return };
+        let Some((epoch, members, change)) = change_of(object).filter(|_| index == 0) else { return };
+        if self.show.is_json {
+            emit(object);
         } else {
-            self.tell_words(&summaries);
+            self.show.screen.say(&changes::words(epoch, members, &change));
         }
-        Ok(ExitCode::SUCCESS)
-    }
-
-    fn tell_json(&self, summaries: &[&Value]) {
-        for summary in summaries {
-            let mut object = (*summary).clone();
-            object["event"] = json!("peer");
-            emit(&object);
-        }
-        let sum = |key: &str| summaries.iter().filter_map(|summary| summary[key].as_u64()).sum::<u64>();
-        let slowest =
-            summaries.iter().filter_map(|summary| summary["wall_seconds"].as_f64()).fold(0.0, f64::max);
-        let mut object = summaries[0].clone();
-        for key in ["peer", "own_samples", "shard", "optimizer_bytes"] {
-            object.as_object_mut().expect("a summary is an object").remove(key);
-        }
-        object["wall_seconds"] = json!(slowest);
-        object["bytes_sent"] = json!(sum("bytes_sent"));
-        object["bytes_received"] = json!(sum("bytes_received"));
-        emit(&object);
-    }
-
-    fn tell_words(&self, summaries: &[&Value]) {
-        let number = |summary: &Value, key: &str| summary[key].as_u64().unwrap_or(0);
-        let parameters = self.peers[0].scope.map_or(1, |scope| scope.parameters).max(1);
-        let rows: Vec<Vec<String>> = summaries
-            .iter()
-            .map(|summary| {
-                let shard = number(summary, "shard");
-                let share = 100.0 * shard as f64 / parameters as f64;
-                vec![
-                    short(&summary["peer"]),
-                    format!("{} ({share:.0} %)", count(shard)),
-                    count(number(summary, "own_samples")),
-                    bytes(number(summary, "bytes_received")),
-                    bytes(number(summary, "bytes_sent")),
-                    bytes(number(summary, "optimizer_bytes")),
-                ]
-            })
-            .collect();
-        let header = ["peer", "owns parameters", "samples", "received", "sent", "optimizer memory"];
-        print_line(&table(&header, &rows));
-        print_line(&format!(
-            "training loss over {} steps\n{}",
-            count(number(summaries[0], "steps")),
-            plot::curve(self.peers[0].losses.means(), 60, 10)
-        ));
-        let seconds = summaries[0]["wall_seconds"].as_f64().unwrap_or(0.0);
-        print_line(&format!(
-            "test accuracy {:.4} on the held-out fifth, after {seconds:.1} s",
-            summaries[0]["test_accuracy"].as_f64().unwrap_or(0.0)
-        ));
-        print_line(&format!(
-            "one digest at all {} peers: {}",
-            summaries.len(),
-            summaries[0]["digest"].as_str().unwrap_or_default()
-        ));
     }
 }
 
@@ -251,27 +213,57 @@ impl Drop for Swarm {
 }
 
 impl Peer {
-    fn take(&mut self, line: Line, screen: &Screen, is_quiet: bool) {
+    fn new(process: Child) -> Self {
+        Self {
+            process,
+            id: Value::Null,
+            name: String::new(),
+            is_killed: false,
+            summary: None,
+            scope: None,
+            steps: 0,
+            first_step: None,
+            changes: Vec::new(),
+            progress: None,
+            words: String::new(),
+            losses: Curve::default(),
+        }
+    }
+
+    /// Takes note of what it has said, and shows it on `screen`.
+    fn take(&mut self, line: Line, screen: Option<&Screen>) {
         match line {
             Line::End | Line::Stop => {}
             Line::Words(words) => self.words += &(words + "\n"),
             Line::Report(object) => match object["event"].as_str() {
-                Some("listening") => self.name = short(&object["peer"]),
-                Some("prepared") => self.scope = scope(&object),
-                Some("view") if !is_quiet => {
-                    let name = format!("peer {}", self.name);
-                    self.progress = self.scope.map(|scope| Progress::new(screen, name, scope));
+                Some("listening") => {
+                    self.name = short(&object["peer"]);
+                    self.id = object["peer"].clone();
                 }
+                Some("prepared") => self.scope = scope(&object),
+                Some("view") => self.view(&object, screen),
                 Some("step") => self.step(&object),
                 Some("failed") => self.words += object["reason"].as_str().unwrap_or_default(),
                 Some("summary") => {
-                    if let Some(progress) = self.progress.take() {
-                        progress.close();
-                    }
+                    self.close();
                     self.summary = Some(object);
                 }
                 _ => {}
             },
+        }
+    }
+
+    fn view(&mut self, object: &Value, screen: Option<&Screen>) {
+        self.changes.extend(change_of(object).map(|(_, _, change)| change));
+        if let (Some(screen), Some(scope), None) = (screen, self.scope, &self.progress) {
+            self.progress = Some(Progress::new(screen, format!("peer {}", self.name), scope));
+        }
+    }
+
+    /// Takes its bar away.
+    fn close(&mut self) {
+        if let Some(progress) = self.progress.take() {
+            progress.close();
         }
     }
 
@@ -282,6 +274,8 @@ impl Peer {
             return;
         };
         self.losses.push(loss);
+        self.steps = step + 1;
+        self.first_step.get_or_insert(step);
         if let Some(progress) = &mut self.progress {
             let (samples, left_out, rate) = (0, 0, 0.0);
             progress.committed(&Committed {

@@ -8,10 +8,12 @@ use serde_json::{Value, json};
 
 use super::changes;
 use super::curve::Curve;
+use super::objects::event_object;
+use super::passes::Passes;
 use super::plot;
 use super::progress::{Progress, Screen};
 use super::table::{bytes, count};
-use crate::io::{Change, Committed, Event, FinalState, Scope};
+use crate::io::{Committed, Event, FinalState, Scope};
 use crate::net::{Notice, Traffic};
 
 /// Tells the user what happens.
@@ -23,6 +25,7 @@ pub(super) struct Report {
     progress: Option<Progress>,
     peers: usize,
     losses: Curve,
+    passes: Passes,
     has_left_out: bool,
     /// Peers that were asked to let this one in and have not answered, so that each is told of once.
     asked: BTreeSet<PeerId>,
@@ -55,6 +58,7 @@ impl Report {
             progress: None,
             peers: 0,
             losses: Curve::default(),
+            passes: Passes::default(),
             has_left_out: false,
             asked: BTreeSet::new(),
             stopped: BTreeSet::new(),
@@ -125,7 +129,10 @@ impl Report {
                         self.scope.map(|scope| Progress::new(&self.screen, self.me.short(), scope));
                 }
             }
-            Event::Committed(committed) => self.losses.push(committed.loss),
+            Event::Committed(committed) => {
+                self.losses.push(committed.loss);
+                self.passes.note(committed);
+            }
             _ => {}
         }
     }
@@ -258,7 +265,7 @@ impl Report {
                 if !plot.is_empty() {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
                 }
-                print_line(&summary_words(summary));
+                print_line(&summary_words(summary, &self.passes.words(self.samples())));
             }
         }
     }
@@ -299,6 +306,11 @@ impl Report {
         }
     }
 
+    /// Samples of a pass.
+    fn samples(&self) -> u64 {
+        self.scope.map_or(0, |scope| scope.samples)
+    }
+
     fn summary_object(&self, summary: &Summary) -> Value {
         let Summary { state, wall_seconds, traffic } = summary;
         let evaluation = state.evaluation;
@@ -308,6 +320,7 @@ impl Report {
             "steps": state.steps,
             "samples": state.samples,
             "left_out": state.left_out,
+            "passes": self.passes.objects(self.samples()),
             "test_accuracy": evaluation.and_then(|evaluation| evaluation.accuracy),
             "test_loss": evaluation.map(|evaluation| evaluation.loss),
             "digest": state.digest.to_string(),
@@ -322,7 +335,7 @@ impl Report {
     }
 }
 
-fn summary_words(summary: &Summary) -> String {
+fn summary_words(summary: &Summary, passes: &str) -> String {
     let Summary { state, wall_seconds, traffic } = summary;
     let result = match state.evaluation {
         Some(evaluation) => {
@@ -337,7 +350,7 @@ fn summary_words(summary: &Summary) -> String {
         None => "not evaluated".to_owned(),
     };
     format!(
-        "{result}\n{} steps, {} samples ({} here) in {wall_seconds:.1} s; {} sent, {} received\ndigest {}",
+        "{result}\n{} steps, {} samples ({} here), {passes}; {wall_seconds:.1} s; {} sent, {} received\ndigest {}",
         count(state.steps),
         count(state.samples),
         count(state.own_samples),
@@ -347,75 +360,8 @@ fn summary_words(summary: &Summary) -> String {
     )
 }
 
-fn event_object(event: &Event) -> Option<Value> {
-    Some(match event {
-        Event::Asking(peer) => json!({"event": "asking", "peer": peer.to_string()}),
-        Event::Gathered { peer, ready, wanted } => {
-            json!({"event": "gathered", "peer": peer.to_string(), "ready": ready, "wanted": wanted})
-        }
-        Event::Withdrawn { peer, reason, ready, wanted } => {
-            json!({"event": "withdrawn", "peer": peer.to_string(), "reason": reason, "ready": ready, "wanted": wanted})
-        }
-        Event::Welcomed { run, by } => {
-            json!({"event": "welcomed", "run": run.to_string(), "by": by.to_string()})
-        }
-        Event::Returned { epoch } => json!({"event": "returned", "epoch": epoch.0}),
-        Event::Fetching { received, total } => {
-            json!({"event": "fetching", "received": received, "total": total})
-        }
-        Event::Prepared(scope) => json!({
-            "event": "prepared", "parameters": scope.parameters, "samples": scope.samples,
-            "steps": scope.steps, "passes": scope.passes,
-        }),
-        Event::Installed { view, digest, shard, change } => json!({
-            "event": "view", "epoch": view.epoch.0, "digest": digest.to_string(), "shard": shard,
-            "members": view.members.iter().map(|member| member.peer.to_string()).collect::<Vec<_>>(),
-            "change": change.as_ref().map(change_object),
-        }),
-        Event::Missed(peer) => json!({"event": "missed", "peer": peer.to_string()}),
-        Event::Stopped { peer, reason } => {
-            json!({"event": "stopped", "peer": peer.to_string(), "reason": reason})
-        }
-        Event::Paused { reached, needed, members } => {
-            json!({
-                "event": "paused", "reached": reached, "needed": needed, "members": members,
-                "waiting_for": needed - reached,
-            })
-        }
-        Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
-        Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
-        Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),
-        Event::Leaving => json!({"event": "leaving"}),
-        Event::HandedOver { chunks, members } => {
-            json!({"event": "handed_over", "chunks": chunks, "members": members})
-        }
-        Event::Committed(committed) => json!({
-            "event": "step", "step": committed.step.0, "pass": committed.pass, "loss": committed.loss,
-            "samples": committed.samples, "left_out": committed.left_out, "rate": committed.rate,
-            "digest": committed.digest.map(|digest| digest.to_string()),
-        }),
-        Event::Violation { peer, reject } => {
-            json!({"event": "violation", "peer": peer.to_string(), "reason": reject.to_string()})
-        }
-        // Told as `summary` or `failed`.
-        Event::Ended(_) => return None,
-    })
-}
-
-fn change_object(change: &Change) -> Value {
-    json!({
-        "joined": texts(&change.joined), "left": texts(&change.left), "step": change.step.0,
-        "interrupted": change.is_interruption, "rolled_forward": change.is_forward,
-        "given_back": change.given_back, "moving": change.moving, "restarted": change.restarted,
-    })
-}
-
 fn short_names(peers: &[PeerId]) -> String {
     peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
-}
-
-fn texts(peers: &[PeerId]) -> Vec<String> {
-    peers.iter().map(PeerId::to_string).collect()
 }
 
 /// One object, one line, at once: whoever reads may be waiting for it.

@@ -212,7 +212,9 @@ fn change(parent: ViewDigest) -> Succession {
 /// The record that is to be written, and what is sent at once.
 fn written(out: &mut Vec<Output>) -> Written {
     let record = out.iter().find_map(|output| match output {
-        Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
+        Output::Persist { id, record } => {
+            Some((*id, Durable::from_bytes(&record.to_bytes()).expect("a record")))
+        }
         _ => None,
     });
     (record, sent(out))

@@ -19,7 +19,7 @@ impl Machine {
         frame: Frame,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let message = frame.decode()?;
+        let message = self.memo.message(&frame)?;
         match &mut self.stage {
             Stage::Member(seat) => seat.membership.heard(now, &from),
             Stage::Joining(joining) => joining.heard(&from),
@@ -277,12 +277,12 @@ impl Machine {
             }
             Message::Outbid(outbid) => membership.on_outbid(now, outbid),
             Message::Propose(propose) => seat.with_facts(&self.jobs, |membership, facts| {
-                membership.on_propose(from, propose, facts, out)
+                membership.on_propose(now, from, propose, facts, out)
             })?,
             Message::Accepted(accepted) => membership.on_accepted(now, from, accepted, out),
-            Message::Succeed(change) => seat.with_facts(&self.jobs, |membership, facts| {
-                membership.on_succeed(&change, &self.memo, facts, out)
-            })?,
+            Message::Succeed(change) => {
+                seat.with_facts(&self.jobs, |membership, facts| membership.on_succeed(&change, facts, out))?
+            }
             Message::Install(view) => self.told_of(now, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
             Message::Ready if membership.on_ready(from) => self.look(now, out),

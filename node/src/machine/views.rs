@@ -1,10 +1,11 @@
 //! Views, as the machine sees them: from the first one on, into the next one, and out.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::Durable;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::durable::Record;
+use peergrad_protocol::message::{Contact, Message};
 use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
@@ -99,7 +100,7 @@ impl Machine {
         if let Stage::Founding(founding) = &mut self.stage
             && let Some(view) = founding.view()
         {
-            let record = self.record(&view, out);
+            let record = self.record(&view, view.digest(), out);
             if let Stage::Founding(founding) = &mut self.stage {
                 founding.recording(record, view);
             }
@@ -112,7 +113,8 @@ impl Machine {
             seat.session.commit_last(out);
             let (task, parameters) =
                 (Arc::clone(&seat.session.loaded().task), seat.session.parameters().cloned());
-            let others: Vec<PeerId> = seat.session.view().members.iter().map(|member| member.peer).collect();
+            // Whoever hears it is closed too, and tells its own.
+            let others = seat.membership.partners();
             for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
                 self.send(peer, &closed, None, out);
             }
@@ -124,12 +126,12 @@ impl Machine {
     }
 
     /// Has a view written down in which this peer is to be.
-    fn record(&mut self, view: &View, out: &mut Vec<Output>) -> PersistId {
+    fn record(&mut self, view: &View, digest: ViewDigest, out: &mut Vec<Output>) -> PersistId {
         let id = PersistId(self.persisted_count);
         self.persisted_count += 1;
-        let record =
-            Durable { view: view.clone(), incarnation: self.me.incarnation, acceptor: Acceptor::default() };
-        out.push(Output::Persist { id, record: record.to_bytes() });
+        let view = self.memo.view_bytes(view, digest);
+        let record = Record::new(view, self.me.incarnation, &Acceptor::default());
+        out.push(Output::Persist { id, record });
         id
     }
 
@@ -144,7 +146,7 @@ impl Machine {
         if !loaded.is_some_and(fits) {
             return Err(Reject::OutOfPlace);
         }
-        let record = self.record(&view, out);
+        let record = self.record(&view, view.digest(), out);
         if let Stage::Joining(joining) = &mut self.stage {
             joining.recording(record, view);
         }
@@ -165,14 +167,15 @@ impl Machine {
         self.install_first(view, out);
         let mut session = Session::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
-        let membership =
-            Membership::new(now, self.me.clone(), Arc::clone(view), digest, linked, self.persisted_count);
+        let (me, count, memo) = (self.me.clone(), self.persisted_count, self.memo.clone());
+        let membership = Membership::new(now, me, Arc::clone(view), digest, linked, count, memo);
         out.push(Output::Event(session.installed(None)));
         if let Some(reply) = self.parked.take() {
             session.ready(reply, out);
         }
         self.stage = Stage::Member(Box::new(Seat { session, membership, progress: Progress::Training }));
-        self.dial_members(view, out);
+        let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
+        dial(view, others, out);
         self.take_early(now, out);
     }
 
@@ -186,16 +189,6 @@ impl Machine {
         for late in founding.candidates().filter(|peer| view.rank(peer).is_none()) {
             // It asks again, and finds members.
             self.send(late, &Message::Refuse(peergrad_protocol::message::Refusal::NotYet), None, out);
-        }
-    }
-
-    fn dial_members(&self, view: &View, out: &mut Vec<Output>) {
-        for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
-            let contact = peergrad_protocol::message::Contact {
-                peer: member.peer,
-                addresses: member.addresses.clone(),
-            };
-            out.push(Output::Dial(contact));
         }
     }
 
@@ -222,24 +215,25 @@ impl Machine {
         if !is_in {
             return self.exclude(now, &view, out);
         }
-        let before = Arc::clone(seat.session.view());
         let guests = seat.membership.guests_in(&view);
         seat.session.enter(&view, digest, &mut self.credits, out);
-        seat.membership.advance(now);
-        out.push(Output::Event(seat.session.installed(Some(&before))));
-        let install = Message::Install(View::clone(&view));
+        let difference = seat.membership.advance(now).expect("the next view is known");
+        out.push(Output::Event(seat.session.installed(Some(&difference))));
+        let joined = difference.joined.iter().filter(|peer| **peer != self.me.peer);
+        let wanted: BTreeSet<PeerId> = joined.chain(seat.membership.unlinked()).copied().collect();
+        let install = || Message::Install(View::clone(&view));
         for guest in guests {
-            self.send(guest, &install, None, out);
+            self.send(guest, &install(), None, out);
         }
-        for gone in before.members.iter().filter(|member| view.rank(&member.peer).is_none()) {
+        for gone in difference.left.iter().copied().filter(|peer| view.rank(peer).is_none()) {
             // One that is still there hears of it, and asks to come in again.
-            if self.credits.contains_key(&gone.peer) {
-                self.send(gone.peer, &install, None, out);
+            if self.credits.contains_key(&gone) {
+                self.send(gone, &install(), None, out);
             } else {
-                out.push(Output::Hangup(gone.peer));
+                out.push(Output::Hangup(gone));
             }
         }
-        self.dial_members(&view, out);
+        dial(&view, wanted.into_iter(), out);
         self.take_early(now, out);
     }
 
@@ -272,5 +266,12 @@ impl Machine {
         if let Stage::Joining(joining) = &mut self.stage {
             joining.ask_all(now, self.credits.keys().copied(), out);
         }
+    }
+}
+
+/// Members that are to be linked.
+fn dial(view: &View, peers: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
+    for member in peers.filter_map(|peer| view.rank(&peer)).map(|rank| view.member(rank)) {
+        out.push(Output::Dial(Contact { peer: member.peer, addresses: member.addresses.clone() }));
     }
 }

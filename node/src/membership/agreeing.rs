@@ -20,9 +20,8 @@ use peergrad_protocol::reach;
 use peergrad_protocol::view::{Succession, View};
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
 
-use super::{Facts, Membership, Next, Timer, Wish};
+use super::{Facts, Membership, Next, Timer, Wish, watching};
 use crate::io::{Output, Reject};
-use crate::memo::Memo;
 
 /// An attempt of this member to have the next view chosen.
 pub(super) struct Attempt {
@@ -31,6 +30,10 @@ pub(super) struct Attempt {
     planned: Option<Succession>,
     /// Whose programs held everybody up when it began: nobody gets on since, so it does not show any more.
     hanging: Vec<Rank>,
+    /// Members that have not answered.
+    unanswered: BTreeSet<Rank>,
+    /// Members that somebody who has answered cannot reach.
+    missed: BTreeSet<Rank>,
     began: Instant,
     /// When it began, or proposed.
     since: Instant,
@@ -49,6 +52,7 @@ impl Membership {
     pub(crate) fn look(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) -> Vec<Wish> {
         self.note_pace(now, facts);
         let lost = self.lost(now);
+        self.hurry(now, &lost);
         let hanging = self.hanging(now, facts);
         let is_loss = facts.is_unbegun || self.is_loss(now, &lost, &hanging);
         // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever.
@@ -79,8 +83,10 @@ impl Membership {
             }
         }
         let is_waiting = is_trouble || facts.is_held || facts.is_still || self.attempt.is_some();
-        let again = is_waiting.then(|| now.after(LOOK));
-        let next = again.into_iter().chain(self.watch.next_suspicion()).min();
+        // Whoever waits for somebody else's attempt has nothing to do until then.
+        let is_idle = self.attempt.is_none() && now < self.not_before;
+        let again = is_waiting.then(|| if is_idle { self.not_before } else { now.after(LOOK) });
+        let next = again.into_iter().chain(self.watch.next_suspicion_after(now)).min();
         if let Some(at) = next {
             self.timers.set(Timer::Attempt as usize, at.max(now.after(LOOK_MIN)));
         }
@@ -105,13 +111,15 @@ impl Membership {
 
     /// How many members should try before this one.
     fn order(&self, lost: &[Rank]) -> u32 {
-        let lower = (0..self.rank.index()).map(Rank::from_index);
-        lower.filter(|rank| !lost.contains(rank) && !self.is_newcomer(*rank)).count() as u32
+        let newcomers = self.view.newcomers().iter();
+        let new = newcomers.filter(|rank| self.is_newcomer(**rank) && lost.binary_search(rank).is_err());
+        let passed = lost.iter().chain(new).filter(|rank| **rank < self.rank).count();
+        self.rank.0 - passed as u32
     }
 
     /// Whether a member has no parameters yet, as far as is known.
     pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
-        let has_begun = self.seen[rank.index()].is_some_and(|seen| seen.complete > self.view.first_step());
+        let has_begun = self.seen.get(&rank).is_some_and(|seen| seen.complete > self.view.first_step());
         self.view.newcomers().contains(&rank) && !has_begun
     }
 
@@ -125,9 +133,13 @@ impl Membership {
         self.attempts += 1;
         let ballot = Ballot { attempt: self.attempts, rank: self.rank };
         let proposer = Proposer::new(ballot, self.view.members.len());
-        let attempt = Attempt { proposer, planned, hanging, began: now, since: now };
+        let unanswered = (0..self.view.members.len()).map(Rank::from_index).collect();
+        let missed = BTreeSet::new();
+        let (began, since) = (now, now);
+        let attempt = Attempt { proposer, planned, hanging, unanswered, missed, began, since };
         let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
         self.attempt = Some(attempt);
+        self.awaited = None;
         self.tell_members(&Message::Prepare(prepare), out);
     }
 
@@ -141,19 +153,17 @@ impl Membership {
             }
             return;
         }
-        let reports = attempt.proposer.reports();
-        let reached = reports.len();
-        let is_missing = |rank: &Rank| !reports.contains_key(rank) && !lost.contains(rank);
-        let is_missed = (0..self.view.members.len()).map(Rank::from_index).any(|rank| is_missing(&rank));
+        let reached = attempt.proposer.reports().len();
         if !attempt.proposer.has_quorum() {
             if waited > PAUSE_TOLD_AFTER && attempt.planned.is_none() {
                 self.tell_paused(reached, out);
             }
             return;
         }
-        if is_missed && waited < COLLECT_MAX {
+        if self.is_collecting(waited, lost) {
             return;
         }
+        let Some(attempt) = &self.attempt else { return };
         if attempt.planned.is_some() && reached < self.view.members.len() {
             // Somebody cannot answer, and that is another matter.
             self.attempt = None;
@@ -168,6 +178,37 @@ impl Membership {
             return;
         }
         self.propose(now, &kept, facts, out);
+    }
+
+    /// Whether somebody may still answer who is worth waiting for: not for long if there is no link, or if those who watch it
+    /// do not hear it either.
+    fn is_collecting(&self, waited: Duration, lost: &[Rank]) -> bool {
+        let Some(attempt) = &self.attempt else { return false };
+        let is_awaited = |rank: &&Rank| {
+            let peer = &self.view.member(**rank).peer;
+            let is_doubtful = attempt.missed.contains(rank) && !self.watch.is_watched(peer);
+            let patience = if is_doubtful || self.unlinked.contains(peer) { DOUBT } else { COLLECT_MAX };
+            waited < patience && lost.binary_search(rank).is_err()
+        };
+        attempt.unanswered.iter().any(|rank| is_awaited(&rank))
+    }
+
+    /// Gives the attempt of `rank` its time. It ends by itself before others lose patience, wherever they are many and beat
+    /// slowly.
+    fn wait_for(&mut self, now: Instant, rank: Rank) {
+        if rank == self.rank {
+            return;
+        }
+        let patience = COLLECT_MAX + 2 * watching::beat_of(&self.view);
+        self.not_before = now.after(patience + STAGGER * self.rank.0.min(ORDER_MAX));
+        self.awaited = Some(rank);
+    }
+
+    /// An attempt of somebody who is lost is not waited for any longer.
+    fn hurry(&mut self, now: Instant, lost: &[Rank]) {
+        if self.awaited.take_if(|rank| lost.binary_search(rank).is_ok()).is_some() {
+            self.not_before = self.not_before.min(now.after(STAGGER * self.order(lost)));
+        }
     }
 
     /// Whom the next view keeps, and whether that is everyone who has answered and does not hang.
@@ -271,14 +312,14 @@ impl Membership {
         }
         if ballot.rank != self.rank {
             self.attempt = None;
-            self.not_before = now.after(PATIENCE + STAGGER * self.rank.0.min(ORDER_MAX));
+            self.wait_for(now, ballot.rank);
         }
         let report = match before {
             Some(_) => Report::default(),
             None => Report { lost: self.lost(now), ..(facts.report)() },
         };
         let accepted = self.acceptor.accepted().cloned();
-        let record = self.record(&Arc::clone(&self.view), self.acceptor.clone(), out);
+        let record = self.record(out);
         let promise = Promise { view, ballot, accepted, report };
         self.answers.push((record, from, Message::Promise(Box::new(promise))));
         Ok(vec![match before {
@@ -315,6 +356,8 @@ impl Membership {
             && promise.ballot == attempt.proposer.ballot()
             && promise.view == self.digest
         {
+            attempt.unanswered.remove(&rank);
+            attempt.missed.extend(&promise.report.lost);
             attempt.proposer.promised(rank, promise.accepted, promise.report);
         }
         self.look(now, facts, out)
@@ -343,6 +386,7 @@ impl Membership {
     /// Somebody proposes the next view.
     pub(crate) fn on_propose(
         &mut self,
+        now: Instant,
         from: PeerId,
         propose: Propose,
         facts: &Facts<'_>,
@@ -353,14 +397,16 @@ impl Membership {
         if self.is_settled(from, view, out) {
             return Ok(());
         }
-        let next = self.view.succeed(self.digest, &change);
-        if self.view.rank(&from) != Some(ballot.rank) || !next.is_ok_and(|next| facts.basis.fits(&next)) {
+        let next = self.memo.succeed(&self.view, self.digest, &change);
+        if self.view.rank(&from) != Some(ballot.rank) || !next.is_ok_and(|(next, _)| facts.basis.fits(&next))
+        {
             return Err(Reject::OutOfPlace);
         }
         self.attempts = self.attempts.max(ballot.attempt);
         match self.acceptor.accept(ballot, change) {
             Ok(()) => {
-                let record = self.record(&Arc::clone(&self.view), self.acceptor.clone(), out);
+                self.wait_for(now, ballot.rank);
+                let record = self.record(out);
                 self.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
             }
             Err(promised) => {
@@ -402,7 +448,6 @@ impl Membership {
     pub(crate) fn on_succeed(
         &mut self,
         change: &Succession,
-        memo: &Memo,
         facts: &Facts<'_>,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
@@ -410,7 +455,7 @@ impl Membership {
             // Of a view that is left, or not reached yet; in both cases others tell.
             return Ok(());
         }
-        let next = memo.succeed(&self.view, self.digest, change);
+        let next = self.memo.succeed(&self.view, self.digest, change);
         match next.ok().filter(|(view, _)| facts.basis.fits(view)) {
             Some(next) => self.learn(next, out),
             None => return Err(Reject::OutOfPlace),
@@ -438,8 +483,7 @@ impl Membership {
         let is_in =
             view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
         // Whoever is not in has nothing to say in it.
-        let recording =
-            is_in.then(|| self.record(&view, peergrad_protocol::agreement::Acceptor::default(), out));
+        let recording = is_in.then(|| self.record_next(&view, digest, out));
         self.attempt = None;
         self.next = Some(Next { view, digest, recording });
     }
@@ -449,8 +493,6 @@ impl Membership {
 const STAGGER: Duration = Duration::from_millis(300);
 /// From this rank on nobody waits longer.
 const ORDER_MAX: u32 = 10;
-/// How long somebody else's attempt is given.
-const PATIENCE: Duration = Duration::from_secs(2);
 /// Pause after an attempt that was refused.
 const RETRY: Duration = Duration::from_millis(800);
 /// How long a promise is waited for, of a member that is heard but does not answer.
@@ -459,7 +501,7 @@ const COLLECT_MAX: Duration = Duration::from_secs(4);
 const ATTEMPT_MAX: Duration = Duration::from_secs(4);
 /// When questions are asked again.
 const REPEAT: Duration = Duration::from_millis(400);
-/// How long links have to come back, before somebody is left out for lack of them.
+/// How long links have to come back, or to come about, before somebody is left out for lack of them.
 const DOUBT: Duration = Duration::from_secs(1);
 /// A pause is told after so long.
 const PAUSE_TOLD_AFTER: Duration = Duration::from_millis(1500);

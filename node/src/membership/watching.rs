@@ -6,6 +6,7 @@
 //! - *Progress.* A beat says how many steps are complete and whether the program computes. One that computes at the same
 //!   step for a large multiple of the usual time, while the others wait, hangs.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use peergrad_protocol::message::{Beat, Contact, Message};
@@ -72,9 +73,12 @@ impl Membership {
         self.moved_at = now;
     }
 
-    /// A member says where it is. Whoever is behind is told of the view.
+    /// A member says where it is. Whoever is behind is told of the view, unless it is about to hear of it anyway.
     pub(crate) fn on_beat(&mut self, now: Instant, from: PeerId, beat: Beat, out: &mut Vec<Output>) {
         if beat.epoch < self.view.epoch {
+            if beat.epoch.0 + 1 == self.view.epoch.0 && now.since(self.entered_at) < HEARSAY {
+                return;
+            }
             let view = self.view.as_ref().clone();
             return self.send(from, &Message::Install(view), out);
         }
@@ -86,14 +90,15 @@ impl Membership {
     /// Takes note of where a member is, this one included.
     pub(super) fn note_beat(&mut self, now: Instant, rank: Rank, beat: Beat) {
         let is_same = |seen: &&Seen| seen.complete == beat.complete && seen.is_computing == beat.is_computing;
-        let since = self.seen[rank.index()].as_ref().filter(is_same).map_or(now, |seen| seen.since);
+        let since = self.seen.get(&rank).filter(is_same).map_or(now, |seen| seen.since);
         let Beat { complete, is_computing, .. } = beat;
-        self.seen[rank.index()] = Some(Seen { complete, is_computing, since });
+        self.seen.insert(rank, Seen { complete, is_computing, since });
     }
 
     /// Frames can be sent to this peer.
     pub(crate) fn link_up(&mut self, now: Instant, peer: PeerId) {
         self.linked.insert(peer);
+        self.unlinked.remove(&peer);
         self.watch.heard(now, &peer);
     }
 
@@ -102,6 +107,7 @@ impl Membership {
         self.linked.remove(peer);
         if let Some(rank) = self.view.rank(peer) {
             self.broken.insert(rank);
+            self.unlinked.insert(*peer);
         }
     }
 
@@ -116,18 +122,17 @@ impl Membership {
     /// The process of a member is another one by now.
     pub(super) fn superseded(&mut self, rank: Rank) {
         self.broken.insert(rank);
-        self.seen[rank.index()] = None;
+        self.seen.remove(&rank);
     }
 
-    /// Members that this one cannot reach.
+    /// Members that this one cannot reach, in order.
     pub(super) fn lost(&self, now: Instant) -> Vec<Rank> {
-        let is_lost = |&rank: &Rank| {
-            let peer = self.view.member(rank).peer;
-            // A link that is still being dialed has its patience, as a beat that has not come yet.
-            let is_cut = self.broken.contains(&rank) && !self.linked.contains(&peer);
-            is_cut || self.departed.contains(&rank) || self.watch.is_suspected(now, &peer)
-        };
-        (0..self.view.members.len()).map(Rank::from_index).filter(is_lost).collect()
+        // A link that is still being dialed has its patience, as a beat that has not come yet.
+        let is_cut = |rank: &&Rank| self.unlinked.contains(&self.view.member(**rank).peer);
+        let cut = self.broken.iter().filter(is_cut).copied();
+        let silent = self.watch.suspected(now).filter_map(|peer| self.view.rank(peer));
+        let lost: BTreeSet<Rank> = cut.chain(self.departed.iter().copied()).chain(silent).collect();
+        lost.into_iter().collect()
     }
 
     /// Members whose program holds everybody up; never this one itself, which would know.
@@ -135,19 +140,16 @@ impl Membership {
         if facts.is_computing || facts.is_still || facts.is_closing || !facts.has_parameters {
             return vec![];
         }
-        let hangs = |rank: &Rank| {
-            let seen = self.seen[rank.index()].as_ref();
-            seen.is_some_and(|seen| {
-                let is_behind = seen.is_computing && seen.complete <= facts.step;
-                is_behind && now.since(seen.since) > self.pace.patience()
-            })
+        let hangs = |seen: &Seen| {
+            let is_behind = seen.is_computing && seen.complete <= facts.step;
+            is_behind && now.since(seen.since) > self.pace.patience()
         };
-        (0..self.view.members.len()).map(Rank::from_index).filter(hangs).collect()
+        self.seen.iter().filter(|(_, seen)| hangs(seen)).map(|(rank, _)| *rank).collect()
     }
 
     /// Whether nobody gets on although nobody computes: something has been lost on the way.
     pub(super) fn is_stalled(&self, now: Instant, facts: &Facts<'_>) -> bool {
-        let computes = self.seen.iter().flatten().any(|seen| seen.is_computing);
+        let computes = self.seen.values().any(|seen| seen.is_computing);
         let is_waiting = !facts.is_computing && !facts.is_closing && facts.has_parameters;
         let waited = self.pace.since.map_or(Duration::ZERO, |since| now.since(since.max(self.moved_at)));
         is_waiting && !computes && waited > self.pace.patience()
@@ -180,15 +182,15 @@ impl Membership {
             return;
         }
         self.dialed_at = now;
-        let others = self.view.members.iter().filter(|member| member.peer != self.me.peer);
-        for member in others.filter(|member| !self.linked.contains(&member.peer)) {
+        for rank in self.unlinked.iter().filter_map(|peer| self.view.rank(peer)) {
+            let member = self.view.member(rank);
             let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
             out.push(Output::Dial(contact));
         }
     }
 
     /// Those whom this member watches, and who watch it.
-    pub(super) fn partners(&self) -> Vec<PeerId> {
+    pub(crate) fn partners(&self) -> Vec<PeerId> {
         let count = self.view.members.len();
         let rank = self.rank.index();
         let ranks: Vec<usize> = if count <= WATCH_ALL_MAX {
@@ -210,6 +212,8 @@ pub(super) fn beat_of(view: &View) -> Duration {
     if view.members.len() <= WATCH_ALL_MAX { BEAT } else { BEAT_OF_MANY }
 }
 
+/// Within this time all members hear of a view, mostly, from the one that proposed it.
+const HEARSAY: Duration = Duration::from_millis(200);
 /// Pause before members that are not linked are dialed again.
 const DIAL_AGAIN: Duration = Duration::from_secs(2);
 /// Members up to which each watches every other.

@@ -4,9 +4,9 @@
 //! back like frames do.
 
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::thread;
 
+use peergrad_protocol::durable::Record;
 use tokio::sync::mpsc;
 
 use super::files;
@@ -15,7 +15,7 @@ use crate::io::{Input, PersistId};
 /// The thread. Dropping it lets the record that is being written be finished.
 #[derive(Debug)]
 pub struct Store {
-    records: std::sync::mpsc::Sender<(PersistId, Arc<[u8]>)>,
+    records: std::sync::mpsc::Sender<(PersistId, Record)>,
     results: mpsc::UnboundedReceiver<Input>,
 }
 
@@ -25,11 +25,12 @@ impl Store {
     /// # Errors
     /// The operating system has no thread left.
     pub fn start(path: PathBuf) -> std::io::Result<Self> {
-        let (records, queue) = std::sync::mpsc::channel::<(PersistId, Arc<[u8]>)>();
+        let (records, queue) = std::sync::mpsc::channel::<(PersistId, Record)>();
         let (done, results) = mpsc::unbounded_channel();
         thread::Builder::new().name("store".to_owned()).spawn(move || {
             for (id, record) in queue {
-                let result = files::write_atomically(&path, &record).map_err(|error| error.to_string());
+                let result =
+                    files::write_atomically(&path, &record.to_bytes()).map_err(|error| error.to_string());
                 if done.send(Input::Persisted { id, result }).is_err() {
                     break;
                 }
@@ -39,7 +40,7 @@ impl Store {
     }
 
     /// Writes a record in place of the one before.
-    pub fn persist(&self, id: PersistId, record: Arc<[u8]>) {
+    pub fn persist(&self, id: PersistId, record: Record) {
         self.records.send((id, record)).expect("the thread outlives the one who gives it work");
     }
 
@@ -52,7 +53,13 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+
+    fn record(bytes: &[u8]) -> Record {
+        Record { view: bytes.into(), rest: Arc::new([]) }
+    }
 
     #[tokio::test]
     async fn records_are_written_in_order_and_a_full_disk_is_an_answer() {
@@ -60,7 +67,7 @@ mod tests {
         let path = folder.path().join("durable");
         let mut store = Store::start(path.clone()).unwrap();
         for byte in [1_u8, 2] {
-            store.persist(PersistId(u64::from(byte)), Arc::new([byte]));
+            store.persist(PersistId(u64::from(byte)), record(&[byte]));
         }
         for byte in [1, 2] {
             let Input::Persisted { id, result } = store.persisted().await else { panic!("another input") };
@@ -69,7 +76,7 @@ mod tests {
         assert_eq!(std::fs::read(&path).unwrap(), [2]);
 
         let mut nowhere = Store::start(folder.path().join("absent/durable")).unwrap();
-        nowhere.persist(PersistId(0), Arc::new([]));
+        nowhere.persist(PersistId(0), record(&[]));
         assert!(matches!(nowhere.persisted().await, Input::Persisted { result: Err(_), .. }));
     }
 }

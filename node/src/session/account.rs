@@ -10,6 +10,7 @@ use peergrad_protocol::{PeerId, ViewDigest};
 use super::Session;
 use crate::io::{Change, Event, FinalState};
 use crate::membership::Facts;
+use crate::memo::Difference;
 use crate::node::{MemberStanding, Wait};
 use crate::succession::Basis;
 
@@ -27,7 +28,7 @@ impl Session {
             },
             step: self.step,
             dealt: &self.dealt,
-            dealt_before: self.uncommitted.as_ref().map(|record| &record.dealt),
+            dealt_before: self.uncommitted.as_ref().map(|record| &*record.dealt),
             report,
             has_parameters: self.complete.is_some(),
             is_open: self.is_open,
@@ -124,25 +125,19 @@ impl Session {
     }
 
     /// What the user is told when a view is entered.
-    pub(crate) fn installed(&self, before: Option<&View>) -> Event {
+    pub(crate) fn installed(&self, difference: Option<&Difference>) -> Event {
         let view = Arc::clone(self.view());
-        let change = before.map(|before| change(before, &view));
+        let change = difference.map(|difference| change(difference, &view));
         Event::Installed { digest: self.digest(), shard: self.shard_len(), view, change }
     }
 }
 
 /// What is another way than before.
-fn change(before: &View, view: &View) -> Change {
-    let is_in = |view: &View, member: &peergrad_protocol::view::Member| {
-        view.rank(&member.peer).is_some_and(|rank| view.member(rank).incarnation == member.incarnation)
-    };
-    let missing_in = |of: &View, other: &View| -> Vec<PeerId> {
-        of.members.iter().filter(|member| !is_in(other, member)).map(|member| member.peer).collect()
-    };
+fn change(difference: &Difference, view: &View) -> Change {
     let Recovery::Resume(resume) = &view.recovery else { unreachable!("only the first view founds a run") };
     Change {
-        joined: missing_in(view, before),
-        left: missing_in(before, view),
+        joined: difference.joined.clone(),
+        left: difference.left.clone(),
         step: resume.step,
         is_interruption: resume.deal.is_some() || resume.forward.is_some(),
         is_forward: resume.forward.is_some(),

@@ -29,7 +29,6 @@ use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 use super::{Session, Waiting};
 use crate::io::Output;
 use crate::peer::{Contribution, Reply};
-use crate::session::wiring::Wiring;
 
 impl Session {
     // Before.
@@ -137,7 +136,10 @@ impl Session {
         let Recovery::Resume(resume) = &view.recovery else {
             unreachable!("only the first view founds a run")
         };
-        self.wiring.release(&self.geometry.view, credits, out);
+        let topology = self.loaded.training.topology;
+        let before = Arc::clone(self.view());
+        let difference = self.memo.difference((&before, self.digest()), (view, digest));
+        self.wiring.follow((&before, view), &difference, topology, credits, out);
         self.early.clear();
         self.past.push_back(self.digest());
         if self.past.len() > PAST_MAX {
@@ -145,7 +147,7 @@ impl Session {
         }
         self.geometry = self.memo.geometry(view, digest, self.geometry.cut);
         self.rank = view.rank(&self.me.peer).expect("a view is installed at its members");
-        self.wiring = Wiring::new(view, self.rank, self.loaded.training.topology, credits);
+        self.wiring.set_rank(self.rank);
         self.closed.clear();
         self.stop_before = None;
         self.is_open = false;

@@ -17,7 +17,6 @@ use peergrad_protocol::message::{Message, Segment, Tally};
 use peergrad_protocol::{Buffer, Frame, StepNumber};
 
 use super::{Current, Live, Record, Session, next_result};
-use crate::dealing::Dealt;
 use crate::io::Output;
 use crate::peer::{Contribution, OwnerRule};
 
@@ -77,7 +76,8 @@ impl Session {
     pub(super) fn deal(&mut self) {
         let batch_size = self.loaded.training.batch_size;
         let sample_count = u64::from(self.loaded.task.sample_count());
-        self.dealt = Dealt::following(&self.dealt, batch_size, sample_count, self.view(), self.step);
+        let view = (&**self.view(), self.digest());
+        self.dealt = self.memo.deal(&self.dealt, (batch_size, sample_count), view, self.step);
     }
 
     pub(super) fn start_round(&mut self, contribution: Contribution) {
@@ -192,7 +192,7 @@ impl Session {
     /// The step in progress is complete with these parameters.
     pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, tally: Tally) {
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
-        self.uncommitted = Some(Record { dealt: self.dealt.clone(), tally });
+        self.uncommitted = Some(Record { dealt: Arc::clone(&self.dealt), tally });
         self.previous = self.complete.replace(vector);
         if self.previous.is_none() {
             // A newcomer has nothing to go back to: it would begin as one again.

@@ -12,6 +12,7 @@ use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, Rank};
 
 use crate::io::{Output, Reject};
+use crate::memo::Difference;
 
 /// The links to the members of one view, by rank.
 pub(super) struct Wiring {
@@ -36,6 +37,44 @@ impl Wiring {
             links.set_credit(index, credits.get(&member.peer).copied().unwrap_or(0));
         }
         Self { links, rank, held: vec![0; count], held_total: 0 }
+    }
+
+    /// Goes on in the view `after`, which differs so from the one `before`: returns the credit of everything held, puts what is
+    /// left of those who have gone back into `credits`, and takes that of those who have come out of it.
+    pub(super) fn follow(
+        &mut self,
+        (before, after): (&View, &View),
+        difference: &Difference,
+        topology: Topology,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) {
+        if self.held_total > 0 {
+            for (held, member) in self.held.iter_mut().zip(&before.members).filter(|(held, _)| **held > 0) {
+                out.push(Output::Credit { to: member.peer, segments: std::mem::take(held) });
+            }
+            self.held_total = 0;
+        }
+        let left = difference.left.iter().filter_map(|peer| Some((peer, before.rank(peer)?.index())));
+        // From the last one on, so that the ranks of the others stay what they are.
+        for (peer, index) in left.rev() {
+            if let Some(credit) = credits.get_mut(peer) {
+                *credit = self.links.credit(index);
+            }
+            self.links.remove(index);
+            self.held.remove(index);
+        }
+        let joined = difference.joined.iter().filter_map(|peer| Some((peer, after.rank(peer)?.index())));
+        for (peer, index) in joined {
+            self.links.insert(index, credits.get(peer).copied().unwrap_or(0));
+            self.held.insert(index, 0);
+        }
+        self.links.set_relays(topology == Topology::Ring && after.members.len() > 2);
+    }
+
+    /// The rank of this member is another one.
+    pub(super) fn set_rank(&mut self, rank: Rank) {
+        self.rank = rank;
     }
 
     /// Returns the credit of everything held, and puts what is left for sending back into `credits`.
@@ -165,6 +204,14 @@ mod tests {
 
         let mut wiring = Wiring::new(&after, Rank(0), Topology::Ring, &mut credits);
         assert_eq!(credit(&wiring), [0, 2, 0, 4]);
+        // From one view to the next and back it is the same.
+        let difference = |joined, left| Difference { joined: vec![peer(joined)], left: vec![peer(left)] };
+        let mut follow = |views, difference: &Difference| {
+            wiring.follow(views, difference, Topology::Ring, &mut credits, &mut out);
+            credit(&wiring)
+        };
+        assert_eq!(follow((&after, &before), &difference(2, 5)), [0, 4, 2, 0]);
+        assert_eq!(follow((&before, &after), &difference(5, 2)), [0, 2, 0, 4]);
         assert!(wiring.give_back(&peer(3), 1, &after), "of a segment that was sent in the view before");
         assert!(wiring.give_back(&peer(3), 7, &after), "more than was owed is not taken");
         assert!(!wiring.give_back(&peer(2), 1, &after));

@@ -23,9 +23,10 @@ fn the_kernel_counts_little_more_than_must_be_moved() {
     }
 }
 
-/// Runs the demo alone in a network with nothing but loopback: steps, the kernel's count of bytes, and the peers' own.
+/// Runs the demo, undisturbed, alone in a network with nothing but loopback: steps, the kernel's count of bytes, and the peers' own.
 fn count_demo(peers: u64) -> Option<(u64, u64, u64)> {
-    let script = format!("ip link set lo up && '{PROGRAM}' demo --json --peers {peers} && cat /proc/net/dev");
+    let script =
+        format!("ip link set lo up && '{PROGRAM}' demo --json --calm --peers {peers} && cat /proc/net/dev");
     let probe = Command::new("unshare").args(["-n", "ip", "link", "set", "lo", "up"]).output();
     if !probe.is_ok_and(|probe| probe.status.success()) {
         println!("skipped: a network of one's own needs root, `unshare` and `ip`");

@@ -14,7 +14,7 @@ const SHORT: [(&str, &str); 2] = [("passes", "10"), ("digest_every", "1")];
 
 #[test]
 fn the_demo_ends_with_one_model_and_a_summary() {
-    let demo = Place::new().run(&["demo", "--json", "--peers", "2"]).end();
+    let demo = Place::new().run(&["demo", "--json", "--peers", "3"]).end();
     let summary = demo.summary();
     assert!(summary["test_accuracy"].as_f64() >= Some(0.96), "{summary}");
     let fields: BTreeSet<&str> = summary.as_object().expect("an object").keys().map(String::as_str).collect();
@@ -23,6 +23,8 @@ fn the_demo_ends_with_one_model_and_a_summary() {
         "steps",
         "samples",
         "left_out",
+        "passes",
+        "stall_seconds",
         "test_accuracy",
         "test_loss",
         "digest",
@@ -32,18 +34,31 @@ fn the_demo_ends_with_one_model_and_a_summary() {
         "bytes_received",
     ];
     assert_eq!(fields, BTreeSet::from(expected));
-    let digests: BTreeSet<Option<&str>> = demo.events.iter().map(|event| event["digest"].as_str()).collect();
-    assert_eq!(digests.len(), 1);
-    assert_eq!((summary["peers"].as_u64(), demo.all("peer").count()), (Some(2), 2));
+    let digests: BTreeSet<Option<&str>> = demo.all("peer").map(|peer| peer["digest"].as_str()).collect();
+    assert_eq!(digests, BTreeSet::from([summary["digest"].as_str()]));
+    // One was killed, and another came.
+    assert_eq!((summary["peers"].as_u64(), demo.all("peer").count()), (Some(3), 3));
+    let killed = demo.all("killed").next().expect("one is");
+    let changes: Vec<&Value> = demo.all("view").map(|view| &view["change"]).collect();
+    assert_eq!((changes.len(), &changes[0]["left"][0]), (2, &killed["peer"]));
+    assert_eq!(changes[1]["joined"].as_array().map(Vec::len), Some(1));
+    let is_whole = |pass: &Value| pass["lost"] == 0 && pass["repeated"] == 0;
+    let passes = summary["passes"].as_array().expect("a list");
+    assert!(passes.len() == 40 && passes.iter().all(is_whole), "{summary}");
     assert_eq!(demo.stderr, "", "nothing for people while programs read");
 }
 
 #[test]
 fn the_demo_tells_people_on_standard_error_and_ends_with_results() {
-    for (peers, words) in [("1", "1 peer learns"), ("2", "2 peers learn")] {
-        let demo = Place::new().ask(&["demo", "--peers", peers]);
+    for (arguments, words) in [
+        (&["demo", "--peers", "1"][..], &["1 peer learns"][..]),
+        (&["demo", "--peers", "2"], &["2 peers learn", "a new peer comes", "nobody was interrupted"]),
+        (&["demo", "--peers", "3"], &["3 peers learn", "is killed", "begins again", "a new peer comes"]),
+    ] {
+        let demo = Place::new().ask(arguments);
         assert_eq!(demo.code, Some(0), "{}", demo.stderr);
-        assert!(demo.stderr.contains(words), "{}", demo.stderr);
+        words.iter().for_each(|words| assert!(demo.stderr.contains(words), "{words}: {}", demo.stderr));
+        assert!(demo.stdout.contains("0 lost, 0 repeated"), "{}", demo.stdout);
         assert!(
             demo.stdout.contains("test accuracy") && demo.stdout.contains("one digest"),
             "{}",

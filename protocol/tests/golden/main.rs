@@ -86,6 +86,7 @@ fn a_durable_record_has_its_golden_bytes() {
         sheet.bytes(),
         "the encoder and the list of fields in this test differ"
     );
+    assert_eq!(durable().to_record().to_bytes(), *durable().to_bytes(), "two pieces are the whole");
     compare(
         "durable.hex",
         &sheet.render("What a member keeps on its disk, to know after a crash what it has promised."),

@@ -8,7 +8,7 @@ use peergrad::io::Input;
 use peergrad::node::{Config, Node, Role};
 use peergrad_protocol::{Frame, Incarnation, PeerId, Pool, RunId};
 
-use super::{Cluster, Happening};
+use super::Cluster;
 use crate::history::{Lane, State};
 use crate::host::{Entry, Host, HostId, HostSetup, Process, Trouble, address, peer_of};
 use crate::laws::Observation;
@@ -80,7 +80,7 @@ impl Cluster {
             loader: Arc::clone(&place.setup.loader),
             segments: segments.clone(),
             memo: self.memo.clone(),
-            restored: place.setup.disk.record().cloned(),
+            restored: place.setup.disk.record().map(|record| record.to_bytes().into()),
             role,
         };
         place.process = Some(Process { node: Node::new(config), segments, wake: None });
@@ -88,7 +88,7 @@ impl Cluster {
         self.running_count += 1;
         self.network.start(host);
         self.history.become_state(host, self.now, State::Joining);
-        self.queue.push(self.now, Happening::Tick { host, start });
+        self.tick_at(self.now, host, start);
         for contact in contacts {
             self.network.dial(self.now, host, contact);
         }
@@ -141,7 +141,7 @@ impl Cluster {
             self.input(host, start, input);
         }
         self.settle_network();
-        self.queue.push(self.now, Happening::Tick { host, start });
+        self.tick_at(self.now, host, start);
     }
 
     /// What a host is made of, to be changed.

@@ -1,10 +1,10 @@
 //! The cluster from the side of whoever looks on: tests, laws, reports.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad::node::Standing;
+use peergrad_protocol::durable::Record;
 use peergrad_protocol::{Instant, PeerId, RunId};
 
 use super::Cluster;
@@ -161,6 +161,12 @@ impl World<'_> {
         self.homes.get(&peer).map_or(&[], Vec::as_slice)
     }
 
+    /// How many hosts there are at least whose frames get here, and to whom ours get.
+    #[must_use]
+    pub fn linked_count(&self, host: HostId) -> usize {
+        self.network.whole_count(host)
+    }
+
     /// Whether frames get from each of two hosts to the other at present.
     #[must_use]
     pub fn are_linked(&self, a: HostId, b: HostId) -> bool {
@@ -169,7 +175,7 @@ impl World<'_> {
 
     /// What really lies on a host's disk.
     #[must_use]
-    pub fn record(&self, host: HostId) -> Option<&Arc<[u8]>> {
+    pub fn record(&self, host: HostId) -> Option<&Record> {
         self.hosts[host.index()].setup.disk.record()
     }
 

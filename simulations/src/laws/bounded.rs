@@ -18,8 +18,8 @@ use crate::host::HostId;
 /// Segments and chunks that were sent and not yet granted again.
 #[derive(Default)]
 pub struct Bounded {
-    /// By sender and receiver.
-    links: BTreeMap<(HostId, HostId), InFlight>,
+    /// By sender, then receiver.
+    links: BTreeMap<HostId, BTreeMap<HostId, InFlight>>,
 }
 
 /// One direction of a link, as its sender knows it.
@@ -32,7 +32,7 @@ struct InFlight {
 
 impl Bounded {
     fn sent(&mut self, from: HostId, to: HostId) -> Result<(), String> {
-        let InFlight { count, .. } = self.links.entry((from, to)).or_default();
+        let InFlight { count, .. } = self.links.entry(from).or_default().entry(to).or_default();
         *count += 1;
         if *count <= LINK_SEGMENTS {
             return Ok(());
@@ -41,11 +41,10 @@ impl Bounded {
     }
 
     fn granted(&mut self, from: HostId, to: HostId, segments: u32) -> Result<(), String> {
-        let theirs = self.links.get(&(from, to)).map_or(0, |link| link.session);
+        let theirs = self.links.get(&from).and_then(|links| links.get(&to)).map_or(0, |link| link.session);
+        let link = self.links.get_mut(&to).and_then(|links| links.get_mut(&from));
         // Whoever has not heard of the new connection yet speaks of the old one.
-        let Some(link) = self.links.get_mut(&(to, from)).filter(|link| link.session == theirs) else {
-            return Ok(());
-        };
+        let Some(link) = link.filter(|link| link.session == theirs) else { return Ok(()) };
         let Some(left) = link.count.checked_sub(segments) else {
             return Err(format!(
                 "{from} gives {to} credit for {segments} segments or chunks, and {} were in flight",
@@ -69,7 +68,8 @@ impl Law for Bounded {
             }
             Observation::Granted { from, to, segments } => self.granted(*from, *to, *segments),
             Observation::Linked { at, to, session } => {
-                self.links.insert((*at, *to), InFlight { session: *session, count: 0 });
+                let links = self.links.entry(*at).or_default();
+                links.insert(*to, InFlight { session: *session, count: 0 });
                 Ok(())
             }
             Observation::Told { host, event: Event::Committed(_) } => {
@@ -81,7 +81,8 @@ impl Law for Bounded {
                 Err(format!("{host} holds {} segments of {links} others", standing.held_segments))
             }
             Observation::Told { host, event: Event::Ended(_) } | Observation::Crashed { host } => {
-                self.links.retain(|(from, to), _| from != host && to != host);
+                self.links.remove(host);
+                self.links.values_mut().for_each(|links| _ = links.remove(host));
                 Ok(())
             }
             Observation::Told { .. } | Observation::Sent { .. } => Ok(()),

@@ -81,6 +81,8 @@ impl Law for Departed {
             return Ok(());
         }
         let mut by_view: BTreeMap<ViewDigest, Option<Gone>> = BTreeMap::new();
+        let mut votes: BTreeMap<ViewDigest, usize> = BTreeMap::new();
+        let running = world.hosts().filter(|host| world.standing(*host).is_some()).count();
         for host in world.hosts() {
             let Some(attentive) = world.attentive_since(host) else { continue };
             let Some(Standing::Member(standing)) = world.standing(host) else { continue };
@@ -93,7 +95,12 @@ impl Law for Departed {
                 continue;
             }
             // Whoever evaluates is done with everybody.
-            if standing.wait == Wait::Evaluation || !reaches_quorum(host, &standing, world) {
+            let votes = *votes.entry(standing.digest).or_insert_with(|| vote_count(&standing, world));
+            // At most so many of the votes are not reached.
+            let unlinked = running.saturating_sub(1 + world.linked_count(host));
+            let is_reached = 2 * votes.saturating_sub(unlinked) > standing.view.members.len()
+                || reaches_quorum(host, &standing, world);
+            if standing.wait == Wait::Evaluation || !is_reached {
                 self.excused.insert(host, world.now);
                 continue;
             }
@@ -124,6 +131,12 @@ fn reaches_quorum(host: HostId, standing: &MemberStanding, world: &World<'_>) ->
     is_quorum(ranks, view.members.len())
 }
 
+/// How many members of its view can answer at present, wherever they are.
+fn vote_count(standing: &MemberStanding, world: &World<'_>) -> usize {
+    let has_vote = |peer: PeerId| world.homes(peer).iter().any(|&home| has_vote(home, standing, world));
+    standing.view.members.iter().filter(|member| has_vote(member.peer)).count()
+}
+
 /// Whether the process on a host can answer for a member of that view: it is in it, or knows from its disk that it was.
 fn has_vote(home: HostId, standing: &MemberStanding, world: &World<'_>) -> bool {
     if world.attentive_since(home).is_none() {
@@ -134,7 +147,7 @@ fn has_vote(home: HostId, standing: &MemberStanding, world: &World<'_>) -> bool 
         Some(Standing::Member(theirs)) => theirs.view.epoch >= standing.view.epoch,
         Some(Standing::Joining) => world
             .record(home)
-            .and_then(|record| Durable::from_bytes(record))
+            .and_then(|record| Durable::from_bytes(&record.to_bytes()))
             .is_some_and(|durable| durable.view.digest() == standing.digest),
         Some(Standing::Founding | Standing::Ended) | None => false,
     }

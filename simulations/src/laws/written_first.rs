@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::{Durable, Record};
 use peergrad_protocol::message::{Accepted, Message, Promise};
 use peergrad_protocol::view::{Succession, View};
 use peergrad_protocol::{Incarnation, ViewDigest, wire};
@@ -21,7 +21,7 @@ pub struct WrittenFirst {
     /// By host: views that were seen on its disk while this process ran, the newest last.
     written: BTreeMap<HostId, VecDeque<ViewDigest>>,
     /// The bytes of the newest views: a record begins with those of its view, and a long one need not be read again.
-    views: VecDeque<(ViewDigest, Vec<u8>)>,
+    views: VecDeque<(ViewDigest, Arc<[u8]>)>,
 }
 
 impl WrittenFirst {
@@ -30,8 +30,9 @@ impl WrittenFirst {
             return Ok(());
         }
         // The next view is written while members still speak in the one before.
-        let is_before = |record: &Arc<[u8]>| {
-            Durable::from_bytes(record).is_some_and(|durable| durable.view.parents.contains(&said))
+        let is_before = |record: &Record| {
+            Durable::from_bytes(&record.to_bytes())
+                .is_some_and(|durable| durable.view.parents.contains(&said))
         };
         let is_written =
             self.acceptor(host, said, world).is_some() || world.record(host).is_some_and(is_before);
@@ -51,17 +52,23 @@ impl WrittenFirst {
         let record = world.record(host)?;
         let known = self.views.iter().find(|(digest, _)| *digest == view);
         let Some((_, bytes)) = known else {
-            return Durable::from_bytes(record)
+            return Durable::from_bytes(&record.to_bytes())
                 .filter(|durable| durable.view.digest() == view)
                 .map(|durable| durable.acceptor);
         };
-        let rest = record.strip_prefix(&bytes[..])?;
-        wire::decode_record::<(Incarnation, Acceptor<Succession>)>(rest).ok().map(|(_, acceptor)| acceptor)
+        if !Arc::ptr_eq(&record.view, bytes) && record.view != *bytes {
+            return None;
+        }
+        let rest = wire::decode_record::<(Incarnation, Acceptor<Succession>)>(&record.rest);
+        rest.ok().map(|(_, acceptor)| acceptor)
     }
 
-    fn learn(&mut self, digest: ViewDigest, view: &View) {
+    fn learn(&mut self, digest: ViewDigest, view: &View, record: Option<&Record>) {
         if self.views.iter().all(|(known, _)| *known != digest) {
-            self.views.push_back((digest, wire::encode_record(view)));
+            let bytes: Arc<[u8]> = wire::encode_record(view).into();
+            // Members mostly have the very same memory.
+            let known = record.map(|record| &record.view).filter(|known| **known == bytes);
+            self.views.push_back((digest, known.map_or(Arc::clone(&bytes), Arc::clone)));
             if self.views.len() > VIEWS_ALIVE {
                 self.views.pop_front();
             }
@@ -102,8 +109,8 @@ impl Law for WrittenFirst {
                 Some(said) => self.speaks_in(*from, said, world),
                 None => Ok(()),
             },
-            Observation::Told { event: Event::Installed { view, digest, .. }, .. } => {
-                self.learn(*digest, view);
+            Observation::Told { host, event: Event::Installed { view, digest, .. } } => {
+                self.learn(*digest, view, world.record(*host));
                 Ok(())
             }
             Observation::Told { host, event: Event::Ended(_) } | Observation::Crashed { host } => {

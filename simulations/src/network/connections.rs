@@ -46,7 +46,7 @@ impl Network {
         self.session_count += 1;
         for (at, of) in [(a, b), (b, a)] {
             self.displace(now, at, of);
-            self.end_mut(at, of).session = Some(self.session_count);
+            self.set_session(at, of, Some(self.session_count));
             self.end_mut(at, of).failures = 0;
         }
         for (to, from) in [(a, b), (b, a)] {
@@ -57,7 +57,7 @@ impl Network {
     /// A new connection takes the place of an older one with the same peer, be it from this host or another one.
     pub(super) fn displace(&mut self, now: Instant, at: HostId, of: HostId) {
         if self.end(at, of).session.is_some() {
-            self.end_mut(at, of).session = None;
+            self.set_session(at, of, None);
             self.deliveries.push(Delivery {
                 to: at,
                 from: of,
@@ -84,15 +84,15 @@ impl Network {
 
     /// One end has no connection any more.
     pub(super) fn forget(&mut self, now: Instant, at: HostId, of: HostId) {
-        self.end_mut(at, of).session = None;
+        self.set_session(at, of, None);
         self.schedule_dial(now, at, of, DIAL_PAUSE);
     }
 
     /// The process at `from` wants no link any more; what it sent before still arrives.
     pub(crate) fn hang_up(&mut self, now: Instant, from: HostId, to: HostId) {
         self.send(now, from, to, Cargo::Goodbye, Duration::ZERO);
-        let end = self.end_mut(from, to);
-        (end.session, end.is_wanted) = (None, false);
+        self.set_session(from, to, None);
+        self.end_mut(from, to).is_wanted = false;
     }
 
     // Cuts.
@@ -101,6 +101,7 @@ impl Network {
     pub(crate) fn cut(&mut self, now: Instant, from: HostId, to: HostId) {
         let edge = &mut self.stations[from.index()].edges[to.index()];
         edge.cuts += 1;
+        self.cut_count += 1;
         if edge.cuts == 1 {
             edge.cut_since = now;
             self.watch(now, to, from);
@@ -111,6 +112,7 @@ impl Network {
     pub(crate) fn heal(&mut self, now: Instant, from: HostId, to: HostId) {
         let distance = self.links.distance(from, to);
         let edge = &mut self.stations[from.index()].edges[to.index()];
+        self.cut_count -= edge.cuts.min(1);
         edge.cuts = edge.cuts.saturating_sub(1);
         if edge.cuts > 0 {
             return;

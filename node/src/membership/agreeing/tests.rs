@@ -11,6 +11,7 @@ use super::*;
 use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry};
 use crate::io::PersistId;
+use crate::memo::Memo;
 use crate::succession::Basis;
 
 const NOW: Instant = Instant(0);
@@ -51,14 +52,20 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let view = Arc::new(view(&[1, 2, 3]));
+        Self::among(&[1, 2, 3])
+    }
+
+    /// The second of these peers, with all others linked.
+    fn among(peers: &[u8]) -> Self {
+        let view = Arc::new(view(peers));
         let digest = view.digest();
         let cut =
             Cut { chunks: Chunks::of(160), copies: Copies::Number(2), has_state: true, segment_elements: 10 };
-        let linked = [1, 3].map(peer).into_iter().collect();
         let me = view.members[1].clone();
+        let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
+        let linked = others.collect();
         Self {
-            membership: Membership::new(NOW, me, Arc::clone(&view), digest, linked, 10),
+            membership: Membership::new(NOW, me, Arc::clone(&view), digest, linked, 10, Memo::default()),
             dealt: Dealt::next(&view.ledger, 12, 100, &view, STEP),
             geometry: Geometry::new(view, digest, cut),
             is_open: true,
@@ -94,7 +101,7 @@ impl Bench {
 
     fn propose(&mut self, from: u8, ballot: Ballot, change: Succession) -> Result<(), Reject> {
         let propose = Propose { ballot, change };
-        self.ask(|membership, facts, out| membership.on_propose(peer(from), propose, facts, out))
+        self.ask(|membership, facts, out| membership.on_propose(NOW, peer(from), propose, facts, out))
     }
 
     fn sent(&mut self) -> Vec<(u8, Message)> {
@@ -108,7 +115,9 @@ impl Bench {
     /// The record that is to be written, and what is sent at once.
     fn written(&mut self) -> Written {
         let record = self.out.iter().find_map(|output| match output {
-            Output::Persist { id, record } => Some((*id, Durable::from_bytes(record).expect("a record"))),
+            Output::Persist { id, record } => {
+                Some((*id, Durable::from_bytes(&record.to_bytes()).expect("a record")))
+            }
             _ => None,
         });
         (record, self.sent())
@@ -221,8 +230,7 @@ fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
         Succession { moves: moved(10), ..change.clone() },
     ] {
         assert_eq!(bench.propose(1, ballot(1, 0), odd.clone()), Err(Reject::OutOfPlace));
-        let memo = Memo::default();
-        let told = bench.ask(|membership, facts, out| membership.on_succeed(&odd, &memo, facts, out));
+        let told = bench.ask(|membership, facts, out| membership.on_succeed(&odd, facts, out));
         assert_eq!(told, Err(Reject::OutOfPlace));
     }
     assert!(bench.out.is_empty() && bench.membership.next.is_none());
@@ -233,9 +241,9 @@ fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
 #[test]
 fn the_next_view_is_on_disk_before_it_is_entered() {
     let mut bench = Bench::new();
-    let (change, memo) = (bench.change(), Memo::default());
+    let change = bench.change();
     for _ in 0..2 {
-        let told = bench.ask(|membership, facts, out| membership.on_succeed(&change, &memo, facts, out));
+        let told = bench.ask(|membership, facts, out| membership.on_succeed(&change, facts, out));
         assert_eq!(told, Ok(()));
     }
     let next = bench.geometry.view.succeed(bench.geometry.digest, &change).unwrap();
@@ -296,6 +304,83 @@ fn a_proposer_proposes_again_what_was_accepted() {
     bench.membership.on_accepted(later, peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
     assert_eq!(bench.sent()[0], (1, Message::Succeed(theirs)));
 }
+
+/// Forty members, of whom the first has died, and the last has never been linked.
+fn proposer_of_forty() -> (Bench, Instant) {
+    let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
+    bench.membership.linked.remove(&peer(40));
+    bench.membership.unlinked.insert(peer(40));
+    bench.membership.link_down(&peer(1));
+    bench.ask(|membership, facts, out| membership.look(NOW, facts, out));
+    let asked: Vec<u8> = bench.sent().into_iter().map(|(to, _)| to).collect();
+    assert_eq!(asked, (2..=39).collect::<Vec<u8>>());
+    (bench, NOW)
+}
+
+impl Bench {
+    /// Members answer the attempt of this one; they cannot reach those of these ranks.
+    fn answer(&mut self, now: Instant, from: impl Iterator<Item = u8>, lost: &[u32]) {
+        let lost: Vec<Rank> = lost.iter().map(|rank| Rank(*rank)).collect();
+        for byte in from {
+            let report = Report { complete: Some(STEP), lost: lost.clone(), ..Report::default() };
+            let promise =
+                Promise { view: self.geometry.digest, ballot: ballot(1, 1), accepted: None, report };
+            self.ask(|membership, facts, out| membership.on_promise(now, peer(byte), promise, facts, out));
+        }
+    }
+
+    /// Whom it proposes to leave out, if it proposes anything by then.
+    fn proposed(&mut self, at: Instant) -> Option<Vec<Rank>> {
+        self.ask(|membership, facts, out| membership.look(at, facts, out));
+        self.sent().into_iter().find_map(|(_, message)| match message {
+            Message::Propose(propose) => Some(propose.change.removed),
+            _ => None,
+        })
+    }
+}
+
+#[test]
+fn who_has_no_link_is_not_waited_for_as_long_as_who_has() {
+    let (mut bench, began) = proposer_of_forty();
+    bench.answer(began, 2..=38, &[0]);
+    let (links_may_come, answers_may_come) = (began.after(DOUBT), began.after(COLLECT_MAX));
+    assert_eq!(bench.proposed(links_may_come), None, "the last but one is linked");
+    bench.answer(links_may_come, 39..=39, &[0]);
+    assert_eq!(bench.proposed(links_may_come), Some(vec![Rank(0), Rank(39)]));
+
+    let (mut bench, began) = proposer_of_forty();
+    bench.answer(began, 2..=38, &[0]);
+    assert_eq!(bench.proposed(answers_may_come), Some(vec![Rank(0), Rank(38), Rank(39)]));
+    assert_eq!(began, NOW);
+}
+
+/// Of many members each watches a few: what those say counts who watch somebody.
+#[test]
+fn whom_others_have_lost_is_not_waited_for_either() {
+    let (mut bench, began) = proposer_of_forty();
+    bench.answer(began, 2..=37, &[0]);
+    bench.answer(began, 38..=38, &[0, 38]);
+    assert_eq!(bench.proposed(began), None, "its own answer may be on its way");
+    assert_eq!(bench.proposed(began.after(DOUBT)), Some(vec![Rank(0), Rank(38), Rank(39)]));
+}
+
+#[test]
+fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_proposer() {
+    let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
+    bench.membership.link_down(&peer(9));
+    assert!(bench.prepare(1, ballot(3, 0), None).is_ok());
+    let mut attempts = |bench: &mut Bench, at| {
+        bench.ask(|membership, facts, out| membership.look(at, facts, out));
+        bench.sent().iter().any(|(_, message)| matches!(message, Message::Prepare(_)))
+    };
+    let collected = NOW.after(COLLECT_MAX + BEAT_OF_MANY);
+    assert!(!attempts(&mut bench, collected));
+    bench.membership.link_down(&peer(1));
+    assert!(attempts(&mut bench, collected), "the first is gone, and this one is the second");
+}
+
+/// Above so many members that each watches a few.
+const BEAT_OF_MANY: Duration = Duration::from_secs(1);
 
 /// A record that was handed out, and what was sent to whom.
 type Written = (Option<(PersistId, Durable)>, Vec<(u8, Message)>);

@@ -1,0 +1,153 @@
+//! What the demo shows at the end: who owned and computed what, what became of the one that was killed, and the result.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use serde_json::{Value, json};
+
+use super::trouble::{Loss, Trouble};
+use super::{Swarm, short};
+use crate::cli::plot;
+use crate::cli::report::{emit, plural, print_line};
+use crate::cli::table::{bytes, count, table};
+
+impl Swarm {
+    fn summaries(&self) -> Vec<&Value> {
+        self.peers.iter().filter_map(|peer| peer.summary.as_ref()).collect()
+    }
+
+    /// The results, for people or programs.
+    pub(super) fn tell(&self, trouble: &Trouble) -> anyhow::Result<ExitCode> {
+        let summaries = self.summaries();
+        let digests: BTreeSet<&str> =
+            summaries.iter().filter_map(|summary| summary["digest"].as_str()).collect();
+        if digests.len() != 1 {
+            bail!("the peers hold different parameters: {digests:?}");
+        }
+        if self.show.is_json {
+            self.tell_json(&summaries, trouble);
+        } else {
+            self.tell_words(&summaries, trouble);
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn tell_json(&self, summaries: &[&Value], trouble: &Trouble) {
+        for summary in summaries {
+            let mut object = (*summary).clone();
+            object["event"] = json!("peer");
+            emit(&object);
+        }
+        let sum = |key: &str| summaries.iter().filter_map(|summary| summary[key].as_u64()).sum::<u64>();
+        let slowest =
+            summaries.iter().filter_map(|summary| summary["wall_seconds"].as_f64()).fold(0.0, f64::max);
+        let mut object = summaries[0].clone();
+        for key in ["peer", "own_samples", "shard", "optimizer_bytes"] {
+            object.as_object_mut().expect("a summary is an object").remove(key);
+        }
+        let stall = trouble.loss.as_ref().and_then(|loss| loss.stall);
+        object["wall_seconds"] = json!(slowest);
+        object["bytes_sent"] = json!(sum("bytes_sent"));
+        object["bytes_received"] = json!(sum("bytes_received"));
+        object["stall_seconds"] = json!(stall.map(|stall| stall.as_secs_f64()));
+        emit(&object);
+    }
+
+    fn tell_words(&self, summaries: &[&Value], trouble: &Trouble) {
+        let header = ["peer", "owns parameters", "samples", "received", "sent", "optimizer memory", ""];
+        print_line(&table(&header, &self.rows(trouble)));
+        print_line(&format!(
+            "training loss over {} steps\n{}",
+            count(number(summaries[0], "steps")),
+            plot::curve(self.peers[0].losses.means(), 60, 10)
+        ));
+        if let Some(loss) = &trouble.loss {
+            print_line(&self.loss_words(loss));
+        }
+        print_line(&pass_words(&summaries[0]["passes"]));
+        let seconds = summaries[0]["wall_seconds"].as_f64().unwrap_or(0.0);
+        print_line(&format!(
+            "test accuracy {:.4} on the held-out fifth, after {seconds:.1} s",
+            summaries[0]["test_accuracy"].as_f64().unwrap_or(0.0)
+        ));
+        print_line(&format!(
+            "one digest at {} peers: {}",
+            summaries.len(),
+            summaries[0]["digest"].as_str().unwrap_or_default()
+        ));
+    }
+
+    fn rows(&self, trouble: &Trouble) -> Vec<Vec<String>> {
+        let parameters = self.peers[0].scope.map_or(1, |scope| scope.parameters).max(1);
+        let row = |(index, peer): (usize, &super::Peer)| {
+            let killed = trouble.loss.as_ref().filter(|loss| loss.index == index);
+            let note = match killed {
+                Some(loss) => format!("killed at step {}", loss.step),
+                None if trouble.late == Some(index) => match peer.first_step {
+                    Some(step) => format!("came at step {step}"),
+                    None => "came too late".to_owned(),
+                },
+                None => String::new(),
+            };
+            let Some(summary) = &peer.summary else {
+                let nothing = std::iter::repeat_n(String::new(), 5);
+                return std::iter::once(peer.name.clone()).chain(nothing).chain([note]).collect();
+            };
+            let shard = number(summary, "shard");
+            let share = 100.0 * shard as f64 / parameters as f64;
+            vec![
+                short(&summary["peer"]),
+                format!("{} ({share:.0} %)", count(shard)),
+                count(number(summary, "own_samples")),
+                bytes(number(summary, "bytes_received")),
+                bytes(number(summary, "bytes_sent")),
+                bytes(number(summary, "optimizer_bytes")),
+                note,
+            ]
+        };
+        self.peers.iter().enumerate().map(row).collect()
+    }
+
+    /// What became of the peer that was killed.
+    fn loss_words(&self, loss: &Loss) -> String {
+        let name = &self.peers[loss.index].name;
+        let Some(stall) = loss.stall else { return format!("peer {name} was killed when all was done") };
+        let changes = &self.peers[0].changes;
+        let moved: usize = changes.iter().map(|change| change.moving).sum();
+        let dealt_again: u64 = changes.iter().map(|change| change.given_back).sum();
+        let restarted: usize = changes.iter().map(|change| change.restarted.len()).sum();
+        let redone = changes.iter().filter(|change| change.is_interruption && !change.is_forward).count();
+        let again = match redone {
+            0 => "its step was completed by the others".to_owned(),
+            _ => format!("{} begun again", plural(redone, "step")),
+        };
+        let lost = match restarted {
+            0 => "no optimizer state was lost".to_owned(),
+            _ => format!("the optimizer state of {} was lost", plural(restarted, "chunk")),
+        };
+        format!(
+            "peer {name} was killed: training stood still for {:.2} s; {again}, {} dealt again; {} moved in all; {lost}",
+            stall.as_secs_f64(),
+            plural(dealt_again as usize, "sample"),
+            plural(moved, "chunk"),
+        )
+    }
+}
+
+/// What a whole run's summary says of its passes.
+fn pass_words(passes: &Value) -> String {
+    let passes: Vec<&Value> = passes.as_array().map(|passes| passes.iter().collect()).unwrap_or_default();
+    let sum = |key: &str| passes.iter().map(|pass| number(pass, key)).sum::<u64>();
+    format!(
+        "{} samples trained in {}: {} lost, {} repeated",
+        count(sum("trained")),
+        plural(passes.len(), "pass"),
+        count(sum("lost")),
+        count(sum("repeated"))
+    )
+}
+
+fn number(object: &Value, key: &str) -> u64 {
+    object[key].as_u64().unwrap_or(0)
+}

@@ -1,0 +1,129 @@
+//! What goes wrong in the demo: one peer is killed, as `kill -9` does it, and a new one comes while the others train.
+
+use std::time::Duration;
+
+use peergrad_protocol::Instant;
+use serde_json::json;
+
+use super::{Peer, Swarm};
+use crate::cli::report::emit;
+use crate::net::Clock;
+
+/// What is planned, and what has come of it.
+pub(super) struct Trouble {
+    clock: Clock,
+    stage: Stage,
+    pub(super) loss: Option<Loss>,
+    /// Which peer came late.
+    pub(super) late: Option<usize>,
+}
+
+/// A peer that was killed.
+pub(super) struct Loss {
+    pub(super) index: usize,
+    /// Steps that were committed by then, as far as the founder knew.
+    pub(super) step: u64,
+    /// Steps known to be committed, and since when.
+    seen: (u64, Instant),
+    /// How long no step was committed, once another one is.
+    pub(super) stall: Option<Duration>,
+}
+
+enum Stage {
+    /// Everybody trains.
+    Kill,
+    /// Somebody is gone, and the others have to notice.
+    Notice,
+    /// They have; the next step has to be committed.
+    GoOn,
+    /// Somebody new is to come.
+    Join,
+    Over,
+}
+
+impl Trouble {
+    /// Of few peers none is killed: the others might be too few to go on.
+    pub(super) fn planned(peers: usize, is_calm: bool) -> Self {
+        let stage = match peers {
+            _ if is_calm || peers == 1 => Stage::Over,
+            0..KILLED_OF_MIN => Stage::Join,
+            _ => Stage::Kill,
+        };
+        Self { clock: Clock::start(), stage, loss: None, late: None }
+    }
+
+    /// Whether a peer of the demo need not end well: it is dead, or came when all was over.
+    pub(super) fn excuses(&self, index: usize, peer: &Peer) -> bool {
+        peer.is_killed || (self.late == Some(index) && peer.summary.is_none())
+    }
+
+    /// Something has been reported.
+    pub(super) fn go_on(&mut self, swarm: &mut Swarm) -> anyhow::Result<()> {
+        let founder = &swarm.peers[0];
+        let steps = founder.steps;
+        let is_time = founder.scope.is_some_and(|scope| steps >= scope.steps / 5);
+        match self.stage {
+            Stage::Kill if is_time => {
+                self.kill(swarm);
+                self.stage = Stage::Notice;
+            }
+            Stage::Join if is_time => self.join(swarm)?,
+            Stage::Notice => {
+                self.note_steps(steps);
+                if founder.changes.iter().any(|change| !change.left.is_empty()) {
+                    self.stage = Stage::GoOn;
+                }
+            }
+            Stage::GoOn => {
+                let now = self.clock.now();
+                let Some(loss) = self.loss.as_mut().filter(|loss| steps > loss.seen.0) else { return Ok(()) };
+                let stall = now.since(loss.seen.1);
+                loss.stall = Some(stall);
+                if !swarm.show.is_json {
+                    let words = format!("training stood still for {:.2} s, and goes on", stall.as_secs_f64());
+                    swarm.show.screen.say(&words);
+                }
+                self.join(swarm)?;
+            }
+            Stage::Kill | Stage::Join | Stage::Over => {}
+        }
+        Ok(())
+    }
+
+    fn note_steps(&mut self, steps: u64) {
+        let now = self.clock.now();
+        if let Some(loss) = self.loss.as_mut().filter(|loss| steps > loss.seen.0) {
+            loss.seen = (steps, now);
+        }
+    }
+
+    fn kill(&mut self, swarm: &mut Swarm) {
+        let step = swarm.peers[0].steps;
+        let index = KILLED.min(swarm.peers.len() - 1);
+        let peer = &mut swarm.peers[index];
+        peer.close();
+        // One that has ended already has lost nothing by it.
+        let _ = peer.process.kill();
+        peer.is_killed = true;
+        self.loss = Some(Loss { index, step, seen: (step, self.clock.now()), stall: None });
+        if swarm.show.is_json {
+            emit(&json!({"event": "killed", "peer": peer.id, "step": step}));
+        } else {
+            swarm.show.screen.say(&format!("step {step}: peer {} is killed, without a word", peer.name));
+        }
+    }
+
+    fn join(&mut self, swarm: &mut Swarm) -> anyhow::Result<()> {
+        self.stage = Stage::Over;
+        self.late = Some(swarm.peers.len());
+        if !swarm.show.is_json {
+            swarm.show.screen.say("a new peer comes");
+        }
+        swarm.spawn_joiner()
+    }
+}
+
+/// Not the founder, whose invite the late one uses.
+const KILLED: usize = 1;
+/// So many have to be there for one to be killed.
+const KILLED_OF_MIN: usize = 3;

@@ -1,0 +1,116 @@
+//! Events as JSON: one object each, with the names that the words use; and back, where this program reads itself.
+
+use peergrad_protocol::{PeerId, StepNumber};
+use serde_json::{Value, json};
+
+use crate::io::{Change, Event};
+
+/// What a program that reads along is told of an event.
+pub(super) fn event_object(event: &Event) -> Option<Value> {
+    Some(match event {
+        Event::Asking(peer) => json!({"event": "asking", "peer": peer.to_string()}),
+        Event::Gathered { peer, ready, wanted } => {
+            json!({"event": "gathered", "peer": peer.to_string(), "ready": ready, "wanted": wanted})
+        }
+        Event::Withdrawn { peer, reason, ready, wanted } => {
+            json!({"event": "withdrawn", "peer": peer.to_string(), "reason": reason, "ready": ready, "wanted": wanted})
+        }
+        Event::Welcomed { run, by } => {
+            json!({"event": "welcomed", "run": run.to_string(), "by": by.to_string()})
+        }
+        Event::Returned { epoch } => json!({"event": "returned", "epoch": epoch.0}),
+        Event::Fetching { received, total } => {
+            json!({"event": "fetching", "received": received, "total": total})
+        }
+        Event::Prepared(scope) => json!({
+            "event": "prepared", "parameters": scope.parameters, "samples": scope.samples,
+            "steps": scope.steps, "passes": scope.passes,
+        }),
+        Event::Installed { view, digest, shard, change } => json!({
+            "event": "view", "epoch": view.epoch.0, "digest": digest.to_string(), "shard": shard,
+            "members": view.members.iter().map(|member| member.peer.to_string()).collect::<Vec<_>>(),
+            "change": change.as_ref().map(change_object),
+        }),
+        Event::Missed(peer) => json!({"event": "missed", "peer": peer.to_string()}),
+        Event::Stopped { peer, reason } => {
+            json!({"event": "stopped", "peer": peer.to_string(), "reason": reason})
+        }
+        Event::Paused { reached, needed, members } => {
+            json!({
+                "event": "paused", "reached": reached, "needed": needed, "members": members,
+                "waiting_for": needed - reached,
+            })
+        }
+        Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
+        Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
+        Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),
+        Event::Leaving => json!({"event": "leaving"}),
+        Event::HandedOver { chunks, members } => {
+            json!({"event": "handed_over", "chunks": chunks, "members": members})
+        }
+        Event::Committed(committed) => json!({
+            "event": "step", "step": committed.step.0, "pass": committed.pass, "loss": committed.loss,
+            "samples": committed.samples, "left_out": committed.left_out, "rate": committed.rate,
+            "digest": committed.digest.map(|digest| digest.to_string()),
+        }),
+        Event::Violation { peer, reject } => {
+            json!({"event": "violation", "peer": peer.to_string(), "reason": reject.to_string()})
+        }
+        // Told as `summary` or `failed`.
+        Event::Ended(_) => return None,
+    })
+}
+
+fn change_object(change: &Change) -> Value {
+    json!({
+        "joined": texts(&change.joined), "left": texts(&change.left), "step": change.step.0,
+        "interrupted": change.is_interruption, "rolled_forward": change.is_forward,
+        "given_back": change.given_back, "moving": change.moving, "restarted": change.restarted,
+    })
+}
+
+/// A change of the members, as a `view` told it: the view's number, its members, and what is another way than before.
+pub(super) fn change_of(object: &Value) -> Option<(u64, usize, Change)> {
+    let (change, members) = (&object["change"], object["members"].as_array()?.len());
+    let peers = |key: &str| -> Option<Vec<PeerId>> {
+        change[key].as_array()?.iter().map(|peer| peer.as_str()?.parse().ok()).collect()
+    };
+    let restarted = change["restarted"].as_array()?.iter().map(|chunk| u32::try_from(chunk.as_u64()?).ok());
+    let change = Change {
+        joined: peers("joined")?,
+        left: peers("left")?,
+        step: StepNumber(change["step"].as_u64()?),
+        is_interruption: change["interrupted"].as_bool()?,
+        is_forward: change["rolled_forward"].as_bool()?,
+        given_back: change["given_back"].as_u64()?,
+        moving: change["moving"].as_u64()? as usize,
+        restarted: restarted.collect::<Option<_>>()?,
+    };
+    Some((object["epoch"].as_u64()?, members, change))
+}
+
+fn texts(peers: &[PeerId]) -> Vec<String> {
+    peers.iter().map(PeerId::to_string).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_read_as_it_was_told() {
+        let change = Change {
+            joined: vec![PeerId([1; 32])],
+            left: vec![PeerId([2; 32]), PeerId([3; 32])],
+            step: StepNumber(7),
+            is_interruption: true,
+            is_forward: false,
+            given_back: 16,
+            moving: 200,
+            restarted: vec![4, 9],
+        };
+        let object = json!({"epoch": 3, "members": ["a", "b"], "change": change_object(&change)});
+        assert_eq!(change_of(&object), Some((3, 2, change)));
+        assert_eq!(change_of(&json!({"epoch": 1, "members": [], "change": null})), None);
+    }
+}

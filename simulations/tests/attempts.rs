@@ -1,0 +1,58 @@
+//! Attempts: one loss is agreed on by one proposer, mostly, however many members there are.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use peergrad::specification::RunFile;
+use peergrad_protocol::ViewDigest;
+use peergrad_protocol::agreement::Ballot;
+use peergrad_protocol::message::Message;
+use peergrad_simulations::rules::{Envelope, Verdict};
+use peergrad_simulations::scenario::{Fault, Scenario, When};
+use peergrad_simulations::simulation::Simulation;
+use peergrad_simulations::workload::Workload;
+
+/// More members than watch each other, of whom somebody crashes or comes every two seconds.
+fn churning() -> Scenario {
+    let text = "passes = 60\nbatch = 40\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n\
+                [sync]\ntopology = \"direct\"";
+    let run = RunFile::parse(text).unwrap();
+    let mut scenario = Scenario::new("churning", 40, Workload::integers(&run, 16, 40).unwrap());
+    scenario.sample_time = Duration::from_secs(1);
+    scenario.expect.patience = Duration::from_secs(60);
+    scenario
+        .at(When::Training(Duration::from_secs(2)), Fault::Churn { times: 30, every: Duration::from_secs(2) })
+}
+
+/// By view: the ballots for which its members were asked.
+type Ballots = Arc<Mutex<BTreeMap<ViewDigest, BTreeSet<Ballot>>>>;
+
+/// The most ballots that any view has needed in a run.
+fn attempts_max(seed: u64) -> usize {
+    let mut simulation = Simulation::new(&churning(), seed);
+    let ballots = Ballots::default();
+    let noted = Arc::clone(&ballots);
+    simulation.cluster.add_rule(Box::new(move |envelope: &Envelope<'_>| {
+        if let Some(Message::Prepare(prepare)) = envelope.message() {
+            noted.lock().unwrap().entry(prepare.view).or_default().insert(prepare.ballot);
+        }
+        Verdict::Pass
+    }));
+    let outcome = simulation.run();
+    assert_eq!(outcome.violations, [], "seed {seed}");
+    let ballots = ballots.lock().unwrap();
+    assert!(ballots.len() > 10, "seed {seed}: there was something to agree on");
+    ballots.values().map(BTreeSet::len).max().unwrap()
+}
+
+#[test]
+fn members_do_not_get_in_each_other_s_way() {
+    let attempts: Vec<usize> = (0..20).map(attempts_max).collect();
+    assert!(attempts.iter().all(|count| *count <= ATTEMPTS_MAX), "{attempts:?}");
+}
+
+/// A planned change that is given up for a loss, somebody doubted, and one more who dies meanwhile.
+const ATTEMPTS_MAX: usize = 4;
