@@ -1,0 +1,79 @@
+//! A node's memory does not grow while others come and go: what is freed when it is dropped, early and late.
+
+#![allow(unsafe_code, reason = "an allocator that counts has to be one")]
+
+mod common;
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicIsize, Ordering};
+use std::time::Duration;
+
+use common::{join, run_until, run_until_training, setup, squares};
+use peergrad::loader::Loader;
+use peergrad_collectives::plan::Topology;
+use peergrad_protocol::placement::Copies;
+use peergrad_simulations::host::HostId;
+use peergrad_simulations::pace::Pace;
+
+static LIVE_BYTES: AtomicIsize = AtomicIsize::new(0);
+
+struct Counting;
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+// SAFETY: every call goes to `System` with the arguments it came with, so `System` keeps the contract; counting touches
+// nothing but a number.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        LIVE_BYTES.fetch_add(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        LIVE_BYTES.fetch_sub(layout.size() as isize, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `dealloc`, and `block` came from `System`.
+        unsafe { System.dealloc(block, layout) }
+    }
+}
+
+/// Peers at a time.
+const PEERS: usize = 5;
+/// Every two seconds one of them crashes, and another comes.
+const EVERY: Duration = Duration::from_secs(2);
+
+#[test]
+fn churn_does_not_make_a_node_grow() {
+    let (early, late) = (footprint(5), footprint(100));
+    println!("a node of {early} bytes after 10 s of churn is one of {late} after 200 s");
+    assert!(late < early + early / 10, "{early} bytes early, {late} late");
+}
+
+/// Bytes that are freed with a node that has seen so many others crash, and as many come.
+fn footprint(losses: usize) -> isize {
+    let mut fixed = squares(Topology::Ring);
+    (fixed.loaded.training.passes, fixed.loaded.training.copies) = (1_000_000, Copies::Number(2));
+    let fixed = Arc::new(fixed);
+    let host = || {
+        let pace = Pace::steady(Duration::from_millis(10));
+        peergrad_simulations::host::HostSetup { pace, ..setup(Arc::clone(&fixed) as Arc<dyn Loader>, None) }
+    };
+    let mut cluster = common::lan(4);
+    let eldest = common::found(&mut cluster, PEERS, host());
+    let mut others: Vec<HostId> = (1..PEERS).map(|_| join(&mut cluster, eldest, host())).collect();
+    run_until_training(&mut cluster);
+    for _ in 0..losses {
+        let until = cluster.now().after(EVERY);
+        run_until(&mut cluster, "time passes", |cluster| cluster.now() >= until);
+        cluster.crash(others.remove(0), true);
+        others.push(join(&mut cluster, eldest, host()));
+    }
+    // All is as it was, but for what it may have kept.
+    let until = cluster.now().after(Duration::from_secs(20));
+    run_until(&mut cluster, "time passes", |cluster| cluster.now() >= until);
+    let before = LIVE_BYTES.load(Ordering::Relaxed);
+    cluster.crash(eldest, true);
+    before - LIVE_BYTES.load(Ordering::Relaxed)
+}
