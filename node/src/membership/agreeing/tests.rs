@@ -367,7 +367,7 @@ fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_propose
     let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
     bench.membership.link_down(&peer(9));
     assert!(bench.prepare(1, ballot(3, 0), None).is_ok());
-    let mut attempts = |bench: &mut Bench, at| {
+    let attempts = |bench: &mut Bench, at| {
         bench.ask(|membership, facts, out| membership.look(at, facts, out));
         bench.sent().iter().any(|(_, message)| matches!(message, Message::Prepare(_)))
     };
