@@ -247,6 +247,8 @@ pub enum Event {
         needed: usize,
         /// Members of the view.
         members: usize,
+        /// Those that cannot be reached.
+        missing: Vec<PeerId>,
     },
     /// This peer has no parameters yet, and all members that have are out of reach: it waits for one of them.
     Orphaned {
@@ -300,6 +302,8 @@ pub struct Change {
     pub joined: Vec<PeerId>,
     /// Who is gone.
     pub left: Vec<PeerId>,
+    /// Who hands over what it owns, to leave later.
+    pub retiring: Vec<PeerId>,
     /// The step with which training goes on.
     pub step: StepNumber,
     /// Whether a step was interrupted.
@@ -431,7 +435,7 @@ fn refusal_words(refusal: Refusal, by: PeerId) -> String {
         }
         Refusal::Over => format!("peer {by} says the run is over: there is nothing left to train"),
         Refusal::Copied => format!(
-            "peer {by} knows another machine with this peer's identity, which goes on: this data directory is a copy; give this machine one of its own with --dir"
+            "peer {by} knows another machine with this peer's identity, which goes on: one of the two data directories is a copy of the other; give this machine one of its own with --dir"
         ),
         Refusal::Full => format!("peer {by} says the run has all the members that it can have"),
         Refusal::NotYet => format!("peer {by} is itself still joining"),

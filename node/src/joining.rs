@@ -375,6 +375,19 @@ impl Joining {
         voter.answer(from, Message::Promise(Box::new(promise)), persisted_count, out);
     }
 
+    /// A view that may be the one that an earlier start of this peer had a part in choosing: that start had a vote in it,
+    /// and has not used it, since it would have written the view down first.
+    pub(crate) fn learn(&mut self, view: View) {
+        let Some(voter) = &mut self.voter else { return };
+        let is_it = |member: &Member| member.peer == self.me.peer && member.incarnation == voter.incarnation;
+        if view.run == voter.view.run && view.epoch > voter.view.epoch && view.members.iter().any(is_it) {
+            voter.digest = view.digest();
+            voter.view = view;
+            voter.acceptor = Acceptor::default();
+            voter.answers.clear();
+        }
+    }
+
     /// One of them proposes it.
     pub(crate) fn on_propose(
         &mut self,

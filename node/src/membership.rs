@@ -128,6 +128,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) step: StepNumber,
     pub(crate) dealt: &'a Dealt,
     pub(crate) dealt_before: Option<&'a Dealt>,
+    /// How the step after is, where that is not for this view to say.
+    pub(crate) dealt_next: Option<&'a Dealt>,
     /// The step is being taken.
     pub(crate) is_open: bool,
     /// It is not taken, since the next view is to begin with it, and that one is not there.
@@ -151,6 +153,8 @@ impl Facts<'_> {
     fn dealt_of(&self, step: StepNumber) -> Option<&Dealt> {
         if step == self.step {
             Some(self.dealt)
+        } else if step == self.step.next() {
+            self.dealt_next
         } else {
             self.dealt_before.filter(|_| step.next() == self.step)
         }
@@ -403,13 +407,14 @@ impl Membership {
     }
 
     /// Tells the user, once for each number, that the others are too few to go on.
-    fn tell_paused(&mut self, reached: usize, out: &mut Vec<Output>) {
+    fn tell_paused(&mut self, missing: Vec<PeerId>, out: &mut Vec<Output>) {
         let members = self.view.members.len();
+        let reached = members - missing.len();
         // Half of them are enough with rank 0, and for one more there is always somebody to wait for.
         let needed = (members / 2 + 1).max(reached + 1);
         if self.paused != Some(reached) {
             self.paused = Some(reached);
-            out.push(Output::Event(Event::Paused { reached, needed, members }));
+            out.push(Output::Event(Event::Paused { reached, needed, members, missing }));
         }
     }
 

@@ -40,6 +40,8 @@ pub(crate) struct Difference {
     pub(crate) joined: Vec<PeerId>,
     /// Members of the earlier one only.
     pub(crate) left: Vec<PeerId>,
+    /// Members of both, who owned parameters and are not to any more.
+    pub(crate) retiring: Vec<PeerId>,
 }
 
 impl Memo {
@@ -92,9 +94,15 @@ impl Memo {
             };
             of.members.iter().filter(is_missing).map(|member| member.peer).collect()
         };
+        let is_retiring = |member: &&peergrad_protocol::view::Member| {
+            let had_weight = |rank| before.member(rank).weight > 0;
+            member.weight == 0 && before.rank(&member.peer).is_some_and(had_weight)
+        };
+        let retiring = || after.members.iter().filter(is_retiring).map(|member| member.peer).collect();
         self.differences.recall((before_digest, after_digest), || Difference {
             joined: missing_in(after, before),
             left: missing_in(before, after),
+            retiring: retiring(),
         })
     }
 

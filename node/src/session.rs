@@ -70,6 +70,8 @@ pub(crate) struct Session {
     is_open: bool,
     /// How the batch of the step in progress is dealt.
     dealt: Arc<Dealt>,
+    /// The same of the step after, while this view has not begun: some have been dealt it in a view before.
+    dealt_next: Option<Arc<Dealt>>,
     /// The newest complete step, while it is not known to be committed.
     uncommitted: Option<Record>,
     /// The program's part in the step in progress, once it has begun it.
@@ -194,6 +196,7 @@ impl Session {
             step: view.first_step(),
             is_open: false,
             dealt: Arc::default(),
+            dealt_next: None,
             entered_before: view.newcomers().contains(&rank).then(|| view.first_step()),
             uncommitted: None,
             current: None,
@@ -468,6 +471,11 @@ impl Session {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
         self.is_closed_by_word = true;
         Ok(())
+    }
+
+    /// As [`Session::closed_elsewhere`], by a member that did not enter this view: all of the one before were done.
+    pub(crate) fn closed_before(&mut self) {
+        self.is_closed_by_word |= self.waiting.closed.is_some();
     }
 
     /// Whether everyone is done, so that the last step is committed and the run is over.

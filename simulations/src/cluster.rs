@@ -179,6 +179,11 @@ impl Cluster {
         }
         let (now, mut out) = (self.now, std::mem::take(&mut self.outputs));
         let process = self.process_mut(host, start).expect("it was just there");
+        match &input {
+            Input::LinkUp(peer) => _ = process.linked.insert(*peer),
+            Input::LinkDown { peer, .. } => _ = process.linked.remove(peer),
+            _ => {}
+        }
         process.node.handle(now, input, &mut out);
         for output in out.drain(..) {
             self.carry_out(host, start, output);
@@ -194,7 +199,10 @@ impl Cluster {
             Output::Credit { to, segments } => self.give_credit(host, to, segments),
             Output::Dial(contact) => self.dial(host, &contact),
             Output::Hangup(peer) => {
-                if let Some(to) = self.linked(host, peer) {
+                // A link that the node has not been told of yet stays.
+                let process = self.process_mut(host, start);
+                let is_known = process.is_some_and(|process| process.linked.remove(&peer));
+                if let Some(to) = self.linked(host, peer).filter(|_| is_known) {
                     self.network.hang_up(self.now, host, to);
                 }
             }

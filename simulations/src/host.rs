@@ -1,6 +1,6 @@
 //! The host: a machine that can run one peer, with its disk and its speed. It stays when the process on it dies.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -86,6 +86,8 @@ pub(crate) struct Process {
     pub(crate) segments: Pool,
     /// The earliest tick that is scheduled.
     pub(crate) wake: Option<Instant>,
+    /// Peers whose links it has been told of.
+    pub(crate) linked: BTreeSet<PeerId>,
 }
 
 /// What is wrong with a host's task.

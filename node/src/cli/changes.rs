@@ -15,6 +15,12 @@ pub(super) fn words(epoch: u64, members: usize, change: &Change) -> String {
     if !change.joined.is_empty() {
         parts.push(format!("with {}", names(&change.joined)));
     }
+    if !change.retiring.is_empty() {
+        parts.push(format!("{} hands over", names(&change.retiring)));
+    }
+    if parts.is_empty() {
+        parts.push("the same members".to_owned());
+    }
     let step = change.step.0;
     parts.push(match (change.is_interruption, change.is_forward) {
         (true, true) => format!("step {} was completed with what the others held", step.saturating_sub(1)),
@@ -75,6 +81,7 @@ mod tests {
             given_back: 16,
             moving: 200,
             restarted: vec![3, 9],
+            retiring: vec![],
         };
         let name = PeerId([1; 32]).short();
         assert_eq!(

@@ -35,10 +35,10 @@ pub(super) fn event_object(event: &Event) -> Option<Value> {
         Event::Stopped { peer, reason } => {
             json!({"event": "stopped", "peer": peer.to_string(), "reason": reason})
         }
-        Event::Paused { reached, needed, members } => {
+        Event::Paused { reached, needed, members, missing } => {
             json!({
                 "event": "paused", "reached": reached, "needed": needed, "members": members,
-                "waiting_for": needed - reached,
+                "waiting_for": needed - reached, "missing": texts(missing),
             })
         }
         Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
@@ -66,6 +66,7 @@ fn change_object(change: &Change) -> Value {
         "joined": texts(&change.joined), "left": texts(&change.left), "step": change.step.0,
         "interrupted": change.is_interruption, "rolled_forward": change.is_forward,
         "given_back": change.given_back, "moving": change.moving, "restarted": change.restarted,
+        "retiring": texts(&change.retiring),
     })
 }
 
@@ -79,6 +80,7 @@ pub(super) fn change_of(object: &Value) -> Option<(u64, usize, Change)> {
     let change = Change {
         joined: peers("joined")?,
         left: peers("left")?,
+        retiring: peers("retiring")?,
         step: StepNumber(change["step"].as_u64()?),
         is_interruption: change["interrupted"].as_bool()?,
         is_forward: change["rolled_forward"].as_bool()?,
@@ -108,6 +110,7 @@ mod tests {
             given_back: 16,
             moving: 200,
             restarted: vec![4, 9],
+            retiring: vec![PeerId([4; 32])],
         };
         let object = json!({"epoch": 3, "members": ["a", "b"], "change": change_object(&change)});
         assert_eq!(change_of(&object), Some((3, 2, change)));

@@ -62,7 +62,7 @@ impl Passes {
             let number = pass.number + 1;
             words.push(format!("pass {number}: {} samples lost, {} repeated", count(lost), count(repeated)));
         }
-        if words.is_empty() {
+        if words.is_empty() && !whole.is_empty() {
             words.push("each sample once a pass".to_owned());
         }
         if whole.len() < self.list.len() {

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::io::Write;
 
-use peergrad_protocol::PeerId;
+use peergrad_protocol::{PeerId, RunId};
 use serde_json::{Value, json};
 
 use super::changes;
@@ -82,13 +82,14 @@ impl Report {
     }
 
     /// The founder's invite.
-    pub(super) fn invite(&self, invite: &str, run: &str) {
+    pub(super) fn invite(&self, invite: &str, run: &RunId) {
         match self.style {
             Style::Words => self.screen.say(&format!(
-                "run {run}; on every other machine type\n\n    {} join {invite}\n\n(the line holds the run's secret: treat it like a password)",
+                "run {}; on every other machine type\n\n    {} join {invite}\n\n(the line holds the run's secret: treat it like a password)",
+                run.short(),
                 program_name()
             )),
-            Style::Json => emit(&json!({"event": "invite", "invite": invite, "run": run})),
+            Style::Json => emit(&json!({"event": "invite", "invite": invite, "run": run.to_string()})),
         }
     }
 
@@ -178,7 +179,7 @@ impl Report {
                 plural(scope.steps as usize, "step"),
             )),
             Event::OutOfReach { peers } => say(format!(
-                "ready, but these members cannot be reached from here: {}; look at the network between",
+                "ready, but these members cannot be reached from here: {}; they have stopped, and the others may have to wait for them, or the network between has to be looked at",
                 short_names(peers)
             )),
             event => self.say_change(event),
@@ -195,11 +196,11 @@ impl Report {
             Event::Installed { view, shard, .. } => {
                 let total = self.scope.map_or(0, |scope| scope.parameters).max(1);
                 let share = 100.0 * *shard as f64 / total as f64;
-                say(format!(
-                    "training with {}; this one owns {} parameters ({share:.0} %)",
-                    plural(view.members.len(), "peer"),
-                    count(*shard as u64)
-                ));
+                let owns = match shard {
+                    0 => "its share moves here in the next steps".to_owned(),
+                    _ => format!("this one owns {} parameters ({share:.0} %)", count(*shard as u64)),
+                };
+                say(format!("training with {}; {owns}", plural(view.members.len(), "peer")));
             }
             Event::Missed(peer) if self.stopped.contains(peer) => {}
             Event::Missed(peer) => say(format!("nothing is heard from peer {}", peer.short())),
@@ -207,11 +208,12 @@ impl Report {
                 self.stopped.insert(*peer);
                 say(format!("peer {} stops: {reason}", peer.short()));
             }
-            Event::Paused { reached, needed, members } => {
+            Event::Paused { reached, needed, members, missing } => {
                 self.is_paused = true;
                 say(format!(
-                    "paused: {reached} of {members} peers can be reached, this one included, and {needed} are needed; waiting for {} more",
-                    needed - reached
+                    "paused: {reached} of {members} peers can be reached, this one included, and {needed} are needed; waiting for {} more of {} (one that has stopped can be started again in its data directory)",
+                    needed - reached,
+                    short_names(missing)
                 ));
             }
             Event::Orphaned { peers } => say(format!(
@@ -293,6 +295,14 @@ impl Report {
     /// This peer stops on request, and there was nobody to hand over to.
     pub(super) fn stopped(&self, reason: &str) {
         match self.style {
+            Style::Words if self.is_paused => {
+                self.screen.say(&format!(
+                    "{reason}; nothing could be handed over, and the others may wait for this peer"
+                ));
+            }
+            Style::Words if self.peers == 1 => {
+                self.screen.say(&format!("{reason}; nobody else was in the run, so it ends here"));
+            }
             Style::Words => self.screen.say(reason),
             Style::Json => self.failed(reason),
         }
@@ -382,7 +392,7 @@ pub(super) fn print_line(text: &str) {
 }
 
 /// What this program is called, without its folder.
-fn program_name() -> String {
+pub(super) fn program_name() -> String {
     let path = std::env::args_os().next().map(std::path::PathBuf::from);
     let name = path.as_deref().and_then(std::path::Path::file_name).and_then(std::ffi::OsStr::to_str);
     name.unwrap_or("peer").to_owned()

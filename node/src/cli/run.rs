@@ -13,7 +13,7 @@ use peergrad_protocol::{Pool, RunId};
 use tokio::sync::mpsc;
 
 use super::files;
-use super::report::{Report, Style, Summary, complain};
+use super::report::{Report, Style, Summary, complain, program_name};
 use super::signals::stop_requested;
 use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
 use crate::io::{Ended, Event, Failure, FinalState};
@@ -278,7 +278,7 @@ fn open_directory(given: Option<&Path>) -> anyhow::Result<(Directory, Vec<PathBu
 /// Done at the first Ctrl-C; the second one stops the process at once.
 async fn interrupt() {
     stop_requested().await;
-    complain("leaving; Ctrl-C again stops at once");
+    complain("leaving; Ctrl-C again stops at once, and saves nothing");
     tokio::spawn(async {
         stop_requested().await;
         std::process::exit(1);
@@ -307,7 +307,7 @@ impl Session {
     }
 
     fn tell_invite(&self, run: RunId) {
-        self.report.invite(&self.invite(run).to_string(), &run.short());
+        self.report.invite(&self.invite(run).to_string(), &run);
     }
 
     /// Passes on what happens until the run has ended.
@@ -342,18 +342,19 @@ impl Session {
         self.report.close();
         let saved = match &ended.state {
             // Before the first step there is nothing that was learnt.
-            Some(state) if state.steps > 0 => Some(save(&self.directory, state)?),
-            Some(_) | None => None,
+            Some(state) if state.steps > 0 => save(&self.directory, state).map(|_| Some(state)),
+            Some(_) | None => Ok(None),
         };
-        if let (Some(path), Some(state)) = (saved, &ended.state) {
+        if let Ok(Some(state)) = saved {
             self.report.say(&format!(
-                "the state after {} committed steps is saved; `peer export FILE` copies it from {}",
+                "the state after {} committed steps is saved; `{} export FILE --dir {}` copies it",
                 state.steps,
-                path.display()
+                program_name(),
+                self.directory.path().display()
             ));
         }
         // The last words: whoever reads JSON stops here.
-        Ok(match (&ended.outcome, &ended.state) {
+        let code = match (&ended.outcome, &ended.state) {
             (Ok(()), Some(state)) => {
                 self.report.summary(&Summary { state, wall_seconds, traffic });
                 ExitCode::SUCCESS
@@ -372,7 +373,9 @@ impl Session {
                 self.report.failed(&failure.to_string());
                 ExitCode::FAILURE
             }
-        })
+        };
+        // What the run came to is said all the same.
+        saved.map(|_| code)
     }
 }
 

@@ -1,18 +1,18 @@
 //! Signals: how a user or the system asks a process to end.
 
-/// Done when the process is asked to end: Ctrl-C, or a termination signal where there are such.
+/// Done when the process is asked to end: Ctrl-C, or where there are such a termination signal or a terminal that is closed.
 #[cfg(unix)]
 pub(super) async fn stop_requested() {
     use tokio::signal::unix::{SignalKind, signal};
     // Without a handler the system's own stops the process.
-    let (Ok(mut interrupted), Ok(mut terminated)) =
-        (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
-    else {
+    let signals = [SignalKind::interrupt(), SignalKind::terminate(), SignalKind::hangup()].map(signal);
+    let [Ok(mut interrupted), Ok(mut terminated), Ok(mut hung_up)] = signals else {
         return std::future::pending().await;
     };
     tokio::select! {
         _ = interrupted.recv() => {}
         _ = terminated.recv() => {}
+        _ = hung_up.recv() => {}
     }
 }
 

@@ -3,7 +3,7 @@
 //! A frame that no correct peer sends here and now is a [`Reject`]: counted, with nothing changed.
 
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{Departure, Join, Message, Refusal, Welcome};
+use peergrad_protocol::message::{Content, Departure, Join, Message, Refusal, Welcome};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
 
@@ -58,6 +58,9 @@ impl Machine {
         let Stage::Member(seat) = &mut self.stage else { return self.hold(from, view, frame, out) };
         if !is_now {
             return if seat.session.is_past(&view) {
+                if let Message::Closed(_) = message {
+                    seat.session.closed_before();
+                }
                 drop_frame(from, &message, out);
                 Ok(())
             } else {
@@ -203,6 +206,8 @@ impl Machine {
             Message::Install(view) => {
                 if joining.is_in(&view) {
                     self.install(view, out)?;
+                } else {
+                    joining.learn(view);
                 }
                 Ok(())
             }
@@ -298,6 +303,8 @@ impl Machine {
             }
             Message::WantData(want) => self.give_data(from, want, out)?,
             Message::Leave(Departure { reason }) => self.departed(now, from, &reason, out),
+            // An answer from when this member asked to be let in.
+            Message::Welcome(_) | Message::Refuse(_) | Message::Refer(_) | Message::Data(_) => {}
             _ => return Err(Reject::OutOfPlace),
         }
         Ok(())
@@ -338,9 +345,15 @@ impl Machine {
         let Stage::Member(seat) = &mut self.stage else { return };
         let preparation = self.preparation.as_ref().expect("a member is prepared");
         let is_closing = seat.session.is_closing();
-        let answer = match seat.membership.on_join(from, join, is_closing) {
+        let install = || Message::Install(View::clone(seat.session.view()));
+        let admission = seat.membership.on_join(from, join, is_closing);
+        if admission == Ok(true) && seat.session.view().rank(&from).is_some() {
+            // An earlier start of it may have a vote in this view, and not know of the view.
+            out.push(Output::Send { to: from, frame: Frame::encode(&install(), None) });
+        }
+        let answer = match admission {
             Err(refusal) => Message::Refuse(refusal),
-            Ok(false) => Message::Install(View::clone(seat.session.view())),
+            Ok(false) => install(),
             Ok(true) => Message::Welcome(Welcome {
                 specification: preparation.specification().to_vec(),
                 nonce: self.nonce.expect("a member knows its run"),
@@ -374,7 +387,12 @@ fn view_of(message: &Message) -> Option<ViewDigest> {
 
 /// What is not taken in has used up its credit all the same.
 fn drop_frame(from: PeerId, message: &Message, out: &mut Vec<Output>) {
-    if matches!(message, Message::Segment(_) | Message::Parcel(_)) {
+    let has_credit = match message {
+        Message::Segment(_) => true,
+        Message::Parcel(parcel) => parcel.content == Content::State,
+        _ => false,
+    };
+    if has_credit {
         out.push(Output::Credit { to: from, segments: 1 });
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Record;
-use peergrad_protocol::message::{Contact, Message};
+use peergrad_protocol::message::{Contact, Message, Refusal};
 use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
@@ -107,6 +107,11 @@ impl Machine {
         }
         self.enter_next(now, out);
         let Stage::Member(seat) = &mut self.stage else { return };
+        let is_alone = seat.session.view().members.len() == 1 || seat.membership.is_paused();
+        if self.is_leaving && is_alone && seat.progress == Progress::Training {
+            // There is nobody left to hand over to.
+            return self.end(Err(Failure::Left), out);
+        }
         if seat.progress == Progress::Training && seat.session.is_closed() {
             seat.progress = Progress::Evaluating;
             let closed = Message::Closed(seat.session.digest());
@@ -115,8 +120,12 @@ impl Machine {
                 (Arc::clone(&seat.session.loaded().task), seat.session.parameters().cloned());
             // Whoever hears it is closed too, and tells its own.
             let others = seat.membership.partners();
+            let waiting = seat.membership.waiting();
             for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
                 self.send(peer, &closed, None, out);
+            }
+            for peer in waiting.into_iter().filter(|peer| self.credits.contains_key(peer)) {
+                self.send(peer, &Message::Refuse(Refusal::Over), None, out);
             }
             let Some(parameters) = parameters else { return };
             let cost = u64::from(task.held_out_count());
@@ -188,7 +197,7 @@ impl Machine {
         }
         for late in founding.candidates().filter(|peer| view.rank(peer).is_none()) {
             // It asks again, and finds members.
-            self.send(late, &Message::Refuse(peergrad_protocol::message::Refusal::NotYet), None, out);
+            self.send(late, &Message::Refuse(Refusal::NotYet), None, out);
         }
     }
 
@@ -243,11 +252,14 @@ impl Machine {
             return;
         }
         if self.is_leaving {
-            let chunks = match &self.stage {
-                Stage::Member(seat) => seat.session.handed_over(),
-                _ => 0,
+            let is_planned = match &view.recovery {
+                Recovery::Resume(resume) => resume.deal.is_none() && resume.forward.is_none(),
+                Recovery::Found => false,
             };
-            out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
+            if let (Stage::Member(seat), true) = (&self.stage, is_planned) {
+                let chunks = seat.session.handed_over();
+                out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
+            }
             return self.end(Err(Failure::Left), out);
         }
         self.me.incarnation = self.me.incarnation.again();

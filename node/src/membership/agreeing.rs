@@ -164,7 +164,8 @@ impl Membership {
         let reached = attempt.proposer.reports().len();
         if !attempt.proposer.has_quorum() {
             if waited > PAUSE_TOLD_AFTER && attempt.planned.is_none() {
-                self.tell_paused(reached, out);
+                let missing = attempt.unanswered.iter().map(|rank| self.view.member(*rank).peer).collect();
+                self.tell_paused(missing, out);
             }
             return;
         }

@@ -100,6 +100,11 @@ impl Membership {
         self.guests.remove(peer);
     }
 
+    /// Peers that have asked this member and are not in yet.
+    pub(crate) fn waiting(&self) -> Vec<PeerId> {
+        self.asking.keys().chain(&self.guests).copied().collect()
+    }
+
     /// The peers among the new members that have asked this one: it tells them that they are in.
     pub(crate) fn guests_in(&self, view: &View) -> Vec<PeerId> {
         self.guests.iter().copied().filter(|peer| view.rank(peer).is_some()).collect()

@@ -177,10 +177,14 @@ impl Driver {
                 }
             }
             Output::Dial(contact) => self.network.dial(contact),
-            Output::Hangup(peer) => {
-                self.parting.extend(self.links.remove(&peer));
-                self.network.hang_up(peer);
-            }
+            Output::Hangup(peer) => match self.links.remove(&peer) {
+                Some(link) => {
+                    self.parting.push(link);
+                    self.network.hang_up(peer);
+                }
+                // There may be another link already, which the machine does not know of yet.
+                None => self.network.stop_dialing(peer),
+            },
             Output::Compute(job) => self.compute.run(job),
             Output::Locate(reference) => {
                 let (locate, found) = (Arc::clone(&self.locate), self.found.clone());

@@ -29,6 +29,7 @@ impl Session {
             step: self.step,
             dealt: &self.dealt,
             dealt_before: self.uncommitted.as_ref().map(|record| &*record.dealt),
+            dealt_next: self.dealt_next.as_deref(),
             report,
             has_parameters: self.complete.is_some(),
             is_open: self.is_open,
@@ -65,7 +66,7 @@ impl Session {
         Some(Contact { peer: member.peer, addresses: member.addresses.clone() })
     }
 
-    /// Chunks whose owner this member was in this view, until others took them over.
+    /// Chunks that moved from this member to others after it had offered to own none.
     pub(crate) fn handed_over(&self) -> usize {
         self.handed_over
     }
@@ -144,5 +145,6 @@ fn change(difference: &Difference, view: &View) -> Change {
         given_back: view.ledger.given_back.iter().map(|span| span.len()).sum(),
         moving: view.moves.list.len(),
         restarted: view.moves.restarted.clone(),
+        retiring: difference.retiring.clone(),
     }
 }

@@ -136,6 +136,7 @@ impl Session {
         let Recovery::Resume(resume) = &view.recovery else {
             unreachable!("only the first view founds a run")
         };
+        let dealt_next = self.dealt_next.take().unwrap_or_else(|| self.deal_of(self.step.next()));
         let topology = self.loaded.training.topology;
         let before = Arc::clone(self.view());
         let difference = self.memo.difference((&before, self.digest()), (view, digest));
@@ -148,6 +149,11 @@ impl Session {
         self.geometry = self.memo.geometry(view, digest, self.geometry.cut);
         self.rank = view.rank(&self.me.peer).expect("a view is installed at its members");
         self.wiring.set_rank(self.rank);
+        if view.member(self.rank).weight == 0 {
+            // What it owned is with others, or listed.
+            let listed = view.moves.list.iter().filter(|moved| moved.from[0] == self.rank).count();
+            self.handed_over = self.handed_over.max(listed);
+        }
         self.closed.clear();
         self.stop_before = None;
         self.is_open = false;
@@ -165,6 +171,7 @@ impl Session {
             self.roll_forward(forward, out);
         } else {
             self.is_unbegun = true;
+            self.dealt_next = Some(dealt_next);
             return;
         }
         self.restart_states(&view.moves);

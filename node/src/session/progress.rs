@@ -17,6 +17,7 @@ use peergrad_protocol::message::{Message, Segment, Tally};
 use peergrad_protocol::{Buffer, Frame, StepNumber};
 
 use super::{Current, Live, Record, Session, next_result};
+use crate::dealing::Dealt;
 use crate::io::Output;
 use crate::peer::{Contribution, OwnerRule};
 
@@ -74,10 +75,15 @@ impl Session {
 
     /// Deals the batch of the step in progress.
     pub(super) fn deal(&mut self) {
+        self.dealt = self.deal_of(self.step);
+    }
+
+    /// How the batch of a step is dealt, after that of the step in progress.
+    pub(super) fn deal_of(&self, step: StepNumber) -> Arc<Dealt> {
         let batch_size = self.loaded.training.batch_size;
         let sample_count = u64::from(self.loaded.task.sample_count());
         let view = (&**self.view(), self.digest());
-        self.dealt = self.memo.deal(&self.dealt, (batch_size, sample_count), view, self.step);
+        self.memo.deal(&self.dealt, (batch_size, sample_count), view, step)
     }
 
     pub(super) fn start_round(&mut self, contribution: Contribution) {

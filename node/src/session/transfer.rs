@@ -9,7 +9,9 @@
 //! - *Filling.* A view may roll a step forward that its members hold only together. Who lacks chunks asks the donors that
 //!   the record names for their values.
 //!
-//! Both use the credit of the links, one credit a parcel of some chunks, and every parcel comes with its digest.
+//! Every parcel of some chunks comes with its digest. One that moves uses a credit of its link, as a segment does. One that
+//! fills needs none: segments of the next step may have used it all up, and wait at the receiver for this very step. So it
+//! is asked for, one parcel at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -194,11 +196,18 @@ impl Session {
 
     // Both.
 
-    /// Sends chunks as far as credit goes.
+    /// Sends chunks: those that move as far as credit goes, and of those that were asked for one parcel.
     pub(super) fn send_chunks(&mut self, out: &mut Vec<Output>) {
         let mut waiting = VecDeque::new();
         while let Some(first) = self.transfer.outbox.front().copied() {
             let to = first.parcel.to;
+            if first.parcel.content == Content::Values {
+                if let Some(frame) = self.next_parcel() {
+                    out.push(Output::Send { to: self.view().member(to).peer, frame });
+                }
+                self.transfer.outbox.retain(|outgoing| outgoing.parcel != first.parcel);
+                continue;
+            }
             // Without credit for one parcel there is none for the next.
             if waiting.iter().any(|outgoing: &Outgoing| outgoing.parcel.to == to)
                 || self.wiring.links.credit(to.index()) == 0
@@ -284,7 +293,9 @@ impl Session {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        out.push(Output::Credit { to: from, segments: 1 });
+        if message.content == Content::State {
+            out.push(Output::Credit { to: from, segments: 1 });
+        }
         if ContentDigest::of(payload.bytes()) != message.digest {
             return Err(Reject::Chunk);
         }
@@ -307,6 +318,9 @@ impl Session {
         }
         // What this member has reported stays true: a step that is whole now is completed later.
         if !self.is_still() {
+            if message.content == Content::Values {
+                self.ask(rank, out);
+            }
             self.end_filling();
         }
         self.settle(out);

@@ -205,7 +205,11 @@ mod tests {
         let mut wiring = Wiring::new(&after, Rank(0), Topology::Ring, &mut credits);
         assert_eq!(credit(&wiring), [0, 2, 0, 4]);
         // From one view to the next and back it is the same.
-        let difference = |joined, left| Difference { joined: vec![peer(joined)], left: vec![peer(left)] };
+        let difference = |joined, left| Difference {
+            joined: vec![peer(joined)],
+            left: vec![peer(left)],
+            retiring: vec![],
+        };
         let mut follow = |views, difference: &Difference| {
             wiring.follow(views, difference, Topology::Ring, &mut credits, &mut out);
             credit(&wiring)

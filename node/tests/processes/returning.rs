@@ -65,7 +65,7 @@ fn of_two_machines_with_one_identity_one_goes_on_and_the_other_is_told() {
     copy.wait_for("step");
     original.signal("CONT");
     let original = original.end();
-    assert!(original.failure().contains("this data directory is a copy"), "{}", original.failure());
+    assert!(original.failure().contains("is a copy of the other"), "{}", original.failure());
     // The two were in each other's way until now.
     let step = copy.wait_for("step")["step"].as_u64().expect("a number");
     copy.wait_for_step(step + 500);

@@ -1,6 +1,6 @@
 //! What becomes of hosts, their processes and their lines: the cluster from the side of whoever plays fate.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -83,7 +83,8 @@ impl Cluster {
             restored: place.setup.disk.record().map(|record| record.to_bytes().into()),
             role,
         };
-        place.process = Some(Process { node: Node::new(config), segments, wake: None });
+        place.process =
+            Some(Process { node: Node::new(config), segments, wake: None, linked: BTreeSet::new() });
         let start = place.starts;
         self.running_count += 1;
         self.network.start(host);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use peergrad::io::Event;
 use peergrad::node::Standing;
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::{Content, Message};
 
 use super::{Law, Observation};
 use crate::cluster::World;
@@ -63,7 +63,11 @@ impl Law for Bounded {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Sent { from, to, message: Message::Segment(_) | Message::Parcel(_), .. } => {
+            Observation::Sent { from, to, message: Message::Segment(_), .. } => self.sent(*from, *to),
+            // One that was asked for is not sent before the one that was asked for last has come.
+            Observation::Sent { from, to, message: Message::Parcel(parcel), .. }
+                if parcel.content == Content::State =>
+            {
                 self.sent(*from, *to)
             }
             Observation::Granted { from, to, segments } => self.granted(*from, *to, *segments),

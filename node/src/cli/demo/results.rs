@@ -72,8 +72,8 @@ impl Swarm {
             summaries[0]["test_accuracy"].as_f64().unwrap_or(0.0)
         ));
         print_line(&format!(
-            "one digest at {} peers: {}",
-            summaries.len(),
+            "one digest at {}: {}",
+            plural(summaries.len(), "peer"),
             summaries[0]["digest"].as_str().unwrap_or_default()
         ));
     }

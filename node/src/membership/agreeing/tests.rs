@@ -81,6 +81,7 @@ impl Bench {
             step: STEP,
             dealt: &self.dealt,
             dealt_before: None,
+            dealt_next: None,
             is_open: self.is_open,
             is_held: false,
             report: &report,

@@ -155,6 +155,11 @@ impl Network {
         self.command(Command::HangUp(peer));
     }
 
+    /// Stops trying a peer; a link that is there stays.
+    pub fn stop_dialing(&self, peer: PeerId) {
+        self.command(Command::StopDialing(peer));
+    }
+
     /// Stops trying everyone else: nobody is needed any more who was named by the user, or in an earlier view.
     pub fn keep_dialing_only(&self, peers: Vec<PeerId>) {
         self.command(Command::KeepWanted(peers));

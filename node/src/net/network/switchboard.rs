@@ -32,6 +32,7 @@ use super::lanes::{Admission, Lanes, Report};
 pub(super) enum Command {
     Dial(Contact),
     HangUp(peergrad_protocol::PeerId),
+    StopDialing(peergrad_protocol::PeerId),
     KeepWanted(Vec<peergrad_protocol::PeerId>),
     Cut(peergrad_protocol::PeerId),
     Report(libp2p::PeerId, Report),
@@ -114,6 +115,11 @@ impl Switchboard {
                 if let Some(id) = to_libp2p(peer) {
                     self.dialing.forget(id);
                     self.part(id, Stance::Leaving);
+                }
+            }
+            Command::StopDialing(peer) => {
+                if let Some(id) = to_libp2p(peer) {
+                    self.dialing.forget(id);
                 }
             }
             Command::KeepWanted(peers) => {
