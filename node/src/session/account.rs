@@ -92,8 +92,13 @@ impl Session {
         }
     }
 
-    /// What the run leaves here: the newest committed state, if there are parameters.
+    /// What the run leaves here: the newest committed state, if there is one.
     pub(crate) fn state(&self) -> Option<FinalState> {
+        let is_first = self.entered_before.is_some_and(|step| step.next() == self.step);
+        if is_first && self.uncommitted.is_some() {
+            // Of a newcomer's first step nothing is known to be committed, and before it there was nothing.
+            return None;
+        }
         let parameters = self.parameters()?;
         let sample_count = u64::from(self.loaded.task.sample_count());
         let dealt = self.uncommitted.as_ref().map_or(&self.dealt, |record| &record.dealt);
