@@ -382,6 +382,7 @@ impl Joining {
         let is_it = |member: &Member| member.peer == self.me.peer && member.incarnation == voter.incarnation;
         if view.run == voter.view.run && view.epoch > voter.view.epoch && view.members.iter().any(is_it) {
             voter.digest = view.digest();
+            voter.view_bytes = encode_record(&view).into();
             voter.view = view;
             voter.acceptor = Acceptor::default();
             voter.answers.clear();

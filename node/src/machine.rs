@@ -397,7 +397,7 @@ impl Machine {
         let (state, others): (_, BTreeSet<PeerId>) = match &self.stage {
             Stage::Member(seat) => {
                 let members = seat.session.view().members.iter().map(|member| member.peer);
-                (seat.session.state(), members.collect())
+                (seat.session.state().or(self.state_before.take()), members.collect())
             }
             Stage::Founding(founding) => (None, founding.candidates().collect()),
             Stage::Joining(joining) => (self.state_before.take(), joining.host().into_iter().collect()),

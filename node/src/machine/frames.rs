@@ -192,6 +192,8 @@ impl Machine {
                 Ok(())
             }
             Message::Refuse(refusal) => joining.refused(from, refusal),
+            // It was asked for, of a host that has sent this peer away since.
+            Message::Data(_) if joining.host().is_none() => Ok(()),
             Message::Data(piece) => {
                 let is_donor = joining.host() == Some(from);
                 let preparation = self.preparation.as_mut().ok_or(Reject::Data)?;

@@ -269,7 +269,7 @@ impl Machine {
             return;
         };
         self.persisted_count = seat.membership.persisted_count();
-        self.state_before = seat.session.state();
+        self.state_before = seat.session.state().or(self.state_before.take());
         self.parked = seat.session.leave(&mut self.credits, out);
         for peer in self.early.keys().copied().collect::<Vec<_>>() {
             self.forget_held(peer, None, out);

@@ -98,7 +98,7 @@ impl Session {
         self.owned.committed().map(|(chunk, state)| (chunk, &state.moments[..], state.updates))
     }
 
-    /// What the run leaves here: the newest committed state, if there are parameters.
+    /// What the run leaves here: the newest committed state, if there is one.
     pub(crate) fn state(&self) -> Option<FinalState> {
         let parameters = self.parameters()?;
         let sample_count = u64::from(self.loaded.task.sample_count());

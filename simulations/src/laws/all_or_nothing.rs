@@ -44,7 +44,8 @@ impl AllOrNothing {
         let first = view.first_step().0;
         self.begins.insert(view.epoch, first);
         let is_newcomer = view.rank(peer).is_some_and(|rank| view.newcomers().contains(&rank));
-        let before = self.places.get(&host).map(|place| place.committed);
+        // Whoever has committed nothing since it came in last, has what it had before that.
+        let before = self.places.get(&host).map(|place| place.before.unwrap_or(place.committed));
         let place =
             self.places.entry(host).or_insert(Place { epoch: view.epoch, committed: first, before: None });
         place.epoch = view.epoch;
