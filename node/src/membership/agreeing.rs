@@ -76,7 +76,7 @@ impl Membership {
             self.attempt = None;
         }
         self.drive(now, &lost, facts, out);
-        if self.attempt.is_none() && now >= self.not_before && facts.has_parameters {
+        if self.attempt.is_none() && now >= self.not_before {
             if let Some(change) = self.exchange_due(now, facts).filter(|_| !is_loss) {
                 self.attempt(now, Some(change), vec![], out);
             } else if is_trouble {
@@ -113,8 +113,12 @@ impl Membership {
         !missing.all(is_leaver) || now.since(since) > PARTING
     }
 
-    /// How many members should try before this one.
+    /// How many members should try before this one: those without parameters come last.
     fn order(&self, lost: &[Rank]) -> u32 {
+        if self.is_newcomer(self.rank) {
+            let holders = self.view.members.len() - self.view.newcomers().len();
+            return (holders as u32 + self.rank.0).min(ORDER_MAX);
+        }
         let newcomers = self.view.newcomers().iter();
         let new = newcomers.filter(|rank| self.is_newcomer(**rank) && lost.binary_search(rank).is_err());
         let passed = lost.iter().chain(new).filter(|rank| **rank < self.rank).count();
