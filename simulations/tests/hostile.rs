@@ -10,9 +10,10 @@ use peergrad::node::{Config, Node, Role};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
 use peergrad_collectives::plan::Topology;
+use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
-use peergrad_protocol::message::{Contact, Join, Message, Phase, Refusal, Segment, Tally, Welcome};
+use peergrad_protocol::message::{Contact, Join, Message, Phase, Refusal, Segment, Tally, WantData, Welcome};
 use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Member, Moves, Recovery, View};
 use peergrad_protocol::{Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
@@ -170,7 +171,8 @@ fn view(incarnation: Incarnation) -> View {
 fn a_member_that_keeps_breaking_the_protocol_is_hung_up_and_left_out() {
     let (mut founder, _) = Alone::founder();
     for _ in 0..REJECTS_MAX {
-        founder.hear(OTHER, &welcome(OTHER), None);
+        let digest = ContentDigest::of(b"nothing");
+        founder.hear(OTHER, &Message::WantData(WantData { digest, offset: 0 }), None);
     }
     assert_eq!(founder.hung_up.first(), Some(&OTHER));
     assert_eq!((founder.members(), founder.failure()), (Some(1), None), "it goes on alone");

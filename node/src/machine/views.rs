@@ -252,11 +252,9 @@ impl Machine {
             return;
         }
         if self.is_leaving {
-            let is_planned = match &view.recovery {
-                Recovery::Resume(resume) => resume.deal.is_none() && resume.forward.is_none(),
-                Recovery::Found => false,
-            };
-            if let (Stage::Member(seat), true) = (&self.stage, is_planned) {
+            // Perhaps it was lost before its turn came, and something with it.
+            let is_whole = view.moves.restarted.is_empty();
+            if let (Stage::Member(seat), true) = (&self.stage, is_whole) {
                 let chunks = seat.session.handed_over();
                 out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
             }
