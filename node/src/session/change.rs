@@ -171,7 +171,8 @@ impl Session {
             self.roll_forward(forward, out);
         } else {
             self.is_unbegun = true;
-            self.dealt_next = Some(dealt_next);
+            // What this view begins with is for its record to deal.
+            self.dealt_next = (self.step.next() < resume.step).then_some(dealt_next);
             return;
         }
         self.restart_states(&view.moves);
