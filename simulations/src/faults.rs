@@ -2,6 +2,7 @@
 //!
 //! What a fault leaves open (which peer, when exactly) the seed decides.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::node::Standing;
@@ -300,16 +301,24 @@ impl Director {
         self.choose(if members.is_empty() { others } else { members }, BOOTSTRAPS)
     }
 
-    /// Crashes somebody or lets somebody new come, and plans the next. Of few members nobody is crashed: that is for
-    /// scenarios in which too few are left.
+    /// Crashes somebody or lets somebody new come, and plans the next. Of few members nobody is crashed, and nobody without
+    /// whom the others were too few to agree: that is for scenarios in which too few are left.
     fn churn(&mut self, cluster: &mut Cluster, times: u32, every: Duration) {
         if times == 0 {
             return;
         }
-        let is_member = |host: &HostId| matches!(cluster.standing(*host), Some(Standing::Member(_)));
-        let members = running(cluster).into_iter().filter(is_member).count();
+        let view_of = |host: HostId| match cluster.standing(host) {
+            Some(Standing::Member(standing)) => Some(standing.view),
+            _ => None,
+        };
+        let views: Vec<Arc<View>> = running(cluster).into_iter().filter_map(view_of).collect();
+        let newest = views.iter().max_by_key(|view| view.epoch);
+        let quorum = newest.map_or(0, |view| view.members.len() / 2 + 1);
+        // Whoever is in the newest view can vote in it.
+        let voters =
+            views.iter().filter(|view| Some(view.epoch) == newest.map(|newest| newest.epoch)).count();
         let fault = match self.generator.next_u32() % 2 {
-            0 if members > CHURNING_MIN => Fault::Crash { whom: Whom::Any(1), has_reset: true },
+            0 if voters > CHURNING_MIN.max(quorum) => Fault::Crash { whom: Whom::Any(1), has_reset: true },
             _ => Fault::Join { count: 1 },
         };
         self.fault(cluster, fault);
