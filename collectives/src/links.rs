@@ -10,8 +10,8 @@
 //! came on, so from then on there is always a free tray somewhere, and the segment behind it can move. Segments leave for
 //! good at their last hop, so the ring empties and everybody gets to start.
 //!
-//! A segment that goes one hop only, to a receiver that uses it up at once, may take the last tray as well: that tray comes
-//! back whatever others do, so it is as good as free.
+//! A segment that goes one hop only is used up where it arrives, at the latest when its step begins there, and no step
+//! waits for a tray to begin. So it may take the last tray as well: that one comes back whatever others do.
 //!
 //! # When the view changes
 //! Trays belong to the two ends, not to a view: some are still under way. So the next view's links begin with the credit

@@ -33,7 +33,7 @@ pub struct Memo {
     orders: Recent<(u64, u64, u32), Vec<u32>>,
 }
 
-/// Who is not in both of two views, in the same incarnation.
+/// What is another way among the members of two views, each in one incarnation.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Difference {
     /// Members of the later one only.

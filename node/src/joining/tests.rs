@@ -1,3 +1,5 @@
+//! A joiner and those whom it asks: who welcomes it, who refuses it, and what its earlier start may still vote for.
+
 use std::time::Duration;
 
 use peergrad_protocol::agreement::Ballot;

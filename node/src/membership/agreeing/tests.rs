@@ -1,3 +1,5 @@
+//! One member of a few, and what it says to proposers, as a proposer, and of what was chosen.
+
 use std::collections::BTreeMap;
 
 use peergrad_protocol::durable::Durable;
