@@ -24,11 +24,10 @@ use std::sync::Arc;
 
 use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
-use peergrad_collectives::round::{Action, Label, Round};
+use peergrad_collectives::round::{Action, Round};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::Span;
-use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{Complete, Message, Phase, Segment, Tally};
+use peergrad_protocol::message::{Message, Segment, Tally};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
@@ -43,7 +42,9 @@ use transfer::Transfer;
 use wiring::Wiring;
 
 mod account;
+mod arrivals;
 mod change;
+mod closing;
 mod progress;
 mod transfer;
 mod wiring;
@@ -335,162 +336,9 @@ impl Session {
         self.settle(out);
     }
 
-    /// The program is done: tells everyone, and waits until everyone has said so.
-    pub(crate) fn close(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
-        self.waiting.closed = Some(reply);
-        self.current = None;
-        if !self.is_frozen && !self.is_unbegun {
-            self.tell_complete(out);
-        }
-    }
-
-    fn tell_complete(&self, out: &mut Vec<Output>) {
-        let complete = Complete { view: self.digest(), steps: self.step, left_out: self.left_out };
-        self.tell_all(&Message::Complete(complete), out);
-    }
-
     fn tell_all(&self, message: &Message, out: &mut Vec<Output>) {
         for member in self.view().members.iter().filter(|member| member.peer != self.me.peer) {
             out.push(Output::Send { to: member.peer, frame: Frame::encode(message, None) });
-        }
-    }
-
-    // What other members send.
-
-    /// Takes in a segment of this view, or holds it until its step has begun here.
-    pub(crate) fn segment(
-        &mut self,
-        from: PeerId,
-        segment: Segment,
-        payload: Buffer,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let from = self.wiring.rank_of(&from, self.view()).ok_or(Reject::NotAMember)?;
-        self.wiring.hold(from)?;
-        // A step that is being filled has no round here.
-        let first = if self.transfer.is_filling() { self.step.next() } else { self.step };
-        let is_ahead = self.live.back().map_or(first, |live| live.step.next()) == segment.step;
-        if is_ahead || self.is_frozen || self.is_unbegun {
-            self.early.push_back((from, segment, payload));
-            return Ok(());
-        }
-        self.segment_in(from, segment, payload, out)?;
-        self.settle(out);
-        Ok(())
-    }
-
-    fn segment_in(
-        &mut self,
-        from: Rank,
-        segment: Segment,
-        payload: Buffer,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let (owner, index) = (segment.owner as usize, segment.index as usize);
-        let label = Label { phase: segment.phase, owner, index, tally: segment.tally };
-        let (previous, vectors) = (&mut self.previous, &self.vectors);
-        let len = self.geometry.cut.chunks.parameter_count();
-        let live = self.live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
-        if segment.phase == Phase::Mirror {
-            if !live.mirror.expects(from.index(), owner, index, payload.len()) {
-                return Err(Reject::Segment);
-            }
-            let ranges = live.mirror.segment_ranges(owner, index).to_vec();
-            // A finished sum, as any other.
-            *previous = None;
-            self.commit_if_shown(out);
-            self.owned.take_sums(&ranges, &payload);
-            self.actions.push(Action::Grant { to: from.index() });
-        } else {
-            let room = || next_result(previous, vectors, len);
-            let received = live.round.receive(from.index(), label, payload, room, &mut self.actions);
-            received.map_err(|_| Reject::Segment)?;
-        }
-        self.carry_out(segment.step, out);
-        Ok(())
-    }
-
-    /// Takes in what members that are ahead have sent, as far as its step has begun here.
-    fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
-        if self.is_frozen || self.is_unbegun {
-            return Ok(());
-        }
-        for (from, segment, payload) in std::mem::take(&mut self.early) {
-            if !self.live.iter().any(|live| live.step == segment.step) {
-                self.early.push_back((from, segment, payload));
-                continue;
-            }
-            let taken = self.segment_in(from, segment, payload, out);
-            taken.map_err(|reject| (self.view().member(from).peer, reject))?;
-        }
-        Ok(())
-    }
-
-    /// A member returned credit.
-    pub(crate) fn credit(&mut self, from: &PeerId, segments: u32, out: &mut Vec<Output>) {
-        if self.wiring.give_back(from, segments, &self.geometry.view) {
-            self.settle(out);
-        }
-    }
-
-    /// A member is linked, anew: nothing is on its way.
-    pub(crate) fn link_up(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
-        if let Some(rank) = self.view().rank(peer) {
-            self.wiring.reset(rank, LINK_SEGMENTS);
-            self.early.retain(|(from, ..)| *from != rank);
-            self.ask(rank, out);
-            self.settle(out);
-        }
-    }
-
-    /// A member is not linked any more.
-    pub(crate) fn link_down(&mut self, peer: &PeerId) {
-        if let Some(rank) = self.view().rank(peer) {
-            self.wiring.reset(rank, 0);
-            self.early.retain(|(from, ..)| *from != rank);
-        }
-    }
-
-    /// A member is done with the run.
-    ///
-    /// # Errors
-    /// It is none of the view.
-    pub(crate) fn complete_elsewhere(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
-        self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        // A member that came late has not seen all steps.
-        self.left_out = self.left_out.max(complete.left_out);
-        self.closed.insert(from);
-        Ok(())
-    }
-
-    /// A member knows that everyone is done.
-    ///
-    /// # Errors
-    /// It is none of the view.
-    pub(crate) fn closed_elsewhere(&mut self, from: PeerId) -> Result<(), Reject> {
-        self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        self.is_closed_by_word = true;
-        Ok(())
-    }
-
-    /// As [`Session::closed_elsewhere`], by a member that did not enter this view: all of the one before were done.
-    pub(crate) fn closed_before(&mut self) {
-        self.is_closed_by_word |= self.waiting.closed.is_some();
-    }
-
-    /// Whether everyone is done, so that the last step is committed and the run is over.
-    pub(crate) fn is_closed(&self) -> bool {
-        let is_said = self.is_closed_by_word || self.closed.len() + 1 == self.view().members.len();
-        self.waiting.closed.is_some() && is_said
-    }
-
-    /// Commits the last step, after the closing barrier.
-    pub(crate) fn commit_last(&mut self, out: &mut Vec<Output>) {
-        assert!(self.is_closed(), "everyone is done");
-        self.previous = None;
-        self.commit(out);
-        if let Some(reply) = self.waiting.closed.take() {
-            let _ = reply.send(());
         }
     }
 

@@ -15,17 +15,18 @@
 //! after a partition come back one by one.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::agreement::{Ballot, Proposer};
 use peergrad_protocol::message::{Accepted, Message, Outbid, Prepare, Promise, Propose, Report};
 use peergrad_protocol::reach;
-use peergrad_protocol::view::{Succession, View};
-use peergrad_protocol::{Instant, PeerId, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::view::Succession;
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
-use super::{Facts, Membership, Next, Timer, Wish, watching};
-use crate::io::{Output, Reject};
+use super::{Facts, Membership, Timer, Wish, watching};
+use crate::io::Output;
+
+mod answering;
 
 /// An attempt of this member to have the next view chosen.
 pub(super) struct Attempt {
@@ -50,8 +51,6 @@ impl Attempt {
 }
 
 impl Membership {
-    // Proposing.
-
     /// Does what is due: notices losses, makes attempts and looks after them.
     pub(crate) fn look(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) -> Vec<Wish> {
         self.note_pace(now, facts);
@@ -287,73 +286,7 @@ impl Membership {
         }
     }
 
-    // Answering.
-
-    /// Somebody asks to agree on the next view.
-    pub(crate) fn on_prepare(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        prepare: Prepare,
-        facts: &Facts<'_>,
-        out: &mut Vec<Output>,
-    ) -> Result<Vec<Wish>, Reject> {
-        let Prepare { view, ballot, before } = prepare;
-        if self.next.as_ref().is_some_and(|next| next.digest == view) {
-            // That view is in need of another one already: there is nothing to be waited for in this one.
-            self.is_urged = true;
-            return Ok(vec![Wish::Look]);
-        }
-        if self.is_settled(from, view, out) {
-            return Ok(vec![]);
-        }
-        if self.view.rank(&from) != Some(ballot.rank) {
-            return Err(Reject::OutOfPlace);
-        }
-        self.attempts = self.attempts.max(ballot.attempt);
-        let is_too_late =
-            before.is_some_and(|before| facts.step > before || (facts.step == before && facts.is_open));
-        let promised = if is_too_late || (before.is_some() && facts.is_closing) {
-            Err(None)
-        } else {
-            self.acceptor.promise(ballot).map_err(Some)
-        };
-        if let Err(promised) = promised {
-            let outbid = Outbid { view, ballot, promised, step: facts.step };
-            self.send(from, &Message::Outbid(outbid), out);
-            return Ok(vec![]);
-        }
-        if ballot.rank != self.rank {
-            self.attempt = None;
-            self.wait_for(now, ballot.rank);
-        }
-        let report = match before {
-            Some(_) => Report::default(),
-            None => Report { lost: self.lost(now), ..(facts.report)() },
-        };
-        let accepted = self.acceptor.accepted().cloned();
-        let record = self.record(out);
-        let promise = Promise { view, ballot, accepted, report };
-        self.answers.push((record, from, Message::Promise(Box::new(promise))));
-        Ok(vec![match before {
-            Some(step) => Wish::StopBefore(step),
-            None => Wish::Freeze,
-        }])
-    }
-
-    /// Whether the successor of `view` is known here, or it is not this one at all; then the sender is told.
-    fn is_settled(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
-        let known = if view != self.digest {
-            self.view.parents.contains(&view).then_some(&self.view)
-        } else {
-            let Some(next) = &self.next else { return false };
-            Some(&next.view)
-        };
-        if let Some(known) = known {
-            self.send(from, &Message::Install(View::clone(known)), out);
-        }
-        true
-    }
+    // Answers.
 
     /// A member has promised, and says where it is.
     pub(crate) fn on_promise(
@@ -396,40 +329,6 @@ impl Membership {
         }
     }
 
-    /// Somebody proposes the next view.
-    pub(crate) fn on_propose(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        propose: Propose,
-        facts: &Facts<'_>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let Propose { ballot, change } = propose;
-        let view = change.parent;
-        if self.is_settled(from, view, out) {
-            return Ok(());
-        }
-        let next = self.memo.succeed(&self.view, self.digest, &change);
-        if self.view.rank(&from) != Some(ballot.rank) || !next.is_ok_and(|(next, _)| facts.basis.fits(&next))
-        {
-            return Err(Reject::OutOfPlace);
-        }
-        self.attempts = self.attempts.max(ballot.attempt);
-        match self.acceptor.accept(ballot, change) {
-            Ok(()) => {
-                self.wait_for(now, ballot.rank);
-                let record = self.record(out);
-                self.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
-            }
-            Err(promised) => {
-                let outbid = Outbid { view, ballot, promised: Some(promised), step: facts.step };
-                self.send(from, &Message::Outbid(outbid), out);
-            }
-        }
-        Ok(())
-    }
-
     /// A member has accepted; if that makes a quorum, everyone is told.
     pub(crate) fn on_accepted(
         &mut self,
@@ -450,55 +349,6 @@ impl Membership {
         if let Some(change) = attempt.proposer.proposed().cloned() {
             self.tell_members(&Message::Succeed(change), out);
         }
-    }
-
-    // Knowing.
-
-    /// The next view is chosen.
-    ///
-    /// # Errors
-    /// It does not follow this one.
-    pub(crate) fn on_succeed(
-        &mut self,
-        change: &Succession,
-        facts: &Facts<'_>,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        if change.parent != self.digest {
-            // Of a view that is left, or not reached yet; in both cases others tell.
-            return Ok(());
-        }
-        let next = self.memo.succeed(&self.view, self.digest, change);
-        match next.ok().filter(|(view, _)| facts.basis.fits(view)) {
-            Some(next) => self.learn(next, out),
-            None => return Err(Reject::OutOfPlace),
-        }
-        Ok(())
-    }
-
-    /// A member of a later view says what it is. False if that is not the next one.
-    pub(crate) fn on_install(&mut self, view: View, out: &mut Vec<Output>) -> bool {
-        if view.epoch <= self.view.epoch {
-            return true;
-        }
-        if !view.parents.contains(&self.digest) {
-            return false;
-        }
-        let digest = view.digest();
-        self.learn((Arc::new(view), digest), out);
-        true
-    }
-
-    fn learn(&mut self, (view, digest): (Arc<View>, ViewDigest), out: &mut Vec<Output>) {
-        if self.next.is_some() {
-            return;
-        }
-        let is_in =
-            view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
-        // Whoever is not in has nothing to say in it.
-        let recording = is_in.then(|| self.record_next(&view, digest, out));
-        self.attempt = None;
-        self.next = Some(Next { view, digest, recording });
     }
 }
 

@@ -1,18 +1,19 @@
 //! One member of a few, and what it says to proposers, as a proposer, and of what was chosen.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::placement::Copies;
-use peergrad_protocol::view::{Member, Move, Moves, Recovery, Resume};
+use peergrad_protocol::view::{Member, Move, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Epoch, Incarnation, RunId};
 
 use super::*;
 use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry};
-use crate::io::PersistId;
+use crate::io::{PersistId, Reject};
 use crate::memo::Memo;
 use crate::succession::Basis;
 
@@ -264,6 +265,29 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     assert_eq!(bench.membership.view.epoch, Epoch(2));
     assert!(bench.prepare(3, ballot(9, 2), None).is_ok());
     assert_eq!(bench.sent(), [(3, Message::Install(next))]);
+}
+
+/// Whoever leaves is missed by those who have not heard yet that the next view is without it. Nobody may go there before the
+/// step that it begins with only because of that.
+#[test]
+fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
+    let mut bench = Bench::new();
+    bench.membership.departed(&peer(3), "stopped on request", &mut bench.out);
+    let look = |bench: &mut Bench| bench.ask(|membership, facts, out| membership.look(NOW, facts, out));
+    look(&mut bench);
+    assert!(bench.membership.is_troubled());
+    let change = bench.change();
+    let told = bench.ask(|membership, facts, out| membership.on_succeed(&change, facts, out));
+    assert_eq!(told, Ok(()));
+    assert!(!bench.membership.is_troubled());
+    assert_eq!(
+        (look(&mut bench), bench.membership.is_troubled()),
+        (vec![], false),
+        "peer 3 is allowed to be gone"
+    );
+    bench.membership.link_down(&peer(1));
+    assert_eq!(look(&mut bench), [Wish::Look], "peer 1 is not");
+    assert!(bench.membership.is_troubled());
 }
 
 #[test]

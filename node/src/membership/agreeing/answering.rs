@@ -1,0 +1,167 @@
+//! What a member answers to proposers, and how it comes to know what was chosen.
+
+use std::sync::Arc;
+
+use peergrad_protocol::message::{Accepted, Message, Outbid, Prepare, Promise, Propose, Report};
+use peergrad_protocol::view::{Succession, View};
+use peergrad_protocol::{Instant, PeerId, ViewDigest};
+
+use super::super::{Facts, Membership, Next, Timer, Wish};
+use crate::io::{Output, Reject};
+
+impl Membership {
+    // Answering.
+
+    /// Somebody asks to agree on the next view.
+    pub(crate) fn on_prepare(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        prepare: Prepare,
+        facts: &Facts<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<Vec<Wish>, Reject> {
+        let Prepare { view, ballot, before } = prepare;
+        if self.next.as_ref().is_some_and(|next| next.digest == view) {
+            // That view is in need of another one already: there is nothing to be waited for in this one.
+            self.is_urged = true;
+            return Ok(vec![Wish::Look]);
+        }
+        if self.is_settled(from, view, out) {
+            return Ok(vec![]);
+        }
+        if self.view.rank(&from) != Some(ballot.rank) {
+            return Err(Reject::OutOfPlace);
+        }
+        self.attempts = self.attempts.max(ballot.attempt);
+        let is_too_late =
+            before.is_some_and(|before| facts.step > before || (facts.step == before && facts.is_open));
+        let promised = if is_too_late || (before.is_some() && facts.is_closing) {
+            Err(None)
+        } else {
+            self.acceptor.promise(ballot).map_err(Some)
+        };
+        if let Err(promised) = promised {
+            let outbid = Outbid { view, ballot, promised, step: facts.step };
+            self.send(from, &Message::Outbid(outbid), out);
+            return Ok(vec![]);
+        }
+        if ballot.rank != self.rank {
+            self.attempt = None;
+            self.wait_for(now, ballot.rank);
+        }
+        let report = match before {
+            Some(_) => Report::default(),
+            None => Report { lost: self.lost(now), ..(facts.report)() },
+        };
+        let accepted = self.acceptor.accepted().cloned();
+        let record = self.record(out);
+        let promise = Promise { view, ballot, accepted, report };
+        self.answers.push((record, from, Message::Promise(Box::new(promise))));
+        Ok(vec![match before {
+            Some(step) => Wish::StopBefore(step),
+            None => Wish::Freeze,
+        }])
+    }
+
+    /// Whether the successor of `view` is known here, or it is not this one at all; then the sender is told.
+    fn is_settled(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
+        let known = if view != self.digest {
+            self.view.parents.contains(&view).then_some(&self.view)
+        } else {
+            let Some(next) = &self.next else { return false };
+            Some(&next.view)
+        };
+        if let Some(known) = known {
+            self.send(from, &Message::Install(View::clone(known)), out);
+        }
+        true
+    }
+
+    /// Somebody proposes the next view.
+    pub(crate) fn on_propose(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        propose: Propose,
+        facts: &Facts<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let Propose { ballot, change } = propose;
+        let view = change.parent;
+        if self.is_settled(from, view, out) {
+            return Ok(());
+        }
+        let next = self.memo.succeed(&self.view, self.digest, &change);
+        if self.view.rank(&from) != Some(ballot.rank) || !next.is_ok_and(|(next, _)| facts.basis.fits(&next))
+        {
+            return Err(Reject::OutOfPlace);
+        }
+        self.attempts = self.attempts.max(ballot.attempt);
+        match self.acceptor.accept(ballot, change) {
+            Ok(()) => {
+                self.wait_for(now, ballot.rank);
+                let record = self.record(out);
+                self.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
+            }
+            Err(promised) => {
+                let outbid = Outbid { view, ballot, promised: Some(promised), step: facts.step };
+                self.send(from, &Message::Outbid(outbid), out);
+            }
+        }
+        Ok(())
+    }
+
+    // Knowing.
+
+    /// The next view is chosen.
+    ///
+    /// # Errors
+    /// It does not follow this one.
+    pub(crate) fn on_succeed(
+        &mut self,
+        change: &Succession,
+        facts: &Facts<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        if change.parent != self.digest {
+            // Of a view that is left, or not reached yet; in both cases others tell.
+            return Ok(());
+        }
+        let next = self.memo.succeed(&self.view, self.digest, change);
+        match next.ok().filter(|(view, _)| facts.basis.fits(view)) {
+            Some(next) => self.learn(next, out),
+            None => return Err(Reject::OutOfPlace),
+        }
+        Ok(())
+    }
+
+    /// A member of a later view says what it is. False if that is not the next one.
+    pub(crate) fn on_install(&mut self, view: View, out: &mut Vec<Output>) -> bool {
+        if view.epoch <= self.view.epoch {
+            return true;
+        }
+        if !view.parents.contains(&self.digest) {
+            return false;
+        }
+        let digest = view.digest();
+        self.learn((Arc::new(view), digest), out);
+        true
+    }
+
+    fn learn(&mut self, (view, digest): (Arc<View>, ViewDigest), out: &mut Vec<Output>) {
+        if self.next.is_some() {
+            return;
+        }
+        let is_in =
+            view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
+        // Whoever is not in has nothing to say in it.
+        let recording = is_in.then(|| self.record_next(&view, digest, out));
+        self.attempt = None;
+        // Perhaps all that was wrong is that somebody has left who is not in this one: that is looked at anew.
+        self.trouble_since = None;
+        self.missed_since = None;
+        self.timers.set(Timer::Attempt as usize, self.entered_at);
+        self.next = Some(Next { view, digest, recording });
+    }
+}

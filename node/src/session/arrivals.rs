@@ -1,0 +1,108 @@
+//! Arrivals: segments and credit of other members, and links that come and go.
+//!
+//! A segment of the step in progress goes into its round; one of the next step, from a member that is ahead, is held within
+//! its link's window until that step has begun here.
+
+use peergrad_collectives::round::{Action, Label};
+use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::message::{Phase, Segment};
+use peergrad_protocol::{Buffer, PeerId, Rank};
+
+use super::{Session, next_result};
+use crate::io::{Output, Reject};
+
+impl Session {
+    /// Takes in a segment of this view, or holds it until its step has begun here.
+    pub(crate) fn segment(
+        &mut self,
+        from: PeerId,
+        segment: Segment,
+        payload: Buffer,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let from = self.wiring.rank_of(&from, self.view()).ok_or(Reject::NotAMember)?;
+        self.wiring.hold(from)?;
+        // A step that is being filled has no round here.
+        let first = if self.transfer.is_filling() { self.step.next() } else { self.step };
+        let is_ahead = self.live.back().map_or(first, |live| live.step.next()) == segment.step;
+        if is_ahead || self.is_frozen || self.is_unbegun {
+            self.early.push_back((from, segment, payload));
+            return Ok(());
+        }
+        self.segment_in(from, segment, payload, out)?;
+        self.settle(out);
+        Ok(())
+    }
+
+    fn segment_in(
+        &mut self,
+        from: Rank,
+        segment: Segment,
+        payload: Buffer,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let (owner, index) = (segment.owner as usize, segment.index as usize);
+        let label = Label { phase: segment.phase, owner, index, tally: segment.tally };
+        let (previous, vectors) = (&mut self.previous, &self.vectors);
+        let len = self.geometry.cut.chunks.parameter_count();
+        let live = self.live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
+        if segment.phase == Phase::Mirror {
+            if !live.mirror.expects(from.index(), owner, index, payload.len()) {
+                return Err(Reject::Segment);
+            }
+            let ranges = live.mirror.segment_ranges(owner, index).to_vec();
+            // A finished sum, as any other.
+            *previous = None;
+            self.commit_if_shown(out);
+            self.owned.take_sums(&ranges, &payload);
+            self.actions.push(Action::Grant { to: from.index() });
+        } else {
+            let room = || next_result(previous, vectors, len);
+            let received = live.round.receive(from.index(), label, payload, room, &mut self.actions);
+            received.map_err(|_| Reject::Segment)?;
+        }
+        self.carry_out(segment.step, out);
+        Ok(())
+    }
+
+    /// Takes in what members that are ahead have sent, as far as its step has begun here.
+    pub(super) fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
+        if self.is_frozen || self.is_unbegun {
+            return Ok(());
+        }
+        for (from, segment, payload) in std::mem::take(&mut self.early) {
+            if !self.live.iter().any(|live| live.step == segment.step) {
+                self.early.push_back((from, segment, payload));
+                continue;
+            }
+            let taken = self.segment_in(from, segment, payload, out);
+            taken.map_err(|reject| (self.view().member(from).peer, reject))?;
+        }
+        Ok(())
+    }
+
+    /// A member returned credit.
+    pub(crate) fn credit(&mut self, from: &PeerId, segments: u32, out: &mut Vec<Output>) {
+        if self.wiring.give_back(from, segments, &self.geometry.view) {
+            self.settle(out);
+        }
+    }
+
+    /// A member is linked, anew: nothing is on its way.
+    pub(crate) fn link_up(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
+        if let Some(rank) = self.view().rank(peer) {
+            self.wiring.reset(rank, LINK_SEGMENTS);
+            self.early.retain(|(from, ..)| *from != rank);
+            self.ask(rank, out);
+            self.settle(out);
+        }
+    }
+
+    /// A member is not linked any more.
+    pub(crate) fn link_down(&mut self, peer: &PeerId) {
+        if let Some(rank) = self.view().rank(peer) {
+            self.wiring.reset(rank, 0);
+            self.early.retain(|(from, ..)| *from != rank);
+        }
+    }
+}

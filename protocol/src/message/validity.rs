@@ -1,0 +1,320 @@
+//! The rules that the types of messages do not express.
+
+use super::{Message, Parcel, Piece, Promise, Propose, Report, Tally};
+use crate::agreement::Ballot;
+use crate::chunks::ChunkSet;
+use crate::id::StepNumber;
+use crate::limits::{
+    ATTEMPTS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, REASON_BYTES_MAX, SAMPLES_MAX,
+    SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+};
+use crate::view::are_bounded;
+
+/// A message decoded as its type but breaking a rule: counted against its sender and otherwise ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Invalid {
+    /// A list or text is over its limit.
+    #[error("a field is over its limit")]
+    TooLong,
+    /// A number is not finite or out of its range.
+    #[error("a number is out of range")]
+    OutOfRange,
+    /// A view record breaks the rules of views.
+    #[error("not a view: {0}")]
+    View(#[from] crate::view::InvalidView),
+}
+
+impl Message {
+    /// Checks the rules that the types do not express.
+    ///
+    /// # Errors
+    /// Says which kind of rule is broken.
+    pub fn validate(&self) -> Result<(), Invalid> {
+        let bounded = |is_bounded: bool| {
+            if is_bounded { Ok(()) } else { Err(Invalid::TooLong) }
+        };
+        let in_range = |is_in_range: bool| {
+            if is_in_range { Ok(()) } else { Err(Invalid::OutOfRange) }
+        };
+        let is_step = |step: StepNumber| step.0 <= STEPS_MAX;
+        let is_ballot = |ballot: &Ballot| ballot.attempt <= ATTEMPTS_MAX;
+        match self {
+            Self::Join(join) if join.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
+            Self::Join(join) => bounded(are_bounded(&join.addresses)),
+            Self::Welcome(welcome) => bounded(
+                welcome.specification.len() <= SPECIFICATION_BYTES_MAX
+                    && welcome.members.len() <= CONTACTS_MAX
+                    && welcome.members.iter().all(|contact| are_bounded(&contact.addresses)),
+            ),
+            Self::Refer(contact) => bounded(are_bounded(&contact.addresses)),
+            Self::Candidate(member) if member.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
+            Self::Candidate(member) => bounded(are_bounded(&member.addresses)),
+            Self::Install(view) => Ok(view.validate()?),
+            Self::Beat(beat) => in_range(is_step(beat.complete) && beat.epoch.0 <= STEPS_MAX),
+            Self::Prepare(prepare) => {
+                in_range(is_ballot(&prepare.ballot) && prepare.before.is_none_or(is_step))
+            }
+            Self::Promise(promise) => promise.validate(),
+            Self::Outbid(outbid) => in_range(
+                is_ballot(&outbid.ballot)
+                    && outbid.promised.as_ref().is_none_or(is_ballot)
+                    && is_step(outbid.step),
+            ),
+            Self::Propose(propose) if !is_ballot(&propose.ballot) => Err(Invalid::OutOfRange),
+            Self::Propose(Propose { change, .. }) | Self::Succeed(change) => bounded(change.is_bounded()),
+            Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
+            // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
+            Self::Segment(segment) => in_range(segment.tally.is_bounded() && is_step(segment.step)),
+            Self::WantChunks(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
+            Self::Parcel(parcel) if parcel.pieces.len() > PARCEL_CHUNKS_MAX => Err(Invalid::TooLong),
+            Self::Parcel(parcel) => in_range(parcel.is_possible() && is_step(parcel.steps)),
+            Self::Complete(complete) => in_range(is_step(complete.steps) && complete.left_out <= SAMPLES_MAX),
+            Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
+            Self::Refuse(_)
+            | Self::WantData(_)
+            | Self::Data(_)
+            | Self::Ready
+            | Self::Retire
+            | Self::Closed(_) => Ok(()),
+        }
+    }
+}
+
+impl Promise {
+    fn validate(&self) -> Result<(), Invalid> {
+        let ballots = std::iter::once(&self.ballot).chain(self.accepted.as_ref().map(|(ballot, _)| ballot));
+        if !self.report.is_possible() || ballots.into_iter().any(|ballot| ballot.attempt > ATTEMPTS_MAX) {
+            return Err(Invalid::OutOfRange);
+        }
+        let is_bounded = self.accepted.as_ref().is_none_or(|(_, change)| change.is_bounded());
+        if is_bounded && self.report.is_bounded() { Ok(()) } else { Err(Invalid::TooLong) }
+    }
+}
+
+impl Tally {
+    /// Whether as many samples as a batch can have stand behind it, so that adding some up does not overflow.
+    fn is_bounded(&self) -> bool {
+        self.samples <= u64::from(u32::MAX)
+    }
+}
+
+impl Parcel {
+    fn is_possible(&self) -> bool {
+        // Each step is one update at most.
+        let is_piece =
+            |piece: &Piece| (piece.chunk as usize) < CHUNKS_MAX && u64::from(piece.updates) <= self.steps.0;
+        self.pieces.iter().all(is_piece)
+    }
+}
+
+impl Report {
+    fn is_bounded(&self) -> bool {
+        let next = self.next.iter().flat_map(|next| [&next.values, &next.states]);
+        let mut sets = next.chain(&self.states_before).chain([&self.states]);
+        sets.all(ChunkSet::is_valid) && self.lost.len() <= MEMBERS_MAX
+    }
+
+    fn is_possible(&self) -> bool {
+        let next = self.next.as_ref().and_then(|next| next.tally);
+        self.complete.is_none_or(|steps| steps.0 <= STEPS_MAX)
+            && self.tally.iter().chain(&next).all(Tally::is_bounded)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::*;
+    use super::*;
+
+    #[test]
+    fn a_long_reason_is_cut_between_characters() {
+        let departure = Departure::new(&"ö".repeat(REASON_BYTES_MAX));
+        assert_eq!(departure.reason.len(), REASON_BYTES_MAX);
+        assert_eq!(Message::Leave(departure).validate(), Ok(()));
+        assert_eq!(Departure::new("gone").reason, "gone");
+    }
+
+    const VIEW: ViewDigest = ViewDigest([1; 32]);
+
+    fn ballot(attempt: u32) -> Ballot {
+        Ballot { attempt, rank: Rank(0) }
+    }
+
+    fn promise(report: Report) -> Message {
+        Message::Promise(Box::new(Promise { view: VIEW, ballot: ballot(1), accepted: None, report }))
+    }
+
+    fn parcel(steps: u64, pieces: Vec<Piece>) -> Message {
+        let (content, digest) = (Content::State, ContentDigest([0; 32]));
+        Message::Parcel(Parcel { view: VIEW, steps: StepNumber(steps), content, pieces, digest })
+    }
+
+    /// Whether messages are valid up to a limit, and out of range beyond it.
+    #[track_caller]
+    fn assert_limit(message: impl Fn(u64) -> Message, limit: u64) {
+        assert_eq!(message(limit).validate(), Ok(()));
+        assert_eq!(message(limit + 1).validate(), Err(Invalid::OutOfRange));
+    }
+
+    #[test]
+    fn numbers_have_limits() {
+        let ballots = u64::from(ATTEMPTS_MAX);
+        let samples = u64::from(u32::MAX);
+        let tally = |samples| Tally { samples, loss: f64::NAN };
+        let beat = |complete, epoch| {
+            let (epoch, complete) = (Epoch(epoch), StepNumber(complete));
+            Message::Beat(Beat { view: VIEW, epoch, complete, is_computing: true })
+        };
+        assert_limit(|n| beat(n, 1), STEPS_MAX);
+        assert_limit(|n| beat(1, n), STEPS_MAX);
+        let prepare = |attempt: u64, before| {
+            Message::Prepare(Prepare { view: VIEW, ballot: ballot(attempt as u32), before })
+        };
+        assert_limit(|n| prepare(n, None), ballots);
+        assert_limit(|n| prepare(1, Some(StepNumber(n))), STEPS_MAX);
+        let outbid = |attempt: u64, promised: Option<u64>, step| {
+            let promised = promised.map(|attempt| ballot(attempt as u32));
+            Message::Outbid(Outbid {
+                view: VIEW,
+                ballot: ballot(attempt as u32),
+                promised,
+                step: StepNumber(step),
+            })
+        };
+        assert_limit(|n| outbid(n, None, 0), ballots);
+        assert_limit(|n| outbid(0, Some(n), 0), ballots);
+        assert_limit(|n| outbid(0, None, n), STEPS_MAX);
+        let accepted = |n: u64| Message::Accepted(Accepted { view: VIEW, ballot: ballot(n as u32) });
+        assert_limit(accepted, ballots);
+        assert_limit(|n| promise(Report { complete: Some(StepNumber(n)), ..Report::default() }), STEPS_MAX);
+        assert_limit(|n| promise(Report { tally: Some(tally(n)), ..Report::default() }), samples);
+        let holdings = |n| Holdings { tally: Some(tally(n)), ..Holdings::default() };
+        assert_limit(|n| promise(Report { next: Some(holdings(n)), ..Report::default() }), samples);
+        let complete =
+            |steps, left_out| Message::Complete(Complete { view: VIEW, steps: StepNumber(steps), left_out });
+        assert_limit(|n| complete(n, 0), STEPS_MAX);
+        assert_limit(|n| complete(0, n), SAMPLES_MAX);
+        let segment = |step, samples| {
+            Message::Segment(Segment {
+                view: VIEW,
+                step: StepNumber(step),
+                phase: Phase::Reduce,
+                owner: 0,
+                index: 0,
+                tally: tally(samples),
+            })
+        };
+        assert_limit(|n| segment(n, 0), STEPS_MAX);
+        assert_limit(|n| segment(0, n), samples);
+    }
+
+    #[test]
+    fn chunks_have_limits() {
+        let want = |steps, count: u64| {
+            let chunks = ChunkSet::all(count as usize);
+            Message::WantChunks(WantChunks { view: VIEW, steps: StepNumber(steps), chunks })
+        };
+        assert_limit(|n| want(n, 1), STEPS_MAX);
+        assert_limit(|n| want(0, n), CHUNKS_MAX as u64);
+        assert_limit(|n| parcel(0, vec![Piece { chunk: n as u32, updates: 0 }]), 4095);
+        assert_limit(|n| parcel(n, vec![]), STEPS_MAX);
+        // Each step is one update at most, so that counting goes on.
+        assert_limit(|n| parcel(7, vec![Piece { chunk: 0, updates: n as u32 }]), 7);
+        let pieces = |count| vec![Piece { chunk: 0, updates: 0 }; count];
+        assert_eq!(parcel(0, pieces(PARCEL_CHUNKS_MAX)).validate(), Ok(()));
+        assert_eq!(parcel(0, pieces(PARCEL_CHUNKS_MAX + 1)).validate(), Err(Invalid::TooLong));
+    }
+
+    #[test]
+    fn lists_have_limits() {
+        let contact =
+            |addresses| Contact { peer: PeerId([1; 32]), addresses: vec![String::new(); addresses] };
+        let member = |addresses, weight| {
+            let Contact { peer, addresses } = contact(addresses);
+            Member { peer, incarnation: Incarnation(1), addresses, weight }
+        };
+        let join = |addresses, weight| {
+            let Member { incarnation, addresses, .. } = member(addresses, 0);
+            Message::Join(Join { run: None, incarnation, addresses, weight })
+        };
+        let welcome = |bytes, members, addresses| {
+            let members = vec![contact(addresses); members];
+            Message::Welcome(Welcome { specification: vec![0; bytes], nonce: [0; 32], members })
+        };
+        let weight = WEIGHT_MAX;
+        for fitting in [
+            join(8, weight),
+            Message::Refer(contact(8)),
+            Message::Candidate(member(8, weight)),
+            welcome(SPECIFICATION_BYTES_MAX, CONTACTS_MAX, 8),
+        ] {
+            assert_eq!(fitting.validate(), Ok(()));
+        }
+        for too_long in [
+            join(9, 0),
+            Message::Refer(contact(9)),
+            Message::Candidate(member(9, 0)),
+            welcome(SPECIFICATION_BYTES_MAX + 1, 0, 0),
+            welcome(0, CONTACTS_MAX + 1, 0),
+            welcome(0, 1, 9),
+        ] {
+            assert_eq!(too_long.validate(), Err(Invalid::TooLong), "{too_long:?}");
+        }
+        for heavy in [join(0, weight + 1), Message::Candidate(member(0, weight + 1))] {
+            assert_eq!(heavy.validate(), Err(Invalid::OutOfRange));
+        }
+    }
+
+    #[test]
+    fn reports_and_changes_have_limits() {
+        let all = || ChunkSet::all(CHUNKS_MAX);
+        let holdings = |values, states| Some(Holdings { values, states, tally: None });
+        let full = Report {
+            states: all(),
+            states_before: Some(all()),
+            next: holdings(all(), all()),
+            lost: vec![Rank(0); MEMBERS_MAX],
+            ..Report::default()
+        };
+        assert_eq!(promise(full.clone()).validate(), Ok(()));
+        let over = || ChunkSet::all(CHUNKS_MAX + 1);
+        for report in [
+            Report { states: over(), ..full.clone() },
+            Report { states_before: Some(over()), ..full.clone() },
+            Report { next: holdings(over(), all()), ..full.clone() },
+            Report { next: holdings(all(), over()), ..full.clone() },
+            Report { lost: vec![Rank(0); MEMBERS_MAX + 1], ..full.clone() },
+        ] {
+            assert_eq!(promise(report).validate(), Err(Invalid::TooLong));
+        }
+        let change = |removed| Succession {
+            parent: VIEW,
+            removed: vec![Rank(0); removed],
+            added: vec![],
+            weights: vec![],
+            resume: crate::view::Resume::at(StepNumber(0)),
+            ledger: crate::ledger::Ledger::default(),
+            moves: crate::view::Moves::default(),
+        };
+        let with = |attempt, change: Succession| {
+            let promise = Promise {
+                view: VIEW,
+                ballot: ballot(1),
+                accepted: Some((ballot(attempt), change)),
+                report: Report::default(),
+            };
+            Message::Promise(Box::new(promise))
+        };
+        let propose =
+            |attempt, change: Succession| Message::Propose(Propose { ballot: ballot(attempt), change });
+        for (attempt, removed, expected) in [
+            (ATTEMPTS_MAX, MEMBERS_MAX, Ok(())),
+            (ATTEMPTS_MAX + 1, 0, Err(Invalid::OutOfRange)),
+            (0, MEMBERS_MAX + 1, Err(Invalid::TooLong)),
+        ] {
+            assert_eq!(with(attempt, change(removed)).validate(), expected);
+            assert_eq!(propose(attempt, change(removed)).validate(), expected);
+        }
+        assert_eq!(Message::Succeed(change(MEMBERS_MAX + 1)).validate(), Err(Invalid::TooLong));
+    }
+}
