@@ -34,7 +34,7 @@ pub struct Memo {
 }
 
 /// What is another way among the members of two views, each in one incarnation.
-#[derive(Debug, PartialEq)]
+#[derive(Debug, Default, PartialEq)]
 pub(crate) struct Difference {
     /// Members of the later one only.
     pub(crate) joined: Vec<PeerId>,

@@ -17,6 +17,7 @@
 //! | 8 progress | faults off, steps are committed again within a bounded time | [`crate::liveness`] |
 //! | 9 bounded | segments and chunks in flight, and segments held, keep to the limits | [`bounded`] |
 //! | written first | a member says nothing in a view before the view is on its disk | [`written_first`] |
+//! | blameless | nothing that a correct peer sends is refused as an offence | [`blameless`] |
 //!
 //! Law 10 (sums survive mixing) concerns programs that mix parameters; there is none yet.
 
@@ -30,6 +31,7 @@ use crate::host::HostId;
 use crate::task::Integers;
 
 pub mod all_or_nothing;
+pub mod blameless;
 pub mod bounded;
 pub mod departed;
 pub mod every_sample_once;
@@ -146,6 +148,7 @@ impl Laws {
             Box::new(departed::Departed::new(known.patience)),
             Box::<bounded::Bounded>::default(),
             Box::<written_first::WrittenFirst>::default(),
+            Box::<blameless::Blameless>::default(),
         ];
         let training = &known.loaded.training;
         if let Some(integers) = &known.integers

@@ -15,6 +15,7 @@
 //!   both frame by frame.
 //! - A connection is known to its two ends separately. A dead, paused or cut-off end says nothing: the other one notices
 //!   after a time of silence, and until then believes the link to be up. Who notices closes, and the close travels too.
+//! - A process that is started again knows no connection of the one before: whoever sends over such a one is told.
 //! - Who wants a link keeps dialing, with growing pauses.
 //!
 //! # Not here

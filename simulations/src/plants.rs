@@ -51,6 +51,7 @@ enum Bug {
     FlippedMirror,
     NewerRefused,
     LostSegments,
+    LostSegment,
     GreedyCredit,
     LyingDisk,
     OtherSum,
@@ -187,6 +188,13 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::LostSegments,
     },
     Plant {
+        name: "lost-segment",
+        about: "the transport loses one segment, and goes on",
+        law: "blameless",
+        scenario: "planted",
+        bug: Bug::LostSegment,
+    },
+    Plant {
         name: "greedy-credit",
         about: "credit arrives twice as large as it was given",
         law: "bounded (law 9)",
@@ -280,7 +288,8 @@ impl Plant {
             Bug::Spoiled(wrong) => Box::new(Spoil::new(wrong)),
             Bug::FlippedMirror => Box::new(views::flip_mirror),
             Bug::NewerRefused => Box::<Refuse>::default(),
-            Bug::LostSegments => Box::new(Lose { left: seed % 50, link: None }),
+            Bug::LostSegments => Box::new(Lose { left: seed % 50, link: None, most: usize::MAX }),
+            Bug::LostSegment => Box::new(Lose { left: seed % 50, link: None, most: 1 }),
             Bug::GreedyCredit => Box::new(Greed),
             Bug::CountedTwice
             | Bug::OtherSum
@@ -378,10 +387,11 @@ impl Rule for EarlySum {
     }
 }
 
-/// Drops all segments on one link, from some time on.
+/// Drops so many segments on one link, from some time on.
 struct Lose {
     left: u64,
     link: Option<(HostId, HostId)>,
+    most: usize,
 }
 
 impl Rule for Lose {
@@ -394,7 +404,11 @@ impl Rule for Lose {
             return Verdict::Pass;
         }
         let link = (envelope.from, envelope.to);
-        if *self.link.get_or_insert(link) == link { Verdict::Drop } else { Verdict::Pass }
+        if self.most == 0 || *self.link.get_or_insert(link) != link {
+            return Verdict::Pass;
+        }
+        self.most -= 1;
+        Verdict::Drop
     }
 }
 

@@ -4,7 +4,6 @@
 //! its link's window until that step has begun here.
 
 use peergrad_collectives::round::{Action, Label};
-use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::{Phase, Segment};
 use peergrad_protocol::{Buffer, PeerId, Rank};
 
@@ -91,7 +90,7 @@ impl Session {
     /// A member is linked, anew: nothing is on its way.
     pub(crate) fn link_up(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
         if let Some(rank) = self.view().rank(peer) {
-            self.wiring.reset(rank, LINK_SEGMENTS);
+            self.wiring.link_up(rank);
             self.early.retain(|(from, ..)| *from != rank);
             self.ask(rank, out);
             self.settle(out);
@@ -101,7 +100,7 @@ impl Session {
     /// A member is not linked any more.
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
         if let Some(rank) = self.view().rank(peer) {
-            self.wiring.reset(rank, 0);
+            self.wiring.link_down(rank);
             self.early.retain(|(from, ..)| *from != rank);
         }
     }

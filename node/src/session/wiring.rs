@@ -2,6 +2,9 @@
 //!
 //! Credit belongs to a link, not to a view: what is on its way when the view changes is dropped where it arrives, and its
 //! credit comes back as always. So a new view starts with the credit that is left.
+//!
+//! What was on its way when a link broke is lost, and nothing after it would be of any use: until the next view, which has to
+//! come, nothing more is sent over the link that takes its place.
 
 use std::collections::BTreeMap;
 
@@ -21,6 +24,8 @@ pub(super) struct Wiring {
     /// Segments received whose credit was not returned.
     held: Vec<u32>,
     held_total: u32,
+    /// Members whose link broke in this view, and what may be sent over the one that has taken its place in the next.
+    broken: BTreeMap<Rank, u32>,
 }
 
 impl Wiring {
@@ -36,7 +41,7 @@ impl Wiring {
         for (index, member) in view.members.iter().enumerate() {
             links.set_credit(index, credits.get(&member.peer).copied().unwrap_or(0));
         }
-        Self { links, rank, held: vec![0; count], held_total: 0 }
+        Self { links, rank, held: vec![0; count], held_total: 0, broken: BTreeMap::new() }
     }
 
     /// Goes on in the view `after`, which differs so from the one `before`: returns the credit of everything held, puts what is
@@ -55,6 +60,7 @@ impl Wiring {
             }
             self.held_total = 0;
         }
+        self.mend();
         let left = difference.left.iter().filter_map(|peer| Some((peer, before.rank(peer)?.index())));
         // From the last one on, so that the ranks of the others stay what they are.
         for (peer, index) in left.rev() {
@@ -84,6 +90,7 @@ impl Wiring {
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) {
+        self.mend();
         for (index, member) in view.members.iter().enumerate() {
             let segments = std::mem::take(&mut self.held[index]);
             if let Some(credit) = credits.get_mut(&member.peer) {
@@ -123,18 +130,43 @@ impl Wiring {
         is_held
     }
 
-    /// Credit came back. False if the peer is no member.
+    /// Credit came back. Whether something may be sent that could not be before.
     pub(super) fn give_back(&mut self, from: &PeerId, segments: u32, view: &View) -> bool {
         let Some(rank) = self.rank_of(from, view) else { return false };
+        if let Some(credit) = self.broken.get_mut(&rank) {
+            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
+            return false;
+        }
         // More than was owed would only hurt the one who gives it.
         let owed = LINK_SEGMENTS - self.links.credit(rank.index());
         self.links.give_back(rank.index(), segments.min(owed))
     }
 
-    /// The link to a member is another one, or gone.
-    pub(super) fn reset(&mut self, rank: Rank, credit: u32) {
-        self.links.set_credit(rank.index(), credit);
+    /// A member is linked, anew: nothing is on its way.
+    pub(super) fn link_up(&mut self, rank: Rank) {
+        self.forget_held(rank);
+        match self.broken.get_mut(&rank) {
+            Some(credit) => *credit = LINK_SEGMENTS,
+            None => self.links.set_credit(rank.index(), LINK_SEGMENTS),
+        }
+    }
+
+    /// A member is not linked any more.
+    pub(super) fn link_down(&mut self, rank: Rank) {
+        self.forget_held(rank);
+        self.links.set_credit(rank.index(), 0);
+        self.broken.insert(rank, 0);
+    }
+
+    fn forget_held(&mut self, rank: Rank) {
         self.held_total -= std::mem::take(&mut self.held[rank.index()]);
+    }
+
+    /// What broke in this view is as good as new in the next.
+    fn mend(&mut self) {
+        for (rank, credit) in std::mem::take(&mut self.broken) {
+            self.links.set_credit(rank.index(), credit);
+        }
     }
 
     /// Segments held of all members together.
@@ -223,6 +255,27 @@ mod tests {
     }
 
     #[test]
+    fn nothing_follows_what_was_lost_before_the_next_view() {
+        let (before, after) = (view(&[1, 2, 3]), view(&[1, 3]));
+        let mut credits: BTreeMap<PeerId, u32> = [2, 3].map(|byte| (peer(byte), LINK_SEGMENTS)).into();
+        let mut wiring = Wiring::new(&before, Rank(0), Topology::Direct, &mut credits);
+        wiring.link_down(Rank(2));
+        wiring.link_up(Rank(2));
+        assert!(!wiring.give_back(&peer(3), 1, &before));
+        assert_eq!(credit(&wiring), [0, 4, 0]);
+        let difference = Difference { joined: vec![], left: vec![peer(2)], retiring: vec![] };
+        let mut out = Vec::new();
+        wiring.follow((&before, &after), &difference, Topology::Direct, &mut credits, &mut out);
+        assert_eq!(credit(&wiring), [0, 4]);
+        // One that is still gone has none, and one that comes for the first time has it all.
+        wiring.link_down(Rank(1));
+        wiring.follow((&after, &after), &Difference::default(), Topology::Direct, &mut credits, &mut out);
+        assert_eq!(credit(&wiring), [0, 0]);
+        wiring.link_up(Rank(1));
+        assert_eq!(credit(&wiring), [0, 4]);
+    }
+
+    #[test]
     fn a_window_is_all_that_is_held_of_a_link() {
         let view = view(&[1, 2, 3]);
         let mut wiring = Wiring::new(&view, Rank(1), Topology::Direct, &mut BTreeMap::new());
@@ -233,9 +286,9 @@ mod tests {
         assert!(wiring.use_up(0));
         assert_eq!((wiring.hold(Rank(0)), wiring.held_total()), (Ok(()), LINK_SEGMENTS));
         // What was held of a link that is gone has no credit that could go back.
-        wiring.reset(Rank(0), LINK_SEGMENTS);
+        wiring.link_down(Rank(0));
         assert!(!wiring.use_up(0));
-        assert_eq!((wiring.held_total(), wiring.links.credit(0)), (0, LINK_SEGMENTS));
+        assert_eq!(wiring.held_total(), 0);
     }
 
     #[test]

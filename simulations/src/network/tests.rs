@@ -200,6 +200,20 @@ fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_starte
     assert_eq!(world.heard(A, B).last(), Some(&"up"));
 }
 
+/// Whoever still believes in a connection to the process before hears from the machine, as soon as it says something.
+#[test]
+fn a_process_that_was_started_again_knows_no_connections_of_the_one_before() {
+    let mut world = World::new(Links::lan());
+    world.network.crash(world.now, A, false);
+    world.network.start(A);
+    world.run(Duration::from_secs(20));
+    assert_eq!(world.heard(A, B), Vec::<&str>::new());
+    world.send(B, A, 1, 100);
+    world.run(Duration::from_secs(1));
+    assert_eq!(world.heard(A, B), ["its connection was reset and did not come back"]);
+    assert_eq!(world.heard(B, A), Vec::<&str>::new());
+}
+
 #[test]
 fn a_goodbye_that_does_not_get_through_is_silence() {
     let mut world = World::new(Links::lan());

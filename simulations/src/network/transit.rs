@@ -133,6 +133,11 @@ impl Network {
 
     pub(super) fn deliver(&mut self, now: Instant, from: HostId, to: HostId, session: u32, cargo: Cargo) {
         if !self.is_known(to, from, session) {
+            if matches!(cargo, Cargo::Frame(_)) && self.is_audible(to, from) {
+                // Of a process that was there before: the machine says that it knows no such connection.
+                let distance = self.links.distance(to, from);
+                self.moves.push((now.after(distance), Move::Reset { at: from, of: to, session }));
+            }
             return;
         }
         let what = match cargo {
