@@ -25,7 +25,7 @@ use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::{Beat, Message, Report};
 use peergrad_protocol::time::TimerTable;
-use peergrad_protocol::view::{Member, Succession, View};
+use peergrad_protocol::view::{Member, Recovery, Succession, View};
 use peergrad_protocol::watch::Watch;
 use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 
@@ -34,7 +34,7 @@ use crate::io::{Event, Output, PersistId};
 use crate::memo::{Difference, Memo};
 use crate::succession::Basis;
 use agreeing::Attempt;
-use exchange::Ban;
+use exchange::{Ban, Candidate};
 use watching::Seen;
 
 mod agreeing;
@@ -101,7 +101,7 @@ pub(crate) struct Membership {
     /// Peers that this member has welcomed, and that prepare.
     asking: BTreeMap<PeerId, Member>,
     /// Peers that are ready to come in.
-    candidates: BTreeMap<PeerId, Member>,
+    candidates: BTreeMap<PeerId, Candidate>,
     /// Those of them that have asked this member.
     guests: BTreeSet<PeerId>,
     /// Members that want to go.
@@ -264,7 +264,9 @@ impl Membership {
         let (joined, left) = (&difference.joined, &difference.left);
         left.iter().for_each(|peer| _ = self.unlinked.remove(peer));
         self.unlinked.extend(joined.iter().filter(|peer| !self.linked.contains(peer)));
-        self.ban_lost(now, left);
+        if matches!(&self.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
+            self.ban_lost(now, left);
+        }
         self.broken.clear();
         self.departed.clear();
         self.acceptor = Acceptor::default();
@@ -280,7 +282,7 @@ impl Membership {
         self.paused = None;
         self.is_orphaned = false;
         self.lead_doublings = self.lead_doublings.saturating_sub(1);
-        self.candidates.retain(|_, member| !is_in(&self.view, member));
+        self.candidates.retain(|_, candidate| !is_in(&self.view, &candidate.member));
         self.guests.retain(|peer| self.candidates.contains_key(peer));
         self.pace.restart(now);
         self.retiring.retain(|peer| self.view.rank(peer).is_some());

@@ -342,6 +342,12 @@ impl Resume {
         Self { step, newcomers: vec![], deal: None, forward: None }
     }
 
+    /// Whether the view before was interrupted; otherwise its members went on from one step to the next.
+    #[must_use]
+    pub fn is_interruption(&self) -> bool {
+        self.deal.is_some() || self.forward.is_some()
+    }
+
     fn is_bounded(&self) -> bool {
         self.newcomers.len() <= MEMBERS_MAX
             && self.deal.as_ref().is_none_or(Deal::is_bounded)

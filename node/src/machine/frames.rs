@@ -292,11 +292,11 @@ impl Machine {
             }
             Message::Install(view) => self.told_of(now, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
-            Message::Ready if membership.on_ready(from) => self.look(now, out),
+            Message::Ready if membership.on_ready(now, from) => self.look(now, out),
             // It was welcomed by an earlier incarnation of this member: it has to ask again.
             Message::Ready => self.send(from, &Message::Refuse(Refusal::NotYet), None, out),
             Message::Candidate(member) => {
-                membership.on_candidate(member);
+                membership.on_candidate(now, member);
                 self.look(now, out);
             }
             Message::Retire => {

@@ -33,7 +33,7 @@ impl Seat {
     /// Whether this member can leave its view for the one that is chosen, which begins as `view` says.
     fn can_enter(&self, view: &View) -> bool {
         let Recovery::Resume(resume) = &view.recovery else { return false };
-        let is_between_steps = resume.deal.is_none() && resume.forward.is_none() && !self.session.is_over();
+        let is_between_steps = !resume.is_interruption() && !self.session.is_over();
         !is_between_steps
             || self.session.has_stopped_before(resume.step)
             || self.session.step() > resume.step

@@ -21,6 +21,13 @@ use super::{Facts, Membership, is_in};
 use crate::io::Output;
 use crate::succession::Exchange;
 
+/// A peer that is ready to come in.
+pub(super) struct Candidate {
+    pub(super) member: Member,
+    /// When it, or the member that it has asked, said so last.
+    told_at: Instant,
+}
+
 /// Since when a peer that was lost is kept waiting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ban {
@@ -79,18 +86,27 @@ impl Membership {
     }
 
     /// A peer that was welcomed here is ready. False if it was not.
-    pub(crate) fn on_ready(&mut self, from: PeerId) -> bool {
-        let Some(member) = self.asking.remove(&from) else { return self.candidates.contains_key(&from) };
-        self.candidates.insert(from, member);
-        self.guests.insert(from);
-        true
+    pub(crate) fn on_ready(&mut self, now: Instant, from: PeerId) -> bool {
+        if let Some(member) = self.asking.remove(&from) {
+            self.candidates.insert(from, Candidate { member, told_at: now });
+            self.guests.insert(from);
+            return true;
+        }
+        let known = self.candidates.get_mut(&from);
+        known.map(|candidate| candidate.told_at = now).is_some()
     }
 
     /// A member says that a peer is ready to come in.
-    pub(crate) fn on_candidate(&mut self, member: Member) {
+    pub(crate) fn on_candidate(&mut self, now: Instant, member: Member) {
         if !is_in(&self.view, &member) && self.candidates.len() < MEMBERS_MAX {
-            self.candidates.insert(member.peer, member);
+            self.candidates.insert(member.peer, Candidate { member, told_at: now });
         }
+    }
+
+    /// Whoever has not been heard of for a while is not ready any more.
+    fn forget_stale(&mut self, now: Instant) {
+        self.candidates.retain(|_, candidate| now.since(candidate.told_at) < CANDIDATE_MEMORY);
+        self.guests.retain(|peer| self.candidates.contains_key(peer));
     }
 
     /// A peer is gone that was no member.
@@ -129,13 +145,14 @@ impl Membership {
     /// Says again what may not have arrived, and to the convener who comes and goes.
     pub(super) fn repeat(&mut self, now: Instant, out: &mut Vec<Output>) {
         self.repeat_attempt(now, out);
+        self.forget_stale(now);
         let Some(convener) = self.convener(now) else { return };
         let convener = self.view.member(convener).peer;
         if convener == self.me.peer {
             return;
         }
-        for member in self.guests.iter().filter_map(|peer| self.candidates.get(peer)) {
-            self.send(convener, &Message::Candidate(member.clone()), out);
+        for candidate in self.guests.iter().filter_map(|peer| self.candidates.get(peer)) {
+            self.send(convener, &Message::Candidate(candidate.member.clone()), out);
         }
         if self.is_retiring() {
             self.send(convener, &Message::Retire, out);
@@ -171,6 +188,7 @@ impl Membership {
         let candidates = self
             .candidates
             .values()
+            .map(|candidate| &candidate.member)
             .filter(|member| is_admitted(&member.peer) && self.view.rank(&member.peer).is_none());
         let joiners = candidates.take(room).cloned().collect();
         let mut exchange = Exchange { joiners, ..Exchange::default() };
@@ -214,6 +232,10 @@ impl Membership {
     }
 }
 
+/// A candidate is one for so long after it said so last; it does so every [`JOIN_RETRY`].
+///
+/// [`JOIN_RETRY`]: peergrad_protocol::limits::JOIN_RETRY
+const CANDIDATE_MEMORY: Duration = Duration::from_secs(5);
 /// How long the first exclusion lasts.
 const BAN: Duration = Duration::from_millis(500);
 /// It doubles up to a minute.
@@ -341,28 +363,42 @@ mod tests {
     #[test]
     fn a_joiner_is_a_candidate_once_it_is_ready() {
         let mut membership = membership(&[1, 2]);
-        assert!(!membership.on_ready(peer(3)), "it was not welcomed");
+        assert!(!membership.on_ready(at(0), peer(3)), "it was not welcomed");
         assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
         assert!(membership.candidates.is_empty());
-        assert!(membership.on_ready(peer(3)) && membership.on_ready(peer(3)));
+        assert!(membership.on_ready(at(0), peer(3)) && membership.on_ready(at(0), peer(3)));
         assert_eq!(membership.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
         // It asks again, perhaps as another start of itself: then it has to prepare again.
         assert_eq!(membership.on_join(peer(3), &join(2, None), false), Ok(true));
-        assert!(membership.candidates.is_empty() && membership.on_ready(peer(3)));
-        assert_eq!(membership.candidates[&peer(3)].incarnation, Incarnation(2));
+        assert!(membership.candidates.is_empty() && membership.on_ready(at(0), peer(3)));
+        assert_eq!(membership.candidates[&peer(3)].member.incarnation, Incarnation(2));
         assert_eq!(membership.guests_in(&view(&[1, 2, 3])), [peer(3)]);
         membership.forget(&peer(3));
-        assert!(!membership.on_ready(peer(3)) && membership.guests_in(&view(&[3])).is_empty());
+        assert!(!membership.on_ready(at(0), peer(3)) && membership.guests_in(&view(&[3])).is_empty());
+    }
+
+    #[test]
+    fn who_is_not_heard_of_any_more_is_no_candidate() {
+        let mut membership = membership(&[1, 2]);
+        assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
+        assert!(membership.on_ready(at(0), peer(3)));
+        membership.on_candidate(at(0), member(4, 1));
+        assert!(membership.on_ready(at(3000), peer(3)));
+        membership.forget_stale(at(6000));
+        assert_eq!(membership.candidates.keys().collect::<Vec<_>>(), [&peer(3)]);
+        membership.forget_stale(at(9000));
+        assert!(membership.candidates.is_empty() && membership.guests.is_empty());
+        assert!(!membership.on_ready(at(9000), peer(3)), "it has to ask again");
     }
 
     #[test]
     fn a_candidate_that_is_in_already_is_none() {
         let mut membership = membership(&[1, 2]);
-        membership.on_candidate(member(2, 5));
-        membership.on_candidate(member(2, 4));
+        membership.on_candidate(at(0), member(2, 5));
+        membership.on_candidate(at(0), member(2, 4));
         assert!(membership.candidates.is_empty());
-        membership.on_candidate(member(2, 6));
-        membership.on_candidate(member(3, 1));
+        membership.on_candidate(at(0), member(2, 6));
+        membership.on_candidate(at(0), member(3, 1));
         assert_eq!(membership.candidates.len(), 2);
     }
 
@@ -372,7 +408,7 @@ mod tests {
         for index in 0..2 * MEMBERS_MAX as u16 {
             let mut key = [9; 32];
             key[..2].copy_from_slice(&index.to_be_bytes());
-            membership.on_candidate(Member { peer: PeerId(key), ..member(9, 1) });
+            membership.on_candidate(at(0), Member { peer: PeerId(key), ..member(9, 1) });
         }
         assert_eq!(membership.candidates.len(), MEMBERS_MAX);
         assert_eq!(membership.on_join(peer(3), &join(1, None), false), Err(Refusal::Full));

@@ -140,7 +140,7 @@ fn change(difference: &Difference, view: &View) -> Change {
         joined: difference.joined.clone(),
         left: difference.left.clone(),
         step: resume.step,
-        is_interruption: resume.deal.is_some() || resume.forward.is_some(),
+        is_interruption: resume.is_interruption(),
         is_forward: resume.forward.is_some(),
         given_back: view.ledger.given_back.iter().map(|span| span.len()).sum(),
         moving: view.moves.list.len(),
