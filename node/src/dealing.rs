@@ -109,28 +109,17 @@ fn named(view: &View, part: impl Fn(usize) -> Vec<Span>) -> Vec<Part> {
 
 #[cfg(test)]
 mod tests {
-    use peergrad_protocol::view::{Moves, Recovery, Resume};
-    use peergrad_protocol::{Epoch, RunId, ViewDigest};
+    use peergrad_protocol::view::{Member, Recovery, Resume};
+    use peergrad_protocol::{Epoch, Incarnation, ViewDigest};
 
     use super::*;
-
-    fn member(byte: u8, incarnation: u64) -> Member {
-        let incarnation = Incarnation(incarnation);
-        Member { peer: PeerId([byte; 32]), incarnation, addresses: vec![], weight: 1 }
-    }
+    use crate::sample::{self, member};
 
     /// A view that begins with step 5, where the second of three members is new.
     fn view() -> View {
         let resume = Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(5)) };
-        View {
-            run: RunId([1; 32]),
-            epoch: Epoch(2),
-            parents: vec![ViewDigest([1; 32])],
-            members: [1, 2, 3].map(|byte| member(byte, 1)).to_vec(),
-            recovery: Recovery::Resume(resume),
-            ledger: Ledger::default(),
-            moves: Moves::default(),
-        }
+        let parents = vec![ViewDigest([1; 32])];
+        View { epoch: Epoch(2), parents, recovery: Recovery::Resume(resume), ..sample::view(&[1, 2, 3]) }
     }
 
     fn span(start: u64, end: u64) -> Span {
@@ -165,7 +154,7 @@ mod tests {
     #[test]
     fn a_part_belongs_to_a_member_in_one_incarnation() {
         let dealt = Dealt::next(&Ledger::default(), 12, 100, &view(), StepNumber(6));
-        let others = [member(0, 1), member(1, 1), member(2, 2), member(3, 1)];
+        let others = [member(0), member(1), Member { incarnation: Incarnation(2), ..member(2) }, member(3)];
         let (deal, ledger) = dealt.among(&others, &[]);
         assert_eq!(deal.parts, [vec![], vec![span(0, 4)], vec![], vec![span(8, 12)]]);
         assert_eq!(ledger, Ledger { pass: 0, position: 12, given_back: vec![span(4, 8)] });

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
-use peergrad_protocol::view::{Member, Moves, Recovery, View};
-use peergrad_protocol::{Epoch, Frame, PeerId, RunId, ViewDigest};
+use peergrad_protocol::view::{Member, View};
+use peergrad_protocol::{Frame, PeerId, RunId, ViewDigest};
 
 use crate::io::{Event, Output, PersistId};
 
@@ -95,15 +94,7 @@ impl Founding {
             // Nobody offered to own anything, and somebody must.
             members.iter_mut().filter(|member| member.peer == self.me.peer).for_each(|me| me.weight = 1);
         }
-        Some(View {
-            run: self.run,
-            epoch: Epoch(1),
-            parents: vec![],
-            members,
-            recovery: Recovery::Found,
-            ledger: Ledger::default(),
-            moves: Moves::default(),
-        })
+        Some(View::first(self.run, members))
     }
 
     /// The first view is being written down.

@@ -131,32 +131,21 @@ impl Shards {
 #[cfg(test)]
 mod tests {
     use peergrad_collectives::mirror::Mirror;
-    use peergrad_protocol::ledger::Ledger;
+    use peergrad_protocol::Epoch;
     use peergrad_protocol::limits::COPIES_MAX;
     use peergrad_protocol::view::{Move, Moves, Recovery, Resume};
-    use peergrad_protocol::{Epoch, Incarnation, PeerId};
 
     use super::*;
+    use crate::sample;
 
     const CHUNKS: usize = 30;
     const TWO: Copies = Copies::Number(2);
 
     fn geometry(members: u8, copies: Copies, has_state: bool, moves: Moves) -> Geometry {
-        let member = |byte: u8| Member {
-            peer: PeerId([byte; 32]),
-            incarnation: Incarnation(1),
-            addresses: vec![],
-            weight: 1,
-        };
-        let view = View {
-            run: RunId([2; 32]),
-            epoch: Epoch(2),
-            parents: vec![ViewDigest([1; 32])],
-            members: (1..=members).map(member).collect(),
-            recovery: Recovery::Resume(Resume::at(StepNumber(10))),
-            ledger: Ledger::default(),
-            moves,
-        };
+        let recovery = Recovery::Resume(Resume::at(StepNumber(10)));
+        let parents = vec![ViewDigest([1; 32])];
+        let peers: Vec<u8> = (1..=members).collect();
+        let view = View { epoch: Epoch(2), parents, recovery, moves, ..sample::view(&peers) };
         let digest = view.digest();
         // Chunks of 16 and 17 elements.
         let chunks = Chunks::of(16 * CHUNKS + 7);

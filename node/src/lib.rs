@@ -26,6 +26,8 @@ mod machine;
 mod membership;
 mod owned;
 mod preparation;
+#[cfg(test)]
+mod sample;
 mod session;
 mod succession;
 

@@ -372,6 +372,21 @@ impl Departure {
     }
 }
 
+impl Message {
+    /// The view in which something is said that only counts in that one: all that training sends.
+    #[must_use]
+    pub fn view_of_training(&self) -> Option<ViewDigest> {
+        match self {
+            Self::Segment(segment) => Some(segment.view),
+            Self::Parcel(parcel) => Some(parcel.view),
+            Self::WantChunks(want) => Some(want.view),
+            Self::Complete(complete) => Some(complete.view),
+            Self::Closed(view) => Some(*view),
+            _ => None,
+        }
+    }
+}
+
 impl Report {
     /// Whether the sender holds a chunk's optimizer state after so many steps.
     #[must_use]

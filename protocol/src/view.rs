@@ -192,6 +192,20 @@ pub enum InvalidView {
 }
 
 impl View {
+    /// The first view of a run, with which everything begins.
+    #[must_use]
+    pub fn first(run: RunId, members: Vec<Member>) -> Self {
+        Self {
+            run,
+            epoch: Epoch(1),
+            parents: vec![],
+            members,
+            recovery: Recovery::Found,
+            ledger: Ledger::default(),
+            moves: Moves::default(),
+        }
+    }
+
     /// The digest that names this view.
     #[must_use]
     pub fn digest(&self) -> ViewDigest {
@@ -457,15 +471,7 @@ mod tests {
     }
 
     fn view(peers: &[u8]) -> View {
-        View {
-            run: RunId([9; 32]),
-            epoch: Epoch(1),
-            parents: vec![],
-            members: peers.iter().map(|byte| member(*byte)).collect(),
-            recovery: Recovery::Found,
-            ledger: Ledger::default(),
-            moves: Moves::default(),
-        }
+        View::first(RunId([9; 32]), peers.iter().map(|byte| member(*byte)).collect())
     }
 
     fn resumed(peers: &[u8], resume: Resume) -> View {

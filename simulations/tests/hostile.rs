@@ -11,12 +11,11 @@ use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{Contact, Join, Message, Phase, Refusal, Segment, Tally, WantData, Welcome};
 use peergrad_protocol::placement::Copies;
-use peergrad_protocol::view::{Member, Moves, Recovery, View};
-use peergrad_protocol::{Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
+use peergrad_protocol::view::{Member, View};
+use peergrad_protocol::{Buffer, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
 use peergrad_simulations::task::{Fixed, Squares};
 
 const ME: PeerId = PeerId([1; 32]);
@@ -156,15 +155,7 @@ fn welcome(by: PeerId) -> Message {
 /// A first view with [`OTHER`], and this peer in some incarnation.
 fn view(incarnation: Incarnation) -> View {
     let member = |peer, incarnation| Member { peer, incarnation, addresses: vec![], weight: 1 };
-    View {
-        run: run(),
-        epoch: Epoch(1),
-        parents: vec![],
-        members: vec![member(ME, incarnation), member(OTHER, Incarnation(1))],
-        recovery: Recovery::Found,
-        ledger: Ledger::default(),
-        moves: Moves::default(),
-    }
+    View::first(run(), vec![member(ME, incarnation), member(OTHER, Incarnation(1))])
 }
 
 #[test]

@@ -4,21 +4,18 @@ use std::time::Duration;
 
 use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::view::{Moves, Recovery, Resume};
+use peergrad_protocol::view::{Moves, Resume};
 use peergrad_protocol::{Epoch, Rank};
 
 use super::*;
+use crate::sample::{self, peer};
 
 const SPECIFICATION: &[u8] = b"[model]\n";
 const NONCE: [u8; 32] = [7; 32];
 const NOW: Instant = Instant(0);
 
-fn peer(byte: u8) -> PeerId {
-    PeerId([byte; 32])
-}
-
 fn member(byte: u8) -> Member {
-    Member { peer: peer(byte), incarnation: Incarnation(4), addresses: vec![format!("/{byte}")], weight: 1 }
+    Member { incarnation: Incarnation(4), addresses: vec![format!("/{byte}")], ..sample::member(byte) }
 }
 
 fn run() -> RunId {
@@ -26,15 +23,7 @@ fn run() -> RunId {
 }
 
 fn view(peers: &[u8]) -> View {
-    View {
-        run: run(),
-        epoch: Epoch(3),
-        parents: vec![],
-        members: peers.iter().map(|byte| member(*byte)).collect(),
-        recovery: Recovery::Found,
-        ledger: Ledger::default(),
-        moves: Moves::default(),
-    }
+    View { epoch: Epoch(3), ..View::first(run(), peers.iter().map(|byte| member(*byte)).collect()) }
 }
 
 fn welcome(peers: &[u8]) -> Welcome {

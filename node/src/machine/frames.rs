@@ -25,7 +25,7 @@ impl Machine {
             Stage::Joining(joining) => joining.heard(&from),
             Stage::Founding(_) | Stage::Ended => {}
         }
-        if let Some(view) = view_of(&message) {
+        if let Some(view) = message.view_of_training() {
             return self.in_view(now, from, view, message, frame, out);
         }
         if let Message::Beat(beat) = &message {
@@ -372,18 +372,6 @@ impl Machine {
         if seat.membership.departed(&from, reason, out) {
             self.look(now, out);
         }
-    }
-}
-
-/// The view that a message of training belongs to.
-fn view_of(message: &Message) -> Option<ViewDigest> {
-    match message {
-        Message::Segment(segment) => Some(segment.view),
-        Message::Parcel(parcel) => Some(parcel.view),
-        Message::WantChunks(want) => Some(want.view),
-        Message::Complete(complete) => Some(complete.view),
-        Message::Closed(view) => Some(*view),
-        _ => None,
     }
 }
 

@@ -253,32 +253,18 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
-    use peergrad_protocol::ledger::Ledger;
-    use peergrad_protocol::view::{Moves, Recovery};
-    use peergrad_protocol::{Epoch, Incarnation, RunId};
+    use peergrad_protocol::{Incarnation, RunId};
 
     use super::*;
     use crate::memo::Memo;
-
-    fn peer(byte: u8) -> PeerId {
-        PeerId([byte; 32])
-    }
+    use crate::sample::{self, peer};
 
     fn member(byte: u8, incarnation: u64) -> Member {
-        let incarnation = Incarnation(incarnation);
-        Member { peer: peer(byte), incarnation, addresses: vec![], weight: 1 }
+        Member { incarnation: Incarnation(incarnation), ..sample::member(byte) }
     }
 
     fn view(peers: &[u8]) -> View {
-        View {
-            run: RunId([1; 32]),
-            epoch: Epoch(1),
-            parents: vec![],
-            members: peers.iter().map(|byte| member(*byte, 5)).collect(),
-            recovery: Recovery::Found,
-            ledger: Ledger::default(),
-            moves: Moves::default(),
-        }
+        View::first(RunId([1; 32]), peers.iter().map(|byte| member(*byte, 5)).collect())
     }
 
     fn at(milliseconds: u64) -> Instant {

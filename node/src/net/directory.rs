@@ -54,12 +54,12 @@ pub enum DirectoryError {
     #[error("neither XDG_DATA_HOME nor HOME is set; name a directory with --dir")]
     Homeless,
     /// The system does not let us.
-    #[error("cannot use {}: {source}; make it writable to you, or choose another --dir", path.display())]
+    #[error("cannot use {}: {cause}; make it writable to you, or choose another --dir", path.display())]
     Unusable {
         /// The file or directory.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The count of starts is not a number.
     #[error("{} is damaged; write a number into it that is larger than it ever held, or delete the whole directory to go on as a new peer", path.display())]
@@ -75,15 +75,15 @@ impl Directory {
     /// # Errors
     /// Another process has it, or it cannot be used.
     pub fn open(path: &Path) -> Result<Self, DirectoryError> {
-        let unusable = |path: &Path, source| DirectoryError::Unusable { path: path.to_owned(), source };
-        create_private(path).map_err(|source| unusable(path, source))?;
+        let unusable = |path: &Path, cause| DirectoryError::Unusable { path: path.to_owned(), cause };
+        create_private(path).map_err(|cause| unusable(path, cause))?;
         let lock_path = path.join(LOCK_FILE);
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
-        let lock = lock.map_err(|source| unusable(&lock_path, source))?;
+        let lock = lock.map_err(|cause| unusable(&lock_path, cause))?;
         match try_lock(&lock) {
             Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse { path: path.to_owned() }),
-            Err(TryLockError::Error(source)) => Err(unusable(&lock_path, source)),
+            Err(TryLockError::Error(cause)) => Err(unusable(&lock_path, cause)),
         }
     }
 
@@ -127,12 +127,12 @@ impl Directory {
     /// It cannot be read or kept. Then no number was used up.
     pub fn next_incarnation(&self) -> Result<Incarnation, DirectoryError> {
         let path = self.path.join("incarnation");
-        let unusable = |source| DirectoryError::Unusable { path: path.clone(), source };
+        let unusable = |cause| DirectoryError::Unusable { path: path.clone(), cause };
         let last = match fs::read_to_string(&path) {
             Ok(text) => text.trim().parse::<u64>().ok().and_then(|last| last.checked_add(1)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some(1),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => None,
-            Err(source) => return Err(unusable(source)),
+            Err(cause) => return Err(unusable(cause)),
         };
         let next = last.ok_or_else(|| DirectoryError::DamagedIncarnation { path: path.clone() })?;
         files::write_atomically(&path, format!("{next}\n").as_bytes()).map_err(unusable)?;
@@ -148,7 +148,7 @@ impl Directory {
         match fs::read(&path) {
             Ok(bytes) => Ok(Some(bytes.into())),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(source) => Err(DirectoryError::Unusable { path, source }),
+            Err(cause) => Err(DirectoryError::Unusable { path, cause }),
         }
     }
 
@@ -163,7 +163,7 @@ impl Directory {
     /// # Errors
     /// The record cannot be written.
     pub fn publish(&self, record: &RunRecord) -> Result<(), DirectoryError> {
-        let unusable = |source| DirectoryError::Unusable { path: self.path.clone(), source };
+        let unusable = |cause| DirectoryError::Unusable { path: self.path.clone(), cause };
         record.write(&self.path).map_err(unusable)
     }
 }

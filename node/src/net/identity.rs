@@ -31,7 +31,7 @@ impl Identity {
     /// # Errors
     /// The file cannot be read, written, or is not an identity; it is left as it was.
     pub fn load_or_create(path: &Path) -> Result<Self, IdentityError> {
-        let failed = |source| IdentityError::Unreadable { path: path.to_owned(), source };
+        let failed = |cause| IdentityError::Unreadable { path: path.to_owned(), cause };
         match std::fs::read(path) {
             Ok(bytes) => {
                 Self::from_file_bytes(&bytes).ok_or(IdentityError::Damaged { path: path.to_owned() })
@@ -77,12 +77,12 @@ pub enum IdentityError {
         path: PathBuf,
     },
     /// The file cannot be read or written.
-    #[error("cannot use {}: {source}; make it readable to you, or choose another --dir", path.display())]
+    #[error("cannot use {}: {cause}; make it readable to you, or choose another --dir", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 

@@ -47,12 +47,12 @@ pub enum ListenError {
         port: u16,
     },
     /// The address is none of this machine's, or something else is wrong with it.
-    #[error("cannot listen on {address}: {source}; choose an address of this machine")]
+    #[error("cannot listen on {address}: {cause}; choose an address of this machine")]
     Unusable {
         /// The address.
         address: SocketAddr,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The sockets are open but the system gave them no address.
     #[error("this machine has no network address to listen on; check its network")]
@@ -95,18 +95,18 @@ impl Listen {
 
     fn claim_port(&self, port: u16) -> Result<Claim, ListenError> {
         let address = SocketAddr::new(self.addresses()[0], port);
-        let token = UdpSocket::bind(address).map_err(|source| refused(address, source))?;
-        TcpListener::bind(address).map_err(|source| refused(address, source))?;
+        let token = UdpSocket::bind(address).map_err(|cause| refused(address, cause))?;
+        TcpListener::bind(address).map_err(|cause| refused(address, cause))?;
         Ok(Claim { port, _token: Some(token) })
     }
 }
 
-pub(super) fn refused(address: SocketAddr, source: io::Error) -> ListenError {
+pub(super) fn refused(address: SocketAddr, cause: io::Error) -> ListenError {
     let port = address.port();
-    match source.kind() {
+    match cause.kind() {
         io::ErrorKind::AddrInUse => ListenError::PortInUse { port },
         io::ErrorKind::PermissionDenied => ListenError::PortForbidden { port },
-        _ => ListenError::Unusable { address, source },
+        _ => ListenError::Unusable { address, cause },
     }
 }
 

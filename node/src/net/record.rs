@@ -34,7 +34,7 @@ impl RunRecord {
         match fs::read(&path) {
             Ok(bytes) => Self::from_file_bytes(&bytes).ok_or(RecordError::Damaged { path }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Err(idle()),
-            Err(source) => Err(RecordError::Unreadable { path, source }),
+            Err(cause) => Err(RecordError::Unreadable { path, cause }),
         }
     }
 
@@ -83,12 +83,12 @@ pub enum RecordError {
         path: PathBuf,
     },
     /// The file cannot be read.
-    #[error("cannot read {}: {source}; run this command as the user who started the peer", path.display())]
+    #[error("cannot read {}: {cause}; run this command as the user who started the peer", path.display())]
     Unreadable {
         /// The file.
         path: PathBuf,
         /// What the system said.
-        source: io::Error,
+        cause: io::Error,
     },
 }
 

@@ -177,33 +177,9 @@ impl Wiring {
 
 #[cfg(test)]
 mod tests {
-    use peergrad_protocol::ledger::Ledger;
-    use peergrad_protocol::view::{Member, Moves, Recovery};
-    use peergrad_protocol::{Epoch, Incarnation, RunId};
 
     use super::*;
-
-    fn peer(byte: u8) -> PeerId {
-        PeerId([byte; 32])
-    }
-
-    fn view(peers: &[u8]) -> View {
-        let member = |byte: &u8| Member {
-            peer: peer(*byte),
-            incarnation: Incarnation(1),
-            addresses: vec![],
-            weight: 1,
-        };
-        View {
-            run: RunId([1; 32]),
-            epoch: Epoch(1),
-            parents: vec![],
-            members: peers.iter().map(member).collect(),
-            recovery: Recovery::Found,
-            ledger: Ledger::default(),
-            moves: Moves::default(),
-        }
-    }
+    use crate::sample::{peer, view};
 
     /// The credit of each rank.
     fn credit(wiring: &Wiring) -> Vec<u32> {

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use peergrad_protocol::PeerId;
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::limits::COPIES_MAX;
@@ -9,10 +10,10 @@ use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{Holdings, Tally};
 use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Recovery, View};
-use peergrad_protocol::{Epoch, Incarnation, PeerId, RunId};
 
 use super::*;
 use crate::geometry::Cut;
+use crate::sample::{member, view};
 
 mod any_reports;
 mod moved;
@@ -25,10 +26,6 @@ const TALLY: Tally = Tally { samples: BATCH, loss: 3.0 };
 /// The step in progress of most cases.
 const STEP: StepNumber = StepNumber(7);
 
-fn member(byte: u8) -> Member {
-    Member { peer: PeerId([byte; 32]), incarnation: Incarnation(1), addresses: vec![], weight: 1 }
-}
-
 fn cut(copies: usize, has_state: bool) -> Cut {
     Cut { copies: Copies::Number(copies), ..all(has_state) }
 }
@@ -38,26 +35,13 @@ fn all(has_state: bool) -> Cut {
     Cut { chunks: Chunks::of(16 * CHUNKS), copies: Copies::All, has_state, segment_elements: 16 }
 }
 
-/// A view of these peers that has begun with step 0.
-fn first_view(peers: &[u8]) -> View {
-    View {
-        run: RunId([9; 32]),
-        epoch: Epoch(1),
-        parents: vec![],
-        members: peers.iter().map(|byte| member(*byte)).collect(),
-        recovery: Recovery::Found,
-        ledger: Ledger::default(),
-        moves: Moves::default(),
-    }
-}
-
 /// A view of these peers that has begun with `step`, to which those in `newcomers` are new.
 fn later_view(peers: &[u8], step: StepNumber, newcomers: &[u32]) -> View {
     let newcomers = newcomers.iter().copied().map(Rank).collect();
     View {
-        parents: vec![first_view(peers).digest()],
+        parents: vec![view(peers).digest()],
         recovery: Recovery::Resume(Resume { newcomers, ..Resume::at(step) }),
-        ..first_view(peers)
+        ..view(peers)
     }
 }
 
@@ -144,7 +128,7 @@ fn chunks_of(geometry: &Geometry, rank: u32, is_any: bool) -> Vec<usize> {
 
 #[test]
 fn a_step_that_is_nowhere_complete_is_begun_again() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(2, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(2, true));
     let change = after_loss(&geometry, &reports([0, 2].map(|rank| (rank, inside(&geometry, rank)))));
     assert_eq!((change.resume.step, &change.resume.forward), (STEP, &None));
     assert_eq!((change.removed, change.resume.newcomers), (vec![Rank(1)], vec![]));
@@ -153,7 +137,7 @@ fn a_step_that_is_nowhere_complete_is_begun_again() {
 
 #[test]
 fn what_all_that_stay_have_complete_goes_on_from_there() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(2, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(2, true));
     let both = reports([0, 2].map(|rank| (rank, ahead(&geometry, rank))));
     let change = after_loss(&geometry, &both);
     assert_eq!((change.resume.step, change.resume.forward), (STEP.next(), None));
@@ -161,7 +145,7 @@ fn what_all_that_stay_have_complete_goes_on_from_there() {
 
 #[test]
 fn a_step_that_one_has_complete_is_rolled_forward_from_it() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(3, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(3, true));
     let mut slow = inside(&geometry, 0);
     slow.next = Some(Holdings { values: (0..10).collect(), ..Holdings::default() });
     let change = after_loss(&geometry, &reports([(0, slow), (2, ahead(&geometry, 2))]));
@@ -175,7 +159,7 @@ fn a_step_that_one_has_complete_is_rolled_forward_from_it() {
 /// Neither has the step complete, but together they hold it.
 #[test]
 fn a_step_that_members_hold_only_together_is_rolled_forward() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(3, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(3, true));
     let half = |rank: u32, values: std::ops::Range<usize>, tally| {
         let next = Holdings { values: values.collect(), states: ChunkSet::all(CHUNKS), tally };
         (rank, Report { next: Some(next), ..inside(&geometry, rank) })
@@ -199,7 +183,7 @@ fn a_step_that_members_hold_only_together_is_rolled_forward() {
 /// The owner has sent its new values and died before the keeper of its copies had the sums.
 #[test]
 fn without_the_new_state_of_a_chunk_whose_owner_left_the_step_is_undone() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(2, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(2, true));
     let lost = |rank: u32, states: ChunkSet| {
         let next = Holdings { values: ChunkSet::all(CHUNKS), states, tally: Some(TALLY) };
         (rank, Report { next: Some(next), ..inside(&geometry, rank) })
@@ -217,7 +201,7 @@ fn without_the_new_state_of_a_chunk_whose_owner_left_the_step_is_undone() {
 /// With one copy only the state goes with its owner whatever is done: no reason to undo the step.
 #[test]
 fn state_that_is_lost_in_any_case_does_not_undo_a_step() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(1, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(1, true));
     let change = after_loss(&geometry, &reports([0, 2].map(|rank| (rank, ahead(&geometry, rank)))));
     assert_eq!((change.resume.step, &change.resume.forward), (STEP.next(), &None));
     let both = reports([(0, inside(&geometry, 0)), (2, ahead(&geometry, 2))]);
@@ -232,7 +216,7 @@ fn state_that_is_lost_in_any_case_does_not_undo_a_step() {
 
 #[test]
 fn a_rule_without_state_needs_the_values_only() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(2, false));
+    let geometry = geometry(view(&[1, 3, 5]), cut(2, false));
     let empty = |report: Report| Report { states: ChunkSet::default(), ..report };
     let both = reports([(0, empty(inside(&geometry, 0))), (2, empty(ahead(&geometry, 2)))]);
     let change = after_loss(&geometry, &both);
@@ -252,7 +236,7 @@ fn nobody_with_parameters_makes_no_view() {
 
 #[test]
 fn copies_become_owners_at_once_and_everything_is_kept_by_those_who_hold_it() {
-    let geometry = geometry(first_view(&[1, 3, 5, 7]), cut(2, true));
+    let geometry = geometry(view(&[1, 3, 5, 7]), cut(2, true));
     let rest = [0, 2, 3];
     let change = after_loss(&geometry, &reports(rest.map(|rank| (rank, inside(&geometry, rank)))));
     for (chunk, keepers) in keepers(&geometry, &change).iter().enumerate() {
@@ -270,7 +254,7 @@ fn copies_become_owners_at_once_and_everything_is_kept_by_those_who_hold_it() {
 /// Whoever of four goes in one stroke, the two others have everything, and it is theirs at once.
 #[test]
 fn where_all_keep_everything_no_two_losses_restart_anything() {
-    let geometry = geometry(first_view(&[1, 3, 5, 7]), all(true));
+    let geometry = geometry(view(&[1, 3, 5, 7]), all(true));
     for (one, other) in (0..4).flat_map(|one| (one + 1..4).map(move |other| (one, other))) {
         let rest = (0..4).filter(|rank| *rank != one && *rank != other);
         let change = after_loss(&geometry, &reports(rest.map(|rank| (rank, inside(&geometry, rank)))));
@@ -286,7 +270,7 @@ fn where_all_keep_everything_no_two_losses_restart_anything() {
 /// Sums are nobody's new values: who has gathered them all, and not updated, has nothing of the step.
 #[test]
 fn a_step_of_gathered_sums_goes_forward_only_from_who_has_completed_it() {
-    let geometry = geometry(first_view(&[1, 3, 5]), all(true));
+    let geometry = geometry(view(&[1, 3, 5]), all(true));
     let gathered = |rank: u32| {
         let next = Holdings { tally: Some(TALLY), ..Holdings::default() };
         (rank, Report { next: Some(next), ..inside(&geometry, rank) })
@@ -306,7 +290,7 @@ fn a_step_of_gathered_sums_goes_forward_only_from_who_has_completed_it() {
 /// It keeps copies, and owns only what nobody else holds.
 #[test]
 fn who_owns_nothing_keeps_copies_of_everything() {
-    let mut view = first_view(&[1, 3, 5]);
+    let mut view = view(&[1, 3, 5]);
     view.members[0].weight = 0;
     let three = geometry(view, all(true));
     assert!((0..CHUNKS).all(|chunk| three.target.keepers(chunk)[2] == Rank(0)));
@@ -329,7 +313,7 @@ fn who_owns_nothing_keeps_copies_of_everything() {
 #[test]
 fn beyond_the_limit_the_best_keep_copies_and_truncated_lists_are_records() {
     let peers: Vec<u8> = (1..=COPIES_MAX as u8 + 4).collect();
-    let geometry = geometry(first_view(&peers), all(true));
+    let geometry = geometry(view(&peers), all(true));
     let rest = 1..peers.len() as u32;
     let change = after_loss(&geometry, &reports(rest.map(|rank| (rank, ahead(&geometry, rank)))));
     let counts: Vec<usize> = keepers(&geometry, &change).iter().map(Vec::len).collect();
@@ -339,7 +323,7 @@ fn beyond_the_limit_the_best_keep_copies_and_truncated_lists_are_records() {
 /// What moved between the two reports: an old keeper that still has the state is as good as a new one.
 #[test]
 fn whoever_holds_the_state_is_its_keeper() {
-    let geometry = geometry(first_view(&[1, 3, 5, 7]), cut(2, true));
+    let geometry = geometry(view(&[1, 3, 5, 7]), cut(2, true));
     let chunk = chunks_of(&geometry, 1, true)[0];
     let stranger = (0..4).find(|rank| !geometry.target.keepers(chunk).contains(&Rank(*rank))).unwrap();
     let mut all = reports([0, 1, 2, 3].map(|rank| (rank, inside(&geometry, rank))));
@@ -370,7 +354,7 @@ fn a_chunk_whose_keepers_left_does_not_fall_to_a_newcomer() {
 
 #[test]
 fn somebody_owns_the_chunks_even_if_nobody_offered_to() {
-    let mut view = first_view(&[1, 3, 5]);
+    let mut view = view(&[1, 3, 5]);
     view.members[0].weight = 0;
     view.members[2].weight = 0;
     let geometry = geometry(view, cut(2, true));
@@ -409,7 +393,7 @@ fn a_newcomer_without_parameters_is_still_one() {
 
 #[test]
 fn who_stays_keeps_its_part_and_the_rest_goes_back() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(2, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(2, true));
     let change = after_loss(&geometry, &reports([0, 2].map(|rank| (rank, inside(&geometry, rank)))));
     let before = dealt(&geometry.view, STEP);
     let deal = change.resume.deal.expect("a batch was dealt");
@@ -422,7 +406,7 @@ fn who_stays_keeps_its_part_and_the_rest_goes_back() {
 /// A proposer that is itself behind deals the next step as those who are ahead did.
 #[test]
 fn the_step_after_one_that_is_rolled_forward_is_dealt_as_it_was() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(3, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(3, true));
     let change = after_loss(&geometry, &reports([(0, inside(&geometry, 0)), (2, ahead(&geometry, 2))]));
     let before = dealt(&geometry.view, STEP.next());
     let deal = change.resume.deal.expect("a batch was dealt");
@@ -432,7 +416,7 @@ fn the_step_after_one_that_is_rolled_forward_is_dealt_as_it_was() {
 /// Everybody is done, and somebody is lost before the last step is committed: of the pass that never comes nothing is taken.
 #[test]
 fn after_the_last_step_nothing_is_dealt() {
-    let geometry = geometry(first_view(&[1, 3, 5]), cut(2, true));
+    let geometry = geometry(view(&[1, 3, 5]), cut(2, true));
     let mut last = dealt(&geometry.view, StepNumber(0));
     let mut steps = StepNumber(0);
     while last.pass < PASSES {
@@ -461,7 +445,7 @@ fn between_steps(geometry: &Geometry, exchange: &Exchange) -> Option<Succession>
 
 #[test]
 fn a_joiner_comes_in_between_two_steps_and_gets_its_chunks_by_moves() {
-    let geometry = geometry(first_view(&[1, 3]), cut(2, true));
+    let geometry = geometry(view(&[1, 3]), cut(2, true));
     let exchange = Exchange { joiners: vec![member(2)], ..Exchange::default() };
     let change = between_steps(&geometry, &exchange).expect("the run goes on");
     let resume = Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(STEP.0 + 3)) };
@@ -479,7 +463,7 @@ fn a_joiner_comes_in_between_two_steps_and_gets_its_chunks_by_moves() {
 /// The newcomer keeps nothing in its first step, and everything after the last turn.
 #[test]
 fn a_joiner_comes_to_keep_everything_too() {
-    let before = geometry(first_view(&[1, 3]), all(true));
+    let before = geometry(view(&[1, 3]), all(true));
     let exchange = Exchange { joiners: vec![member(2)], ..Exchange::default() };
     let change = between_steps(&before, &exchange).expect("the run goes on");
     assert_eq!(change.moves.list.len(), CHUNKS);
@@ -496,7 +480,7 @@ fn a_joiner_comes_to_keep_everything_too() {
 /// The moves of the view before are not over: what has not had its turn is still where it was.
 #[test]
 fn chunks_that_have_not_moved_yet_move_from_where_they_are() {
-    let before = geometry(first_view(&[1, 3]), cut(2, true));
+    let before = geometry(view(&[1, 3]), cut(2, true));
     let exchange = Exchange { joiners: vec![member(2)], ..Exchange::default() };
     let mut change = between_steps(&before, &exchange).expect("the run goes on");
     change.moves.rate = 4;
@@ -517,14 +501,14 @@ fn chunks_that_have_not_moved_yet_move_from_where_they_are() {
 #[test]
 fn a_leaver_goes_at_once_if_others_keep_copies_and_else_hands_over_first() {
     let step = StepNumber(STEP.0 + 3);
-    let one = geometry(first_view(&[1, 3, 5]), cut(1, true));
-    let two = geometry(first_view(&[1, 3, 5]), cut(2, true));
-    let none = geometry(first_view(&[1, 3, 5]), cut(1, false));
+    let one = geometry(view(&[1, 3, 5]), cut(1, true));
+    let two = geometry(view(&[1, 3, 5]), cut(2, true));
+    let none = geometry(view(&[1, 3, 5]), cut(1, false));
     assert!(!basis(&one).can_go(&[Rank(1)], step));
     assert!(basis(&two).can_go(&[Rank(1)], step) && !basis(&two).can_go(&[Rank(1), Rank(2)], step));
     assert!(basis(&none).can_go(&[Rank(0), Rank(1)], step), "there is nothing to keep");
 
-    let whole = geometry(first_view(&[1, 3, 5]), all(true));
+    let whole = geometry(view(&[1, 3, 5]), all(true));
     assert!(basis(&whole).can_go(&[Rank(0), Rank(2)], step), "one that stays is enough");
     assert!(!basis(&whole).can_go(&[Rank(0), Rank(1), Rank(2)], step));
 
@@ -547,7 +531,7 @@ fn a_leaver_goes_at_once_if_others_keep_copies_and_else_hands_over_first() {
 
 #[test]
 fn values_without_state_are_where_they_belong_after_one_step() {
-    let geometry = geometry(first_view(&[1, 3]), cut(1, false));
+    let geometry = geometry(view(&[1, 3]), cut(1, false));
     let exchange = Exchange { joiners: vec![member(2)], ..Exchange::default() };
     let change = between_steps(&geometry, &exchange).expect("the run goes on");
     assert_eq!(change.moves.rate as usize, change.moves.list.len());
@@ -556,7 +540,7 @@ fn values_without_state_are_where_they_belong_after_one_step() {
 
 #[test]
 fn no_view_begins_after_the_last_step() {
-    let geometry = geometry(first_view(&[1, 3]), cut(2, true));
+    let geometry = geometry(view(&[1, 3]), cut(2, true));
     let exchange = Exchange { joiners: vec![member(2)], ..Exchange::default() };
     let steps = PASSES * SAMPLES.div_ceil(BATCH);
     let at = |step: u64| {
@@ -572,7 +556,7 @@ fn no_view_begins_after_the_last_step() {
 
 #[test]
 fn the_order_of_peers_gives_everyone_its_new_rank() {
-    let view = first_view(&[2, 4, 6, 8]);
+    let view = view(&[2, 4, 6, 8]);
     let exchange =
         Exchange { joiners: vec![member(1), member(5)], leavers: vec![Rank(1)], retirees: vec![Rank(3)] };
     let roll = Roll::new(&view, &exchange);
@@ -586,7 +570,7 @@ fn the_order_of_peers_gives_everyone_its_new_rank() {
 
 #[test]
 fn if_all_that_stay_retire_one_of_them_keeps_owning() {
-    let view = first_view(&[2, 4]);
+    let view = view(&[2, 4]);
     let light = Member { weight: 0, ..member(1) };
     let exchange = Exchange { joiners: vec![light], retirees: vec![Rank(0), Rank(1)], ..Exchange::default() };
     let weights: Vec<u8> = Roll::new(&view, &exchange).members.iter().map(|member| member.weight).collect();

@@ -161,15 +161,7 @@ fn ballot(attempt: u32, rank: u32) -> Ballot {
 }
 
 pub(crate) fn first_view() -> View {
-    View {
-        run: RunId(bytes(0x00)),
-        epoch: Epoch(1),
-        parents: vec![],
-        members: vec![member(0x20, 1), member(0x80, 0)],
-        recovery: Recovery::Found,
-        ledger: Ledger::default(),
-        moves: Moves::default(),
-    }
+    View::first(RunId(bytes(0x00)), vec![member(0x20, 1), member(0x80, 0)])
 }
 
 /// A view after a merge, with all that a record can say.

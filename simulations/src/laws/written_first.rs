@@ -125,15 +125,10 @@ impl Law for WrittenFirst {
 /// The view in which a message is said.
 fn view_of(message: &Message) -> Option<ViewDigest> {
     match message {
-        Message::Segment(segment) => Some(segment.view),
-        Message::Parcel(parcel) => Some(parcel.view),
-        Message::WantChunks(want) => Some(want.view),
-        Message::Complete(complete) => Some(complete.view),
-        Message::Closed(view) => Some(*view),
         Message::Beat(beat) => Some(beat.view),
         Message::Prepare(prepare) => Some(prepare.view),
         Message::Propose(propose) => Some(propose.change.parent),
-        _ => None,
+        other => other.view_of_training(),
     }
 }
 

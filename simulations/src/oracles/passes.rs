@@ -307,7 +307,7 @@ fn difference(view: &View, said: &[Part], due: &[Part]) -> String {
 mod tests {
     use std::sync::Arc;
 
-    use peergrad_protocol::view::{Moves, Resume};
+    use peergrad_protocol::view::Resume;
     use peergrad_protocol::{Epoch, RunId, StepNumber};
 
     use super::*;
@@ -328,15 +328,7 @@ mod tests {
 
     impl Chain {
         fn new(peers: &[u8]) -> Self {
-            let newest = View {
-                run: RunId([1; 32]),
-                epoch: Epoch(1),
-                parents: vec![],
-                members: peers.iter().copied().map(member).collect(),
-                recovery: Recovery::Found,
-                ledger: Ledger::default(),
-                moves: Moves::default(),
-            };
+            let newest = View::first(RunId([1; 32]), peers.iter().copied().map(member).collect());
             let mut lineage = Lineage::default();
             lineage.install(&Arc::new(newest.clone()), newest.digest());
             Self { lineage, newest }

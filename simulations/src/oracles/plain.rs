@@ -108,9 +108,9 @@ mod tests {
     use peergrad::alone::train_alone;
     use peergrad::specification::RunFile;
     use peergrad_protocol::id::ViewDigest;
-    use peergrad_protocol::ledger::Ledger;
-    use peergrad_protocol::view::{Member, Moves, Recovery, View};
-    use peergrad_protocol::{Epoch, Incarnation, PeerId, RunId};
+
+    use peergrad_protocol::view::{Member, View};
+    use peergrad_protocol::{Incarnation, PeerId, RunId};
 
     use super::*;
     use crate::workload::Workload;
@@ -118,15 +118,7 @@ mod tests {
     fn alone() -> Lineage {
         let member =
             Member { peer: PeerId([1; 32]), incarnation: Incarnation(1), addresses: vec![], weight: 1 };
-        let view = View {
-            run: RunId([1; 32]),
-            epoch: Epoch(1),
-            parents: vec![],
-            members: vec![member],
-            recovery: Recovery::Found,
-            ledger: Ledger::default(),
-            moves: Moves::default(),
-        };
+        let view = View::first(RunId([1; 32]), vec![member]);
         let mut lineage = Lineage::default();
         lineage.install(&Arc::new(view), ViewDigest([0; 32]));
         lineage

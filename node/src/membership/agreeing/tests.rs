@@ -3,40 +3,27 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use peergrad_protocol::Epoch;
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::placement::Copies;
-use peergrad_protocol::view::{Member, Move, Moves, Recovery, Resume, View};
-use peergrad_protocol::{Epoch, Incarnation, RunId};
+use peergrad_protocol::view::{Move, Moves, Resume, View};
 
 use super::*;
 use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry};
 use crate::io::{PersistId, Reject};
 use crate::memo::Memo;
+use crate::sample::{self, peer};
 use crate::succession::Basis;
 
 const NOW: Instant = Instant(0);
 /// The step in progress.
 const STEP: StepNumber = StepNumber(7);
 
-fn peer(byte: u8) -> PeerId {
-    PeerId([byte; 32])
-}
-
 fn view(peers: &[u8]) -> View {
-    let member =
-        |byte: &u8| Member { peer: peer(*byte), incarnation: Incarnation(1), addresses: vec![], weight: 1 };
-    View {
-        run: RunId([1; 32]),
-        epoch: Epoch(1),
-        parents: vec![],
-        members: peers.iter().map(member).collect(),
-        recovery: Recovery::Found,
-        ledger: Ledger { position: 84, ..Ledger::default() },
-        moves: Moves::default(),
-    }
+    View { ledger: Ledger { position: 84, ..Ledger::default() }, ..sample::view(peers) }
 }
 
 fn ballot(attempt: u32, rank: u32) -> Ballot {

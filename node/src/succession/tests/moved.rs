@@ -19,7 +19,7 @@ fn peers(seed: u32, count: usize) -> Vec<Member> {
 /// Chunks whose owner is another peer in the view that follows `before` by `exchange`, and those whose state has to
 /// travel to the new one.
 fn moved(before: &[Member], exchange: &Exchange) -> (usize, usize) {
-    let mut view = first_view(&[]);
+    let mut view = view(&[]);
     view.members = before.to_vec();
     view.members.sort_by_key(|member| member.peer);
     let cut = Cut { chunks: Chunks::of(PARAMETERS), ..cut(2, true) };
