@@ -215,7 +215,12 @@ fn run_own(name: &str, task: Arc<dyn Task>, program: Launch) -> ExitCode {
 
 fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {
     outcome.unwrap_or_else(|error| {
-        report::complain(&format!("error: {error:#}"));
+        let words = format!("{error:#}");
+        report::complain(&format!("error: {words}"));
+        // Whoever reads JSON does not read standard error; every command has this switch.
+        if std::env::args_os().any(|argument| argument == "--json") {
+            report::emit(&serde_json::json!({"event": "failed", "reason": words}));
+        }
         ExitCode::FAILURE
     })
 }

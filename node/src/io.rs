@@ -250,6 +250,11 @@ pub enum Event {
         /// Those that cannot be reached.
         missing: Vec<PeerId>,
     },
+    /// Others answer this peer, which wants to be let in, but none of them is in a view.
+    NobodyTrains {
+        /// Those who answer.
+        peers: Vec<PeerId>,
+    },
     /// This peer has no parameters yet, and all members that have are out of reach: it waits for one of them.
     Orphaned {
         /// Those members.

@@ -39,6 +39,9 @@ pub(crate) struct Joining {
     unlinked: BTreeSet<PeerId>,
     unlinked_before: BTreeSet<PeerId>,
     told: BTreeSet<PeerId>,
+    /// Those who have answered that they are in no view themselves, and how often this peer has asked since the first did.
+    idle: BTreeSet<PeerId>,
+    idle_count: u32,
     /// Whether the host knows that this peer is ready.
     is_ready_told: bool,
     /// Who founds the run, where another joiner has said so.
@@ -71,6 +74,8 @@ pub(crate) struct Identity {
 
 /// The only timer: asking again.
 const RETRY: usize = 0;
+/// Whoever has been asked so often, and still is in no view, is not just about to be.
+const IDLE_TOLD_AT: u32 = 5;
 
 impl Joining {
     /// A peer that was invited to `run`, or to whatever run the first member it meets belongs to.
@@ -93,6 +98,8 @@ impl Joining {
             unlinked: BTreeSet::new(),
             unlinked_before: BTreeSet::new(),
             told: BTreeSet::new(),
+            idle: BTreeSet::new(),
+            idle_count: 0,
             is_ready_told: false,
             founder: None,
             voter,
@@ -197,7 +204,18 @@ impl Joining {
                 // Whoever answers is not out of reach.
                 self.unproven.clone().into_iter().for_each(|peer| self.ask(now, peer, out));
             }
-            None => linked.into_iter().for_each(|peer| self.ask(now, peer, out)),
+            None => {
+                self.tell_idle(out);
+                linked.into_iter().for_each(|peer| self.ask(now, peer, out));
+            }
+        }
+    }
+
+    /// Tells the user, once, that others answer and nobody trains.
+    fn tell_idle(&mut self, out: &mut Vec<Output>) {
+        self.idle_count += u32::from(!self.idle.is_empty());
+        if self.idle_count == IDLE_TOLD_AT {
+            out.push(Output::Event(Event::NobodyTrains { peers: self.idle.iter().copied().collect() }));
         }
     }
 
@@ -231,6 +249,8 @@ impl Joining {
         self.run = Some(run);
         self.host = Some(from);
         self.is_ready_told = false;
+        self.idle.clear();
+        self.idle_count = 0;
         self.contacts = welcome.members;
         self.timers.set(RETRY, now.after(JOIN_RETRY));
         for contact in self.contacts.iter().filter(|contact| contact.peer != self.me.peer) {
@@ -276,6 +296,7 @@ impl Joining {
         }
         match refusal {
             Refusal::NotYet => {
+                self.idle.insert(by);
                 // The timer that is running asks others, and this one again.
                 if self.host == Some(by) {
                     self.host = None;

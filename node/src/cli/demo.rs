@@ -48,9 +48,9 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
         let noun = if arguments.peers == 1 { "peer learns" } else { "peers learn" };
         screen.say(&format!("{} {noun} to read handwritten digits on this machine", arguments.peers));
     }
-    let mut swarm =
-        Swarm::start(&run_file, &folder.path, arguments.peers, Show { screen, is_json: arguments.json })?;
-    let mut trouble = Trouble::planned(arguments.peers as usize, arguments.calm);
+    let show = Show { screen, is_json: arguments.json };
+    let mut trouble = Trouble::planned(arguments.peers as usize, arguments.calm, &show);
+    let mut swarm = Swarm::start(&run_file, &folder.path, arguments.peers, show)?;
     swarm.watch(&mut trouble)?;
     swarm.tell(&trouble)
 }

@@ -89,7 +89,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
     };
     if model.origin.specification.is_empty() {
         bail!(
-            "{} holds a model of another program's task: evaluate it with that program",
+            "{} holds a model of a task that another program brought; this one knows only those that run.toml describes",
             arguments.model.display()
         );
     }

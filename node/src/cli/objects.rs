@@ -41,6 +41,7 @@ pub(super) fn event_object(event: &Event) -> Option<Value> {
                 "waiting_for": needed - reached, "missing": texts(missing),
             })
         }
+        Event::NobodyTrains { peers } => json!({"event": "nobody_trains", "peers": texts(peers)}),
         Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
         Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
         Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),

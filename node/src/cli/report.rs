@@ -182,6 +182,11 @@ impl Report {
                 "ready, but these members cannot be reached from here: {}; they have stopped, and the others may have to wait for them, or the network between has to be looked at",
                 short_names(peers)
             )),
+            Event::NobodyTrains { peers } => say(format!(
+                "{} {}, but nobody trains; waiting for a member that does (if all of them have stopped, the run is gone: start it anew)",
+                short_names(peers),
+                if peers.len() == 1 { "answers" } else { "answer" },
+            )),
             event => self.say_change(event),
         }
     }

@@ -342,10 +342,13 @@ impl Session {
         self.report.close();
         let saved = match &ended.state {
             // Before the first step there is nothing that was learnt.
-            Some(state) if state.steps > 0 => save(&self.directory, state).map(|_| Some(state)),
+            Some(state) if state.steps > 0 => save(&self.directory, state).map(|aside| Some((state, aside))),
             Some(_) | None => Ok(None),
         };
-        if let Ok(Some(state)) = saved {
+        if let Ok(Some((state, aside))) = &saved {
+            if let Some(aside) = aside {
+                self.report.say(&format!("the model of an earlier run is kept in {}", aside.display()));
+            }
             self.report.say(&format!(
                 "the state after {} committed steps is saved; `{} export FILE --dir {}` copies it",
                 state.steps,
@@ -379,31 +382,28 @@ impl Session {
     }
 }
 
-/// Puts the model of another run aside, so that a run that is broken off does not cost what an earlier one learnt.
-fn keep_earlier_run(path: &Path, run: RunId) {
-    let earlier = std::fs::read(path).ok().and_then(|bytes| ModelFile::decode(&bytes).ok());
-    if let Some(earlier) = earlier.filter(|earlier| earlier.origin.run != run) {
-        // If it cannot be put aside, the newer one still has to be saved.
-        let _ = std::fs::rename(
-            path,
-            path.with_file_name(format!("model-{}.safetensors", earlier.origin.run.short())),
-        );
-    }
+/// Puts the model of another run aside, so that a run that is broken off does not cost what an earlier one learnt. Where
+/// to, if there was one.
+fn keep_earlier_run(path: &Path, run: RunId) -> Option<PathBuf> {
+    let earlier = ModelFile::decode(&std::fs::read(path).ok()?).ok()?.origin.run;
+    let aside = path.with_file_name(format!("model-{}.safetensors", earlier.short()));
+    // If it cannot be put aside, the newer one still has to be saved.
+    (earlier != run && std::fs::rename(path, &aside).is_ok()).then_some(aside)
 }
 
-/// Writes the model into the data directory.
-fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<PathBuf> {
+/// Writes the model into the data directory. Where the one of an earlier run is now, if there was one.
+fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<PathBuf>> {
     let path = directory.path().join(super::model::MODEL_FILE);
     let origin = Origin {
         run: state.run,
         steps: state.steps,
         specification: String::from_utf8(state.specification.to_vec()).unwrap_or_default(),
     };
-    keep_earlier_run(&path, state.run);
+    let aside = keep_earlier_run(&path, state.run);
     let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
     write_atomically(&path, &model.encode())
         .with_context(|| format!("cannot save the model to {}", path.display()))?;
-    Ok(path)
+    Ok(aside)
 }
 
 /// Threads for the network: one would do, two let sending and receiving overlap.

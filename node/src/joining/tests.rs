@@ -81,6 +81,20 @@ fn another_run_than_that_of_the_invite_is_not_joined() {
 }
 
 #[test]
+fn others_who_wait_too_are_told_of_once() {
+    let (mut joining, mut out) = (Joining::new(Some(run()), member(9), None), Vec::new());
+    joining.link_up(NOW, peer(1), &mut out);
+    let mut told = Vec::new();
+    for second in 1..20 {
+        assert_eq!(joining.refused(peer(1), Refusal::NotYet).map_err(drop), Ok(()));
+        joining.tick(NOW.after(second * JOIN_RETRY), [1, 2].map(peer).into_iter(), &mut out);
+        let is_told = |output: &Output| matches!(output, Output::Event(Event::NobodyTrains { .. }));
+        told.extend(out.drain(..).filter(is_told).map(|_| second));
+    }
+    assert_eq!(told, [IDLE_TOLD_AT]);
+}
+
+#[test]
 fn ready_is_said_once_all_members_are_linked_and_then_repeated() {
     let (mut joining, mut out) = (welcomed(), Vec::new());
     joining.report_ready(|peer| peer.0[0] != 3, &mut out);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use peergrad_protocol::Instant;
 use serde_json::json;
 
-use super::{Peer, Swarm};
+use super::{Peer, Show, Swarm};
 use crate::cli::report::emit;
 use crate::net::Clock;
 
@@ -43,7 +43,12 @@ enum Stage {
 
 impl Trouble {
     /// Of few peers none is killed: the others might be too few to go on.
-    pub(super) fn planned(peers: usize, is_calm: bool) -> Self {
+    pub(super) fn planned(peers: usize, is_calm: bool, show: &Show) -> Self {
+        if !is_calm && peers < KILLED_OF_MIN && !show.is_json {
+            show.screen.say(
+                "nobody is killed: of fewer than three peers, those who are left might be too few to go on",
+            );
+        }
         let stage = match peers {
             _ if is_calm || peers == 1 => Stage::Over,
             0..KILLED_OF_MIN => Stage::Join,
