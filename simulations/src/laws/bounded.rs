@@ -20,6 +20,8 @@ use crate::host::HostId;
 pub struct Bounded {
     /// By sender, then receiver.
     links: BTreeMap<HostId, BTreeMap<HostId, InFlight>>,
+    /// By donor and by who asks it for chunks: questions that are not answered yet. Answers need no credit.
+    asked: BTreeMap<(HostId, HostId), u64>,
 }
 
 /// One direction of a link, as its sender knows it.
@@ -38,6 +40,16 @@ impl Bounded {
             return Ok(());
         }
         Err(format!("{count} segments and chunks are in flight from {from} to {to}; {LINK_SEGMENTS} may be"))
+    }
+
+    /// Each question is answered by one parcel at most.
+    fn answered(&mut self, from: HostId, to: HostId) -> Result<(), String> {
+        let asked = self.asked.entry((from, to)).or_default();
+        let Some(left) = asked.checked_sub(1) else {
+            return Err(format!("{from} sends {to} chunks that it has not asked for"));
+        };
+        *asked = left;
+        Ok(())
     }
 
     fn granted(&mut self, from: HostId, to: HostId, segments: u32) -> Result<(), String> {
@@ -64,11 +76,13 @@ impl Law for Bounded {
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
             Observation::Sent { from, to, message: Message::Segment(_), .. } => self.sent(*from, *to),
-            // One that was asked for is not sent before the one that was asked for last has come.
-            Observation::Sent { from, to, message: Message::Parcel(parcel), .. }
-                if parcel.content == Content::State =>
-            {
-                self.sent(*from, *to)
+            Observation::Sent { from, to, message: Message::Parcel(parcel), .. } => match parcel.content {
+                Content::State => self.sent(*from, *to),
+                Content::Values => self.answered(*from, *to),
+            },
+            Observation::Sent { from, to, message: Message::WantChunks(_), .. } => {
+                *self.asked.entry((*to, *from)).or_default() += 1;
+                Ok(())
             }
             Observation::Granted { from, to, segments } => self.granted(*from, *to, *segments),
             Observation::Linked { at, to, session } => {
