@@ -35,6 +35,8 @@ pub(crate) struct Joining {
     contacts: Vec<Contact>,
     /// Linked peers that have not answered since this one was excluded: they may be those that it cannot reach.
     unproven: BTreeSet<PeerId>,
+    /// Members of a view that has this peer in it, as it seems.
+    insiders: BTreeSet<PeerId>,
     /// Members that are not linked; those that were not when this was looked at last; and those the user was told of.
     unlinked: BTreeSet<PeerId>,
     unlinked_before: BTreeSet<PeerId>,
@@ -95,6 +97,7 @@ impl Joining {
             host: None,
             contacts: Vec::new(),
             unproven: BTreeSet::new(),
+            insiders: BTreeSet::new(),
             unlinked: BTreeSet::new(),
             unlinked_before: BTreeSet::new(),
             told: BTreeSet::new(),
@@ -148,6 +151,11 @@ impl Joining {
         }
     }
 
+    /// Somebody speaks to this peer as to a member: perhaps it is one, and has not been told.
+    pub(crate) fn on_beat(&mut self, from: PeerId) {
+        self.insiders.insert(from);
+    }
+
     /// A frame of a peer arrived.
     pub(crate) fn heard(&mut self, peer: &PeerId) {
         self.unproven.remove(peer);
@@ -188,6 +196,11 @@ impl Joining {
         let linked: BTreeSet<PeerId> = linked.collect();
         for contact in self.contacts.iter().filter(|c| c.peer != self.me.peer && !linked.contains(&c.peer)) {
             out.push(Output::Dial(contact.clone()));
+        }
+        for peer in std::mem::take(&mut self.insiders) {
+            if linked.contains(&peer) && self.host != Some(peer) {
+                self.ask(now, peer, out);
+            }
         }
         match self.host {
             Some(host) if self.is_ready_told => send(host, &Message::Ready, out),
@@ -276,8 +289,13 @@ impl Joining {
         }
     }
 
-    /// The one asked is not a member, and says who founds the run.
-    pub(crate) fn refer(&mut self, contact: Contact, out: &mut Vec<Output>) {
+    /// The one asked is not a member, or not any more, and says who is or founds the run.
+    pub(crate) fn refer(&mut self, now: Instant, from: PeerId, contact: Contact, out: &mut Vec<Output>) {
+        if self.host == Some(from) {
+            self.host = None;
+            self.is_ready_told = false;
+            self.timers.set(RETRY, now);
+        }
         let is_news = self.founder.as_ref() != Some(&contact) && contact.peer != self.me.peer;
         if is_news && self.host.is_none() {
             out.push(Output::Dial(contact.clone()));

@@ -120,10 +120,11 @@ pub struct Epoch(pub u64);
 pub struct Incarnation(pub u64);
 
 impl Incarnation {
-    /// The first incarnation of the `start`-th start of a peer.
+    /// The first incarnation of the `start`-th start of a peer. By `draw`, which is random, two starts differ that take
+    /// themselves for the same one: of a copy of the peer's directory, and of the original.
     #[must_use]
-    pub fn of_start(start: u64) -> Self {
-        Self(start << RETURNS_BITS)
+    pub fn of_start(start: u64, draw: u8) -> Self {
+        Self(start << RETURNS_BITS | u64::from(draw) << (RETURNS_BITS - u8::BITS))
     }
 
     /// The one after this, of the same start: the peer was excluded and comes back.

@@ -69,6 +69,11 @@ impl Disk {
         }
     }
 
+    /// What was written is of no use any more.
+    pub fn forget(&mut self) {
+        (self.record, self.before) = (None, None);
+    }
+
     /// What really lies there.
     #[must_use]
     pub fn record(&self) -> Option<&Record> {

@@ -43,8 +43,9 @@ pub(crate) struct Progress {
     scope: Scope,
     bar: Option<ProgressBar>,
     said_pass: Option<u64>,
-    /// The pass of the last step, and the steps of the whole run as they are expected now.
-    pass: Option<u64>,
+    /// The pass and the number of the last step.
+    last: Option<(u64, u64)>,
+    /// The steps of the whole run, as they are expected now.
     steps: u64,
 }
 
@@ -61,15 +62,16 @@ impl Progress {
             bar
         });
         let steps = scope.steps;
-        Self { screen: screen.clone(), name, scope, bar, said_pass: None, pass: None, steps }
+        Self { screen: screen.clone(), name, scope, bar, said_pass: None, last: None, steps }
     }
 
     pub(crate) fn committed(&mut self, committed: &Committed) {
         let Committed { step, pass, loss, .. } = committed;
-        if self.pass.is_some_and(|before| before < *pass) {
+        // After a gap a pass is first seen in its middle.
+        if self.last.is_some_and(|(before, last)| before < *pass && last + 1 == step.0) {
             self.steps = expected_steps(&self.scope, *pass, step.0);
         }
-        self.pass = Some(*pass);
+        self.last = Some((*pass, step.0));
         self.steps = self.steps.max(step.0 + 1);
         if let Some(bar) = &self.bar {
             bar.set_length(self.steps);

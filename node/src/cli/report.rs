@@ -29,8 +29,9 @@ pub(super) struct Report {
     has_left_out: bool,
     /// Peers that were asked to let this one in and have not answered, so that each is told of once.
     asked: BTreeSet<PeerId>,
-    /// Members of the present view that have said that they stop: that they are silent is no news.
-    stopped: BTreeSet<PeerId>,
+    /// Members of the present view that have said that they stop, or that were said to be missed: that they are silent is
+    /// no news.
+    gone: BTreeSet<PeerId>,
     is_paused: bool,
 }
 
@@ -61,7 +62,7 @@ impl Report {
             passes: Passes::default(),
             has_left_out: false,
             asked: BTreeSet::new(),
-            stopped: BTreeSet::new(),
+            gone: BTreeSet::new(),
             is_paused: false,
         }
     }
@@ -123,7 +124,7 @@ impl Report {
             Event::Installed { view, .. } => {
                 self.peers = view.members.len();
                 self.asked.clear();
-                self.stopped.clear();
+                self.gone.clear();
                 self.is_paused = false;
                 if self.style == Style::Words && self.progress.is_none() {
                     self.progress =
@@ -179,7 +180,7 @@ impl Report {
                 plural(scope.steps as usize, "step"),
             )),
             Event::OutOfReach { peers } => say(format!(
-                "ready, but these members cannot be reached from here: {}; they have stopped, and the others may have to wait for them, or the network between has to be looked at",
+                "ready, but these members cannot be reached from here: {}; either they have stopped, and the run waits for them, or the network between here and there has to be looked at",
                 short_names(peers)
             )),
             Event::NobodyTrains { peers } => say(format!(
@@ -207,16 +208,18 @@ impl Report {
                 };
                 say(format!("training with {}; {owns}", plural(view.members.len(), "peer")));
             }
-            Event::Missed(peer) if self.stopped.contains(peer) => {}
-            Event::Missed(peer) => say(format!("nothing is heard from peer {}", peer.short())),
+            Event::Missed(peer) if self.gone.insert(*peer) => {
+                say(format!("no contact with peer {}", peer.short()));
+            }
+            Event::Missed(_) => {}
             Event::Stopped { peer, reason } => {
-                self.stopped.insert(*peer);
+                self.gone.insert(*peer);
                 say(format!("peer {} stops: {reason}", peer.short()));
             }
             Event::Paused { reached, needed, members, missing } => {
                 self.is_paused = true;
                 say(format!(
-                    "paused: {reached} of {members} peers can be reached, this one included, and {needed} are needed; waiting for {} more of {} (one that has stopped can be started again in its data directory)",
+                    "paused: {reached} of {members} peers can be reached, this one included, and {needed} are needed; waiting for {} more of {} (one that has stopped can join again from its data directory; Ctrl-C saves the model as it is)",
                     needed - reached,
                     short_names(missing)
                 ));

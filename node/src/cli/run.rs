@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use libp2p::Multiaddr;
+use peergrad_protocol::durable::Durable;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{MEMBERS_MAX, SEGMENTS_KEPT_MAX};
 use peergrad_protocol::{Pool, RunId};
@@ -142,7 +143,7 @@ fn whom_to_ask(arguments: &JoinArguments) -> anyhow::Result<(Option<RunId>, Secr
         && !text.starts_with("pg1")
     {
         bail!(
-            "`{}` is an address: joining by address needs --secret-file FILE; or give the invite that `peer start` printed",
+            "`{}` is no invite, which begins with pg1; to join by address, add --secret-file FILE",
             text.trim()
         );
     }
@@ -232,7 +233,16 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         report,
         has_handed_over: false,
     };
+    let restored = session.directory.restored()?;
     if let Role::Founder { specification, nonce, peers } = &role {
+        if let Some(durable) = restored.as_deref().and_then(Durable::from_bytes) {
+            session.report.say(&format!(
+                "the last peer here was in run {} when it stopped; this is a new run (to go back: `{} join INVITE --dir {}`)",
+                durable.view.run.short(),
+                program_name(),
+                session.directory.path().display()
+            ));
+        }
         session.publish(RunId::derive(specification, nonce))?;
         if *peers > 1 {
             session.tell_invite(RunId::derive(specification, nonce));
@@ -247,7 +257,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         loader,
         segments,
         memo: Memo::default(),
-        restored: session.directory.restored()?,
+        restored,
         role,
     };
     let (events, told) = mpsc::unbounded_channel();
@@ -377,6 +387,10 @@ impl Session {
                 ExitCode::FAILURE
             }
         };
+        if ended.outcome.is_ok() || self.has_handed_over {
+            // Nobody needs this peer's vote any more.
+            self.directory.forget_record();
+        }
         // What the run came to is said all the same.
         saved.map(|_| code)
     }

@@ -188,7 +188,7 @@ impl Machine {
                 }
             }
             Message::Refer(contact) => {
-                joining.refer(contact, out);
+                joining.refer(now, from, contact, out);
                 Ok(())
             }
             Message::Refuse(refusal) => joining.refused(from, refusal),
@@ -227,8 +227,12 @@ impl Machine {
                 self.send(from, &Message::Refuse(Refusal::NotYet), None, out);
                 Ok(())
             }
+            Message::Beat(_) => {
+                joining.on_beat(from);
+                Ok(())
+            }
             // Of a view that this peer is not in yet, or not any more.
-            Message::Beat(_) | Message::Succeed(_) | Message::Candidate(_) => Ok(()),
+            Message::Succeed(_) | Message::Candidate(_) => Ok(()),
             Message::Outbid(_) | Message::Promise(_) | Message::Accepted(_) | Message::Retire => Ok(()),
             _ => return Err(Reject::OutOfPlace),
         };
@@ -293,7 +297,12 @@ impl Machine {
             Message::Install(view) => self.told_of(now, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
             Message::Ready if membership.on_ready(now, from) => self.look(now, out),
-            // It was welcomed by an earlier incarnation of this member: it has to ask again.
+            // It is in, and has not heard of it.
+            Message::Ready if seat.session.view().rank(&from).is_some() => {
+                let install = Message::Install(View::clone(seat.session.view()));
+                self.send(from, &install, None, out);
+            }
+            // It was welcomed by an earlier incarnation of this member, or is not heard of any more: it has to ask again.
             Message::Ready => self.send(from, &Message::Refuse(Refusal::NotYet), None, out),
             Message::Candidate(member) => {
                 membership.on_candidate(now, member);
@@ -348,6 +357,7 @@ impl Machine {
         let preparation = self.preparation.as_ref().expect("a member is prepared");
         let is_closing = seat.session.is_closing();
         let install = || Message::Install(View::clone(seat.session.view()));
+        let is_stranger = seat.session.view().rank(&from).is_none();
         let admission = seat.membership.on_join(from, join, is_closing);
         if admission == Ok(true) && seat.session.view().rank(&from).is_some() {
             // An earlier start of it may have a vote in this view, and not know of the view.
@@ -355,6 +365,8 @@ impl Machine {
         }
         let answer = match admission {
             Err(refusal) => Message::Refuse(refusal),
+            // There are others who train, perhaps, and nobody comes in here.
+            Ok(_) if is_stranger && seat.membership.is_paused() => Message::Refuse(Refusal::NotYet),
             Ok(false) => install(),
             Ok(true) => Message::Welcome(Welcome {
                 specification: preparation.specification().to_vec(),

@@ -68,6 +68,11 @@ impl Membership {
             // The one that is in the view is no more.
             self.superseded(rank);
         }
+        // Of two starts the later one is the peer, the other an older one or a copy.
+        let waiting = self.asking.get(&from).or(self.candidates.get(&from).map(|known| &known.member));
+        if waiting.is_some_and(|known| known.incarnation > join.incarnation) {
+            return Err(Refusal::Copied);
+        }
         if self.view.members.len() + self.candidates.len() >= MEMBERS_MAX {
             return Err(Refusal::Full);
         }
@@ -85,9 +90,9 @@ impl Membership {
         all.map(|member| Contact { peer: member.peer, addresses: member.addresses.clone() }).collect()
     }
 
-    /// A peer that was welcomed here is ready. False if it was not.
+    /// A peer that was welcomed here is ready. False if it was not, or is in already.
     pub(crate) fn on_ready(&mut self, now: Instant, from: PeerId) -> bool {
-        if let Some(member) = self.asking.remove(&from) {
+        if let Some(member) = self.asking.remove(&from).filter(|member| !is_in(&self.view, member)) {
             self.candidates.insert(from, Candidate { member, told_at: now });
             self.guests.insert(from);
             return true;
@@ -98,7 +103,9 @@ impl Membership {
 
     /// A member says that a peer is ready to come in.
     pub(crate) fn on_candidate(&mut self, now: Instant, member: Member) {
-        if !is_in(&self.view, &member) && self.candidates.len() < MEMBERS_MAX {
+        let known = self.candidates.get(&member.peer);
+        let is_older = known.is_some_and(|known| known.member.incarnation > member.incarnation);
+        if !is_older && !is_in(&self.view, &member) && self.candidates.len() < MEMBERS_MAX {
             self.candidates.insert(member.peer, Candidate { member, told_at: now });
         }
     }
@@ -121,9 +128,11 @@ impl Membership {
         self.asking.keys().chain(&self.guests).copied().collect()
     }
 
-    /// The peers among the new members that have asked this one: it tells them that they are in.
+    /// The peers among the new members that have asked this one, or ask it anew: it tells them that they are in.
     pub(crate) fn guests_in(&self, view: &View) -> Vec<PeerId> {
-        self.guests.iter().copied().filter(|peer| view.rank(peer).is_some()).collect()
+        let guests = self.guests.iter().filter(|peer| view.rank(peer).is_some());
+        let asking = self.asking.values().filter(|member| is_in(view, member)).map(|member| &member.peer);
+        guests.chain(asking).copied().collect()
     }
 
     // Going.

@@ -1,7 +1,7 @@
 //! The data directory: who this peer is and how often it has started, used by one process at a time.
 //!
 //! ```text
-//! ~/.local/share/peergrad/     lock  identity  incarnation  durable  run.json (while a peer runs)
+//! ~/.local/share/peergrad/     lock  identity  incarnation  durable-*  run.json (while a peer runs)
 //! ~/.local/share/peergrad/2/   the same, for a second peer on this machine; then 3, ...
 //! ```
 //! # Invariants
@@ -26,7 +26,7 @@ use super::record::RunRecord;
 pub struct Directory {
     path: PathBuf,
     /// Held, never read: dropping it gives the directory back.
-    _lock: File,
+    lock: File,
 }
 
 /// A directory, and what the user should know about the choice.
@@ -81,7 +81,7 @@ impl Directory {
         let lock = OpenOptions::new().create(true).truncate(false).write(true).open(&lock_path);
         let lock = lock.map_err(|cause| unusable(&lock_path, cause))?;
         match try_lock(&lock) {
-            Ok(()) => Ok(Self { path: path.to_owned(), _lock: lock }),
+            Ok(()) => Ok(Self { path: path.to_owned(), lock }),
             Err(TryLockError::WouldBlock) => Err(DirectoryError::InUse { path: path.to_owned() }),
             Err(TryLockError::Error(cause)) => Err(unusable(&lock_path, cause)),
         }
@@ -136,7 +136,7 @@ impl Directory {
         };
         let next = last.ok_or_else(|| DirectoryError::DamagedIncarnation { path: path.clone() })?;
         files::write_atomically(&path, format!("{next}\n").as_bytes()).map_err(unusable)?;
-        Ok(Incarnation::of_start(next))
+        Ok(Incarnation::of_start(next, rand::random()))
     }
 
     /// The record that a peer persisted here last, if there is one.
@@ -152,10 +152,27 @@ impl Directory {
         }
     }
 
-    /// Where a peer's durable record lies.
+    /// Where a peer's durable record lies. In a copy of the directory it lies elsewhere: what the original has promised since
+    /// is not known there, and whoever forgets a promise must not vote.
     #[must_use]
     pub fn durable_path(&self) -> PathBuf {
-        self.path.join("durable")
+        self.path.join(format!("durable-{}", self.place()))
+    }
+
+    /// Says which machine this is and which directory on it, as far as the system tells; another one in every copy.
+    fn place(&self) -> String {
+        let mut hasher = blake3::Hasher::new_derive_key("peergrad 1 place of a data directory");
+        hasher.update(&fs::read("/etc/machine-id").unwrap_or_default());
+        #[cfg(unix)]
+        if let Ok(metadata) = self.lock.metadata() {
+            hasher.update(&std::os::unix::fs::MetadataExt::ino(&metadata).to_le_bytes());
+        }
+        hasher.finalize().to_hex()[..16].to_owned()
+    }
+
+    /// Removes the durable record. One that stays is taken for that of a peer that was stopped in the middle.
+    pub fn forget_record(&self) {
+        let _ = fs::remove_file(self.durable_path());
     }
 
     /// Lets other `peer` commands on this machine see the run, until this directory is given back.
@@ -248,11 +265,25 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_has_no_durable_record() {
+        let folder = tempfile::tempdir().unwrap();
+        let [original, copy] =
+            ["original", "copy"].map(|name| Directory::open(&folder.path().join(name)).unwrap());
+        fs::write(original.durable_path(), "promised").unwrap();
+        let name = original.durable_path().file_name().unwrap().to_owned();
+        fs::copy(original.durable_path(), copy.path().join(name)).unwrap();
+        assert_eq!(original.restored().unwrap().as_deref(), Some(&b"promised"[..]));
+        assert_eq!(copy.restored().unwrap(), None);
+    }
+
+    #[test]
     fn incarnations_grow() {
         let folder = tempfile::tempdir().unwrap();
         for expected in 1..4 {
             let directory = Directory::open(folder.path()).unwrap();
-            assert_eq!(directory.next_incarnation().unwrap(), Incarnation::of_start(expected));
+            let incarnation = directory.next_incarnation().unwrap();
+            assert!(incarnation >= Incarnation::of_start(expected, 0));
+            assert!(incarnation <= Incarnation::of_start(expected, u8::MAX));
         }
         let directory = Directory::open(folder.path()).unwrap();
         fs::write(folder.path().join("incarnation"), "many").unwrap();

@@ -8,6 +8,8 @@ use peergrad::io::Input;
 use peergrad::node::{Config, Node, Role};
 use peergrad_protocol::{Frame, Incarnation, PeerId, Pool, RunId};
 
+use rand::Rng;
+
 use super::Cluster;
 use crate::history::{Lane, State};
 use crate::host::{Entry, Host, HostId, HostSetup, Process, Trouble, address, peer_of};
@@ -26,7 +28,9 @@ impl Cluster {
     /// Adds a host whose disk is a copy of another one's: two machines, one identity.
     pub fn add_copy(&mut self, of: HostId) -> HostId {
         let original = &self.hosts[of.index()];
-        let (peer, setup, incarnation) = (original.peer, original.setup.clone(), original.incarnation);
+        let (peer, mut setup, incarnation) = (original.peer, original.setup.clone(), original.incarnation);
+        // A durable record counts only where it was written.
+        setup.disk.forget();
         let copy = self.add_as(peer, setup);
         self.hosts[copy.index()].incarnation = incarnation;
         copy
@@ -66,6 +70,7 @@ impl Cluster {
             }
             Entry::Join { run, .. } => Role::Joiner { run },
         };
+        let draw = (self.generator.next_u64() % 256) as u8;
         let place = &mut self.hosts[host.index()];
         assert!(place.process.is_none(), "one process a host");
         place.starts += 1;
@@ -74,7 +79,7 @@ impl Cluster {
         let segments = Pool::new(SEGMENTS_KEPT);
         let config = Config {
             peer: place.peer,
-            incarnation: Incarnation::of_start(place.incarnation),
+            incarnation: Incarnation::of_start(place.incarnation, draw),
             addresses: vec![address(host)],
             weight: place.setup.weight,
             loader: Arc::clone(&place.setup.loader),

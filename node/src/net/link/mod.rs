@@ -167,6 +167,14 @@ impl Link {
 
 /// What the system says about a broken connection, as people say it.
 pub(super) fn words_of(error: &io::Error) -> String {
+    // The layers above a socket wrap what it says.
+    let mut cause = error.get_ref().map(|cause| cause as &(dyn std::error::Error + 'static));
+    while let Some(error) = cause {
+        if let Some(inner) = error.downcast_ref::<io::Error>() {
+            return words_of(inner);
+        }
+        cause = error.source();
+    }
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero | io::ErrorKind::BrokenPipe => {
             "connection closed".to_owned()
