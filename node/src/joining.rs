@@ -414,12 +414,17 @@ impl Joining {
         voter.answer(from, Message::Promise(Box::new(promise)), persisted_count, out);
     }
 
-    /// A view that may be the one that an earlier start of this peer had a part in choosing: that start had a vote in it,
-    /// and has not used it, since it would have written the view down first.
+    /// A view that an earlier start of this peer may be in: that start had a vote in it, and has not used it, since it would
+    /// have written the view down first.
     pub(crate) fn learn(&mut self, view: View) {
         let Some(voter) = &mut self.voter else { return };
-        let is_it = |member: &Member| member.peer == self.me.peer && member.incarnation == voter.incarnation;
-        if view.run == voter.view.run && view.epoch > voter.view.epoch && view.members.iter().any(is_it) {
+        let earlier = voter.incarnation..self.me.incarnation;
+        let rank = view.rank(&self.me.peer).filter(|rank| earlier.contains(&view.member(*rank).incarnation));
+        if let Some(rank) = rank
+            && view.run == voter.view.run
+            && view.epoch > voter.view.epoch
+        {
+            voter.incarnation = view.member(rank).incarnation;
             voter.digest = view.digest();
             voter.view_bytes = encode_record(&view).into();
             voter.view = view;

@@ -7,7 +7,10 @@ use std::time::Duration;
 
 use peergrad::specification::RunFile;
 use peergrad_simulations::disk::DiskMode;
+use peergrad_simulations::history::{Span, State};
 use peergrad_simulations::links::Links;
+use peergrad_simulations::scenario::file::Size;
+use peergrad_simulations::scenario::named::named;
 use peergrad_simulations::scenario::{Ending, Fault, Groups, Scenario, When, Whom};
 use peergrad_simulations::simulation::{Outcome, Simulation};
 use peergrad_simulations::workload::Workload;
@@ -209,4 +212,23 @@ fn regions_and_lines_have_their_distances() {
     let lan = Simulation::new(&swarm(), 5).run();
     assert!(lan.time < home.time && home.time < continents.time);
     assert_eq!((&lan.digest, &home.digest), (&continents.digest, &lan.digest), "the result is the same");
+}
+
+/// Whoever is paused lets nobody in, and sends them on to those who train.
+#[test]
+fn a_peer_that_comes_back_does_not_wait_with_a_member_that_is_cut_off() {
+    let scenario = named("waiting-host", Size::Full).unwrap().unwrap();
+    for seed in [2, 11, 12, 13] {
+        let outcome = Simulation::new(&scenario, seed).run();
+        assert_eq!(outcome.violations, [], "seed {seed}");
+        let is_member = |span: &&Span| matches!(span.state, State::Member(view) if view > 0);
+        let is_in = outcome.history.lanes[5].spans.iter().find(is_member).unwrap();
+        let cut = outcome.history.bands[0].clone();
+        assert!(
+            is_in.from < cut.until,
+            "seed {seed}: it is let in after {:?}, and the cut ends after {:?}",
+            is_in.from,
+            cut.until
+        );
+    }
 }

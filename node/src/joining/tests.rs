@@ -260,6 +260,25 @@ fn a_vote_is_written_down_before_it_is_given() {
     assert_eq!(sent(&mut out), [(1, promise.clone()), (1, promise)]);
 }
 
+/// Of a start whose view never got onto the disk nobody has heard in it.
+#[test]
+fn a_vote_is_left_over_in_a_view_of_any_start_since_the_one_on_disk() {
+    for (start, has_vote) in [(2, false), (3, true), (5, true), (7, false)] {
+        let durable =
+            Durable { view: view(&[1, 2, 9]), incarnation: Incarnation(3), acceptor: Acceptor::default() };
+        let me = Member { incarnation: Incarnation(7), ..member(9) };
+        let mut joining = Joining::new(Some(run()), me, Some(durable));
+        let mut later = View { epoch: Epoch(4), ..view(&[1, 2, 9]) };
+        later.members[2].incarnation = Incarnation(start);
+        let prepare = Prepare { view: later.digest(), ballot: ballot(2, 1), before: None };
+        joining.learn(later);
+        let (mut count, mut out) = (0, Vec::new());
+        joining.on_prepare(peer(2), prepare, &mut count, &mut out);
+        let written = written(&mut out).0.map(|(_, record)| record.incarnation);
+        assert_eq!(written, has_vote.then_some(Incarnation(start)));
+    }
+}
+
 #[test]
 fn a_promise_holds_after_a_restart() {
     let mut acceptor = Acceptor::default();

@@ -19,6 +19,7 @@ use peergrad_protocol::Incarnation;
 
 use super::files;
 use super::identity::{Identity, IdentityError};
+use super::random::random_bytes;
 use super::record::RunRecord;
 
 /// A locked data directory.
@@ -134,9 +135,10 @@ impl Directory {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => None,
             Err(cause) => return Err(unusable(cause)),
         };
+        let [draw] = random_bytes();
         let next = last.ok_or_else(|| DirectoryError::DamagedIncarnation { path: path.clone() })?;
         files::write_atomically(&path, format!("{next}\n").as_bytes()).map_err(unusable)?;
-        Ok(Incarnation::of_start(next, rand::random()))
+        Ok(Incarnation::of_start(next, draw))
     }
 
     /// The record that a peer persisted here last, if there is one.

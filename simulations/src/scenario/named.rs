@@ -16,6 +16,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("flapping-member", include_str!("../../scenarios/flapping-member.toml")),
     ("kill-mid-step", include_str!("../../scenarios/kill-mid-step.toml")),
     ("one-of-two", include_str!("../../scenarios/one-of-two.toml")),
+    ("joiners-between", include_str!("../../scenarios/joiners-between.toml")),
+    ("waiting-host", include_str!("../../scenarios/waiting-host.toml")),
     ("founder-dies", include_str!("../../scenarios/founder-dies.toml")),
     ("copies-lost", include_str!("../../scenarios/copies-lost.toml")),
     ("all-copies", include_str!("../../scenarios/all-copies.toml")),
