@@ -306,6 +306,11 @@ impl Membership {
         self.is_urged || self.trouble_since.is_some()
     }
 
+    /// Whether a peer is in the view, in whatever incarnation.
+    pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
+        self.view.rank(peer).is_some()
+    }
+
     /// This member, in the incarnation that is in the view.
     pub(crate) fn me(&self) -> &Member {
         &self.me

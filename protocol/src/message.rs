@@ -96,7 +96,7 @@ pub struct Join {
     pub incarnation: Incarnation,
     /// Where others can dial it.
     pub addresses: Vec<String>,
-    /// How much it offers to own, 0 to [`WEIGHT_MAX`].
+    /// How much it offers to own, 0 to [`WEIGHT_MAX`](crate::limits::WEIGHT_MAX).
     pub weight: u8,
 }
 

@@ -296,9 +296,13 @@ impl Machine {
             }
             Message::Install(view) => self.told_of(now, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
+            // There are others who train, perhaps.
+            Message::Ready if membership.is_paused() && !membership.is_member(&from) => {
+                self.send(from, &Message::Refuse(Refusal::NotYet), None, out);
+            }
             Message::Ready if membership.on_ready(now, from) => self.look(now, out),
             // It is in, and has not heard of it.
-            Message::Ready if seat.session.view().rank(&from).is_some() => {
+            Message::Ready if membership.is_member(&from) => {
                 let install = Message::Install(View::clone(seat.session.view()));
                 self.send(from, &install, None, out);
             }
@@ -357,7 +361,7 @@ impl Machine {
         let preparation = self.preparation.as_ref().expect("a member is prepared");
         let is_closing = seat.session.is_closing();
         let install = || Message::Install(View::clone(seat.session.view()));
-        let is_stranger = seat.session.view().rank(&from).is_none();
+        let is_stranger = !seat.membership.is_member(&from);
         let admission = seat.membership.on_join(from, join, is_closing);
         if admission == Ok(true) && seat.session.view().rank(&from).is_some() {
             // An earlier start of it may have a vote in this view, and not know of the view.
@@ -365,7 +369,7 @@ impl Machine {
         }
         let answer = match admission {
             Err(refusal) => Message::Refuse(refusal),
-            // There are others who train, perhaps, and nobody comes in here.
+            // Nobody comes in here now, and there are others who train, perhaps.
             Ok(_) if is_stranger && seat.membership.is_paused() => Message::Refuse(Refusal::NotYet),
             Ok(false) => install(),
             Ok(true) => Message::Welcome(Welcome {
