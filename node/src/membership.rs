@@ -25,7 +25,7 @@ use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::{Beat, Message, Report};
 use peergrad_protocol::time::TimerTable;
-use peergrad_protocol::view::{Member, Recovery, Succession, View};
+use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::watch::Watch;
 use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 
@@ -33,12 +33,12 @@ use crate::dealing::Dealt;
 use crate::io::{Event, Output, PersistId};
 use crate::memo::{Difference, Memo};
 use crate::succession::Basis;
-use agreeing::Attempt;
 use exchange::{Ban, Candidate};
-use watching::Seen;
+use term::Term;
 
 mod agreeing;
 mod exchange;
+mod term;
 mod watching;
 
 /// What one member knows of the members.
@@ -48,8 +48,8 @@ pub(crate) struct Membership {
     digest: ViewDigest,
     rank: Rank,
     memo: Memo,
-    /// When this view was entered.
-    entered_at: Instant,
+    term: Term,
+    next: Option<Next>,
     timers: TimerTable<2>,
     persisted_count: u64,
 
@@ -59,40 +59,8 @@ pub(crate) struct Membership {
     linked: BTreeSet<PeerId>,
     /// Other members to which they cannot.
     unlinked: BTreeSet<PeerId>,
-    /// Members whose link broke in this view, or whose process is another one: what they had sent may be lost.
-    broken: BTreeSet<Rank>,
-    /// Members that have said that they stop.
-    departed: BTreeSet<Rank>,
-    /// Where those are that are heard.
-    seen: BTreeMap<Rank, Seen>,
     /// How long steps took of late.
     pace: watching::Pace,
-    /// A step of this view is committed, so that nobody is new in it any more.
-    has_committed: bool,
-
-    // Agreeing.
-    acceptor: Acceptor<Succession>,
-    /// Answers that leave once the record is on disk.
-    answers: Vec<(PersistId, PeerId, Message)>,
-    attempt: Option<Attempt>,
-    /// The highest attempt that anybody has made for this view.
-    attempts: u32,
-    /// Not before this does this member make an attempt of its own.
-    not_before: Instant,
-    /// Whose attempt is given that time.
-    awaited: Option<Rank>,
-    trouble_since: Option<Instant>,
-    /// Since when somebody is lost, be it only one that leaves.
-    missed_since: Option<Instant>,
-    /// The next view is being succeeded already.
-    is_urged: bool,
-    /// Whether a report that would leave somebody out was doubted.
-    has_doubted: bool,
-    next: Option<Next>,
-    /// How many the user was told that it waits for.
-    paused: Option<usize>,
-    /// Whether the user was told that nobody here has parameters.
-    is_orphaned: bool,
     dialed_at: Instant,
     /// When anything that is trained with arrived last.
     moved_at: Instant,
@@ -196,37 +164,21 @@ impl Membership {
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
         let unlinked = others.filter(|peer| !linked.contains(peer)).collect();
         let mut membership = Self {
+            term: Term::new(now),
             watch: Watch::new(watching::beat_of(&view)),
-            seen: BTreeMap::new(),
             pace: watching::Pace::default(),
-            has_committed: false,
             timers: TimerTable::default(),
             persisted_count,
             linked,
             unlinked,
             memo,
-            entered_at: now,
-            broken: BTreeSet::new(),
-            departed: BTreeSet::new(),
-            acceptor: Acceptor::default(),
-            answers: Vec::new(),
-            attempt: None,
-            attempts: 0,
-            not_before: now,
-            awaited: None,
-            trouble_since: None,
-            missed_since: None,
-            is_urged: false,
             next: None,
-            paused: None,
-            is_orphaned: false,
             dialed_at: now,
             moved_at: now,
             asking: BTreeMap::new(),
             candidates: BTreeMap::new(),
             lead_doublings: 0,
             agreed_in: Duration::ZERO,
-            has_doubted: false,
             guests: BTreeSet::new(),
             retiring: BTreeSet::new(),
             bans: BTreeMap::new(),
@@ -241,9 +193,6 @@ impl Membership {
 
     /// What a new view brings with it.
     fn begin(&mut self, now: Instant) {
-        self.seen.clear();
-        self.has_committed = false;
-        self.entered_at = now;
         self.watch.set_beat(watching::beat_of(&self.view));
         for peer in self.partners() {
             self.watch.add(now, peer);
@@ -267,21 +216,9 @@ impl Membership {
         if matches!(&self.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
             self.ban_lost(now, left);
         }
-        self.broken.clear();
-        self.departed.clear();
-        self.acceptor = Acceptor::default();
-        self.answers.clear();
-        self.attempt = None;
-        self.attempts = 0;
-        self.not_before = now;
-        self.awaited = None;
-        self.trouble_since = None;
-        self.missed_since = None;
-        self.is_urged = false;
-        self.has_doubted = false;
-        self.paused = None;
-        self.is_orphaned = false;
+        self.term = Term::new(now);
         self.lead_doublings = self.lead_doublings.saturating_sub(1);
+        self.asking.retain(|_, member| !is_in(&self.view, member));
         self.candidates.retain(|_, candidate| !is_in(&self.view, &candidate.member));
         self.guests.retain(|peer| self.candidates.contains_key(peer));
         self.pace.restart(now);
@@ -303,7 +240,7 @@ impl Membership {
 
     /// Whether something is wrong that another view is needed for.
     pub(crate) fn is_troubled(&self) -> bool {
-        self.is_urged || self.trouble_since.is_some()
+        self.term.is_urged || self.term.trouble_since.is_some()
     }
 
     /// Whether a peer is in the view, in whatever incarnation.
@@ -358,7 +295,7 @@ impl Membership {
     /// Has the record written as it is now.
     fn record(&mut self, out: &mut Vec<Output>) -> PersistId {
         let view = self.memo.view_bytes(&self.view, self.digest);
-        let record = Record::new(view, self.me.incarnation, &self.acceptor);
+        let record = Record::new(view, self.me.incarnation, &self.term.acceptor);
         self.persist(record, out)
     }
 
@@ -379,11 +316,11 @@ impl Membership {
     /// A record is on disk: what waited for it may be said.
     pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) -> Vec<Wish> {
         let mut waiting = Vec::new();
-        for (of, to, message) in std::mem::take(&mut self.answers) {
+        for (of, to, message) in std::mem::take(&mut self.term.answers) {
             // A later record holds all that an earlier one did.
             if of <= id { self.send(to, &message, out) } else { waiting.push((of, to, message)) }
         }
-        self.answers = waiting;
+        self.term.answers = waiting;
         if let Some(next) = self.next.as_mut().filter(|next| next.recording.is_some_and(|of| of <= id)) {
             next.recording = None;
             return vec![Wish::Look];
@@ -410,7 +347,7 @@ impl Membership {
 
     /// Whether too few others can be reached: then there is nobody to hand anything over to.
     pub(crate) fn is_paused(&self) -> bool {
-        self.paused.is_some()
+        self.term.paused.is_some()
     }
 
     /// Tells the user, once for each number, that the others are too few to go on.
@@ -419,8 +356,8 @@ impl Membership {
         let reached = members - missing.len();
         // Half of them are enough with rank 0, and for one more there is always somebody to wait for.
         let needed = (members / 2 + 1).max(reached + 1);
-        if self.paused != Some(reached) {
-            self.paused = Some(reached);
+        if self.term.paused != Some(reached) {
+            self.term.paused = Some(reached);
             out.push(Output::Event(Event::Paused { reached, needed, members, missing }));
         }
     }
@@ -429,8 +366,8 @@ impl Membership {
     fn tell_orphaned(&mut self, lost: &[Rank], out: &mut Vec<Output>) {
         let ranks = (0..self.view.members.len()).map(Rank::from_index);
         let holders: Vec<Rank> = ranks.filter(|rank| !self.is_newcomer(*rank)).collect();
-        if !self.is_orphaned && holders.iter().all(|rank| lost.contains(rank)) {
-            self.is_orphaned = true;
+        if !self.term.is_orphaned && holders.iter().all(|rank| lost.contains(rank)) {
+            self.term.is_orphaned = true;
             let peers = holders.iter().map(|rank| self.view.member(*rank).peer).collect();
             out.push(Output::Event(Event::Orphaned { peers }));
         }

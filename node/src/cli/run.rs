@@ -81,7 +81,15 @@ pub(super) fn start_own(
 }
 
 fn read_run_file(path: &Path) -> anyhow::Result<RunFile> {
-    RunFile::parse(&files::read_text(path)?).with_context(|| path.display().to_string())
+    let name = path.display();
+    let is_data = |extension: &std::ffi::OsStr| ["csv", "tsv", "gz"].iter().any(|data| extension == *data);
+    if path.extension().is_some_and(is_data) {
+        bail!(
+            "{name} looks like data; describe a run of it first: `{} init --data {name} > run.toml`",
+            program_name()
+        );
+    }
+    RunFile::parse(&files::read_text(path)?).with_context(|| name.to_string())
 }
 
 fn found(

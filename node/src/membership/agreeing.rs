@@ -61,8 +61,8 @@ impl Membership {
         // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever.
         let is_stalled = self.is_stalled(now, facts);
         let is_stuck = (is_stalled || facts.is_held || facts.is_still)
-            && self.attempt.is_none()
-            && now >= self.not_before;
+            && self.term.attempt.is_none()
+            && now >= self.term.not_before;
         let is_trouble = is_loss || is_stuck;
         self.note_trouble(now, is_trouble, out);
         if is_loss && !facts.has_parameters {
@@ -71,24 +71,24 @@ impl Membership {
         if self.next.is_some() {
             return if is_trouble { vec![Wish::Look] } else { vec![] };
         }
-        if is_loss && self.attempt.as_ref().is_some_and(|attempt| attempt.planned.is_some()) {
-            self.attempt = None;
+        if is_loss && self.term.attempt.as_ref().is_some_and(|attempt| attempt.planned.is_some()) {
+            self.term.attempt = None;
         }
         self.drive(now, &lost, facts, out);
-        if self.attempt.is_none() && now >= self.not_before {
+        if self.term.attempt.is_none() && now >= self.term.not_before {
             if let Some(change) = self.exchange_due(now, facts).filter(|_| !is_loss) {
                 self.attempt(now, Some(change), vec![], out);
             } else if is_trouble {
-                let waited = self.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
+                let waited = self.term.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
                 if waited >= STAGGER * self.order(&lost) {
                     self.attempt(now, None, hanging, out);
                 }
             }
         }
-        let is_waiting = is_trouble || facts.is_held || facts.is_still || self.attempt.is_some();
+        let is_waiting = is_trouble || facts.is_held || facts.is_still || self.term.attempt.is_some();
         // Whoever waits for somebody else's attempt has nothing to do until then.
-        let is_idle = self.attempt.is_none() && now < self.not_before;
-        let again = is_waiting.then(|| if is_idle { self.not_before } else { now.after(LOOK) });
+        let is_idle = self.term.attempt.is_none() && now < self.term.not_before;
+        let again = is_waiting.then(|| if is_idle { self.term.not_before } else { now.after(LOOK) });
         let next = again.into_iter().chain(self.watch.next_suspicion_after(now)).min();
         if let Some(at) = next {
             self.timers.set(Timer::Attempt as usize, at.max(now.after(LOOK_MIN)));
@@ -99,12 +99,12 @@ impl Membership {
     /// Whether this view cannot go on as it is. One that is about to leave is allowed to be gone, for a while: what it had
     /// to send it has sent.
     fn is_loss(&mut self, now: Instant, lost: &[Rank], hanging: &[Rank]) -> bool {
-        let mut missing = lost.iter().chain(hanging).chain(&self.broken).peekable();
+        let mut missing = lost.iter().chain(hanging).chain(&self.term.broken).peekable();
         if missing.peek().is_none() {
-            self.missed_since = None;
+            self.term.missed_since = None;
             return false;
         }
-        let since = *self.missed_since.get_or_insert(now);
+        let since = *self.term.missed_since.get_or_insert(now);
         let is_leaver = |rank: &Rank| {
             let peer = &self.view.member(*rank).peer;
             self.next.as_ref().is_some_and(|next| next.view.rank(peer).is_none())
@@ -127,10 +127,10 @@ impl Membership {
     /// Whether a member has no parameters yet, as far as is known. Of many members only a few are heard, and all have to come
     /// to the same.
     pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
-        if self.has_committed {
+        if self.term.has_committed {
             return false;
         }
-        let has_begun = self.seen.get(&rank).is_some_and(|seen| seen.complete > self.view.first_step());
+        let has_begun = self.term.seen.get(&rank).is_some_and(|seen| seen.complete > self.view.first_step());
         self.view.newcomers().contains(&rank) && !has_begun
     }
 
@@ -141,26 +141,26 @@ impl Membership {
         hanging: Vec<Rank>,
         out: &mut Vec<Output>,
     ) {
-        self.attempts += 1;
-        let ballot = Ballot { attempt: self.attempts, rank: self.rank };
+        self.term.attempts += 1;
+        let ballot = Ballot { attempt: self.term.attempts, rank: self.rank };
         let proposer = Proposer::new(ballot, self.view.members.len());
         let unanswered = (0..self.view.members.len()).map(Rank::from_index).collect();
         let missed = BTreeSet::new();
         let (began, since) = (now, now);
         let attempt = Attempt { proposer, planned, hanging, unanswered, missed, began, since };
         let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
-        self.attempt = Some(attempt);
-        self.awaited = None;
+        self.term.attempt = Some(attempt);
+        self.term.awaited = None;
         self.tell_members(&Message::Prepare(prepare), out);
     }
 
     /// Proposes once everyone who can has answered; gives up what does not get anywhere.
     fn drive(&mut self, now: Instant, lost: &[Rank], facts: &Facts<'_>, out: &mut Vec<Output>) {
-        let Some(attempt) = &mut self.attempt else { return };
+        let Some(attempt) = &mut self.term.attempt else { return };
         let waited = now.since(attempt.since);
         if attempt.proposer.proposed().is_some() {
             if waited > ATTEMPT_MAX {
-                self.attempt = None;
+                self.term.attempt = None;
             }
             return;
         }
@@ -175,18 +175,18 @@ impl Membership {
         if self.is_collecting(waited, lost) {
             return;
         }
-        let Some(attempt) = &self.attempt else { return };
+        let Some(attempt) = &self.term.attempt else { return };
         if attempt.planned.is_some() && reached < self.view.members.len() {
             // Somebody cannot answer, and that is another matter.
-            self.attempt = None;
-            self.not_before = now.after(RETRY);
+            self.term.attempt = None;
+            self.term.not_before = now.after(RETRY);
             return;
         }
         let (kept, is_whole) = self.kept();
-        if !is_whole && !self.has_doubted {
-            self.has_doubted = true;
-            self.attempt = None;
-            self.not_before = now.after(DOUBT);
+        if !is_whole && !self.term.has_doubted {
+            self.term.has_doubted = true;
+            self.term.attempt = None;
+            self.term.not_before = now.after(DOUBT);
             return;
         }
         self.propose(now, &kept, facts, out);
@@ -195,7 +195,7 @@ impl Membership {
     /// Whether somebody may still answer who is worth waiting for: not for long if there is no link, or if those who watch it
     /// do not hear it either.
     fn is_collecting(&self, waited: Duration, lost: &[Rank]) -> bool {
-        let Some(attempt) = &self.attempt else { return false };
+        let Some(attempt) = &self.term.attempt else { return false };
         let is_awaited = |rank: &&Rank| {
             let peer = &self.view.member(**rank).peer;
             let is_doubtful = attempt.missed.contains(rank) && !self.watch.is_watched(peer);
@@ -212,20 +212,20 @@ impl Membership {
             return;
         }
         let patience = COLLECT_MAX + 2 * watching::beat_of(&self.view);
-        self.not_before = now.after(patience + STAGGER * self.rank.0.min(ORDER_MAX));
-        self.awaited = Some(rank);
+        self.term.not_before = now.after(patience + STAGGER * self.rank.0.min(ORDER_MAX));
+        self.term.awaited = Some(rank);
     }
 
     /// An attempt of somebody who is lost is not waited for any longer.
     fn hurry(&mut self, now: Instant, lost: &[Rank]) {
-        if self.awaited.take_if(|rank| lost.binary_search(rank).is_ok()).is_some() {
-            self.not_before = self.not_before.min(now.after(STAGGER * self.order(lost)));
+        if self.term.awaited.take_if(|rank| lost.binary_search(rank).is_ok()).is_some() {
+            self.term.not_before = self.term.not_before.min(now.after(STAGGER * self.order(lost)));
         }
     }
 
     /// Whom the next view keeps, and whether that is everyone who has answered and does not hang.
     fn kept(&self) -> (Vec<Rank>, bool) {
-        let Some(attempt) = &self.attempt else { return (vec![], true) };
+        let Some(attempt) = &self.term.attempt else { return (vec![], true) };
         let reports = attempt.proposer.reports();
         let is_fit = |rank: &Rank| {
             reports.get(rank).is_some_and(|report| !report.is_over) && !attempt.hanging.contains(rank)
@@ -244,7 +244,7 @@ impl Membership {
     }
 
     fn propose(&mut self, now: Instant, kept: &[Rank], facts: &Facts<'_>, out: &mut Vec<Output>) {
-        let Some(attempt) = &mut self.attempt else { return };
+        let Some(attempt) = &mut self.term.attempt else { return };
         let planned = attempt.planned.clone();
         if attempt.proposer.adopted().is_none() && planned.is_none() {
             let dealt_of = |step| facts.dealt_of(step);
@@ -261,7 +261,7 @@ impl Membership {
     }
 
     fn tell_proposal(&self, out: &mut Vec<Output>) {
-        let Some(attempt) = &self.attempt else { return };
+        let Some(attempt) = &self.term.attempt else { return };
         if let Some(change) = attempt.proposer.proposed() {
             let propose = Propose { ballot: attempt.proposer.ballot(), change: change.clone() };
             self.tell_members(&Message::Propose(propose), out);
@@ -270,7 +270,7 @@ impl Membership {
 
     /// Says again what may not have arrived.
     pub(super) fn repeat_attempt(&self, now: Instant, out: &mut Vec<Output>) {
-        let Some(attempt) = &self.attempt else { return };
+        let Some(attempt) = &self.term.attempt else { return };
         if now.since(attempt.since) < REPEAT {
             return;
         }
@@ -298,7 +298,7 @@ impl Membership {
         out: &mut Vec<Output>,
     ) -> Vec<Wish> {
         let rank = self.view.rank(&from);
-        if let (Some(attempt), Some(rank)) = (&mut self.attempt, rank)
+        if let (Some(attempt), Some(rank)) = (&mut self.term.attempt, rank)
             && promise.ballot == attempt.proposer.ballot()
             && promise.view == self.digest
         {
@@ -311,19 +311,20 @@ impl Membership {
 
     /// A ballot of this member was refused.
     pub(crate) fn on_outbid(&mut self, now: Instant, outbid: Outbid) {
-        let is_mine = self.attempt.as_ref().is_some_and(|attempt| attempt.proposer.ballot() == outbid.ballot);
+        let is_mine =
+            self.term.attempt.as_ref().is_some_and(|attempt| attempt.proposer.ballot() == outbid.ballot);
         if outbid.view != self.digest || !is_mine {
             return;
         }
-        self.attempt = None;
+        self.term.attempt = None;
         match outbid.promised {
             Some(promised) => {
-                self.attempts = self.attempts.max(promised.attempt);
-                self.not_before = now.after(RETRY + STAGGER * self.rank.0.min(ORDER_MAX));
+                self.term.attempts = self.term.attempts.max(promised.attempt);
+                self.term.not_before = now.after(RETRY + STAGGER * self.rank.0.min(ORDER_MAX));
             }
             None => {
                 // The others stop before the step that was named until they are given another one.
-                self.not_before = now;
+                self.term.not_before = now;
                 self.lengthen_lead();
             }
         }
@@ -337,7 +338,7 @@ impl Membership {
         accepted: Accepted,
         out: &mut Vec<Output>,
     ) {
-        let (Some(attempt), Some(rank)) = (&mut self.attempt, self.view.rank(&from)) else { return };
+        let (Some(attempt), Some(rank)) = (&mut self.term.attempt, self.view.rank(&from)) else { return };
         let is_mine = accepted.ballot == attempt.proposer.ballot() && accepted.view == self.digest;
         if !is_mine || !attempt.proposer.accepted(rank) {
             return;

@@ -58,7 +58,7 @@ impl Membership {
         }
         if let Some(rank) = self.view.rank(&from) {
             let known = self.view.member(rank).incarnation;
-            if join.incarnation == known && !self.seen.contains_key(&rank) {
+            if join.incarnation == known && !self.term.seen.contains_key(&rank) {
                 return Ok(false);
             }
             // Whoever has spoken as a member does not ask as a stranger.
@@ -349,9 +349,9 @@ mod tests {
         assert_eq!(membership.on_join(peer(2), &join(4, run), false), refused(Refusal::Copied));
         // The very one that is in, and has not heard of it yet.
         assert_eq!(membership.on_join(peer(2), &join(5, run), false), Ok(false));
-        assert!(membership.broken.is_empty());
+        assert!(membership.term.broken.is_empty());
         assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(true));
-        assert!(membership.broken.contains(&Rank(1)), "the one that is in the view is no more");
+        assert!(membership.term.broken.contains(&Rank(1)), "the one that is in the view is no more");
         assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
     }
 

@@ -87,7 +87,7 @@ impl Membership {
     /// A member says where it is. Whoever is behind is told of the view, unless it is about to hear of it anyway.
     pub(crate) fn on_beat(&mut self, now: Instant, from: PeerId, beat: Beat, out: &mut Vec<Output>) {
         if beat.epoch < self.view.epoch {
-            if beat.epoch.0 + 1 == self.view.epoch.0 && now.since(self.entered_at) < HEARSAY {
+            if beat.epoch.0 + 1 == self.view.epoch.0 && now.since(self.term.entered_at) < HEARSAY {
                 return;
             }
             let view = self.view.as_ref().clone();
@@ -101,9 +101,9 @@ impl Membership {
     /// Takes note of where a member is, this one included.
     pub(super) fn note_beat(&mut self, now: Instant, rank: Rank, beat: Beat) {
         let is_same = |seen: &&Seen| seen.complete == beat.complete && seen.is_computing == beat.is_computing;
-        let since = self.seen.get(&rank).filter(is_same).map_or(now, |seen| seen.since);
+        let since = self.term.seen.get(&rank).filter(is_same).map_or(now, |seen| seen.since);
         let Beat { complete, is_computing, .. } = beat;
-        self.seen.insert(rank, Seen { complete, is_computing, since });
+        self.term.seen.insert(rank, Seen { complete, is_computing, since });
     }
 
     /// Frames can be sent to this peer.
@@ -117,7 +117,7 @@ impl Membership {
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
         self.linked.remove(peer);
         if let Some(rank) = self.view.rank(peer) {
-            self.broken.insert(rank);
+            self.term.broken.insert(rank);
             self.unlinked.insert(*peer);
         }
     }
@@ -125,24 +125,24 @@ impl Membership {
     /// A peer stops, and says so. Whether it is a member.
     pub(crate) fn departed(&mut self, from: &PeerId, reason: &str, out: &mut Vec<Output>) -> bool {
         let Some(rank) = self.view.rank(from) else { return false };
-        self.departed.insert(rank);
+        self.term.departed.insert(rank);
         out.push(Output::Event(Event::Stopped { peer: *from, reason: reason.to_owned() }));
         true
     }
 
     /// The process of a member is another one by now.
     pub(super) fn superseded(&mut self, rank: Rank) {
-        self.broken.insert(rank);
-        self.seen.remove(&rank);
+        self.term.broken.insert(rank);
+        self.term.seen.remove(&rank);
     }
 
     /// Members that this one cannot reach, in order.
     pub(super) fn lost(&self, now: Instant) -> Vec<Rank> {
         // A link that is still being dialed has its patience, as a beat that has not come yet.
         let is_cut = |rank: &&Rank| self.unlinked.contains(&self.view.member(**rank).peer);
-        let cut = self.broken.iter().filter(is_cut).copied();
+        let cut = self.term.broken.iter().filter(is_cut).copied();
         let silent = self.watch.suspected(now).filter_map(|peer| self.view.rank(peer));
-        let lost: BTreeSet<Rank> = cut.chain(self.departed.iter().copied()).chain(silent).collect();
+        let lost: BTreeSet<Rank> = cut.chain(self.term.departed.iter().copied()).chain(silent).collect();
         lost.into_iter().collect()
     }
 
@@ -155,12 +155,12 @@ impl Membership {
             let is_behind = seen.is_computing && seen.complete <= facts.step;
             is_behind && now.since(seen.since) > self.pace.patience()
         };
-        self.seen.iter().filter(|(_, seen)| hangs(seen)).map(|(rank, _)| *rank).collect()
+        self.term.seen.iter().filter(|(_, seen)| hangs(seen)).map(|(rank, _)| *rank).collect()
     }
 
     /// Whether nobody gets on although nobody computes: something has been lost on the way.
     pub(super) fn is_stalled(&self, now: Instant, facts: &Facts<'_>) -> bool {
-        let computes = self.seen.values().any(|seen| seen.is_computing);
+        let computes = self.term.seen.values().any(|seen| seen.is_computing);
         let is_waiting = !facts.is_computing && !facts.is_closing && facts.has_parameters;
         let waited = self.pace.since.map_or(Duration::ZERO, |since| now.since(since.max(self.moved_at)));
         is_waiting && !computes && waited > self.pace.patience()
@@ -168,7 +168,7 @@ impl Membership {
 
     /// Takes note of how training gets on.
     pub(super) fn note_pace(&mut self, now: Instant, facts: &Facts<'_>) {
-        self.has_committed = facts.has_committed;
+        self.term.has_committed = facts.has_committed;
         self.pace.note_computing(now, facts.is_computing);
         if !facts.is_still {
             self.pace.note(now, facts.step);
@@ -177,14 +177,14 @@ impl Membership {
 
     /// Notes that something is wrong, or no longer.
     pub(super) fn note_trouble(&mut self, now: Instant, is_trouble: bool, out: &mut Vec<Output>) {
-        match (is_trouble, self.trouble_since) {
+        match (is_trouble, self.term.trouble_since) {
             (true, None) => {
-                self.trouble_since = Some(now);
+                self.term.trouble_since = Some(now);
                 for rank in self.lost(now) {
                     out.push(Output::Event(Event::Missed(self.view.member(rank).peer)));
                 }
             }
-            (false, Some(_)) => self.trouble_since = None,
+            (false, Some(_)) => self.term.trouble_since = None,
             _ => {}
         }
     }

@@ -54,7 +54,7 @@ fn of_two_machines_with_one_identity_one_goes_on_and_the_other_is_told() {
     let (place, mut peers) = training(3, ENDLESS);
     let (original, name) = take(&mut peers, 1);
     original.signal("STOP");
-    for file in ["identity", "incarnation", "durable"] {
+    for file in ["identity", "incarnation"] {
         let contents = std::fs::read(place.path(&format!("peer-2/{file}"))).expect("readable");
         place.write(&format!("copy/{file}"), contents);
     }

@@ -24,7 +24,7 @@ impl Membership {
         let Prepare { view, ballot, before } = prepare;
         if self.next.as_ref().is_some_and(|next| next.digest == view) {
             // That view is in need of another one already: there is nothing to be waited for in this one.
-            self.is_urged = true;
+            self.term.is_urged = true;
             return Ok(vec![Wish::Look]);
         }
         if self.is_settled(from, view, out) {
@@ -33,13 +33,13 @@ impl Membership {
         if self.view.rank(&from) != Some(ballot.rank) {
             return Err(Reject::OutOfPlace);
         }
-        self.attempts = self.attempts.max(ballot.attempt);
+        self.term.attempts = self.term.attempts.max(ballot.attempt);
         let is_too_late =
             before.is_some_and(|before| facts.step > before || (facts.step == before && facts.is_open));
         let promised = if is_too_late || (before.is_some() && facts.is_closing) {
             Err(None)
         } else {
-            self.acceptor.promise(ballot).map_err(Some)
+            self.term.acceptor.promise(ballot).map_err(Some)
         };
         if let Err(promised) = promised {
             let outbid = Outbid { view, ballot, promised, step: facts.step };
@@ -47,17 +47,17 @@ impl Membership {
             return Ok(vec![]);
         }
         if ballot.rank != self.rank {
-            self.attempt = None;
+            self.term.attempt = None;
             self.wait_for(now, ballot.rank);
         }
         let report = match before {
             Some(_) => Report::default(),
             None => Report { lost: self.lost(now), ..(facts.report)() },
         };
-        let accepted = self.acceptor.accepted().cloned();
+        let accepted = self.term.acceptor.accepted().cloned();
         let record = self.record(out);
         let promise = Promise { view, ballot, accepted, report };
-        self.answers.push((record, from, Message::Promise(Box::new(promise))));
+        self.term.answers.push((record, from, Message::Promise(Box::new(promise))));
         Ok(vec![match before {
             Some(step) => Wish::StopBefore(step),
             None => Wish::Freeze,
@@ -97,12 +97,12 @@ impl Membership {
         {
             return Err(Reject::OutOfPlace);
         }
-        self.attempts = self.attempts.max(ballot.attempt);
-        match self.acceptor.accept(ballot, change) {
+        self.term.attempts = self.term.attempts.max(ballot.attempt);
+        match self.term.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);
                 let record = self.record(out);
-                self.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
+                self.term.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
             }
             Err(promised) => {
                 let outbid = Outbid { view, ballot, promised: Some(promised), step: facts.step };
@@ -157,11 +157,11 @@ impl Membership {
             view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
         // Whoever is not in has nothing to say in it.
         let recording = is_in.then(|| self.record_next(&view, digest, out));
-        self.attempt = None;
+        self.term.attempt = None;
         // Perhaps all that was wrong is that somebody has left who is not in this one: that is looked at anew.
-        self.trouble_since = None;
-        self.missed_since = None;
-        self.timers.set(Timer::Attempt as usize, self.entered_at);
+        self.term.trouble_since = None;
+        self.term.missed_since = None;
+        self.timers.set(Timer::Attempt as usize, self.term.entered_at);
         self.next = Some(Next { view, digest, recording });
     }
 }
