@@ -65,8 +65,9 @@ fn parameters_do_not_depend_on_copies() {
 #[test]
 fn steps_of_gathered_sums_are_begun_again_or_rolled_forward() {
     for topology in ["ring", "direct"] {
-        let (mut forward, mut again) = (0, 0);
-        for seed in 0..40 {
+        let (mut forward, mut again, mut seed) = (0, 0, 0);
+        // In a ring one of six is rolled forward; straight to the owner, all have everything at nearly the same time.
+        while seed < 20 || (forward == 0 && seed < 300) {
             let text = format!(
                 "passes = 12\nbatch = 64\n[shards]\ncopies = \"all\"\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 1"
             );
@@ -87,6 +88,7 @@ fn steps_of_gathered_sums_are_begun_again_or_rolled_forward() {
                     again += usize::from(resume.forward.is_none() && resume.deal.is_some());
                 }
             }
+            seed += 1;
         }
         assert!(forward > 0 && again > 0, "{topology}: {forward} rolled forward, {again} begun again");
     }
