@@ -113,13 +113,13 @@ mod tests {
     use peergrad_protocol::{Epoch, Incarnation, ViewDigest};
 
     use super::*;
-    use crate::sample::{self, member};
+    use crate::fixtures::{self, member};
 
     /// A view that begins with step 5, where the second of three members is new.
     fn view() -> View {
         let resume = Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(5)) };
         let parents = vec![ViewDigest([1; 32])];
-        View { epoch: Epoch(2), parents, recovery: Recovery::Resume(resume), ..sample::view(&[1, 2, 3]) }
+        View { epoch: Epoch(2), parents, recovery: Recovery::Resume(resume), ..fixtures::view(&[1, 2, 3]) }
     }
 
     fn span(start: u64, end: u64) -> Span {

@@ -136,7 +136,7 @@ mod tests {
     use peergrad_protocol::view::{Move, Moves, Recovery, Resume};
 
     use super::*;
-    use crate::sample;
+    use crate::fixtures;
 
     const CHUNKS: usize = 30;
     const TWO: Copies = Copies::Number(2);
@@ -145,7 +145,7 @@ mod tests {
         let recovery = Recovery::Resume(Resume::at(StepNumber(10)));
         let parents = vec![ViewDigest([1; 32])];
         let peers: Vec<u8> = (1..=members).collect();
-        let view = View { epoch: Epoch(2), parents, recovery, moves, ..sample::view(&peers) };
+        let view = View { epoch: Epoch(2), parents, recovery, moves, ..fixtures::view(&peers) };
         let digest = view.digest();
         // Chunks of 16 and 17 elements.
         let chunks = Chunks::of(16 * CHUNKS + 7);

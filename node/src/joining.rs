@@ -181,10 +181,15 @@ impl Joining {
     /// The host's link went down: others are asked.
     pub(crate) fn link_down(&mut self, now: Instant, peer: PeerId) {
         if self.host == Some(peer) {
-            self.host = None;
-            self.is_ready_told = false;
+            self.leave_host();
             self.timers.set(RETRY, now);
         }
+    }
+
+    /// Others are asked at the next time.
+    fn leave_host(&mut self) {
+        self.host = None;
+        self.is_ready_told = false;
     }
 
     /// Asks again if nobody has answered for a while, or the members are other ones meanwhile.
@@ -292,8 +297,7 @@ impl Joining {
     /// The one asked is not a member, or not any more, and says who is or founds the run.
     pub(crate) fn refer(&mut self, now: Instant, from: PeerId, contact: Contact, out: &mut Vec<Output>) {
         if self.host == Some(from) {
-            self.host = None;
-            self.is_ready_told = false;
+            self.leave_host();
             self.timers.set(RETRY, now);
         }
         let is_news = self.founder.as_ref() != Some(&contact) && contact.peer != self.me.peer;
@@ -313,16 +317,13 @@ impl Joining {
             return Ok(());
         }
         match refusal {
+            _ if self.host.is_some_and(|host| host != by) => Ok(()),
             Refusal::NotYet => {
-                self.idle.insert(by);
                 // The timer that is running asks others, and this one again.
-                if self.host == Some(by) {
-                    self.host = None;
-                    self.is_ready_told = false;
-                }
+                self.idle.insert(by);
+                self.leave_host();
                 Ok(())
             }
-            _ if self.host.is_some_and(|host| host != by) => Ok(()),
             Refusal::OtherRun { .. } | Refusal::Full | Refusal::Over | Refusal::Copied => {
                 Err(Failure::Refused { by, refusal })
             }
@@ -341,8 +342,7 @@ impl Joining {
         if self.contacts.iter().all(|contact| contact.peer == self.me.peer) {
             return Err(Failure::NotFounded { by: from, reason: reason.to_owned() });
         }
-        self.host = None;
-        self.is_ready_told = false;
+        self.leave_host();
         self.timers.set(RETRY, now);
         Ok(())
     }

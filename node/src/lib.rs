@@ -17,6 +17,8 @@
 #![forbid(unsafe_code)]
 
 mod dealing;
+#[cfg(test)]
+mod fixtures;
 mod founding;
 mod geometry;
 mod host;
@@ -26,8 +28,6 @@ mod machine;
 mod membership;
 mod owned;
 mod preparation;
-#[cfg(test)]
-mod sample;
 mod session;
 mod succession;
 

@@ -8,14 +8,14 @@ use peergrad_protocol::view::{Moves, Resume};
 use peergrad_protocol::{Epoch, Rank};
 
 use super::*;
-use crate::sample::{self, peer};
+use crate::fixtures::{self, peer};
 
 const SPECIFICATION: &[u8] = b"[model]\n";
 const NONCE: [u8; 32] = [7; 32];
 const NOW: Instant = Instant(0);
 
 fn member(byte: u8) -> Member {
-    Member { incarnation: Incarnation(4), addresses: vec![format!("/{byte}")], ..sample::member(byte) }
+    Member { incarnation: Incarnation(4), addresses: vec![format!("/{byte}")], ..fixtures::member(byte) }
 }
 
 fn run() -> RunId {

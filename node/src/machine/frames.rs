@@ -296,10 +296,6 @@ impl Machine {
             }
             Message::Install(view) => self.told_of(now, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
-            // There are others who train, perhaps.
-            Message::Ready if membership.is_paused() && !membership.is_member(&from) => {
-                self.send(from, &Message::Refuse(Refusal::NotYet), None, out);
-            }
             Message::Ready if membership.on_ready(now, from) => self.look(now, out),
             // It is in, and has not heard of it.
             Message::Ready if membership.is_member(&from) => {
@@ -361,7 +357,6 @@ impl Machine {
         let preparation = self.preparation.as_ref().expect("a member is prepared");
         let is_closing = seat.session.is_closing();
         let install = || Message::Install(View::clone(seat.session.view()));
-        let is_stranger = !seat.membership.is_member(&from);
         let admission = seat.membership.on_join(from, join, is_closing);
         if admission == Ok(true) && seat.session.view().rank(&from).is_some() {
             // An earlier start of it may have a vote in this view, and not know of the view.
@@ -369,8 +364,6 @@ impl Machine {
         }
         let answer = match admission {
             Err(refusal) => Message::Refuse(refusal),
-            // Nobody comes in here now, and there are others who train, perhaps.
-            Ok(_) if is_stranger && seat.membership.is_paused() => Message::Refuse(Refusal::NotYet),
             Ok(false) => install(),
             Ok(true) => Message::Welcome(Welcome {
                 specification: preparation.specification().to_vec(),

@@ -56,6 +56,10 @@ impl Membership {
         if is_closing {
             return Err(Refusal::Over);
         }
+        if self.is_paused() && !self.is_member(&from) {
+            // Nobody comes in here now, and there are others who train, perhaps.
+            return Err(Refusal::NotYet);
+        }
         if let Some(rank) = self.view.rank(&from) {
             let known = self.view.member(rank).incarnation;
             if join.incarnation == known && !self.term.seen.contains_key(&rank) {
@@ -90,8 +94,11 @@ impl Membership {
         all.map(|member| Contact { peer: member.peer, addresses: member.addresses.clone() }).collect()
     }
 
-    /// A peer that was welcomed here is ready. False if it was not, or is in already.
+    /// A peer that was welcomed here is ready. False if it was not, is in already, or has better ask others.
     pub(crate) fn on_ready(&mut self, now: Instant, from: PeerId) -> bool {
+        if self.is_paused() {
+            return false;
+        }
         if let Some(member) = self.asking.remove(&from).filter(|member| !is_in(&self.view, member)) {
             self.candidates.insert(from, Candidate { member, told_at: now });
             self.guests.insert(from);
@@ -265,11 +272,11 @@ mod tests {
     use peergrad_protocol::{Incarnation, RunId};
 
     use super::*;
+    use crate::fixtures::{self, peer};
     use crate::memo::Memo;
-    use crate::sample::{self, peer};
 
     fn member(byte: u8, incarnation: u64) -> Member {
-        Member { incarnation: Incarnation(incarnation), ..sample::member(byte) }
+        Member { incarnation: Incarnation(incarnation), ..fixtures::member(byte) }
     }
 
     fn view(peers: &[u8]) -> View {

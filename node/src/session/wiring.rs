@@ -179,7 +179,7 @@ impl Wiring {
 mod tests {
 
     use super::*;
-    use crate::sample::{peer, view};
+    use crate::fixtures::{peer, view};
 
     /// The credit of each rank.
     fn credit(wiring: &Wiring) -> Vec<u32> {

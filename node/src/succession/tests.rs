@@ -12,8 +12,8 @@ use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Recovery, View};
 
 use super::*;
+use crate::fixtures::{member, view};
 use crate::geometry::Cut;
-use crate::sample::{member, view};
 
 mod any_reports;
 mod moved;

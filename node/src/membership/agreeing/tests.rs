@@ -12,10 +12,10 @@ use peergrad_protocol::view::{Move, Moves, Resume, View};
 
 use super::*;
 use crate::dealing::Dealt;
+use crate::fixtures::{self, peer};
 use crate::geometry::{Cut, Geometry};
 use crate::io::{PersistId, Reject};
 use crate::memo::Memo;
-use crate::sample::{self, peer};
 use crate::succession::Basis;
 
 const NOW: Instant = Instant(0);
@@ -23,7 +23,7 @@ const NOW: Instant = Instant(0);
 const STEP: StepNumber = StepNumber(7);
 
 fn view(peers: &[u8]) -> View {
-    View { ledger: Ledger { position: 84, ..Ledger::default() }, ..sample::view(peers) }
+    View { ledger: Ledger { position: 84, ..Ledger::default() }, ..fixtures::view(peers) }
 }
 
 fn ballot(attempt: u32, rank: u32) -> Ballot {
