@@ -44,6 +44,11 @@ pub enum Input {
         /// What the driver knows about it, in words.
         reason: String,
     },
+    /// A process with this peer's identity was started later than this one: a data directory was copied.
+    Outdated {
+        /// The peer that knows it.
+        by: PeerId,
+    },
     /// The peer has used up segments that we sent: as many more may be sent.
     Credit {
         /// The peer that gives it.

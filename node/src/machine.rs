@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{Departure, Message};
+use peergrad_protocol::message::{Departure, Message, Refusal};
 use peergrad_protocol::view::Member;
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
 
@@ -141,6 +141,9 @@ impl Machine {
             }
             Input::LinkUp(peer) => self.link_up(now, peer, out),
             Input::LinkDown { peer, reason } => self.link_down(now, peer, reason, out),
+            Input::Outdated { by } => {
+                self.end(Err(Failure::Refused { by, refusal: Refusal::Copied }), out);
+            }
             Input::Credit { peer, segments } => self.credit(peer, segments, out),
             Input::Computed { job, result } => self.computed(job, result, out),
             Input::Located(data) => {

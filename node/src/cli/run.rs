@@ -215,6 +215,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let segments = Pool::new(SEGMENTS_KEPT_MAX);
     let (network, notices) = Network::start(NetworkOptions {
         identity,
+        start: incarnation,
         secret,
         listen: Listen { address: peer.listen, port: peer.port.map_or(Port::Preferred, Port::Exactly) },
         external: multiaddresses(&peer.external)?,

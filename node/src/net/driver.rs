@@ -149,6 +149,7 @@ impl Driver {
             LinkEvent::Credit { link, segments } if self.knows(&link) => {
                 self.feed(machine, Input::Credit { peer: link.peer(), segments });
             }
+            LinkEvent::Outdated { by } => self.feed(machine, Input::Outdated { by }),
             LinkEvent::Down { link, reason } if self.knows(&link) => {
                 self.links.remove(&link.peer());
                 self.feed(machine, Input::LinkDown { peer: link.peer(), reason });

@@ -6,6 +6,9 @@
 //!            (another: the old link is down)
 //! ```
 //! Our session changes only when *we* give up a link, so two ends that both react to each other's change agree at once.
+//!
+//! Two processes may have one identity: a data directory was copied. The one that was started later is the peer, and what
+//! the other says changes nothing here.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -15,7 +18,7 @@ use std::time::Duration;
 use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::ConnectionId;
-use peergrad_protocol::PeerId;
+use peergrad_protocol::{Incarnation, PeerId};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -27,6 +30,8 @@ use super::link::{Link, Opening, Session};
 pub(super) struct Remote {
     pub(super) peer: PeerId,
     pub(super) mine: Session,
+    /// The last start of the other end's process that is known.
+    last_start: Incarnation,
     pub(super) link: Option<Arc<Link>>,
     /// A link that is closed for the node, and on which last frames and goodbyes are still under way.
     pub(super) parting: Option<Parting>,
@@ -96,10 +101,11 @@ pub(super) enum Learned {
 }
 
 impl Remote {
-    pub(super) fn new(peer: PeerId, now: Instant) -> Self {
+    pub(super) fn new(peer: PeerId, my_start: Incarnation, now: Instant) -> Self {
         Self {
             peer,
-            mine: Session::draw(),
+            mine: Session::draw(my_start),
+            last_start: Incarnation(0),
             link: None,
             parting: None,
             stance: Stance::Linking,
@@ -122,6 +128,11 @@ impl Remote {
     /// Whether an opening is meant for us as we are now, and not for an earlier life of the link.
     pub(super) fn is_current(&self, opening: Opening) -> bool {
         opening.known.is_none_or(|known| known == self.mine)
+    }
+
+    /// Whether a session is of a process that another one with the same identity has taken the place of.
+    pub(super) fn is_outdated(&self, theirs: Session) -> bool {
+        theirs.start < self.last_start
     }
 
     /// Whether an answer to an opening that named `known` may tell something new. If another session was learnt while it
@@ -151,6 +162,7 @@ impl Remote {
         if let Some(link) = self.link.as_ref().filter(|link| link.theirs() == theirs) {
             return Learned::Same(Arc::clone(link));
         }
+        self.last_start = self.last_start.max(theirs.start);
         let new = Arc::new(Link::new(self.peer, theirs));
         self.outage =
             Some(Outage { since: now, reason: "no answer".to_owned(), was_up: false, is_told: false });
@@ -166,7 +178,7 @@ impl Remote {
     /// Takes the link away for good; what the other end says about it is no longer understood.
     pub(super) fn take_link(&mut self) -> Option<Arc<Link>> {
         let link = self.link.take()?;
-        self.mine = Session::draw();
+        self.mine = Session::draw(self.mine.start);
         self.outage = None;
         Some(link)
     }
@@ -228,11 +240,32 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 mod tests {
     use super::*;
 
+    fn remote(now: Instant) -> Remote {
+        Remote::new(PeerId([1; 32]), Incarnation(1), now)
+    }
+
+    fn draw() -> Session {
+        Session::draw(Incarnation(1))
+    }
+
+    #[test]
+    fn of_two_processes_the_later_one_is_the_peer() {
+        let now = Instant::now();
+        let mut remote = remote(now);
+        let [first, second] = [1, 2].map(|start| Session::draw(Incarnation(start)));
+        remote.learn(first, now);
+        assert!(!remote.is_outdated(first) && !remote.is_outdated(second));
+        assert!(matches!(remote.learn(second, now), Learned::Replaced { .. }));
+        assert!(remote.is_outdated(first));
+        remote.take_link().unwrap();
+        assert!(remote.is_outdated(first), "the later one may come back");
+    }
+
     #[test]
     fn a_link_lasts_as_long_as_both_sessions() {
         let now = Instant::now();
-        let mut remote = Remote::new(PeerId([1; 32]), now);
-        let (first, second) = (Session::draw(), Session::draw());
+        let mut remote = remote(now);
+        let (first, second) = (draw(), draw());
         assert!(matches!(remote.learn(first, now), Learned::New(_)));
         let mine = remote.mine;
         assert!(matches!(remote.learn(first, now), Learned::Same(_)));
@@ -245,8 +278,8 @@ mod tests {
     #[test]
     fn an_opening_for_an_earlier_life_is_recognized() {
         let now = Instant::now();
-        let mut remote = Remote::new(PeerId([1; 32]), now);
-        let theirs = Session::draw();
+        let mut remote = remote(now);
+        let theirs = draw();
         let opening = |known| Opening { session: theirs, known };
         assert!(remote.is_current(opening(None)));
         assert!(remote.is_current(opening(Some(remote.mine))));
@@ -259,8 +292,8 @@ mod tests {
     #[test]
     fn an_outage_ends_the_link_sooner_without_a_connection() {
         let now = Instant::now();
-        let mut remote = Remote::new(PeerId([1; 32]), now);
-        remote.learn(Session::draw(), now);
+        let mut remote = remote(now);
+        remote.learn(draw(), now);
         remote.outage = None;
         assert_eq!(remote.overdue(now + ANSWER_MAX), None);
         remote.note_outage("connection reset".to_owned(), now);
@@ -275,8 +308,8 @@ mod tests {
     #[test]
     fn an_answer_that_was_overtaken_tells_nothing() {
         let now = Instant::now();
-        let mut remote = Remote::new(PeerId([1; 32]), now);
-        let (first, second) = (Session::draw(), Session::draw());
+        let mut remote = remote(now);
+        let (first, second) = (draw(), draw());
         assert!(remote.is_answer_current(None, first));
         remote.learn(first, now);
         assert!(remote.is_answer_current(None, first), "both have said the same");
@@ -288,7 +321,7 @@ mod tests {
     #[test]
     fn one_is_gone_if_its_own_machine_says_that_nobody_listens() {
         let now = Instant::now();
-        let mut remote = Remote::new(PeerId([1; 32]), now);
+        let mut remote = remote(now);
         let refused: Vec<Multiaddr> = vec!["/ip4/10.0.0.7/tcp/9".parse().unwrap()];
         assert!(!remote.is_gone(&refused), "another machine may have that address");
         remote.note_machine(&"/ip4/10.0.0.7/tcp/40000".parse().unwrap());

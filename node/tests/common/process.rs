@@ -114,6 +114,14 @@ impl Process {
         self.wait(|event| event["event"] == "step" && event["step"].as_u64() >= Some(number));
     }
 
+    /// The last step it has told of by now.
+    pub(crate) fn newest_step(&mut self) -> u64 {
+        let told = self.lines.try_iter().map(|line| serde_json::from_str(&line).expect("an event"));
+        self.seen.extend(told);
+        let step = self.seen.iter().rfind(|event| event["event"] == "step").expect("it has trained");
+        step["step"].as_u64().expect("a number")
+    }
+
     /// Waits for a notice that contains `words`.
     pub(crate) fn wait_for_notice(&mut self, words: &str) -> String {
         let notice = self

@@ -5,9 +5,9 @@ use std::net::Ipv4Addr;
 use peergrad::net::link::LinkEvent;
 use peergrad::net::notice::DialTrouble;
 use peergrad::net::{Bootstrap, Identity, Listen, Network, NetworkOptions, Notice, Port};
-use peergrad_protocol::Frame;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Contact, Departure, Message};
+use peergrad_protocol::{Frame, Incarnation};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{SECRET, address_of, next, options, start, start_joining, within_reason};
@@ -33,6 +33,35 @@ async fn one_address_is_enough_to_be_linked_both_ways() {
         to_first.send(Frame::encode(&Message::Leave(Departure::new("bye")), None));
         assert!(next(&mut second).await.contains("Ready"));
         assert!(next(&mut first).await.contains("bye"));
+    })
+    .await;
+}
+
+/// The directory of a peer was copied to another machine, and both run.
+#[tokio::test]
+async fn of_two_with_one_identity_the_one_started_later_is_linked_and_the_other_told() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let bootstraps = vec![address_of(&first)];
+        let copied = Identity::generate();
+        let name = copied.peer().short();
+        let [earlier, later] = [1, 2].map(|start| NetworkOptions {
+            start: Incarnation(start),
+            ..options(copied.clone(), SECRET, bootstraps.clone())
+        });
+        let (mut later, _) = Network::start(later).await.unwrap();
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+        assert_eq!(next(&mut later).await, format!("up {}", first.peer().short()));
+        let (mut earlier, _) = Network::start(earlier).await.unwrap();
+        assert_eq!(next(&mut earlier).await, format!("outdated {}", first.peer().short()));
+        drop(earlier);
+        let LinkEvent::Down { reason, .. } = ({
+            drop(later);
+            first.next().await
+        }) else {
+            panic!("nothing was to happen before the later one went")
+        };
+        assert!(!reason.contains("restarted"), "{reason}");
     })
     .await;
 }
@@ -231,6 +260,7 @@ async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
     within_reason(async {
         let options = |port| NetworkOptions {
             identity: Identity::generate(),
+            start: peergrad_protocol::Incarnation(1),
             secret: SECRET,
             listen: Listen { address: Some(std::net::Ipv4Addr::LOCALHOST.into()), port },
             external: vec![],

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 use peergrad::net::link::LinkEvent;
 use peergrad::net::{Bootstrap, Identity, Listen, Network, NetworkOptions, Notice, Port};
-use peergrad_protocol::Pool;
 use peergrad_protocol::invite::Secret;
+use peergrad_protocol::{Incarnation, Pool};
 use tokio::sync::mpsc::UnboundedReceiver;
 
 /// The secret of the run that these tests belong to.
@@ -37,6 +37,7 @@ async fn start_joining(
 fn options(identity: Identity, secret: Secret, bootstraps: Vec<Bootstrap>) -> NetworkOptions {
     NetworkOptions {
         identity,
+        start: Incarnation(1),
         secret,
         listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any },
         external: vec![],
@@ -57,6 +58,7 @@ async fn next(network: &mut Network) -> String {
         LinkEvent::Up(link) => format!("up {}", link.peer().short()),
         LinkEvent::Frame { link, frame, .. } => format!("frame {} {:?}", link.peer().short(), frame.decode()),
         LinkEvent::Credit { link, segments } => format!("credit {} {segments}", link.peer().short()),
+        LinkEvent::Outdated { by } => format!("outdated {}", by.short()),
         LinkEvent::Down { link, reason } => format!("down {} {reason}", link.peer().short()),
     }
 }

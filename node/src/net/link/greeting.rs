@@ -1,26 +1,49 @@
 //! What goes over a lane besides frames: the opening, the answer to it, and acknowledgements. Fixed sizes, little-endian.
 //!
 //! ```text
-//! opening   version u8, session u64, known session of the other end u64 (0: none)
-//! answer    version u8, verdict u8, session u64, record
+//! opening   version u8, session, known session of the other end (zeros: none)
+//! answer    version u8, verdict u8, session, record
+//! session   start of the process u64, draw u64
 //! record    frames received u64, segments consumed u64     (both since the pair of sessions began)
 //! ```
 
 use std::num::NonZeroU64;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use peergrad_protocol::Incarnation;
 
 use super::super::random::random_bytes;
 use super::{LANE_VERSION, LaneError};
 
-/// A life of a link at one of its ends; drawn at random, never 0.
+/// A life of a link at one of its ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::net) struct Session(NonZeroU64);
+pub(in crate::net) struct Session {
+    /// Grows with each start of the peer.
+    pub(in crate::net) start: Incarnation,
+    /// Drawn at random for each life.
+    draw: NonZeroU64,
+}
 
 impl Session {
-    pub(in crate::net) fn draw() -> Self {
+    pub(in crate::net) fn draw(start: Incarnation) -> Self {
         // Zero is drawn once in 2^64 times; any other number does as well.
-        Self(NonZeroU64::new(u64::from_le_bytes(random_bytes())).unwrap_or(NonZeroU64::MIN))
+        let draw = NonZeroU64::new(u64::from_le_bytes(random_bytes())).unwrap_or(NonZeroU64::MIN);
+        Self { start, draw }
+    }
+
+    fn to_bytes(session: Option<Self>) -> [u8; SESSION_BYTES] {
+        let mut bytes = [0; SESSION_BYTES];
+        if let Some(session) = session {
+            bytes[..8].copy_from_slice(&session.start.0.to_le_bytes());
+            bytes[8..].copy_from_slice(&session.draw.get().to_le_bytes());
+        }
+        bytes
+    }
+
+    async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Self>, LaneError> {
+        let start = Incarnation(u64::from_le_bytes(read_array(stream).await?));
+        let draw = NonZeroU64::new(u64::from_le_bytes(read_array(stream).await?));
+        Ok(draw.map(|draw| Self { start, draw }))
     }
 }
 
@@ -49,6 +72,8 @@ pub(in crate::net) enum Verdict {
     Welcome,
     /// The opener knows an earlier session: both start anew.
     Forgotten,
+    /// A process that was started later has the opener's identity.
+    Outdated,
 }
 
 /// How far a receiver has come.
@@ -62,18 +87,17 @@ pub(in crate::net) struct Record {
 
 impl Opening {
     pub(super) async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
-        let known = self.known.map_or(0, |session| session.0.get());
         let mut bytes = [LANE_VERSION; OPENING_BYTES];
-        bytes[1..9].copy_from_slice(&self.session.0.get().to_le_bytes());
-        bytes[9..].copy_from_slice(&known.to_le_bytes());
+        bytes[1..][..SESSION_BYTES].copy_from_slice(&Session::to_bytes(Some(self.session)));
+        bytes[1 + SESSION_BYTES..].copy_from_slice(&Session::to_bytes(self.known));
         stream.write_all(&bytes).await?;
         Ok(stream.flush().await?)
     }
 
     pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
         check_version(stream).await?;
-        let session = read_session(stream).await?.ok_or(LaneError::Greeting)?;
-        Ok(Self { session, known: read_session(stream).await? })
+        let session = Session::read(stream).await?.ok_or(LaneError::Greeting)?;
+        Ok(Self { session, known: Session::read(stream).await? })
     }
 }
 
@@ -83,9 +107,10 @@ impl Answer {
         bytes[1] = match self.verdict {
             Verdict::Welcome => 0,
             Verdict::Forgotten => 1,
+            Verdict::Outdated => 2,
         };
-        bytes[2..10].copy_from_slice(&self.session.0.get().to_le_bytes());
-        bytes[10..].copy_from_slice(&self.record.to_bytes());
+        bytes[2..][..SESSION_BYTES].copy_from_slice(&Session::to_bytes(Some(self.session)));
+        bytes[2 + SESSION_BYTES..].copy_from_slice(&self.record.to_bytes());
         stream.write_all(&bytes).await?;
         Ok(stream.flush().await?)
     }
@@ -95,9 +120,10 @@ impl Answer {
         let verdict = match read_array::<1>(stream).await? {
             [0] => Verdict::Welcome,
             [1] => Verdict::Forgotten,
+            [2] => Verdict::Outdated,
             _ => return Err(LaneError::Greeting),
         };
-        let session = read_session(stream).await?.ok_or(LaneError::Greeting)?;
+        let session = Session::read(stream).await?.ok_or(LaneError::Greeting)?;
         Ok(Self { verdict, session, record: Record::read(stream).await? })
     }
 }
@@ -129,18 +155,15 @@ async fn check_version(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), Lane
     }
 }
 
-async fn read_session(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Session>, LaneError> {
-    Ok(NonZeroU64::new(u64::from_le_bytes(read_array(stream).await?)).map(Session))
-}
-
 async fn read_array<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> Result<[u8; N], LaneError> {
     let mut bytes = [0; N];
     stream.read_exact(&mut bytes).await?;
     Ok(bytes)
 }
 
-const OPENING_BYTES: usize = 17;
-const ANSWER_BYTES: usize = 26;
+const SESSION_BYTES: usize = 16;
+const OPENING_BYTES: usize = 1 + 2 * SESSION_BYTES;
+const ANSWER_BYTES: usize = 2 + SESSION_BYTES + RECORD_BYTES;
 pub(super) const RECORD_BYTES: usize = 16;
 
 #[cfg(test)]
@@ -151,17 +174,20 @@ mod tests {
 
     #[tokio::test]
     async fn greetings_read_back() {
-        for known in [None, Some(Session::draw())] {
-            let opening = Opening { session: Session::draw(), known };
+        let session = || Session::draw(Incarnation::of_start(3, 7));
+        for known in [None, Some(session())] {
+            let opening = Opening { session: session(), known };
             let mut bytes = Cursor::new(Vec::new());
             opening.write(&mut bytes).await.unwrap();
             assert_eq!(Opening::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), opening);
         }
         let record = Record { received: 1 << 40, consumed: 7 };
-        let answer = Answer { verdict: Verdict::Forgotten, session: Session::draw(), record };
-        let mut bytes = Cursor::new(Vec::new());
-        answer.write(&mut bytes).await.unwrap();
-        assert_eq!(Answer::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), answer);
+        for verdict in [Verdict::Welcome, Verdict::Forgotten, Verdict::Outdated] {
+            let answer = Answer { verdict, session: session(), record };
+            let mut bytes = Cursor::new(Vec::new());
+            answer.write(&mut bytes).await.unwrap();
+            assert_eq!(Answer::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), answer);
+        }
     }
 
     #[tokio::test]

@@ -21,12 +21,13 @@ pub(in crate::net) async fn read_opening(
     timeout(PATIENCE, Opening::read(stream)).await.unwrap_or(Err(LaneError::Stalled))
 }
 
-/// Tells the opener that the session it knows is over, and which one began.
+/// Tells the opener why it may not send frames, and which session this end has.
 pub(in crate::net) async fn refuse(
     stream: &mut (impl AsyncWrite + Unpin),
+    verdict: Verdict,
     session: Session,
 ) -> Result<(), LaneError> {
-    let answer = Answer { verdict: Verdict::Forgotten, session, record: Record::default() };
+    let answer = Answer { verdict, session, record: Record::default() };
     timeout(PATIENCE, answer.write(stream)).await.unwrap_or(Err(LaneError::Stalled))
 }
 
@@ -172,7 +173,7 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
-    use peergrad_protocol::PeerId;
+    use peergrad_protocol::{Incarnation, PeerId};
 
     use super::*;
 
@@ -218,7 +219,7 @@ mod tests {
     async fn a_goodbye_is_known_before_it_is_acknowledged() {
         let (is_goodbye_known, writes) = (Cell::new(false), RefCell::default());
         let leaver = Leaver { unread: &GOODBYE, is_goodbye_known: &is_goodbye_known, writes: &writes };
-        let session = Session::draw();
+        let session = Session::draw(Incarnation(1));
         let link = Arc::new(Link::new(PeerId([1; 32]), session));
         let (events, _heard) = mpsc::unbounded_channel();
         let (pool, counters) = (Pool::new(1), Counters::default());
@@ -230,6 +231,6 @@ mod tests {
         };
         let lane = link.inbox.start_lane();
         receive(leaver, &link, lane, session, &shared, said_goodbye).await.unwrap();
-        assert_eq!(*writes.borrow(), [(26, false), (16, true)], "the answer, and the acknowledgement");
+        assert_eq!(*writes.borrow(), [(34, false), (16, true)], "the answer, and the acknowledgement");
     }
 }

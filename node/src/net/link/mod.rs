@@ -8,10 +8,12 @@
 //!          <-- received, consumed segments ---            the sender of the frames opens it
 //! ```
 //! # How it works
-//! - Each end draws a random *session* number for each life of a link. A link is a pair of them. Frames are numbered within
+//! - Each end draws a random *session* for each life of a link. A link is a pair of them. Frames are numbered within
 //!   the pair, and an end that forgot (restarted, gave up) has another session, so that numbers of two lives never mix.
-//! - The sender opens a lane and says its session and the one it knows of the other end (17 bytes). The receiver answers with
-//!   its session and how many frames of this pair it has (26 bytes), and the sender goes on after those.
+//! - The sender opens a lane and says its session and the one it knows of the other end (33 bytes). The receiver answers with
+//!   its session and how many frames of this pair it has (34 bytes), and the sender goes on after those.
+//! - A session says which start of the peer's process it belongs to. A process that still runs when one with the same identity
+//!   was started later, from a copy of its data directory, is turned away and told so.
 //! - The receiver writes back 16 bytes whenever something changed: frames received, so that the sender can forget them, and
 //!   segments used up, which is the credit for new ones. What changes while it writes goes into the next 16 bytes.
 //! - `GOODBYE` is the last thing an end sends: it is going on purpose, and the other end need not wait for it.
@@ -75,6 +77,11 @@ pub enum LinkEvent {
         link: Arc<Link>,
         /// How many more than it had told before.
         segments: u32,
+    },
+    /// The other end knows a process with this peer's identity that was started later.
+    Outdated {
+        /// The one who says so.
+        by: PeerId,
     },
     /// The link is closed.
     Down {

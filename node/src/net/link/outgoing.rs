@@ -101,7 +101,7 @@ mod tests {
     use std::pin::Pin;
     use std::task::{Context, Poll};
 
-    use peergrad_protocol::{Frame, PeerId};
+    use peergrad_protocol::{Frame, Incarnation, PeerId};
 
     use super::super::Session;
     use super::*;
@@ -131,7 +131,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_without_acknowledgements_is_given_up_but_an_idle_one_is_not() {
-        let link = Arc::new(Link::new(PeerId([1; 32]), Session::draw()));
+        let link = Arc::new(Link::new(PeerId([1; 32]), Session::draw(Incarnation(1))));
         let (events, _heard) = mpsc::unbounded_channel();
         let counters = Counters::default();
         let (lane, _) = link.outbox.start_lane(Record::default()).unwrap().unwrap();

@@ -11,7 +11,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::super::counters::Counters;
-use super::super::link::{self, Answer, LaneError, Link, LinkEvent, Opening, Record, Session, Shared};
+use super::super::link::{
+    self, Answer, LaneError, Link, LinkEvent, Opening, Record, Session, Shared, Verdict,
+};
 use super::super::transport::LANE_PROTOCOL;
 use super::switchboard::Command;
 
@@ -47,8 +49,8 @@ pub(super) enum Report {
 pub(super) enum Admission {
     /// Frames may come in on this lane of the link.
     Welcome { link: Arc<Link>, lane: (u64, Record), session: Session },
-    /// The opener knows an earlier session.
-    Forgotten { session: Session },
+    /// None may come, for this reason.
+    Refused { verdict: Verdict, session: Session },
 }
 
 /// Does nothing but accept and spawn: a stream that comes while nobody waits for one is dropped by libp2p.
@@ -103,7 +105,7 @@ impl Lanes {
                 let said_goodbye = || self.report(peer, Report::Goodbye { link: Arc::clone(&link) });
                 link::receive(stream, &link, lane, session, &shared, said_goodbye).await
             }
-            Ok(Admission::Forgotten { session }) => link::refuse(&mut stream, session).await,
+            Ok(Admission::Refused { verdict, session }) => link::refuse(&mut stream, verdict, session).await,
             Err(_) => Ok(()),
         }
     }

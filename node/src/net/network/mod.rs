@@ -21,7 +21,7 @@ use libp2p::swarm::SwarmEvent;
 use libp2p::{Multiaddr, Swarm, TransportError as ListenTrouble};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::Contact;
-use peergrad_protocol::{PeerId, Pool};
+use peergrad_protocol::{Incarnation, PeerId, Pool};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout_at};
@@ -39,6 +39,8 @@ use switchboard::{Command, Switchboard};
 pub struct NetworkOptions {
     /// Who this peer is.
     pub identity: Identity,
+    /// The start of this process: of two that have one identity, the one with the larger number is the peer.
+    pub start: Incarnation,
     /// The run's secret: without it nobody gets past the handshake.
     pub secret: Secret,
     /// Where to listen.
@@ -113,7 +115,8 @@ impl Network {
             reports: commands.clone(),
         };
         let accepting = tokio::spawn(lanes::accept(incoming, lanes.clone()));
-        let mut switchboard = Switchboard::new(swarm, lanes, notices, announce, options.external, claim);
+        let mut switchboard =
+            Switchboard::new(swarm, lanes, notices, announce, options.external, options.start, claim);
         for event in meanwhile {
             switchboard.on_swarm_event(event);
         }

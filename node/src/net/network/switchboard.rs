@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use libp2p::{Multiaddr, Swarm};
+use peergrad_protocol::Incarnation;
 use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::message::Contact;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -48,6 +49,8 @@ pub(super) struct Switchboard {
     pub(super) remotes: BTreeMap<libp2p::PeerId, Remote>,
     pub(super) dialing: Dialing,
     outgoing_count: u64,
+    /// Of this process.
+    start: Incarnation,
     /// Held as long as the swarm listens.
     _claim: Claim,
 }
@@ -59,6 +62,7 @@ impl Switchboard {
         notices: mpsc::UnboundedSender<Notice>,
         announce: watch::Sender<Vec<String>>,
         external: Vec<Multiaddr>,
+        start: Incarnation,
         claim: Claim,
     ) -> Self {
         Self {
@@ -70,6 +74,7 @@ impl Switchboard {
             remotes: BTreeMap::new(),
             dialing: Dialing::default(),
             outgoing_count: 0,
+            start,
             _claim: claim,
         }
     }
@@ -154,13 +159,15 @@ impl Switchboard {
             return;
         }
         let session = remote.mine;
-        let admission = if remote.is_current(opening) {
+        let admission = if remote.is_outdated(opening.session) {
+            Admission::Refused { verdict: Verdict::Outdated, session }
+        } else if remote.is_current(opening) {
             remote.stance = Stance::Linking;
             let link = self.learn(id, opening.session);
             let lane = link.inbox.start_lane();
             Admission::Welcome { link, lane, session }
         } else {
-            Admission::Forgotten { session }
+            Admission::Refused { verdict: Verdict::Forgotten, session }
         };
         // A lane that ended meanwhile is not waiting for this.
         let _ = reply.send(admission);
@@ -184,9 +191,18 @@ impl Switchboard {
                 Arc::clone(&parting.link)
             }
             (_, Outgoing::Running { number: current, known, .. }) if *current == number => {
+                if remote.is_outdated(answer.session) {
+                    // The one that was meant is behind another connection.
+                    return self.on_forgotten(id, number);
+                }
                 if !remote.is_answer_current(*known, answer.session) {
                     // The lane ends, and the next one is opened with what is known now.
                     return;
+                }
+                if answer.verdict == Verdict::Outdated {
+                    let by = remote.peer;
+                    self.on_forgotten(id, number);
+                    return self.tell(LinkEvent::Outdated { by });
                 }
                 self.learn(id, answer.session)
             }
@@ -407,8 +423,8 @@ impl Switchboard {
 
     /// What is known of this peer, from nothing if need be; `None` if its id is of a kind that no peer has.
     pub(super) fn remote(&mut self, id: libp2p::PeerId) -> Option<&mut Remote> {
-        let peer = from_libp2p(&id)?;
-        Some(self.remotes.entry(id).or_insert_with(|| Remote::new(peer, Instant::now())))
+        let (peer, start) = (from_libp2p(&id)?, self.start);
+        Some(self.remotes.entry(id).or_insert_with(|| Remote::new(peer, start, Instant::now())))
     }
 
     pub(super) fn forget_if_idle(&mut self, id: libp2p::PeerId) {
