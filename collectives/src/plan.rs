@@ -53,6 +53,19 @@ impl Layout {
         Self { len, shards, segment_count, owners }
     }
 
+    /// As [`Layout::new`], where those of `rank_count` ranks that are `owners` own equal parts, one after the other.
+    ///
+    /// # Panics
+    /// If a segment would be empty, or there is no owner.
+    #[must_use]
+    pub fn even(len: usize, rank_count: usize, owners: &[usize], segment_elements: usize) -> Self {
+        let mut owned = vec![Vec::new(); rank_count];
+        for (index, owner) in owners.iter().enumerate() {
+            owned[*owner].push(len * index / owners.len()..len * (index + 1) / owners.len());
+        }
+        Self::new(len, owned, segment_elements)
+    }
+
     /// Elements of the vector.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -218,11 +231,28 @@ pub struct Plan {
     pub layout: Arc<Layout>,
     /// Along which edges.
     pub topology: Topology,
-    /// This member's rank.
+    /// This member's rank: its place in the group, if there is one.
     pub rank: usize,
+    /// The members that take part, in order, by the rank that links know them by; `None`: all.
+    pub group: Option<Arc<[usize]>>,
 }
 
 impl Plan {
+    /// By which rank links know the member whose rank in the plan is `rank`.
+    #[must_use]
+    pub fn link(&self, rank: usize) -> usize {
+        self.group.as_ref().map_or(rank, |group| group[rank])
+    }
+
+    /// The rank in the plan of the member that links know by `link`; `None` if it takes no part.
+    #[must_use]
+    pub fn rank_behind(&self, link: usize) -> Option<usize> {
+        match &self.group {
+            Some(group) => group.binary_search(&link).ok(),
+            None => Some(link),
+        }
+    }
+
     /// Number of ranks.
     #[must_use]
     pub fn rank_count(&self) -> usize {
@@ -314,7 +344,7 @@ mod tests {
     fn segments_that_begin_here_go_to_whoever_needs_them() {
         let layout = Arc::new(Layout::new(3, vec![vec![], vec![0..2], vec![], vec![2..3], vec![]], 10));
         let destinations = |topology, rank| {
-            let plan = Plan { layout: Arc::clone(&layout), topology, rank };
+            let plan = Plan { layout: Arc::clone(&layout), topology, rank, group: None };
             (0..plan.destination_count()).map(|position| plan.destination(position)).collect::<Vec<_>>()
         };
         assert_eq!(destinations(Topology::Ring, 4), [0]);
@@ -323,7 +353,10 @@ mod tests {
         assert_eq!(destinations(Topology::Direct, 4), [1, 3]);
         let alone = Arc::new(Layout::new(3, vec![vec![0..3]], 10));
         for topology in [Topology::Ring, Topology::Direct] {
-            assert_eq!(Plan { layout: Arc::clone(&alone), topology, rank: 0 }.destination_count(), 0);
+            assert_eq!(
+                Plan { layout: Arc::clone(&alone), topology, rank: 0, group: None }.destination_count(),
+                0
+            );
         }
     }
 

@@ -44,7 +44,7 @@ pub use remains::Remains;
 pub struct Label {
     /// The half of the round, or beside it.
     pub phase: Phase,
-    /// Rank of the shard's owner.
+    /// The shard's owner, by its rank in the plan.
     pub owner: usize,
     /// Index of the segment in that shard.
     pub index: usize,
@@ -57,7 +57,7 @@ pub struct Label {
 pub enum Action {
     /// Send a segment.
     Send {
-        /// Rank of the receiver.
+        /// The receiver, as links know it.
         to: usize,
         /// What it is.
         label: Label,
@@ -66,7 +66,7 @@ pub enum Action {
     },
     /// Return credit for one segment.
     Grant {
-        /// Rank of the segment's sender.
+        /// The segment's sender, as links know it.
         to: usize,
     },
 }
@@ -135,7 +135,7 @@ impl Round {
         }
     }
 
-    /// Takes in a segment from rank `from`.
+    /// Takes in a segment from the member that links know by `from`.
     ///
     /// `room` provides the buffer for the result; it is called once a round, when the first finished sum shows up.
     ///
@@ -150,6 +150,7 @@ impl Round {
         out: &mut Vec<Action>,
     ) -> Result<(), Unforeseen> {
         let Label { phase, owner, index, tally } = label;
+        let from = self.plan.rank_behind(from).ok_or(Unforeseen)?;
         let segment = if owner < self.plan.rank_count() {
             self.plan.layout.shard(owner).segments().get(index)
         } else {
@@ -195,7 +196,7 @@ impl Round {
             }
             Arrival::Last(sum, tally) => {
                 self.add_own(sum, tally, room);
-                out.push(Action::Grant { to: from });
+                out.push(Action::Grant { to: self.plan.link(from) });
             }
             Arrival::Kept | Arrival::Absorbed => self.take_turns(room, out),
         }
@@ -212,12 +213,12 @@ impl Round {
                     self.add_own(sum, tally, || room.take().expect("asked once")());
                     // The accumulator came on the first contributor's link, the last contribution on its own.
                     let first = plan.contributor(plan.rank, 0);
-                    out.push(Action::Grant { to: first });
+                    out.push(Action::Grant { to: plan.link(first) });
                     if source != first {
-                        out.push(Action::Grant { to: source });
+                        out.push(Action::Grant { to: plan.link(source) });
                     }
                 }
-                Arrival::Absorbed => out.push(Action::Grant { to: source }),
+                Arrival::Absorbed => out.push(Action::Grant { to: plan.link(source) }),
                 Arrival::Kept | Arrival::Relay(..) => {}
             }
         }
@@ -252,13 +253,13 @@ impl Round {
         if self.gather.is_relayed(&self.plan, label.owner) {
             self.relays.push_back((label, payload));
         } else {
-            out.push(Action::Grant { to: from });
+            out.push(Action::Grant { to: self.plan.link(from) });
         }
     }
 
     /// Sends what the links' credit allows: relays in the order they came, then segments that begin here.
     pub fn pump(&mut self, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
-        let (next, previous) = (self.plan.next(), self.plan.previous());
+        let (next, previous) = (self.plan.link(self.plan.next()), self.plan.link(self.plan.previous()));
         while !self.relays.is_empty() && links.take_for_relay(next) {
             let (label, payload) = self.relays.pop_front().expect("just seen");
             out.push(Action::Send { to: next, label, payload });
@@ -276,24 +277,25 @@ impl Round {
     }
 
     fn pump_starts(&mut self, destination: usize, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
+        let to = self.plan.link(destination);
         while let Some((owner, index)) = self.reduce.next_start(&self.plan, destination) {
-            if !links.take_for_start(destination) {
+            if !links.take_for_start(to) {
                 return;
             }
             self.reduce.start(owner);
             let contribution = self.contribution.as_ref().expect("kept until every start has left");
             let payload = self.copy_out(owner, index, contribution, segments);
             let label = Label { phase: Phase::Reduce, owner, index, tally: self.contribution_tally };
-            out.push(Action::Send { to: destination, label, payload });
+            out.push(Action::Send { to, label, payload });
         }
         while let Some(index) = self.gather.next_start(&self.plan, destination) {
-            if !links.take_for_start(destination) {
+            if !links.take_for_start(to) {
                 return;
             }
             self.gather.start(destination);
             let payload = self.copy_out(self.plan.rank, index, self.result.seen(), segments);
             let label = Label { phase: Phase::Gather, owner: self.plan.rank, index, tally: self.own_tally };
-            out.push(Action::Send { to: destination, label, payload });
+            out.push(Action::Send { to, label, payload });
         }
     }
 

@@ -59,6 +59,11 @@ impl Dealt {
         found.ok().filter(|part| part.incarnation == incarnation).map_or(&[], |part| &part.spans)
     }
 
+    /// Samples that a member has been dealt.
+    pub(crate) fn part_len(&self, peer: &PeerId, incarnation: Incarnation) -> u64 {
+        self.part(peer, incarnation).iter().map(Span::len).sum()
+    }
+
     /// The batch of `step` in `view`, where `before` is that of the step before it: the view's first one as its record
     /// says, the others from the bookmark.
     pub(crate) fn following(

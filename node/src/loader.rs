@@ -49,10 +49,16 @@ impl Loaded {
         Self { manifest: task.manifest(), task, training, program: Launch::ring() }
     }
 
+    /// Numbers an element that the owner of a shard keeps beside its parameters.
+    #[must_use]
+    pub fn owner_moments(&self) -> usize {
+        self.program.owner_moments(self)
+    }
+
     /// Steps of the whole run.
     #[must_use]
     pub fn step_count(&self) -> u64 {
-        let steps_per_pass = u64::from(self.task.sample_count()).div_ceil(self.training.batch_size);
+        let steps_per_pass = u64::from(self.task.sample_count()).div_ceil(self.training.step_samples());
         self.training.passes * steps_per_pass
     }
 
@@ -73,8 +79,10 @@ impl Loaded {
 pub struct Training {
     /// Decides the initial parameters and the order of samples.
     pub seed: u64,
-    /// Samples of one step, over all members together.
+    /// Samples of one step, over all members together; of a local step, where a step consists of several.
     pub batch_size: u64,
+    /// Steps that each member takes by itself before it hears of the others; 1, unless the program is made for more.
+    pub local_steps: u64,
     /// Passes over the training samples.
     pub passes: u64,
     /// The rule that turns a mean gradient into new parameters.
@@ -89,4 +97,12 @@ pub struct Training {
     pub copies: Copies,
     /// A digest of the parameters is reported every so many steps; 0: only at the end.
     pub digest_every: u64,
+}
+
+impl Training {
+    /// Samples that are dealt for one step.
+    #[must_use]
+    pub fn step_samples(&self) -> u64 {
+        self.batch_size.saturating_mul(self.local_steps)
+    }
 }

@@ -367,8 +367,8 @@ impl Machine {
             Command::Compute { turn, cost, work, reply } if session.is_current(turn) => {
                 self.jobs.start(Purpose::Program(reply), cost, work, out);
             }
-            Command::ReduceScatter { turn, contribution, reply } if session.is_current(turn) => {
-                if let Err((peer, reject)) = session.reduce_scatter(contribution, reply, out) {
+            Command::ReduceScatter { turn, contribution, among, reply } if session.is_current(turn) => {
+                if let Err((peer, reject)) = session.reduce_scatter(contribution, among, reply, out) {
                     self.reject(now, peer, reject, out);
                 }
             }

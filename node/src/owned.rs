@@ -119,13 +119,12 @@ impl Owned {
     pub(crate) fn update(
         &mut self,
         rule: &mut OwnerRule,
-        rate: f64,
         tally: Tally,
         chunks: impl IntoIterator<Item = usize>,
         parameters: &[f32],
         vector: &mut [f32],
     ) {
-        let mut updating = Updating::new(rule, rate, tally);
+        let mut updating = Updating::new(rule, tally);
         for chunk in chunks {
             let elements = self.chunks.range(chunk);
             let kept = self.kept.get_mut(&chunk).expect("the state of a chunk that is updated is here");
@@ -159,23 +158,22 @@ impl Owned {
     pub(crate) fn update_copies(
         &mut self,
         rule: &mut OwnerRule,
-        rate: f64,
         tally: Tally,
         copied: &[usize],
         parameters: &[f32],
     ) {
-        let mut updating = Updating::new(rule, rate, tally);
+        let mut updating = Updating::new(rule, tally);
         for &chunk in copied {
             let elements = self.chunks.range(chunk);
             let kept = self.kept.get_mut(&chunk).expect("the state of a copied chunk is here");
             let sums = &mut self.scratch;
             sums.clear();
-            if let OwnerRule::Own(_) = updating.rule {
-                // It keeps no state, so nothing was sent and nothing changes.
-                sums.resize(elements.len(), f32::NAN);
-            } else {
+            if let OwnerRule::Stock { .. } = updating.rule {
                 assert_eq!(kept.summed, elements.len(), "all sums have come in");
                 sums.extend_from_slice(&kept.room[..elements.len()]);
+            } else {
+                // It keeps no state, so nothing was sent and nothing changes.
+                sums.resize(elements.len(), f32::NAN);
             }
             kept.update(&mut updating, &parameters[elements], sums);
         }
@@ -214,15 +212,14 @@ impl Owned {
 /// One rule at work on chunk after chunk.
 struct Updating<'a> {
     rule: &'a mut OwnerRule,
-    rate: f64,
     tally: Tally,
     /// Chunks mostly share their count of updates: one preparation serves them all.
     prepared: Option<(u32, Update)>,
 }
 
 impl<'a> Updating<'a> {
-    fn new(rule: &'a mut OwnerRule, rate: f64, tally: Tally) -> Self {
-        Self { rule, rate, tally, prepared: None }
+    fn new(rule: &'a mut OwnerRule, tally: Tally) -> Self {
+        Self { rule, tally, prepared: None }
     }
 }
 
@@ -234,7 +231,7 @@ impl Kept {
         self.summed = 0;
         let mut moments = std::mem::take(&mut self.room);
         moments.resize(old.moments.len(), 0.0);
-        let Updating { rule, rate, tally, prepared } = updating;
+        let Updating { rule, tally, prepared } = updating;
         let is_passed_by = tally.samples == 0 || !sums.iter().all(|sum| sum.is_finite());
         if is_passed_by {
             sums.copy_from_slice(parameters);
@@ -249,7 +246,8 @@ impl Kept {
                 // No copy would hear of it, and they are to be alike.
                 old.updates
             }
-            OwnerRule::Stock(rule) => {
+            OwnerRule::Mean => unreachable!("means are of groups, where nobody keeps state"),
+            OwnerRule::Stock { rule, rate } => {
                 let scale = 1.0 / tally.samples as f32;
                 if prepared.as_ref().is_none_or(|(updates, _)| *updates != old.updates) {
                     *prepared = Some((old.updates, rule.update(*rate, old.updates + 1, scale)));
@@ -279,8 +277,8 @@ mod tests {
     }
 
     fn update(owned: &mut Owned, chunks: &[usize], parameters: f32, vector: &mut [f32]) {
-        let mut rule = OwnerRule::Stock(MOMENTUM);
-        owned.update(&mut rule, 1.0, TALLY, chunks.iter().copied(), &[parameters; 32], vector);
+        let mut rule = OwnerRule::Stock { rule: MOMENTUM, rate: 1.0 };
+        owned.update(&mut rule, TALLY, chunks.iter().copied(), &[parameters; 32], vector);
     }
 
     #[test]
@@ -308,7 +306,8 @@ mod tests {
             copy.take_sums(&[0..5], &vector[0..5]);
             copy.take_sums(&[5..16], &vector[5..16]);
             update(&mut owner, &[0], 3.0, &mut vector);
-            copy.update_copies(&mut OwnerRule::Stock(MOMENTUM), 1.0, TALLY, &[0], &[3.0; 32]);
+            let mut rule = OwnerRule::Stock { rule: MOMENTUM, rate: 1.0 };
+            copy.update_copies(&mut rule, TALLY, &[0], &[3.0; 32]);
             assert_eq!(owner.state(0, true), copy.state(0, true));
             owner.commit();
             copy.commit();
@@ -323,7 +322,7 @@ mod tests {
         let rule = |tally: Tally, old: &[f32], sums: &mut [f32]| {
             sums.iter_mut().zip(old).for_each(|(sum, old)| *sum = old + *sum / tally.samples as f32);
         };
-        owned.update(&mut OwnerRule::Own(Box::new(rule)), 1.0, TALLY, [0], &[10.0; 32], &mut vector);
+        owned.update(&mut OwnerRule::Own(Box::new(rule)), TALLY, [0], &[10.0; 32], &mut vector);
         owned.commit();
         assert_eq!((vector[0], vector[16]), (12.0, 4.0));
         assert_eq!(owned.state(0, false), Some(&State { moments: vec![0.0; 16], updates: 0 }));
@@ -345,8 +344,8 @@ mod tests {
     fn a_step_without_samples_changes_nothing() {
         let mut owned = owned(&[0]);
         let mut vector = [5.0; 32];
-        let mut rule = OwnerRule::Stock(MOMENTUM);
-        owned.update(&mut rule, 1.0, Tally::default(), [0], &[1.0; 32], &mut vector);
+        let mut rule = OwnerRule::Stock { rule: MOMENTUM, rate: 1.0 };
+        owned.update(&mut rule, Tally::default(), [0], &[1.0; 32], &mut vector);
         owned.commit();
         assert_eq!((vector[0], owned.state(0, false).unwrap().updates), (1.0, 0));
     }

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_channel::{mpsc, oneshot};
+use peergrad_collectives::groups::Groups;
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::{Buffer, Rank, StepNumber};
 
@@ -37,7 +38,7 @@ pub(crate) enum Command {
     /// Run a job; the reply knows the answer's type.
     Compute { turn: u64, cost: u64, work: Work, reply: Box<dyn FnOnce(Answer) + Send> },
     /// Add up contributions; answer when the own shard is summed.
-    ReduceScatter { turn: u64, contribution: Contribution, reply: Reply<()> },
+    ReduceScatter { turn: u64, contribution: Contribution, among: Option<Groups>, reply: Reply<()> },
     /// Turn the own shard's sum into new parameters.
     UpdateOwned { turn: u64, rule: OwnerRule, reply: Reply<()> },
     /// Send the own shard to everyone; answer when every shard is here.
@@ -50,8 +51,10 @@ type Work = Box<dyn FnOnce() -> Answer + Send>;
 
 /// What an owner does with the sums of its shard.
 pub(crate) enum OwnerRule {
-    /// A rule with optimizer state.
-    Stock(Rule),
+    /// A rule with optimizer state, at a learning rate.
+    Stock { rule: Rule, rate: f64 },
+    /// The mean of what members contributed: the sum divided by their number.
+    Mean,
     /// A program's own.
     Own(OwnRule),
 }
@@ -66,6 +69,7 @@ pub(crate) struct Begun {
     pub(crate) samples: Arc<[u32]>,
     pub(crate) turn: u64,
     pub(crate) is_over: bool,
+    pub(crate) is_last: bool,
     pub(crate) rank: Rank,
     pub(crate) member_count: usize,
     pub(crate) parameters: Arc<Buffer>,
@@ -113,10 +117,12 @@ impl Peer {
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_step(&self) -> Result<(Step, Arc<Buffer>, Buffer), Interrupted> {
         let begun = self.ask(Command::Begin).await?;
-        let Begun { turn, number, is_over, pass, rate, samples, rank, member_count, parameters, room } =
-            begun;
+        let Begun { turn, number, is_over, is_last, pass, rate, samples, .. } = begun;
+        let Begun { rank, member_count, parameters, room, .. } = begun;
         let peer = self.clone();
-        Ok((Step { number, is_over, pass, rate, samples, rank, member_count, turn, peer }, parameters, room))
+        let step =
+            Step { number, is_over, is_last, pass, rate, samples, rank, member_count, turn, peer };
+        Ok((step, parameters, room))
     }
 }
 
@@ -126,6 +132,8 @@ pub struct Step {
     pub number: StepNumber,
     /// Whether there is none any more: every pass is over.
     pub is_over: bool,
+    /// Whether there is none after it.
+    pub is_last: bool,
     /// The pass its samples belong to.
     pub pass: u64,
     /// The learning rate.
@@ -165,14 +173,28 @@ impl Step {
 
     /// Adds everyone's contributions up. Done when this member holds the sums of the shard that it owns.
     pub fn reduce_scatter(&self, contribution: Contribution) -> Pending<()> {
-        let turn = self.turn;
-        self.peer.ask(|reply| Command::ReduceScatter { turn, contribution, reply })
+        let (turn, among) = (self.turn, None);
+        self.peer.ask(|reply| Command::ReduceScatter { turn, contribution, among, reply })
+    }
+
+    /// As [`Step::reduce_scatter`], in this member's group of the step: everything that follows in the step stays in it.
+    ///
+    /// Only for programs that [drift](crate::program::Program::DRIFTS). In the first step of a view with a newcomer the
+    /// group is everybody, so that the newcomer gets the mean of all.
+    pub fn reduce_scatter_among(&self, groups: Groups, contribution: Contribution) -> Pending<()> {
+        let (turn, among) = (self.turn, Some(groups));
+        self.peer.ask(|reply| Command::ReduceScatter { turn, contribution, among, reply })
     }
 
     /// Applies `rule` to the owned shard: the mean gradient becomes new parameters, and new optimizer state that stands
     /// once the step is committed.
-    pub fn update_owned(&self, rule: Rule) -> Pending<()> {
-        self.update(OwnerRule::Stock(rule))
+    pub fn update_owned(&self, rule: Rule, rate: f64) -> Pending<()> {
+        self.update(OwnerRule::Stock { rule, rate })
+    }
+
+    /// The mean of what members have contributed takes the place of the owned shard, each member counting the same.
+    pub fn average_owned(&self) -> Pending<()> {
+        self.update(OwnerRule::Mean)
     }
 
     /// As [`Step::update_owned`], by a rule of the program's own, which keeps no optimizer state.

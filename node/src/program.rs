@@ -23,6 +23,17 @@ pub trait Program: Send + 'static {
     /// By this name peers make sure that they run the same algorithm; an algorithm that has changed takes another.
     const NAME: &'static str;
 
+    /// Whether members have parameters of their own, which become the same only in a round of all of them. Each step is then
+    /// final where it is complete, and who is behind when somebody is lost skips what others have done already.
+    const DRIFTS: bool = false;
+
+    /// Numbers an element that the owner of a shard keeps beside its parameters: as many as the rule that is given to
+    /// [`Step::update_owned`](crate::peer::Step::update_owned) needs.
+    #[must_use]
+    fn owner_moments(loaded: &Loaded) -> usize {
+        loaded.training.rule.moment_count()
+    }
+
     /// One round. `Break` ends the program.
     ///
     /// Implementations write plain `async fn round`.
@@ -36,6 +47,8 @@ pub trait Program: Send + 'static {
 #[derive(Clone)]
 pub struct Launch {
     name: &'static str,
+    drifts: bool,
+    owner_moments: fn(&Loaded) -> usize,
     host: Arc<dyn Fn(&Loaded) -> Host + Send + Sync>,
 }
 
@@ -43,7 +56,8 @@ impl Launch {
     /// Launches what `program` makes.
     #[must_use]
     pub fn new<P: Program>(program: impl Fn(&Loaded) -> P + Send + Sync + 'static) -> Self {
-        Self { name: P::NAME, host: Arc::new(move |loaded| Host::new(program(loaded))) }
+        let host = Arc::new(move |loaded: &Loaded| Host::new(program(loaded)));
+        Self { name: P::NAME, drifts: P::DRIFTS, owner_moments: P::owner_moments, host }
     }
 
     /// Launches [`Ring`], which is what trains unless something else is asked for.
@@ -56,6 +70,16 @@ impl Launch {
     #[must_use]
     pub fn name(&self) -> &'static str {
         self.name
+    }
+
+    /// Whether members have parameters of their own: see [`Program::DRIFTS`].
+    #[must_use]
+    pub fn drifts(&self) -> bool {
+        self.drifts
+    }
+
+    pub(crate) fn owner_moments(&self, loaded: &Loaded) -> usize {
+        (self.owner_moments)(loaded)
     }
 
     pub(crate) fn host(&self, loaded: &Loaded) -> Host {

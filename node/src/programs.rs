@@ -1,3 +1,7 @@
 //! The built-in programs, one short file each.
 
+pub mod diloco;
+pub mod ds_sync;
+pub mod local;
 pub mod ring;
+pub mod worker;

@@ -22,6 +22,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use peergrad_collectives::groups::Groups;
 use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
 use peergrad_collectives::round::{Action, Round};
@@ -38,6 +39,7 @@ use crate::loader::Loaded;
 use crate::memo::Memo;
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, OwnerRule, Reply};
+use drift::Drifting;
 use transfer::Transfer;
 use wiring::Wiring;
 
@@ -45,6 +47,7 @@ mod account;
 mod arrivals;
 mod change;
 mod closing;
+mod drift;
 mod progress;
 mod transfer;
 mod wiring;
@@ -98,6 +101,8 @@ pub(crate) struct Session {
     closed: BTreeSet<PeerId>,
     is_closed_by_word: bool,
     left_out: u64,
+    /// By member: what it said it had left out, where members drift and each knows only its own.
+    left_out_elsewhere: BTreeMap<PeerId, u64>,
     own_trained: u64,
     /// Where a round's actions come together until they are carried out; empty in between.
     actions: Vec<Action>,
@@ -122,6 +127,8 @@ struct Current {
     /// Whether a newcomer goes through the step without its program, which has no parameters to begin with.
     is_silent: bool,
     has_contributed: bool,
+    /// Who takes part in the step's round, if not everybody.
+    among: Option<Groups>,
     rule: Option<OwnerRule>,
     is_updated: bool,
     wants_gather: bool,
@@ -136,12 +143,18 @@ struct Live {
     mirror: Mirror,
     /// Whether owners tell their sums to those who keep copies.
     is_mirrored: bool,
+    /// Where the program drifts.
+    drifting: Option<Drifting>,
 }
 
 /// A complete step that is not yet committed, and what was before it.
 struct Record {
     dealt: Arc<Dealt>,
     tally: Tally,
+    /// Samples of the batch that are not in the sums, since their gradient was not finite or nobody had computed it.
+    left_out: u64,
+    /// Whether all members were in the round.
+    is_of_all: bool,
 }
 
 /// What a session is made of.
@@ -168,7 +181,7 @@ impl Session {
         let cut = Cut {
             chunks: loaded.manifest.chunks(),
             copies: training.copies,
-            has_state: training.rule.moment_count() > 0,
+            has_state: loaded.owner_moments() > 0,
             segment_elements: training.segment_elements,
         };
         let geometry = memo.geometry(view, digest, cut);
@@ -179,7 +192,7 @@ impl Session {
             loaded.task.initial(training.seed, &mut initial);
             Arc::new(initial)
         });
-        let mut owned = Owned::new(cut.chunks, training.rule.moment_count());
+        let mut owned = Owned::new(cut.chunks, loaded.owner_moments());
         let shards = memo.shards(&geometry, 0);
         let kept = (0..cut.chunks.count()).filter(|&chunk| shards.is_kept_by(chunk, rank));
         // A newcomer keeps nothing yet: what it is to keep comes to it.
@@ -214,6 +227,7 @@ impl Session {
             closed: BTreeSet::new(),
             is_closed_by_word: false,
             left_out: 0,
+            left_out_elsewhere: BTreeMap::new(),
             own_trained: 0,
             actions: Vec::new(),
             mirror_room: Vec::new(),
@@ -282,6 +296,7 @@ impl Session {
             turn: self.turn,
             number: self.step,
             is_over,
+            is_last: !is_over && self.deal_of(self.step.next()).pass >= training.passes,
             pass: self.dealt.pass,
             rate: training.schedule.rate(self.step.0),
             samples,
@@ -306,11 +321,13 @@ impl Session {
     pub(crate) fn reduce_scatter(
         &mut self,
         contribution: Contribution,
+        among: Option<Groups>,
         reply: Reply<()>,
         out: &mut Vec<Output>,
     ) -> Result<(), (PeerId, Reject)> {
         let Some(current) = &mut self.current else { return Ok(()) };
         current.has_contributed = true;
+        current.among = among;
         self.waiting.reduced = Some(reply);
         self.start_round(contribution);
         self.take_early(out)?;
@@ -367,18 +384,22 @@ impl Session {
     fn commit(&mut self, out: &mut Vec<Output>) {
         let Some(record) = self.uncommitted.take() else { return };
         self.owned.commit();
-        self.left_out += record.left_out();
-        let own = record.dealt.part(&self.me.peer, self.me.incarnation);
-        self.own_trained += own.iter().map(Span::len).sum::<u64>();
+        // Where members drift, each accounts for its own part; what it had computed is in `drift`.
+        if !self.loaded.program.drifts() {
+            self.left_out += record.left_out;
+            self.own_trained += record.dealt.part_len(&self.me.peer, self.me.incarnation);
+        }
         let (steps, digest_every) = (self.committed_steps(), self.loaded.training.digest_every);
         let is_due = digest_every > 0 && steps.is_multiple_of(digest_every);
         let complete = self.complete.as_ref().expect("a complete step has parameters");
+        // Where members have parameters of their own, a digest says something only after a round of all.
+        let is_due = is_due && record.is_of_all;
         out.push(Output::Event(Event::Committed(Committed {
             step: StepNumber(steps - 1),
             pass: record.dealt.pass,
             loss: record.tally.loss / record.tally.samples as f64,
             samples: record.tally.samples,
-            left_out: record.left_out(),
+            left_out: record.left_out,
             rate: self.loaded.training.schedule.rate(steps - 1),
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));
@@ -396,6 +417,7 @@ impl Current {
             turn,
             is_silent,
             has_contributed: is_silent,
+            among: None,
             rule: None,
             is_updated: false,
             wants_gather: is_silent,
@@ -405,14 +427,7 @@ impl Current {
     /// Whether members gather the sums of the step, and each makes new values of all of them.
     fn gathers_sums(&self, shards: &Shards) -> bool {
         // A program's own rule is promised to be called for what is owned, and nothing else.
-        shards.is_whole && matches!(self.rule, Some(OwnerRule::Stock(_)))
-    }
-}
-
-impl Record {
-    /// Samples of the batch that are not in the sums, since their gradient was not finite.
-    fn left_out(&self) -> u64 {
-        self.dealt.len().saturating_sub(self.tally.samples)
+        shards.is_whole && matches!(self.rule, Some(OwnerRule::Stock { .. }))
     }
 }
 

@@ -36,6 +36,7 @@ use crate::task::activation::Activation;
 use crate::task::loss::Loss;
 use crate::task::network::Network;
 
+pub mod algorithm;
 pub mod builtin;
 mod copies;
 pub mod init;
@@ -43,6 +44,7 @@ pub mod own;
 pub mod resolve;
 pub mod run_file;
 
+pub use algorithm::Algorithm;
 pub use builtin::BuiltinLoader;
 pub use init::{demo_run_file, write_run_file};
 
@@ -95,6 +97,8 @@ pub struct TrainingSettings {
     pub optimizer: Rule,
     /// The learning rate.
     pub schedule: Schedule,
+    /// How the peers train together.
+    pub algorithm: Algorithm,
 }
 
 /// How tensors travel, as it is written in files.
@@ -315,6 +319,7 @@ impl TrainingSettings {
         Training {
             seed: self.seed,
             batch_size: self.batch,
+            local_steps: self.algorithm.local_steps(),
             passes: self.passes,
             rule: self.optimizer,
             schedule: self.schedule,
@@ -332,6 +337,7 @@ impl TrainingSettings {
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
         copies::check(self.copies)?;
         check_rule(&self.optimizer)?;
+        self.algorithm.check()?;
         check_schedule(&self.schedule)
     }
 }

@@ -5,7 +5,8 @@
 //! joiners come in, leavers go, and all that is to be said is which chunks will move.
 //!
 //! # How it works
-//! 1. The base is the newest step that every remaining member has complete.
+//! 1. The base is the newest step that every remaining member has complete. (Where members have parameters of their own: the
+//!    newest that any of them has; the others skip what they lack.)
 //! 2. The step after it is rolled forward if they together hold every new chunk and, for every chunk whose old state is
 //!    held by any of them, its new state too. Otherwise the base is where training goes on.
 //! 3. Whoever holds a chunk's state there is its keeper. A chunk that the placement puts elsewhere is listed as a move;
@@ -32,6 +33,8 @@ pub(crate) struct Basis<'a> {
     pub(crate) sample_count: u64,
     pub(crate) batch_size: u64,
     pub(crate) passes: u64,
+    /// Members have parameters of their own: nobody undoes anything, and who is behind skips what others have done.
+    pub(crate) drifts: bool,
 }
 
 /// Who comes and goes between two steps.
@@ -105,16 +108,18 @@ impl Basis<'_> {
         let is_holder = |rank: &&Rank| reports.get(rank).is_some_and(|report| report.complete.is_some());
         let holders: Vec<(Rank, &Report)> =
             kept.iter().filter(is_holder).map(|rank| (*rank, &reports[rank])).collect();
-        let base = holders.iter().filter_map(|(_, report)| report.complete).min()?;
+        let completed = holders.iter().filter_map(|(_, report)| report.complete);
+        let base = if self.drifts { completed.max() } else { completed.min() }?;
         let gone = (0..self.view().members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
         let exchange = Exchange { leavers: gone.collect(), ..Exchange::default() };
         let roll = Roll::new(self.view(), &exchange);
-        let forward = self.forward(base, &holders, &roll);
+        let forward = if self.drifts { None } else { self.forward(base, &holders, &roll) };
         let step = if forward.is_some() { base.next() } else { base };
-        let dealt = match dealt_of(step) {
-            Some(dealt) => dealt.clone(),
-            None => self.deal_after(dealt_of(base)?, step),
-        };
+        let (mut known, mut dealt) = known_deal(step, dealt_of)?;
+        while known < step {
+            known = known.next();
+            dealt = self.deal_after(&dealt, known);
+        }
         let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
             None => true,
             // It has its first parameters from the step that is undone.
@@ -236,6 +241,16 @@ impl Basis<'_> {
     }
 }
 
+/// The newest step up to `step` whose dealing is known, and that dealing.
+fn known_deal<'d>(
+    step: StepNumber,
+    dealt_of: impl Fn(StepNumber) -> Option<&'d Dealt>,
+) -> Option<(StepNumber, Dealt)> {
+    let near = (0..=step.0.min(LAG_MAX)).map(|lag| StepNumber(step.0 - lag));
+    let mut known = near.filter_map(|step| Some((step, dealt_of(step)?.clone())));
+    known.next()
+}
+
 /// The members of the next view, and what becomes of ranks.
 struct Roll {
     members: Vec<Member>,
@@ -315,6 +330,8 @@ impl Roll {
     }
 }
 
+/// Steps by which a proposer can be behind the member that is furthest, and still say how its batch is dealt.
+const LAG_MAX: u64 = 1 << 16;
 /// Neighbouring chunks that one donor gives.
 const DONOR_RUN: usize = 64;
 /// Turns over which chunks move after a change: each costs a small part of a step's traffic.

@@ -141,15 +141,19 @@ impl Laws {
     pub fn all(known: &Known) -> Self {
         let mut laws: Vec<Box<dyn Law>> = vec![
             Box::<one_chain::OneChain>::default(),
-            Box::new(single_owner::SingleOwner::new(&known.loaded)),
-            Box::new(same_bits::SameBits::new(&known.loaded)),
-            Box::<all_or_nothing::AllOrNothing>::default(),
-            Box::new(every_sample_once::EverySampleOnce::new(&known.loaded)),
             Box::new(departed::Departed::new(known.patience)),
             Box::<bounded::Bounded>::default(),
             Box::<written_first::WrittenFirst>::default(),
             Box::<blameless::Blameless>::default(),
         ];
+        if known.loaded.program.drifts() {
+            // Each member has parameters of its own, and commits its steps by itself.
+            return Self { laws, violations: Vec::new() };
+        }
+        laws.push(Box::new(single_owner::SingleOwner::new(&known.loaded)));
+        laws.push(Box::new(same_bits::SameBits::new(&known.loaded)));
+        laws.push(Box::<all_or_nothing::AllOrNothing>::default());
+        laws.push(Box::new(every_sample_once::EverySampleOnce::new(&known.loaded)));
         let training = &known.loaded.training;
         if let Some(integers) = &known.integers
             && exactly_once::ExactlyOnce::applies(integers, training)

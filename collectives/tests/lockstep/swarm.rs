@@ -91,7 +91,7 @@ impl Swarm {
         let layout = Arc::new(layout);
         let segments = Pool::new(1000);
         let member = |rank| {
-            let plan = Plan { layout: Arc::clone(&layout), topology: case.topology, rank };
+            let plan = Plan { layout: Arc::clone(&layout), topology: case.topology, rank, group: None };
             Member {
                 links: Links::new(count, window, plan.has_relays() && case.rule != Rule::Greedy),
                 plan: Arc::new(plan),

@@ -39,7 +39,7 @@ impl Program for Ring {
         }
         let contribution = self.gradient(&step, parameters, room).await?;
         step.reduce_scatter(contribution).await?;
-        step.update_owned(self.rule).await?;
+        step.update_owned(self.rule, step.rate).await?;
         step.all_gather().await?;
         Ok(Continue(()))
     }

@@ -23,8 +23,9 @@ impl Session {
             basis: Basis {
                 geometry: &self.geometry,
                 sample_count: u64::from(self.loaded.task.sample_count()),
-                batch_size: training.batch_size,
+                batch_size: training.step_samples(),
                 passes: training.passes,
+                drifts: self.loaded.program.drifts(),
             },
             step: self.step,
             dealt: &self.dealt,
@@ -103,13 +104,14 @@ impl Session {
         let parameters = self.parameters()?;
         let sample_count = u64::from(self.loaded.task.sample_count());
         let dealt = self.uncommitted.as_ref().map_or(&self.dealt, |record| &record.dealt);
+        let left_out = self.left_out + self.left_out_elsewhere.values().sum::<u64>();
         Some(FinalState {
             run: self.view().run,
             specification: Arc::clone(&self.specification),
             manifest: self.loaded.manifest.clone(),
             steps: self.committed_steps(),
-            samples: dealt.after.taken(sample_count).saturating_sub(dealt.len() + self.left_out),
-            left_out: self.left_out,
+            samples: dealt.after.taken(sample_count).saturating_sub(dealt.len() + left_out),
+            left_out,
             own_samples: self.own_trained,
             parameters: Arc::clone(parameters),
             digest: ContentDigest::of(parameters.bytes()),

@@ -23,7 +23,9 @@ impl Session {
         self.wiring.hold(from)?;
         // A step that is being filled has no round here.
         let first = if self.transfer.is_filling() { self.step.next() } else { self.step };
-        let is_ahead = self.live.back().map_or(first, |live| live.step.next()) == segment.step;
+        let first = self.live.back().map_or(first, |live| live.step.next());
+        // Where members drift, some are further ahead than by one step.
+        let is_ahead = first == segment.step || (first < segment.step && self.loaded.program.drifts());
         if is_ahead || self.is_frozen || self.is_unbegun {
             self.early.push_back((from, segment, payload));
             return Ok(());

@@ -167,6 +167,8 @@ impl Session {
             self.restart_as_newcomer();
         } else if self.step == resume.step {
             self.redo();
+        } else if self.step < resume.step && self.loaded.program.drifts() {
+            self.catch_up(resume.step, out);
         } else if let (Some(forward), true) = (&resume.forward, is_forward) {
             self.roll_forward(forward, out);
         } else {
@@ -243,7 +245,7 @@ impl Session {
     }
 
     /// What the program has begun, it has begun in vain; if it waits for the next step, it gets this one.
-    fn interrupt(&mut self) {
+    pub(super) fn interrupt(&mut self) {
         self.current = None;
         let Waiting { begin, ready, .. } = std::mem::take(&mut self.waiting);
         self.waiting = Waiting { begin, ready, ..Waiting::default() };

@@ -28,8 +28,12 @@ impl Session {
     /// It is none of the view.
     pub(crate) fn complete_elsewhere(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        // A member that came late has not seen all steps.
-        self.left_out = self.left_out.max(complete.left_out);
+        if self.loaded.program.drifts() {
+            self.left_out_elsewhere.insert(from, complete.left_out);
+        } else {
+            // A member that came late has not seen all steps.
+            self.left_out = self.left_out.max(complete.left_out);
+        }
         self.closed.insert(from);
         Ok(())
     }

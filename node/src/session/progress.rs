@@ -80,7 +80,7 @@ impl Session {
 
     /// How the batch of a step is dealt, after that of the step in progress.
     pub(super) fn deal_of(&self, step: StepNumber) -> Arc<Dealt> {
-        let batch_size = self.loaded.training.batch_size;
+        let batch_size = self.loaded.training.step_samples();
         let sample_count = u64::from(self.loaded.task.sample_count());
         let view = (&**self.view(), self.digest());
         self.memo.deal(&self.dealt, (batch_size, sample_count), view, step)
@@ -89,13 +89,21 @@ impl Session {
     pub(super) fn start_round(&mut self, contribution: Contribution) {
         let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
         let topology = self.loaded.training.topology;
-        let plan = Arc::new(Plan { layout: Arc::clone(&shards.layout), topology, rank: self.rank.index() });
-        let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());
         let Contribution { vector, tally } = contribution;
+        let (plan, drifting) = if self.loaded.program.drifts() {
+            let (plan, drifting) = self.group_plan(tally);
+            (plan, Some(drifting))
+        } else {
+            let layout = Arc::clone(&shards.layout);
+            (Plan { layout, topology, rank: self.rank.index(), group: None }, None)
+        };
+        let plan = Arc::new(plan);
+        let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());
         let round = Round::new(Arc::clone(&plan), vector, tally, || next_result(previous, vectors, len));
         let room = std::mem::take(&mut self.mirror_room);
         let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), room);
-        self.live.push_back(Live { step: self.step, shards, plan, round, mirror, is_mirrored: true });
+        let is_mirrored = drifting.is_none();
+        self.live.push_back(Live { step: self.step, shards, plan, round, mirror, is_mirrored, drifting });
         assert!(self.live.len() <= 2, "a round ends before the next but one begins");
     }
 
@@ -108,7 +116,18 @@ impl Session {
         if let Some(reply) = self.waiting.reduced.take() {
             let _ = reply.send(());
         }
-        let updates_later = current.gathers_sums(&live.shards);
+        if let Some(drifting) = &live.drifting {
+            if !current.is_updated && (current.is_silent || current.rule.is_some()) {
+                if let (Some(rule), Some((vector, tally))) = (&mut current.rule, live.round.own_shard()) {
+                    let parameters = self.complete.as_ref().expect("an owner has parameters");
+                    for range in live.plan.own().ranges() {
+                        drifting.combine(rule, tally, &parameters[range.clone()], &mut vector[range.clone()]);
+                    }
+                }
+                current.is_updated = true;
+            }
+        }
+        let updates_later = live.drifting.is_none() && current.gathers_sums(&live.shards);
         if !current.is_updated && !updates_later && (current.is_silent || current.rule.is_some()) {
             let owned = &live.shards.owned[self.rank.index()];
             if !self.geometry.cut.has_state {
@@ -121,13 +140,12 @@ impl Session {
             }
             if let (Some(rule), Some((vector, tally))) = (&mut current.rule, live.round.own_shard()) {
                 match rule {
-                    OwnerRule::Stock(_) => live.mirror.load(live.plan.own().ranges(), vector, tally),
+                    OwnerRule::Stock { .. } => live.mirror.load(live.plan.own().ranges(), vector, tally),
                     // It keeps no state, so nobody is told of its sums.
-                    OwnerRule::Own(_) => live.is_mirrored = false,
+                    OwnerRule::Own(_) | OwnerRule::Mean => live.is_mirrored = false,
                 }
-                let rate = self.loaded.training.schedule.rate(self.step.0);
                 let parameters = self.complete.as_ref().expect("an owner has parameters");
-                self.owned.update(rule, rate, tally, owned.iter().copied(), parameters, vector);
+                self.owned.update(rule, tally, owned.iter().copied(), parameters, vector);
             }
             current.is_updated = true;
         }
@@ -161,15 +179,18 @@ impl Session {
 
     /// Whether everything of the step is here. True if that completed it.
     fn complete_if_possible(&mut self) -> bool {
+        let is_alone = self.live.len() <= 1;
         let (Some(current), Some(live)) = (&mut self.current, self.live.back_mut()) else { return false };
         // What others still wait for of the round before has left by now, unless somebody is ahead of what it can have.
         let is_here = live.step == self.step && self.uncommitted.is_none() && live.round.is_complete();
-        if !is_here || self.live.len() > 1 {
+        if !is_here || !is_alone {
             return false;
         }
-        let live = self.live.back_mut().expect("it was just there");
+        if live.drifting.is_some() {
+            return self.complete_group();
+        }
         let (owned, copied) = (&live.shards.owned[self.rank.index()], &live.shards.copied[self.rank.index()]);
-        let is_stock = matches!(current.rule, Some(OwnerRule::Stock(_)));
+        let is_stock = matches!(current.rule, Some(OwnerRule::Stock { .. }));
         let gathers_sums = current.gathers_sums(&live.shards);
         let are_here = owned.iter().chain(copied).all(|&chunk| self.owned.state(chunk, false).is_some());
         if !are_here || (is_stock && self.geometry.cut.has_state && !live.mirror.is_received()) {
@@ -181,26 +202,35 @@ impl Session {
         }
         let tally = live.round.tally();
         if let (Some(rule), Some(parameters)) = (&mut current.rule, &self.complete) {
-            let rate = self.loaded.training.schedule.rate(self.step.0);
             if gathers_sums {
                 let all = 0..self.geometry.cut.chunks.count();
-                self.owned.update(rule, rate, tally, all, parameters, live.round.gathered());
+                self.owned.update(rule, tally, all, parameters, live.round.gathered());
             } else {
-                self.owned.update_copies(rule, rate, tally, copied, parameters);
+                self.owned.update_copies(rule, tally, copied, parameters);
             }
         }
         let len = self.geometry.cut.chunks.parameter_count();
         let vector = live.round.complete(|| self.vectors.take(len));
-        self.complete_step(vector, tally);
+        let record = self.record(tally);
+        self.complete_step(vector, record);
         true
     }
 
+    /// What is to be told of the step in progress, in which all members took part.
+    pub(super) fn record(&self, tally: Tally) -> Record {
+        let left_out = self.dealt.len().saturating_sub(tally.samples);
+        Record { dealt: Arc::clone(&self.dealt), tally, left_out, is_of_all: true }
+    }
+
     /// The step in progress is complete with these parameters.
-    pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, tally: Tally) {
+    pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, record: Record) {
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
-        self.uncommitted = Some(Record { dealt: Arc::clone(&self.dealt), tally });
+        self.uncommitted = Some(record);
         self.previous = self.complete.replace(vector);
-        if self.previous.is_none() {
+        if self.loaded.program.drifts() {
+            // Nobody goes back.
+            self.previous = None;
+        } else if self.previous.is_none() {
             // A newcomer has nothing to go back to: it would begin as one again.
             self.previous = self.complete.clone();
         }

@@ -168,7 +168,8 @@ impl Session {
         if self.transfer.filling.as_ref().is_some_and(|filling| filling.missing.is_empty())
             && let Some(Filling { vector, tally, .. }) = self.transfer.filling.take()
         {
-            self.complete_step(Arc::new(vector), tally);
+            let record = self.record(tally);
+            self.complete_step(Arc::new(vector), record);
         }
     }
 

@@ -56,7 +56,8 @@ impl Specification {
     pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
         let dataset = self.dataset(bytes)?;
         let task = Supervised::new(self.network(), dataset);
-        Ok(Loaded::new(Arc::new(task), self.training.training()))
+        let loaded = Loaded::new(Arc::new(task), self.training.training());
+        Ok(Loaded { program: self.training.algorithm.launch(), ..loaded })
     }
 
     /// The run's samples, from the data file's bytes.

@@ -14,10 +14,11 @@ use serde::{Deserialize, Serialize};
 
 use super::resolve::resolve_training;
 use super::run_file::ModelSection;
-use super::{RunFile, Specification, SpecificationError, TrainingSettings, VERSION, within};
+use super::{Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, within};
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
-use crate::program::Launch;
+use crate::program::{Launch, Program as _};
+use crate::programs::ring::Ring;
 use crate::task::Task;
 
 /// What the peers of a run of an own task agree on.
@@ -63,7 +64,15 @@ impl OwnSpecification {
         within("parameters", parameters, 1.., "at least one parameter to train")?;
         let samples = task.sample_count();
         let training = resolve_training(run, u64::from(samples))?;
-        let (task, program, manifest) = (name.to_owned(), program.name().to_owned(), manifest_digest(task));
+        if program.name() != Ring::NAME && training.algorithm != Algorithm::Ring {
+            return Err(SpecificationError::Setting {
+                key: "sync.kind",
+                found: "given".to_owned(),
+                allowed: "nothing: this binary brings a program of its own".to_owned(),
+            });
+        }
+        let program = launched(program, &training).name().to_owned();
+        let (task, manifest) = (name.to_owned(), manifest_digest(task));
         let specification = Self { version: VERSION, task, program, manifest, samples, training };
         specification.check()?;
         Ok(specification)
@@ -104,6 +113,11 @@ fn manifest_digest(task: &dyn Task) -> String {
     ContentDigest::of(&wire::encode_record(&task.manifest())).to_string()
 }
 
+/// What trains: the program that a binary brings, or else what `[sync]` says.
+fn launched(program: &Launch, training: &TrainingSettings) -> Launch {
+    if program.name() == Ring::NAME { training.algorithm.launch() } else { program.clone() }
+}
+
 /// Hands out the one task that a binary brings, and the program that trains it.
 pub struct OwnLoader {
     name: String,
@@ -112,7 +126,7 @@ pub struct OwnLoader {
 }
 
 impl OwnLoader {
-    /// A loader of `task`, known to peers as `name`, that is trained by `program`.
+    /// A loader of `task`, known to peers as `name`, that is trained by `program`; where that is the ring, as `[sync]` says.
     #[must_use]
     pub fn new(name: &str, task: Arc<dyn Task>, program: Launch) -> Self {
         Self { name: name.to_owned(), task, program }
@@ -120,7 +134,8 @@ impl OwnLoader {
 
     /// Whether this binary trains what the specification says, the same way.
     fn compare(&self, theirs: &OwnSpecification) -> Result<(), String> {
-        let (task, program, ours) = (&theirs.task, &theirs.program, self.program.name());
+        let launched = launched(&self.program, &theirs.training);
+        let (task, program, ours) = (&theirs.task, &theirs.program, launched.name());
         if *task != self.name {
             return Err(format!(
                 "this run trains the task `{task}`, and this binary brings `{}`: join with the binary that founded the run",
@@ -153,7 +168,7 @@ impl Loader for OwnLoader {
         let specification = OwnSpecification::parse(specification).map_err(|error| error.to_string())?;
         self.compare(&specification)?;
         let loaded = Loaded::new(Arc::clone(&self.task), specification.training.training());
-        Ok(Loaded { program: self.program.clone(), ..loaded })
+        Ok(Loaded { program: launched(&self.program, &specification.training), ..loaded })
     }
 }
 

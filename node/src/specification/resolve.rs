@@ -5,6 +5,7 @@
 
 use peergrad_protocol::id::ContentDigest;
 
+use super::algorithm::Algorithm;
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, copies, within,
@@ -51,6 +52,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         seed: run.seed,
         batch: run.batch,
         passes: run.passes,
+        algorithm: Algorithm::resolve(&run.sync, steps_per_pass)?,
         topology: run.sync.topology,
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
         copies: run.shards.copies,

@@ -168,7 +168,7 @@ pub enum ScheduleName {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncSection {
-    /// Default `ring`, the only one in this version.
+    /// `ring`, `ds-sync`, `local` or `diloco`. Default `ring`.
     pub kind: SyncKind,
     /// `ring` or `direct`: how tensors travel. Default `ring`.
     pub topology: Route,
@@ -176,15 +176,58 @@ pub struct SyncSection {
     pub segment_kib: usize,
     /// Steps between two digests of the parameters, by which peers can be compared; 0: only at the end. Default 0.
     pub digest_every: u64,
+    /// `ds-sync` only: peers of a group. Default: about the square root of all.
+    pub group: Option<usize>,
+    /// `ds-sync` only: whether groups change from step to step. Default true.
+    pub shuffle: Option<bool>,
+    /// `local` and `diloco` only: steps that a peer takes by itself between two rounds, or `"pass"`. Default 32.
+    pub local_steps: Option<LocalSteps>,
+    /// `diloco` only: the outer learning rate. Default 0.7.
+    pub outer_rate: Option<f64>,
+    /// `diloco` only: the outer momentum. Default 0.9.
+    pub outer_momentum: Option<f32>,
+}
+
+/// Steps that a peer takes by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(untagged, expecting = "expected a number of steps, or \"pass\"")]
+pub enum LocalSteps {
+    /// So many.
+    Number(u64),
+    /// A whole pass.
+    #[serde(with = "pass")]
+    Pass,
+}
+
+/// The word for a whole pass.
+mod pass {
+    use serde::{Deserialize, Deserializer};
+
+    #[derive(Deserialize)]
+    enum Word {
+        #[serde(rename = "pass")]
+        Pass,
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
+        let Word::Pass = Word::deserialize(deserializer)?;
+        Ok(())
+    }
 }
 
 /// The algorithms.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum SyncKind {
     /// Synchronous steps: reduce-scatter, update at the owner, all-gather.
     #[default]
     Ring,
+    /// Divide and shuffle: parameters are averaged in small groups that change.
+    DsSync,
+    /// Local steps, and now and then the mean of all.
+    Local,
+    /// Local steps, and now and then an outer step.
+    Diloco,
 }
 
 /// `[shards]`: who keeps optimizer state.
@@ -272,7 +315,17 @@ impl Default for ModelSection {
 
 impl Default for SyncSection {
     fn default() -> Self {
-        Self { kind: SyncKind::Ring, topology: Route::Ring, segment_kib: 128, digest_every: 0 }
+        Self {
+            kind: SyncKind::Ring,
+            topology: Route::Ring,
+            segment_kib: 128,
+            digest_every: 0,
+            group: None,
+            shuffle: None,
+            local_steps: None,
+            outer_rate: None,
+            outer_momentum: None,
+        }
     }
 }
 

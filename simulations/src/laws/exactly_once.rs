@@ -40,7 +40,7 @@ impl ExactlyOnce {
     #[must_use]
     pub fn applies(task: &Integers, training: &Training) -> bool {
         let is_plain = training.rule == Rule::Sgd { weight_decay: 0.0 };
-        let batch_size = training.batch_size.min(u64::from(task.sample_count()));
+        let batch_size = training.step_samples().min(u64::from(task.sample_count()));
         is_plain && batch_size.saturating_mul(GRADIENT_MAX) <= EXACT_MAX
     }
 
@@ -49,7 +49,7 @@ impl ExactlyOnce {
     pub fn new(task: Integers, training: &Training) -> Self {
         let mut parameters = vec![0.0; task.manifest().parameter_count()];
         task.initial(training.seed, &mut parameters);
-        let passes = Passes::of(training.batch_size, u64::from(task.sample_count()));
+        let passes = Passes::of(training.step_samples(), u64::from(task.sample_count()));
         let (lineage, digests) = (Lineage::default(), BTreeMap::new());
         Self { task, training: training.clone(), lineage, passes, parameters, digests }
     }

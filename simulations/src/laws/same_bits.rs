@@ -52,7 +52,7 @@ impl SameBits {
         Self {
             digest_every: loaded.training.digest_every,
             chunks_of: loaded.manifest.chunks(),
-            moment_count: loaded.training.rule.moment_count(),
+            moment_count: loaded.owner_moments(),
             digests: BTreeMap::new(),
             chunks: BTreeMap::new(),
             epochs: BTreeMap::new(),

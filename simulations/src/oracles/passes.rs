@@ -74,7 +74,7 @@ impl Passes {
     /// The start of a run.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
-        Self::of(loaded.training.batch_size, u64::from(loaded.task.sample_count()))
+        Self::of(loaded.training.step_samples(), u64::from(loaded.task.sample_count()))
     }
 
     /// As [`Passes::new`], of so many samples in batches of at most this size.

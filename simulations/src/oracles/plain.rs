@@ -68,7 +68,7 @@ impl<'a> Plain<'a> {
         let chunks = loaded.manifest.chunks();
         let mut parameters = vec![0.0; chunks.parameter_count()];
         loaded.task.initial(loaded.training.seed, &mut parameters);
-        let moment_count = loaded.training.rule.moment_count();
+        let moment_count = loaded.owner_moments();
         let moments = |chunk: usize| (vec![0.0; chunks.range(chunk).len() * moment_count], 0);
         let moments = (0..chunks.count()).map(moments).collect();
         Self { loaded, chunks, vector: parameters.clone(), parameters, moments }

@@ -80,7 +80,7 @@ impl Replay {
 
     /// The optimizer state of a chunk that has had no update.
     fn fresh(&self, chunk: usize) -> (Vec<f32>, u32) {
-        let moment_count = self.loaded.training.rule.moment_count();
+        let moment_count = self.loaded.owner_moments();
         (vec![0.0; self.chunks.range(chunk).len() * moment_count], 0)
     }
 
@@ -133,7 +133,7 @@ impl Replay {
             }
         }
         let sample_count = u64::from(self.loaded.task.sample_count());
-        let (batch, after) = self.ledger.take(self.loaded.training.batch_size, sample_count);
+        let (batch, after) = self.ledger.take(self.loaded.training.step_samples(), sample_count);
         self.ledger = after;
         let is_idle = |rank: Rank| is_first && view.newcomers().contains(&rank);
         let ranks = (0..view.members.len()).map(Rank::from_index);

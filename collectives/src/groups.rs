@@ -1,0 +1,148 @@
+//! Groups: who averages with whom in a round, as a function of the round and a seed.
+//!
+//! People at a dance stand in a grid. First everybody talks to their row, then to their column: after two short talks, what
+//! one of them knew has reached all. Then they mix, and begin again.
+//!
+//! ```text
+//! round 0   0 1 2     rows        round 1   0|1|2    columns       rounds 2 and 3: another order of the
+//!           -----                           3|4|5                  same members, if they are shuffled
+//!           3 4 5
+//! ```
+//! # Invariants
+//! - The groups of a round are a partition: everyone is in exactly one, whatever the number of members. So an average within
+//!   each of them changes no sum over all.
+//! - In a full grid, rows and then columns make the mean of all.
+//! - Nobody is in a group of one, unless there is nobody else.
+
+use peergrad_protocol::ledger::permutation;
+
+/// How members are divided, round by round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Groups {
+    /// How many are to be in a row, at least 2: more, up to twice as many, where the number of members is no multiple.
+    pub size: usize,
+    /// Draws the order in which members stand in the grid.
+    pub seed: u64,
+    /// Otherwise groups are the same in all rounds: islands that never hear of each other.
+    pub is_shuffled: bool,
+}
+
+impl Groups {
+    /// The group of member `rank` of `count` in `round`: sorted ranks, its own among them.
+    ///
+    /// # Panics
+    /// If there is no such member.
+    #[must_use]
+    pub fn of(&self, rank: usize, count: usize, round: u64) -> Vec<usize> {
+        let mut all = self.partition(count, round);
+        let own = all.iter().position(|group| group.contains(&rank)).expect("everyone is in a group");
+        all.swap_remove(own)
+    }
+
+    /// All groups of `count` members in `round`, each sorted.
+    #[must_use]
+    pub fn partition(&self, count: usize, round: u64) -> Vec<Vec<usize>> {
+        let row_count = (count / self.size.max(1)).max(1);
+        let order = self.order(count, round / 2);
+        let row = |row: usize| &order[row * count / row_count..(row + 1) * count / row_count];
+        let rows = (0..row_count).map(row);
+        let mut groups: Vec<Vec<usize>> = if round.is_multiple_of(2) || !self.is_shuffled || row_count == 1 {
+            rows.map(<[usize]>::to_vec).collect()
+        } else {
+            let width = count.div_ceil(row_count);
+            let column = |column| rows.clone().filter_map(|row| row.get(column).copied()).collect();
+            (0..width).map(column).collect()
+        };
+        // The longest row may stick out by one.
+        if groups.len() > 1 && groups.last().is_some_and(|last| last.len() == 1) {
+            let last = groups.pop().expect("just seen");
+            groups.last_mut().expect("there was another").extend(last);
+        }
+        groups.iter_mut().for_each(|group| group.sort_unstable());
+        groups
+    }
+
+    /// How members stand in the grid in a pair of rounds.
+    fn order(&self, count: usize, pair: u64) -> Vec<usize> {
+        if !self.is_shuffled {
+            return (0..count).collect();
+        }
+        permutation(self.seed, pair, count as u32).into_iter().map(|rank| rank as usize).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SHUFFLED: Groups = Groups { size: 4, seed: 3, is_shuffled: true };
+
+    fn averaged(values: &[f64], groups: &[Vec<usize>]) -> Vec<f64> {
+        let mut after = vec![f64::NAN; values.len()];
+        for group in groups {
+            let mean = group.iter().map(|rank| values[*rank]).sum::<f64>() / group.len() as f64;
+            group.iter().for_each(|rank| after[*rank] = mean);
+        }
+        after
+    }
+
+    #[test]
+    fn every_round_is_a_partition_into_groups_of_about_that_size() {
+        for count in 1..70 {
+            for size in 2..9 {
+                let groups = Groups { size, ..SHUFFLED };
+                for round in 0..6 {
+                    let partition = groups.partition(count, round);
+                    let mut all = partition.concat();
+                    all.sort_unstable();
+                    assert_eq!(all, (0..count).collect::<Vec<_>>());
+                    for group in &partition {
+                        assert!(
+                            group.is_sorted() && (group.len() > 1 || count == 1 || size == 1),
+                            "{partition:?}"
+                        );
+                        assert_eq!(groups.of(group[0], count, round), *group);
+                    }
+                    if round % 2 == 0 {
+                        let longest = partition.iter().map(Vec::len).max().unwrap();
+                        assert!(longest < 2 * size, "{partition:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_and_then_a_column_of_a_full_grid_make_the_mean_of_all() {
+        let values: Vec<f64> = (0..16).map(|rank| f64::from(rank * rank)).collect();
+        let mean = values.iter().sum::<f64>() / 16.0;
+        for pair in 0..20 {
+            let rows = averaged(&values, &SHUFFLED.partition(16, 2 * pair));
+            assert!(rows.iter().any(|value| (value - mean).abs() > 1.0), "not yet");
+            let both = averaged(&rows, &SHUFFLED.partition(16, 2 * pair + 1));
+            assert!(both.iter().all(|value| (value - mean).abs() < 1e-9), "{both:?}");
+        }
+    }
+
+    #[test]
+    fn other_numbers_come_close_in_a_few_rounds_and_keep_their_total() {
+        for count in [7, 13, 15, 17, 23] {
+            let values: Vec<f64> = (0..count).map(|rank| f64::from(rank * rank)).collect();
+            let total: f64 = values.iter().sum();
+            let mean = total / f64::from(count);
+            let mut now = values.clone();
+            for round in 0..12 {
+                now = averaged(&now, &SHUFFLED.partition(count as usize, round));
+                assert!((now.iter().sum::<f64>() - total).abs() < 1e-9 * total);
+            }
+            assert!(now.iter().all(|value| (value - mean).abs() < 1e-3 * mean), "{count}: {now:?}");
+        }
+    }
+
+    #[test]
+    fn islands_stay_among_themselves() {
+        let islands = Groups { is_shuffled: false, ..SHUFFLED };
+        assert_eq!(islands.partition(8, 0), [vec![0, 1, 2, 3], vec![4, 5, 6, 7]]);
+        assert_eq!(islands.partition(8, 7), islands.partition(8, 0));
+    }
+}

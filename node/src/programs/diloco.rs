@@ -1,0 +1,64 @@
+//! DiLoCo: many local steps with an optimizer of one's own, and then one outer step, by the owners, along the way that members
+//! have gone on average.
+//!
+//! The way from the common parameters to where a member has come is taken for a gradient. The outer optimizer, Nesterov's
+//! momentum, lives with the owners of the shards, and so do its copies: a joiner needs nothing but the parameters.
+//!
+//! # Cost
+//! As of [`local`](super::local): one step's bytes for every H local steps. Inner optimizer state is as large as on one
+//! machine, the outer one falls as 1 / n.
+//!
+//! # What the model is
+//! After each round all members hold the same parameters. A leaver's inner state goes with it.
+//!
+//! # Reading
+//! Douillard et al., *DiLoCo: Distributed Low-Communication Training of Language Models*, 2023, algorithm 1.
+
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::Arc;
+
+use super::worker::Worker;
+use crate::loader::Loaded;
+use crate::optimizer::Rule;
+use crate::peer::{Contribution, Interrupted, Peer};
+use crate::program::{Flow, Program};
+
+/// Local steps under an outer optimizer.
+pub struct Diloco {
+    /// What this member does by itself.
+    pub worker: Worker,
+    /// Share of the outer velocity that is kept.
+    pub outer_momentum: f32,
+    /// The outer learning rate.
+    pub outer_rate: f64,
+}
+
+impl Program for Diloco {
+    const NAME: &'static str = "diloco";
+
+    fn owner_moments(_: &Loaded) -> usize {
+        outer(0.0).moment_count()
+    }
+
+    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let (step, parameters, room) = peer.begin_step().await?;
+        if step.is_over {
+            return Ok(Break(()));
+        }
+        let begun_at = Arc::clone(&parameters);
+        let (mut vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
+        for (way, begun) in vector.iter_mut().zip(begun_at.iter()) {
+            *way = (*begun - *way) * tally.samples as f32;
+        }
+        drop(begun_at);
+        step.reduce_scatter(Contribution { vector, tally }).await?;
+        step.update_owned(outer(self.outer_momentum), self.outer_rate).await?;
+        step.all_gather().await?;
+        self.worker.keep(kept);
+        Ok(Continue(()))
+    }
+}
+
+fn outer(momentum: f32) -> Rule {
+    Rule::Momentum { momentum, nesterov: true, weight_decay: 0.0 }
+}

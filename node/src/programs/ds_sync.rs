@@ -1,0 +1,73 @@
+//! Divide and shuffle: each member takes its own steps and averages parameters with a few others; with whom, changes.
+//!
+//! In even rounds members stand in rows, in odd ones in columns of the same grid, so what one of them has learnt reaches all
+//! in two rounds, while a round waits for a few members only. Optimizer state is each member's own, and gradients are never
+//! sent.
+//!
+//! # Cost
+//! A step sends 2 (g - 1) / g times the parameters from each of g members of a group, in 2 (g - 1) hops where a ring of all n
+//! takes 2 (n - 1). A member that is slow now and then holds up its group and not everybody; one that is always slow holds
+//! up all, as in a ring, since groups are shuffled.
+//!
+//! # What the model is
+//! While members train, each has parameters of its own. In the last step all of them are averaged, and every member ends
+//! with the same bits. A joiner begins with the mean of all.
+//!
+//! # Reading
+//! Wang et al., *DS-Sync: Addressing Network Bottlenecks with Divide-and-Shuffle Synchronization*, 2020 and 2022. The grid
+//! for any number of members is ours ([`groups`](peergrad_collectives::groups)).
+
+use std::ops::ControlFlow::{Break, Continue};
+
+use peergrad_collectives::groups::Groups;
+
+use super::worker::Worker;
+use crate::loader::Loaded;
+use crate::peer::{Contribution, Interrupted, Peer};
+use crate::program::{Flow, Program};
+
+/// Divide-and-shuffle synchronization.
+pub struct DsSync {
+    /// What this member does by itself.
+    pub worker: Worker,
+    /// Members of a group; `None`: about the square root of all.
+    pub group: Option<usize>,
+    /// Whether groups change from round to round. If not, the members of one never hear of the others.
+    pub is_shuffled: bool,
+    /// Draws the groups.
+    pub seed: u64,
+}
+
+impl Program for DsSync {
+    const NAME: &'static str = "ds-sync";
+    const DRIFTS: bool = true;
+
+    fn owner_moments(_: &Loaded) -> usize {
+        0
+    }
+
+    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let (step, parameters, room) = peer.begin_step().await?;
+        if step.is_over {
+            return Ok(Break(()));
+        }
+        let (vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
+        let contribution = Contribution { vector, tally };
+        if step.is_last {
+            step.reduce_scatter(contribution).await?;
+        } else {
+            step.reduce_scatter_among(self.groups(step.member_count), contribution).await?;
+        }
+        step.average_owned().await?;
+        step.all_gather().await?;
+        self.worker.keep(kept);
+        Ok(Continue(()))
+    }
+}
+
+impl DsSync {
+    fn groups(&self, member_count: usize) -> Groups {
+        let size = self.group.unwrap_or_else(|| member_count.isqrt()).max(2);
+        Groups { size, seed: self.seed, is_shuffled: self.is_shuffled }
+    }
+}

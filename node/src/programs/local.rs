@@ -1,0 +1,55 @@
+//! Local steps, also called parameter mixing: each member trains by itself for a while; then all take the mean of what they
+//! have come to.
+//!
+//! # Cost
+//! A round sends what a step of the ring does, and there is one for every H local steps: bytes fall as 1 / H.
+//!
+//! # What the model is
+//! After each round all members hold the same mean, weighted by samples. A joiner begins with it. Optimizer state is each
+//! member's own and goes with it.
+//!
+//! # Reading
+//! McDonald et al., *Distributed Training Strategies for the Structured Perceptron*, 2010 (once a pass); Stich, *Local SGD
+//! Converges Fast and Communicates Little*, 2019.
+
+use std::ops::ControlFlow::{Break, Continue};
+
+use peergrad_protocol::message::Tally;
+
+use super::worker::Worker;
+use crate::loader::Loaded;
+use crate::peer::{Contribution, Interrupted, Peer};
+use crate::program::{Flow, Program};
+
+/// Parameter mixing.
+pub struct Local {
+    /// What this member does by itself.
+    pub worker: Worker,
+}
+
+impl Program for Local {
+    const NAME: &'static str = "local";
+
+    fn owner_moments(_: &Loaded) -> usize {
+        0
+    }
+
+    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let (step, parameters, room) = peer.begin_step().await?;
+        if step.is_over {
+            return Ok(Break(()));
+        }
+        let (mut vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
+        vector.iter_mut().for_each(|parameter| *parameter *= tally.samples as f32);
+        step.reduce_scatter(Contribution { vector, tally }).await?;
+        step.update_owned_with(mean).await?;
+        step.all_gather().await?;
+        self.worker.keep(kept);
+        Ok(Continue(()))
+    }
+}
+
+/// The mean of parameters that were added up, each as often as it has samples.
+fn mean(tally: Tally, _: &[f32], sums: &mut [f32]) {
+    sums.iter_mut().for_each(|sum| *sum /= tally.samples as f32);
+}

@@ -1,0 +1,150 @@
+//! The worker: what a member does by itself in programs where each has parameters and optimizer state of its own.
+
+use std::sync::Arc;
+
+use peergrad_protocol::Buffer;
+use peergrad_protocol::message::Tally;
+
+use crate::loader::Loaded;
+use crate::optimizer::{Rule, Schedule};
+use crate::peer::{Interrupted, Step};
+use crate::task::Task;
+
+/// One member's model, data and optimizer. Its state is that after the last round that was not interrupted.
+pub struct Worker {
+    task: Arc<dyn Task>,
+    rule: Rule,
+    schedule: Schedule,
+    local_steps: u64,
+    state: Arc<State>,
+    /// Vectors of the round before, used again.
+    spare: Spare,
+}
+
+/// Optimizer state after some steps.
+#[derive(Default)]
+struct State {
+    moments: Vec<f32>,
+    updates: u32,
+}
+
+/// Room for the next state, for one in between, and for a gradient.
+#[derive(Default)]
+struct Spare {
+    next: Vec<f32>,
+    between: Vec<f32>,
+    gradient: Vec<f32>,
+}
+
+/// What a member has learnt in a round.
+pub struct Learnt {
+    /// Its parameters now.
+    pub parameters: Buffer,
+    /// Samples behind them, and their summed loss.
+    pub tally: Tally,
+    state: State,
+    spare: Spare,
+}
+
+impl Worker {
+    /// As a run begins, or this member's part in it.
+    #[must_use]
+    pub fn new(loaded: &Loaded) -> Self {
+        let rule = loaded.training.rule;
+        let moments = vec![0.0; loaded.manifest.parameter_count() * rule.moment_count()];
+        Self {
+            task: Arc::clone(&loaded.task),
+            rule,
+            schedule: loaded.training.schedule,
+            local_steps: loaded.training.local_steps,
+            state: Arc::new(State { moments, updates: 0 }),
+            spare: Spare::default(),
+        }
+    }
+
+    /// Trains this member's samples of the step, in as many local steps as the run says, beside the network.
+    ///
+    /// # Errors
+    /// The step is undone meanwhile.
+    pub async fn train(
+        &mut self,
+        step: &Step,
+        parameters: Arc<Buffer>,
+        room: Buffer,
+    ) -> Result<Learnt, Interrupted> {
+        let (task, samples, state) = (self.task.clone(), step.samples.clone(), self.state.clone());
+        let (rule, schedule, local_steps) = (self.rule, self.schedule, self.local_steps);
+        let first = step.number.0 * local_steps;
+        let spare = std::mem::take(&mut self.spare);
+        let work = move || {
+            let mut bench = Bench { task: &*task, rule, at: room, tally: Tally::default(), spare };
+            bench.at.copy_from_slice(&parameters);
+            let mut state = bench.begin(&state);
+            let batch = samples.len().div_ceil(local_steps as usize).max(1);
+            for (samples, number) in samples.chunks(batch).zip(first..) {
+                bench.step(samples, schedule.rate(number), &mut state);
+            }
+            Learnt { parameters: bench.at, tally: bench.tally, state, spare: bench.spare }
+        };
+        step.compute(step.samples.len() as u64, work).await
+    }
+
+    /// The round is over: what was learnt stands.
+    pub fn keep(&mut self, kept: Kept) {
+        let before = std::mem::replace(&mut self.state, Arc::new(kept.state));
+        self.spare = kept.spare;
+        // A job of a round that was interrupted may still read it.
+        if let Ok(before) = Arc::try_unwrap(before) {
+            self.spare.next = before.moments;
+        }
+    }
+}
+
+/// What a worker keeps of a round once it is over.
+pub struct Kept {
+    state: State,
+    spare: Spare,
+}
+
+impl Learnt {
+    /// The parameters, what they are worth, and what the worker keeps if the round is not interrupted.
+    #[must_use]
+    pub fn split(self) -> (Buffer, Tally, Kept) {
+        (self.parameters, self.tally, Kept { state: self.state, spare: self.spare })
+    }
+}
+
+/// One job at work.
+struct Bench<'a> {
+    task: &'a dyn Task,
+    rule: Rule,
+    at: Buffer,
+    tally: Tally,
+    spare: Spare,
+}
+
+impl Bench<'_> {
+    fn begin(&mut self, before: &State) -> State {
+        let mut moments = std::mem::take(&mut self.spare.next);
+        moments.clear();
+        moments.extend_from_slice(&before.moments);
+        self.spare.between.resize(before.moments.len(), 0.0);
+        self.spare.gradient.resize(self.at.len(), 0.0);
+        State { moments, updates: before.updates }
+    }
+
+    /// A gradient that overflowed would ruin the parameters: its samples are left out.
+    fn step(&mut self, samples: &[u32], rate: f64, state: &mut State) {
+        let Spare { between, gradient, .. } = &mut self.spare;
+        let loss = self.task.gradient(&self.at, samples, gradient);
+        if !loss.is_finite() || !gradient.iter().all(|element| element.is_finite()) {
+            return;
+        }
+        state.updates += 1;
+        let update = self.rule.update(rate, state.updates, 1.0 / samples.len() as f32);
+        update.apply(&self.at, gradient, &state.moments, between);
+        self.at.swap_with_slice(gradient);
+        std::mem::swap(&mut state.moments, between);
+        self.tally += Tally { samples: samples.len() as u64, loss };
+    }
+}

@@ -1,0 +1,122 @@
+//! Drift: steps of programs in which each member has parameters of its own, and averages them within a group.
+//!
+//! Nobody waits for anybody outside of the group, so members are at different steps, by a few. A step is committed where it
+//! is complete: nobody could undo it, since others have other parameters anyway. When somebody is lost, all go on with the
+//! step of the one that is furthest; who is behind keeps what it has learnt itself, and skips the rest.
+//!
+//! # Invariants
+//! - The groups of a step are a function of view and step, so all members of a group know each other.
+//! - In the first step of a view with a newcomer the group is everybody: the newcomer gets the mean of all.
+//! - A mean counts each contribution once and alike: the total over all members stays what it was.
+//! - Samples that nobody has computed are counted by the one who was dealt them.
+
+use std::sync::Arc;
+
+use peergrad_collectives::plan::{Layout, Plan};
+use peergrad_protocol::message::Tally;
+use peergrad_protocol::StepNumber;
+
+use super::{Record, Session};
+use crate::io::Output;
+use crate::peer::OwnerRule;
+
+/// What is special about a round of members that drift.
+pub(super) struct Drifting {
+    /// How many contributions are in the sums: a newcomer has none.
+    contributor_count: usize,
+    /// Samples behind the own contribution.
+    own_samples: u64,
+}
+
+impl Session {
+    /// This member's group in the step in progress, and what it contributes there.
+    pub(super) fn group_plan(&self, own: Tally) -> (Plan, Drifting) {
+        let view = self.view();
+        let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
+        let count = view.members.len();
+        let among = self.current.as_ref().and_then(|current| current.among);
+        let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty()) {
+            Some(groups) => groups.of(self.rank.index(), count, self.step.0).into(),
+            None => (0..count).collect(),
+        };
+        let has_parameters = |rank: usize| newcomers.iter().all(|newcomer| newcomer.index() != rank);
+        let owners: Vec<usize> = (0..group.len()).filter(|place| has_parameters(group[*place])).collect();
+        let cut = self.geometry.cut;
+        let layout = Layout::even(cut.chunks.parameter_count(), group.len(), &owners, cut.segment_elements);
+        let rank = group.binary_search(&self.rank.index()).expect("everyone is in its own group");
+        let topology = self.loaded.training.topology;
+        let plan = Plan { layout: Arc::new(layout), topology, rank, group: Some(group) };
+        (plan, Drifting { contributor_count: owners.len(), own_samples: own.samples })
+    }
+
+    /// The group's round is complete, and with it the step.
+    pub(super) fn complete_group(&mut self) -> bool {
+        let len = self.geometry.cut.chunks.parameter_count();
+        let live = self.live.back_mut().expect("a complete round is there");
+        let (tally, vector) = (live.round.tally(), live.round.complete(|| self.vectors.take(len)));
+        let record = self.group_record(tally);
+        self.complete_step(vector, record);
+        true
+    }
+
+    fn group_record(&mut self, tally: Tally) -> Record {
+        let live = self.live.back().expect("a complete round is there");
+        let own_samples = live.drifting.as_ref().map_or(0, |drifting| drifting.own_samples);
+        let group = live.plan.group.as_ref().expect("members that drift are in a group");
+        let view = &self.geometry.view;
+        let part_of = |rank: &usize| {
+            let member = &view.members[*rank];
+            self.dealt.part_len(&member.peer, member.incarnation)
+        };
+        let left_out = group.iter().map(part_of).sum::<u64>().saturating_sub(tally.samples);
+        let is_of_all = group.len() == view.members.len();
+        self.account(own_samples);
+        Record { dealt: Arc::clone(&self.dealt), tally, left_out, is_of_all }
+    }
+
+    /// Of what this member was dealt in the step in progress it has trained so many samples.
+    fn account(&mut self, trained: u64) {
+        self.own_trained += trained;
+        let part = self.dealt.part_len(&self.me.peer, self.me.incarnation);
+        self.left_out += part.saturating_sub(trained);
+    }
+
+    /// Goes on with `step`, since another member is there already: of the step in progress it keeps what it has contributed,
+    /// and of those between it has nothing.
+    pub(super) fn catch_up(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        let live = std::mem::take(&mut self.live).into_iter().find(|live| live.step == self.step);
+        let own = live.and_then(|live| Some((live.drifting?.own_samples, live.round.dismantle().contribution?)));
+        match own {
+            Some((samples, (vector, tally))) => {
+                self.account(samples);
+                let (dealt, left_out) = (Arc::clone(&self.dealt), 0);
+                self.complete_step(Arc::new(vector), Record { dealt, tally, left_out, is_of_all: false });
+                self.commit(out);
+            }
+            None => {
+                self.interrupt();
+                self.skip();
+            }
+        }
+        while self.step < step {
+            self.skip();
+        }
+    }
+
+    fn skip(&mut self) {
+        self.account(0);
+        self.step = self.step.next();
+        self.deal();
+    }
+}
+
+impl Drifting {
+    /// Turns the sums of a shard into what members are to hold.
+    pub(super) fn combine(&self, rule: &mut OwnerRule, tally: Tally, parameters: &[f32], sums: &mut [f32]) {
+        match rule {
+            OwnerRule::Mean => sums.iter_mut().for_each(|sum| *sum /= self.contributor_count as f32),
+            OwnerRule::Own(rule) => rule(tally, parameters, sums),
+            OwnerRule::Stock { .. } => panic!("a program that drifts keeps no optimizer state at owners"),
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! The algorithm: what `[sync]` of a run file comes to, and the program that it launches.
+
+use serde::{Deserialize, Serialize};
+
+use super::run_file::{LocalSteps, SyncKind, SyncSection};
+use super::{SpecificationError, within};
+use crate::program::Launch;
+use crate::programs::diloco::Diloco;
+use crate::programs::ds_sync::DsSync;
+use crate::programs::local::Local;
+use crate::programs::worker::Worker;
+
+/// How the peers of a run train together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Algorithm {
+    /// [`Ring`](crate::programs::ring::Ring).
+    #[default]
+    Ring,
+    /// [`DsSync`].
+    DsSync {
+        /// Members of a group; 0: about the square root of all.
+        group: usize,
+        /// Whether groups change from round to round.
+        shuffle: bool,
+    },
+    /// [`Local`].
+    Local {
+        /// Local steps between two means.
+        local_steps: u64,
+    },
+    /// [`Diloco`].
+    Diloco {
+        /// Local steps between two outer steps.
+        local_steps: u64,
+        /// The outer learning rate.
+        outer_rate: f64,
+        /// Share of the outer velocity that is kept.
+        outer_momentum: f32,
+    },
+}
+
+impl Algorithm {
+    /// Settles what `[sync]` leaves open; a pass has so many steps.
+    ///
+    /// # Errors
+    /// A key does not go with the kind, or has a value that is not allowed.
+    pub(super) fn resolve(section: &SyncSection, steps_per_pass: u64) -> Result<Self, SpecificationError> {
+        let kind = section.kind;
+        let only_for = |key, is_given: bool, kinds: &[SyncKind], allowed: &str| {
+            if is_given && !kinds.contains(&kind) {
+                let allowed = format!("nothing but with {allowed}");
+                return Err(SpecificationError::Setting { key, found: "given".to_owned(), allowed });
+            }
+            Ok(())
+        };
+        let (with_groups, with_local_steps) = ([SyncKind::DsSync], [SyncKind::Local, SyncKind::Diloco]);
+        only_for("sync.group", section.group.is_some(), &with_groups, "kind = \"ds-sync\"")?;
+        only_for("sync.shuffle", section.shuffle.is_some(), &with_groups, "kind = \"ds-sync\"")?;
+        let words = "kind = \"local\" or \"diloco\"";
+        only_for("sync.local_steps", section.local_steps.is_some(), &with_local_steps, words)?;
+        let (diloco, words) = ([SyncKind::Diloco], "kind = \"diloco\"");
+        only_for("sync.outer_rate", section.outer_rate.is_some(), &diloco, words)?;
+        only_for("sync.outer_momentum", section.outer_momentum.is_some(), &diloco, words)?;
+        let local_steps = match section.local_steps {
+            None => LOCAL_STEPS_DEFAULT,
+            Some(LocalSteps::Number(number)) => number,
+            Some(LocalSteps::Pass) => steps_per_pass,
+        };
+        let algorithm = match kind {
+            SyncKind::Ring => Self::Ring,
+            SyncKind::DsSync => Self::DsSync {
+                group: section.group.unwrap_or(0),
+                shuffle: section.shuffle.unwrap_or(true),
+            },
+            SyncKind::Local => Self::Local { local_steps },
+            SyncKind::Diloco => Self::Diloco {
+                local_steps,
+                outer_rate: section.outer_rate.unwrap_or(OUTER_RATE_DEFAULT),
+                outer_momentum: section.outer_momentum.unwrap_or(OUTER_MOMENTUM_DEFAULT),
+            },
+        };
+        if let Some(0 | 1) = section.group {
+            within("sync.group", section.group.unwrap_or(0), 2.., "2 or more peers")?;
+        }
+        algorithm.check()?;
+        Ok(algorithm)
+    }
+
+    /// An error unless all settings are allowed.
+    pub(super) fn check(&self) -> Result<(), SpecificationError> {
+        let steps = |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"pass\"");
+        match *self {
+            Self::Ring | Self::DsSync { .. } => Ok(()),
+            Self::Local { local_steps } => steps(local_steps),
+            Self::Diloco { local_steps, outer_rate, outer_momentum } => {
+                steps(local_steps)?;
+                within("sync.outer_rate", outer_rate, f64::MIN_POSITIVE..=10.0, "above 0, up to 10")?;
+                within("sync.outer_momentum", outer_momentum, 0.0..1.0, "0 up to, not including, 1")
+            }
+        }
+    }
+
+    /// Steps that each member takes by itself before it hears of the others.
+    #[must_use]
+    pub fn local_steps(&self) -> u64 {
+        match *self {
+            Self::Ring | Self::DsSync { .. } => 1,
+            Self::Local { local_steps } | Self::Diloco { local_steps, .. } => local_steps,
+        }
+    }
+
+    /// What makes the program.
+    #[must_use]
+    pub fn launch(&self) -> Launch {
+        match *self {
+            Self::Ring => Launch::ring(),
+            Self::DsSync { group, shuffle } => Launch::new(move |loaded| DsSync {
+                worker: Worker::new(loaded),
+                group: (group > 0).then_some(group),
+                is_shuffled: shuffle,
+                seed: loaded.training.seed,
+            }),
+            Self::Local { .. } => Launch::new(|loaded| Local { worker: Worker::new(loaded) }),
+            Self::Diloco { outer_rate, outer_momentum, .. } => {
+                Launch::new(move |loaded| Diloco { worker: Worker::new(loaded), outer_rate, outer_momentum })
+            }
+        }
+    }
+}
+
+/// As in the paper that `local` is best known from, about: enough for the traffic to stop mattering on most lines.
+const LOCAL_STEPS_DEFAULT: u64 = 32;
+/// The values that *DiLoCo* recommends.
+const OUTER_RATE_DEFAULT: f64 = 0.7;
+const OUTER_MOMENTUM_DEFAULT: f32 = 0.9;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::specification::RunFile;
+
+    fn resolve(sync: &str) -> Result<Algorithm, SpecificationError> {
+        Algorithm::resolve(&RunFile::parse(&format!("[sync]\n{sync}")).unwrap().sync, 23)
+    }
+
+    #[test]
+    fn a_kind_is_enough() {
+        assert_eq!(resolve(""), Ok(Algorithm::Ring));
+        assert_eq!(resolve("kind = \"ds-sync\""), Ok(Algorithm::DsSync { group: 0, shuffle: true }));
+        assert_eq!(resolve("kind = \"local\""), Ok(Algorithm::Local { local_steps: 32 }));
+        let once_a_pass = resolve("kind = \"local\"\nlocal_steps = \"pass\"");
+        assert_eq!(once_a_pass, Ok(Algorithm::Local { local_steps: 23 }));
+        let diloco = Algorithm::Diloco { local_steps: 8, outer_rate: 0.7, outer_momentum: 0.9 };
+        assert_eq!(resolve("kind = \"diloco\"\nlocal_steps = 8"), Ok(diloco));
+    }
+
+    #[test]
+    fn keys_that_do_not_go_with_the_kind_are_errors() {
+        for (text, words) in [
+            ("group = 4", "`sync.group` is given; allowed: nothing but with kind = \"ds-sync\""),
+            ("kind = \"ds-sync\"\nlocal_steps = 4", "kind = \"local\" or \"diloco\""),
+            ("kind = \"local\"\nouter_rate = 1.0", "kind = \"diloco\""),
+            ("kind = \"local\"\nlocal_steps = 0", "`sync.local_steps` is 0; allowed: 1 to 1000000"),
+            ("kind = \"ds-sync\"\ngroup = 1", "`sync.group` is 1; allowed: 2 or more"),
+            ("kind = \"diloco\"\nouter_momentum = 1.0", "`sync.outer_momentum` is 1"),
+        ] {
+            let error = resolve(text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+    }
+}
