@@ -376,6 +376,12 @@ impl Machine {
                 session.update_owned(rule, reply, out);
             }
             Command::AllGather { turn, reply } if session.is_current(turn) => session.all_gather(reply, out),
+            Command::UpdateOwned { turn, reply, .. } | Command::AllGather { turn, reply }
+                if session.is_finished(turn) =>
+            {
+                // A program that no longer waits has ended.
+                let _ = reply.send(());
+            }
             Command::Finished(reply) => session.close(reply, out),
             Command::Compute { .. }
             | Command::ReduceScatter { .. }

@@ -85,6 +85,8 @@ pub(crate) struct Session {
     transfer: Transfer,
     /// Counts what was handed out to the program: an answer to an older one is void.
     turn: u64,
+    /// The turn of a step that was finished before its program was through with it.
+    finished_turn: Option<u64>,
     waiting: Waiting,
     /// Nothing is taken in or sent: the next view is being agreed on.
     is_frozen: bool,
@@ -218,6 +220,7 @@ impl Session {
             early: VecDeque::new(),
             transfer: Transfer::default(),
             turn: 0,
+            finished_turn: None,
             waiting: Waiting::default(),
             is_frozen: false,
             is_unbegun: false,

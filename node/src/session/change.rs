@@ -100,7 +100,8 @@ impl Session {
             let values = (0..count).filter(|chunk| !missing.contains(chunk)).collect();
             return Some(Holdings { values, states, tally: self.transfer.tally() });
         }
-        let live = self.live.back().filter(|live| live.step == self.step)?;
+        // Of a group's step nobody else has a use for what is here.
+        let live = self.live.back().filter(|live| live.step == self.step && live.drifting.is_none())?;
         let mut values = ChunkSet::default();
         if live.shards.is_whole {
             // What is gathered are sums: new values are there once the step is complete, and not before.

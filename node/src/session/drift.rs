@@ -89,6 +89,12 @@ impl Session {
         match own {
             Some((samples, (vector, tally))) => {
                 self.account(samples);
+                // To its program it looks as if the step had been completed.
+                self.finished_turn = self.current.as_ref().map(|current| current.turn);
+                let waiting = [&mut self.waiting.reduced, &mut self.waiting.updated];
+                for reply in waiting.into_iter().filter_map(Option::take) {
+                    let _ = reply.send(());
+                }
                 let (dealt, left_out) = (Arc::clone(&self.dealt), 0);
                 self.complete_step(Arc::new(vector), Record { dealt, tally, left_out, is_of_all: false });
                 self.commit(out);
@@ -101,6 +107,11 @@ impl Session {
         while self.step < step {
             self.skip();
         }
+    }
+
+    /// Whether a command belongs to a step that was finished without it.
+    pub(crate) fn is_finished(&self, turn: u64) -> bool {
+        self.finished_turn == Some(turn)
     }
 
     fn skip(&mut self) {
