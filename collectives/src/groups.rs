@@ -20,7 +20,8 @@ use peergrad_protocol::ledger::permutation;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Groups {
     /// How many are to be in a row, at least 2: more, up to twice as many, where the number of members is no multiple.
-    pub size: usize,
+    /// `None`: about the square root of the number of members, so that rows and columns are alike.
+    pub size: Option<usize>,
     /// Draws the order in which members stand in the grid.
     pub seed: u64,
     /// Otherwise groups are the same in all rounds: islands that never hear of each other.
@@ -42,7 +43,8 @@ impl Groups {
     /// All groups of `count` members in `round`, each sorted.
     #[must_use]
     pub fn partition(&self, count: usize, round: u64) -> Vec<Vec<usize>> {
-        let row_count = (count / self.size.max(1)).max(1);
+        let size = self.size.unwrap_or_else(|| count.isqrt()).max(2);
+        let row_count = (count / size).max(1);
         let order = self.order(count, round / 2);
         let row = |row: usize| &order[row * count / row_count..(row + 1) * count / row_count];
         let rows = (0..row_count).map(row);
@@ -75,7 +77,7 @@ impl Groups {
 mod tests {
     use super::*;
 
-    const SHUFFLED: Groups = Groups { size: 4, seed: 3, is_shuffled: true };
+    const SHUFFLED: Groups = Groups { size: Some(4), seed: 3, is_shuffled: true };
 
     fn averaged(values: &[f64], groups: &[Vec<usize>]) -> Vec<f64> {
         let mut after = vec![f64::NAN; values.len()];
@@ -90,7 +92,7 @@ mod tests {
     fn every_round_is_a_partition_into_groups_of_about_that_size() {
         for count in 1..70 {
             for size in 2..9 {
-                let groups = Groups { size, ..SHUFFLED };
+                let groups = Groups { size: Some(size), ..SHUFFLED };
                 for round in 0..6 {
                     let partition = groups.partition(count, round);
                     let mut all = partition.concat();
@@ -136,6 +138,16 @@ mod tests {
                 assert!((now.iter().sum::<f64>() - total).abs() < 1e-9 * total);
             }
             assert!(now.iter().all(|value| (value - mean).abs() < 1e-3 * mean), "{count}: {now:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_size_the_grid_is_square() {
+        let groups = Groups { size: None, ..SHUFFLED };
+        for (count, lengths) in [(16, [4; 4].to_vec()), (9, vec![3; 3]), (3, vec![3]), (1, vec![1])] {
+            let mut found: Vec<usize> = groups.partition(count, 0).iter().map(Vec::len).collect();
+            found.sort_unstable();
+            assert_eq!(found, lengths);
         }
     }
 

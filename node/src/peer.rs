@@ -120,8 +120,7 @@ impl Peer {
         let Begun { turn, number, is_over, is_last, pass, rate, samples, .. } = begun;
         let Begun { rank, member_count, parameters, room, .. } = begun;
         let peer = self.clone();
-        let step =
-            Step { number, is_over, is_last, pass, rate, samples, rank, member_count, turn, peer };
+        let step = Step { number, is_over, is_last, pass, rate, samples, rank, member_count, turn, peer };
         Ok((step, parameters, room))
     }
 }

@@ -36,6 +36,7 @@ impl Alone {
         let training = Training {
             seed: 3,
             batch_size: 30,
+            local_steps: 1,
             passes: 8,
             rule: Rule::Sgd { weight_decay: 0.0 },
             schedule: Schedule::constant(0.01),

@@ -30,12 +30,8 @@ use crate::program::{Flow, Program};
 pub struct DsSync {
     /// What this member does by itself.
     pub worker: Worker,
-    /// Members of a group; `None`: about the square root of all.
-    pub group: Option<usize>,
-    /// Whether groups change from round to round. If not, the members of one never hear of the others.
-    pub is_shuffled: bool,
-    /// Draws the groups.
-    pub seed: u64,
+    /// Who averages with whom. Without shuffling the members of a group never hear of the others.
+    pub groups: Groups,
 }
 
 impl Program for DsSync {
@@ -56,18 +52,11 @@ impl Program for DsSync {
         if step.is_last {
             step.reduce_scatter(contribution).await?;
         } else {
-            step.reduce_scatter_among(self.groups(step.member_count), contribution).await?;
+            step.reduce_scatter_among(self.groups, contribution).await?;
         }
         step.average_owned().await?;
         step.all_gather().await?;
         self.worker.keep(kept);
         Ok(Continue(()))
-    }
-}
-
-impl DsSync {
-    fn groups(&self, member_count: usize) -> Groups {
-        let size = self.group.unwrap_or_else(|| member_count.isqrt()).max(2);
-        Groups { size, seed: self.seed, is_shuffled: self.is_shuffled }
     }
 }

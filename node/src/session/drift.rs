@@ -14,9 +14,9 @@ use std::sync::Arc;
 
 use peergrad_collectives::plan::{Layout, Plan};
 use peergrad_protocol::message::Tally;
-use peergrad_protocol::StepNumber;
+use peergrad_protocol::{Buffer, StepNumber};
 
-use super::{Record, Session};
+use super::{Current, Live, Record, Session};
 use crate::io::Output;
 use crate::peer::OwnerRule;
 
@@ -85,7 +85,8 @@ impl Session {
     /// and of those between it has nothing.
     pub(super) fn catch_up(&mut self, step: StepNumber, out: &mut Vec<Output>) {
         let live = std::mem::take(&mut self.live).into_iter().find(|live| live.step == self.step);
-        let own = live.and_then(|live| Some((live.drifting?.own_samples, live.round.dismantle().contribution?)));
+        let own =
+            live.and_then(|live| Some((live.drifting?.own_samples, live.round.dismantle().contribution?)));
         match own {
             Some((samples, (vector, tally))) => {
                 self.account(samples);
@@ -121,9 +122,25 @@ impl Session {
     }
 }
 
+impl Live {
+    /// Where the program drifts: the sums of the own shard become what the group is to hold, once the rule is known.
+    pub(super) fn combine(&mut self, current: &mut Current, parameters: Option<&Buffer>) {
+        let Some(drifting) = &self.drifting else { return };
+        if current.is_updated || !(current.is_silent || current.rule.is_some()) {
+            return;
+        }
+        if let (Some(rule), Some((vector, tally))) = (&mut current.rule, self.round.own_shard()) {
+            let parameters = parameters.expect("an owner has parameters");
+            for range in self.plan.own().ranges() {
+                drifting.combine(rule, tally, &parameters[range.clone()], &mut vector[range.clone()]);
+            }
+        }
+        current.is_updated = true;
+    }
+}
+
 impl Drifting {
-    /// Turns the sums of a shard into what members are to hold.
-    pub(super) fn combine(&self, rule: &mut OwnerRule, tally: Tally, parameters: &[f32], sums: &mut [f32]) {
+    fn combine(&self, rule: &mut OwnerRule, tally: Tally, parameters: &[f32], sums: &mut [f32]) {
         match rule {
             OwnerRule::Mean => sums.iter_mut().for_each(|sum| *sum /= self.contributor_count as f32),
             OwnerRule::Own(rule) => rule(tally, parameters, sums),

@@ -116,17 +116,7 @@ impl Session {
         if let Some(reply) = self.waiting.reduced.take() {
             let _ = reply.send(());
         }
-        if let Some(drifting) = &live.drifting {
-            if !current.is_updated && (current.is_silent || current.rule.is_some()) {
-                if let (Some(rule), Some((vector, tally))) = (&mut current.rule, live.round.own_shard()) {
-                    let parameters = self.complete.as_ref().expect("an owner has parameters");
-                    for range in live.plan.own().ranges() {
-                        drifting.combine(rule, tally, &parameters[range.clone()], &mut vector[range.clone()]);
-                    }
-                }
-                current.is_updated = true;
-            }
-        }
+        live.combine(current, self.complete.as_deref());
         let updates_later = live.drifting.is_none() && current.gathers_sums(&live.shards);
         if !current.is_updated && !updates_later && (current.is_silent || current.rule.is_some()) {
             let owned = &live.shards.owned[self.rank.index()];

@@ -1,5 +1,6 @@
 //! The algorithm: what `[sync]` of a run file comes to, and the program that it launches.
 
+use peergrad_collectives::groups::Groups;
 use serde::{Deserialize, Serialize};
 
 use super::run_file::{LocalSteps, SyncKind, SyncSection};
@@ -69,10 +70,9 @@ impl Algorithm {
         };
         let algorithm = match kind {
             SyncKind::Ring => Self::Ring,
-            SyncKind::DsSync => Self::DsSync {
-                group: section.group.unwrap_or(0),
-                shuffle: section.shuffle.unwrap_or(true),
-            },
+            SyncKind::DsSync => {
+                Self::DsSync { group: section.group.unwrap_or(0), shuffle: section.shuffle.unwrap_or(true) }
+            }
             SyncKind::Local => Self::Local { local_steps },
             SyncKind::Diloco => Self::Diloco {
                 local_steps,
@@ -89,7 +89,8 @@ impl Algorithm {
 
     /// An error unless all settings are allowed.
     pub(super) fn check(&self) -> Result<(), SpecificationError> {
-        let steps = |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"pass\"");
+        let steps =
+            |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"pass\"");
         match *self {
             Self::Ring | Self::DsSync { .. } => Ok(()),
             Self::Local { local_steps } => steps(local_steps),
@@ -117,9 +118,11 @@ impl Algorithm {
             Self::Ring => Launch::ring(),
             Self::DsSync { group, shuffle } => Launch::new(move |loaded| DsSync {
                 worker: Worker::new(loaded),
-                group: (group > 0).then_some(group),
-                is_shuffled: shuffle,
-                seed: loaded.training.seed,
+                groups: Groups {
+                    size: (group > 0).then_some(group),
+                    seed: loaded.training.seed,
+                    is_shuffled: shuffle,
+                },
             }),
             Self::Local { .. } => Launch::new(|loaded| Local { worker: Worker::new(loaded) }),
             Self::Diloco { outer_rate, outer_momentum, .. } => {

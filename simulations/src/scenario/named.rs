@@ -28,6 +28,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("flash-crowd", include_str!("../../scenarios/flash-crowd.toml")),
     ("churn", include_str!("../../scenarios/churn.toml")),
     ("slow-peer", include_str!("../../scenarios/slow-peer.toml")),
+    ("groups", include_str!("../../scenarios/groups.toml")),
+    ("outer", include_str!("../../scenarios/outer.toml")),
     ("continents", include_str!("../../scenarios/continents.toml")),
     ("thousand", include_str!("../../scenarios/thousand.toml")),
     ("churn-1000", include_str!("../../scenarios/churn-1000.toml")),

@@ -67,7 +67,13 @@ impl Bench {
     fn ask<T>(&mut self, ask: impl FnOnce(&mut Membership, &Facts<'_>, &mut Vec<Output>) -> T) -> T {
         let report = || Report { complete: Some(STEP), ..Report::default() };
         let facts = Facts {
-            basis: Basis { geometry: &self.geometry, sample_count: 100, batch_size: 12, passes: 3, drifts: false },
+            basis: Basis {
+                geometry: &self.geometry,
+                sample_count: 100,
+                batch_size: 12,
+                passes: 3,
+                drifts: false,
+            },
             step: STEP,
             dealt: &self.dealt,
             dealt_before: None,
