@@ -334,6 +334,14 @@ impl Machine {
         }
     }
 
+    /// The newest committed parameters.
+    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
+        match &self.stage {
+            Stage::Member(seat) => seat.session.parameters(),
+            Stage::Joining(_) | Stage::Founding(_) | Stage::Ended => None,
+        }
+    }
+
     pub(crate) fn kept_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
         let session = if let Stage::Member(seat) = &self.stage { Some(&seat.session) } else { None };
         session.into_iter().flat_map(Session::kept_states)

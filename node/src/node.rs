@@ -12,7 +12,7 @@
 use std::sync::Arc;
 
 use peergrad_protocol::view::View;
-use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, ViewDigest};
+use peergrad_protocol::{Buffer, Incarnation, Instant, PeerId, RunId, ViewDigest};
 
 use crate::host::Host;
 use crate::io::{Input, Output};
@@ -97,6 +97,12 @@ impl Node {
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.machine.standing()
+    }
+
+    /// The newest committed parameters: where members drift, its own.
+    #[must_use]
+    pub fn parameters(&self) -> Option<&Arc<Buffer>> {
+        self.machine.parameters()
     }
 
     /// The optimizer state that this node keeps after the newest step that it knows to be committed, for a simulator that

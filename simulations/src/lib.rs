@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cluster;
+pub mod compare;
 pub mod disk;
 mod faults;
 pub mod history;

@@ -15,6 +15,7 @@
 //! Judging: [`Verdict`]s come with their outcome.
 
 mod axis;
+mod comparison;
 mod curves;
 mod lanes;
 mod legend;
@@ -29,6 +30,7 @@ mod traffic;
 
 use std::fmt::Write;
 
+pub use self::comparison::{Contender, render_comparison};
 use self::svg::Escaped;
 use self::timeline::Timeline;
 use crate::history::History;

@@ -1,11 +1,12 @@
 //! The cluster from the side of whoever looks on: tests, laws, reports.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad::node::Standing;
 use peergrad_protocol::durable::Record;
-use peergrad_protocol::{Instant, PeerId, RunId};
+use peergrad_protocol::{Buffer, Instant, PeerId, RunId};
 
 use super::Cluster;
 use crate::history::History;
@@ -48,6 +49,12 @@ impl Cluster {
     #[must_use]
     pub fn standing(&self, host: HostId) -> Option<Standing> {
         self.hosts[host.index()].process.as_ref().map(|process| process.node.standing())
+    }
+
+    /// The newest committed parameters of the node on a host.
+    #[must_use]
+    pub fn parameters(&self, host: HostId) -> Option<&Arc<Buffer>> {
+        self.hosts[host.index()].process.as_ref()?.node.parameters()
     }
 
     /// Whether the machine sleeps.

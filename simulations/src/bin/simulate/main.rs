@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 
+mod compare;
 mod json;
 mod list;
 mod plants;
@@ -43,6 +44,9 @@ enum Command {
     Replay(ReplayArguments),
     /// Runs a scenario in its small size with many seeds, on all cores. Exit code 1 if any of them broke a law.
     Sweep(SweepArguments),
+    /// Runs scenarios that train the same model in different ways, and compares them: how good the model is after how many
+    /// samples, how much time, how many bytes.
+    Compare(CompareArguments),
     /// Plants known bugs and looks whether the laws notice them. Exit code 1 if one is missed.
     Plants(PlantsArguments),
 }
@@ -101,6 +105,19 @@ struct SweepArguments {
 }
 
 #[derive(Args)]
+struct CompareArguments {
+    /// Two or more scenarios' names or files; the first is what the others are compared with.
+    #[arg(value_name = "NAME|FILE", num_args = 2.., required = true)]
+    scenarios: Vec<String>,
+    /// Which seeds: from A up to, not including, B. They decide the initial parameters and the order of the samples too.
+    #[arg(long, value_name = "A..B", default_value = "1..4", value_parser = seeds)]
+    seeds: Range<u64>,
+    /// Writes the curves: one HTML file.
+    #[arg(long, value_name = "FILE")]
+    report: Option<PathBuf>,
+}
+
+#[derive(Args)]
 struct PlantsArguments {
     /// Which seeds are tried: from A up to, not including, B.
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = seeds)]
@@ -127,6 +144,7 @@ fn main() -> ExitCode {
         Command::Run(arguments) => run::run(&arguments),
         Command::Replay(arguments) => replay::replay(&arguments),
         Command::Sweep(arguments) => sweep::sweep(&arguments),
+        Command::Compare(arguments) => compare::compare(&arguments),
         Command::Plants(arguments) => plants::plants(&arguments),
     };
     outcome.unwrap_or_else(|error| {

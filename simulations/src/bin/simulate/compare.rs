@@ -1,0 +1,130 @@
+//! `simulate compare`: several scenarios with the same seeds, in one table and one page of pictures.
+
+use std::ops::Range;
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use peergrad_simulations::compare::{Course, Mark, follow};
+use peergrad_simulations::report::{Contender, render_comparison};
+use peergrad_simulations::scenario::file::Size;
+
+use crate::say::say;
+use crate::{CompareArguments, source, words};
+
+/// Runs all of them, and tells how they compare.
+pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
+    let scenarios: Vec<_> = arguments
+        .scenarios
+        .iter()
+        .map(|name| source::scenario(name, Size::Full))
+        .collect::<anyhow::Result<_>>()?;
+    let first = &scenarios[0];
+    for other in &scenarios[1..] {
+        let (one, two) = (&first.workload.loaded, &other.workload.loaded);
+        if one.manifest != two.manifest || one.task.sample_count() != two.task.sample_count() {
+            bail!(
+                "{} and {} train different models or data: compare ways of training the same",
+                first.name,
+                other.name
+            );
+        }
+    }
+    let mut courses: Vec<Vec<Course>> = Vec::new();
+    for scenario in &scenarios {
+        let followed: Vec<Course> = arguments.seeds.clone().map(|seed| follow(scenario, seed)).collect();
+        for course in &followed {
+            if let Some(violation) = course.outcome.violations.first() {
+                say!("BROKEN  {}: {}: {}", scenario.name, violation.law, violation.words);
+            }
+        }
+        courses.push(followed);
+    }
+    let rows = rows(&arguments.scenarios, &courses);
+    print(&rows)?;
+    if let Some(path) = &arguments.report {
+        let contenders: Vec<Contender<'_>> = scenarios
+            .iter()
+            .zip(&courses)
+            .map(|(scenario, courses)| Contender { name: &scenario.name, courses })
+            .collect();
+        let Range { start, end } = arguments.seeds;
+        let command = format!("simulate compare {} --seeds {start}..{end}", arguments.scenarios.join(" "));
+        let page = render_comparison(&command, &contenders, &rows);
+        std::fs::write(path, page).with_context(|| format!("cannot write the report {}", path.display()))?;
+        say!("report: {}", path.display());
+    }
+    let is_kept = courses.iter().flatten().all(|course| course.outcome.violations.is_empty());
+    Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// A head, and for each scenario what it came to: medians over the seeds, and pairs with the first scenario.
+fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
+    let ends: Vec<Vec<Mark>> = courses
+        .iter()
+        .map(|all| all.iter().filter_map(|course| course.marks.last().copied()).collect())
+        .collect();
+    let head =
+        ["", "in the end", "to the first, by seed", "worst member before", "time in training", "bytes sent"];
+    let mut rows = vec![head.map(str::to_owned).to_vec()];
+    for (index, name) in names.iter().enumerate() {
+        let own = &ends[index];
+        if own.is_empty() {
+            rows.push(vec![name.clone(), "did not end".to_owned()]);
+            continue;
+        }
+        let worth = |mark: &Mark| mark.evaluation.accuracy.unwrap_or(mark.evaluation.loss);
+        let before = courses[index].iter().filter_map(|course| course.marks.iter().rev().nth(1));
+        let worst = median(before.map(|mark| mark.worst.accuracy.unwrap_or(mark.worst.loss)));
+        let (time, first_time) = (median_of(own, seconds), median_of(&ends[0], seconds));
+        let (bytes, first_bytes) = (median_of(own, bytes), median_of(&ends[0], bytes));
+        let pairs: Vec<String> = own
+            .iter()
+            .zip(&ends[0])
+            .map(|(own, first)| format!("{:+.4}", worth(own) - worth(first)))
+            .collect();
+        rows.push(vec![
+            name.clone(),
+            format!("{:.4}", median_of(own, worth)),
+            if index == 0 { String::new() } else { pairs.join(" ") },
+            worst.map_or(String::new(), |worst| format!("{worst:.4}")),
+            format!("{} ({})", words::time(time), factor(time, first_time)),
+            format!("{} ({})", words::bytes(bytes as u64), factor(bytes, first_bytes)),
+        ]);
+    }
+    rows
+}
+
+fn seconds(mark: &Mark) -> f64 {
+    mark.time.as_secs_f64()
+}
+
+fn bytes(mark: &Mark) -> f64 {
+    mark.bytes as f64
+}
+
+fn factor(own: f64, first: f64) -> String {
+    format!("{:.2} x", own / first)
+}
+
+fn median_of(marks: &[Mark], value: impl Fn(&Mark) -> f64) -> f64 {
+    median(marks.iter().map(value)).unwrap_or(f64::NAN)
+}
+
+fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied()
+}
+
+fn print(rows: &[Vec<String>]) -> anyhow::Result<()> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        say!("{}", cells.join("  ").trim_end());
+    }
+    Ok(())
+}

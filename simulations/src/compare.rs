@@ -1,0 +1,112 @@
+//! Comparing: scenarios that train the same model in different ways, followed from pass to pass.
+//!
+//! What counts is the model on samples that nobody trains: against samples trained, against time, and against bytes. The same
+//! seeds decide the initial parameters and the order of the samples, so runs can be compared pair by pair.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad::task::{Evaluation, Task};
+use peergrad_protocol::Buffer;
+
+use crate::scenario::Scenario;
+use crate::simulation::{Outcome, Simulation};
+
+/// How one run went.
+pub struct Course {
+    /// About one for each pass, and one for the end.
+    pub marks: Vec<Mark>,
+    /// What became of it.
+    pub outcome: Outcome,
+}
+
+/// Where a run was at some time.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    /// Samples trained.
+    pub samples: u64,
+    /// Since the first step began.
+    pub time: Duration,
+    /// Sent by everyone.
+    pub bytes: u64,
+    /// Of the mean of all members' parameters.
+    pub evaluation: Evaluation,
+    /// Of the member whose own parameters are the worst.
+    pub worst: Evaluation,
+}
+
+/// Runs `scenario`; `seed` decides what chance decides, initial parameters and order of samples included.
+#[must_use]
+pub fn follow(scenario: &Scenario, seed: u64) -> Course {
+    let mut scenario = scenario.clone();
+    scenario.workload.loaded.training.seed = seed;
+    let loaded = scenario.workload.loaded.clone();
+    let steps = loaded.step_count();
+    let steps_per_pass = (steps / loaded.training.passes).max(1);
+    let mut simulation = Simulation::new(&scenario, seed);
+    let mut marks = Vec::new();
+    let mut due = steps_per_pass;
+    while simulation.tick() {
+        let history = simulation.cluster.history();
+        let Some(newest) = history.commits.last() else { continue };
+        let taken = newest.committed.step.0 + 1;
+        if taken < due || taken >= steps {
+            continue;
+        }
+        due = taken + steps_per_pass;
+        let samples = (u128::from(loaded.step_count().min(taken)) * u128::from(scope_samples(&scenario))
+            / u128::from(steps)) as u64;
+        let time = since(history.began, simulation.cluster.now());
+        let bytes = history.traffic.total;
+        let cluster = &simulation.cluster;
+        let all: Vec<&Arc<Buffer>> = cluster.hosts().filter_map(|host| cluster.parameters(host)).collect();
+        if let Some((evaluation, worst)) = evaluate(&*loaded.task, &all) {
+            marks.push(Mark { samples, time, bytes, evaluation, worst });
+        }
+    }
+    let outcome = simulation.finish();
+    if let Some(evaluation) = outcome.evaluation {
+        marks.push(Mark {
+            samples: scope_samples(&scenario),
+            time: since(outcome.history.began, outcome.history.end),
+            bytes: outcome.history.traffic.total,
+            evaluation,
+            worst: evaluation,
+        });
+    }
+    Course { marks, outcome }
+}
+
+fn scope_samples(scenario: &Scenario) -> u64 {
+    let loaded = &scenario.workload.loaded;
+    u64::from(loaded.task.sample_count()) * loaded.training.passes
+}
+
+fn since(began: Option<peergrad_protocol::Instant>, now: peergrad_protocol::Instant) -> Duration {
+    began.map_or(Duration::ZERO, |began| now.since(began))
+}
+
+/// The mean of all, and the worst of them.
+fn evaluate(task: &dyn Task, all: &[&Arc<Buffer>]) -> Option<(Evaluation, Evaluation)> {
+    let (first, others) = all.split_first()?;
+    let evaluation = task.evaluate(first);
+    if others.iter().all(|other| other[..] == first[..]) {
+        return Some((evaluation, evaluation));
+    }
+    let mut sums: Vec<f64> = first.iter().map(|element| f64::from(*element)).collect();
+    for other in others {
+        sums.iter_mut().zip(other.iter()).for_each(|(sum, element)| *sum += f64::from(*element));
+    }
+    let mean: Vec<f32> = sums.iter().map(|sum| (sum / all.len() as f64) as f32).collect();
+    let evaluations = others.iter().map(|other| task.evaluate(other));
+    let worst =
+        evaluations.fold(evaluation, |worst, other| if is_worse(&other, &worst) { other } else { worst });
+    Some((task.evaluate(&mean), worst))
+}
+
+fn is_worse(one: &Evaluation, other: &Evaluation) -> bool {
+    match (one.accuracy, other.accuracy) {
+        (Some(one), Some(other)) => one < other,
+        _ => one.loss > other.loss,
+    }
+}
