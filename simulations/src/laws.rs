@@ -19,7 +19,8 @@
 //! | written first | a member says nothing in a view before the view is on its disk | [`written_first`] |
 //! | blameless | nothing that a correct peer sends is refused as an offence | [`blameless`] |
 //!
-//! Law 10 (sums survive mixing) concerns programs that mix parameters; there is none yet.
+//! Where members have parameters of their own (`Program::DRIFTS`), laws 2 to 6 do not apply between two rounds of all of them,
+//! and are not watched. Law 10, that a mean within a group preserves the total, is shown by `tests/programs.rs`.
 
 use peergrad::io::Event;
 use peergrad::loader::Loaded;

@@ -12,9 +12,13 @@ use super::process::{
 
 /// Some members in the middle of a run over the digits, and their names.
 pub(crate) fn training(count: usize, passes: u64) -> (Place, Vec<(Process, String)>) {
+    training_by(count, passes, "digest_every = 1")
+}
+
+/// The same, with these lines under `[sync]`.
+pub(crate) fn training_by(count: usize, passes: u64, sync: &str) -> (Place, Vec<(Process, String)>) {
     let place = Place::new();
-    let run = format!("passes = {passes}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
-    place.write("run.toml", run);
+    place.write("run.toml", format!("passes = {passes}\n[data]\nfile = \"digits\"\n[sync]\n{sync}\n"));
     let mut founder = place.start("peer-1", count, &[]);
     let name = name_of(&mut founder);
     let invite = invite_of(&mut founder);

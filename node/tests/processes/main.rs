@@ -14,6 +14,7 @@ mod models;
 mod neighbours;
 #[path = "../common/process.rs"]
 mod process;
+mod programs;
 mod returning;
 mod shipping;
 mod strangers;

@@ -1,0 +1,38 @@
+//! Programs other than the ring, as real processes: with a crash and a late joiner they end with one model that has learnt.
+
+use super::departures::training_by;
+use super::process::{Ended, Process, is_change, name_of};
+
+/// Four peers, of which one is killed and another comes late.
+fn train(sync: &str, passes: u64) {
+    let (place, mut peers) = training_by(4, passes, sync);
+    let (victim, gone) = peers.remove(2);
+    victim.kill();
+    peers[0].0.wait(|event| is_change(event, "left", &gone));
+    let mut late = place.join("late", &place.invite("peer-1"));
+    let name = name_of(&mut late);
+    peers[0].0.wait(|event| is_change(event, "joined", &name));
+    peers.push((late, name));
+    let ended: Vec<Ended> = peers.into_iter().map(|(peer, _)| Process::end(peer)).collect();
+    for peer in &ended {
+        assert_eq!(peer.summary()["digest"], ended[0].summary()["digest"], "{sync}");
+        let accuracy = peer.summary()["test_accuracy"].as_f64().expect("digits have classes");
+        assert!(accuracy > 0.93, "{sync}: {accuracy}");
+        assert_eq!(peer.stderr, "");
+    }
+}
+
+#[test]
+fn groups_that_change() {
+    train("kind = \"ds-sync\"", 600);
+}
+
+#[test]
+fn local_steps() {
+    train("kind = \"local\"\nlocal_steps = 4", 500);
+}
+
+#[test]
+fn local_steps_and_outer_ones() {
+    train("kind = \"diloco\"\nlocal_steps = 4", 500);
+}
