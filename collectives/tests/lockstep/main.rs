@@ -2,6 +2,7 @@
 //! members that begin each round at different times.
 
 mod case;
+mod grouped;
 mod interruptions;
 mod mirrors;
 mod rounds;

@@ -151,6 +151,10 @@ impl Session {
 
     fn pump(&mut self, out: &mut Vec<Output>) {
         for index in 0..self.live.len() {
+            if index > 0 && self.live[index].drifting.is_some() && !self.live[0].round.is_drained() {
+                // Those of the round before may wait behind what would be sent now, on a link that is in both.
+                break;
+            }
             let live = &mut self.live[index];
             let step = live.step;
             live.round.pump(&mut self.wiring.links, &self.segments, &mut self.actions);
