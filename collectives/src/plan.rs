@@ -3,6 +3,8 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::combine::Combine;
+
 /// Along which edges segments travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Topology {
@@ -233,6 +235,8 @@ pub struct Plan {
     pub topology: Topology,
     /// This member's rank: its place in the group, if there is one.
     pub rank: usize,
+    /// What owners make of contributions; anything but a sum needs the direct topology.
+    pub combine: Combine,
     /// The members that take part, in order, by the rank that links know them by; `None`: all.
     pub group: Option<Arc<[usize]>>,
 }
@@ -343,8 +347,12 @@ mod tests {
     #[test]
     fn segments_that_begin_here_go_to_whoever_needs_them() {
         let layout = Arc::new(Layout::new(3, vec![vec![], vec![0..2], vec![], vec![2..3], vec![]], 10));
+        let plan = |layout: &Arc<Layout>, topology, rank| {
+            let layout = Arc::clone(layout);
+            Plan { layout, topology, combine: Combine::Sum, rank, group: None }
+        };
         let destinations = |topology, rank| {
-            let plan = Plan { layout: Arc::clone(&layout), topology, rank, group: None };
+            let plan = plan(&layout, topology, rank);
             (0..plan.destination_count()).map(|position| plan.destination(position)).collect::<Vec<_>>()
         };
         assert_eq!(destinations(Topology::Ring, 4), [0]);
@@ -353,10 +361,7 @@ mod tests {
         assert_eq!(destinations(Topology::Direct, 4), [1, 3]);
         let alone = Arc::new(Layout::new(3, vec![vec![0..3]], 10));
         for topology in [Topology::Ring, Topology::Direct] {
-            assert_eq!(
-                Plan { layout: Arc::clone(&alone), topology, rank: 0, group: None }.destination_count(),
-                0
-            );
+            assert_eq!(plan(&alone, topology, 0).destination_count(), 0);
         }
     }
 

@@ -155,6 +155,19 @@ impl ReduceScatter {
         Some((source, Arrival::Absorbed))
     }
 
+    /// Direct topology: takes everyone's contribution to the next own segment, in the order of sums, if all are here.
+    pub fn next_row(&mut self, plan: &Plan) -> Option<Vec<(usize, Buffer, Tally)>> {
+        let others = || (0..plan.rank_count() - 1).map(|position| plan.contributor(plan.rank, position));
+        if self.waiting.is_empty() || others().any(|source| self.waiting[source].is_empty()) {
+            return None;
+        }
+        let take = |source: usize| {
+            let (buffer, tally) = self.waiting[source].pop_front().expect("just seen");
+            (source, buffer, tally)
+        };
+        Some(others().map(take).collect())
+    }
+
     /// The index of the own segment whose sum is due next; counts it as done.
     pub fn finish_segment(&mut self) -> usize {
         self.reduced += 1;

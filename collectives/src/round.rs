@@ -198,6 +198,7 @@ impl Round {
                 self.add_own(sum, tally, room);
                 out.push(Action::Grant { to: self.plan.link(from) });
             }
+            Arrival::Kept | Arrival::Absorbed if self.plan.combine.is_robust() => self.take_rows(room, out),
             Arrival::Kept | Arrival::Absorbed => self.take_turns(room, out),
         }
     }
@@ -221,6 +222,31 @@ impl Round {
                 Arrival::Absorbed => out.push(Action::Grant { to: plan.link(source) }),
                 Arrival::Kept | Arrival::Relay(..) => {}
             }
+        }
+    }
+
+    /// Direct topology: combines the contributions to segments of which all are here.
+    fn take_rows(&mut self, room: impl FnOnce() -> Buffer, out: &mut Vec<Action>) {
+        let mut room = Some(room);
+        let plan = Arc::clone(&self.plan);
+        while let Some(row) = self.reduce.next_row(&plan) {
+            let segment = &plan.own().segments()[self.reduce.finish_segment()];
+            let contribution = self.contribution.as_ref().expect("kept until complete");
+            let (mut own, mut combined) = (vec![0.0; segment.len()], vec![0.0; segment.len()]);
+            segment.copy_out(contribution, &mut own);
+            let others = row.iter().map(|(_, part, tally)| (&part[..], tally.samples));
+            let all: Vec<_> = others.chain([(&own[..], self.contribution_tally.samples)]).collect();
+            plan.combine.combine(&all, &mut combined);
+            let mut tally = row[0].2;
+            row[1..].iter().for_each(|(_, _, other)| tally += *other);
+            tally += self.contribution_tally;
+            self.own_tally = tally;
+            if plan.layout.first_owner() == Some(plan.rank) {
+                self.reported_tally = tally;
+            }
+            // Asked at most once: after it, the result is there.
+            segment.copy_in(&combined, self.result.filling(|| room.take().expect("asked once")()));
+            out.extend(row.iter().map(|(source, ..)| Action::Grant { to: plan.link(*source) }));
         }
     }
 

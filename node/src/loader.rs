@@ -12,6 +12,7 @@ use crate::io::{DataReference, Scope};
 use crate::optimizer::{Rule, Schedule};
 use crate::program::Launch;
 use crate::task::Task;
+use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
 
 /// Looks inside a specification.
@@ -91,6 +92,8 @@ pub struct Training {
     pub schedule: Schedule,
     /// How tensors travel.
     pub topology: Topology,
+    /// What owners make of contributions.
+    pub combine: Combine,
     /// Elements of a segment.
     pub segment_elements: usize,
     /// Who keeps the optimizer state of each chunk.

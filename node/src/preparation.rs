@@ -30,7 +30,7 @@ enum Stage {
     /// Everything is here; the task is being built.
     Loading(Option<Arc<[u8]>>),
     /// Done.
-    Ready(Option<Arc<[u8]>>, Loaded),
+    Ready(Option<Arc<[u8]>>, Box<Loaded>),
 }
 
 /// What loading a task needs.
@@ -153,7 +153,7 @@ impl Preparation {
     /// The task was built.
     pub(crate) fn loaded(&mut self, loaded: Loaded) {
         if let Stage::Loading(data) = &mut self.stage {
-            self.stage = Stage::Ready(data.take(), loaded);
+            self.stage = Stage::Ready(data.take(), Box::new(loaded));
         }
     }
 

@@ -44,7 +44,7 @@ pub mod own;
 pub mod resolve;
 pub mod run_file;
 
-pub use algorithm::Algorithm;
+pub use algorithm::{Algorithm, Robustness};
 pub use builtin::BuiltinLoader;
 pub use init::{demo_run_file, write_run_file};
 
@@ -97,6 +97,8 @@ pub struct TrainingSettings {
     pub optimizer: Rule,
     /// The learning rate.
     pub schedule: Schedule,
+    /// What owners make of contributions.
+    pub combine: Robustness,
     /// How the peers train together.
     pub algorithm: Algorithm,
 }
@@ -324,6 +326,7 @@ impl TrainingSettings {
             rule: self.optimizer,
             schedule: self.schedule,
             topology: self.topology.into(),
+            combine: self.combine.into(),
             segment_elements: self.segment_elements,
             copies: self.copies,
             digest_every: self.digest_every,
@@ -337,6 +340,7 @@ impl TrainingSettings {
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
         copies::check(self.copies)?;
         check_rule(&self.optimizer)?;
+        self.combine.check(self.topology, &self.algorithm)?;
         self.algorithm.check()?;
         check_schedule(&self.schedule)
     }

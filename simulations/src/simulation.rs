@@ -341,6 +341,17 @@ impl Simulation {
         views.any(|note| !note.view.moves.restarted.is_empty())
     }
 
+    /// Whether the others ended before it had the time to come back.
+    fn has_just_been_excluded(&self, host: HostId) -> bool {
+        let events = self.cluster.events().iter().rev();
+        let mut own = events.filter(|(_, at, _)| *at == host);
+        let excluded =
+            own.find(|(_, _, event)| matches!(event, Event::Excluded { .. } | Event::Installed { .. }));
+        excluded.is_some_and(|(at, _, event)| {
+            matches!(event, Event::Excluded { .. }) && self.cluster.now().since(*at) < RETURN_TIME
+        })
+    }
+
     fn survivor_meets(
         &self,
         host: HostId,
@@ -353,7 +364,7 @@ impl Simulation {
             Some(Some(_)) => "stopped",
         };
         let is_met = match survivors {
-            Ending::Finish => ending == Some(None),
+            Ending::Finish => ending == Some(None) || (ending.is_none() && self.has_just_been_excluded(host)),
             Ending::Wait => true,
         };
         if is_met {
@@ -396,6 +407,8 @@ fn ending_of(failure: &Failure) -> &'static str {
     }
 }
 
+/// Whoever was left out is in again after this, unless it is left out again and again.
+const RETURN_TIME: Duration = Duration::from_secs(2);
 /// The name of law 8.
 pub const LIVENESS: &str = "progress (law 8)";
 /// The name of what a scenario expects.

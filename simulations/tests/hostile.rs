@@ -9,6 +9,7 @@ use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
+use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
@@ -41,6 +42,7 @@ impl Alone {
             rule: Rule::Sgd { weight_decay: 0.0 },
             schedule: Schedule::constant(0.01),
             topology: Topology::Ring,
+            combine: Combine::Sum,
             segment_elements: 100,
             digest_every: 0,
             copies: Copies::Number(1),

@@ -1,12 +1,16 @@
 //! Programs other than the ring: what they compute, what they send, and that members end with one model.
 
+use std::sync::Arc;
+
 use peergrad::specification::RunFile;
+use peergrad::task::Task;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Simulation;
+use peergrad_simulations::task::Altered;
 use peergrad_simulations::workload::Workload;
 
 mod common;
-use common::{assert_nobody_is_blamed, committed, ended};
+use common::{assert_nobody_is_blamed, committed, ended, found, join, lan, run_out, setup};
 
 /// Integers as gradients, which depend on no parameter; `peers` get equal parts of every batch.
 fn integers(peers: usize, sync: &str) -> Simulation {
@@ -106,5 +110,43 @@ fn all_programs_learn_the_digits() {
         assert!(accuracy > 0.93, "{sync}: {accuracy}");
         assert_eq!(state.left_out, 0);
         assert_eq!(state.samples, 20 * 1438);
+    }
+}
+
+/// Gradients a thousand times too large, and in the wrong direction.
+fn lie(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+    let loss = task.gradient(parameters, samples, gradient);
+    gradient.iter_mut().for_each(|element| *element *= -1000.0);
+    loss
+}
+
+/// Sixteen peers train the digits, `liars` of them with gradients that lie. The accuracy in the end.
+fn accuracy_with(liars: usize, sync: &str) -> f64 {
+    let text = format!(
+        "passes = 30\nbatch = 256\n[optimizer]\nrule = \"momentum\"\nrate = 0.02\n[sync]\ntopology = \"direct\"\n{sync}"
+    );
+    let run = RunFile::parse(&text).expect("it is a run file");
+    let workload = Workload::digits(&run).expect("all of it is allowed");
+    let honest = setup(workload.loader(), workload.data.clone());
+    let altered = Altered { task: Arc::clone(&workload.loaded.task), gradient: lie };
+    let liar = setup(workload.loader_of(altered), workload.data.clone());
+    let mut cluster = lan(3);
+    let founder = found(&mut cluster, 16, honest.clone());
+    for index in 1..16 {
+        join(&mut cluster, founder, if index <= liars { liar.clone() } else { honest.clone() });
+    }
+    run_out(&mut cluster);
+    let state = ended(&cluster, founder).state.as_ref().expect("it has trained");
+    state.evaluation.and_then(|evaluation| evaluation.accuracy).expect("digits have classes")
+}
+
+#[test]
+fn robust_means_bear_what_ruins_a_mean() {
+    let clean = accuracy_with(0, "");
+    assert!(clean > 0.93, "{clean}");
+    assert!(accuracy_with(3, "") < 0.5, "a mean believes everybody");
+    for sync in ["combine = \"trimmed-mean\"\ntrim = 3", "combine = \"median\""] {
+        let robust = accuracy_with(3, sync);
+        assert!(robust > clean - 0.02, "{sync}: {robust} where nobody lies: {clean}");
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
 use peergrad_collectives::links::Links;
 use peergrad_collectives::plan::{Layout, Plan, Topology};
@@ -48,7 +49,13 @@ impl Swarm {
         let owners: Vec<usize> = (0..group.len()).collect();
         let layout = Arc::new(Layout::even(LEN, group.len(), &owners, 8));
         let place = group.binary_search(&rank).expect("it is in its group");
-        let plan = Arc::new(Plan { layout, topology: self.topology, rank: place, group: Some(group) });
+        let plan = Arc::new(Plan {
+            layout,
+            topology: self.topology,
+            combine: Combine::Sum,
+            rank: place,
+            group: Some(group),
+        });
         let member = &mut self.members[rank];
         let mut contribution = self.pool.take(LEN);
         contribution.copy_from_slice(&member.values);

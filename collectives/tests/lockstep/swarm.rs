@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use peergrad_collectives::combine::Combine;
 use peergrad_collectives::links::Links;
 use peergrad_collectives::mirror::{Mirror, MirrorPlan, parts};
 use peergrad_collectives::plan::{Layout, Plan};
@@ -91,7 +92,13 @@ impl Swarm {
         let layout = Arc::new(layout);
         let segments = Pool::new(1000);
         let member = |rank| {
-            let plan = Plan { layout: Arc::clone(&layout), topology: case.topology, rank, group: None };
+            let plan = Plan {
+                layout: Arc::clone(&layout),
+                topology: case.topology,
+                combine: Combine::Sum,
+                rank,
+                group: None,
+            };
             Member {
                 links: Links::new(count, window, plan.has_relays() && case.rule != Rule::Greedy),
                 plan: Arc::new(plan),

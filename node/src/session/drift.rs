@@ -12,6 +12,7 @@
 
 use std::sync::Arc;
 
+use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::{Layout, Plan};
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::{Buffer, StepNumber};
@@ -45,7 +46,8 @@ impl Session {
         let layout = Layout::even(cut.chunks.parameter_count(), group.len(), &owners, cut.segment_elements);
         let rank = group.binary_search(&self.rank.index()).expect("everyone is in its own group");
         let topology = self.loaded.training.topology;
-        let plan = Plan { layout: Arc::new(layout), topology, rank, group: Some(group) };
+        let combine = Combine::Sum;
+        let plan = Plan { layout: Arc::new(layout), topology, combine, rank, group: Some(group) };
         (plan, Drifting { contributor_count: owners.len(), own_samples: own.samples })
     }
 

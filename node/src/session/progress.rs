@@ -95,7 +95,8 @@ impl Session {
             (plan, Some(drifting))
         } else {
             let layout = Arc::clone(&shards.layout);
-            (Plan { layout, topology, rank: self.rank.index(), group: None }, None)
+            let combine = self.loaded.training.combine;
+            (Plan { layout, topology, combine, rank: self.rank.index(), group: None }, None)
         };
         let plan = Arc::new(plan);
         let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());

@@ -1,10 +1,11 @@
 //! The algorithm: what `[sync]` of a run file comes to, and the program that it launches.
 
+use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
 use serde::{Deserialize, Serialize};
 
-use super::run_file::{LocalSteps, SyncKind, SyncSection};
-use super::{SpecificationError, within};
+use super::run_file::{CombineName, LocalSteps, SyncKind, SyncSection};
+use super::{Route, SpecificationError, within};
 use crate::program::Launch;
 use crate::programs::diloco::Diloco;
 use crate::programs::ds_sync::DsSync;
@@ -132,6 +133,68 @@ impl Algorithm {
     }
 }
 
+/// What owners make of contributions, as it is written in files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Robustness {
+    /// Their mean, weighted by samples.
+    #[default]
+    Mean,
+    /// By element, the mean of all but so many of the largest and of the smallest.
+    TrimmedMean {
+        /// How many.
+        trim: usize,
+    },
+    /// By element, the middle one.
+    Median,
+}
+
+impl Robustness {
+    /// What `[sync]` says.
+    ///
+    /// # Errors
+    /// `trim` does not go with the rest.
+    pub(super) fn resolve(section: &SyncSection) -> Result<Self, SpecificationError> {
+        if let (Some(_), CombineName::Mean | CombineName::Median) = (section.trim, section.combine) {
+            return Err(SpecificationError::Setting {
+                key: "sync.trim",
+                found: "given".to_owned(),
+                allowed: "nothing but with combine = \"trimmed-mean\"".to_owned(),
+            });
+        }
+        Ok(match section.combine {
+            CombineName::Mean => Self::Mean,
+            CombineName::TrimmedMean => Self::TrimmedMean { trim: section.trim.unwrap_or(1) },
+            CombineName::Median => Self::Median,
+        })
+    }
+
+    /// An error unless it goes with the rest.
+    pub(super) fn check(&self, route: Route, algorithm: &Algorithm) -> Result<(), SpecificationError> {
+        let allowed = match (self, route, algorithm) {
+            (Self::Mean, ..) => return Ok(()),
+            (_, Route::Ring, _) => {
+                "\"mean\", unless topology = \"direct\": in a ring nobody sees single contributions"
+            }
+            (_, _, Algorithm::DsSync { .. }) => "\"mean\" with kind = \"ds-sync\"",
+            (Self::TrimmedMean { trim }, ..) => return within("sync.trim", *trim, 1..=500, "1 to 500"),
+            (Self::Median, ..) => return Ok(()),
+        };
+        let found = "a robust mean".to_owned();
+        Err(SpecificationError::Setting { key: "sync.combine", found, allowed: allowed.to_owned() })
+    }
+}
+
+impl From<Robustness> for Combine {
+    fn from(robustness: Robustness) -> Self {
+        match robustness {
+            Robustness::Mean => Self::Sum,
+            Robustness::TrimmedMean { trim } => Self::Trimmed(trim),
+            Robustness::Median => Self::Median,
+        }
+    }
+}
+
 /// As in the paper that `local` is best known from, about: enough for the traffic to stop mattering on most lines.
 const LOCAL_STEPS_DEFAULT: u64 = 32;
 /// The values that *DiLoCo* recommends.
@@ -156,6 +219,27 @@ mod tests {
         assert_eq!(once_a_pass, Ok(Algorithm::Local { local_steps: 23 }));
         let diloco = Algorithm::Diloco { local_steps: 8, outer_rate: 0.7, outer_momentum: 0.9 };
         assert_eq!(resolve("kind = \"diloco\"\nlocal_steps = 8"), Ok(diloco));
+    }
+
+    #[test]
+    fn robust_means_need_single_contributions() {
+        let resolve = |text: &str| {
+            let run = RunFile::parse(&format!("[sync]\n{text}")).unwrap();
+            crate::specification::resolve::resolve_training(&run, 100).map(|training| training.combine)
+        };
+        assert_eq!(resolve(""), Ok(Robustness::Mean));
+        let direct = "topology = \"direct\"\ncombine = \"trimmed-mean\"";
+        assert_eq!(resolve(direct), Ok(Robustness::TrimmedMean { trim: 1 }));
+        assert_eq!(resolve(&format!("{direct}\ntrim = 3")), Ok(Robustness::TrimmedMean { trim: 3 }));
+        for (text, words) in [
+            ("combine = \"median\"".to_owned(), "unless topology = \"direct\""),
+            (format!("{direct}\nkind = \"ds-sync\""), "with kind = \"ds-sync\""),
+            ("trim = 2".to_owned(), "with combine = \"trimmed-mean\""),
+            (format!("{direct}\ntrim = 0"), "`sync.trim` is 0"),
+        ] {
+            let error = resolve(&text).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]

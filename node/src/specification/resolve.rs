@@ -5,7 +5,7 @@
 
 use peergrad_protocol::id::ContentDigest;
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, Robustness};
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, copies, within,
@@ -48,10 +48,11 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
     let steps_per_pass = samples.div_ceil(run.batch);
-    Ok(TrainingSettings {
+    let training = TrainingSettings {
         seed: run.seed,
         batch: run.batch,
         passes: run.passes,
+        combine: Robustness::resolve(&run.sync)?,
         algorithm: Algorithm::resolve(&run.sync, steps_per_pass)?,
         topology: run.sync.topology,
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
@@ -59,7 +60,9 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         digest_every: run.sync.digest_every,
         optimizer: resolve_rule(&run.optimizer)?,
         schedule: resolve_schedule(run, steps_per_pass)?,
-    })
+    };
+    training.combine.check(training.topology, &training.algorithm)?;
+    Ok(training)
 }
 
 /// Settles how the data file is read; `packed` are its bytes as they lie on disk.

@@ -176,6 +176,11 @@ pub struct SyncSection {
     pub segment_kib: usize,
     /// Steps between two digests of the parameters, by which peers can be compared; 0: only at the end. Default 0.
     pub digest_every: u64,
+    /// `mean`, `trimmed-mean` or `median`: what owners make of contributions; the latter two need `topology = "direct"`.
+    /// Default `mean`.
+    pub combine: CombineName,
+    /// `trimmed-mean` only: how many of the largest and of the smallest contributions to an element are left out. Default 1.
+    pub trim: Option<usize>,
     /// `ds-sync` only: peers of a group. Default: about the square root of all.
     pub group: Option<usize>,
     /// `ds-sync` only: whether groups change from step to step. Default true.
@@ -186,6 +191,19 @@ pub struct SyncSection {
     pub outer_rate: Option<f64>,
     /// `diloco` only: the outer momentum. Default 0.9.
     pub outer_momentum: Option<f32>,
+}
+
+/// What owners make of contributions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum CombineName {
+    /// The mean.
+    #[default]
+    Mean,
+    /// By element, the mean of those in the middle.
+    TrimmedMean,
+    /// By element, the middle one.
+    Median,
 }
 
 /// Steps that a peer takes by itself.
@@ -320,6 +338,8 @@ impl Default for SyncSection {
             topology: Route::Ring,
             segment_kib: 128,
             digest_every: 0,
+            combine: CombineName::Mean,
+            trim: None,
             group: None,
             shuffle: None,
             local_steps: None,

@@ -10,6 +10,7 @@ use peergrad::io::{Committed, Ended, Event};
 use peergrad::loader::{Loader, Training};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
+use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::placement::Copies;
 use peergrad_simulations::cluster::Cluster;
@@ -39,6 +40,7 @@ pub(crate) fn training(topology: Topology) -> Training {
         rule: Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
         schedule: Schedule::constant(0.01),
         topology,
+        combine: Combine::Sum,
         segment_elements: 100,
         copies: Copies::Number(1),
         digest_every: 1,
