@@ -1,4 +1,4 @@
-//! Tasks for simulations: one that can be learnt, and one that moves integers.
+//! Tasks for simulations: one that can be learnt, one that moves integers, and a model of a text's characters.
 //!
 //! Any [`Task`] can be simulated; these need no data and no time.
 
@@ -10,10 +10,12 @@ use peergrad::task::Task;
 use peergrad_protocol::id::ContentDigest;
 
 mod altered;
+mod characters;
 mod integers;
 mod squares;
 
 pub use altered::{Altered, Gradient};
+pub use characters::Characters;
 pub use integers::Integers;
 pub use squares::Squares;
 

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use peergrad::data::embedded::{DIGITS, embedded};
+use peergrad::data::table::unpack;
 use peergrad::io::DataReference;
 use peergrad::loader::{Loaded, Loader, Training};
 use peergrad::program::{Launch, Program};
@@ -16,7 +17,7 @@ use peergrad::specification::run_file::DataSection;
 use peergrad::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
 use peergrad::task::Task;
 
-use crate::task::{Integers, Squares};
+use crate::task::{Characters, Integers, Squares};
 
 /// What is trained.
 #[derive(Clone)]
@@ -73,6 +74,17 @@ impl Workload {
     /// If a setting is not allowed.
     pub fn squares(run: &RunFile, parameters: usize, samples: u32) -> Result<Self, SpecificationError> {
         Self::own("squares", Squares::new(parameters, samples), run)
+    }
+
+    /// A model of the first `samples` characters of a text, gzipped or not.
+    ///
+    /// # Errors
+    /// In words: a setting is not allowed, or the text is no use.
+    pub fn text(run: &RunFile, name: &str, bytes: &[u8], samples: u32) -> Result<Self, String> {
+        let text = unpack(name, bytes).map_err(|error| error.to_string())?;
+        let task = Characters::new(&text, samples as usize).map_err(|words| format!("{name}: {words}"))?;
+        let run = RunFile { data: None, ..run.clone() };
+        Self::own("characters", task, &run).map_err(|error| error.to_string())
     }
 
     /// A task of one's own, trained as the run file says.

@@ -105,3 +105,39 @@ fn the_last_seeds_that_there_are_can_be_swept() {
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &line["steps"]), (Some(0), &serde_json::json!(80)));
 }
+
+#[test]
+fn two_ways_to_train_the_same_are_compared() {
+    let place = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("comparisons");
+    let path = |name: &str| place.join(name).to_str().unwrap().to_owned();
+    let report = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compared.html");
+    let (ring, groups) = (path("ring.toml"), path("groups.toml"));
+    let arguments = ["compare", &ring, &groups, "--seeds", "1..2", "--report", report.to_str().unwrap()];
+    let output = simulate(&arguments);
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{words}");
+    assert!(words.lines().nth(1).unwrap().contains("ring.toml") && words.contains("(1.00 x)"), "{words}");
+    let page = std::fs::read_to_string(&report).unwrap();
+    assert_eq!(page.matches("<svg").count(), 3, "against samples, time and bytes");
+    let squares = file("squares.toml", b"about = \"x\"\npeers = 2\n[task]\nkind = \"squares\"");
+    assert_refused(&["compare", &ring, squares.to_str().unwrap()], &["train different models or data"]);
+}
+
+#[test]
+fn what_is_there_to_be_compared_can_be_read() {
+    let place = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("comparisons");
+    let mut count = 0;
+    for entry in std::fs::read_dir(&place).unwrap() {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let parsed = peergrad_simulations::scenario::file::parse(
+            "compared",
+            &text,
+            &place,
+            peergrad_simulations::scenario::file::Size::Full,
+        );
+        assert!(parsed.is_ok(), "{}: {:?}", path.display(), parsed.err().map(|error| error.to_string()));
+        count += 1;
+    }
+    assert!(count > 15);
+}

@@ -218,6 +218,7 @@ enum TaskKind {
     Squares,
     Integers,
     File,
+    Text,
 }
 
 impl TaskSection {
@@ -230,15 +231,14 @@ impl TaskSection {
             TaskKind::Squares => Workload::squares(run, parameters, samples),
             TaskKind::Integers => Workload::integers(run, parameters, samples),
             TaskKind::File => {
-                let words = "needs its file: add [run.data] with file = \"my.csv\", a path from the scenario's folder";
-                let data = run.data.as_ref().ok_or_else(|| place.mistake("task.kind", words))?;
-                let unreadable = |error: std::io::Error| {
-                    let words =
-                        format!("cannot read {}: {error}; give a path from the scenario's folder", data.file);
-                    place.mistake("run.data.file", words)
-                };
-                let bytes = std::fs::read(folder.join(&data.file)).map_err(unreadable)?;
-                Workload::data_file(run, &data.file, &bytes)
+                let (name, bytes) = data_file(run, folder, place)?;
+                Workload::data_file(run, &name, &bytes)
+            }
+            TaskKind::Text => {
+                let (name, bytes) = data_file(run, folder, place)?;
+                let samples = self.samples.map_or(CHARACTERS_DEFAULT, |samples| samples.0 as u32);
+                return Workload::text(run, &name, &bytes, samples)
+                    .map_err(|words| place.mistake("run.data.file", words));
             }
         };
         workload.map_err(|error| match error {
@@ -255,14 +255,15 @@ impl TaskSection {
         let brings_model = matches!(self.kind, TaskKind::Squares | TaskKind::Integers);
         let is_other_file =
             self.kind == TaskKind::Digits && run.data.as_ref().is_some_and(|data| data.file != DIGITS);
+        let is_text = self.kind == TaskKind::Text;
         let of_built_in =
             "only for kind = \"digits\" and \"file\"; this kind brings its own model and samples";
         let of_own = "only for kind = \"squares\" and \"integers\"; the size of this one follows from its data and [run.model]";
         for (key, is_wrong, words) in [
             ("task.parameters", !brings_model && self.parameters.is_some(), of_own),
-            ("task.samples", !brings_model && self.samples.is_some(), of_own),
+            ("task.samples", !brings_model && !is_text && self.samples.is_some(), of_own),
             ("run.data", brings_model && run.data.is_some(), of_built_in),
-            ("run.model", brings_model && run.model != ModelSection::default(), of_built_in),
+            ("run.model", (brings_model || is_text) && run.model != ModelSection::default(), of_built_in),
             (
                 "run.data.file",
                 is_other_file,
@@ -277,6 +278,19 @@ impl TaskSection {
     }
 }
 
+/// The name and bytes of the file that `[run.data]` names.
+fn data_file(run: &RunFile, folder: &Path, place: &Place<'_>) -> Result<(String, Vec<u8>), ScenarioError> {
+    let words = "needs its file: add [run.data] with file = \"my.csv\", a path from the scenario's folder";
+    let data = run.data.as_ref().ok_or_else(|| place.mistake("task.kind", words))?;
+    let unreadable = |error: std::io::Error| {
+        let words = format!("cannot read {}: {error}; give a path from the scenario's folder", data.file);
+        place.mistake("run.data.file", words)
+    };
+    Ok((data.file.clone(), std::fs::read(folder.join(&data.file)).map_err(unreadable)?))
+}
+
+/// Characters of a text that are trained, where nothing else is said.
+const CHARACTERS_DEFAULT: u32 = 100_000;
 const PARAMETERS_DEFAULT: usize = 2000;
 const SAMPLES_DEFAULT: u32 = 640;
 

@@ -8,6 +8,7 @@ use peergrad_simulations::compare::{Course, Mark, follow};
 use peergrad_simulations::report::{Contender, render_comparison};
 use peergrad_simulations::scenario::file::Size;
 
+use crate::run::check_writable;
 use crate::say::say;
 use crate::{CompareArguments, source, words};
 
@@ -28,6 +29,9 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
                 other.name
             );
         }
+    }
+    if let Some(path) = &arguments.report {
+        check_writable(path)?;
     }
     let mut courses: Vec<Vec<Course>> = Vec::new();
     for scenario in &scenarios {
@@ -84,7 +88,10 @@ fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
             .collect();
         rows.push(vec![
             name.clone(),
-            format!("{:.4}", median_of(own, worth)),
+            match own[0].evaluation.accuracy {
+                Some(_) => format!("{:.4}, loss {:.4}", median_of(own, worth), median_of(own, loss)),
+                None => format!("loss {:.4}", median_of(own, loss)),
+            },
             if index == 0 { String::new() } else { pairs.join(" ") },
             worst.map_or(String::new(), |worst| format!("{worst:.4}")),
             format!("{} ({})", words::time(time), factor(time, first_time)),
@@ -92,6 +99,10 @@ fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
         ]);
     }
     rows
+}
+
+fn loss(mark: &Mark) -> f64 {
+    mark.evaluation.loss
 }
 
 fn seconds(mark: &Mark) -> f64 {
@@ -103,7 +114,7 @@ fn bytes(mark: &Mark) -> f64 {
 }
 
 fn factor(own: f64, first: f64) -> String {
-    format!("{:.2} x", own / first)
+    if first == 0.0 { "-".to_owned() } else { format!("{:.2} x", own / first) }
 }
 
 fn median_of(marks: &[Mark], value: impl Fn(&Mark) -> f64) -> f64 {

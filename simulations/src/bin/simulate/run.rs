@@ -1,5 +1,6 @@
 //! `simulate run`: once, with everything that there is to tell.
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
@@ -15,11 +16,7 @@ use crate::say::say;
 pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     let scenario = arguments.chosen.scenario()?;
     if let Some(path) = &arguments.report {
-        // Before the run, which may take long.
-        let options = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        options.with_context(|| {
-            format!("cannot write the report {}; give the path of a file", path.display())
-        })?;
+        check_writable(path)?;
     }
     let outcome = arguments.chosen.simulation(&scenario)?.run();
     if arguments.json {
@@ -43,6 +40,14 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         }
     }
     Ok(if outcome.violations.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Before a run, which may take long.
+pub(crate) fn check_writable(report: &Path) -> anyhow::Result<()> {
+    let opened = std::fs::OpenOptions::new().create(true).append(true).open(report);
+    opened
+        .with_context(|| format!("cannot write the report {}; give the path of a file", report.display()))?;
+    Ok(())
 }
 
 fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
