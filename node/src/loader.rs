@@ -103,6 +103,12 @@ pub struct Training {
 }
 
 impl Training {
+    /// The learning rate with which a step begins.
+    #[must_use]
+    pub fn rate(&self, step: u64) -> f64 {
+        self.schedule.rate(step.saturating_mul(self.local_steps))
+    }
+
     /// Samples that are dealt for one step.
     #[must_use]
     pub fn step_samples(&self) -> u64 {

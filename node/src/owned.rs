@@ -246,7 +246,7 @@ impl Kept {
                 // No copy would hear of it, and they are to be alike.
                 old.updates
             }
-            OwnerRule::Mean => unreachable!("means are of groups, where nobody keeps state"),
+            OwnerRule::Mean => panic!("means of members that count alike are for programs that drift"),
             OwnerRule::Stock { rule, rate } => {
                 let scale = 1.0 / tally.samples as f32;
                 if prepared.as_ref().is_none_or(|(updates, _)| *updates != old.updates) {

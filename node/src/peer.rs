@@ -69,7 +69,6 @@ pub(crate) struct Begun {
     pub(crate) samples: Arc<[u32]>,
     pub(crate) turn: u64,
     pub(crate) is_over: bool,
-    pub(crate) is_last: bool,
     pub(crate) rank: Rank,
     pub(crate) member_count: usize,
     pub(crate) parameters: Arc<Buffer>,
@@ -117,10 +116,10 @@ impl Peer {
     /// [`Interrupted`] if the run ends first.
     pub async fn begin_step(&self) -> Result<(Step, Arc<Buffer>, Buffer), Interrupted> {
         let begun = self.ask(Command::Begin).await?;
-        let Begun { turn, number, is_over, is_last, pass, rate, samples, .. } = begun;
+        let Begun { turn, number, is_over, pass, rate, samples, .. } = begun;
         let Begun { rank, member_count, parameters, room, .. } = begun;
         let peer = self.clone();
-        let step = Step { number, is_over, is_last, pass, rate, samples, rank, member_count, turn, peer };
+        let step = Step { number, is_over, pass, rate, samples, rank, member_count, turn, peer };
         Ok((step, parameters, room))
     }
 }
@@ -131,8 +130,6 @@ pub struct Step {
     pub number: StepNumber,
     /// Whether there is none any more: every pass is over.
     pub is_over: bool,
-    /// Whether there is none after it.
-    pub is_last: bool,
     /// The pass its samples belong to.
     pub pass: u64,
     /// The learning rate.
@@ -178,8 +175,11 @@ impl Step {
 
     /// As [`Step::reduce_scatter`], in this member's group of the step: everything that follows in the step stays in it.
     ///
-    /// Only for programs that [drift](crate::program::Program::DRIFTS). In the first step of a view with a newcomer the
-    /// group is everybody, so that the newcomer gets the mean of all.
+    /// Only for programs that [drift](crate::program::Program::DRIFTS), whose contributions are their parameters. In the first
+    /// step of a view with a newcomer, and in the last step of the run, the group is everybody.
+    ///
+    /// # Panics
+    /// The node does, in another program.
     pub fn reduce_scatter_among(&self, groups: Groups, contribution: Contribution) -> Pending<()> {
         let (turn, among) = (self.turn, Some(groups));
         self.peer.ask(|reply| Command::ReduceScatter { turn, contribution, among, reply })
@@ -187,11 +187,18 @@ impl Step {
 
     /// Applies `rule` to the owned shard: the mean gradient becomes new parameters, and new optimizer state that stands
     /// once the step is committed.
+    ///
+    /// # Panics
+    /// The node does, in a program that [drifts](crate::program::Program::DRIFTS): its owners keep nothing.
     pub fn update_owned(&self, rule: Rule, rate: f64) -> Pending<()> {
         self.update(OwnerRule::Stock { rule, rate })
     }
 
-    /// The mean of what members have contributed takes the place of the owned shard, each member counting the same.
+    /// The mean of what members have contributed takes the place of the owned shard, each member counting the same. A shard
+    /// whose sums are not finite stays as it is here.
+    ///
+    /// # Panics
+    /// The node does, in a program that does not [drift](crate::program::Program::DRIFTS).
     pub fn average_owned(&self) -> Pending<()> {
         self.update(OwnerRule::Mean)
     }

@@ -24,7 +24,8 @@ pub trait Program: Send + 'static {
     const NAME: &'static str;
 
     /// Whether members have parameters of their own, which become the same only in a round of all of them. Each step is then
-    /// final where it is complete, and who is behind when somebody is lost skips what others have done already.
+    /// final where it is complete, and who is behind when somebody is lost skips what others have done already: it keeps what
+    /// it has contributed, which therefore has to be its parameters.
     const DRIFTS: bool = false;
 
     /// Numbers an element that the owner of a shard keeps beside its parameters: as many as the rule that is given to

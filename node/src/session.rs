@@ -105,6 +105,8 @@ pub(crate) struct Session {
     left_out: u64,
     /// By member: what it said it had left out, where members drift and each knows only its own.
     left_out_elsewhere: BTreeMap<PeerId, u64>,
+    /// Where members drift: what the last step was worth, if it was a round of all.
+    consolidated: Option<Tally>,
     own_trained: u64,
     /// Where a round's actions come together until they are carried out; empty in between.
     actions: Vec<Action>,
@@ -153,7 +155,8 @@ struct Live {
 struct Record {
     dealt: Arc<Dealt>,
     tally: Tally,
-    /// Samples of the batch that are not in the sums, since their gradient was not finite or nobody had computed it.
+    /// Samples of the batch that were trained, and those that were not; where members drift, as far as this one knows.
+    samples: u64,
     left_out: u64,
     /// Whether all members were in the round.
     is_of_all: bool,
@@ -183,7 +186,7 @@ impl Session {
         let cut = Cut {
             chunks: loaded.manifest.chunks(),
             copies: training.copies,
-            has_state: loaded.owner_moments() > 0,
+            has_state: loaded.owner_moments() > 0 && !loaded.program.drifts(),
             segment_elements: training.segment_elements,
         };
         let geometry = memo.geometry(view, digest, cut);
@@ -231,6 +234,7 @@ impl Session {
             is_closed_by_word: false,
             left_out: 0,
             left_out_elsewhere: BTreeMap::new(),
+            consolidated: None,
             own_trained: 0,
             actions: Vec::new(),
             mirror_room: Vec::new(),
@@ -299,9 +303,8 @@ impl Session {
             turn: self.turn,
             number: self.step,
             is_over,
-            is_last: !is_over && self.deal_of(self.step.next()).pass >= training.passes,
             pass: self.dealt.pass,
-            rate: training.schedule.rate(self.step.0),
+            rate: training.rate(self.step.0),
             samples,
             rank: self.rank,
             member_count: self.view().members.len(),
@@ -329,6 +332,7 @@ impl Session {
         out: &mut Vec<Output>,
     ) -> Result<(), (PeerId, Reject)> {
         let Some(current) = &mut self.current else { return Ok(()) };
+        assert!(among.is_none() || self.loaded.program.drifts(), "groups are for programs that drift");
         current.has_contributed = true;
         current.among = among;
         self.waiting.reduced = Some(reply);
@@ -401,9 +405,9 @@ impl Session {
             step: StepNumber(steps - 1),
             pass: record.dealt.pass,
             loss: record.tally.loss / record.tally.samples as f64,
-            samples: record.tally.samples,
+            samples: record.samples,
             left_out: record.left_out,
-            rate: self.loaded.training.schedule.rate(steps - 1),
+            rate: self.loaded.training.rate(steps - 1),
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));
     }

@@ -109,17 +109,17 @@ impl Basis<'_> {
         let holders: Vec<(Rank, &Report)> =
             kept.iter().filter(is_holder).map(|rank| (*rank, &reports[rank])).collect();
         let completed = holders.iter().filter_map(|(_, report)| report.complete);
-        let base = if self.drifts { completed.max() } else { completed.min() }?;
+        let base = if self.drifts { self.newest(&holders, &dealt_of)? } else { completed.min()? };
         let gone = (0..self.view().members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
         let exchange = Exchange { leavers: gone.collect(), ..Exchange::default() };
         let roll = Roll::new(self.view(), &exchange);
-        let forward = if self.drifts { None } else { self.forward(base, &holders, &roll) };
+        let forward = if self.drifts {
+            self.consolidation(base, &holders, &roll)
+        } else {
+            self.forward(base, &holders, &roll)
+        };
         let step = if forward.is_some() { base.next() } else { base };
-        let (mut known, mut dealt) = known_deal(step, dealt_of)?;
-        while known < step {
-            known = known.next();
-            dealt = self.deal_after(&dealt, known);
-        }
+        let dealt = self.dealt_at(step, &dealt_of)?;
         let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
             None => true,
             // It has its first parameters from the step that is undone.
@@ -170,6 +170,40 @@ impl Basis<'_> {
         }
         let tally = holders.iter().find_map(|(_, report)| report.tally_of(base));
         Some(Forward { tally: tally?, donors })
+    }
+
+    /// Where members drift: the newest step that any of them has complete; one before it, if that was the last of the run, and
+    /// not all have it: those who do hold the mean of all, which the others are to get.
+    fn newest<'d>(
+        &self,
+        holders: &[(Rank, &Report)],
+        dealt_of: &impl Fn(StepNumber) -> Option<&'d Dealt>,
+    ) -> Option<StepNumber> {
+        let newest = holders.iter().filter_map(|(_, report)| report.complete).max()?;
+        let is_at_all = holders.iter().all(|(_, report)| report.complete == Some(newest));
+        let is_over = self.dealt_at(newest, dealt_of)?.pass >= self.passes;
+        Some(if is_over && !is_at_all { StepNumber(newest.0 - 1) } else { newest })
+    }
+
+    /// How the run's last step is completed with what those have who have completed it.
+    fn consolidation(&self, base: StepNumber, holders: &[(Rank, &Report)], roll: &Roll) -> Option<Forward> {
+        let is_beyond = |(_, report): &&(Rank, &Report)| report.complete > Some(base);
+        if holders.iter().any(|holder| is_beyond(&holder)) { self.forward(base, holders, roll) } else { None }
+    }
+
+    /// How the batch of a step is dealt, from the newest step before it of which that is known.
+    fn dealt_at<'d>(
+        &self,
+        step: StepNumber,
+        dealt_of: &impl Fn(StepNumber) -> Option<&'d Dealt>,
+    ) -> Option<Dealt> {
+        let near = (0..=step.0.min(LAG_MAX)).map(|lag| StepNumber(step.0 - lag));
+        let (mut known, mut dealt) = near.filter_map(|step| Some((step, dealt_of(step)?.clone()))).next()?;
+        while known < step {
+            known = known.next();
+            dealt = self.deal_after(&dealt, known);
+        }
+        Some(dealt)
     }
 
     /// Whether a chunk's state after the step that follows `base` is held, unless its state is lost in any case.
@@ -239,16 +273,6 @@ impl Basis<'_> {
         moves.rate = moves.list.len().div_ceil(turns) as u32;
         moves
     }
-}
-
-/// The newest step up to `step` whose dealing is known, and that dealing.
-fn known_deal<'d>(
-    step: StepNumber,
-    dealt_of: impl Fn(StepNumber) -> Option<&'d Dealt>,
-) -> Option<(StepNumber, Dealt)> {
-    let near = (0..=step.0.min(LAG_MAX)).map(|lag| StepNumber(step.0 - lag));
-    let mut known = near.filter_map(|step| Some((step, dealt_of(step)?.clone())));
-    known.next()
 }
 
 /// The members of the next view, and what becomes of ranks.

@@ -14,8 +14,10 @@ use crate::simulation::{Outcome, Simulation};
 
 /// How one run went.
 pub struct Course {
-    /// About one for each pass, and one for the end.
+    /// About one for each pass.
     pub marks: Vec<Mark>,
+    /// The end, if the run got there.
+    pub end: Option<Mark>,
     /// What became of it.
     pub outcome: Outcome,
 }
@@ -65,16 +67,14 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
         }
     }
     let outcome = simulation.finish();
-    if let Some(evaluation) = outcome.evaluation {
-        marks.push(Mark {
-            samples: scope_samples(&scenario),
-            time: since(outcome.history.began, outcome.history.end),
-            bytes: outcome.history.traffic.total,
-            evaluation,
-            worst: evaluation,
-        });
-    }
-    Course { marks, outcome }
+    let end = outcome.evaluation.map(|evaluation| Mark {
+        samples: scope_samples(&scenario),
+        time: since(outcome.history.began, outcome.history.end),
+        bytes: outcome.history.traffic.total,
+        evaluation,
+        worst: evaluation,
+    });
+    Course { marks, end, outcome }
 }
 
 fn scope_samples(scenario: &Scenario) -> u64 {

@@ -186,7 +186,7 @@ impl Simulation {
         self.cluster.history_mut().close(now);
         let mut violations = self.cluster.violations().to_vec();
         let mut checked: Vec<&'static str> = self.cluster.law_names();
-        checked.extend([LIVENESS, EXPECTATION]);
+        checked.extend([LIVENESS, ONE_MODEL, EXPECTATION]);
         let is_waiting = self.stuck.is_some();
         if self.scenario.expect.survivors != Ending::Wait {
             violations.extend(self.stuck.clone());
@@ -211,6 +211,10 @@ impl Simulation {
         }
         let finals = self.finals();
         let digests: Vec<String> = finals.iter().map(|state| state.digest.to_string()).collect();
+        if violations.is_empty() && digests.windows(2).any(|pair| pair[0] != pair[1]) {
+            let words = "peers that finished hold different parameters".to_owned();
+            violations.push(Violation { at: now, law: ONE_MODEL, words });
+        }
         Outcome {
             violations,
             checked,
@@ -411,6 +415,8 @@ fn ending_of(failure: &Failure) -> &'static str {
 const RETURN_TIME: Duration = Duration::from_secs(2);
 /// The name of law 8.
 pub const LIVENESS: &str = "progress (law 8)";
+/// The name of what holds of every program in the end.
+pub const ONE_MODEL: &str = "one model in the end";
 /// The name of what a scenario expects.
 pub const EXPECTATION: &str = "expectation of the scenario";
 /// The name of the plain oracle.

@@ -120,10 +120,10 @@ impl Workload {
         Ok(Self { specification, data: None, loaded, integers: None, reference: None })
     }
 
-    /// Whether the program is the one that the oracles know.
+    /// Whether the oracles know how it is trained: by the ring, and with sums of contributions.
     #[must_use]
     pub fn is_ring(&self) -> bool {
-        self.loaded.program.name() == Ring::NAME
+        self.loaded.program.name() == Ring::NAME && !self.loaded.training.combine.is_robust()
     }
 
     /// What every peer's loader hands out.

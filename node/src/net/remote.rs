@@ -7,8 +7,8 @@
 //! ```
 //! Our session changes only when *we* give up a link, so two ends that both react to each other's change agree at once.
 //!
-//! Two processes may have one identity: a data directory was copied. The one that was started later is the peer, and what
-//! the other says changes nothing here.
+//! Two processes may have one identity: a data directory was copied. The one with the larger number of starts behind it, mostly
+//! the one that was started later, is the peer, and what the other says changes nothing here.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -49,11 +49,7 @@ impl Program for DsSync {
         }
         let (vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
         let contribution = Contribution { vector, tally };
-        if step.is_last {
-            step.reduce_scatter(contribution).await?;
-        } else {
-            step.reduce_scatter_among(self.groups, contribution).await?;
-        }
+        step.reduce_scatter_among(self.groups, contribution).await?;
         step.average_owned().await?;
         step.all_gather().await?;
         self.worker.keep(kept);

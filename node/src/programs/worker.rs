@@ -10,7 +10,8 @@ use crate::optimizer::{Rule, Schedule};
 use crate::peer::{Interrupted, Step};
 use crate::task::Task;
 
-/// One member's model, data and optimizer. Its state is that after the last round that was not interrupted.
+/// One member's model, data and optimizer. Its state is that after the last round that was not interrupted; a round that was
+/// completed here, undone since others could not complete it, and begun again, is in it twice.
 pub struct Worker {
     task: Arc<dyn Task>,
     rule: Rule,

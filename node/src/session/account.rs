@@ -104,13 +104,14 @@ impl Session {
         let parameters = self.parameters()?;
         let sample_count = u64::from(self.loaded.task.sample_count());
         let dealt = self.uncommitted.as_ref().map_or(&self.dealt, |record| &record.dealt);
-        let left_out = self.left_out + self.left_out_elsewhere.values().sum::<u64>();
+        let elsewhere = self.left_out_elsewhere.values();
+        let left_out = elsewhere.fold(self.left_out, |sum, other| sum.saturating_add(*other));
         Some(FinalState {
             run: self.view().run,
             specification: Arc::clone(&self.specification),
             manifest: self.loaded.manifest.clone(),
             steps: self.committed_steps(),
-            samples: dealt.after.taken(sample_count).saturating_sub(dealt.len() + left_out),
+            samples: dealt.after.taken(sample_count).saturating_sub(dealt.len().saturating_add(left_out)),
             left_out,
             own_samples: self.own_trained,
             parameters: Arc::clone(parameters),

@@ -14,6 +14,7 @@
 //!   s - 1              s, forward                  chunks that are lacking are fetched; then as if it had been gathered
 //!   less               s                           the view cannot begin here: another one has to come
 //! ```
+//! Where members drift (see [`drift`](super::drift)) nothing is undone, and who has less than s skips to it.
 //! A program that waits for an operation of a step that goes on notices nothing; only an undone step interrupts it.
 //!
 //! Where members gather sums, an incomplete step holds no new value of anything: nobody can be given one from here.
@@ -86,7 +87,7 @@ impl Session {
             states: self.owned.held(is_uncommitted),
             states_before: is_uncommitted.then(|| self.owned.held(false)),
             is_entering: self.is_entering(),
-            tally: self.uncommitted.as_ref().map(|record| record.tally),
+            tally: self.uncommitted.as_ref().map(|record| record.tally).or(self.consolidated),
             next: self.holdings(),
             lost: vec![],
         }
@@ -168,10 +169,13 @@ impl Session {
             self.restart_as_newcomer();
         } else if self.step == resume.step {
             self.redo();
-        } else if self.step < resume.step && self.loaded.program.drifts() {
-            self.catch_up(resume.step, out);
         } else if let (Some(forward), true) = (&resume.forward, is_forward) {
+            if self.loaded.program.drifts() {
+                self.account_for_all();
+            }
             self.roll_forward(forward, out);
+        } else if self.step < resume.step && self.loaded.program.drifts() && resume.is_interruption() {
+            self.catch_up(resume.step, out);
         } else {
             self.is_unbegun = true;
             // What this view begins with is for its record to deal.

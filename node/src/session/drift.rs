@@ -6,9 +6,11 @@
 //!
 //! # Invariants
 //! - The groups of a step are a function of view and step, so all members of a group know each other.
-//! - In the first step of a view with a newcomer the group is everybody: the newcomer gets the mean of all.
+//! - In the first step of a view with a newcomer the group is everybody: the newcomer gets the mean of all. So it is in the
+//!   last step of the run: who completes it holds the mean, and if somebody is lost there, gives it to the others.
 //! - A mean counts each contribution once and alike: the total over all members stays what it was.
-//! - Samples that nobody has computed are counted by the one who was dealt them.
+//! - Samples that nobody has computed are counted by the one who was dealt them. (Steps that it skips are dealt over the members
+//!   of the new view, so that this count is about right, not exact.)
 
 use std::sync::Arc;
 
@@ -36,7 +38,8 @@ impl Session {
         let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
         let count = view.members.len();
         let among = self.current.as_ref().and_then(|current| current.among);
-        let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty()) {
+        let is_last = self.deal_of(self.step.next()).pass >= self.loaded.training.passes;
+        let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last) {
             Some(groups) => groups.of(self.rank.index(), count, self.step.0).into(),
             None => (0..count).collect(),
         };
@@ -66,21 +69,26 @@ impl Session {
         let own_samples = live.drifting.as_ref().map_or(0, |drifting| drifting.own_samples);
         let group = live.plan.group.as_ref().expect("members that drift are in a group");
         let view = &self.geometry.view;
-        let part_of = |rank: &usize| {
-            let member = &view.members[*rank];
-            self.dealt.part_len(&member.peer, member.incarnation)
-        };
-        let left_out = group.iter().map(part_of).sum::<u64>().saturating_sub(tally.samples);
         let is_of_all = group.len() == view.members.len();
-        self.account(own_samples);
-        Record { dealt: Arc::clone(&self.dealt), tally, left_out, is_of_all }
+        self.consolidated = is_of_all.then_some(tally);
+        let left_out = self.account(own_samples);
+        let samples = self.dealt.len().saturating_sub(left_out);
+        Record { dealt: Arc::clone(&self.dealt), tally, samples, left_out, is_of_all }
     }
 
-    /// Of what this member was dealt in the step in progress it has trained so many samples.
-    fn account(&mut self, trained: u64) {
+    /// Of what this member was dealt in the step in progress it has trained so many samples. Returns how many it has not.
+    fn account(&mut self, trained: u64) -> u64 {
         self.own_trained += trained;
         let part = self.dealt.part_len(&self.me.peer, self.me.incarnation);
-        self.left_out += part.saturating_sub(trained);
+        let left_out = part.saturating_sub(trained);
+        self.left_out += left_out;
+        left_out
+    }
+
+    /// The last step is completed with the mean that others hold: this member's part was in it.
+    pub(super) fn account_for_all(&mut self) {
+        let part = self.dealt.part_len(&self.me.peer, self.me.incarnation);
+        self.account(part);
     }
 
     /// Goes on with `step`, since another member is there already: of the step in progress it keeps what it has contributed,
@@ -91,15 +99,17 @@ impl Session {
             live.and_then(|live| Some((live.drifting?.own_samples, live.round.dismantle().contribution?)));
         match own {
             Some((samples, (vector, tally))) => {
-                self.account(samples);
+                let left_out = self.account(samples);
                 // To its program it looks as if the step had been completed.
                 self.finished_turn = self.current.as_ref().map(|current| current.turn);
                 let waiting = [&mut self.waiting.reduced, &mut self.waiting.updated];
                 for reply in waiting.into_iter().filter_map(Option::take) {
                     let _ = reply.send(());
                 }
-                let (dealt, left_out) = (Arc::clone(&self.dealt), 0);
-                self.complete_step(Arc::new(vector), Record { dealt, tally, left_out, is_of_all: false });
+                let dealt = Arc::clone(&self.dealt);
+                let samples = dealt.len().saturating_sub(left_out);
+                let record = Record { dealt, tally, samples, left_out, is_of_all: false };
+                self.complete_step(Arc::new(vector), record);
                 self.commit(out);
             }
             None => {
@@ -143,6 +153,10 @@ impl Live {
 
 impl Drifting {
     fn combine(&self, rule: &mut OwnerRule, tally: Tally, parameters: &[f32], sums: &mut [f32]) {
+        if !sums.iter().all(|sum| sum.is_finite()) {
+            // One overflow must not ruin everybody's parameters.
+            return sums.copy_from_slice(parameters);
+        }
         match rule {
             OwnerRule::Mean => sums.iter_mut().for_each(|sum| *sum /= self.contributor_count as f32),
             OwnerRule::Own(rule) => rule(tally, parameters, sums),

@@ -214,7 +214,8 @@ impl Session {
     /// What is to be told of the step in progress, in which all members took part.
     pub(super) fn record(&self, tally: Tally) -> Record {
         let left_out = self.dealt.len().saturating_sub(tally.samples);
-        Record { dealt: Arc::clone(&self.dealt), tally, left_out, is_of_all: true }
+        let (dealt, samples) = (Arc::clone(&self.dealt), tally.samples);
+        Record { dealt, tally, samples, left_out, is_of_all: true }
     }
 
     /// The step in progress is complete with these parameters.

@@ -173,10 +173,10 @@ impl Robustness {
     pub(super) fn check(&self, route: Route, algorithm: &Algorithm) -> Result<(), SpecificationError> {
         let allowed = match (self, route, algorithm) {
             (Self::Mean, ..) => return Ok(()),
+            (_, _, Algorithm::DsSync { .. }) => "\"mean\" with kind = \"ds-sync\"",
             (_, Route::Ring, _) => {
                 "\"mean\", unless topology = \"direct\": in a ring nobody sees single contributions"
             }
-            (_, _, Algorithm::DsSync { .. }) => "\"mean\" with kind = \"ds-sync\"",
             (Self::TrimmedMean { trim }, ..) => return within("sync.trim", *trim, 1..=500, "1 to 500"),
             (Self::Median, ..) => return Ok(()),
         };

@@ -48,18 +48,22 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
     let steps_per_pass = samples.div_ceil(run.batch);
+    let algorithm = Algorithm::resolve(&run.sync, steps_per_pass)?;
+    // The rate is counted in local steps; a round at the end of a pass counts in full.
+    let local_steps = algorithm.local_steps();
+    let rated_steps = samples.div_ceil(run.batch.saturating_mul(local_steps)).saturating_mul(local_steps);
     let training = TrainingSettings {
         seed: run.seed,
         batch: run.batch,
         passes: run.passes,
         combine: Robustness::resolve(&run.sync)?,
-        algorithm: Algorithm::resolve(&run.sync, steps_per_pass)?,
+        algorithm,
         topology: run.sync.topology,
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
         copies: run.shards.copies,
         digest_every: run.sync.digest_every,
         optimizer: resolve_rule(&run.optimizer)?,
-        schedule: resolve_schedule(run, steps_per_pass)?,
+        schedule: resolve_schedule(run, rated_steps)?,
     };
     training.combine.check(training.topology, &training.algorithm)?;
     Ok(training)

@@ -156,12 +156,13 @@ impl Villain {
             return self.misbehave_before_frames(round, random).await;
         }
         let Some(mut stream) = self.open().await else { return };
-        let mut opening = vec![1; 17];
-        opening[9..].fill(0);
-        let mut answer = [0; 26];
+        let mut opening = vec![2; 33];
+        opening[17..].fill(0);
+        let mut answer = [0; 34];
         let frame = Frame::encode(&segment(0), Some(peergrad_protocol::Buffer::from_values(&[1.0; 100])));
         let _ = stream.write_all(&opening).await;
-        let _ = stream.read_exact(&mut answer).await;
+        let answered = stream.read_exact(&mut answer).await;
+        assert!(answered.is_err() || answer[..2] == [2, 0], "an opening as it should be: {answer:?}");
         // A good frame, then something that is none: random, far too large, or a broken header.
         let _ = stream.write_all(&frame.head).await;
         let _ = stream.write_all(frame.payload.unwrap().bytes()).await;
@@ -179,13 +180,13 @@ impl Villain {
 
     async fn misbehave_before_frames(&self, round: u64, random: &mut ChaCha8Rng) {
         let Some(mut stream) = self.open().await else { return };
-        let mut bytes = vec![0; 17 + random.next_u32() as usize % 300];
+        let mut bytes = vec![0; 33 + random.next_u32() as usize % 300];
         random.fill_bytes(&mut bytes);
         // Another version, or the right one without a session.
-        bytes[0] = 2;
+        bytes[0] = 3;
         if round.is_multiple_of(2) {
-            bytes[0] = 1;
-            bytes[1..9].fill(0);
+            bytes[0] = 2;
+            bytes[1..17].fill(0);
         }
         let _ = stream.write_all(&bytes).await;
         let _ = stream.close().await;

@@ -56,7 +56,11 @@ fn table(page: &mut String, rows: &[Vec<String>]) {
 }
 
 fn marks<'a>(contender: &'a Contender<'_>) -> impl Iterator<Item = &'a Mark> {
-    contender.courses.iter().flat_map(|course| &course.marks)
+    contender.courses.iter().flat_map(of_course)
+}
+
+fn of_course(course: &Course) -> impl Iterator<Item = &Mark> {
+    course.marks.iter().chain(&course.end)
 }
 
 fn worth(mark: &Mark) -> f64 {
@@ -95,7 +99,7 @@ fn picture(contenders: &[Contender<'_>], label: &str, x: Reading) -> String {
         drawing.text("tick", x + 21.0, 14.0, contender.name);
         for course in contender.courses {
             let mut d = String::new();
-            for mark in course.marks.iter().filter(|mark| worth(mark).is_finite()) {
+            for mark in of_course(course).filter(|mark| worth(mark).is_finite()) {
                 let (x, y) = at(mark);
                 d.push_str(&format!("{}{} {}", if d.is_empty() { 'M' } else { 'L' }, Px(x), Px(y)));
                 drawing.put(format_args!(

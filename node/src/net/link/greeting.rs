@@ -192,8 +192,8 @@ mod tests {
 
     #[tokio::test]
     async fn another_version_and_nonsense_are_told_apart() {
-        let error = Opening::read(&mut Cursor::new([2_u8; OPENING_BYTES])).await.unwrap_err();
-        assert!(matches!(error, LaneError::Version(2)));
+        let error = Opening::read(&mut Cursor::new([1_u8; OPENING_BYTES])).await.unwrap_err();
+        assert!(matches!(error, LaneError::Version(1)));
         let mut no_session = [0_u8; OPENING_BYTES];
         no_session[0] = LANE_VERSION;
         let error = Opening::read(&mut Cursor::new(no_session)).await.unwrap_err();

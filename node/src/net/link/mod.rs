@@ -198,7 +198,7 @@ pub(super) fn words_of(error: &io::Error) -> String {
 /// Stands in the place of a frame's prefix; no frame is of version 0.
 const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
 /// The version of the greeting and of the acknowledgements. The frames have their own.
-const LANE_VERSION: u8 = 1;
+const LANE_VERSION: u8 = 2;
 /// How long a lane may stand still with frames unacknowledged; the other end's shell acknowledges, however busy its node.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Well under what sockets buffer in both directions, so that two peers that only push do not block each other.

@@ -39,7 +39,7 @@ use switchboard::{Command, Switchboard};
 pub struct NetworkOptions {
     /// Who this peer is.
     pub identity: Identity,
-    /// The start of this process: of two that have one identity, the one with the larger number is the peer.
+    /// The start of this process, as its data directory counts them: of two that have one identity, the larger is the peer.
     pub start: Incarnation,
     /// The run's secret: without it nobody gets past the handshake.
     pub secret: Secret,

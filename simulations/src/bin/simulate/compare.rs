@@ -63,34 +63,34 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
 
 /// A head, and for each scenario what it came to: medians over the seeds, and pairs with the first scenario.
 fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
-    let ends: Vec<Vec<Mark>> = courses
-        .iter()
-        .map(|all| all.iter().filter_map(|course| course.marks.last().copied()).collect())
-        .collect();
     let head =
         ["", "in the end", "to the first, by seed", "worst member before", "time in training", "bytes sent"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for (index, name) in names.iter().enumerate() {
-        let own = &ends[index];
+        let own = ends(&courses[index]);
         if own.is_empty() {
-            rows.push(vec![name.clone(), "did not end".to_owned()]);
+            rows.push(vec![name.clone(), "did not end with any seed".to_owned()]);
             continue;
         }
+        let unended = courses[index].len() - own.len();
+        let name = if unended == 0 { name.clone() } else { format!("{name} ({unended} did not end)") };
         let worth = |mark: &Mark| mark.evaluation.accuracy.unwrap_or(mark.evaluation.loss);
-        let before = courses[index].iter().filter_map(|course| course.marks.iter().rev().nth(1));
+        let before = courses[index].iter().filter(|course| course.end.is_some());
+        let before = before.filter_map(|course| course.marks.last());
         let worst = median(before.map(|mark| mark.worst.accuracy.unwrap_or(mark.worst.loss)));
-        let (time, first_time) = (median_of(own, seconds), median_of(&ends[0], seconds));
-        let (bytes, first_bytes) = (median_of(own, bytes), median_of(&ends[0], bytes));
-        let pairs: Vec<String> = own
-            .iter()
-            .zip(&ends[0])
-            .map(|(own, first)| format!("{:+.4}", worth(own) - worth(first)))
-            .collect();
+        let first = ends(&courses[0]);
+        let (time, first_time) = (median_of(&own, seconds), median_of(&first, seconds));
+        let (bytes, first_bytes) = (median_of(&own, bytes), median_of(&first, bytes));
+        let pair = |(own, first): (&Course, &Course)| match (&own.end, &first.end) {
+            (Some(own), Some(first)) => format!("{:+.4}", worth(own) - worth(first)),
+            _ => "-".to_owned(),
+        };
+        let pairs: Vec<String> = courses[index].iter().zip(&courses[0]).map(pair).collect();
         rows.push(vec![
-            name.clone(),
+            name,
             match own[0].evaluation.accuracy {
-                Some(_) => format!("{:.4}, loss {:.4}", median_of(own, worth), median_of(own, loss)),
-                None => format!("loss {:.4}", median_of(own, loss)),
+                Some(_) => format!("{:.4}, loss {:.4}", median_of(&own, worth), median_of(&own, loss)),
+                None => format!("loss {:.4}", median_of(&own, loss)),
             },
             if index == 0 { String::new() } else { pairs.join(" ") },
             worst.map_or(String::new(), |worst| format!("{worst:.4}")),
@@ -99,6 +99,11 @@ fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
         ]);
     }
     rows
+}
+
+/// Of those that got there.
+fn ends(courses: &[Course]) -> Vec<Mark> {
+    courses.iter().filter_map(|course| course.end).collect()
 }
 
 fn loss(mark: &Mark) -> f64 {
