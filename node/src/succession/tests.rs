@@ -156,6 +156,41 @@ fn a_step_that_one_has_complete_is_rolled_forward_from_it() {
     assert_eq!(forward.donors, [Donor { first: 10, end: CHUNKS as u32, rank: Rank(1) }]);
 }
 
+/// Members that have parameters of their own, at different steps; the proposer is at the first of them.
+fn after_loss_adrift(steps: [u64; 2]) -> Succession {
+    let geometry = geometry(view(&[1, 3, 5]), cut(1, false));
+    let at = |steps| Report { complete: Some(StepNumber(steps)), tally: Some(TALLY), ..Report::default() };
+    let reports = reports([(0, at(steps[0])), (2, at(steps[1]))]);
+    let first = StepNumber(steps[0]);
+    let dealt = dealt(&geometry.view, first);
+    let basis = Basis { drifts: true, ..basis(&geometry) };
+    let change = basis.after_loss(&[Rank(0), Rank(2)], &reports, |step| (step == first).then_some(&dealt));
+    change.expect("both have parameters")
+}
+
+/// Nine steps make a pass, and three passes the run: steps 0 to 26.
+#[test]
+fn where_members_drift_the_furthest_is_where_all_go_on() {
+    let change = after_loss_adrift([7, 9]);
+    assert_eq!((change.resume.step, &change.resume.forward), (StepNumber(9), &None));
+    let deal = change.resume.deal.expect("the run goes on");
+    assert_eq!(
+        (deal.pass, deal.parts.len()),
+        (1, 2),
+        "the proposer, behind by two, deals the step all the same"
+    );
+    assert_eq!(after_loss_adrift([9, 9]).resume.step, StepNumber(9));
+}
+
+#[test]
+fn where_members_drift_the_mean_of_the_last_step_is_handed_on() {
+    let change = after_loss_adrift([26, 27]);
+    assert_eq!((change.resume.step, &change.resume.deal), (StepNumber(27), &None));
+    let forward = change.resume.forward.expect("one of them holds the mean");
+    assert_eq!(forward.donors, [Donor { first: 0, end: CHUNKS as u32, rank: Rank(1) }]);
+    assert_eq!(after_loss_adrift([27, 27]).resume.forward, None, "both hold it");
+}
+
 /// Neither has the step complete, but together they hold it.
 #[test]
 fn a_step_that_members_hold_only_together_is_rolled_forward() {
