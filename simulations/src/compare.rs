@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::task::{Evaluation, Task};
-use peergrad_protocol::Buffer;
+use peergrad_protocol::{Buffer, Instant};
 
 use crate::scenario::Scenario;
 use crate::simulation::{Outcome, Simulation};
@@ -43,7 +43,8 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
     let mut scenario = scenario.clone();
     scenario.workload.loaded.training.seed = seed;
     let loaded = scenario.workload.loaded.clone();
-    let steps = loaded.step_count();
+    let scope = loaded.scope();
+    let (steps, all_samples) = (scope.steps, scope.samples * scope.passes);
     let steps_per_pass = (steps / loaded.training.passes).max(1);
     let mut simulation = Simulation::new(&scenario, seed);
     let mut marks = Vec::new();
@@ -56,8 +57,7 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
             continue;
         }
         due = taken + steps_per_pass;
-        let samples = (u128::from(loaded.step_count().min(taken)) * u128::from(scope_samples(&scenario))
-            / u128::from(steps)) as u64;
+        let samples = (u128::from(taken) * u128::from(all_samples) / u128::from(steps)) as u64;
         let time = since(history.began, simulation.cluster.now());
         let bytes = history.traffic.total;
         let cluster = &simulation.cluster;
@@ -68,7 +68,7 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
     }
     let outcome = simulation.finish();
     let end = outcome.evaluation.map(|evaluation| Mark {
-        samples: scope_samples(&scenario),
+        samples: all_samples,
         time: since(outcome.history.began, outcome.history.end),
         bytes: outcome.history.traffic.total,
         evaluation,
@@ -77,12 +77,7 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
     Course { marks, end, outcome }
 }
 
-fn scope_samples(scenario: &Scenario) -> u64 {
-    let loaded = &scenario.workload.loaded;
-    u64::from(loaded.task.sample_count()) * loaded.training.passes
-}
-
-fn since(began: Option<peergrad_protocol::Instant>, now: peergrad_protocol::Instant) -> Duration {
+fn since(began: Option<Instant>, now: Instant) -> Duration {
     began.map_or(Duration::ZERO, |began| now.since(began))
 }
 
