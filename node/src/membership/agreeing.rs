@@ -58,9 +58,10 @@ impl Membership {
         self.hurry(now, &lost);
         let hanging = self.hanging(now, facts);
         let is_loss = facts.is_unbegun || self.is_loss(now, &lost, &hanging);
-        // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever.
-        let is_stalled = self.is_stalled(now, facts);
-        let is_stuck = (is_stalled || facts.is_held || facts.is_still)
+        // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever. Once it has come to a view,
+        // that one is entered when the others have all they need of this one, and not because it is waited for.
+        let is_stopped = (facts.is_held || facts.is_still) && self.next.is_none();
+        let is_stuck = (self.is_stalled(now, facts) || is_stopped)
             && self.term.attempt.is_none()
             && now >= self.term.not_before;
         let is_trouble = is_loss || is_stuck;

@@ -36,6 +36,7 @@ struct Bench {
     geometry: Geometry,
     dealt: Dealt,
     is_open: bool,
+    is_held: bool,
     is_closing: bool,
     out: Vec<Output>,
 }
@@ -59,6 +60,7 @@ impl Bench {
             dealt: Dealt::next(&view.ledger, 12, 100, &view, STEP),
             geometry: Geometry::new(view, digest, cut),
             is_open: true,
+            is_held: false,
             is_closing: false,
             out: vec![],
         }
@@ -79,7 +81,7 @@ impl Bench {
             dealt_before: None,
             dealt_next: None,
             is_open: self.is_open,
-            is_held: false,
+            is_held: self.is_held,
             report: &report,
             has_parameters: true,
             is_computing: false,
@@ -281,6 +283,19 @@ fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
     bench.membership.link_down(&peer(1));
     assert_eq!(look(&mut bench), [Wish::Look], "peer 1 is not");
     assert!(bench.membership.is_troubled());
+}
+
+/// Whoever has stopped for the next view may still have to send what others need of this one.
+#[test]
+fn the_next_view_is_not_entered_early_for_being_waited_for() {
+    let mut bench = Bench::new();
+    bench.is_open = false;
+    bench.is_held = true;
+    let change = bench.change();
+    let told = bench.ask(|membership, facts, out| membership.on_succeed(&change, facts, out));
+    assert_eq!(told, Ok(()));
+    let wishes = bench.ask(|membership, facts, out| membership.look(NOW.after(COLLECT_MAX), facts, out));
+    assert_eq!((wishes, bench.membership.is_troubled()), (vec![], false));
 }
 
 #[test]
