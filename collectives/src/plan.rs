@@ -239,6 +239,9 @@ pub struct Plan {
     pub combine: Combine,
     /// The members that take part, in order, by the rank that links know them by; `None`: all.
     pub group: Option<Arc<[usize]>>,
+    /// The ranks, in order, whose contributions are in the sums; `None`: all. The others take part in everything else. To
+    /// leave anybody out needs the direct topology.
+    pub contributors: Option<Arc<[usize]>>,
 }
 
 impl Plan {
@@ -296,10 +299,27 @@ impl Plan {
         (self.rank + 1 + position) % self.rank_count()
     }
 
-    /// The rank whose contribution to `owner`'s shard is added at `position`: owner + 1 first, the owner last.
+    /// Whether the contribution of `rank` is in the sums.
+    #[must_use]
+    pub fn contributes(&self, rank: usize) -> bool {
+        self.contributors.as_ref().is_none_or(|ranks| ranks.binary_search(&rank).is_ok())
+    }
+
+    /// Contributions to `owner`'s shard but for its own.
+    #[must_use]
+    pub fn contribution_count(&self, owner: usize) -> usize {
+        let all = self.contributors.as_ref().map_or(self.rank_count(), |ranks| ranks.len());
+        all - usize::from(self.contributes(owner))
+    }
+
+    /// The rank whose contribution to `owner`'s shard is added at `position`: owner + 1 first, the owner last, without those
+    /// that contribute nothing.
     #[must_use]
     pub fn contributor(&self, owner: usize, position: usize) -> usize {
-        (owner + 1 + position) % self.rank_count()
+        match &self.contributors {
+            None => (owner + 1 + position) % self.rank_count(),
+            Some(ranks) => ranks[(ranks.partition_point(|rank| *rank <= owner) + position) % ranks.len()],
+        }
     }
 
     /// Whether segments pass through ranks between their first and last.
@@ -349,7 +369,7 @@ mod tests {
         let layout = Arc::new(Layout::new(3, vec![vec![], vec![0..2], vec![], vec![2..3], vec![]], 10));
         let plan = |layout: &Arc<Layout>, topology, rank| {
             let layout = Arc::clone(layout);
-            Plan { layout, topology, combine: Combine::Sum, rank, group: None }
+            Plan { layout, topology, combine: Combine::Sum, rank, group: None, contributors: None }
         };
         let destinations = |topology, rank| {
             let plan = plan(&layout, topology, rank);

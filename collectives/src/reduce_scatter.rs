@@ -57,7 +57,10 @@ impl ReduceScatter {
         let unstarted = match plan.topology {
             Topology::Ring if rank_count == 1 => 0,
             Topology::Ring => plan.layout.shard(plan.previous()).segments().len(),
-            Topology::Direct => plan.layout.segment_count() - plan.own().segments().len(),
+            Topology::Direct if plan.contributes(plan.rank) => {
+                plan.layout.segment_count() - plan.own().segments().len()
+            }
+            Topology::Direct => 0,
         };
         // Nothing comes to those who own nothing.
         let is_waiting = plan.topology == Topology::Direct && !plan.own().is_empty();
@@ -83,7 +86,8 @@ impl ReduceScatter {
     pub fn next_start(&self, plan: &Plan, destination: usize) -> Option<(usize, usize)> {
         let owner = owner_toward(plan, destination);
         let index = self.started[owner];
-        (index < plan.layout.shard(owner).segments().len()).then_some((owner, index))
+        let is_left = index < plan.layout.shard(owner).segments().len() && plan.contributes(plan.rank);
+        is_left.then_some((owner, index))
     }
 
     /// Notes that the next segment of `owner` was started.
@@ -103,7 +107,7 @@ impl ReduceScatter {
     pub fn expects(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {
         let (edge, is_on_plan) = match plan.topology {
             Topology::Ring => (owner, from == plan.previous() && owner != from),
-            Topology::Direct => (from, owner == plan.rank && from != plan.rank),
+            Topology::Direct => (from, owner == plan.rank && from != plan.rank && plan.contributes(from)),
         };
         let is_next =
             is_on_plan && index == self.received[edge] && index < plan.layout.shard(owner).segments().len();
@@ -138,7 +142,7 @@ impl ReduceScatter {
         let position = self.accumulator.as_ref().map_or(0, |(_, _, count)| *count);
         let source = plan.contributor(plan.rank, position);
         let (buffer, tally) = self.waiting[source].pop_front()?;
-        let is_last = position + 2 == plan.rank_count();
+        let is_last = position + 1 == plan.contribution_count(plan.rank);
         let Some((mut sum, mut total, count)) = self.accumulator.take() else {
             if is_last {
                 return Some((source, Arrival::Last(buffer, tally)));
@@ -157,7 +161,8 @@ impl ReduceScatter {
 
     /// Direct topology: takes everyone's contribution to the next own segment, in the order of sums, if all are here.
     pub fn next_row(&mut self, plan: &Plan) -> Option<Vec<(usize, Buffer, Tally)>> {
-        let others = || (0..plan.rank_count() - 1).map(|position| plan.contributor(plan.rank, position));
+        let others =
+            || (0..plan.contribution_count(plan.rank)).map(|position| plan.contributor(plan.rank, position));
         if self.waiting.is_empty() || others().any(|source| self.waiting[source].is_empty()) {
             return None;
         }

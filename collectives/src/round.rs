@@ -103,12 +103,14 @@ enum Outcome {
 }
 
 impl Round {
-    /// Begins a round with this member's `contribution`, which is worth `tally`. `room` as for [`Round::receive`].
+    /// Begins a round with this member's `contribution`, which is worth `tally`; nothing of either, if it is none of the
+    /// contributors. `room` as for [`Round::receive`].
     ///
     /// # Panics
     /// If the contribution has another length than the plan's vector.
     pub fn new(plan: Arc<Plan>, contribution: Buffer, tally: Tally, room: impl FnOnce() -> Buffer) -> Self {
-        assert_eq!(contribution.len(), plan.layout.len(), "a contribution to every element");
+        let len = if plan.contributes(plan.rank) { plan.layout.len() } else { 0 };
+        assert_eq!(contribution.len(), len, "a contribution to every element, or none");
         let mut round = Self {
             reduce: ReduceScatter::new(&plan),
             gather: AllGather::new(&plan),
@@ -120,13 +122,14 @@ impl Round {
             reported_tally: tally,
             relays: VecDeque::new(),
         };
-        if round.plan.rank_count() == 1 {
+        let is_alone = round.plan.contribution_count(round.plan.rank) == 0;
+        if is_alone && (round.plan.rank_count() == 1 || !round.plan.own().is_empty()) {
             round.sum_alone(room());
         }
         round
     }
 
-    /// With one rank the contribution is the sum.
+    /// With one contributor its contribution is the sum.
     fn sum_alone(&mut self, mut room: Buffer) {
         room.copy_from_slice(self.contribution.as_ref().expect("kept until complete"));
         self.result = Outcome::Filling(room);
@@ -231,36 +234,44 @@ impl Round {
         let plan = Arc::clone(&self.plan);
         while let Some(row) = self.reduce.next_row(&plan) {
             let segment = &plan.own().segments()[self.reduce.finish_segment()];
-            let contribution = self.contribution.as_ref().expect("kept until complete");
-            let (mut own, mut combined) = (vec![0.0; segment.len()], vec![0.0; segment.len()]);
-            segment.copy_out(contribution, &mut own);
+            let mut own = Vec::new();
+            if plan.contributes(plan.rank) {
+                own.resize(segment.len(), 0.0);
+                segment.copy_out(self.contribution.as_ref().expect("kept until complete"), &mut own);
+            }
             let others = row.iter().map(|(_, part, tally)| (&part[..], tally.samples));
-            let all: Vec<_> = others.chain([(&own[..], self.contribution_tally.samples)]).collect();
+            let own = Some((&own[..], self.contribution_tally.samples)).filter(|(own, _)| !own.is_empty());
+            let all: Vec<_> = others.chain(own).collect();
+            let mut combined = vec![0.0; segment.len()];
             plan.combine.combine(&all, &mut combined);
             let mut tally = row[0].2;
             row[1..].iter().for_each(|(_, _, other)| tally += *other);
-            tally += self.contribution_tally;
-            self.own_tally = tally;
-            if plan.layout.first_owner() == Some(plan.rank) {
-                self.reported_tally = tally;
-            }
+            self.note_sums(tally);
             // Asked at most once: after it, the result is there.
             segment.copy_in(&combined, self.result.filling(|| room.take().expect("asked once")()));
             out.extend(row.iter().map(|(source, ..)| Action::Grant { to: plan.link(*source) }));
         }
     }
 
-    /// Adds the own contribution to the next finished segment of the own shard and files the sum.
-    fn add_own(&mut self, mut sum: Buffer, mut tally: Tally, room: impl FnOnce() -> Buffer) {
+    /// Adds the own contribution, if there is one, to the next finished segment of the own shard and files the sum.
+    fn add_own(&mut self, mut sum: Buffer, tally: Tally, room: impl FnOnce() -> Buffer) {
         let index = self.reduce.finish_segment();
         let segment = &self.plan.own().segments()[index];
-        segment.add_out(self.contribution.as_ref().expect("kept until complete"), &mut sum);
+        if self.plan.contributes(self.plan.rank) {
+            segment.add_out(self.contribution.as_ref().expect("kept until complete"), &mut sum);
+        }
+        segment.copy_in(&sum, self.result.filling(room));
+        self.note_sums(tally);
+    }
+
+    /// The sums of the own shard are worth this, and the own contribution.
+    fn note_sums(&mut self, others: Tally) {
+        let mut tally = others;
         tally += self.contribution_tally;
         self.own_tally = tally;
         if self.plan.layout.first_owner() == Some(self.plan.rank) {
             self.reported_tally = tally;
         }
-        segment.copy_in(&sum, self.result.filling(room));
     }
 
     fn gather_arrival(

@@ -94,6 +94,9 @@ pub struct Training {
     pub topology: Topology,
     /// What owners make of contributions.
     pub combine: Combine,
+    /// Contributions that a step does not wait for; 0: it waits for all. With more, owners update by `rule`, at the rate of the
+    /// step, whether their program has got there or not.
+    pub backups: usize,
     /// Elements of a segment.
     pub segment_elements: usize,
     /// Who keeps the optimizer state of each chunk.

@@ -3,5 +3,6 @@
 pub mod diloco;
 pub mod ds_sync;
 pub mod local;
+pub mod quorum;
 pub mod ring;
 pub mod worker;

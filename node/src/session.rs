@@ -40,6 +40,7 @@ use crate::memo::Memo;
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, OwnerRule, Reply};
 use drift::Drifting;
+use quorum::Quorum;
 use transfer::Transfer;
 use wiring::Wiring;
 
@@ -49,6 +50,7 @@ mod change;
 mod closing;
 mod drift;
 mod progress;
+mod quorum;
 mod transfer;
 mod wiring;
 
@@ -82,6 +84,7 @@ pub(crate) struct Session {
     current: Option<Current>,
     live: VecDeque<Live>,
     early: VecDeque<(Rank, Segment, Buffer)>,
+    quorum: Quorum,
     transfer: Transfer,
     /// Counts what was handed out to the program: an answer to an older one is void.
     turn: u64,
@@ -158,6 +161,8 @@ struct Record {
     /// Samples of the batch that were trained, and those that were not; where members drift, as far as this one knows.
     samples: u64,
     left_out: u64,
+    /// What this member was dealt, if the step is made of it.
+    own_samples: u64,
     /// Whether all members were in the round.
     is_of_all: bool,
 }
@@ -221,6 +226,7 @@ impl Session {
             current: None,
             live: VecDeque::new(),
             early: VecDeque::new(),
+            quorum: Quorum::default(),
             transfer: Transfer::default(),
             turn: 0,
             finished_turn: None,
@@ -336,7 +342,7 @@ impl Session {
         current.has_contributed = true;
         current.among = among;
         self.waiting.reduced = Some(reply);
-        self.start_round(contribution);
+        self.contribute(contribution);
         self.take_early(out)?;
         self.settle(out);
         Ok(())
@@ -394,7 +400,7 @@ impl Session {
         // Where members drift, each accounts for its own part; what it had computed is in `drift`.
         if !self.loaded.program.drifts() {
             self.left_out += record.left_out;
-            self.own_trained += record.dealt.part_len(&self.me.peer, self.me.incarnation);
+            self.own_trained += record.own_samples;
         }
         let (steps, digest_every) = (self.committed_steps(), self.loaded.training.digest_every);
         let is_due = digest_every > 0 && steps.is_multiple_of(digest_every);

@@ -327,6 +327,7 @@ impl TrainingSettings {
             schedule: self.schedule,
             topology: self.topology.into(),
             combine: self.combine.into(),
+            backups: self.algorithm.backups(),
             segment_elements: self.segment_elements,
             copies: self.copies,
             digest_every: self.digest_every,
@@ -341,7 +342,7 @@ impl TrainingSettings {
         copies::check(self.copies)?;
         check_rule(&self.optimizer)?;
         self.combine.check(self.topology, &self.algorithm)?;
-        self.algorithm.check()?;
+        self.algorithm.check(self.topology)?;
         check_schedule(&self.schedule)
     }
 }

@@ -22,8 +22,8 @@ use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
-    Accepted, Beat, Complete, Content, Departure, Holdings, Join, Message, Outbid, Parcel, Phase, Piece,
-    Prepare, Promise, Propose, Report, Segment, Tally, WantChunks,
+    Accepted, Beat, Chosen, Complete, Content, Departure, Holdings, Join, Message, Offer, Outbid, Parcel,
+    Phase, Piece, Prepare, Promise, Propose, Report, Segment, Tally, WantChunks,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -251,7 +251,7 @@ struct Truth<'a> {
     step: u64,
 }
 
-const KINDS: u8 = 17;
+const KINDS: u8 = 19;
 
 impl Truth<'_> {
     fn bend(&self, kind: u8, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
@@ -288,6 +288,17 @@ impl Truth<'_> {
             15 => {
                 let (epoch, complete) = (Epoch(draws.below(3, STEPS_MAX)), self.near(draws));
                 Message::Beat(Beat { view, epoch, complete, is_computing: draws.is() })
+            }
+            16 => {
+                let (step, has_contribution) = (self.near(draws), draws.is());
+                let left_out = draws.below(10, SAMPLES_MAX);
+                Message::Offer(Offer { view, step, has_contribution, left_out })
+            }
+            17 => {
+                let late = draws.list(3, |draws| self.rank(draws));
+                let late = late.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
+                let left_out = draws.below(10, SAMPLES_MAX);
+                Message::Chosen(Chosen { view, step: self.near(draws), late, left_out })
             }
             _ => self.word(draws),
         };

@@ -18,6 +18,8 @@
 //!
 //! member                                            member
 //!   | -- Beat, four times a second ----------------> |
+//!   | -- Offer ------------------------------------> |    where a step does not wait for all: to its first owner
+//!   | <---------------------------------- Chosen --- |    whose contributions are in it
 //!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of copies
 //!   | -- WantChunks -------------------------------> |    to complete a step that was interrupted
 //!   | <--------------------------------- Parcel ---- |    chunks asked for, or whose turn to move has come
@@ -85,6 +87,11 @@ pub enum Message {
     Closed(ViewDigest),
     /// Member to every member, or before the first view joiner to founder and founder to every joiner: stopping, and why.
     Leave(Departure),
+    /// Member to the first owner, where a step does not wait for all contributions: the step before is complete here; and
+    /// once more when the contribution is there. Answered by `Chosen`, which everybody gets.
+    Offer(Offer),
+    /// First owner to every member: the step is made of the contributions of all but these.
+    Chosen(Chosen),
 }
 
 /// A joiner's request.
@@ -267,6 +274,32 @@ pub struct WantChunks {
     pub chunks: ChunkSet,
 }
 
+/// Where a member is in a step that does not wait for all contributions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Offer {
+    /// The view that both are in.
+    pub view: ViewDigest,
+    /// The step in progress; the one before is complete.
+    pub step: StepNumber,
+    /// Whether its contribution is there.
+    pub has_contribution: bool,
+    /// Samples that the steps before have left out, as far as the sender knows.
+    pub left_out: u64,
+}
+
+/// Whose contributions a step is made of.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Chosen {
+    /// The view that both are in.
+    pub view: ViewDigest,
+    /// The step; the one before is complete at every member.
+    pub step: StepNumber,
+    /// Those whose contributions are not in it, by rank, sorted.
+    pub late: Vec<Rank>,
+    /// Samples that the steps before have left out: what a newcomer has not seen itself.
+    pub left_out: u64,
+}
+
 /// Chunks, end to end in the payload.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Parcel {
@@ -382,6 +415,8 @@ impl Message {
             Self::WantChunks(want) => Some(want.view),
             Self::Complete(complete) => Some(complete.view),
             Self::Closed(view) => Some(*view),
+            Self::Offer(offer) => Some(offer.view),
+            Self::Chosen(chosen) => Some(chosen.view),
             _ => None,
         }
     }

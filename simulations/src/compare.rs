@@ -25,7 +25,7 @@ pub struct Course {
 /// Where a run was at some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
-    /// Samples trained.
+    /// Samples dealt, whether they were trained or left out.
     pub samples: u64,
     /// Since the first step began.
     pub time: Duration,

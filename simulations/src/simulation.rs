@@ -383,7 +383,7 @@ fn laws_of(scenario: &Scenario) -> Laws {
     let workload = &scenario.workload;
     let known = Known {
         loaded: workload.loaded.clone(),
-        integers: workload.integers.clone().filter(|_| workload.is_ring()),
+        integers: workload.integers.clone().filter(|_| workload.is_synchronous()),
         patience: DEPARTURE_PATIENCE,
     };
     let mut laws = Laws::all(&known);

@@ -11,6 +11,7 @@ use peergrad::data::table::unpack;
 use peergrad::io::DataReference;
 use peergrad::loader::{Loaded, Loader, Training};
 use peergrad::program::{Launch, Program};
+use peergrad::programs::quorum::Quorum;
 use peergrad::programs::ring::Ring;
 use peergrad::specification::own::{OwnLoader, OwnSpecification};
 use peergrad::specification::run_file::DataSection;
@@ -124,6 +125,14 @@ impl Workload {
     #[must_use]
     pub fn is_ring(&self) -> bool {
         self.loaded.program.name() == Ring::NAME && !self.loaded.training.combine.is_robust()
+    }
+
+    /// Whether a step is the optimizer's, with the sum of contributions: of all of them, or without those that were too late.
+    #[must_use]
+    pub fn is_synchronous(&self) -> bool {
+        let is_quorum =
+            self.loaded.program.name() == Quorum::NAME && !self.loaded.training.combine.is_robust();
+        self.is_ring() || is_quorum
     }
 
     /// What every peer's loader hands out.

@@ -1,10 +1,13 @@
 //! Programs other than the ring: what they compute, what they send, and that members end with one model.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use peergrad::specification::RunFile;
 use peergrad::task::Task;
+use peergrad_simulations::compare::follow;
 use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::task::Altered;
 use peergrad_simulations::workload::Workload;
@@ -90,7 +93,7 @@ fn a_round_of_local_steps_costs_what_one_step_does() {
 #[test]
 fn one_member_alone_takes_the_same_steps_under_every_program() {
     let ring = parameters(&digits(1, 3, ""));
-    for sync in ["kind = \"ds-sync\"", "kind = \"local\"\nlocal_steps = 1"] {
+    for sync in ["kind = \"ds-sync\"", "kind = \"local\"\nlocal_steps = 1", "kind = \"quorum\""] {
         let found = parameters(&digits(1, 3, sync));
         let apart = found.iter().zip(&ring).map(|(found, ring)| (found - ring).abs()).fold(0.0, f32::max);
         assert!(apart < 1e-5, "{sync}: {apart}");
@@ -111,6 +114,32 @@ fn all_programs_learn_the_digits() {
         assert_eq!(state.left_out, 0);
         assert_eq!(state.samples, 20 * 1438);
     }
+}
+
+/// Virtual seconds that a run takes in which everyone is slow now and then, and the share of samples that it leaves out.
+fn seconds_under_bursts(peers: usize, batch: usize, sync: &str) -> (f64, f64) {
+    let text = format!(
+        "about = \"bursts\"\npeers = {peers}\n[links]\npreset = \"lan\"\n\
+         [task]\nkind = \"squares\"\nparameters = 400\nsamples = {samples}\nsample_time = \"2ms\"\n\
+         [run]\npasses = 10\nbatch = {batch}\n[run.sync]\n{sync}\n\
+         [[faults]]\nat_start = \"0s\"\nkind = \"bursts\"\nany = {peers}\nslower = 6\nchance = 0.05\n",
+        samples = 10 * batch
+    );
+    let scenario = parse("bursts", &text, Path::new("."), Size::Full).expect("it is a scenario");
+    let course = follow(&scenario, 1);
+    assert_eq!(course.outcome.violations, []);
+    let end = course.end.expect("it ends");
+    let left_out: u64 = course.outcome.history.commits.iter().map(|note| note.committed.left_out).sum();
+    (end.time.as_secs_f64(), left_out as f64 / end.samples as f64)
+}
+
+/// Eight of ten, each with as many samples as each of eight: as many steps, of as many samples or more.
+#[test]
+fn a_quorum_absorbs_bursts() {
+    let (all, _) = seconds_under_bursts(8, 160, "topology = \"direct\"");
+    let (most, left_out) = seconds_under_bursts(10, 200, "kind = \"quorum\"\nbackups = 2");
+    assert!(all > 1.5 * most, "{all} s where all are waited for, {most} s where two are not");
+    assert!(left_out > 0.05 && left_out < 0.21, "{left_out}");
 }
 
 /// Gradients a thousand times too large, and in the wrong direction.

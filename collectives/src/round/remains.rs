@@ -23,7 +23,7 @@ use super::{Outcome, Round};
 /// The vectors inside a round.
 #[derive(Debug)]
 pub struct Remains {
-    /// What this member gave to the round, and its worth; `None` once the round was completed.
+    /// What this member gave to the round, and its worth; `None` if it gave nothing, or once the round was completed.
     pub contribution: Option<(Buffer, Tally)>,
     /// The vector in which results came together; `None` if there was no result yet, or if it is complete and thus shared.
     pub result: Option<Buffer>,
@@ -56,7 +56,10 @@ impl Round {
     pub fn dismantle(self) -> Remains {
         let tally = self.contribution_tally;
         Remains {
-            contribution: self.contribution.map(|vector| (vector, tally)),
+            contribution: self
+                .contribution
+                .filter(|_| self.plan.contributes(self.plan.rank))
+                .map(|vector| (vector, tally)),
             result: match self.result {
                 Outcome::Filling(vector) => Some(vector),
                 Outcome::Unseen | Outcome::Complete(_) => None,

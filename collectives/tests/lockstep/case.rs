@@ -1,6 +1,7 @@
 //! A case: what is summed up among whom and how, and what must come out, computed by one plain loop.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use peergrad_collectives::mirror::{Edge, MirrorPlan};
 use peergrad_collectives::plan::{Layout, Topology};
@@ -21,6 +22,8 @@ pub(crate) struct Case {
     pub(crate) credit: u32,
     /// Members that have the sums of an element, its owner among them, as far as there are members.
     pub(crate) copies: usize,
+    /// Members that contribute nothing; needs the direct topology.
+    pub(crate) absent: usize,
     /// Sums are gathered, and everyone makes of all of them what else their owners do.
     pub(crate) gathers_sums: bool,
     pub(crate) round_count: usize,
@@ -35,6 +38,7 @@ pub(crate) const PLAIN: Case = Case {
     topology: Topology::Ring,
     credit: 1,
     copies: 1,
+    absent: 0,
     gathers_sums: false,
     round_count: 1,
     adversary: Adversary::Random,
@@ -113,6 +117,20 @@ impl Case {
         Tally { samples: 10 * person as u64 + 1, loss: 0.1 * (person + round) as f64 }
     }
 
+    /// The ranks that contribute, unless all do: who owns nothing is more often absent than who owns much.
+    pub(crate) fn contributors(&self) -> Option<Arc<[usize]>> {
+        let count = self.rank_count;
+        let is_absent = |rank: &usize| (rank + count - count / 2) % count < self.absent;
+        (self.absent > 0).then(|| (0..count).filter(|rank| !is_absent(rank)).collect())
+    }
+
+    /// The ranks whose contributions to `owner`'s shard are added, in order.
+    fn order(&self, owner: usize) -> impl Iterator<Item = usize> {
+        let (count, contributors) = (self.rank_count, self.contributors());
+        let all = (1..=count).map(move |distance| (owner + distance) % count);
+        all.filter(move |rank| contributors.as_ref().is_none_or(|ranks| ranks.contains(rank)))
+    }
+
     /// The sum over `persons`, by rank, in the plan's order.
     pub(crate) fn plain_sum(&self, layout: &Layout, persons: &[usize], round: usize) -> Vec<f32> {
         let contributions: Vec<Vec<f32>> =
@@ -120,7 +138,7 @@ impl Case {
         let mut sums = vec![0.0; self.len];
         for owner in 0..self.rank_count {
             for element in layout.shard(owner).ranges().iter().cloned().flatten() {
-                let mut order = (1..=self.rank_count).map(|distance| (owner + distance) % self.rank_count);
+                let mut order = self.order(owner);
                 let first = order.next().expect("at least one rank");
                 sums[element] =
                     order.fold(contributions[first][element], |sum, rank| sum + contributions[rank][element]);
@@ -130,10 +148,12 @@ impl Case {
     }
 
     /// The tally of the first owner's shard, added up in the plan's order; with nothing to own, everyone's own.
-    pub(crate) fn plain_tally(layout: &Layout, persons: &[usize], rank: usize, round: usize) -> Tally {
-        let Some(owner) = layout.first_owner() else { return Self::tally(persons[rank], round) };
-        let mut order = (1..=persons.len())
-            .map(|distance| Self::tally(persons[(owner + distance) % persons.len()], round));
+    pub(crate) fn plain_tally(&self, layout: &Layout, persons: &[usize], rank: usize, round: usize) -> Tally {
+        let Some(owner) = layout.first_owner() else {
+            let is_in = self.order(0).any(|contributor| contributor == rank);
+            return if is_in { Self::tally(persons[rank], round) } else { Tally::default() };
+        };
+        let mut order = self.order(owner).map(|rank| Self::tally(persons[rank], round));
         let mut total = order.next().expect("at least one rank");
         order.for_each(|tally| total += tally);
         total

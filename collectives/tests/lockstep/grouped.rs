@@ -55,6 +55,7 @@ impl Swarm {
             combine: Combine::Sum,
             rank: place,
             group: Some(group),
+            contributors: None,
         });
         let member = &mut self.members[rank];
         let mut contribution = self.pool.take(LEN);

@@ -161,7 +161,7 @@ fn check_held(swarm: &Swarm, rank: usize, part: &Part) {
     }
     let first_owner = swarm.layout.first_owner().expect("there are elements");
     if let Some(tally) = part.tally {
-        let expected = Case::plain_tally(&swarm.layout, &swarm.persons, rank, part.number);
+        let expected = swarm.case.plain_tally(&swarm.layout, &swarm.persons, rank, part.number);
         assert_eq!(tally, expected);
     }
     assert!(part.tally.is_some() || part.held[first_owner] == 0, "a held segment says what it is worth");

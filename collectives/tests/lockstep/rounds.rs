@@ -40,6 +40,24 @@ fn rounds_that_follow_each_other_do_not_mix() {
     }
 }
 
+/// Whoever contributes nothing owns, sums up and gathers like everybody else.
+#[test]
+fn the_sum_of_those_who_contribute_is_everybody_s() {
+    for rank_count in [2, 3, 5, 8, 13] {
+        for absent in 1..rank_count {
+            for (len, credit) in
+                [0, 1, 7, 1000].into_iter().flat_map(|len| [1, 4].map(|credit| (len, credit)))
+            {
+                for copies in [1, 3] {
+                    let case = Case { rank_count, len, absent, credit, copies, ..PLAIN };
+                    let case = Case { topology: Topology::Direct, ..case };
+                    case.check(seed(&[rank_count as u64, absent as u64, u64::from(credit)]));
+                }
+            }
+        }
+    }
+}
+
 /// Everyone waits with the change until its own shard has left: nobody waits for ever, and nobody gets what is changed.
 #[test]
 fn sums_that_everyone_gathers_are_changed_by_everyone() {

@@ -98,6 +98,7 @@ impl Swarm {
                 combine: Combine::Sum,
                 rank,
                 group: None,
+                contributors: case.contributors(),
             };
             Member {
                 links: Links::new(count, window, plan.has_relays() && case.rule != Rule::Greedy),
@@ -189,6 +190,9 @@ impl Swarm {
         let number = member.begun;
         member.begun += 1;
         let (contribution, tally) = member.kept.take().unwrap_or_else(|| {
+            if !member.plan.contributes(rank) {
+                return (member.vectors.take(0), Tally::default());
+            }
             let mut contribution = member.vectors.take(len);
             contribution.copy_from_slice(&self.case.contribution(person, number));
             (contribution, Case::tally(person, number))
@@ -227,7 +231,11 @@ impl Swarm {
         let member = &mut self.members[rank];
         let Some(turn) = member.turns.iter_mut().find(|turn| turn.number == number) else {
             assert_eq!(number, member.begun, "at most one round early");
-            assert_eq!(label.phase, Phase::Reduce, "a result needs every contribution, ours too");
+            let is_needed = member.plan.contributes(rank);
+            assert!(
+                label.phase == Phase::Reduce || !is_needed,
+                "a result needs every contribution, ours too"
+            );
             member.early.push_back((number, from, label, payload));
             return;
         };
@@ -264,7 +272,7 @@ impl Swarm {
                 let vector = turn.round.complete(|| member.vectors.take(0));
                 let expected: Vec<f32> = self.sums[number].iter().copied().map(updated).collect();
                 assert_eq!(**vector, *expected, "rank {rank}, round {number}, {:?}", self.case);
-                let tally = Case::plain_tally(&self.layout, &self.persons, rank, number);
+                let tally = self.case.plain_tally(&self.layout, &self.persons, rank, number);
                 assert_eq!(turn.round.tally().samples, tally.samples);
                 assert_eq!(turn.round.tally().loss.to_bits(), tally.loss.to_bits(), "{:?}", self.case);
                 self.check_copied(rank, index);

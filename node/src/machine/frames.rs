@@ -82,6 +82,8 @@ impl Machine {
             Message::WantChunks(want) => seat.session.wanted(from, want, out),
             Message::Complete(complete) => seat.session.complete_elsewhere(from, complete),
             Message::Closed(_) => seat.session.closed_elsewhere(from),
+            Message::Offer(offer) => seat.session.offered(from, offer, out),
+            Message::Chosen(chosen) => seat.session.chosen(from, chosen, out),
             _ => unreachable!("only these name a view that is trained in"),
         }
     }

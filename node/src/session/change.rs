@@ -157,6 +157,7 @@ impl Session {
             self.handed_over = self.handed_over.max(listed);
         }
         self.closed.clear();
+        self.leave_quorum();
         self.stop_before = None;
         self.is_open = false;
         self.is_unbegun = false;
@@ -229,6 +230,7 @@ impl Session {
             contribution = live.round.dismantle().contribution;
         }
         self.transfer.clear();
+        let was_late = self.forget_lateness();
         self.owned.forget_sums();
         if self.uncommitted.is_none() {
             self.owned.undo();
@@ -241,10 +243,14 @@ impl Session {
         }
         let Some(current) = &mut self.current else { return };
         current.is_updated = false;
+        if was_late {
+            // What its program still computes is of a step that begins anew.
+            return self.interrupt();
+        }
         match contribution {
-            Some((vector, tally)) => self.start_round(Contribution { vector, tally }),
+            Some((vector, tally)) => self.contribute(Contribution { vector, tally }),
             // It made room for the result of a step that was to be rolled forward, and is not.
-            None if current.has_contributed => self.interrupt(),
+            None if current.has_contributed && !self.has_offered() => self.interrupt(),
             None => {}
         }
     }
@@ -252,6 +258,7 @@ impl Session {
     /// What the program has begun, it has begun in vain; if it waits for the next step, it gets this one.
     pub(super) fn interrupt(&mut self) {
         self.current = None;
+        self.withdraw_offer();
         let Waiting { begin, ready, .. } = std::mem::take(&mut self.waiting);
         self.waiting = Waiting { begin, ready, ..Waiting::default() };
     }

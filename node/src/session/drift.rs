@@ -50,7 +50,14 @@ impl Session {
         let rank = group.binary_search(&self.rank.index()).expect("everyone is in its own group");
         let topology = self.loaded.training.topology;
         let combine = Combine::Sum;
-        let plan = Plan { layout: Arc::new(layout), topology, combine, rank, group: Some(group) };
+        let plan = Plan {
+            layout: Arc::new(layout),
+            topology,
+            combine,
+            rank,
+            group: Some(group),
+            contributors: None,
+        };
         (plan, Drifting { contributor_count: owners.len(), own_samples: own.samples })
     }
 
@@ -73,7 +80,7 @@ impl Session {
         self.consolidated = is_of_all.then_some(tally);
         let left_out = self.account(own_samples);
         let samples = self.dealt.len().saturating_sub(left_out);
-        Record { dealt: Arc::clone(&self.dealt), tally, samples, left_out, is_of_all }
+        Record { dealt: Arc::clone(&self.dealt), tally, samples, left_out, own_samples, is_of_all }
     }
 
     /// Of what this member was dealt in the step in progress it has trained so many samples. Returns how many it has not.
@@ -108,7 +115,8 @@ impl Session {
                 }
                 let dealt = Arc::clone(&self.dealt);
                 let samples = dealt.len().saturating_sub(left_out);
-                let record = Record { dealt, tally, samples, left_out, is_of_all: false };
+                let own_samples = tally.samples;
+                let record = Record { dealt, tally, samples, left_out, own_samples, is_of_all: false };
                 self.complete_step(Arc::new(vector), record);
                 self.commit(out);
             }

@@ -29,6 +29,7 @@ impl Session {
         }
         loop {
             self.open(out);
+            self.meet(out);
             self.commit_if_shown(out);
             self.update();
             self.pump(out);
@@ -62,7 +63,7 @@ impl Session {
         }
         self.is_open = true;
         self.move_chunks();
-        if self.complete.is_none() {
+        if self.complete.is_none() && !self.has_quorum() {
             // The others get nothing from this member yet, and this one everything from them.
             self.current = Some(Current::new(0, true));
             let vector = self.vectors.take_zeroed(self.geometry.cut.chunks.parameter_count());
@@ -86,7 +87,13 @@ impl Session {
         self.memo.deal(&self.dealt, (batch_size, sample_count), view, step)
     }
 
+    /// Begins the round of the step in progress, of everybody's contributions.
     pub(super) fn start_round(&mut self, contribution: Contribution) {
+        self.start_round_of(contribution, None);
+    }
+
+    /// As [`Session::start_round`], of the contributions of some.
+    pub(super) fn start_round_of(&mut self, contribution: Contribution, contributors: Option<Arc<[usize]>>) {
         let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
         let topology = self.loaded.training.topology;
         let Contribution { vector, tally } = contribution;
@@ -96,7 +103,8 @@ impl Session {
         } else {
             let layout = Arc::clone(&shards.layout);
             let combine = self.loaded.training.combine;
-            (Plan { layout, topology, combine, rank: self.rank.index(), group: None }, None)
+            let rank = self.rank.index();
+            (Plan { layout, topology, combine, rank, group: None, contributors }, None)
         };
         let plan = Arc::new(plan);
         let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());
@@ -215,7 +223,9 @@ impl Session {
     pub(super) fn record(&self, tally: Tally) -> Record {
         let left_out = self.dealt.len().saturating_sub(tally.samples);
         let (dealt, samples) = (Arc::clone(&self.dealt), tally.samples);
-        Record { dealt, tally, samples, left_out, is_of_all: true }
+        let part = self.dealt.part_len(&self.me.peer, self.me.incarnation);
+        let own_samples = if self.was_in_time() { part } else { 0 };
+        Record { dealt, tally, samples, left_out, own_samples, is_of_all: true }
     }
 
     /// The step in progress is complete with these parameters.
@@ -230,6 +240,7 @@ impl Session {
             // A newcomer has nothing to go back to: it would begin as one again.
             self.previous = self.complete.clone();
         }
+        self.end_quorum();
         self.step = self.step.next();
         self.is_open = false;
         self.current = None;

@@ -10,15 +10,22 @@ use crate::program::Launch;
 use crate::programs::diloco::Diloco;
 use crate::programs::ds_sync::DsSync;
 use crate::programs::local::Local;
+use crate::programs::quorum::Quorum;
+use crate::programs::ring::Ring;
 use crate::programs::worker::Worker;
 
 /// How the peers of a run train together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Algorithm {
-    /// [`Ring`](crate::programs::ring::Ring).
+    /// [`Ring`].
     #[default]
     Ring,
+    /// [`Quorum`].
+    Quorum {
+        /// Contributions that a step does not wait for.
+        backups: usize,
+    },
     /// [`DsSync`].
     DsSync {
         /// Members of a group; 0: about the square root of all.
@@ -57,6 +64,7 @@ impl Algorithm {
             Ok(())
         };
         let (with_groups, with_local_steps) = ([SyncKind::DsSync], [SyncKind::Local, SyncKind::Diloco]);
+        only_for("sync.backups", section.backups.is_some(), &[SyncKind::Quorum], "kind = \"quorum\"")?;
         only_for("sync.group", section.group.is_some(), &with_groups, "kind = \"ds-sync\"")?;
         only_for("sync.shuffle", section.shuffle.is_some(), &with_groups, "kind = \"ds-sync\"")?;
         let words = "kind = \"local\" or \"diloco\"";
@@ -71,6 +79,7 @@ impl Algorithm {
         };
         let algorithm = match kind {
             SyncKind::Ring => Self::Ring,
+            SyncKind::Quorum => Self::Quorum { backups: section.backups.unwrap_or(BACKUPS_DEFAULT) },
             SyncKind::DsSync => {
                 Self::DsSync { group: section.group.unwrap_or(0), shuffle: section.shuffle.unwrap_or(true) }
             }
@@ -84,16 +93,21 @@ impl Algorithm {
         if let Some(0 | 1) = section.group {
             within("sync.group", section.group.unwrap_or(0), 2.., "2 or more peers")?;
         }
-        algorithm.check()?;
         Ok(algorithm)
     }
 
     /// An error unless all settings are allowed.
-    pub(super) fn check(&self) -> Result<(), SpecificationError> {
+    pub(super) fn check(&self, route: Route) -> Result<(), SpecificationError> {
         let steps =
             |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"pass\"");
         match *self {
             Self::Ring | Self::DsSync { .. } => Ok(()),
+            Self::Quorum { .. } if route == Route::Ring => Err(SpecificationError::Setting {
+                key: "sync.topology",
+                found: "\"ring\"".to_owned(),
+                allowed: "\"direct\" with kind = \"quorum\": a ring waits for everybody".to_owned(),
+            }),
+            Self::Quorum { backups } => within("sync.backups", backups, 1..=500, "1 to 500 contributions"),
             Self::Local { local_steps } => steps(local_steps),
             Self::Diloco { local_steps, outer_rate, outer_momentum } => {
                 steps(local_steps)?;
@@ -107,9 +121,21 @@ impl Algorithm {
     #[must_use]
     pub fn local_steps(&self) -> u64 {
         match *self {
-            Self::Ring | Self::DsSync { .. } => 1,
+            Self::Ring | Self::Quorum { .. } | Self::DsSync { .. } => 1,
             Self::Local { local_steps } | Self::Diloco { local_steps, .. } => local_steps,
         }
+    }
+
+    /// Contributions that a step does not wait for.
+    #[must_use]
+    pub fn backups(&self) -> usize {
+        if let Self::Quorum { backups } = *self { backups } else { 0 }
+    }
+
+    /// How tensors travel unless something else is asked for.
+    #[must_use]
+    pub fn route(&self) -> Route {
+        if let Self::Quorum { .. } = self { Route::Direct } else { Route::Ring }
     }
 
     /// What makes the program.
@@ -117,6 +143,7 @@ impl Algorithm {
     pub fn launch(&self) -> Launch {
         match *self {
             Self::Ring => Launch::ring(),
+            Self::Quorum { .. } => Launch::new(|loaded| Quorum { ring: Ring::of(loaded) }),
             Self::DsSync { group, shuffle } => Launch::new(move |loaded| DsSync {
                 worker: Worker::new(loaded),
                 groups: Groups {
@@ -195,6 +222,8 @@ impl From<Robustness> for Combine {
     }
 }
 
+/// One slow peer at a time is what a swarm sees most.
+const BACKUPS_DEFAULT: usize = 1;
 /// As in the paper that `local` is best known from, about: enough for the traffic to stop mattering on most lines.
 const LOCAL_STEPS_DEFAULT: u64 = 32;
 /// The values that *DiLoCo* recommends.
@@ -207,7 +236,25 @@ mod tests {
     use crate::specification::RunFile;
 
     fn resolve(sync: &str) -> Result<Algorithm, SpecificationError> {
-        Algorithm::resolve(&RunFile::parse(&format!("[sync]\n{sync}")).unwrap().sync, 23)
+        let sync = RunFile::parse(&format!("[sync]\n{sync}")).unwrap().sync;
+        let algorithm = Algorithm::resolve(&sync, 23)?;
+        algorithm.check(sync.topology.unwrap_or(algorithm.route()))?;
+        Ok(algorithm)
+    }
+
+    #[test]
+    fn a_quorum_goes_straight_to_the_owners() {
+        assert_eq!(Algorithm::Quorum { backups: 1 }.route(), Route::Direct);
+        for (text, words) in [
+            (
+                "topology = \"ring\"",
+                "`sync.topology` is \"ring\"; allowed: \"direct\" with kind = \"quorum\"",
+            ),
+            ("backups = 0", "`sync.backups` is 0; allowed: 1 to 500"),
+        ] {
+            let error = resolve(&format!("kind = \"quorum\"\n{text}")).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
     }
 
     #[test]
@@ -217,6 +264,7 @@ mod tests {
         assert_eq!(resolve("kind = \"local\""), Ok(Algorithm::Local { local_steps: 32 }));
         let once_a_pass = resolve("kind = \"local\"\nlocal_steps = \"pass\"");
         assert_eq!(once_a_pass, Ok(Algorithm::Local { local_steps: 23 }));
+        assert_eq!(resolve("kind = \"quorum\""), Ok(Algorithm::Quorum { backups: 1 }));
         let diloco = Algorithm::Diloco { local_steps: 8, outer_rate: 0.7, outer_momentum: 0.9 };
         assert_eq!(resolve("kind = \"diloco\"\nlocal_steps = 8"), Ok(diloco));
     }
@@ -249,6 +297,7 @@ mod tests {
             ("kind = \"ds-sync\"\nlocal_steps = 4", "kind = \"local\" or \"diloco\""),
             ("kind = \"local\"\nouter_rate = 1.0", "kind = \"diloco\""),
             ("kind = \"local\"\nlocal_steps = 0", "`sync.local_steps` is 0; allowed: 1 to 1000000"),
+            ("backups = 2", "`sync.backups` is given; allowed: nothing but with kind = \"quorum\""),
             ("kind = \"ds-sync\"\ngroup = 1", "`sync.group` is 1; allowed: 2 or more"),
             ("kind = \"diloco\"\nouter_momentum = 1.0", "`sync.outer_momentum` is 1"),
         ] {

@@ -57,14 +57,15 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         batch: run.batch,
         passes: run.passes,
         combine: Robustness::resolve(&run.sync)?,
+        topology: run.sync.topology.unwrap_or(algorithm.route()),
         algorithm,
-        topology: run.sync.topology,
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
         copies: run.shards.copies,
         digest_every: run.sync.digest_every,
         optimizer: resolve_rule(&run.optimizer)?,
         schedule: resolve_schedule(run, rated_steps)?,
     };
+    training.algorithm.check(training.topology)?;
     training.combine.check(training.topology, &training.algorithm)?;
     Ok(training)
 }

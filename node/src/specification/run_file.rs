@@ -168,10 +168,10 @@ pub enum ScheduleName {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncSection {
-    /// `ring`, `ds-sync`, `local` or `diloco`. Default `ring`.
+    /// `ring`, `quorum`, `ds-sync`, `local` or `diloco`. Default `ring`.
     pub kind: SyncKind,
-    /// `ring` or `direct`: how tensors travel. Default `ring`.
-    pub topology: Route,
+    /// `ring` or `direct`: how tensors travel. Default `ring`; with `quorum`, `direct`, which it needs.
+    pub topology: Option<Route>,
     /// KiB of one piece on the wire, 1 to 1024. Default 128.
     pub segment_kib: usize,
     /// Steps between two digests of the parameters, by which peers can be compared; 0: only at the end. Default 0.
@@ -181,6 +181,8 @@ pub struct SyncSection {
     pub combine: CombineName,
     /// `trimmed-mean` only: how many of the largest and of the smallest contributions to an element are left out. Default 1.
     pub trim: Option<usize>,
+    /// `quorum` only: contributions that a step does not wait for. Default 1.
+    pub backups: Option<usize>,
     /// `ds-sync` only: peers of a group. Default: about the square root of all.
     pub group: Option<usize>,
     /// `ds-sync` only: whether groups change from step to step. Default true.
@@ -240,6 +242,8 @@ pub enum SyncKind {
     /// Synchronous steps: reduce-scatter, update at the owner, all-gather.
     #[default]
     Ring,
+    /// The same, without waiting for the last contributions.
+    Quorum,
     /// Divide and shuffle: parameters are averaged in small groups that change.
     DsSync,
     /// Local steps, and now and then the mean of all.
@@ -335,11 +339,12 @@ impl Default for SyncSection {
     fn default() -> Self {
         Self {
             kind: SyncKind::Ring,
-            topology: Route::Ring,
+            topology: None,
             segment_kib: 128,
             digest_every: 0,
             combine: CombineName::Mean,
             trim: None,
+            backups: None,
             group: None,
             shuffle: None,
             local_steps: None,

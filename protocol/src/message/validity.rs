@@ -69,6 +69,13 @@ impl Message {
             Self::Parcel(parcel) if parcel.pieces.len() > PARCEL_CHUNKS_MAX => Err(Invalid::TooLong),
             Self::Parcel(parcel) => in_range(parcel.is_possible() && is_step(parcel.steps)),
             Self::Complete(complete) => in_range(is_step(complete.steps) && complete.left_out <= SAMPLES_MAX),
+            Self::Offer(offer) => in_range(is_step(offer.step) && offer.left_out <= SAMPLES_MAX),
+            Self::Chosen(chosen) if chosen.late.len() > MEMBERS_MAX => Err(Invalid::TooLong),
+            Self::Chosen(chosen) => in_range(
+                is_step(chosen.step)
+                    && chosen.late.is_sorted_by(|one, next| one < next)
+                    && chosen.left_out <= SAMPLES_MAX,
+            ),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             Self::Refuse(_)
             | Self::WantData(_)
@@ -194,6 +201,22 @@ mod tests {
             |steps, left_out| Message::Complete(Complete { view: VIEW, steps: StepNumber(steps), left_out });
         assert_limit(|n| complete(n, 0), STEPS_MAX);
         assert_limit(|n| complete(0, n), SAMPLES_MAX);
+        let offer = |step, left_out| {
+            let (step, has_contribution) = (StepNumber(step), true);
+            Message::Offer(Offer { view: VIEW, step, has_contribution, left_out })
+        };
+        assert_limit(|n| offer(n, 0), STEPS_MAX);
+        assert_limit(|n| offer(0, n), SAMPLES_MAX);
+        let chosen = |step, late: &[u32], left_out| {
+            let late = late.iter().copied().map(Rank).collect();
+            Message::Chosen(Chosen { view: VIEW, step: StepNumber(step), late, left_out })
+        };
+        assert_limit(|n| chosen(n, &[0, 3], 0), STEPS_MAX);
+        assert_limit(|n| chosen(0, &[], n), SAMPLES_MAX);
+        assert_eq!(chosen(1, &[3, 3], 0).validate(), Err(Invalid::OutOfRange));
+        let many: Vec<u32> = (0..=MEMBERS_MAX as u32).collect();
+        assert_eq!(chosen(1, &many, 0).validate(), Err(Invalid::TooLong));
+        assert_eq!(chosen(1, &many[1..], 0).validate(), Ok(()));
         let segment = |step, samples| {
             Message::Segment(Segment {
                 view: VIEW,

@@ -4,8 +4,8 @@
 
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Beat, Complete, Content, DataPiece, Departure, Holdings, Join, Message, Outbid, Parcel, Phase,
-    Piece, Prepare, Promise, Propose, Refusal, Report, Segment, WantChunks, WantData, Welcome,
+    Accepted, Beat, Chosen, Complete, Content, DataPiece, Departure, Holdings, Join, Message, Offer, Outbid,
+    Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -91,6 +91,19 @@ fn fields(message: &Message) -> Sheet {
         }
         Message::Closed(view) => sheet.array("view", &view.0),
         Message::Leave(Departure { reason }) => sheet.text("reason", reason),
+        Message::Offer(Offer { view, step, has_contribution, left_out }) => {
+            sheet.array("view", &view.0);
+            sheet.value("step", step);
+            sheet.value("has_contribution", has_contribution);
+            sheet.value("left_out", left_out);
+        }
+        Message::Chosen(Chosen { view, step, late, left_out }) => {
+            sheet.array("view", &view.0);
+            sheet.value("step", step);
+            sheet.length("late", late.len());
+            late.iter().for_each(|rank| sheet.value("rank", rank));
+            sheet.value("left_out", left_out);
+        }
     }
     sheet
 }
@@ -121,6 +134,8 @@ fn tag(message: &Message) -> (u8, &'static str) {
         Message::Complete(_) => (20, "Complete"),
         Message::Closed(_) => (21, "Closed"),
         Message::Leave(_) => (22, "Leave"),
+        Message::Offer(_) => (23, "Offer"),
+        Message::Chosen(_) => (24, "Chosen"),
     }
 }
 

@@ -9,9 +9,9 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Beat, Complete, Contact, Content, DataPiece, Departure, Holdings, Join, Message, Outbid,
-    Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks, WantData,
-    Welcome,
+    Accepted, Beat, Chosen, Complete, Contact, Content, DataPiece, Departure, Holdings, Join, Message, Offer,
+    Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks,
+    WantData, Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -105,6 +105,19 @@ fn training() -> Vec<Sample> {
         control("want_chunks", Message::WantChunks(want)),
         control("complete", Message::Complete(complete)),
         control("closed", Message::Closed(view)),
+        control(
+            "offer",
+            Message::Offer(Offer { view, step: StepNumber(300), has_contribution: true, left_out: 64 }),
+        ),
+        control(
+            "chosen",
+            Message::Chosen(Chosen {
+                view,
+                step: StepNumber(300),
+                late: vec![Rank(2), Rank(251)],
+                left_out: 64,
+            }),
+        ),
     ];
     let elements: Vec<u8> = [1.0_f32, -0.5, 3.25].iter().flat_map(|value| value.to_le_bytes()).collect();
     for (name, phase, payload) in [

@@ -6,11 +6,13 @@ use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
-use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX};
+use peergrad_protocol::limits::{
+    ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
+};
 use peergrad_protocol::message::{
-    Accepted, Beat, Complete, Contact, Content, DataPiece, Departure, Holdings, Join, Message, Outbid,
-    Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks, WantData,
-    Welcome,
+    Accepted, Beat, Chosen, Complete, Contact, Content, DataPiece, Departure, Holdings, Join, Message, Offer,
+    Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks,
+    WantData, Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -279,8 +281,25 @@ fn training() -> impl Strategy<Value = Message> {
         steps: StepNumber(steps),
         left_out,
     });
+    let offer = (digest(), step(), any::<bool>(), 0..=SAMPLES_MAX).prop_map(
+        |(view, step, has_contribution, left_out)| Offer {
+            view,
+            step: StepNumber(step),
+            has_contribution,
+            left_out,
+        },
+    );
+    let late = prop::collection::btree_set(0..MEMBERS_MAX as u32, 0..9);
+    let chosen = (digest(), step(), late, 0..=SAMPLES_MAX).prop_map(|(view, step, late, left_out)| Chosen {
+        view,
+        step: StepNumber(step),
+        late: late.into_iter().map(Rank).collect(),
+        left_out,
+    });
     prop_oneof![
         segment(),
+        offer.prop_map(Message::Offer),
+        chosen.prop_map(Message::Chosen),
         want.prop_map(Message::WantChunks),
         parcel.prop_map(Message::Parcel),
         complete.prop_map(Message::Complete),

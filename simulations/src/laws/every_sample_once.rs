@@ -13,6 +13,7 @@
 use peergrad::io::{Committed, Event, FinalState};
 use peergrad::loader::Loaded;
 use peergrad::program::Program;
+use peergrad::programs::quorum::Quorum;
 use peergrad::programs::ring::Ring;
 
 use super::{Law, Observation};
@@ -35,7 +36,8 @@ impl EverySampleOnce {
     /// The law for a run of this task.
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
-        let pass_count = (loaded.program.name() == Ring::NAME).then_some(loaded.training.passes);
+        let pass_count =
+            [Ring::NAME, Quorum::NAME].contains(&loaded.program.name()).then_some(loaded.training.passes);
         Self { lineage: Lineage::default(), passes: Passes::new(loaded), pass_count, steps: Vec::new() }
     }
 

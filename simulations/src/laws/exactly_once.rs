@@ -4,7 +4,8 @@
 //! # How it works
 //! Sums of small integers are exact in `f32`, in whatever order and from whatever parts they are added. So the parameters
 //! after a step follow from its samples alone: the integer total, times one over their number, times the rate, each
-//! rounded once as the rule rounds it.
+//! rounded once as the rule rounds it. Where a step does not wait for everybody, the parts of those who were too late for it
+//! are in no total.
 //!
 //! # Not here
 //! Which member computes and which one owns: nothing of that shows in an integer total.
@@ -17,6 +18,8 @@ use peergrad::optimizer::Rule;
 use peergrad::task::Task;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::permutation;
+use peergrad_protocol::message::Message;
+use peergrad_protocol::{Rank, ViewDigest};
 
 use super::{Law, Observation};
 use crate::cluster::World;
@@ -31,6 +34,8 @@ pub struct ExactlyOnce {
     lineage: Lineage,
     passes: Passes,
     parameters: Vec<f32>,
+    /// By view and step: who was too late.
+    late: BTreeMap<(ViewDigest, u64), Vec<Rank>>,
     /// By step: what its commit must hold.
     digests: BTreeMap<u64, ContentDigest>,
 }
@@ -50,8 +55,8 @@ impl ExactlyOnce {
         let mut parameters = vec![0.0; task.manifest().parameter_count()];
         task.initial(training.seed, &mut parameters);
         let passes = Passes::of(training.step_samples(), u64::from(task.sample_count()));
-        let (lineage, digests) = (Lineage::default(), BTreeMap::new());
-        Self { task, training: training.clone(), lineage, passes, parameters, digests }
+        let (lineage, late, digests) = (Lineage::default(), BTreeMap::new(), BTreeMap::new());
+        Self { task, training: training.clone(), lineage, passes, parameters, late, digests }
     }
 
     /// The digest after a step, counting up to it; `None` if nobody has installed a view.
@@ -60,7 +65,10 @@ impl ExactlyOnce {
             let number = self.passes.steps();
             let counted = self.passes.count(&self.lineage)?;
             let order = permutation(self.training.seed, counted.pass, self.task.sample_count());
-            self.descend(number, &counted.samples(&order));
+            let view = self.lineage.of_step(number)?.digest;
+            let late = self.late.get(&(view, number)).map_or(&[][..], |late| late);
+            let samples = counted.samples_but_for(late, &order);
+            self.descend(number, &samples);
             let digest = ContentDigest::of(bytemuck::cast_slice(&self.parameters));
             self.digests.insert(number, digest);
         }
@@ -87,6 +95,9 @@ impl Law for ExactlyOnce {
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
         self.lineage.observe(observation);
+        if let Observation::Sent { message: Message::Chosen(chosen), .. } = observation {
+            self.late.insert((chosen.view, chosen.step.0), chosen.late.clone());
+        }
         let Observation::Told { host, event: Event::Committed(committed) } = observation else {
             return Ok(());
         };

@@ -242,7 +242,15 @@ impl Counted {
     /// The samples in the order in which they are dealt, where `order` is the pass's permutation.
     #[must_use]
     pub fn samples(&self, order: &[u32]) -> Vec<u32> {
-        let positions = self.parts.iter().flat_map(|part| &part.positions);
+        self.samples_but_for(&[], order)
+    }
+
+    /// As [`Counted::samples`], without the parts of these ranks.
+    #[must_use]
+    pub fn samples_but_for(&self, late: &[Rank], order: &[u32]) -> Vec<u32> {
+        let parts =
+            self.parts.iter().enumerate().filter(|(rank, _)| !late.contains(&Rank::from_index(*rank)));
+        let positions = parts.flat_map(|(_, part)| &part.positions);
         positions.filter_map(|&position| order.get(position as usize).copied()).collect()
     }
 }

@@ -30,7 +30,7 @@ pub fn render_comparison(command: &str, contenders: &[Contender<'_>], rows: &[Ve
     let is_accuracy = contenders.iter().flat_map(marks).any(|mark| mark.evaluation.accuracy.is_some());
     let worth = if is_accuracy { "Accuracy" } else { "Loss" };
     let pictures: [(&str, Reading); 3] = [
-        ("samples trained", |mark| mark.samples as f64),
+        ("samples dealt", |mark| mark.samples as f64),
         ("seconds of virtual time in training", |mark| mark.time.as_secs_f64()),
         ("megabytes sent by all peers together", |mark| mark.bytes as f64 / 1e6),
     ];

@@ -29,6 +29,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("churn", include_str!("../../scenarios/churn.toml")),
     ("slow-peer", include_str!("../../scenarios/slow-peer.toml")),
     ("groups", include_str!("../../scenarios/groups.toml")),
+    ("quorum", include_str!("../../scenarios/quorum.toml")),
     ("last-groups", include_str!("../../scenarios/last-groups.toml")),
     ("outer", include_str!("../../scenarios/outer.toml")),
     ("continents", include_str!("../../scenarios/continents.toml")),

@@ -41,6 +41,7 @@ pub(crate) fn training(topology: Topology) -> Training {
         schedule: Schedule::constant(0.01),
         topology,
         combine: Combine::Sum,
+        backups: 0,
         segment_elements: 100,
         copies: Copies::Number(1),
         digest_every: 1,

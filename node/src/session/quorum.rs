@@ -1,0 +1,250 @@
+//! A quorum: steps that wait for most contributions, and not for the last few.
+//!
+//! Like a meeting that begins when all but two are there: who comes late has missed it, and is told what came of it. The
+//! others' time is not the slowest one's.
+//!
+//! # How it works
+//! ```text
+//! member                                            first owner
+//!   | -- Offer: the step before is complete here --> |   its node says so, whatever its program does meanwhile
+//!   | -- Offer: a contribution is there -----------> |   counts them
+//!   | <------------------------- Chosen: who is late |   all have completed the step before, and enough have contributed
+//!   | == a round of the contributions of the others  |   late ones own, sum up and gather as ever
+//! ```
+//! A late member goes through the step without its program: owners update by the run's rule, which the node knows. What its
+//! program still computes is thrown away, and its samples count as left out.
+//!
+//! # Invariants
+//! - A step's set is drawn once in a view, by one member, so that all owners add up the same contributions.
+//! - A step is chosen once every member has completed the one before: a finished sum commits that, as in any step.
+//!
+//! # Reading
+//! Chen et al., *Revisiting Distributed Synchronous SGD*, 2016, section 3. There the first gradients that arrive are taken;
+//! here a word goes ahead of them, which costs two hops, and nothing is sent in vain.
+
+use std::collections::BTreeMap;
+
+use peergrad_protocol::message::{Chosen, Message, Offer, Tally};
+use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
+
+use super::{Current, Session};
+use crate::io::{Output, Reject};
+use crate::peer::{Contribution, OwnerRule};
+
+/// What a member knows of a step before its round begins.
+#[derive(Default)]
+pub(super) struct Quorum {
+    /// The own contribution, until it is known whether the step is made of it.
+    offered: Option<Contribution>,
+    /// What the first owner was told last.
+    told: Option<Standing>,
+    /// What the first owner was told, by rank.
+    offers: BTreeMap<Rank, Standing>,
+    /// Samples left out before the step in progress, as the first owner was told.
+    left_out: u64,
+    /// Of which step it is known who is late.
+    chosen: Option<(StepNumber, Vec<Rank>)>,
+    /// The last step that was made without a contribution of this member.
+    late_in: Option<StepNumber>,
+}
+
+/// How far a member is: the step in progress, and whether its contribution is there.
+type Standing = (StepNumber, bool);
+
+impl Session {
+    /// Whether steps wait for less than all contributions.
+    pub(super) fn has_quorum(&self) -> bool {
+        self.loaded.training.backups > 0
+    }
+
+    /// Whether the step in progress was made with what this member has computed.
+    pub(super) fn was_in_time(&self) -> bool {
+        self.quorum.late_in != Some(self.step)
+    }
+
+    /// What leads to the round of the step in progress, as far as it can be done now.
+    pub(super) fn meet(&mut self, out: &mut Vec<Output>) {
+        let has_begun = self.live.back().is_some_and(|live| live.step == self.step);
+        if !self.has_quorum() || !self.is_open || self.is_over() || has_begun {
+            return;
+        }
+        self.offer(out);
+        self.choose(out);
+        self.begin_chosen(out);
+    }
+
+    /// The member that says whose contributions the step in progress is made of.
+    fn chooser(&self) -> Rank {
+        let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
+        Rank::from_index(shards.layout.first_owner().unwrap_or(0))
+    }
+
+    fn offer(&mut self, out: &mut Vec<Output>) {
+        let standing = (self.step, self.quorum.offered.is_some());
+        if self.quorum.told.replace(standing) == Some(standing) {
+            return;
+        }
+        let chooser = self.chooser();
+        if chooser == self.rank {
+            self.quorum.offers.insert(chooser, standing);
+        } else {
+            let (step, has_contribution) = standing;
+            let (view, left_out) = (self.digest(), self.left_out_before());
+            let offer = Message::Offer(Offer { view, step, has_contribution, left_out });
+            let to = self.view().member(chooser).peer;
+            out.push(Output::Send { to, frame: Frame::encode(&offer, None) });
+        }
+    }
+
+    /// A member says how far it is.
+    ///
+    /// # Errors
+    /// It is none of the view.
+    pub(crate) fn offered(
+        &mut self,
+        from: PeerId,
+        offer: Offer,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        self.quorum.offers.insert(rank, (offer.step, offer.has_contribution));
+        self.quorum.left_out = self.quorum.left_out.max(offer.left_out);
+        self.settle(out);
+        Ok(())
+    }
+
+    /// Says who is late, once enough others are not.
+    fn choose(&mut self, out: &mut Vec<Output>) {
+        let is_chosen = self.quorum.chosen.as_ref().is_some_and(|(step, _)| *step == self.step);
+        if is_chosen || self.chooser() != self.rank {
+            return;
+        }
+        let (offers, members) = (&self.quorum.offers, &self.view().members);
+        let ranks = || (0..members.len()).map(Rank::from_index);
+        if !ranks().all(|rank| offers.get(&rank).is_some_and(|(step, _)| *step >= self.step)) {
+            return;
+        }
+        let is_ready = |rank: &Rank| offers.get(rank) == Some(&(self.step, true));
+        let has_part = |rank: &Rank| {
+            let member = &members[rank.index()];
+            self.dealt.part_len(&member.peer, member.incarnation) > 0
+        };
+        // Of a step that was begun again nothing may be left but what others had been dealt.
+        let is_dealt = ranks().any(|rank| has_part(&rank));
+        let wanted: Vec<Rank> = ranks().filter(|rank| has_part(rank) || !is_dealt).collect();
+        let enough = wanted.len().saturating_sub(self.loaded.training.backups).max(1);
+        if wanted.into_iter().filter(is_ready).count() < enough {
+            return;
+        }
+        let late: Vec<Rank> = ranks().filter(|rank| !is_ready(rank)).collect();
+        let left_out = self.quorum.left_out.max(self.left_out_before());
+        self.learn_left_out(left_out);
+        let chosen = Chosen { view: self.digest(), step: self.step, late: late.clone(), left_out };
+        self.tell_all(&Message::Chosen(chosen), out);
+        self.quorum.chosen = Some((self.step, late));
+    }
+
+    /// The first owner says who is late.
+    ///
+    /// # Errors
+    /// It is not the first owner, or the step is not the one in progress, or it is not made of what was offered.
+    pub(crate) fn chosen(
+        &mut self,
+        from: PeerId,
+        chosen: Chosen,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let Chosen { step, late, left_out, .. } = chosen;
+        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let is_late = late.contains(&self.rank);
+        let has_told = |standing| self.quorum.told == Some((step, standing));
+        let is_possible = self.has_quorum()
+            && step == self.step
+            && rank == self.chooser()
+            && late.len() < self.view().members.len()
+            && late.iter().all(|rank| rank.index() < self.view().members.len())
+            && (has_told(true) || (is_late && has_told(false)));
+        if !is_possible || self.quorum.chosen.is_some() {
+            return Err(Reject::OutOfPlace);
+        }
+        self.learn_left_out(left_out);
+        self.quorum.chosen = Some((step, late));
+        self.settle(out);
+        Ok(())
+    }
+
+    /// Samples that the steps before the one in progress have left out, as far as this member knows.
+    fn left_out_before(&self) -> u64 {
+        self.left_out + self.uncommitted.as_ref().map_or(0, |record| record.left_out)
+    }
+
+    /// A newcomer has not seen all steps.
+    fn learn_left_out(&mut self, before: u64) {
+        self.left_out += before.saturating_sub(self.left_out_before());
+    }
+
+    /// Begins the round of the step in progress, once it is known who is late.
+    fn begin_chosen(&mut self, out: &mut Vec<Output>) {
+        let Some((_, late)) = self.quorum.chosen.as_ref().filter(|(step, _)| *step == self.step) else {
+            return;
+        };
+        let count = self.view().members.len();
+        let contributors = (0..count).filter(|rank| late.binary_search(&Rank::from_index(*rank)).is_err());
+        let contributors = contributors.collect();
+        let mine = if late.contains(&self.rank) { None } else { self.quorum.offered.take() };
+        let contribution = mine.unwrap_or_else(|| {
+            self.quorum.late_in = Some(self.step);
+            Contribution { vector: self.segments.take(0), tally: Tally::default() }
+        });
+        if !self.was_in_time() {
+            self.interrupt();
+            let (rule, rate) = (self.loaded.training.rule, self.loaded.training.rate(self.step.0));
+            let rule = self.complete.is_some().then_some(OwnerRule::Stock { rule, rate });
+            self.current = Some(Current { rule, ..Current::new(0, true) });
+        }
+        self.start_round_of(contribution, Some(contributors));
+        if let Err((peer, _)) = self.take_early(out) {
+            out.push(Output::Hangup(peer));
+        }
+    }
+
+    // What becomes of it.
+
+    /// Takes part in the step in progress with this, at once or when it is known who is late.
+    pub(super) fn contribute(&mut self, contribution: Contribution) {
+        if self.has_quorum() {
+            self.quorum.offered = Some(contribution);
+        } else {
+            self.start_round(contribution);
+        }
+    }
+
+    /// Whether a contribution waits for its round.
+    pub(super) fn has_offered(&self) -> bool {
+        self.quorum.offered.is_some()
+    }
+
+    /// What was offered is not wanted any more.
+    pub(super) fn withdraw_offer(&mut self) {
+        self.quorum.offered = None;
+    }
+
+    /// The step in progress is complete.
+    pub(super) fn end_quorum(&mut self) {
+        self.quorum.offered = None;
+        self.quorum.chosen = None;
+    }
+
+    /// What was said in a view counts there only.
+    pub(super) fn leave_quorum(&mut self) {
+        self.quorum.told = None;
+        self.quorum.offers.clear();
+        self.quorum.left_out = 0;
+        self.quorum.chosen = None;
+    }
+
+    /// The step in progress begins again. Whether it had begun without this member's contribution.
+    pub(super) fn forget_lateness(&mut self) -> bool {
+        self.quorum.late_in.take() == Some(self.step)
+    }
+}
