@@ -14,8 +14,6 @@
 //! # Not here
 //! Judging: [`Verdict`]s come with their outcome.
 
-mod axis;
-mod comparison;
 mod curves;
 mod lanes;
 mod legend;
@@ -24,14 +22,12 @@ mod matrix;
 mod ownership;
 mod peers;
 mod steps;
-mod svg;
 mod timeline;
 mod traffic;
 
-use std::fmt::Write;
+use peergrad::page::svg::Escaped;
+use peergrad::page::{self, add, axis, section, svg};
 
-pub use self::comparison::{Contender, render_comparison};
-use self::svg::Escaped;
 use self::timeline::Timeline;
 use crate::history::History;
 
@@ -86,13 +82,9 @@ pub fn render(report: &Report<'_>) -> String {
 /// Title, what it is about, the summary, the numbers.
 fn head(report: &Report<'_>) -> String {
     let title = Escaped(report.title);
-    let mut page = format!(
-        "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n{DEFINITIONS}\
-         <h1>{title}</h1>\n<p class=\"about\">{}</p>\n",
-        Escaped(report.about)
-    );
+    let mut page = page::head(report.title, STYLE);
+    let about = Escaped(report.about);
+    add(&mut page, format_args!("{DEFINITIONS}<h1>{title}</h1>\n<p class=\"about\">{about}</p>\n"));
     for words in report.words {
         add(&mut page, format_args!("<p>{}</p>\n", Escaped(words)));
     }
@@ -105,12 +97,7 @@ fn head(report: &Report<'_>) -> String {
         }
         page.push_str("</dl>\n");
     }
-    if !report.command.is_empty() {
-        add(
-            &mut page,
-            format_args!("<p class=\"again\">Again: <code>{}</code></p>\n", Escaped(report.command)),
-        );
-    }
+    page::again(&mut page, report.command);
     page
 }
 
@@ -146,14 +133,6 @@ fn verdicts(verdicts: &[Verdict]) -> String {
         page.push_str("</ul>\n");
     }
     page
-}
-
-fn section(page: &mut String, title: &str, how: &str, body: &str) {
-    add(page, format_args!("<section>\n<h2>{title}</h2>\n<p class=\"how\">{how}</p>\n{body}</section>\n"));
-}
-
-fn add(page: &mut String, markup: std::fmt::Arguments<'_>) {
-    page.write_fmt(markup).expect("a string takes any text");
 }
 
 /// Longer values take two cells and are set like code.

@@ -5,8 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::axis::{self, Values};
-use super::svg::{Drawing, Px};
-use super::timeline::{LEFT, RIGHT, Timeline, letter, stroke};
+use super::svg::{Drawing, LEFT, Px, RIGHT, stroke};
+use super::timeline::{Timeline, letter};
 use crate::history::CommitNote;
 
 /// A committed step on the page, before it has a height.
@@ -27,13 +27,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
         return format!("<p class=\"empty\">{why}: there is nothing to draw.</p>\n");
     }
     let (low, high) = losses.iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
-    let values = match () {
-        // What falls to a fraction is still seen to fall on a scale where equal factors are equally far apart.
-        () if low > 0.0 && high > low * LINEAR_FACTOR_MAX => Values::by_factors(low, high),
-        // From zero, unless that would press everything against the upper edge.
-        () if low > 0.0 && low < high * 0.6 => Values::covering(0.0, high, 4),
-        () => Values::covering(low, high, 4),
-    };
+    let values = Values::of_losses(low, high, 4);
     let left_out = match commits.len() - losses.len() {
         0 => String::new(),
         count => {
@@ -176,6 +170,5 @@ const HEIGHT: f64 = 150.0;
 const SMOOTHED_MIN: usize = 40;
 /// Steps that are this far apart get a dot each.
 const DOT_PITCH: f64 = 7.0;
-const LINEAR_FACTOR_MAX: f64 = 5.0;
 const LINES_MAX: usize = 12;
 const LINES_NAMED_MAX: usize = 5;

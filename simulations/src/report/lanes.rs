@@ -16,8 +16,8 @@ use peergrad_protocol::Instant;
 
 use super::peers::Groups;
 use super::steps::Steps;
-use super::svg::{Area, Drawing, outline, thinned};
-use super::timeline::{LEFT, RIGHT, Timeline, times, tone};
+use super::svg::{Area, Drawing, LEFT, RIGHT, outline, thinned};
+use super::timeline::{Timeline, times, tone};
 use super::{axis, legend, marks};
 use crate::history::{Lane, State};
 

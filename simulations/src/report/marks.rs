@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::axis;
 use super::lanes::Rows;
-use super::svg::{Area, Drawing, outline, thinned};
-use super::timeline::{LEFT, RIGHT, Timeline};
+use super::svg::{Area, Drawing, LEFT, RIGHT, outline, thinned};
+use super::timeline::Timeline;
 use crate::history::State;
 
 /// The ends of lanes: an upright bar for a finished run, a cross for one that is not.

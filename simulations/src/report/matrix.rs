@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use super::axis;
 use super::peers::Groups;
-use super::svg::{Area, Drawing};
-use super::timeline::{LEFT, Timeline};
+use super::svg::{Area, Drawing, LEFT};
+use super::timeline::Timeline;
 
 /// The picture; nothing if nothing was sent.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {

@@ -7,8 +7,8 @@ use peergrad_protocol::ViewDigest;
 
 use super::axis::{self, percent};
 use super::peers::Groups;
-use super::svg::{Area, Drawing, Escaped, Px};
-use super::timeline::{LEFT, RIGHT, Timeline, letter};
+use super::svg::{Area, Drawing, Escaped, LEFT, Px, RIGHT};
+use super::timeline::{Timeline, letter};
 use crate::history::ViewNote;
 use crate::host::HostId;
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::axis;
-use super::svg::{Area, Drawing, outline};
-use super::timeline::{LEFT, RIGHT, Timeline, letter, times, tone};
+use super::svg::{Area, Drawing, LEFT, RIGHT, outline};
+use super::timeline::{Timeline, letter, times, tone};
 use crate::history::CommitNote;
 
 /// Where the strip lies.

@@ -8,13 +8,8 @@ use std::collections::BTreeMap;
 use peergrad_protocol::Instant;
 
 use super::axis;
-use super::svg::{Area, Drawing, WIDTH, outline, thinned};
+use super::svg::{Area, Drawing, HUES, LEFT, RIGHT, outline, thinned};
 use crate::history::{Band, History, State};
-
-/// Where time begins on the page.
-pub(super) const LEFT: f64 = 64.0;
-/// Where it ends; the last value of a curve stands to the right of it.
-pub(super) const RIGHT: f64 = WIDTH - 48.0;
 
 /// A history and where its times lie on the page.
 pub(super) struct Timeline<'a> {
@@ -165,14 +160,10 @@ impl<'a> Timeline<'a> {
     }
 }
 
-/// The class that colours what belongs to a view: the hue by lineage, the lightness by turns.
+/// The class that colours what belongs to a view: the hue by lineage, the lightness by turns. With many lineages hues come
+/// round again, and the letters tell.
 pub(super) fn tone(lineage: usize, epoch: u64) -> String {
     format!("{}{}", if epoch % 2 == 1 { 'a' } else { 'b' }, lineage % HUES)
-}
-
-/// The class of a line in a lineage's colour.
-pub(super) fn stroke(lineage: usize) -> String {
-    format!("s{}", lineage % HUES)
 }
 
 /// A lineage's letter: A to Z, then A1 and so on.
@@ -221,8 +212,6 @@ fn label_width(stripe: &Stripe) -> f64 {
     stripe.label.chars().count() as f64 * 6.0
 }
 
-/// Distinct hues; with more lineages they come round again, and the letters tell.
-const HUES: usize = 5;
 const HEADING: f64 = 18.0;
 const HEADINGS_MAX: usize = 3;
 const STRIPES_MAX: usize = 240;

@@ -3,8 +3,8 @@
 use peergrad_protocol::Instant;
 
 use super::axis::{self, Values};
-use super::svg::{Area, Drawing, Px};
-use super::timeline::{LEFT, RIGHT, Timeline, times};
+use super::svg::{Area, Drawing, LEFT, Px, RIGHT};
+use super::timeline::{Timeline, times};
 use crate::history::TRAFFIC_STEP;
 
 /// The picture.

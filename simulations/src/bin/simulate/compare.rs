@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
+use peergrad::page::comparison::{Comparison, Contender, Point, Worth, render};
 use peergrad_simulations::compare::{Course, Mark, follow};
-use peergrad_simulations::report::{Contender, render_comparison};
 use peergrad_simulations::scenario::file::Size;
 
 use crate::run::check_writable;
@@ -46,19 +46,44 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
     let rows = rows(&arguments.scenarios, &courses);
     print(&rows)?;
     if let Some(path) = &arguments.report {
-        let contenders: Vec<Contender<'_>> = scenarios
-            .iter()
-            .zip(&courses)
-            .map(|(scenario, courses)| Contender { name: &scenario.name, courses })
-            .collect();
-        let Range { start, end } = arguments.seeds;
-        let command = format!("simulate compare {} --seeds {start}..{end}", arguments.scenarios.join(" "));
-        let page = render_comparison(&command, &contenders, &rows);
-        std::fs::write(path, page).with_context(|| format!("cannot write the report {}", path.display()))?;
+        let names = scenarios.iter().map(|scenario| scenario.name.as_str());
+        std::fs::write(path, page(arguments, names.zip(&courses), &rows))
+            .with_context(|| format!("cannot write the report {}", path.display()))?;
         say!("report: {}", path.display());
     }
     let is_kept = courses.iter().flatten().all(|course| course.outcome.violations.is_empty());
     Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The curves of scenarios, by their names.
+fn page<'a>(
+    arguments: &CompareArguments,
+    courses: impl Iterator<Item = (&'a str, &'a Vec<Course>)>,
+    rows: &[Vec<String>],
+) -> String {
+    let point = |mark: &Mark| {
+        let Mark { samples, time, bytes, .. } = *mark;
+        Point { samples, time, bytes, worth: worth(mark) }
+    };
+    let points = |course: &Course| course.marks.iter().chain(&course.end).map(point).collect();
+    let courses: Vec<(&str, &Vec<Course>)> = courses.collect();
+    let mut ends = courses.iter().flat_map(|(_, courses)| ends(courses));
+    let is_accuracy = ends.any(|mark| mark.evaluation.accuracy.is_some());
+    let contender = |(name, courses): &(&'a str, &Vec<Course>)| Contender {
+        name,
+        courses: courses.iter().map(points).collect(),
+    };
+    let contenders: Vec<Contender<'_>> = courses.iter().map(contender).collect();
+    let Range { start, end } = arguments.seeds;
+    render(&Comparison {
+        about: "",
+        command: &format!("simulate compare {} --seeds {start}..{end}", arguments.scenarios.join(" ")),
+        rows,
+        worth: if is_accuracy { Worth::Accuracy } else { Worth::Loss },
+        how: "On samples that nobody trains, of the mean of all members’ parameters; one line a seed.",
+        time: "virtual time in training",
+        contenders: &contenders,
+    })
 }
 
 /// A head, and for each scenario what it came to: medians over the seeds, and pairs with the first scenario.
@@ -74,7 +99,6 @@ fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
         }
         let unended = courses[index].len() - own.len();
         let name = if unended == 0 { name.clone() } else { format!("{name} ({unended} did not end)") };
-        let worth = |mark: &Mark| mark.evaluation.accuracy.unwrap_or(mark.evaluation.loss);
         let before = courses[index].iter().filter(|course| course.end.is_some());
         let before = before.filter_map(|course| course.marks.last());
         let worst = median(before.map(|mark| mark.worst.accuracy.unwrap_or(mark.worst.loss)));
@@ -104,6 +128,10 @@ fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
 /// Of those that got there.
 fn ends(courses: &[Course]) -> Vec<Mark> {
     courses.iter().filter_map(|course| course.end).collect()
+}
+
+fn worth(mark: &Mark) -> f64 {
+    mark.evaluation.accuracy.unwrap_or(mark.evaluation.loss)
 }
 
 fn loss(mark: &Mark) -> f64 {

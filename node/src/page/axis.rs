@@ -3,20 +3,21 @@
 //! A step is 1, 2 or 5 times a power of ten (times: whole minutes and hours above), the smallest that does not crowd.
 
 /// An axis of values, from bottom to top or from left to right.
-pub(super) struct Values {
+pub struct Values {
     /// Where it begins.
-    pub(super) low: f64,
+    pub low: f64,
     /// Where it ends.
-    pub(super) high: f64,
+    pub high: f64,
     /// Round values within, with their labels.
-    pub(super) ticks: Vec<(f64, String)>,
+    pub ticks: Vec<(f64, String)>,
     /// Whether equal factors, not equal differences, are equally far apart.
-    pub(super) is_logarithmic: bool,
+    pub is_logarithmic: bool,
 }
 
 impl Values {
     /// An axis that holds `low` to `high`, ends at ticks, and has about `lines` of them.
-    pub(super) fn covering(low: f64, high: f64, lines: usize) -> Self {
+    #[must_use]
+    pub fn covering(low: f64, high: f64, lines: usize) -> Self {
         let (low, high) = sensible(low, high);
         let step = step(high - low, lines);
         let (first, last) = ((low / step).floor(), (high / step).ceil());
@@ -28,7 +29,8 @@ impl Values {
     }
 
     /// A logarithmic axis that holds `low` to `high`, both above 0 and apart.
-    pub(super) fn by_factors(low: f64, high: f64) -> Self {
+    #[must_use]
+    pub fn by_factors(low: f64, high: f64) -> Self {
         let (low, high) = (low.clamp(VALUE_MIN, VALUE_MAX), high.clamp(VALUE_MIN, VALUE_MAX));
         let mut power = 1.0;
         while power > low {
@@ -51,8 +53,27 @@ impl Values {
         Self { low: low * 0.95, high: high * 1.05, ticks, is_logarithmic: true }
     }
 
+    /// An axis that holds losses of `low` to `high`, with about `lines` ticks. What falls to a fraction is still seen to fall
+    /// where equal factors are equally far apart; else it begins at 0, unless that would press everything against the end.
+    #[must_use]
+    pub fn of_losses(low: f64, high: f64, lines: usize) -> Self {
+        match () {
+            () if low > 0.0 && high > low * LINEAR_FACTOR_MAX => Self::by_factors(low, high),
+            () if low > 0.0 && low < high * 0.6 => Self::covering(0.0, high, lines),
+            () => Self::covering(low, high, lines),
+        }
+    }
+
+    /// An axis of times from 0 to `extent`, both in nanoseconds.
+    #[must_use]
+    pub fn times(extent: u64) -> Self {
+        let ticks = time_ticks(extent).into_iter().map(|(at, label)| (at as f64, label)).collect();
+        Self { low: 0.0, high: extent as f64, ticks, is_logarithmic: false }
+    }
+
     /// An axis of bytes from 0; `suffix` is written behind the unit.
-    pub(super) fn bytes(high: f64, lines: usize, suffix: &str) -> Self {
+    #[must_use]
+    pub fn bytes(high: f64, lines: usize, suffix: &str) -> Self {
         let (unit, name) = byte_unit(high);
         let mut axis = Self::covering(0.0, high / unit, lines);
         for (value, label) in &mut axis.ticks {
@@ -63,7 +84,8 @@ impl Values {
     }
 
     /// Where a value lies: 0 at the low end, 1 at the high one.
-    pub(super) fn part(&self, value: f64) -> f64 {
+    #[must_use]
+    pub fn part(&self, value: f64) -> f64 {
         let part = if self.is_logarithmic {
             let low = binary_logarithm(self.low);
             (binary_logarithm(value) - low) / (binary_logarithm(self.high) - low)
@@ -136,7 +158,8 @@ fn plain(value: f64, step: f64, decimals: usize) -> String {
 }
 
 /// Round times from 0 to `extent` nanoseconds, with their labels.
-pub(super) fn time_ticks(extent: u64) -> Vec<(u64, String)> {
+#[must_use]
+pub fn time_ticks(extent: u64) -> Vec<(u64, String)> {
     let (unit, name) = match extent {
         0..2_000 => (1, "ns"),
         2_000..2_000_000 => (1_000, "µs"),
@@ -167,7 +190,8 @@ fn step_of_clock(span: f64) -> f64 {
 }
 
 /// A duration in nanoseconds, in words: "812 ms", "12.4 s", "6 min 40 s".
-pub(super) fn duration(nanos: u64) -> String {
+#[must_use]
+pub fn duration(nanos: u64) -> String {
     let in_unit = |unit: u64, name: &str| {
         let value = nanos as f64 / unit as f64;
         let decimals = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
@@ -186,7 +210,8 @@ pub(super) fn duration(nanos: u64) -> String {
 }
 
 /// Bytes in words: "1.24 MB".
-pub(super) fn bytes(count: f64) -> String {
+#[must_use]
+pub fn bytes(count: f64) -> String {
     let (unit, name) = byte_unit(count);
     let value = count / unit;
     let decimals = if unit == 1.0 || value >= 100.0 { 0 } else { 1 + usize::from(value < 10.0) };
@@ -199,7 +224,8 @@ fn byte_unit(count: f64) -> (f64, &'static str) {
 }
 
 /// A number with about four digits that matter: "0.1234", "17.3".
-pub(super) fn value(number: f64) -> String {
+#[must_use]
+pub fn value(number: f64) -> String {
     match number.abs() {
         0.0 => "0".to_owned(),
         1e-3..10.0 => format!("{number:.4}").trim_end_matches('0').trim_end_matches('.').to_owned(),
@@ -209,12 +235,14 @@ pub(super) fn value(number: f64) -> String {
 }
 
 /// A part of a whole in words: "12.5 %".
-pub(super) fn percent(part: f64, whole: f64) -> String {
+#[must_use]
+pub fn percent(part: f64, whole: f64) -> String {
     if whole > 0.0 { format!("{:.1} %", part / whole * 100.0) } else { "0 %".to_owned() }
 }
 
 /// A count with its thousands set apart: "12,345".
-pub(super) fn count(number: u64) -> String {
+#[must_use]
+pub fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut written = String::new();
     for (index, digit) in digits.chars().enumerate() {
@@ -228,6 +256,7 @@ pub(super) fn count(number: u64) -> String {
 
 const SECOND: u64 = 1_000_000_000;
 const LEVELS_MAX: usize = 7;
+const LINEAR_FACTOR_MAX: f64 = 5.0;
 const TIME_LINES: usize = 12;
 const VALUE_MAX: f64 = 1e100;
 const VALUE_MIN: f64 = 1e-100;

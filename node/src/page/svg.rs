@@ -1,4 +1,4 @@
-//! Marks on paper: the few shapes that the panels are made of, written as SVG text.
+//! Marks on paper: the few shapes that pictures are made of, written as SVG text.
 //!
 //! Coordinates are CSS pixels at a page width of [`WIDTH`]. How a mark looks is its class's business (`style.css`);
 //! where it is, and its words for whoever points at it, stand here.
@@ -6,31 +6,41 @@
 use std::fmt::{self, Write};
 
 /// Width of every drawing.
-pub(super) const WIDTH: f64 = 1200.0;
+pub const WIDTH: f64 = 1200.0;
+/// Where what is drawn begins; to the left of it stand the values of the axis.
+pub const LEFT: f64 = 64.0;
+/// Where it ends; the last value of a curve stands to the right of it.
+pub const RIGHT: f64 = WIDTH - 48.0;
+/// Distinct hues; what has a greater number than these gets one of them again.
+pub const HUES: usize = 5;
 
 /// A drawing on its way.
 #[derive(Default)]
-pub(super) struct Drawing {
+pub struct Drawing {
     body: String,
 }
 
 /// An upright rectangle.
 #[derive(Clone, Copy)]
-pub(super) struct Area {
-    pub(super) x: f64,
-    pub(super) y: f64,
-    pub(super) width: f64,
-    pub(super) height: f64,
+pub struct Area {
+    /// Its left edge.
+    pub x: f64,
+    /// Its upper edge.
+    pub y: f64,
+    /// To the right.
+    pub width: f64,
+    /// Down.
+    pub height: f64,
 }
 
 impl Drawing {
     /// Adds markup as it is.
-    pub(super) fn put(&mut self, markup: fmt::Arguments<'_>) {
+    pub fn put(&mut self, markup: fmt::Arguments<'_>) {
         self.body.write_fmt(markup).expect("a string takes any text");
     }
 
     /// A rectangle; `words` are shown to whoever points at it, if there are any.
-    pub(super) fn rect(&mut self, class: &str, area: Area, words: &str) {
+    pub fn rect(&mut self, class: &str, area: Area, words: &str) {
         let Area { x, y, width, height } = area;
         self.put(format_args!(
             r#"<rect class="{class}" x="{}" y="{}" width="{}" height="{}""#,
@@ -43,7 +53,7 @@ impl Drawing {
     }
 
     /// A path, given as the text of its `d`.
-    pub(super) fn path(&mut self, class: &str, d: &str, words: &str) {
+    pub fn path(&mut self, class: &str, d: &str, words: &str) {
         if !d.is_empty() {
             self.put(format_args!(r#"<path class="{class}" d="{d}""#));
             self.close("path", words);
@@ -51,7 +61,7 @@ impl Drawing {
     }
 
     /// A straight line.
-    pub(super) fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
+    pub fn line(&mut self, class: &str, from: (f64, f64), to: (f64, f64)) {
         self.put(format_args!(
             r#"<line class="{class}" x1="{}" y1="{}" x2="{}" y2="{}"/>"#,
             Px(from.0),
@@ -62,7 +72,7 @@ impl Drawing {
     }
 
     /// Text whose baseline is at `y`; the class says to which side of `x` it goes.
-    pub(super) fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {
+    pub fn text(&mut self, class: &str, x: f64, y: f64, text: &str) {
         self.put(format_args!(
             r#"<text class="{class}" x="{}" y="{}">{}</text>"#,
             Px(x),
@@ -80,7 +90,8 @@ impl Drawing {
     }
 
     /// The finished drawing. `attributes` go into the `svg` element; `label` says what it shows.
-    pub(super) fn finish(self, height: f64, attributes: &str, label: &str) -> String {
+    #[must_use]
+    pub fn finish(self, height: f64, attributes: &str, label: &str) -> String {
         format!(
             "<svg role=\"img\" aria-label=\"{}\" viewBox=\"0 0 {} {}\"{attributes}>\n{}\n</svg>\n",
             Escaped(label),
@@ -91,14 +102,21 @@ impl Drawing {
     }
 }
 
+/// The class of a line in the hue with this number.
+#[must_use]
+pub fn stroke(hue: usize) -> String {
+    format!("s{}", hue % HUES)
+}
+
 /// The outline of an area, to be joined with others into one path.
-pub(super) fn outline(area: Area) -> String {
+#[must_use]
+pub fn outline(area: Area) -> String {
     let Area { x, y, width, height } = area;
     format!("M{} {}h{}v{}h{}z", Px(x), Px(y), Px(width), Px(height), Px(-width))
 }
 
 /// Text where markup is expected.
-pub(super) struct Escaped<'a>(pub(super) &'a str);
+pub struct Escaped<'a>(pub &'a str);
 
 impl fmt::Display for Escaped<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -119,7 +137,7 @@ impl fmt::Display for Escaped<'_> {
 }
 
 /// A length with at most two decimals, and never anything that SVG does not know.
-pub(super) struct Px(pub(super) f64);
+pub struct Px(pub f64);
 
 impl fmt::Display for Px {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -136,7 +154,7 @@ impl fmt::Display for Px {
 
 /// Thins out until few enough are left: `draw` is given the width in pixels below which it need not tell things
 /// apart, wider from try to try.
-pub(super) fn thinned<T>(budget: usize, draw: impl Fn(f64) -> Vec<T>) -> Vec<T> {
+pub fn thinned<T>(budget: usize, draw: impl Fn(f64) -> Vec<T>) -> Vec<T> {
     let mut grain = GRAIN_MIN;
     loop {
         let drawn = draw(grain);
