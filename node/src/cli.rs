@@ -17,6 +17,7 @@ use crate::specification::own::OwnLoader;
 use crate::task::Task;
 
 mod changes;
+mod compare;
 pub mod curve;
 mod demo;
 mod files;
@@ -29,6 +30,7 @@ mod progress;
 mod report;
 mod run;
 mod signals;
+mod swarm;
 pub mod table;
 
 /// Training one model on many machines with no server.
@@ -48,6 +50,8 @@ On several machines:       peer init --data my.csv > run.toml
 enum Command {
     /// Train handwritten digits with four peers on this machine: a few seconds
     Demo(demo::DemoArguments),
+    /// Train with each of several run files on this machine, one after the other, and tell how they compare
+    Compare(compare::CompareArguments),
     /// Look at a CSV file and write a commented run.toml for it to standard output
     Init {
         /// The data: CSV, plain or gzipped, with or without a header
@@ -93,6 +97,9 @@ struct FounderArguments {
     /// Peers to wait for before training begins, this one included; 1 trains alone [default: run.toml's, or 2]
     #[arg(long, value_name = "N")]
     peers: Option<u32>,
+    /// Decides initial parameters, order of samples and held-out rows, in place of run.toml's `seed`
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
     /// Use the secret in this file, or write a new one there if there is none; for `join ADDRESS --secret-file`
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
@@ -173,6 +180,7 @@ pub fn main() -> ExitCode {
     start_logging();
     finish(match command {
         Command::Demo(arguments) => demo::demo(&arguments),
+        Command::Compare(arguments) => compare::compare(&arguments),
         Command::Init { data, json } => files::init(&data, json),
         Command::Start(arguments) => run::start(arguments),
         Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),

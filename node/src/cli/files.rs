@@ -39,13 +39,18 @@ pub(super) fn read_text(path: &Path) -> anyhow::Result<String> {
 
 /// The data file that a run file names: embedded, or by its path from the run file's folder.
 pub(super) fn data_of(run_file: &Path, name: &str) -> anyhow::Result<Vec<u8>> {
-    let path = run_file.parent().unwrap_or(Path::new("")).join(name);
-    match embedded(name) {
-        Some(bytes) if !path.exists() => Ok(bytes.to_vec()),
-        _ => read(&path).with_context(|| {
+    match data_path(run_file, name) {
+        Some(path) => read(&path).with_context(|| {
             format!("{}: `file` in [data], a path from that file's folder", run_file.display())
         }),
+        None => Ok(embedded(name).expect("what has no path is embedded").to_vec()),
     }
+}
+
+/// Where that file is, unless it is embedded.
+pub(super) fn data_path(run_file: &Path, name: &str) -> Option<PathBuf> {
+    let path = run_file.parent().unwrap_or(Path::new("")).join(name);
+    (embedded(name).is_none() || path.exists()).then_some(path)
 }
 
 /// Looks for a run's data file: where the user said, among the embedded sets, and under the founder's name for it.

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::sync::Arc;
 
-use peergrad_protocol::{PeerId, RunId};
+use peergrad_protocol::{Instant, PeerId, RunId};
 use serde_json::{Value, json};
 
 use super::changes;
@@ -14,12 +15,13 @@ use super::plot;
 use super::progress::{Progress, Screen};
 use super::table::{bytes, count};
 use crate::io::{Committed, Event, FinalState, Scope};
-use crate::net::{Notice, Traffic};
+use crate::net::{Clock, Counters, Notice, Traffic};
 
 /// Tells the user what happens.
 pub(super) struct Report {
     me: PeerId,
     style: Style,
+    meter: Meter,
     screen: Screen,
     scope: Option<Scope>,
     progress: Option<Progress>,
@@ -41,19 +43,27 @@ pub(super) enum Style {
     Json,
 }
 
+/// What this peer has taken so far: time, and bytes.
+pub(super) struct Meter {
+    /// Since it started.
+    pub(super) clock: Clock,
+    pub(super) counters: Arc<Counters>,
+}
+
 /// What is said of a run that is over.
-pub(super) struct Summary<'a> {
-    pub(super) state: &'a FinalState,
-    pub(super) wall_seconds: f64,
-    pub(super) traffic: Traffic,
+struct Summary<'a> {
+    state: &'a FinalState,
+    wall_seconds: f64,
+    traffic: Traffic,
 }
 
 impl Report {
-    pub(super) fn new(me: PeerId, style: Style) -> Self {
+    pub(super) fn new(me: PeerId, style: Style, meter: Meter) -> Self {
         let screen = Screen::new();
         Self {
             me,
             style,
+            meter,
             screen,
             scope: None,
             progress: None,
@@ -112,7 +122,7 @@ impl Report {
             Style::Words => self.say_event(event),
             Style::Json => {
                 if let Some(object) = event_object(event) {
-                    emit(&object);
+                    emit(&self.meter.stamped(event, object));
                 }
             }
         }
@@ -267,7 +277,9 @@ impl Report {
     }
 
     /// The results of a run that finished.
-    pub(super) fn summary(&self, summary: &Summary) {
+    pub(super) fn summary(&self, state: &FinalState) {
+        let (wall_seconds, traffic) = (self.meter.wall_seconds(), self.meter.counters.read());
+        let summary = &Summary { state, wall_seconds, traffic };
         match self.style {
             Style::Json => emit(&self.summary_object(summary)),
             Style::Words => {
@@ -350,6 +362,21 @@ impl Report {
             "shard": state.shard,
             "optimizer_bytes": state.optimizer_bytes,
         })
+    }
+}
+
+impl Meter {
+    fn wall_seconds(&self) -> f64 {
+        self.clock.now().since(Instant::default()).as_secs_f64()
+    }
+
+    /// The object of an event, with when it was; of a step also with what had been sent by then.
+    fn stamped(&self, event: &Event, mut object: Value) -> Value {
+        object["wall_seconds"] = json!(self.wall_seconds());
+        if matches!(event, Event::Committed(_)) {
+            object["bytes_sent"] = json!(self.counters.read().sent_bytes);
+        }
+        object
     }
 }
 

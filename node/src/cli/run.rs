@@ -14,7 +14,7 @@ use peergrad_protocol::{Pool, RunId};
 use tokio::sync::mpsc;
 
 use super::files;
-use super::report::{Report, Style, Summary, complain, program_name};
+use super::report::{Meter, Report, Style, complain, program_name};
 use super::signals::stop_requested;
 use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
 use crate::io::{Ended, Event, Failure, FinalState};
@@ -52,7 +52,7 @@ pub(super) enum Data {
 /// Founds a run of a built-in model.
 pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let path = &arguments.run_file;
-    let run_file = read_run_file(path)?;
+    let run_file = read_run_file(path, arguments.founder.seed)?;
     let name = &run_file.data()?.file;
     let data: Arc<[u8]> = files::data_of(path, name)?.into();
     let specification = resolve(&run_file, name, &data)?.to_bytes()?;
@@ -66,9 +66,10 @@ pub(super) fn start_own(
     program: Launch,
     arguments: OwnStartArguments,
 ) -> anyhow::Result<ExitCode> {
+    let seed = arguments.founder.seed;
     let run_file = match &arguments.run_file {
-        Some(path) => read_run_file(path)?,
-        None => RunFile::parse("")?,
+        Some(path) => read_run_file(path, seed)?,
+        None => with_seed(RunFile::parse("")?, seed),
     };
     let specification = OwnSpecification::resolve(&run_file, name, &*task, &program)?.to_bytes()?;
     found(
@@ -80,7 +81,8 @@ pub(super) fn start_own(
     )
 }
 
-fn read_run_file(path: &Path) -> anyhow::Result<RunFile> {
+/// What the file says, but with this seed if one is given.
+pub(super) fn read_run_file(path: &Path, seed: Option<u64>) -> anyhow::Result<RunFile> {
     let name = path.display();
     let is_data = |extension: &std::ffi::OsStr| ["csv", "tsv", "gz"].iter().any(|data| extension == *data);
     if path.extension().is_some_and(is_data) {
@@ -89,7 +91,12 @@ fn read_run_file(path: &Path) -> anyhow::Result<RunFile> {
             program_name()
         );
     }
-    RunFile::parse(&files::read_text(path)?).with_context(|| name.to_string())
+    let run_file = RunFile::parse(&files::read_text(path)?).with_context(|| name.to_string())?;
+    Ok(with_seed(run_file, seed))
+}
+
+fn with_seed(run_file: RunFile, seed: Option<u64>) -> RunFile {
+    RunFile { seed: seed.unwrap_or(run_file.seed), ..run_file }
 }
 
 fn found(
@@ -99,7 +106,7 @@ fn found(
     data: Data,
     arguments: FounderArguments,
 ) -> anyhow::Result<ExitCode> {
-    let FounderArguments { peers, secret_file, mut peer } = arguments;
+    let FounderArguments { peers, seed: _, secret_file, mut peer } = arguments;
     // The default may give way to another port if it is taken, also where the file spells it out.
     let port = run_file.network.port;
     peer.port = peer.port.or((port != DEFAULT_PORT).then_some(port));
@@ -226,7 +233,9 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     .await?;
 
     let contact = network.contact();
-    let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words });
+    let clock = Clock::start();
+    let meter = Meter { clock, counters: network.counters() };
+    let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words }, meter);
     if !passed_over.is_empty() {
         report.say(&format!(
             "another peer runs on this machine: this one keeps its data in {}",
@@ -234,14 +243,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         ));
     }
     report.listening(&contact.addresses);
-    let mut session = Session {
-        directory,
-        secret,
-        contact: contact.clone(),
-        started: Clock::start(),
-        report,
-        has_handed_over: false,
-    };
+    let mut session = Session { directory, secret, contact: contact.clone(), report, has_handed_over: false };
     let restored = session.directory.restored()?;
     if let Role::Founder { specification, nonce, peers } = &role {
         if let Some(durable) = restored.as_deref().and_then(Durable::from_bytes) {
@@ -257,7 +259,6 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
             session.tell_invite(RunId::derive(specification, nonce));
         }
     }
-    let counters = network.counters();
     let config = Config {
         peer: contact.peer,
         incarnation,
@@ -276,12 +277,12 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     });
     let compute = Compute::start().context("cannot start a thread")?;
     let store = Store::start(session.directory.durable_path()).context("cannot start a thread")?;
-    let surroundings = Surroundings { network, compute, clock: session.started, locate, store, events };
+    let surroundings = Surroundings { network, compute, clock, locate, store, events };
     let mut node = Node::new(config);
     let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt()).await });
     let ended = session.watch(told, notices).await?;
     driving.await.context("the peer stopped in the middle")?;
-    session.end(ended, counters.read())
+    session.end(ended)
 }
 
 fn open_directory(given: Option<&Path>) -> anyhow::Result<(Directory, Vec<PathBuf>)> {
@@ -309,7 +310,6 @@ struct Session {
     directory: Directory,
     secret: Secret,
     contact: peergrad_protocol::message::Contact,
-    started: Clock,
     report: Report,
     /// Others own what this peer owned, as it was asked to see to before it leaves.
     has_handed_over: bool,
@@ -356,8 +356,7 @@ impl Session {
     }
 
     /// Saves what the run leaves here, and says how it ended.
-    fn end(self, ended: Ended, traffic: crate::net::Traffic) -> anyhow::Result<ExitCode> {
-        let wall_seconds = self.started.now().since(peergrad_protocol::Instant::default()).as_secs_f64();
+    fn end(self, ended: Ended) -> anyhow::Result<ExitCode> {
         self.report.close();
         let saved = match &ended.state {
             // Before the first step there is nothing that was learnt.
@@ -378,7 +377,7 @@ impl Session {
         // The last words: whoever reads JSON stops here.
         let code = match (&ended.outcome, &ended.state) {
             (Ok(()), Some(state)) => {
-                self.report.summary(&Summary { state, wall_seconds, traffic });
+                self.report.summary(state);
                 ExitCode::SUCCESS
             }
             (Ok(()), None) => ExitCode::SUCCESS,

@@ -1,39 +1,35 @@
 //! What the demo shows at the end: who owned and computed what, what became of the one that was killed, and the result.
 
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use anyhow::bail;
 use serde_json::{Value, json};
 
 use super::trouble::{Loss, Trouble};
-use super::{Swarm, short};
 use crate::cli::plot;
 use crate::cli::report::{emit, plural, print_line};
+use crate::cli::swarm::{Peer, Swarm, short};
 use crate::cli::table::{bytes, count, table};
 
-impl Swarm {
-    fn summaries(&self) -> Vec<&Value> {
-        self.peers.iter().filter_map(|peer| peer.summary.as_ref()).collect()
-    }
+/// A demo that is over.
+pub(super) struct Results<'a> {
+    pub(super) swarm: &'a Swarm<'a>,
+    pub(super) trouble: &'a Trouble,
+}
 
+impl Results<'_> {
     /// The results, for people or programs.
-    pub(super) fn tell(&self, trouble: &Trouble) -> anyhow::Result<ExitCode> {
-        let summaries = self.summaries();
-        let digests: BTreeSet<&str> =
-            summaries.iter().filter_map(|summary| summary["digest"].as_str()).collect();
-        if digests.len() != 1 {
-            bail!("the peers hold different parameters: {digests:?}");
-        }
-        if self.show.is_json {
-            self.tell_json(&summaries, trouble);
+    pub(super) fn tell(&self) -> anyhow::Result<ExitCode> {
+        self.swarm.check_digests()?;
+        let summaries = self.swarm.summaries();
+        if self.swarm.show.is_json {
+            self.tell_json(&summaries);
         } else {
-            self.tell_words(&summaries, trouble);
+            self.tell_words(&summaries);
         }
         Ok(ExitCode::SUCCESS)
     }
 
-    fn tell_json(&self, summaries: &[&Value], trouble: &Trouble) {
+    fn tell_json(&self, summaries: &[&Value]) {
         for summary in summaries {
             let mut object = (*summary).clone();
             object["event"] = json!("peer");
@@ -46,7 +42,7 @@ impl Swarm {
         for key in ["peer", "own_samples", "shard", "optimizer_bytes"] {
             object.as_object_mut().expect("a summary is an object").remove(key);
         }
-        let stall = trouble.loss.as_ref().and_then(|loss| loss.stall);
+        let stall = self.trouble.loss.as_ref().and_then(|loss| loss.stall);
         object["wall_seconds"] = json!(slowest);
         object["bytes_sent"] = json!(sum("bytes_sent"));
         object["bytes_received"] = json!(sum("bytes_received"));
@@ -54,15 +50,15 @@ impl Swarm {
         emit(&object);
     }
 
-    fn tell_words(&self, summaries: &[&Value], trouble: &Trouble) {
+    fn tell_words(&self, summaries: &[&Value]) {
         let header = ["peer", "owns parameters", "samples", "received", "sent", "optimizer memory", ""];
-        print_line(&table(&header, &self.rows(trouble)));
+        print_line(&table(&header, &self.rows()));
         print_line(&format!(
             "training loss over {} steps\n{}",
             count(number(summaries[0], "steps")),
-            plot::curve(self.peers[0].losses.means(), 60, 10)
+            plot::curve(self.swarm.peers[0].losses.means(), 60, 10)
         ));
-        if let Some(loss) = &trouble.loss {
+        if let Some(loss) = &self.trouble.loss {
             print_line(&self.loss_words(loss));
         }
         print_line(&pass_words(&summaries[0]["passes"]));
@@ -78,9 +74,10 @@ impl Swarm {
         ));
     }
 
-    fn rows(&self, trouble: &Trouble) -> Vec<Vec<String>> {
-        let parameters = self.peers[0].scope.map_or(1, |scope| scope.parameters).max(1);
-        let row = |(index, peer): (usize, &super::Peer)| {
+    fn rows(&self) -> Vec<Vec<String>> {
+        let (peers, trouble) = (&self.swarm.peers, self.trouble);
+        let parameters = peers[0].scope.map_or(1, |scope| scope.parameters).max(1);
+        let row = |(index, peer): (usize, &Peer)| {
             let killed = trouble.loss.as_ref().filter(|loss| loss.index == index);
             let note = match killed {
                 Some(loss) => format!("killed at step {}", loss.step),
@@ -106,14 +103,14 @@ impl Swarm {
                 note,
             ]
         };
-        self.peers.iter().enumerate().map(row).collect()
+        peers.iter().enumerate().map(row).collect()
     }
 
     /// What became of the peer that was killed.
     fn loss_words(&self, loss: &Loss) -> String {
-        let name = &self.peers[loss.index].name;
+        let name = &self.swarm.peers[loss.index].name;
         let Some(stall) = loss.stall else { return format!("peer {name} was killed when all was done") };
-        let changes = &self.peers[0].changes;
+        let changes = &self.swarm.peers[0].changes;
         let moved: usize = changes.iter().map(|change| change.moving).sum();
         let dealt_again: u64 = changes.iter().map(|change| change.given_back).sum();
         let restarted: usize = changes.iter().map(|change| change.restarted.len()).sum();

@@ -5,8 +5,8 @@ use std::time::Duration;
 use peergrad_protocol::Instant;
 use serde_json::json;
 
-use super::{Peer, Show, Swarm};
 use crate::cli::report::emit;
+use crate::cli::swarm::{Show, Swarm};
 use crate::net::Clock;
 
 /// What is planned, and what has come of it.
@@ -57,13 +57,8 @@ impl Trouble {
         Self { clock: Clock::start(), stage, loss: None, late: None }
     }
 
-    /// Whether a peer of the demo need not end well: it is dead, or came when all was over.
-    pub(super) fn excuses(&self, index: usize, peer: &Peer) -> bool {
-        peer.is_killed || (self.late == Some(index) && peer.summary.is_none())
-    }
-
     /// Something has been reported.
-    pub(super) fn go_on(&mut self, swarm: &mut Swarm) -> anyhow::Result<()> {
+    pub(super) fn go_on(&mut self, swarm: &mut Swarm<'_>) -> anyhow::Result<()> {
         let founder = &swarm.peers[0];
         let steps = founder.steps;
         let is_time = founder.scope.is_some_and(|scope| steps >= scope.steps / 5);
@@ -102,14 +97,11 @@ impl Trouble {
         }
     }
 
-    fn kill(&mut self, swarm: &mut Swarm) {
+    fn kill(&mut self, swarm: &mut Swarm<'_>) {
         let step = swarm.peers[0].steps;
         let index = KILLED.min(swarm.peers.len() - 1);
         let peer = &mut swarm.peers[index];
-        peer.close();
-        // One that has ended already has lost nothing by it.
-        let _ = peer.process.kill();
-        peer.is_killed = true;
+        peer.kill();
         self.loss = Some(Loss { index, step, seen: (step, self.clock.now()), stall: None });
         if swarm.show.is_json {
             emit(&json!({"event": "killed", "peer": peer.id, "step": step}));
@@ -118,13 +110,15 @@ impl Trouble {
         }
     }
 
-    fn join(&mut self, swarm: &mut Swarm) -> anyhow::Result<()> {
+    fn join(&mut self, swarm: &mut Swarm<'_>) -> anyhow::Result<()> {
         self.stage = Stage::Over;
         self.late = Some(swarm.peers.len());
         if !swarm.show.is_json {
             swarm.show.screen.say("a new peer comes");
         }
-        swarm.spawn_joiner()
+        // It may come when all is over.
+        swarm.spawn_joiner()?.is_excused = true;
+        Ok(())
     }
 }
 
