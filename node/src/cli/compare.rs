@@ -92,6 +92,9 @@ fn train(entry: &Entry, seed: u64, peers: u32, show: &Show, channel: &Channel) -
         folder: scratch.path(),
     };
     let mut swarm = Swarm::start(founding, show.clone(), channel)?;
+    if show.is_json {
+        emit(&json!({"event": "training", "file": entry.name, "seed": seed, "peers": peers}));
+    }
     let mut course = Course::new(entry.samples());
     while swarm.go_on()? {
         course.note(&Standing::of(&swarm));

@@ -106,6 +106,7 @@ fn found(
     data: Data,
     arguments: FounderArguments,
 ) -> anyhow::Result<ExitCode> {
+    // The seed is in the run file by now.
     let FounderArguments { peers, seed: _, secret_file, mut peer } = arguments;
     // The default may give way to another port if it is taken, also where the file spells it out.
     let port = run_file.network.port;

@@ -65,7 +65,10 @@ pub enum Worth {
 #[must_use]
 pub fn render(comparison: &Comparison<'_>) -> String {
     let names: Vec<&str> = comparison.contenders.iter().map(|contender| contender.name).collect();
-    let title = names.join(" and ");
+    let title = match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
+        _ => names.concat(),
+    };
     let mut page = head(&title, "");
     add(&mut page, format_args!("<h1>{}</h1>\n", Escaped(&title)));
     if !comparison.about.is_empty() {
@@ -239,6 +242,7 @@ mod tests {
         assert_eq!(page.matches("<path class=\"curve").count(), 9);
         assert_eq!(page.matches("<circle").count(), 3 * 8, "what is not finite has no place");
         assert!(page.contains("Training loss against bytes sent") && page.contains("10 kB"), "{page}");
+        assert!(page.contains("<h1>a&lt;b and c</h1>"), "{page}");
         assert!(page.contains("<td>a&lt;b</td>") && !page.contains("a<b"), "{page}");
     }
 

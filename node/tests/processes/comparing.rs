@@ -16,11 +16,12 @@ fn place() -> Place {
     place
 }
 
-/// What `peer compare` leaves in the system's folder for temporary files, which is a new one here.
+/// Runs `peer compare`, with a folder for temporary files that is seen to be empty again.
 fn compare(place: &Place, arguments: &[&str]) -> Process {
-    std::fs::create_dir_all(place.path("scratch")).expect("writable");
+    let scratch = place.path("scratch");
+    std::fs::create_dir_all(&scratch).expect("writable");
     let mut command = std::process::Command::new(PROGRAM);
-    command.arg("compare").args(arguments).current_dir(place.path("")).env("TMPDIR", place.path("scratch"));
+    command.arg("compare").args(arguments).current_dir(place.path("")).env("TMPDIR", scratch);
     Process::spawn(&mut command)
 }
 
@@ -100,7 +101,10 @@ fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
         (&["ring.toml", "seed.toml"], "the seeds 7 and 9, and so hold out different rows: give all the same"),
         (&["ring.toml", "broken.toml"], "broken.toml: TOML parse error at line 1, column 1"),
         (&["ring.toml", "gone.toml"], "cannot read gone.toml"),
-        (&["ring.toml", "local.toml", "--report", "gone/page.html"], "cannot write the report gone/page.html"),
+        (
+            &["ring.toml", "local.toml", "--report", "gone/page.html"],
+            "cannot write the report gone/page.html",
+        ),
         (&["ring.toml", "local.toml", "--report", "."], "cannot write the report ."),
     ];
     for (arguments, words) in cases {
@@ -121,12 +125,19 @@ fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
 
 #[test]
 fn a_peer_that_fails_is_named_with_its_own_words() {
-    let place = place();
-    // The data directories of the peers cannot be made where a file is in their way.
-    let mut compared = compare(&place, &["ring.toml", "local.toml", "--peers", "2", "--json"]);
-    compared.wait(|event| event["event"] == "trained");
-    let id = compared.id();
-    drop(id);
+    let place = Place::new();
+    place.write("table.csv", "1,2,0\n3,4,1\n5,6,0\n7,8,1\n9,1,0\n");
+    place.write("a.toml", "passes = 1000\n[data]\nfile = \"table.csv\"\n");
+    place.write("b.toml", "passes = 1\n[data]\nfile = \"table.csv\"\n");
+    let mut compared = compare(&place, &["a.toml", "b.toml", "--peers", "1", "--json"]);
+    compared.wait_for("training");
+    std::fs::remove_file(place.path("table.csv")).expect("it is there");
+    let ended = compared.end();
+    // The first one may have been about to read it, else it is the second one.
+    for words in ["peer 1 of ", ".toml with seed 7 failed (exit status: 1): ", "cannot read table.csv"] {
+        assert!(ended.failure().contains(words), "{words}: {}", ended.failure());
+    }
+    check_nothing_is_left(&place);
 }
 
 #[cfg(unix)]
@@ -134,10 +145,10 @@ fn a_peer_that_fails_is_named_with_its_own_words() {
 fn whoever_has_seen_enough_leaves_nothing_behind() {
     let place = place();
     place.write("ring.toml", run_file("").replace("passes = 2", "passes = 100000"));
-    let compared = compare(&place, &["ring.toml", "local.toml", "--peers", "2"]);
-    compared.wait_for_words("step");
+    let mut compared = compare(&place, &["ring.toml", "local.toml", "--peers", "2", "--json"]);
+    compared.wait_for("training");
     compared.signal("INT");
-    let ended = compared.end_in_words();
-    assert!(ended.failure().contains("stopped on request"), "{}", ended.stderr);
+    let ended = compared.end();
+    assert_eq!(ended.failure(), "stopped on request");
     check_nothing_is_left(&place);
 }

@@ -6,6 +6,7 @@
 #![cfg(feature = "net")]
 #![allow(clippy::disallowed_methods, reason = "only a guard ends a wait for what never comes")]
 
+mod comparing;
 mod departures;
 mod joining;
 mod late;

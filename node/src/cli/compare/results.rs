@@ -124,7 +124,7 @@ impl Contest {
             command,
             rows: &self.rows(),
             worth: Worth::TrainingLoss,
-            how: "The mean over the samples of each stretch, as they were before the update that they went into; one line a seed.",
+            how: HOW,
             time: "time in training",
             contenders: &contenders,
         })
@@ -164,27 +164,26 @@ impl Contest {
 
 impl Medians {
     fn of(endings: &[Ending]) -> Self {
-        let of_some = |value: fn(&Ending) -> Option<f64>| median(endings.iter().filter_map(value));
-        let of_counts = |value: fn(&Ending) -> u64| {
-            let mut values: Vec<u64> = endings.iter().map(value).collect();
-            values.sort_unstable();
-            values.get(values.len() / 2).copied().unwrap_or(0)
-        };
-        let seconds = median(endings.iter().map(|ending| ending.time.as_secs_f64()));
+        let of = |value: fn(&Ending) -> Option<f64>| median(endings.iter().filter_map(value));
+        let seconds = of(|ending| Some(ending.time.as_secs_f64()));
+        let bytes_sent = of(|ending| Some(ending.bytes_sent as f64));
+        let samples = of(|ending| Some(ending.samples as f64));
         Self {
-            accuracy: of_some(|ending| ending.accuracy),
-            loss: of_some(|ending| ending.loss),
+            accuracy: of(|ending| ending.accuracy),
+            loss: of(|ending| ending.loss),
             time: Duration::from_secs_f64(seconds.unwrap_or(0.0)),
-            bytes_sent: of_counts(|ending| ending.bytes_sent),
-            samples: of_counts(|ending| ending.samples),
+            bytes_sent: bytes_sent.unwrap_or(0.0) as u64,
+            samples: samples.unwrap_or(0.0) as u64,
         }
     }
 }
 
+/// The one in the middle, or between the two there.
 fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
     let mut values: Vec<f64> = values.collect();
     values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
+    let last = values.len().checked_sub(1)?;
+    Some(f64::midpoint(values[last / 2], values[last.div_ceil(2)]))
 }
 
 fn evaluation(accuracy: Option<f64>, loss: Option<f64>) -> String {
@@ -203,6 +202,9 @@ fn time(time: Duration) -> String {
 fn factor(own: f64, first: f64) -> String {
     if first == 0.0 { "-".to_owned() } else { format!("{:.2} x", own / first) }
 }
+
+const HOW: &str = "The mean over each stretch of training, each sample’s loss as it was before the update that it went into; \
+    one line a seed. How the models do on samples that nobody trains is in the table.";
 
 #[cfg(test)]
 mod tests {
@@ -257,6 +259,15 @@ mod tests {
         assert_eq!(
             (&objects[1]["file"], &objects[1]["bytes_sent"]),
             (&json!("local.toml"), &json!(6_000_000))
+        );
+    }
+
+    #[test]
+    fn medians_lie_in_the_middle() {
+        let of = |values: &[f64]| median(values.iter().copied());
+        assert_eq!(
+            [of(&[]), of(&[3.0]), of(&[4.0, 1.0]), of(&[9.0, 1.0, 2.0])],
+            [None, Some(3.0), Some(2.5), Some(2.0)]
         );
     }
 
