@@ -2,7 +2,7 @@
 //!
 //! Only ways to train the same can be compared: the same model, and the same rows of the same data, trained or held out.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
 
@@ -46,13 +46,13 @@ pub(super) fn read_all(paths: &[PathBuf], seed: Option<u64>) -> anyhow::Result<V
     Ok(entries)
 }
 
-fn read(path: &PathBuf, seed: Option<u64>) -> anyhow::Result<Entry> {
+fn read(path: &Path, seed: Option<u64>) -> anyhow::Result<Entry> {
     let name = path.display().to_string();
     let run_file = run::read_run_file(path, seed)?;
     let file = &run_file.data().with_context(|| name.clone())?.file;
     let specification =
         resolve(&run_file, file, &files::data_of(path, file)?).with_context(|| name.clone())?;
-    Ok(Entry { data: files::data_path(path, file), path: path.clone(), name, specification })
+    Ok(Entry { data: files::data_path(path, file), path: path.to_owned(), name, specification })
 }
 
 /// Why two of them cannot be compared, and what to change.
