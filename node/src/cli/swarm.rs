@@ -335,6 +335,11 @@ impl Peer {
     }
 
     fn step(&mut self, object: &Value) {
+        self.bytes_sent = object["bytes_sent"].as_u64().unwrap_or(self.bytes_sent);
+        if let (Some(now), Some(began)) = (object["wall_seconds"].as_f64(), self.began_seconds) {
+            self.training_seconds = now - began;
+        }
+        // JSON has no number for a loss that is not finite.
         let (Some(step), Some(pass), Some(loss)) =
             (object["step"].as_u64(), object["pass"].as_u64(), object["loss"].as_f64())
         else {
@@ -346,10 +351,6 @@ impl Peer {
         self.first_step.get_or_insert(step);
         self.trained.samples += samples;
         self.trained.loss_sum += samples as f64 * loss;
-        self.bytes_sent = object["bytes_sent"].as_u64().unwrap_or(self.bytes_sent);
-        if let (Some(now), Some(began)) = (object["wall_seconds"].as_f64(), self.began_seconds) {
-            self.training_seconds = now - began;
-        }
         if let Some(progress) = &mut self.progress {
             let (left_out, rate) = (0, 0.0);
             progress.committed(&Committed {
