@@ -9,6 +9,7 @@ use std::time::Duration;
 use peergrad::task::{Evaluation, Task};
 use peergrad_protocol::{Buffer, Instant};
 
+use crate::history::History;
 use crate::scenario::Scenario;
 use crate::simulation::{Outcome, Simulation};
 
@@ -25,7 +26,7 @@ pub struct Course {
 /// Where a run was at some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark {
-    /// Samples dealt, whether they were trained or left out.
+    /// Samples trained.
     pub samples: u64,
     /// Since the first step began.
     pub time: Duration,
@@ -57,7 +58,8 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
             continue;
         }
         due = taken + steps_per_pass;
-        let samples = (u128::from(taken) * u128::from(all_samples) / u128::from(steps)) as u64;
+        let dealt = (u128::from(taken) * u128::from(all_samples) / u128::from(steps)) as u64;
+        let samples = dealt.saturating_sub(left_out(history));
         let time = since(history.began, simulation.cluster.now());
         let bytes = history.traffic.total;
         let cluster = &simulation.cluster;
@@ -68,13 +70,18 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
     }
     let outcome = simulation.finish();
     let end = outcome.evaluation.map(|evaluation| Mark {
-        samples: all_samples,
+        samples: all_samples.saturating_sub(left_out(&outcome.history)),
         time: since(outcome.history.began, outcome.history.end),
         bytes: outcome.history.traffic.total,
         evaluation,
         worst: evaluation,
     });
     Course { marks, end, outcome }
+}
+
+/// Samples that no step was made of.
+fn left_out(history: &History) -> u64 {
+    history.commits.iter().map(|note| note.committed.left_out).sum()
 }
 
 fn since(began: Option<Instant>, now: Instant) -> Duration {
