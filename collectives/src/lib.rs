@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 pub mod all_gather;
+pub mod codec;
 pub mod combine;
 pub mod groups;
 pub mod links;

@@ -1,0 +1,189 @@
+//! Int8: whole numbers from -127 to 127, times a scale that 256 neighbours share.
+//!
+//! Like a map: it says once how many metres a millimetre is, and from then on whole millimetres will do. Every block of
+//! elements is a map of its own, drawn so that the largest of them just fits.
+//!
+//! ```text
+//! scale, f32   codes, i8                     scale   codes
+//! ssss         cccccccccccc ... 256 of them  ssss    cccc ... as many as are left
+//! ```
+//! # How it works
+//! A block's scale is its largest magnitude / 127, and an element's code is the element / the scale, rounded to nearest,
+//! ties to even. So an element is off by at most half a scale, but for the rounding of that division.
+//!
+//! A scale has no more than 17 binary digits. Times a code, which has 7, the product fits into the 24 digits of an f32: what
+//! is decoded is exact, its largest magnitude / 127 is the same scale, and so the same bytes come out when it is encoded
+//! again. What an element is off is exact too, as close as it is to what was decoded.
+//!
+//! Blocks of less than 127 x 2^-126, zeros included, have the smallest scale whose digits are all there. A block in which
+//! anything is not finite has a scale that is not a number, and is decoded as nothing but that.
+
+use super::{CodecError, INFINITE, magnitude};
+
+/// Bytes of `len` elements.
+pub(super) fn encoded_len(len: usize) -> usize {
+    len + len.div_ceil(BLOCK_ELEMENTS) * SCALE_BYTES
+}
+
+pub(super) fn encode(elements: &[f32], out: &mut [u8]) {
+    for (block, out) in elements.chunks(BLOCK_ELEMENTS).zip(out.chunks_mut(BLOCK_BYTES)) {
+        let (scale, codes) = begin_block(block, out);
+        let inverse = 1.0 / scale;
+        for (code, element) in codes.iter_mut().zip(block) {
+            *code = rounded(*element, inverse).to_bits() as u8;
+        }
+        if scale.is_nan() {
+            codes.fill(0);
+        }
+    }
+}
+
+pub(super) fn encode_in_place(elements: &mut [f32], out: &mut [u8]) {
+    for (block, out) in elements.chunks_mut(BLOCK_ELEMENTS).zip(out.chunks_mut(BLOCK_BYTES)) {
+        let (scale, codes) = begin_block(block, out);
+        let inverse = 1.0 / scale;
+        for (code, element) in codes.iter_mut().zip(&mut *block) {
+            let rounded = rounded(*element, inverse);
+            *code = rounded.to_bits() as u8;
+            *element = (rounded - UNITS) * scale;
+        }
+        if scale.is_nan() {
+            codes.fill(0);
+            block.fill(NOT_A_NUMBER);
+        }
+    }
+}
+
+pub(super) fn decode(bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
+    for (block, bytes) in out.chunks_mut(BLOCK_ELEMENTS).zip(bytes.chunks(BLOCK_BYTES)) {
+        let (scale, codes) = bytes.split_first_chunk().ok_or(CodecError::Scale)?;
+        let scale = f32::from_le_bytes(*scale);
+        if scale.to_bits() == NOT_A_NUMBER.to_bits() {
+            block.fill(NOT_A_NUMBER);
+            continue;
+        }
+        let is_possible = (SCALE_MIN..=SCALE_MAX).contains(&scale) && scale.to_bits() & !SCALE_DIGITS == 0;
+        if !is_possible {
+            return Err(CodecError::Scale);
+        }
+        let mut has_strange = false;
+        for (element, code) in block.iter_mut().zip(codes) {
+            let code = code.cast_signed();
+            has_strange |= code == i8::MIN;
+            *element = f32::from(code) * scale;
+        }
+        if has_strange {
+            return Err(CodecError::Code);
+        }
+    }
+    Ok(())
+}
+
+/// Writes the block's scale, and says what it is and where the codes go.
+fn begin_block<'a>(block: &[f32], out: &'a mut [u8]) -> (f32, &'a mut [u8]) {
+    let (scale_bytes, codes) = out.split_first_chunk_mut().expect("a block begins with its scale");
+    let scale = scale_of(block);
+    *scale_bytes = scale.to_le_bytes();
+    (scale, codes)
+}
+
+fn scale_of(block: &[f32]) -> f32 {
+    let largest = block.iter().map(|element| magnitude(*element).cast_signed()).max().unwrap_or(0);
+    if largest >= INFINITE.cast_signed() {
+        return NOT_A_NUMBER;
+    }
+    // Digits are cut off, not rounded: 127 times the scale never is more than the largest, and so never infinite. It is
+    // less by so little that the largest still gets the code 127.
+    let scale = f32::from_bits(largest.cast_unsigned()) / 127.0;
+    f32::from_bits(scale.to_bits() & SCALE_DIGITS).max(SCALE_MIN)
+}
+
+/// The code of `element`, plus [`UNITS`]: the addition rounds to nearest, ties to even, and the lowest byte of the sum is
+/// the code. (A function that rounds is a call, where the processor lacks it, and stops the compiler from taking several
+/// elements at once.)
+fn rounded(element: f32, inverse: f32) -> f32 {
+    element * inverse + UNITS
+}
+
+/// So large that its last digit is the ones, with room for codes of either sign: 1.5 x 2^23.
+const UNITS: f32 = 12_582_912.0;
+
+/// Elements that share a scale.
+const BLOCK_ELEMENTS: usize = 256;
+const SCALE_BYTES: usize = size_of::<f32>();
+const BLOCK_BYTES: usize = SCALE_BYTES + BLOCK_ELEMENTS;
+
+/// Keeps the digits that a scale may have.
+const SCALE_DIGITS: u32 = !0x7f;
+const SCALE_MIN: f32 = f32::MIN_POSITIVE;
+const SCALE_MAX: f32 = f32::from_bits((f32::MAX / 127.0).to_bits() & SCALE_DIGITS);
+/// Always the same bits, unlike the standard library's.
+const NOT_A_NUMBER: f32 = f32::from_bits(0x7fc0_0000);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn assert_encoded(elements: &[f32], expected: &[u8]) {
+        let mut bytes = vec![0xaa; encoded_len(elements.len())];
+        encode(elements, &mut bytes);
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn bytes_are_a_scale_and_codes() {
+        // A scale of one half, and ties.
+        assert_encoded(
+            &[63.5, -63.5, 0.25, 0.75, -0.25, -0.75, 0.26, -0.0],
+            &[0, 0, 0, 0x3f, 127, 129, 0, 2, 0, 254, 1, 0],
+        );
+        // 1 / 127 is 0x3c010204: the last digits are cut off.
+        assert_encoded(&[1.0, 0.5], &[0x00, 0x02, 0x01, 0x3c, 127, 64]);
+        // Nothing, in both senses, and nearly nothing.
+        assert_encoded(&[], &[]);
+        assert_encoded(&[0.0, -0.0], &[0, 0, 0x80, 0, 0, 0]);
+        assert_encoded(&[f32::from_bits(1), f32::MIN_POSITIVE * 2.6], &[0, 0, 0x80, 0, 0, 3]);
+        // The largest there are.
+        assert_encoded(&[f32::MAX, f32::MIN], &[0x00, 0x02, 0x01, 0x7c, 127, 129]);
+        // What is not finite takes its block with it.
+        assert_encoded(&[1.0, f32::NAN], &[0, 0, 0xc0, 0x7f, 0, 0]);
+        assert_encoded(&[f32::NEG_INFINITY, 1.0], &[0, 0, 0xc0, 0x7f, 0, 0]);
+    }
+
+    #[test]
+    fn blocks_have_scales_of_their_own() {
+        let mut elements = vec![127.0; BLOCK_ELEMENTS];
+        elements.extend([254.0, 2.0]);
+        let mut expected = vec![0, 0, 0x80, 0x3f];
+        expected.extend([127; BLOCK_ELEMENTS]);
+        expected.extend([0, 0, 0, 0x40, 127, 1]);
+        assert_encoded(&elements, &expected);
+    }
+
+    #[test]
+    fn impossible_blocks_are_refused() {
+        let decoded = |scale: f32, code: u8| {
+            let mut bytes = scale.to_le_bytes().to_vec();
+            bytes.push(code);
+            let mut out = [7.0];
+            decode(&bytes, &mut out).map(|()| out[0])
+        };
+        assert_eq!(decoded(0.5, 129), Ok(-63.5));
+        assert!(decoded(SCALE_MAX, 127).unwrap().is_finite());
+        assert!(decoded(NOT_A_NUMBER, 1).unwrap().is_nan());
+        assert_eq!(decoded(0.5, 128), Err(CodecError::Code));
+        for scale in [
+            0.0,
+            -0.5,
+            f32::INFINITY,
+            -NOT_A_NUMBER,
+            f32::from_bits(0x7fc0_0001),
+            SCALE_MIN / 2.0,
+            f32::from_bits(SCALE_MAX.to_bits() + 0x80),
+            0.1,
+        ] {
+            assert_eq!(decoded(scale, 1), Err(CodecError::Scale), "{scale:e}");
+        }
+    }
+}
