@@ -7,8 +7,8 @@
 //! | codec | bytes for `n` elements | what gets lost |
 //! |---|---|---|
 //! | [`F32`](Codec::F32) | 4 n | nothing |
-//! | [`Bf16`](Codec::Bf16) | 2 n | all but 8 binary digits: at most 2^-9 of an element |
-//! | [`F16`](Codec::F16) | 2 n | all but 11 digits: at most 2^-12 of an element, between 6.1e-5 and 65504 |
+//! | [`Bf16`](Codec::Bf16) | 2 n | all but 8 binary digits: at most 2^-8 of an element |
+//! | [`F16`](Codec::F16) | 2 n | all but 11 digits: at most 2^-11 of an element, between 6.1e-5 and 65504 |
 //! | [`Int8`](Codec::Int8) | n + 4 for each 256 | at most 1/254 of the largest of 256 neighbours |
 //! | [`TopK`](Codec::TopK), one in 100, bf16 | about 0.031 n | all but the largest, of which 8 digits are kept |
 //!
@@ -114,8 +114,8 @@ impl Codec {
         assert_eq!(out.len(), self.encoded_len(elements.len()), "room for the elements");
         match self {
             Self::F32 => encode_each(elements, out, f32::to_le_bytes),
-            Self::Bf16 => encode_each(elements, out, |element| bf16::encode(element).to_le_bytes()),
-            Self::F16 => encode_each(elements, out, |element| f16::encode(element).to_le_bytes()),
+            Self::Bf16 => bf16::encode(elements, out),
+            Self::F16 => f16::encode(elements, out),
             Self::Int8 => int8::encode(elements, out),
             Self::TopK(top) => top.encode(elements, out),
         }
@@ -127,12 +127,18 @@ impl Codec {
     /// If `out` is not [`encoded_len`](Self::encoded_len) bytes.
     pub fn encode_in_place(self, elements: &mut [f32], out: &mut [u8]) {
         assert_eq!(out.len(), self.encoded_len(elements.len()), "room for the elements");
-        match self {
-            Self::F32 => encode_each(elements, out, f32::to_le_bytes),
-            Self::Bf16 => encode_each_in_place(elements, out, bf16::encode, bf16::decode),
-            Self::F16 => encode_each_in_place(elements, out, f16::encode, f16::decode),
-            Self::Int8 => int8::encode_in_place(elements, out),
-            Self::TopK(top) => top.encode_in_place(elements, out),
+        let block_elements = match self {
+            // Nothing changes.
+            Self::F32 => return self.encode(elements, out),
+            // While they are in the nearest cache.
+            Self::Bf16 | Self::F16 | Self::Int8 => BLOCK_ELEMENTS,
+            // The largest are those of the whole segment.
+            Self::TopK(_) => elements.len().max(1),
+        };
+        let block_bytes = self.encoded_len(block_elements);
+        for (block, out) in elements.chunks_mut(block_elements).zip(out.chunks_mut(block_bytes)) {
+            self.encode(block, out);
+            self.decode(out, block).expect("what was just encoded");
         }
     }
 
@@ -165,19 +171,6 @@ fn encode_each<const N: usize>(elements: &[f32], out: &mut [u8], encode: impl Fn
     }
 }
 
-fn encode_each_in_place(
-    elements: &mut [f32],
-    out: &mut [u8],
-    encode: impl Fn(f32) -> u16,
-    decode: impl Fn(u16) -> f32,
-) {
-    for (bytes, element) in out.as_chunks_mut().0.iter_mut().zip(elements) {
-        let code = encode(*element);
-        *bytes = code.to_le_bytes();
-        *element = decode(code);
-    }
-}
-
 fn decode_each<const N: usize>(bytes: &[u8], out: &mut [f32], decode: impl Fn([u8; N]) -> f32) {
     for (element, bytes) in out.iter_mut().zip(bytes.as_chunks().0) {
         *element = decode(*bytes);
@@ -189,6 +182,8 @@ fn magnitude(element: f32) -> u32 {
     element.to_bits() & (SIGN - 1)
 }
 
+/// Elements that are looked at together: those of an int8 scale.
+const BLOCK_ELEMENTS: usize = 256;
 /// The bit that is an element's sign.
 const SIGN: u32 = 1 << 31;
 /// The magnitude of what is infinite; beyond it is what is not a number.

@@ -37,4 +37,5 @@ pub mod links;
 pub mod mirror;
 pub mod plan;
 pub mod reduce_scatter;
+pub mod residual;
 pub mod round;

@@ -7,19 +7,44 @@
 //! An element of any size keeps the same number of digits. One that would be rounded to infinity becomes the largest there
 //! is; whatever is not a number becomes the same one.
 
-use super::{INFINITE, SIGN, magnitude};
+use super::{BLOCK_ELEMENTS, INFINITE, SIGN, encode_each, magnitude};
+
+/// Fills `out` with the bf16 of each element.
+pub(super) fn encode(elements: &[f32], out: &mut [u8]) {
+    for (block, out) in elements.chunks(BLOCK_ELEMENTS).zip(out.chunks_mut(BLOCK_ELEMENTS * size_of::<u16>()))
+    {
+        // Hardly ever is anything special among them; to look first, and then to take less care, is faster.
+        if block.iter().fold(false, |any, element| any | is_special(*element)) {
+            encode_each(block, out, |element| nearest(element).to_le_bytes());
+        } else {
+            encode_each(block, out, |element| rounded(element.to_bits()).to_le_bytes());
+        }
+    }
+}
 
 /// The bf16 nearest to `element`.
-pub(super) fn encode(element: f32) -> u16 {
-    let magnitude = magnitude(element);
-    // Signed comparisons, which every vector unit has: magnitudes are below 2^31.
-    let finite = (magnitude as i32).min(LARGEST_MAGNITUDE) as u32;
-    let to_even = (finite >> 16) & 1;
-    let rounded = (finite + 0x7fff + to_even) >> 16;
-    let special = if magnitude as i32 > INFINITE as i32 { NOT_A_NUMBER } else { INFINITE >> 16 };
-    let unsigned = if (magnitude as i32) < INFINITE as i32 { rounded } else { special };
-    let sign = if magnitude as i32 > INFINITE as i32 { 0 } else { element.to_bits() & SIGN };
-    (sign >> 16 | unsigned) as u16
+pub(super) fn nearest(element: f32) -> u16 {
+    let (sign, magnitude) = (element.to_bits() & SIGN, magnitude(element));
+    if !is_special(element) {
+        rounded(element.to_bits())
+    } else if magnitude < INFINITE {
+        rounded(sign | LARGEST_MAGNITUDE)
+    } else if magnitude == INFINITE {
+        (element.to_bits() >> 16) as u16
+    } else {
+        NOT_A_NUMBER
+    }
+}
+
+/// Whether rounding is not all there is to do.
+fn is_special(element: f32) -> bool {
+    // A signed comparison, which every vector unit has.
+    magnitude(element).cast_signed() > LARGEST_MAGNITUDE.cast_signed()
+}
+
+fn rounded(bits: u32) -> u16 {
+    let to_even = (bits >> 16) & 1;
+    ((bits + 0x7fff + to_even) >> 16) as u16
 }
 
 /// The element that `code` is: exact.
@@ -28,8 +53,8 @@ pub(super) fn decode(code: u16) -> f32 {
 }
 
 /// The largest magnitude that is not rounded to infinity.
-const LARGEST_MAGNITUDE: i32 = 0x7f7f_7fff;
-const NOT_A_NUMBER: u32 = 0x7fc0;
+const LARGEST_MAGNITUDE: u32 = 0x7f7f_7fff;
+const NOT_A_NUMBER: u16 = 0x7fc0;
 
 #[cfg(test)]
 mod tests {
@@ -63,7 +88,7 @@ mod tests {
             (-f32::NAN, 0x7fc0),
             (f32::from_bits(0x7f80_0001), 0x7fc0),
         ] {
-            assert_eq!(encode(element), code, "{element:e}");
+            assert_eq!(nearest(element), code, "{element:e}");
         }
     }
 
@@ -71,7 +96,7 @@ mod tests {
     fn every_code_is_itself_again() {
         for code in 0..=u16::MAX {
             let element = decode(code);
-            assert_eq!(encode(element), if element.is_nan() { 0x7fc0 } else { code });
+            assert_eq!(nearest(element), if element.is_nan() { 0x7fc0 } else { code });
         }
     }
 
@@ -81,10 +106,21 @@ mod tests {
         for code in 0..0x7f7f_u16 {
             let bits = u32::from(code) << 16;
             let even = code + (code & 1);
-            for (offset, nearest) in [(1, code), (0x7fff, code), (0x8000, even), (0x8001, code + 1)] {
+            for (offset, expected) in [(1, code), (0x7fff, code), (0x8000, even), (0x8001, code + 1)] {
                 let element = f32::from_bits(bits + offset);
-                assert_eq!((encode(element), encode(-element)), (nearest, nearest | 0x8000));
+                assert_eq!((nearest(element), nearest(-element)), (expected, expected | 0x8000));
             }
+        }
+    }
+
+    #[test]
+    fn many_are_as_one_by_one() {
+        let mut elements: Vec<f32> = (0..1000).map(|index| index as f32 / 7.0 - 60.0).collect();
+        (elements[300], elements[301], elements[999]) = (f32::MAX, f32::NAN, f32::NEG_INFINITY);
+        let mut bytes = vec![0; 2000];
+        encode(&elements, &mut bytes);
+        for (bytes, element) in bytes.as_chunks().0.iter().zip(elements) {
+            assert_eq!(u16::from_le_bytes(*bytes), nearest(element));
         }
     }
 }

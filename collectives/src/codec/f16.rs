@@ -10,10 +10,15 @@
 //! # Reading
 //! Giesen, *Float to half done quick*, 2012, whose additions for the smallest numbers are used here without its branches.
 
-use super::{INFINITE, SIGN, magnitude};
+use super::{INFINITE, SIGN, encode_each, magnitude};
 
-/// The f16 nearest to `element`.
-pub(super) fn encode(element: f32) -> u16 {
+/// Fills `out` with the f16 of each element.
+pub(super) fn encode(elements: &[f32], out: &mut [u8]) {
+    encode_each(elements, out, |element| nearest(element).to_le_bytes());
+}
+
+/// The f16 nearest to `element`. Without branches, so that several elements are done at once.
+fn nearest(element: f32) -> u16 {
     let magnitude = magnitude(element);
     // The digits that fall away, and the difference of the exponents.
     let to_even = (magnitude >> 13) & 1;
@@ -89,7 +94,7 @@ mod tests {
             (-f32::NAN, 0x7e00),
             (f32::from_bits(0x7f80_0001), 0x7e00),
         ] {
-            assert_eq!(encode(element), code, "{element:e}");
+            assert_eq!(nearest(element), code, "{element:e}");
         }
     }
 
@@ -108,7 +113,7 @@ mod tests {
             if code & INFINITE_CODE as u16 != INFINITE_CODE as u16 {
                 assert_eq!(f64::from(element), by_formula(code));
             }
-            assert_eq!(encode(element), if element.is_nan() { 0x7e00 } else { code });
+            assert_eq!(nearest(element), if element.is_nan() { 0x7e00 } else { code });
         }
     }
 
@@ -118,10 +123,10 @@ mod tests {
         for code in 0..0x7bff_u16 {
             let middle = ((by_formula(code) + by_formula(code + 1)) / 2.0) as f32;
             let even = code + (code & 1);
-            for (element, nearest) in
+            for (element, expected) in
                 [(middle.next_down(), code), (middle, even), (middle.next_up(), code + 1)]
             {
-                assert_eq!((encode(element), encode(-element)), (nearest, nearest | 0x8000));
+                assert_eq!((nearest(element), nearest(-element)), (expected, expected | 0x8000));
             }
         }
     }

@@ -18,7 +18,7 @@
 //! Blocks of less than 127 x 2^-126, zeros included, have the smallest scale whose digits are all there. A block in which
 //! anything is not finite has a scale that is not a number, and is decoded as nothing but that.
 
-use super::{CodecError, INFINITE, magnitude};
+use super::{BLOCK_ELEMENTS, CodecError, INFINITE, magnitude};
 
 /// Bytes of `len` elements.
 pub(super) fn encoded_len(len: usize) -> usize {
@@ -27,29 +27,18 @@ pub(super) fn encoded_len(len: usize) -> usize {
 
 pub(super) fn encode(elements: &[f32], out: &mut [u8]) {
     for (block, out) in elements.chunks(BLOCK_ELEMENTS).zip(out.chunks_mut(BLOCK_BYTES)) {
-        let (scale, codes) = begin_block(block, out);
+        let (scale_bytes, codes) = out.split_first_chunk_mut().expect("a block begins with its scale");
+        let scale = scale_of(block);
+        *scale_bytes = scale.to_le_bytes();
+        if scale.is_nan() {
+            codes.fill(0);
+            continue;
+        }
         let inverse = 1.0 / scale;
         for (code, element) in codes.iter_mut().zip(block) {
-            *code = rounded(*element, inverse).to_bits() as u8;
-        }
-        if scale.is_nan() {
-            codes.fill(0);
-        }
-    }
-}
-
-pub(super) fn encode_in_place(elements: &mut [f32], out: &mut [u8]) {
-    for (block, out) in elements.chunks_mut(BLOCK_ELEMENTS).zip(out.chunks_mut(BLOCK_BYTES)) {
-        let (scale, codes) = begin_block(block, out);
-        let inverse = 1.0 / scale;
-        for (code, element) in codes.iter_mut().zip(&mut *block) {
-            let rounded = rounded(*element, inverse);
-            *code = rounded.to_bits() as u8;
-            *element = (rounded - UNITS) * scale;
-        }
-        if scale.is_nan() {
-            codes.fill(0);
-            block.fill(NOT_A_NUMBER);
+            // A function that rounds is a call, where the processor lacks it. This addition rounds to nearest, ties to
+            // even, and the lowest byte of the sum is the code.
+            *code = (element * inverse + UNITS).to_bits() as u8;
         }
     }
 }
@@ -79,14 +68,6 @@ pub(super) fn decode(bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
     Ok(())
 }
 
-/// Writes the block's scale, and says what it is and where the codes go.
-fn begin_block<'a>(block: &[f32], out: &'a mut [u8]) -> (f32, &'a mut [u8]) {
-    let (scale_bytes, codes) = out.split_first_chunk_mut().expect("a block begins with its scale");
-    let scale = scale_of(block);
-    *scale_bytes = scale.to_le_bytes();
-    (scale, codes)
-}
-
 fn scale_of(block: &[f32]) -> f32 {
     let largest = block.iter().map(|element| magnitude(*element).cast_signed()).max().unwrap_or(0);
     if largest >= INFINITE.cast_signed() {
@@ -98,18 +79,9 @@ fn scale_of(block: &[f32]) -> f32 {
     f32::from_bits(scale.to_bits() & SCALE_DIGITS).max(SCALE_MIN)
 }
 
-/// The code of `element`, plus [`UNITS`]: the addition rounds to nearest, ties to even, and the lowest byte of the sum is
-/// the code. (A function that rounds is a call, where the processor lacks it, and stops the compiler from taking several
-/// elements at once.)
-fn rounded(element: f32, inverse: f32) -> f32 {
-    element * inverse + UNITS
-}
-
 /// So large that its last digit is the ones, with room for codes of either sign: 1.5 x 2^23.
 const UNITS: f32 = 12_582_912.0;
 
-/// Elements that share a scale.
-const BLOCK_ELEMENTS: usize = 256;
 const SCALE_BYTES: usize = size_of::<f32>();
 const BLOCK_BYTES: usize = SCALE_BYTES + BLOCK_ELEMENTS;
 

@@ -11,8 +11,8 @@
 //! # How it works
 //! Elements are compared by the magnitudes that will be decoded, and among equal ones the first win. The `k`-th largest magnitude
 //! is found digit by digit, from the left: a count of the elements with each leading digit shows which digit it has, a
-//! count of those with that digit shows the next one. With 2048 values for a digit that takes three looks at the elements;
-//! nothing is sorted or moved. A fourth look picks them.
+//! count of those with that digit shows the next one. With 2048 values for a digit that takes two or three looks at the
+//! elements; nothing is sorted or moved. A last look picks them.
 
 use std::num::NonZeroU32;
 
@@ -54,15 +54,10 @@ impl TopK {
             Values::Bf16 => self.encode_as(
                 elements,
                 out,
-                |element| bf16::decode(bf16::encode(element)),
-                |element| bf16::encode(element).to_le_bytes(),
+                |element| bf16::decode(bf16::nearest(element)),
+                |element| bf16::nearest(element).to_le_bytes(),
             ),
         }
-    }
-
-    pub(super) fn encode_in_place(self, elements: &mut [f32], out: &mut [u8]) {
-        self.encode(elements, out);
-        self.decode(out, elements).expect("what was just encoded");
     }
 
     pub(super) fn decode(self, bytes: &[u8], out: &mut [f32]) -> Result<(), CodecError> {
@@ -93,7 +88,8 @@ impl TopK {
         let (places, values) = out.split_at_mut(positions.byte_count());
         let mut writer = positions.writer(places);
         let mut values = values.as_chunks_mut().0.iter_mut();
-        let (smallest, mut ties) = smallest_kept(elements, self.count(elements.len()), key);
+        let (smallest, mut ties) =
+            smallest_kept(elements, self.count(elements.len()), self.values.digits(), key);
         for (position, element) in elements.iter().enumerate() {
             let key = key(*element);
             if key < smallest || (key == smallest && ties == 0) {
@@ -114,19 +110,31 @@ impl Values {
             Self::Bf16 => size_of::<u16>(),
         }
     }
+
+    /// A magnitude's digits, from the left: how many bits, and how many are below.
+    fn digits(self) -> &'static [(u32, u32)] {
+        match self {
+            Self::F32 => &[(11, 20), (10, 10), (10, 0)],
+            Self::Bf16 => &[(11, 20), (4, 16)],
+        }
+    }
 }
 
-/// The `count`-th largest key, and how many elements with just that key are among the `count` largest.
-fn smallest_kept(elements: &[f32], count: usize, key: impl Fn(f32) -> u32) -> (u32, usize) {
+/// The `count`-th largest key, of these digits, and how many elements with just that key are among the `count` largest.
+fn smallest_kept(
+    elements: &[f32],
+    count: usize,
+    digits: &[(u32, u32)],
+    key: impl Fn(f32) -> u32,
+) -> (u32, usize) {
     let (mut known, mut wanted) = (0, count);
-    // Of a key's 31 bits: 11, then 10, then 10.
-    for (digit_bits, below_bits) in [(11, 20), (10, 10), (10, 0)] {
+    for &(digit_bits, below_bits) in digits {
         let mut with_digit = [0_u32; 1 << 11];
         let mask = (1 << digit_bits) - 1;
         for element in elements {
-            let leading = key(*element) >> below_bits;
-            if leading >> digit_bits == known {
-                with_digit[(leading & mask) as usize] += 1;
+            let key = key(*element);
+            if key >> (below_bits + digit_bits) == known >> (below_bits + digit_bits) {
+                with_digit[(key >> below_bits & mask) as usize] += 1;
             }
         }
         let mut digit = mask;
@@ -134,7 +142,7 @@ fn smallest_kept(elements: &[f32], count: usize, key: impl Fn(f32) -> u32) -> (u
             wanted -= with_digit[digit as usize] as usize;
             digit -= 1;
         }
-        known = known << digit_bits | digit;
+        known |= digit << below_bits;
     }
     (known, wanted)
 }
@@ -153,4 +161,57 @@ fn scatter<const N: usize>(
             *element = read(*value);
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one_in(one_in: u32, values: Values) -> TopK {
+        TopK { one_in: NonZeroU32::new(one_in).unwrap(), values }
+    }
+
+    #[track_caller]
+    fn assert_encoded(top: TopK, elements: &[f32], expected: &[u8]) {
+        let mut bytes = vec![0xaa; top.encoded_len(elements.len())];
+        top.encode(elements, &mut bytes);
+        assert_eq!(bytes, expected);
+    }
+
+    #[test]
+    fn bytes_are_positions_and_values() {
+        // Positions 2 and 5 of 6, in blocks of two: lower bits 0 and 1, marks 1 and 3.
+        let elements = [0.5, -0.25, -3.0, 0.0, 1.0, 2.0];
+        assert_encoded(one_in(3, Values::F32), &elements, &[0b10, 0b1010, 0, 0, 0x40, 0xc0, 0, 0, 0, 0x40]);
+        assert_encoded(one_in(3, Values::Bf16), &elements, &[0b10, 0b1010, 0x40, 0xc0, 0, 0x40]);
+        assert_encoded(one_in(100, Values::Bf16), &[], &[]);
+    }
+
+    #[test]
+    fn among_equals_the_first_win() {
+        // Positions 1 and 2 of 5 in blocks of two: lower bits 1 and 0, marks 0 and 2.
+        assert_encoded(
+            one_in(3, Values::Bf16),
+            &[1.0, -2.0, 2.0, 2.0, -2.0],
+            &[0b01, 0b101, 0x00, 0xc0, 0x00, 0x40],
+        );
+        // 2.001 is 2 in bf16; and nothing but zeros has its largest, too.
+        assert_encoded(one_in(5, Values::Bf16), &[1.0, -2.0, 2.001, 0.0], &[0b01, 0b1, 0x00, 0xc0]);
+        assert_encoded(one_in(5, Values::Bf16), &[-0.0, 0.0], &[0b0, 0b1, 0x00, 0x80]);
+    }
+
+    #[test]
+    fn what_is_not_finite_is_sent_first() {
+        let elements = [1.0, f32::MAX, f32::NEG_INFINITY, 2.0];
+        assert_encoded(one_in(4, Values::Bf16), &elements, &[0b10, 0b1, 0x80, 0xff]);
+        let elements = [1.0, f32::INFINITY, f32::NAN, 2.0];
+        assert_encoded(one_in(4, Values::Bf16), &elements, &[0b10, 0b1, 0xc0, 0x7f]);
+    }
+
+    #[test]
+    fn one_in_a_hundred_takes_about_one_byte_in_a_hundred() {
+        // 131,072 bytes as f32.
+        assert_eq!(one_in(100, Values::F32).encoded_len(32_768), 1663);
+        assert_eq!(one_in(100, Values::Bf16).encoded_len(32_768), 1007);
+    }
 }
