@@ -9,7 +9,10 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peergrad_collectives::codec::{Codec, TopK, Values};
+use peergrad_collectives::plan::Layout;
+use peergrad_collectives::residual::Residual;
 use peergrad_protocol::limits::SEGMENT_ELEMENTS;
+use peergrad_protocol::{Pool, StepNumber};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
@@ -20,7 +23,10 @@ fn main() {
     let elements: Vec<f32> =
         (0..SEGMENT_ELEMENTS).map(|_| (even() + even() + even() + even()) * 1e-3).collect();
 
-    println!("{:<22} {:>12} {:>8} {:>8} {:>8}", "GB/s", "bytes/f32", "encode", "in place", "decode");
+    println!(
+        "{:<22} {:>12} {:>8} {:>8} {:>8} {:>13}",
+        "GB/s", "bytes/f32", "encode", "in place", "decode", "with residual"
+    );
     for (name, codec) in [
         ("f32", Codec::F32),
         ("bf16", Codec::Bf16),
@@ -36,13 +42,21 @@ fn main() {
         let decode = best(|| codec.decode(black_box(&bytes), &mut decoded).expect("what was encoded"));
         let mut changed = elements.clone();
         let in_place = best(|| codec.encode_in_place(black_box(&mut changed), &mut bytes));
+        changed.copy_from_slice(&elements);
+        let layout = Layout::even(elements.len(), 1, &[0], elements.len());
+        let mut residual = Residual::new(elements.len(), Pool::new(3));
+        residual.begin(StepNumber(0));
+        let segment = &layout.shard(0).segments()[0];
+        let with_residual =
+            best(|| residual.encode(codec, segment, black_box(&elements), &mut changed, &mut bytes));
         let speed = |time: Duration| size_of_val(&*elements) as f64 / time.as_secs_f64() / 1e9;
         println!(
-            "{name:<22} {:>12.4} {:>8.1} {:>8.1} {:>8.1}",
+            "{name:<22} {:>12.4} {:>8.1} {:>8.1} {:>8.1} {:>13.1}",
             bytes.len() as f64 / elements.len() as f64,
             speed(encode),
             speed(in_place),
-            speed(decode)
+            speed(decode),
+            speed(with_residual)
         );
     }
 }

@@ -10,6 +10,9 @@
 //! their way. The two halves are a [`reduce_scatter`] and an [`all_gather`]; beside them a [`mirror`] tells the sums of a
 //! shard to those who keep copies of its owner's optimizer state.
 //!
+//! A [`codec`] says how a segment's elements look as bytes, in fewer than four each if need be, and a
+//! [`residual`](residual::Residual) keeps what that leaves out.
+//!
 //! # Cost
 //! For `n` ranks and a vector of `s` bytes in equal shards; every member sends as much as it receives.
 //!

@@ -33,8 +33,8 @@
 //! - Seide et al., *1-Bit Stochastic Gradient Descent and its Application to Data-Parallel Distributed Training of Speech
 //!   DNNs*, 2014, section 2.2: the idea, for one bit an element.
 //! - Karimireddy et al., *Error Feedback Fixes SignSGD and other Gradient Compression Schemes*, 2019, algorithm 2, and why
-//!   it converges as fast as without. There the learning rate is in the contribution; here the owner applies it to the sum, so what
-//!   is left from a step is worth the next step's rate.
+//!   it converges as fast as without. There the learning rate is in the contribution; here the owner applies it to the sum,
+//!   so what is left from a step is worth the next step's rate.
 //! - Lin et al., *Deep Gradient Compression*, 2018, section 3, with the largest elements.
 
 use std::ops::Range;
@@ -152,9 +152,16 @@ impl Residual {
 
 /// From totals to what is left of them when `sent` is gone; from what is not finite, `before` is left.
 fn take_away(totals: &mut [f32], sent: &[f32], before: &[f32]) {
-    for ((total, sent), before) in totals.iter_mut().zip(sent).zip(before) {
-        let left = *total - sent;
-        *total = if left.is_finite() { left } else { *before };
+    let mut are_finite = true;
+    for (total, sent) in totals.iter_mut().zip(sent) {
+        *total -= sent;
+        are_finite &= total.is_finite();
+    }
+    // Apart, because the loop above is three times as fast without it.
+    if !are_finite {
+        for (left, before) in totals.iter_mut().zip(before).filter(|(left, _)| !left.is_finite()) {
+            *left = *before;
+        }
     }
 }
 

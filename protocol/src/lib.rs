@@ -19,6 +19,7 @@
 //! | shard | the chunks that one member owns |
 //! | owner, copy | the member whose state of a chunk is authoritative; another member's kept copy of it |
 //! | segment | wire-sized piece of a shard |
+//! | codec, residual | how elements look as bytes, exactly or not; what a codec that is not exact has left out of a member's contributions so far |
 //! | step, round | one optimizer step of the run; one collective operation |
 //! | worker, contribution | a member that computes; what it adds to a round, with its weight |
 //! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of the chunks that it owns or copies; a step is *committed* when it is known to be complete at every member |

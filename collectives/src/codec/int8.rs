@@ -13,7 +13,7 @@
 //!
 //! A scale has no more than 17 binary digits. Times a code, which has 7, the product fits into the 24 digits of an f32: what
 //! is decoded is exact, its largest magnitude / 127 is the same scale, and so the same bytes come out when it is encoded
-//! again. What an element is off is exact too, as close as it is to what was decoded.
+//! again. The difference of an element and what is decoded is exact too, because the two are close.
 //!
 //! Blocks of less than 127 x 2^-126, zeros included, have the smallest scale whose digits are all there. A block in which
 //! anything is not finite has a scale that is not a number, and is decoded as nothing but that.

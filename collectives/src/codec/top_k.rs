@@ -9,10 +9,10 @@
 //! as in `positions.rs`             f32 or bf16 each
 //! ```
 //! # How it works
-//! Elements are compared by the magnitudes that will be decoded, and among equal ones the first win. The `k`-th largest magnitude
-//! is found digit by digit, from the left: a count of the elements with each leading digit shows which digit it has, a
-//! count of those with that digit shows the next one. With 2048 values for a digit that takes two or three looks at the
-//! elements; nothing is sorted or moved. A last look picks them.
+//! Elements are compared by the magnitudes that will be decoded, and among equal ones the first win. The `k`-th largest
+//! magnitude is found digit by digit, from the left: a count of the elements with each leading digit shows which digit it
+//! has, a count of those with that digit shows the next one. With 2048 values for a digit that takes two or three looks at
+//! the elements; nothing is sorted or moved. A last look picks them.
 
 use std::num::NonZeroU32;
 
