@@ -43,6 +43,7 @@ impl Alone {
             schedule: Schedule::constant(0.01),
             topology: Topology::Ring,
             combine: Combine::Sum,
+            backups: 0,
             segment_elements: 100,
             digest_every: 0,
             copies: Copies::Number(1),
