@@ -285,8 +285,10 @@ impl Membership {
             is_computing: facts.is_computing && !facts.is_still,
         };
         self.note_beat(now, self.rank, beat);
-        for peer in self.partners() {
-            self.send(peer, &Message::Beat(beat), out);
+        let frame = Frame::encode(&Message::Beat(beat), None);
+        for to in self.partners().into_iter().filter(|peer| self.linked.contains(peer)) {
+            let frame = Frame { head: frame.head.clone(), payload: None };
+            out.push(Output::Send { to, frame });
         }
     }
 

@@ -108,6 +108,8 @@ pub(crate) struct Session {
     left_out: u64,
     /// By member: what it said it had left out, where members drift and each knows only its own.
     left_out_elsewhere: BTreeMap<PeerId, u64>,
+    /// What a member said that the whole run had left out, who knew that everyone is done.
+    left_out_told: u64,
     /// Where members drift: what the last step was worth, if it was a round of all.
     consolidated: Option<Tally>,
     own_trained: u64,
@@ -240,6 +242,7 @@ impl Session {
             is_closed_by_word: false,
             left_out: 0,
             left_out_elsewhere: BTreeMap::new(),
+            left_out_told: 0,
             consolidated: None,
             own_trained: 0,
             actions: Vec::new(),

@@ -22,8 +22,8 @@ use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
-    Accepted, Beat, Chosen, Complete, Content, Departure, Holdings, Join, Message, Offer, Outbid, Parcel,
-    Phase, Piece, Prepare, Promise, Propose, Report, Segment, Tally, WantChunks,
+    Accepted, Beat, Chosen, Closed, Complete, Content, Departure, Holdings, Join, Message, Offer, Outbid,
+    Parcel, Phase, Piece, Prepare, Promise, Propose, Report, Segment, Tally, WantChunks,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -309,7 +309,7 @@ impl Truth<'_> {
         match draws.below(6, 6) {
             0 => Message::Candidate(self.member(draws)),
             1 => Message::Retire,
-            2 => Message::Closed(self.digest),
+            2 => Message::Closed(Closed { view: self.digest, left_out: draws.below(10, SAMPLES_MAX) }),
             3 => Message::Leave(Departure::new("why not")),
             4 => Message::Ready,
             _ => {

@@ -80,11 +80,11 @@ pub enum Message {
     WantChunks(WantChunks),
     /// Member to member: chunks, as payload.
     Parcel(Parcel),
-    /// Member to every member: the last step is complete here; nothing more is needed from others but this. The sender
-    /// stays, with what others still need of it, until each of them has said the same.
+    /// Member to every member, or of many to the first: the last step is complete here; nothing more is needed from others but
+    /// this. The sender stays, with what others still need of it, until each of them has said the same.
     Complete(Complete),
     /// Member to every member: everyone has said `Complete`, so the last step is committed.
-    Closed(ViewDigest),
+    Closed(Closed),
     /// Member to every member, or before the first view joiner to founder and founder to every joiner: stopping, and why.
     Leave(Departure),
     /// Member to the first owner, where a step does not wait for all contributions: the step before is complete here; and
@@ -287,6 +287,15 @@ pub struct Offer {
     pub left_out: u64,
 }
 
+/// That everyone has completed the last step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Closed {
+    /// The view in which they have.
+    pub view: ViewDigest,
+    /// Samples that the whole run has left out.
+    pub left_out: u64,
+}
+
 /// Whose contributions a step is made of.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Chosen {
@@ -414,7 +423,7 @@ impl Message {
             Self::Parcel(parcel) => Some(parcel.view),
             Self::WantChunks(want) => Some(want.view),
             Self::Complete(complete) => Some(complete.view),
-            Self::Closed(view) => Some(*view),
+            Self::Closed(closed) => Some(closed.view),
             Self::Offer(offer) => Some(offer.view),
             Self::Chosen(chosen) => Some(chosen.view),
             _ => None,

@@ -58,8 +58,8 @@ impl Machine {
         let Stage::Member(seat) = &mut self.stage else { return self.hold(from, view, frame, out) };
         if !is_now {
             return if seat.session.is_past(&view) {
-                if let Message::Closed(_) = message {
-                    seat.session.closed_before();
+                if let Message::Closed(closed) = message {
+                    seat.session.closed_before(closed);
                 }
                 drop_frame(from, &message, out);
                 Ok(())
@@ -81,7 +81,7 @@ impl Machine {
             }
             Message::WantChunks(want) => seat.session.wanted(from, want, out),
             Message::Complete(complete) => seat.session.complete_elsewhere(from, complete),
-            Message::Closed(_) => seat.session.closed_elsewhere(from),
+            Message::Closed(closed) => seat.session.closed_elsewhere(from, closed),
             Message::Offer(offer) => seat.session.offered(from, offer, out),
             Message::Chosen(chosen) => seat.session.chosen(from, chosen, out),
             _ => unreachable!("only these name a view that is trained in"),
@@ -333,7 +333,7 @@ impl Machine {
         if let (Message::Join(_), Stage::Member(_)) = (message, &self.stage) {
             self.send(from, &Message::Refuse(Refusal::Over), None, out);
         } else if let (Message::Beat(_) | Message::Prepare(_), Stage::Member(seat)) = (message, &self.stage) {
-            let closed = Message::Closed(seat.session.digest());
+            let closed = seat.session.closed();
             self.send(from, &closed, None, out);
         }
         Ok(())

@@ -114,12 +114,16 @@ impl Machine {
         }
         if seat.progress == Progress::Training && seat.session.is_closed() {
             seat.progress = Progress::Evaluating;
-            let closed = Message::Closed(seat.session.digest());
             seat.session.commit_last(out);
+            let closed = seat.session.closed();
             let (task, parameters) =
                 (Arc::clone(&seat.session.loaded().task), seat.session.parameters().cloned());
             // Whoever hears it is closed too, and tells its own.
-            let others = seat.membership.partners();
+            let others = if seat.session.is_closer() {
+                seat.session.view().members.iter().map(|member| member.peer).collect()
+            } else {
+                seat.membership.partners()
+            };
             let waiting = seat.membership.waiting();
             for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
                 self.send(peer, &closed, None, out);

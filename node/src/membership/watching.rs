@@ -209,11 +209,9 @@ impl Membership {
         let ranks: Vec<usize> = if count <= WATCH_ALL_MAX {
             (0..count).filter(|other| *other != rank).collect()
         } else {
-            let distances = [1, count / 2, 7, count - 1, count - count / 2, count - 7];
+            let distances = [1, 7, count - 7, count - 1];
             let mut ranks: Vec<usize> = distances.iter().map(|distance| (rank + distance) % count).collect();
             ranks.sort_unstable();
-            ranks.dedup();
-            ranks.retain(|other| *other != rank);
             ranks
         };
         ranks.into_iter().map(|index| self.view.members[index].peer).collect()

@@ -1,7 +1,11 @@
 //! The closing barrier: nobody is done before everyone is, and with that the last step is committed.
+//!
+//! Of a few members each tells every other. Of many they all tell the first one, and it tells them when it has heard of
+//! everyone; if it is lost, there is another view, in which everybody tells again.
 
-use peergrad_protocol::PeerId;
-use peergrad_protocol::message::{Complete, Message};
+use peergrad_protocol::limits::SAMPLES_MAX;
+use peergrad_protocol::message::{Closed, Complete, Message};
+use peergrad_protocol::{Frame, PeerId, Rank};
 
 use super::Session;
 use crate::io::{Output, Reject};
@@ -19,7 +23,13 @@ impl Session {
 
     pub(super) fn tell_complete(&self, out: &mut Vec<Output>) {
         let complete = Complete { view: self.digest(), steps: self.step, left_out: self.left_out };
-        self.tell_all(&Message::Complete(complete), out);
+        let complete = Message::Complete(complete);
+        if self.view().members.len() <= TELL_ALL_MAX {
+            self.tell_all(&complete, out);
+        } else if self.rank != Rank(0) {
+            let to = self.view().members[0].peer;
+            out.push(Output::Send { to, frame: Frame::encode(&complete, None) });
+        }
     }
 
     /// A member is done with the run.
@@ -42,21 +52,43 @@ impl Session {
     ///
     /// # Errors
     /// It is none of the view.
-    pub(crate) fn closed_elsewhere(&mut self, from: PeerId) -> Result<(), Reject> {
+    pub(crate) fn closed_elsewhere(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
         self.is_closed_by_word = true;
+        self.left_out_told = closed.left_out;
         Ok(())
     }
 
     /// As [`Session::closed_elsewhere`], by a member that did not enter this view: all of the one before were done.
-    pub(crate) fn closed_before(&mut self) {
-        self.is_closed_by_word |= self.waiting.closed.is_some();
+    pub(crate) fn closed_before(&mut self, closed: Closed) {
+        if self.waiting.closed.is_some() {
+            self.is_closed_by_word = true;
+            self.left_out_told = closed.left_out;
+        }
     }
 
     /// Whether everyone is done, so that the last step is committed and the run is over.
     pub(crate) fn is_closed(&self) -> bool {
         let is_said = self.is_closed_by_word || self.closed.len() + 1 == self.view().members.len();
         self.waiting.closed.is_some() && is_said
+    }
+
+    /// What this member tells others once everyone is done.
+    pub(crate) fn closed(&self) -> Message {
+        Message::Closed(Closed { view: self.digest(), left_out: self.left_out_in_all().min(SAMPLES_MAX) })
+    }
+
+    /// Samples that the run has left out, as far as this member knows.
+    pub(super) fn left_out_in_all(&self) -> u64 {
+        let elsewhere = self.left_out_elsewhere.values();
+        let counted = elsewhere.fold(self.left_out, |sum, other| sum.saturating_add(*other));
+        // Of many members only the first has heard of all.
+        counted.max(self.left_out_told)
+    }
+
+    /// Whether the others wait for this member to say that everyone is done.
+    pub(crate) fn is_closer(&self) -> bool {
+        self.rank == Rank(0) && self.view().members.len() > TELL_ALL_MAX
     }
 
     /// Commits the last step, after the closing barrier.
@@ -69,3 +101,6 @@ impl Session {
         }
     }
 }
+
+/// Members up to which each tells every other.
+const TELL_ALL_MAX: usize = 32;

@@ -76,13 +76,9 @@ impl Message {
                     && chosen.late.is_sorted_by(|one, next| one < next)
                     && chosen.left_out <= SAMPLES_MAX,
             ),
+            Self::Closed(closed) => in_range(closed.left_out <= SAMPLES_MAX),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
-            Self::Refuse(_)
-            | Self::WantData(_)
-            | Self::Data(_)
-            | Self::Ready
-            | Self::Retire
-            | Self::Closed(_) => Ok(()),
+            Self::Refuse(_) | Self::WantData(_) | Self::Data(_) | Self::Ready | Self::Retire => Ok(()),
         }
     }
 }
@@ -201,6 +197,7 @@ mod tests {
             |steps, left_out| Message::Complete(Complete { view: VIEW, steps: StepNumber(steps), left_out });
         assert_limit(|n| complete(n, 0), STEPS_MAX);
         assert_limit(|n| complete(0, n), SAMPLES_MAX);
+        assert_limit(|n| Message::Closed(Closed { view: VIEW, left_out: n }), SAMPLES_MAX);
         let offer = |step, left_out| {
             let (step, has_contribution) = (StepNumber(step), true);
             Message::Offer(Offer { view: VIEW, step, has_contribution, left_out })

@@ -4,8 +4,9 @@
 
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Beat, Chosen, Complete, Content, DataPiece, Departure, Holdings, Join, Message, Offer, Outbid,
-    Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, WantChunks, WantData, Welcome,
+    Accepted, Beat, Chosen, Closed, Complete, Content, DataPiece, Departure, Holdings, Join, Message, Offer,
+    Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, WantChunks, WantData,
+    Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -89,7 +90,10 @@ fn fields(message: &Message) -> Sheet {
             sheet.value("steps", steps);
             sheet.value("left_out", left_out);
         }
-        Message::Closed(view) => sheet.array("view", &view.0),
+        Message::Closed(Closed { view, left_out }) => {
+            sheet.array("view", &view.0);
+            sheet.value("left_out", left_out);
+        }
         Message::Leave(Departure { reason }) => sheet.text("reason", reason),
         Message::Offer(Offer { view, step, has_contribution, left_out }) => {
             sheet.array("view", &view.0);

@@ -9,9 +9,9 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Beat, Chosen, Complete, Contact, Content, DataPiece, Departure, Holdings, Join, Message, Offer,
-    Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks,
-    WantData, Welcome,
+    Accepted, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Holdings, Join,
+    Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally,
+    WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -104,7 +104,7 @@ fn training() -> Vec<Sample> {
     let mut samples = vec![
         control("want_chunks", Message::WantChunks(want)),
         control("complete", Message::Complete(complete)),
-        control("closed", Message::Closed(view)),
+        control("closed", Message::Closed(Closed { view, left_out: 64 })),
         control(
             "offer",
             Message::Offer(Offer { view, step: StepNumber(300), has_contribution: true, left_out: 64 }),

@@ -10,9 +10,9 @@ use peergrad_protocol::limits::{
     ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
-    Accepted, Beat, Chosen, Complete, Contact, Content, DataPiece, Departure, Holdings, Join, Message, Offer,
-    Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally, WantChunks,
-    WantData, Welcome,
+    Accepted, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Holdings, Join,
+    Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally,
+    WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
     Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
@@ -303,7 +303,7 @@ fn training() -> impl Strategy<Value = Message> {
         want.prop_map(Message::WantChunks),
         parcel.prop_map(Message::Parcel),
         complete.prop_map(Message::Complete),
-        digest().prop_map(Message::Closed),
+        (digest(), 0..=SAMPLES_MAX).prop_map(|(view, left_out)| Message::Closed(Closed { view, left_out })),
     ]
 }
 
