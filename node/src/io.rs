@@ -339,8 +339,10 @@ pub struct Committed {
     pub loss: f64,
     /// Samples it trained, over all members.
     pub samples: u64,
-    /// Samples of its batch that were left out, since their gradient was not finite.
+    /// Samples of its batch that were left out, since their gradient was not finite, or came too late.
     pub left_out: u64,
+    /// Whether they may have been left out for being too late, and not only for a gradient that is not finite.
+    pub may_be_late: bool,
     /// The learning rate it used.
     pub rate: f64,
     /// Digest of the parameters after it, where one was asked for.
@@ -369,7 +371,7 @@ pub struct FinalState {
     pub steps: u64,
     /// Samples trained by those steps, over all members.
     pub samples: u64,
-    /// Samples that were left out, since their gradient was not finite.
+    /// Samples that were left out, since their gradient was not finite, or came too late.
     pub left_out: u64,
     /// Samples that this peer computed.
     pub own_samples: u64,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use peergrad_protocol::StepNumber;
+
 use crate::io::{Answer, Job, JobId, Output};
 
 /// What a job's answer is for.
@@ -10,8 +12,8 @@ pub(crate) enum Purpose {
     Load,
     /// How well the final parameters do.
     Evaluate,
-    /// Something that the program waits for.
-    Program(Box<dyn FnOnce(Answer) + Send>),
+    /// Something that the program waits for, in a step.
+    Program(StepNumber, Box<dyn FnOnce(Answer) + Send>),
 }
 
 /// The jobs that have been handed out.
@@ -36,9 +38,12 @@ impl Jobs {
         out.push(Output::Compute(Job { id, cost, work }));
     }
 
-    /// Whether the program waits for a job.
-    pub(crate) fn has_program(&self) -> bool {
-        self.purposes.values().any(|purpose| matches!(purpose, Purpose::Program(_)))
+    /// The step for which the program waits for a job.
+    pub(crate) fn computing(&self) -> Option<StepNumber> {
+        self.purposes.values().find_map(|purpose| match purpose {
+            Purpose::Program(step, _) => Some(*step),
+            Purpose::Load | Purpose::Evaluate => None,
+        })
     }
 
     /// What the answer of a job is for; `None` if nobody waits for it any more.

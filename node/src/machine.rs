@@ -286,7 +286,7 @@ impl Machine {
     /// A joiner that has everything says so; one that was excluded since its program hangs, when that is over.
     fn report_ready(&mut self, out: &mut Vec<Output>) {
         let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some())
-            && !self.jobs.has_program();
+            && self.jobs.computing().is_none();
         if let (Stage::Joining(joining), true) = (&mut self.stage, is_prepared) {
             joining.report_ready(|peer| self.credits.contains_key(&peer), out);
         }
@@ -302,7 +302,7 @@ impl Machine {
             Err(Panicked(message)) => return self.end(Err(Failure::TaskPanicked(message)), out),
         };
         match purpose {
-            Purpose::Program(reply) => {
+            Purpose::Program(_, reply) => {
                 reply(answer);
                 self.report_ready(out);
             }
@@ -373,7 +373,7 @@ impl Machine {
             Command::Ready(reply) => session.ready(reply, out),
             Command::Begin(reply) => session.begin(reply, out),
             Command::Compute { turn, cost, work, reply } if session.is_current(turn) => {
-                self.jobs.start(Purpose::Program(reply), cost, work, out);
+                self.jobs.start(Purpose::Program(session.step(), reply), cost, work, out);
             }
             Command::ReduceScatter { turn, contribution, among, reply } if session.is_current(turn) => {
                 if let Err((peer, reject)) = session.reduce_scatter(contribution, among, reply, out) {

@@ -104,8 +104,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) is_held: bool,
     pub(crate) report: &'a dyn Fn() -> Report,
     pub(crate) has_parameters: bool,
-    /// Its own program computes, and nobody else is waited for.
-    pub(crate) is_computing: bool,
+    /// The step for which its own program computes, so that nobody else is waited for.
+    pub(crate) computing: Option<StepNumber>,
     /// Nothing is taken in or sent.
     pub(crate) is_still: bool,
     /// The view cannot begin.
@@ -282,7 +282,7 @@ impl Membership {
             view: self.digest,
             epoch: self.view.epoch,
             complete,
-            is_computing: facts.is_computing && !facts.is_still,
+            computing: facts.computing.filter(|_| !facts.is_still),
         };
         self.note_beat(now, self.rank, beat);
         let frame = Frame::encode(&Message::Beat(beat), None);

@@ -8,7 +8,7 @@
 //! ```
 //! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it completed
 //! step t. So the first one that shows up here commits step t, without a message of its own; the last step is committed
-//! by a closing barrier. What a new view does to all this is in [`change`].
+//! by a closing barrier. (Where steps do not wait for all, see [`quorum`], none begins before all have completed the last.) What a new view does to all this is in [`change`].
 //!
 //! # Memory
 //! Three vectors: the complete parameters, the ones before (kept until the commit, then their buffer takes the next
@@ -108,7 +108,7 @@ pub(crate) struct Session {
     left_out: u64,
     /// By member: what it said it had left out, where members drift and each knows only its own.
     left_out_elsewhere: BTreeMap<PeerId, u64>,
-    /// What a member said that the whole run had left out, who knew that everyone is done.
+    /// What members that are done said in this view that the whole run had left out.
     left_out_told: u64,
     /// Where members drift: what the last step was worth, if it was a round of all.
     consolidated: Option<Tally>,
@@ -133,7 +133,8 @@ struct Waiting {
 /// The program's part in the step in progress.
 struct Current {
     turn: u64,
-    /// Whether a newcomer goes through the step without its program, which has no parameters to begin with.
+    /// Whether the member goes through the step without its program: that of a newcomer has no parameters to begin with, and
+    /// one that is late has missed the step.
     is_silent: bool,
     has_contributed: bool,
     /// Who takes part in the step's round, if not everybody.
@@ -416,6 +417,7 @@ impl Session {
             loss: record.tally.loss / record.tally.samples as f64,
             samples: record.samples,
             left_out: record.left_out,
+            may_be_late: self.has_backups(),
             rate: self.loaded.training.rate(steps - 1),
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));

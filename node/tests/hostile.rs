@@ -287,7 +287,8 @@ impl Truth<'_> {
             }
             15 => {
                 let (epoch, complete) = (Epoch(draws.below(3, STEPS_MAX)), self.near(draws));
-                Message::Beat(Beat { view, epoch, complete, is_computing: draws.is() })
+                let computing = draws.some(|draws| self.near(draws));
+                Message::Beat(Beat { view, epoch, complete, computing })
             }
             16 => {
                 let (step, has_contribution) = (self.near(draws), draws.is());

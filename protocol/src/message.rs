@@ -172,8 +172,8 @@ pub struct Beat {
     pub epoch: Epoch,
     /// Steps that are complete there; 0 as long as it has no parameters.
     pub complete: StepNumber,
-    /// Whether its program computes, so that nobody else can be waited for.
-    pub is_computing: bool,
+    /// The step for which its program computes, if it does; the step in progress, but where steps do not wait for it.
+    pub computing: Option<StepNumber>,
 }
 
 /// A proposer's first question.

@@ -128,6 +128,11 @@ fn seconds_under_bursts(peers: usize, batch: usize, sync: &str) -> (f64, f64) {
     let scenario = parse("bursts", &text, Path::new("."), Size::Full).expect("it is a scenario");
     let course = follow(&scenario, 1);
     assert_eq!(course.outcome.violations, []);
+    assert_eq!(
+        course.outcome.history.views.len(),
+        1,
+        "nobody had to begin anew, however early the first step was"
+    );
     let end = course.end.expect("it ends");
     let dealt = (10 * 10 * batch) as f64;
     (end.time.as_secs_f64(), 1.0 - end.samples as f64 / dealt)

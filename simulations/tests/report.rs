@@ -96,6 +96,7 @@ impl Tale {
                 loss,
                 samples: 32,
                 left_out: 0,
+                may_be_late: false,
                 rate: 0.1,
                 digest: None,
             };

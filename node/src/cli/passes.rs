@@ -62,8 +62,13 @@ impl Passes {
             let number = pass.number + 1;
             words.push(format!("pass {number}: {} samples lost, {} repeated", count(lost), count(repeated)));
         }
+        let left_out: u64 = self.list.iter().map(|pass| pass.left_out).sum();
         if words.is_empty() && !whole.is_empty() {
-            words.push("each sample once a pass".to_owned());
+            let which = if left_out == 0 { "each sample" } else { "each sample dealt" };
+            words.push(format!("{which} once a pass"));
+        }
+        if left_out > 0 {
+            words.push(format!("{} left out", plural(left_out as usize, "sample")));
         }
         if whole.len() < self.list.len() {
             words.push(format!("{} seen in part", plural(self.list.len() - whole.len(), "pass")));
@@ -90,7 +95,16 @@ mod tests {
         let mut passes = Passes::default();
         for &(step, pass, samples) in steps {
             let step = StepNumber(step);
-            passes.note(&Committed { step, pass, loss: 0.0, samples, left_out: 0, rate: 0.1, digest: None });
+            passes.note(&Committed {
+                step,
+                pass,
+                loss: 0.0,
+                samples,
+                left_out: 0,
+                may_be_late: false,
+                rate: 0.1,
+                digest: None,
+            });
         }
         passes
     }
@@ -105,6 +119,13 @@ mod tests {
             (&wrong.objects(10)[0]["lost"], &wrong.objects(10)[1]["repeated"]),
             (&json!(4), &json!(2))
         );
+    }
+
+    #[test]
+    fn what_was_left_out_is_said() {
+        let mut passes = passes(&[(0, 0, 6)]);
+        passes.list[0].left_out = 4;
+        assert_eq!(passes.words(10), "each sample dealt once a pass; 4 samples left out");
     }
 
     #[test]

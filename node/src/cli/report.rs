@@ -263,7 +263,7 @@ impl Report {
         if std::mem::take(&mut self.is_paused) {
             self.screen.say("training goes on");
         }
-        if committed.left_out > 0 && !self.has_left_out {
+        if committed.left_out > 0 && !committed.may_be_late && !self.has_left_out {
             self.has_left_out = true;
             self.screen.say(&format!(
                 "step {}: {} left out, their gradient is not finite; if this goes on, stop and lower `rate`",

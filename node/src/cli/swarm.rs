@@ -359,6 +359,7 @@ impl Peer {
                 loss,
                 samples,
                 left_out,
+                may_be_late: false,
                 rate,
                 digest: None,
             });

@@ -26,7 +26,7 @@ impl Seat {
     ) -> T {
         let session = &self.session;
         let report = || session.report();
-        let facts = session.facts(&report, jobs.has_program());
+        let facts = session.facts(&report, jobs.computing());
         ask(&mut self.membership, &facts)
     }
 
@@ -111,6 +111,9 @@ impl Machine {
         if self.is_leaving && is_alone && seat.progress == Progress::Training {
             // There is nobody left to hand over to.
             return self.end(Err(Failure::Left), out);
+        }
+        if self.jobs.computing().is_some() {
+            seat.session.close_without_program(out);
         }
         if seat.progress == Progress::Training && seat.session.is_closed() {
             seat.progress = Progress::Evaluating;

@@ -20,8 +20,8 @@ use crate::io::{Event, Output};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) complete: StepNumber,
-    is_computing: bool,
-    /// Since when both are so.
+    computing: Option<StepNumber>,
+    /// Since when both are so; if it computes, since when for that step.
     since: Instant,
 }
 
@@ -100,10 +100,13 @@ impl Membership {
 
     /// Takes note of where a member is, this one included.
     pub(super) fn note_beat(&mut self, now: Instant, rank: Rank, beat: Beat) {
-        let is_same = |seen: &&Seen| seen.complete == beat.complete && seen.is_computing == beat.is_computing;
+        // Where steps do not wait for a program, they go on while it computes.
+        let is_same = |seen: &&Seen| {
+            seen.computing == beat.computing && (beat.computing.is_some() || seen.complete == beat.complete)
+        };
         let since = self.term.seen.get(&rank).filter(is_same).map_or(now, |seen| seen.since);
-        let Beat { complete, is_computing, .. } = beat;
-        self.term.seen.insert(rank, Seen { complete, is_computing, since });
+        let Beat { complete, computing, .. } = beat;
+        self.term.seen.insert(rank, Seen { complete, computing, since });
     }
 
     /// Frames can be sent to this peer.
@@ -148,11 +151,11 @@ impl Membership {
 
     /// Members whose program holds everybody up; never this one itself, which would know.
     pub(super) fn hanging(&self, now: Instant, facts: &Facts<'_>) -> Vec<Rank> {
-        if facts.is_computing || facts.is_still || facts.is_closing || !facts.has_parameters {
+        if facts.computing.is_some() || facts.is_still || facts.is_closing || !facts.has_parameters {
             return vec![];
         }
         let hangs = |seen: &Seen| {
-            let is_behind = seen.is_computing && seen.complete <= facts.step;
+            let is_behind = seen.computing.is_some_and(|step| step <= facts.step);
             is_behind && now.since(seen.since) > self.pace.patience()
         };
         self.term.seen.iter().filter(|(_, seen)| hangs(seen)).map(|(rank, _)| *rank).collect()
@@ -160,8 +163,8 @@ impl Membership {
 
     /// Whether nobody gets on although nobody computes: something has been lost on the way.
     pub(super) fn is_stalled(&self, now: Instant, facts: &Facts<'_>) -> bool {
-        let computes = self.term.seen.values().any(|seen| seen.is_computing);
-        let is_waiting = !facts.is_computing && !facts.is_closing && facts.has_parameters;
+        let computes = self.term.seen.values().any(|seen| seen.computing.is_some());
+        let is_waiting = facts.computing.is_none() && !facts.is_closing && facts.has_parameters;
         let waited = self.pace.since.map_or(Duration::ZERO, |since| now.since(since.max(self.moved_at)));
         is_waiting && !computes && waited > self.pace.patience()
     }
@@ -169,7 +172,7 @@ impl Membership {
     /// Takes note of how training gets on.
     pub(super) fn note_pace(&mut self, now: Instant, facts: &Facts<'_>) {
         self.term.has_committed = facts.has_committed;
-        self.pace.note_computing(now, facts.is_computing);
+        self.pace.note_computing(now, facts.computing.is_some());
         if !facts.is_still {
             self.pace.note(now, facts.step);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{Contact, Report};
 use peergrad_protocol::view::{Recovery, View};
-use peergrad_protocol::{PeerId, ViewDigest};
+use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 
 use super::Session;
 use crate::io::{Change, Event, FinalState};
@@ -16,7 +16,11 @@ use crate::succession::Basis;
 
 impl Session {
     /// Where training is, for membership. `report` makes this member's report, where one is asked for.
-    pub(crate) fn facts<'a>(&'a self, report: &'a dyn Fn() -> Report, is_computing: bool) -> Facts<'a> {
+    pub(crate) fn facts<'a>(
+        &'a self,
+        report: &'a dyn Fn() -> Report,
+        computing: Option<StepNumber>,
+    ) -> Facts<'a> {
         let is_stopped = self.stop_before.is_some_and(|stop| stop <= self.step);
         let training = &self.loaded.training;
         Facts {
@@ -35,7 +39,7 @@ impl Session {
             has_parameters: self.complete.is_some(),
             is_open: self.is_open,
             is_held: is_stopped && !self.is_open && self.complete.is_some(),
-            is_computing,
+            computing,
             is_still: self.is_frozen,
             is_unbegun: self.is_unbegun,
             is_closing: self.is_closing(),

@@ -95,6 +95,7 @@ impl Session {
             self.wiring.link_up(rank);
             self.early.retain(|(from, ..)| *from != rank);
             self.ask(rank, out);
+            self.tell_again(peer, out);
             self.settle(out);
         }
     }

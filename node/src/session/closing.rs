@@ -3,6 +3,7 @@
 //! Of a few members each tells every other. Of many they all tell the first one, and it tells them when it has heard of
 //! everyone; if it is lost, there is another view, in which everybody tells again.
 
+use futures_channel::oneshot;
 use peergrad_protocol::limits::SAMPLES_MAX;
 use peergrad_protocol::message::{Closed, Complete, Message};
 use peergrad_protocol::{Frame, PeerId, Rank};
@@ -22,7 +23,10 @@ impl Session {
     }
 
     pub(super) fn tell_complete(&self, out: &mut Vec<Output>) {
-        let complete = Complete { view: self.digest(), steps: self.step, left_out: self.left_out };
+        // Where members drift, each step is in its account at once.
+        let drifts = self.loaded.program.drifts();
+        let left_out = if drifts { self.left_out } else { self.left_out_before() }.min(SAMPLES_MAX);
+        let complete = Complete { view: self.digest(), steps: self.step, left_out };
         let complete = Message::Complete(complete);
         if self.view().members.len() <= TELL_ALL_MAX {
             self.tell_all(&complete, out);
@@ -42,7 +46,7 @@ impl Session {
             self.left_out_elsewhere.insert(from, complete.left_out);
         } else {
             // A member that came late has not seen all steps.
-            self.left_out = self.left_out.max(complete.left_out);
+            self.left_out_told = self.left_out_told.max(complete.left_out);
         }
         self.closed.insert(from);
         Ok(())
@@ -55,7 +59,7 @@ impl Session {
     pub(crate) fn closed_elsewhere(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
         self.is_closed_by_word = true;
-        self.left_out_told = closed.left_out;
+        self.left_out_told = self.left_out_told.max(closed.left_out);
         Ok(())
     }
 
@@ -63,7 +67,7 @@ impl Session {
     pub(crate) fn closed_before(&mut self, closed: Closed) {
         if self.waiting.closed.is_some() {
             self.is_closed_by_word = true;
-            self.left_out_told = closed.left_out;
+            self.left_out_told = self.left_out_told.max(closed.left_out);
         }
     }
 
@@ -84,6 +88,14 @@ impl Session {
         let counted = elsewhere.fold(self.left_out, |sum, other| sum.saturating_add(*other));
         // Of many members only the first has heard of all.
         counted.max(self.left_out_told)
+    }
+
+    /// The run is over, and the program still computes what no step waits for: the others need not wait either.
+    pub(crate) fn close_without_program(&mut self, out: &mut Vec<Output>) {
+        if self.has_backups() && self.is_over() && self.waiting.closed.is_none() && !self.is_still() {
+            let (nobody, _) = oneshot::channel();
+            self.close(nobody, out);
+        }
     }
 
     /// Whether the others wait for this member to say that everyone is done.

@@ -63,7 +63,7 @@ impl Session {
         }
         self.is_open = true;
         self.move_chunks();
-        if self.complete.is_none() && !self.has_quorum() {
+        if self.complete.is_none() && !self.has_backups() {
             // The others get nothing from this member yet, and this one everything from them.
             self.current = Some(Current::new(0, true));
             let vector = self.vectors.take_zeroed(self.geometry.cut.chunks.parameter_count());

@@ -1,7 +1,6 @@
 //! A quorum: steps that wait for most contributions, and not for the last few.
 //!
-//! Like a meeting that begins when all but two are there: who comes late has missed it, and is told what came of it. The
-//! others' time is not the slowest one's.
+//! Like a meeting that begins when all but two are there: who comes late has missed it, and is told what came of it.
 //!
 //! # How it works
 //! ```text
@@ -36,11 +35,11 @@ use crate::peer::{Contribution, OwnerRule};
 pub(super) struct Quorum {
     /// The own contribution, until it is known whether the step is made of it.
     offered: Option<Contribution>,
-    /// What the first owner was told last.
+    /// What this member has told the first owner last.
     told: Option<Standing>,
-    /// What the first owner was told, by rank.
+    /// At the first owner, by rank: what it was told last.
     offers: BTreeMap<Rank, Standing>,
-    /// Samples left out before the step in progress, as the first owner was told.
+    /// At the first owner: samples left out before the step in progress, by the highest account that it was given.
     left_out: u64,
     /// Of which step it is known who is late.
     chosen: Option<(StepNumber, Vec<Rank>)>,
@@ -53,7 +52,7 @@ type Standing = (StepNumber, bool);
 
 impl Session {
     /// Whether steps wait for less than all contributions.
-    pub(super) fn has_quorum(&self) -> bool {
+    pub(super) fn has_backups(&self) -> bool {
         self.loaded.training.backups > 0
     }
 
@@ -65,7 +64,7 @@ impl Session {
     /// What leads to the round of the step in progress, as far as it can be done now.
     pub(super) fn meet(&mut self, out: &mut Vec<Output>) {
         let has_begun = self.live.back().is_some_and(|live| live.step == self.step);
-        if !self.has_quorum() || !self.is_open || self.is_over() || has_begun {
+        if !self.has_backups() || !self.is_open || self.is_over() || has_begun {
             return;
         }
         self.offer(out);
@@ -99,7 +98,7 @@ impl Session {
     /// A member says how far it is.
     ///
     /// # Errors
-    /// It is none of the view.
+    /// It is none of the view, or steps of this run wait for all.
     pub(crate) fn offered(
         &mut self,
         from: PeerId,
@@ -107,10 +106,27 @@ impl Session {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        if !self.has_backups() {
+            return Err(Reject::OutOfPlace);
+        }
         self.quorum.offers.insert(rank, (offer.step, offer.has_contribution));
         self.quorum.left_out = self.quorum.left_out.max(offer.left_out);
         self.settle(out);
         Ok(())
+    }
+
+    /// Whose contributions the step in progress would have if nobody was late: those who have something to compute. Of a step
+    /// that begins again all of that may have been somebody's who is gone; then all who have parameters.
+    fn wanted_of(&self) -> Vec<Rank> {
+        let view = self.view();
+        let is_dealt = |rank: &Rank| {
+            let member = view.member(*rank);
+            self.dealt.part_len(&member.peer, member.incarnation) > 0
+        };
+        let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
+        let ranks = || (0..view.members.len()).map(Rank::from_index);
+        let dealt: Vec<Rank> = ranks().filter(is_dealt).collect();
+        if dealt.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { dealt }
     }
 
     /// Says who is late, once enough others are not.
@@ -125,13 +141,7 @@ impl Session {
             return;
         }
         let is_ready = |rank: &Rank| offers.get(rank) == Some(&(self.step, true));
-        let has_part = |rank: &Rank| {
-            let member = &members[rank.index()];
-            self.dealt.part_len(&member.peer, member.incarnation) > 0
-        };
-        // Of a step that was begun again nothing may be left but what others had been dealt.
-        let is_dealt = ranks().any(|rank| has_part(&rank));
-        let wanted: Vec<Rank> = ranks().filter(|rank| has_part(rank) || !is_dealt).collect();
+        let wanted = self.wanted_of();
         let enough = wanted.len().saturating_sub(self.loaded.training.backups).max(1);
         if wanted.into_iter().filter(is_ready).count() < enough {
             return;
@@ -142,6 +152,20 @@ impl Session {
         let chosen = Chosen { view: self.digest(), step: self.step, late: late.clone(), left_out };
         self.tell_all(&Message::Chosen(chosen), out);
         self.quorum.chosen = Some((self.step, late));
+    }
+
+    /// A member is linked: what it was told before that may not have reached it.
+    pub(super) fn tell_again(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
+        if !self.has_backups() {
+            return;
+        }
+        self.quorum.told = None;
+        let is_chooser = self.chooser() == self.rank;
+        if let Some((step, late)) = self.quorum.chosen.clone().filter(|_| is_chooser) {
+            let left_out = self.left_out_before();
+            let chosen = Message::Chosen(Chosen { view: self.digest(), step, late, left_out });
+            out.push(Output::Send { to: *peer, frame: Frame::encode(&chosen, None) });
+        }
     }
 
     /// The first owner says who is late.
@@ -156,9 +180,14 @@ impl Session {
     ) -> Result<(), Reject> {
         let Chosen { step, late, left_out, .. } = chosen;
         let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        if step < self.step || self.quorum.chosen.as_ref().is_some_and(|known| *known == (step, late.clone()))
+        {
+            // Said again over a link that came up meanwhile.
+            return Ok(());
+        }
         let is_late = late.contains(&self.rank);
         let has_told = |standing| self.quorum.told == Some((step, standing));
-        let is_possible = self.has_quorum()
+        let is_possible = self.has_backups()
             && step == self.step
             && rank == self.chooser()
             && late.len() < self.view().members.len()
@@ -174,7 +203,7 @@ impl Session {
     }
 
     /// Samples that the steps before the one in progress have left out, as far as this member knows.
-    fn left_out_before(&self) -> u64 {
+    pub(super) fn left_out_before(&self) -> u64 {
         self.left_out + self.uncommitted.as_ref().map_or(0, |record| record.left_out)
     }
 
@@ -191,28 +220,32 @@ impl Session {
         let count = self.view().members.len();
         let contributors = (0..count).filter(|rank| late.binary_search(&Rank::from_index(*rank)).is_err());
         let contributors = contributors.collect();
-        let mine = if late.contains(&self.rank) { None } else { self.quorum.offered.take() };
-        let contribution = mine.unwrap_or_else(|| {
-            self.quorum.late_in = Some(self.step);
+        let contribution = if late.contains(&self.rank) {
+            self.go_without_program();
             Contribution { vector: self.segments.take(0), tally: Tally::default() }
-        });
-        if !self.was_in_time() {
-            self.interrupt();
-            let (rule, rate) = (self.loaded.training.rule, self.loaded.training.rate(self.step.0));
-            let rule = self.complete.is_some().then_some(OwnerRule::Stock { rule, rate });
-            self.current = Some(Current { rule, ..Current::new(0, true) });
-        }
+        } else {
+            self.quorum.offered.take().expect("nobody is in time who has not offered")
+        };
         self.start_round_of(contribution, Some(contributors));
         if let Err((peer, _)) = self.take_early(out) {
             out.push(Output::Hangup(peer));
         }
     }
 
+    /// This member's program is too late for the step in progress.
+    fn go_without_program(&mut self) {
+        self.quorum.late_in = Some(self.step);
+        self.interrupt();
+        let (rule, rate) = (self.loaded.training.rule, self.loaded.training.rate(self.step.0));
+        let rule = self.complete.is_some().then_some(OwnerRule::Stock { rule, rate });
+        self.current = Some(Current { rule, ..Current::new(0, true) });
+    }
+
     // What becomes of it.
 
     /// Takes part in the step in progress with this, at once or when it is known who is late.
     pub(super) fn contribute(&mut self, contribution: Contribution) {
-        if self.has_quorum() {
+        if self.has_backups() {
             self.quorum.offered = Some(contribution);
         } else {
             self.start_round(contribution);

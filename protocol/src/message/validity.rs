@@ -50,7 +50,10 @@ impl Message {
             Self::Candidate(member) if member.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
             Self::Candidate(member) => bounded(are_bounded(&member.addresses)),
             Self::Install(view) => Ok(view.validate()?),
-            Self::Beat(beat) => in_range(is_step(beat.complete) && beat.epoch.0 <= STEPS_MAX),
+            Self::Beat(beat) => {
+                let mut steps = beat.computing.into_iter().chain([beat.complete]);
+                in_range(steps.all(is_step) && beat.epoch.0 <= STEPS_MAX)
+            }
             Self::Prepare(prepare) => {
                 in_range(is_ballot(&prepare.ballot) && prepare.before.is_none_or(is_step))
             }
@@ -166,7 +169,7 @@ mod tests {
         let tally = |samples| Tally { samples, loss: f64::NAN };
         let beat = |complete, epoch| {
             let (epoch, complete) = (Epoch(epoch), StepNumber(complete));
-            Message::Beat(Beat { view: VIEW, epoch, complete, is_computing: true })
+            Message::Beat(Beat { view: VIEW, epoch, complete, computing: Some(complete) })
         };
         assert_limit(|n| beat(n, 1), STEPS_MAX);
         assert_limit(|n| beat(1, n), STEPS_MAX);

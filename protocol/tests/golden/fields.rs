@@ -247,11 +247,11 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 // Agreeing.
 
 fn beat_fields(beat: &Beat, sheet: &mut Sheet) {
-    let Beat { view, epoch, complete, is_computing } = beat;
+    let Beat { view, epoch, complete, computing } = beat;
     sheet.array("view", &view.0);
     sheet.value("epoch", epoch);
     sheet.value("complete", complete);
-    sheet.value("is_computing", is_computing);
+    sheet.some("computing", computing.as_ref(), |sheet, step| sheet.value("step", step));
 }
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {

@@ -73,7 +73,12 @@ fn agreeing() -> Vec<Sample> {
     vec![
         control(
             "beat",
-            Message::Beat(Beat { view, epoch: Epoch(1), complete: StepNumber(70_000), is_computing: true }),
+            Message::Beat(Beat {
+                view,
+                epoch: Epoch(1),
+                complete: StepNumber(70_000),
+                computing: Some(StepNumber(300)),
+            }),
         ),
         control("prepare_at_once", Message::Prepare(Prepare { view, ballot: ballot(3, 0), before: None })),
         control(

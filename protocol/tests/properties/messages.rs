@@ -237,8 +237,10 @@ fn coming() -> impl Strategy<Value = Message> {
 
 /// What members say to agree on the next view.
 fn agreeing() -> impl Strategy<Value = Message> {
-    let beat = (digest(), step(), step(), any::<bool>()).prop_map(|(view, epoch, complete, is_computing)| {
-        Beat { view, epoch: Epoch(epoch), complete: StepNumber(complete), is_computing }
+    let computing = prop::option::of(step());
+    let beat = (digest(), step(), step(), computing).prop_map(|(view, epoch, complete, computing)| {
+        let computing = computing.map(StepNumber);
+        Beat { view, epoch: Epoch(epoch), complete: StepNumber(complete), computing }
     });
     let prepare = (digest(), ballot(), prop::option::of(step())).prop_map(|(view, ballot, before)| Prepare {
         view,

@@ -84,7 +84,7 @@ impl Bench {
             is_held: self.is_held,
             report: &report,
             has_parameters: true,
-            is_computing: false,
+            computing: None,
             is_still: false,
             is_unbegun: false,
             is_closing: self.is_closing,
