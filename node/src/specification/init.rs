@@ -215,7 +215,8 @@ const HEAD: &str = "\
 const REST: &str = "
 [sync]
 kind = \"ring\"              # synchronous steps; or \"quorum\", \"local\", \"diloco\", \"ds-sync\": other promises
-# topology = \"direct\"      # straight to the owner and back; without this line from neighbour to neighbour, but for \"quorum\"
+topology = \"ring\"          # how tensors travel: from neighbour to neighbour; or \"direct\", straight to the owner, as
+                           # kind = \"quorum\" needs it
 segment_kib = 128          # size of one piece on the wire
 digest_every = 0           # steps between two digests of the parameters; 0: only at the end
 
