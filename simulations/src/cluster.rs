@@ -202,8 +202,13 @@ impl Cluster {
                 // A link that the node has not been told of yet stays.
                 let process = self.process_mut(host, start);
                 let is_known = process.is_some_and(|process| process.linked.remove(&peer));
-                if let Some(to) = self.linked(host, peer).filter(|_| is_known) {
-                    self.network.hang_up(self.now, host, to);
+                match self.linked(host, peer) {
+                    Some(to) if is_known => self.network.hang_up(self.now, host, to),
+                    Some(_) => {}
+                    None => {
+                        let homes = self.homes.get(&peer).into_iter().flatten();
+                        homes.for_each(|&to| self.network.stop_dialing(host, to));
+                    }
                 }
             }
             Output::Compute(job) => self.compute(host, start, job),

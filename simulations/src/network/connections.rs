@@ -17,6 +17,11 @@ impl Network {
         self.schedule_dial(now, from, to, Duration::ZERO);
     }
 
+    /// `from` wants no link any more that it has not got.
+    pub(crate) fn stop_dialing(&mut self, from: HostId, to: HostId) {
+        self.end_mut(from, to).is_wanted = false;
+    }
+
     pub(super) fn schedule_dial(&mut self, now: Instant, from: HostId, to: HostId, pause: Duration) {
         let end = self.end_mut(from, to);
         if end.is_wanted && !end.is_dialing && end.session.is_none() {

@@ -19,6 +19,10 @@ mod source;
 mod sweep;
 mod words;
 
+// What a thousand nodes hold is small, much, and all over the place.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// A swarm in virtual time: many peers, slow lines, partitions and crashes on one machine, without waiting.
 #[derive(Parser)]
 #[command(name = "simulate", version, arg_required_else_help = true)]
