@@ -66,6 +66,16 @@ pub enum Codec {
     TopK(TopK),
 }
 
+/// How the elements of a round travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Codecs {
+    /// Contributions, on their way to an owner. A lossy one needs the direct topology.
+    pub reduce: Codec,
+    /// What an owner has made of them, on its way to everyone. Everyone goes on with what it is once it is decoded, the owner
+    /// too.
+    pub gather: Codec,
+}
+
 /// Bytes that are not what a codec makes of so many elements. The elements decoded so far are unspecified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CodecError {

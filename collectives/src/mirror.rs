@@ -14,7 +14,7 @@
 //! ```
 //! 1. [`Mirror::load`] packs the sums as soon as the own shard is summed up.
 //! 2. [`Mirror::pump`] sends what the links' credit allows: after the pump of its step's round, before that of the next.
-//! 3. [`Mirror::expects`] checks what arrives; the caller copies it to [`Mirror::segment_ranges`] and returns the credit.
+//! 3. [`Mirror::expects`] checks what arrives; the caller decodes it and copies it to [`Mirror::segment_ranges`] and returns the credit.
 //!
 //! # Cost
 //! One hop. For `n` ranks, `c` copies of each chunk (the owner's is one) and a vector of `s` bytes: (c - 1) / n x s bytes
@@ -33,6 +33,7 @@ use std::sync::Arc;
 use peergrad_protocol::Pool;
 use peergrad_protocol::message::{Phase, Tally};
 
+use crate::codec::Codec;
 use crate::links::Links;
 use crate::plan::{Segment, Shard};
 use crate::round::{Action, Label};
@@ -164,6 +165,7 @@ pub fn parts(ranges: &[Range<usize>]) -> impl Iterator<Item = (Range<usize>, usi
 pub struct Mirror {
     plan: Arc<MirrorPlan>,
     rank: usize,
+    codec: Codec,
     /// The sums that are kept elsewhere, packed; of the step before until they are loaded.
     sums: Vec<f32>,
     /// What the sums are worth; `None` until they are loaded.
@@ -185,9 +187,10 @@ struct Unsent {
 }
 
 impl Mirror {
-    /// Begins a step at `rank`. The sums will be packed in `room`, best what [`Mirror::recycle`] gave back.
+    /// Begins a step at `rank`, whose sums travel by `codec`; one that rounds them has to leave alone what it has rounded
+    /// before, however it is cut. The sums will be packed in `room`, best what [`Mirror::recycle`] gave back.
     #[must_use]
-    pub fn new(plan: Arc<MirrorPlan>, rank: usize, room: Vec<f32>) -> Self {
+    pub fn new(plan: Arc<MirrorPlan>, rank: usize, codec: Codec, room: Vec<f32>) -> Self {
         Self {
             sums: room,
             tally: None,
@@ -196,6 +199,7 @@ impl Mirror {
             missing: plan.incoming[rank],
             plan,
             rank,
+            codec,
         }
     }
 
@@ -229,6 +233,11 @@ impl Mirror {
                 }
                 let mut payload = segments.take(segment.len());
                 source.copy_out(sums, segment, &mut payload);
+                if !self.codec.is_exact() {
+                    let mut bytes = segments.take_bytes(self.codec.encoded_len(segment.len()));
+                    self.codec.encode(&payload, bytes.bytes_mut());
+                    payload = bytes;
+                }
                 let label = Label { phase: Phase::Mirror, owner, index: *index, tally };
                 out.push(Action::Send { to: *keeper, label, payload });
                 *index += 1;
@@ -237,14 +246,17 @@ impl Mirror {
         });
     }
 
-    /// Checks an arriving segment of `len_elements` against the plan and counts it. False: the plan does not foresee it,
+    /// Checks an arriving segment of so many bytes against the plan and counts it. False: the plan does not foresee it,
     /// nothing changed.
     #[must_use]
-    pub fn expects(&mut self, from: usize, owner: usize, index: usize, len_elements: usize) -> bool {
+    pub fn expects(&mut self, from: usize, owner: usize, index: usize, byte_count: usize) -> bool {
         let kept = if from == owner { self.plan.kept(owner, self.rank) } else { None };
         let is_next = kept.is_some_and(|chunks| {
             index == self.received[owner]
-                && chunks.segments().get(index).is_some_and(|segment| segment.len() == len_elements)
+                && chunks
+                    .segments()
+                    .get(index)
+                    .is_some_and(|segment| self.codec.encoded_len(segment.len()) == byte_count)
         });
         if is_next {
             self.received[owner] += 1;
@@ -338,7 +350,7 @@ mod tests {
     #[test]
     fn keepers_get_what_they_keep_as_credit_allows() {
         let mut vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
-        let mut mirror = Mirror::new(plan(), 1, Vec::new());
+        let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
         let mut links = Links::new(3, 2, true);
         assert!(links.take_for_start(0) && links.take_for_start(2));
         assert_eq!(sent(&mut mirror, &mut links), [], "nothing before the sums are there");
@@ -352,7 +364,7 @@ mod tests {
         assert_eq!(sent(&mut mirror, &mut links), [(2, 1, vec![7.0])]);
         assert!(mirror.is_sent() && mirror.is_received() && mirror.expects_nothing());
 
-        let keeper = Mirror::new(plan(), 2, Vec::new());
+        let keeper = Mirror::new(plan(), 2, Codec::F32, Vec::new());
         assert_eq!(keeper.segment_ranges(1, 0), [2..4, 6..7]);
         assert_eq!(keeper.segment_ranges(1, 1), [7..8]);
         assert!(parts(&[2..4, 6..7]).eq([(2..4, 0), (6..7, 2)]));
@@ -360,16 +372,16 @@ mod tests {
 
     #[test]
     fn only_the_next_segment_of_an_edge_is_taken() {
-        let mut keeper = Mirror::new(plan(), 2, Vec::new());
+        let mut keeper = Mirror::new(plan(), 2, Codec::F32, Vec::new());
         assert!(!keeper.expects_nothing() && !keeper.is_received());
-        for (from, owner, index, len) in
-            [(0, 1, 0, 3), (1, 1, 1, 1), (1, 1, 0, 2), (0, 0, 0, 3), (2, 2, 0, 3), (9, 9, 0, 3)]
+        for (from, owner, index, bytes) in
+            [(0, 1, 0, 12), (1, 1, 1, 4), (1, 1, 0, 8), (0, 0, 0, 12), (2, 2, 0, 12), (9, 9, 0, 12)]
         {
-            assert!(!keeper.expects(from, owner, index, len));
+            assert!(!keeper.expects(from, owner, index, bytes));
         }
-        assert!(keeper.expects(1, 1, 0, 3));
-        assert!(!keeper.expects(1, 1, 0, 3), "once");
-        assert!(!keeper.is_received() && keeper.expects(1, 1, 1, 1) && keeper.is_received());
+        assert!(keeper.expects(1, 1, 0, 12));
+        assert!(!keeper.expects(1, 1, 0, 12), "once");
+        assert!(!keeper.is_received() && keeper.expects(1, 1, 1, 4) && keeper.is_received());
         assert_eq!(keeper.held_segments(1), 2);
         assert!(!keeper.expects(1, 1, 2, 0));
     }
@@ -378,7 +390,7 @@ mod tests {
     fn the_room_of_one_step_serves_the_next() {
         let vector = [1.0; 10];
         let load = |room| {
-            let mut mirror = Mirror::new(plan(), 1, room);
+            let mut mirror = Mirror::new(plan(), 1, Codec::F32, room);
             mirror.load(&[0..4, 6..10], &vector, TALLY);
             mirror.recycle()
         };
@@ -392,7 +404,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "copies are kept of what is owned")]
     fn a_copy_of_what_is_not_owned_is_noticed() {
-        Mirror::new(plan(), 1, Vec::new()).load(&[0..4, 6..9], &[0.0; 10], TALLY);
+        Mirror::new(plan(), 1, Codec::F32, Vec::new()).load(&[0..4, 6..9], &[0.0; 10], TALLY);
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use peergrad_protocol::message::Phase;
+
+use crate::codec::{Codec, Codecs};
 use crate::combine::Combine;
 
 /// Along which edges segments travel.
@@ -237,6 +240,8 @@ pub struct Plan {
     pub rank: usize,
     /// What owners make of contributions; anything but a sum needs the direct topology.
     pub combine: Combine,
+    /// How segments look as bytes.
+    pub codecs: Codecs,
     /// The members that take part, in order, by the rank that links know them by; `None`: all.
     pub group: Option<Arc<[usize]>>,
     /// The ranks, in order, whose contributions are in the sums; `None`: all. The others take part in everything else. To
@@ -322,6 +327,12 @@ impl Plan {
         }
     }
 
+    /// How a segment of the round's `phase` looks as bytes.
+    #[must_use]
+    pub fn codec(&self, phase: Phase) -> Codec {
+        if phase == Phase::Reduce { self.codecs.reduce } else { self.codecs.gather }
+    }
+
     /// Whether segments pass through ranks between their first and last.
     #[must_use]
     pub fn has_relays(&self) -> bool {
@@ -369,7 +380,8 @@ mod tests {
         let layout = Arc::new(Layout::new(3, vec![vec![], vec![0..2], vec![], vec![2..3], vec![]], 10));
         let plan = |layout: &Arc<Layout>, topology, rank| {
             let layout = Arc::clone(layout);
-            Plan { layout, topology, combine: Combine::Sum, rank, group: None, contributors: None }
+            let (combine, codecs) = (Combine::Sum, Codecs::default());
+            Plan { layout, topology, combine, codecs, rank, group: None, contributors: None }
         };
         let destinations = |topology, rank| {
             let plan = plan(&layout, topology, rank);

@@ -31,9 +31,11 @@ use peergrad_protocol::message::{Phase, Tally};
 use peergrad_protocol::{Buffer, Pool};
 
 use crate::all_gather::AllGather;
+use crate::codec::{Codec, CodecError};
 use crate::links::Links;
-use crate::plan::Plan;
+use crate::plan::{Plan, Segment, Topology};
 use crate::reduce_scatter::{Arrival, ReduceScatter};
+use crate::residual::Residual;
 
 mod remains;
 
@@ -107,10 +109,12 @@ impl Round {
     /// contributors. `room` as for [`Round::receive`].
     ///
     /// # Panics
-    /// If the contribution has another length than the plan's vector.
+    /// If the contribution has another length than the plan's vector, or sums would be encoded anew at each hop of a ring.
     pub fn new(plan: Arc<Plan>, contribution: Buffer, tally: Tally, room: impl FnOnce() -> Buffer) -> Self {
         let len = if plan.contributes(plan.rank) { plan.layout.len() } else { 0 };
         assert_eq!(contribution.len(), len, "a contribution to every element, or none");
+        let is_encoded_once = plan.topology == Topology::Direct || plan.codecs.reduce.is_exact();
+        assert!(is_encoded_once, "a ring would round sums at each hop");
         let mut round = Self {
             reduce: ReduceScatter::new(&plan),
             gather: AllGather::new(&plan),
@@ -140,7 +144,8 @@ impl Round {
 
     /// Takes in a segment from the member that links know by `from`.
     ///
-    /// `room` provides the buffer for the result; it is called once a round, when the first finished sum shows up.
+    /// `room` provides the buffer for the result; it is called once a round, when the first finished sum shows up. Elements
+    /// that were encoded are decoded to buffers of `segments`.
     ///
     /// # Errors
     /// The plan does not foresee the segment: nothing changed but that the payload is gone.
@@ -150,6 +155,7 @@ impl Round {
         label: Label,
         payload: Buffer,
         room: impl FnOnce() -> Buffer,
+        segments: &Pool,
         out: &mut Vec<Action>,
     ) -> Result<(), Unforeseen> {
         let Label { phase, owner, index, tally } = label;
@@ -159,23 +165,31 @@ impl Round {
         } else {
             None
         };
-        let has_length =
-            segment.is_some_and(|segment| segment.len() * size_of::<f32>() == payload.byte_count());
+        let elements = segment.and_then(|segment| {
+            let codec = self.plan.codec(phase);
+            decoded(codec, segment, &payload, segments).ok()
+        });
+        let Some(elements) = elements else { return Err(Unforeseen) };
         let expects = |round: &mut Self| match phase {
             Phase::Reduce => round.reduce.expects(&round.plan, from, owner, index),
             Phase::Gather => round.gather.expects(&round.plan, from, owner, index),
             // Beside the round, by a machine of its own.
             Phase::Mirror => false,
         };
-        if !has_length || self.contribution.is_none() || !expects(self) {
+        if self.contribution.is_none() || !expects(self) {
             return Err(Unforeseen);
         }
         match phase {
             Phase::Reduce => {
+                let payload = elements.unwrap_or(payload);
                 let arrival = self.reduce.arrive(&Arc::clone(&self.plan), from, owner, payload, tally);
                 self.reduce_arrival(from, owner, index, arrival, room, out);
             }
-            Phase::Gather => self.gather_arrival(from, label, payload, room, out),
+            Phase::Gather => {
+                let segment = &self.plan.layout.shard(owner).segments()[index];
+                segment.copy_in(elements.as_ref().unwrap_or(&payload), self.result.filling(room));
+                self.gather_arrival(from, label, payload, out);
+            }
             Phase::Mirror => unreachable!("a round expects none"),
         }
         Ok(())
@@ -274,16 +288,7 @@ impl Round {
         }
     }
 
-    fn gather_arrival(
-        &mut self,
-        from: usize,
-        label: Label,
-        payload: Buffer,
-        room: impl FnOnce() -> Buffer,
-        out: &mut Vec<Action>,
-    ) {
-        let segment = &self.plan.layout.shard(label.owner).segments()[label.index];
-        segment.copy_in(&payload, self.result.filling(room));
+    fn gather_arrival(&mut self, from: usize, label: Label, payload: Buffer, out: &mut Vec<Action>) {
         if self.plan.layout.first_owner() == Some(label.owner) {
             self.reported_tally = label.tally;
         }
@@ -294,8 +299,15 @@ impl Round {
         }
     }
 
-    /// Sends what the links' credit allows: relays in the order they came, then segments that begin here.
-    pub fn pump(&mut self, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
+    /// Sends what the links' credit allows: relays in the order they came, then segments that begin here. What a lossy codec
+    /// leaves out of the contribution goes to the `residual`, in which this step is under way; without one it is gone.
+    pub fn pump(
+        &mut self,
+        links: &mut Links,
+        segments: &Pool,
+        mut residual: Option<&mut Residual>,
+        out: &mut Vec<Action>,
+    ) {
         let (next, previous) = (self.plan.link(self.plan.next()), self.plan.link(self.plan.previous()));
         while !self.relays.is_empty() && links.take_for_relay(next) {
             let (label, payload) = self.relays.pop_front().expect("just seen");
@@ -309,11 +321,19 @@ impl Round {
             return;
         }
         for position in 0..self.plan.destination_count() {
-            self.pump_starts(self.plan.destination(position), links, segments, out);
+            let destination = self.plan.destination(position);
+            self.pump_starts(destination, links, segments, residual.as_deref_mut(), out);
         }
     }
 
-    fn pump_starts(&mut self, destination: usize, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
+    fn pump_starts(
+        &mut self,
+        destination: usize,
+        links: &mut Links,
+        segments: &Pool,
+        mut residual: Option<&mut Residual>,
+        out: &mut Vec<Action>,
+    ) {
         let to = self.plan.link(destination);
         while let Some((owner, index)) = self.reduce.next_start(&self.plan, destination) {
             if !links.take_for_start(to) {
@@ -321,7 +341,17 @@ impl Round {
             }
             self.reduce.start(owner);
             let contribution = self.contribution.as_ref().expect("kept until every start has left");
-            let payload = self.copy_out(owner, index, contribution, segments);
+            let segment = &self.plan.layout.shard(owner).segments()[index];
+            let codec = self.plan.codecs.reduce;
+            let payload = match residual.as_deref_mut() {
+                Some(residual) => {
+                    let mut packed = segments.take(segment.len());
+                    let mut payload = segments.take_bytes(codec.encoded_len(segment.len()));
+                    residual.encode(codec, segment, contribution, &mut packed, payload.bytes_mut());
+                    payload
+                }
+                None => encoded(codec, segment, contribution, segments),
+            };
             let label = Label { phase: Phase::Reduce, owner, index, tally: self.contribution_tally };
             out.push(Action::Send { to, label, payload });
         }
@@ -330,17 +360,11 @@ impl Round {
                 return;
             }
             self.gather.start(destination);
-            let payload = self.copy_out(self.plan.rank, index, self.result.seen(), segments);
+            let segment = &self.plan.own().segments()[index];
+            let payload = encoded(self.plan.codecs.gather, segment, self.result.seen(), segments);
             let label = Label { phase: Phase::Gather, owner: self.plan.rank, index, tally: self.own_tally };
             out.push(Action::Send { to, label, payload });
         }
-    }
-
-    fn copy_out(&self, owner: usize, index: usize, vector: &[f32], segments: &Pool) -> Buffer {
-        let segment = &self.plan.layout.shard(owner).segments()[index];
-        let mut payload = segments.take(segment.len());
-        segment.copy_out(vector, &mut payload);
-        payload
     }
 
     /// Whether the own shard is summed up. Always so for a member that owns nothing.
@@ -362,12 +386,36 @@ impl Round {
         }
     }
 
-    /// The own shard is final: sends it to everyone, as credit allows.
+    /// Turns the own shard into what it is after `codec`: what others will see of it, if they are told in this way.
+    ///
+    /// # Panics
+    /// Unless [`Round::is_reduced`], or once it is gathered.
+    pub fn round_off(&mut self, codec: Codec, segments: &Pool) {
+        assert!(self.is_reduced() && !self.is_gathering(), "the own shard is here, and nobody has seen it");
+        if codec.is_exact() || self.plan.own().is_empty() {
+            return;
+        }
+        let vector = match &mut self.result {
+            Outcome::Filling(vector) => vector,
+            Outcome::Unseen | Outcome::Complete(_) => {
+                unreachable!("a shard that is summed up is being filled")
+            }
+        };
+        for segment in self.plan.own().segments() {
+            let mut packed = segments.take(segment.len());
+            let mut bytes = segments.take_bytes(codec.encoded_len(segment.len()));
+            segment.copy_out(vector, &mut packed);
+            codec.encode_in_place(&mut packed, bytes.bytes_mut());
+            segment.copy_in(&packed, vector);
+        }
+    }
+
+    /// The own shard is final, but for what its codec does to it: sends it to everyone, as credit allows.
     ///
     /// # Panics
     /// Unless [`Round::is_reduced`].
-    pub fn gather(&mut self) {
-        assert!(self.is_reduced(), "the own shard is not summed up yet");
+    pub fn gather(&mut self, segments: &Pool) {
+        self.round_off(self.plan.codecs.gather, segments);
         self.gather.open();
     }
 
@@ -429,6 +477,38 @@ impl Round {
     pub fn is_drained(&self) -> bool {
         self.relays.is_empty() && self.is_sent()
     }
+}
+
+/// A segment of `vector`, as it travels.
+fn encoded(codec: Codec, segment: &Segment, vector: &[f32], segments: &Pool) -> Buffer {
+    let mut packed = segments.take(segment.len());
+    segment.copy_out(vector, &mut packed);
+    if codec.is_exact() {
+        // Elements lie in memory as they travel.
+        return packed;
+    }
+    let mut payload = segments.take_bytes(codec.encoded_len(segment.len()));
+    codec.encode(&packed, payload.bytes_mut());
+    payload
+}
+
+/// The elements of a segment that has come; `None`: the payload is the elements.
+fn decoded(
+    codec: Codec,
+    segment: &Segment,
+    payload: &Buffer,
+    segments: &Pool,
+) -> Result<Option<Buffer>, CodecError> {
+    let (expected, found) = (codec.encoded_len(segment.len()), payload.byte_count());
+    if expected != found {
+        return Err(CodecError::Length { expected, found });
+    }
+    if codec.is_exact() {
+        return Ok(None);
+    }
+    let mut elements = segments.take(segment.len());
+    codec.decode(payload.bytes(), &mut elements)?;
+    Ok(Some(elements))
 }
 
 impl Outcome {

@@ -130,6 +130,7 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
+    use peergrad_collectives::codec::Codec;
     use peergrad_collectives::mirror::Mirror;
     use peergrad_protocol::Epoch;
     use peergrad_protocol::limits::COPIES_MAX;
@@ -190,7 +191,9 @@ mod tests {
         let list = vec![Move { chunk: 4, from: vec![Rank(1), Rank(2)] }];
         let shards = geometry(3, TWO, false, Moves { list, rate: 1, restarted: vec![] }).shards(0);
         assert!(shards.copied.iter().all(Vec::is_empty));
-        assert!((0..3).all(|rank| Mirror::new(Arc::clone(&shards.mirrors), rank, vec![]).expects_nothing()));
+        assert!((0..3).all(|rank| {
+            Mirror::new(Arc::clone(&shards.mirrors), rank, Codec::F32, vec![]).expects_nothing()
+        }));
     }
 
     #[test]
@@ -208,7 +211,7 @@ mod tests {
         ] {
             let shards = geometry(members, copies, true, Moves::default()).shards(0);
             assert_eq!(shards.is_whole, is_whole, "{members} members, {copies:?}");
-            let mirror = |rank| Mirror::new(Arc::clone(&shards.mirrors), rank, vec![]);
+            let mirror = |rank| Mirror::new(Arc::clone(&shards.mirrors), rank, Codec::F32, vec![]);
             let is_silent = (0..usize::from(members)).all(|rank| mirror(rank).expects_nothing());
             assert_eq!(is_silent, is_whole);
             let kept = |rank: usize| shards.owned[rank].len() + shards.copied[rank].len();

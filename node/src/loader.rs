@@ -12,6 +12,7 @@ use crate::io::{DataReference, Scope};
 use crate::optimizer::{Rule, Schedule};
 use crate::program::Launch;
 use crate::task::Task;
+use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
 
@@ -50,10 +51,22 @@ impl Loaded {
         Self { manifest: task.manifest(), task, training, program: Launch::ring() }
     }
 
-    /// Numbers an element that the owner of a shard keeps beside its parameters.
+    /// Numbers an element that the rule of a shard's owner keeps beside its parameters.
     #[must_use]
     pub fn owner_moments(&self) -> usize {
         self.program.owner_moments(self)
+    }
+
+    /// Numbers an element that are kept of a chunk in all: those of the rule, and the master copy.
+    #[must_use]
+    pub fn state_numbers(&self) -> usize {
+        self.owner_moments() + usize::from(self.keeps_master())
+    }
+
+    /// Whether owners keep the parameters as they are, because everyone computes with less.
+    #[must_use]
+    pub fn keeps_master(&self) -> bool {
+        !self.training.parameters.is_exact() && !self.program.drifts()
     }
 
     /// Steps of the whole run.
@@ -92,6 +105,11 @@ pub struct Training {
     pub schedule: Schedule,
     /// How tensors travel.
     pub topology: Topology,
+    /// How contributions travel; a lossy codec needs the direct topology.
+    pub gradients: Codec,
+    /// How new parameters travel. With a lossy codec, everyone computes with what it leaves of them, and owners keep them as
+    /// they are beside that.
+    pub parameters: Codec,
     /// What owners make of contributions.
     pub combine: Combine,
     /// Contributions that a step does not wait for; 0: it waits for all. With more, owners update by `rule`, at the rate of the
@@ -110,6 +128,14 @@ impl Training {
     #[must_use]
     pub fn rate(&self, step: u64) -> f64 {
         self.schedule.rate(step.saturating_mul(self.local_steps))
+    }
+
+    /// How sums travel, where owners tell them to those who keep copies, or to everybody.
+    ///
+    /// What is left out of them comes with no later step, so a lossy codec for contributions may be too coarse for them.
+    #[must_use]
+    pub fn sums(&self) -> Codec {
+        if self.gradients.is_exact() { Codec::F32 } else { Codec::Bf16 }
     }
 
     /// Samples that are dealt for one step.

@@ -10,6 +10,11 @@
 //!
 //! Where every member keeps every chunk, all of them gather the sums, and each does what an owner does, for all chunks.
 //!
+//! # The master copy
+//! Where new parameters travel by a lossy codec, everyone computes with what comes of it, and small updates would never add
+//! up. So the exact parameters are part of the state, after the moments: updates start from them, and copies have them too.
+//! They begin as the parameters that everyone has: a state without updates does not look at its own.
+//!
 //! # Invariants
 //! - Each chunk carries its own count of updates: state that is lost restarts with its own bias correction.
 //! - After a commit a chunk is kept only if the committed step updated it: what has moved away is forgotten then.
@@ -29,7 +34,9 @@ use crate::peer::OwnerRule;
 #[derive(Debug)]
 pub(crate) struct Owned {
     chunks: Chunks,
-    moment_count: usize,
+    /// Numbers an element, the master copy among them.
+    number_count: usize,
+    has_master: bool,
     kept: BTreeMap<usize, Kept>,
     /// Sums of one chunk while a copy is updated.
     scratch: Vec<f32>,
@@ -48,7 +55,7 @@ struct Kept {
     summed: usize,
 }
 
-/// Optimizer state: (moment count, elements), one moment after the other.
+/// Optimizer state: (numbers an element, elements), one moment after the other, and then the master copy, if there is one.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct State {
     pub(crate) moments: Vec<f32>,
@@ -58,8 +65,9 @@ pub(crate) struct State {
 
 impl Owned {
     /// Nothing yet, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` numbers an element.
-    pub(crate) fn new(chunks: Chunks, moment_count: usize) -> Self {
-        Self { chunks, moment_count, kept: BTreeMap::new(), scratch: Vec::new() }
+    pub(crate) fn new(chunks: Chunks, moment_count: usize, has_master: bool) -> Self {
+        let number_count = moment_count + usize::from(has_master);
+        Self { chunks, number_count, has_master, kept: BTreeMap::new(), scratch: Vec::new() }
     }
 
     // What is held.
@@ -79,7 +87,7 @@ impl Owned {
 
     /// Numbers of state of a chunk.
     pub(crate) fn len_of(&self, chunk: usize) -> usize {
-        self.chunks.range(chunk).len() * self.moment_count
+        self.chunks.range(chunk).len() * self.number_count
     }
 
     /// The state of a chunk, committed or pending.
@@ -124,7 +132,7 @@ impl Owned {
         parameters: &[f32],
         vector: &mut [f32],
     ) {
-        let mut updating = Updating::new(rule, tally);
+        let mut updating = Updating::new(rule, tally, self.has_master);
         for chunk in chunks {
             let elements = self.chunks.range(chunk);
             let kept = self.kept.get_mut(&chunk).expect("the state of a chunk that is updated is here");
@@ -142,7 +150,7 @@ impl Owned {
                 let count = elements.end.min(range.end) - start;
                 let (part, rest) = values.split_at(count);
                 let kept = self.kept.entry(chunk).or_default();
-                kept.room.resize(elements.len() * self.moment_count, 0.0);
+                kept.room.resize(elements.len() * self.number_count, 0.0);
                 let offset = start - elements.start;
                 kept.room[offset..offset + count].copy_from_slice(part);
                 kept.summed += count;
@@ -162,7 +170,7 @@ impl Owned {
         copied: &[usize],
         parameters: &[f32],
     ) {
-        let mut updating = Updating::new(rule, tally);
+        let mut updating = Updating::new(rule, tally, self.has_master);
         for &chunk in copied {
             let elements = self.chunks.range(chunk);
             let kept = self.kept.get_mut(&chunk).expect("the state of a copied chunk is here");
@@ -213,13 +221,14 @@ impl Owned {
 struct Updating<'a> {
     rule: &'a mut OwnerRule,
     tally: Tally,
+    has_master: bool,
     /// Chunks mostly share their count of updates: one preparation serves them all.
     prepared: Option<(u32, Update)>,
 }
 
 impl<'a> Updating<'a> {
-    fn new(rule: &'a mut OwnerRule, tally: Tally) -> Self {
-        Self { rule, tally, prepared: None }
+    fn new(rule: &'a mut OwnerRule, tally: Tally, has_master: bool) -> Self {
+        Self { rule, tally, has_master, prepared: None }
     }
 }
 
@@ -231,7 +240,10 @@ impl Kept {
         self.summed = 0;
         let mut moments = std::mem::take(&mut self.room);
         moments.resize(old.moments.len(), 0.0);
-        let Updating { rule, tally, prepared } = updating;
+        let Updating { rule, tally, has_master, prepared } = updating;
+        // Without the master copy, if there is one.
+        let count = moments.len() - if *has_master { parameters.len() } else { 0 };
+        let parameters = if *has_master && old.updates > 0 { &old.moments[count..] } else { parameters };
         let is_passed_by = tally.samples == 0 || !sums.iter().all(|sum| sum.is_finite());
         if is_passed_by {
             sums.copy_from_slice(parameters);
@@ -253,7 +265,10 @@ impl Kept {
                     *prepared = Some((old.updates, rule.update(*rate, old.updates + 1, scale)));
                 }
                 let (_, update) = prepared.as_ref().expect("just prepared");
-                update.apply(parameters, sums, &old.moments, &mut moments);
+                update.apply(parameters, sums, &old.moments[..count], &mut moments[..count]);
+                if *has_master {
+                    moments[count..].copy_from_slice(sums);
+                }
                 old.updates + 1
             }
         };
@@ -271,9 +286,45 @@ mod tests {
 
     /// Two chunks of 16 elements; `kept` of them with fresh state.
     fn owned(kept: &[usize]) -> Owned {
-        let mut owned = Owned::new(Chunks::of(32), 1);
+        let mut owned = Owned::new(Chunks::of(32), 1, false);
         kept.iter().for_each(|&chunk| owned.keep(chunk, None, false));
         owned
+    }
+
+    #[test]
+    fn small_updates_add_up_in_the_master_copy() {
+        let mut owned = Owned::new(Chunks::of(32), 0, true);
+        owned.keep(1, None, false);
+        let mut rule = OwnerRule::Stock { rule: Rule::Sgd { weight_decay: 0.0 }, rate: 0.25 };
+        let tally = Tally { samples: 1, loss: 0.0 };
+        // Everyone sees whole numbers only.
+        let mut seen = [10.0; 32];
+        for step in 0..8 {
+            let mut vector = [1.0; 32];
+            let is_undone = step == 3;
+            owned.update(&mut rule, tally, [1], &seen, &mut vector);
+            if is_undone {
+                owned.undo();
+                owned.update(&mut rule, tally, [1], &seen, vector_of(&mut vector, 1.0));
+            }
+            seen = vector.map(f32::round);
+            owned.commit();
+        }
+        assert_eq!(seen[16..], [8.0; 16]);
+        assert_eq!(owned.state(1, false), Some(&State { moments: vec![8.0; 16], updates: 8 }));
+        // A state that is lost starts from what everyone sees, and a step without samples changes nothing.
+        owned.keep(1, None, false);
+        let mut vector = [1.0; 32];
+        owned.update(&mut rule, Tally::default(), [1], &[5.0; 32], &mut vector);
+        owned.commit();
+        assert_eq!(vector[16], 5.0);
+        owned.update(&mut rule, tally, [1], &[5.0; 32], vector_of(&mut vector, 1.0));
+        assert_eq!(vector[16], 4.75);
+    }
+
+    fn vector_of(vector: &mut [f32; 32], element: f32) -> &mut [f32; 32] {
+        vector.fill(element);
+        vector
     }
 
     fn update(owned: &mut Owned, chunks: &[usize], parameters: f32, vector: &mut [f32]) {

@@ -12,7 +12,8 @@
 //!
 //! # Memory
 //! Three vectors: the complete parameters, the ones before (kept until the commit, then their buffer takes the next
-//! result), and the gradient. Nothing vector-sized is allocated after the first steps.
+//! result), and the gradient; up to three more where gradients travel by a lossy codec, for what it leaves out. Nothing
+//! vector-sized is allocated after the first steps.
 //!
 //! # Invariants
 //! - At most two rounds are alive: the one in progress, and the one before while others still wait for its segments.
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use peergrad_collectives::groups::Groups;
 use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
+use peergrad_collectives::residual::Residual;
 use peergrad_collectives::round::{Action, Round};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::Span;
@@ -70,6 +72,8 @@ pub(crate) struct Session {
     /// Parameters after the newest complete step; `None`: this member is new and has none yet.
     complete: Option<Arc<Buffer>>,
     owned: Owned,
+    /// What was left out of this member's contributions, where they travel by a lossy codec.
+    residual: Option<Residual>,
     /// The step in progress: as many are complete.
     step: StepNumber,
     /// Whether the step may be taken: what must be done between two steps is done.
@@ -194,7 +198,7 @@ impl Session {
         let cut = Cut {
             chunks: loaded.manifest.chunks(),
             copies: training.copies,
-            has_state: loaded.owner_moments() > 0 && !loaded.program.drifts(),
+            has_state: loaded.state_numbers() > 0 && !loaded.program.drifts(),
             segment_elements: training.segment_elements,
         };
         let geometry = memo.geometry(view, digest, cut);
@@ -205,7 +209,9 @@ impl Session {
             loaded.task.initial(training.seed, &mut initial);
             Arc::new(initial)
         });
-        let mut owned = Owned::new(cut.chunks, loaded.owner_moments());
+        let mut owned = Owned::new(cut.chunks, loaded.owner_moments(), loaded.keeps_master());
+        let is_lossy = !training.gradients.is_exact() && !loaded.program.drifts();
+        let residual = is_lossy.then(|| Residual::new(cut.chunks.parameter_count(), vectors.clone()));
         let shards = memo.shards(&geometry, 0);
         let kept = (0..cut.chunks.count()).filter(|&chunk| shards.is_kept_by(chunk, rank));
         // A newcomer keeps nothing yet: what it is to keep comes to it.
@@ -220,6 +226,7 @@ impl Session {
             previous: None,
             complete,
             owned,
+            residual,
             step: view.first_step(),
             is_open: false,
             dealt: Arc::default(),
@@ -407,6 +414,9 @@ impl Session {
             self.own_trained += record.own_samples;
         }
         let (steps, digest_every) = (self.committed_steps(), self.loaded.training.digest_every);
+        if let Some(residual) = &mut self.residual {
+            residual.commit(StepNumber(steps - 1));
+        }
         let is_due = digest_every > 0 && steps.is_multiple_of(digest_every);
         let complete = self.complete.as_ref().expect("a complete step has parameters");
         // Where members have parameters of their own, a digest says something only after a round of all.

@@ -41,12 +41,14 @@ pub mod builtin;
 mod copies;
 pub mod init;
 pub mod own;
+pub mod packing;
 pub mod resolve;
 pub mod run_file;
 
 pub use algorithm::{Algorithm, Robustness};
 pub use builtin::BuiltinLoader;
 pub use init::{demo_run_file, write_run_file};
+pub use packing::Packing;
 
 pub use resolve::resolve;
 pub use run_file::RunFile;
@@ -97,6 +99,10 @@ pub struct TrainingSettings {
     pub optimizer: Rule,
     /// The learning rate.
     pub schedule: Schedule,
+    /// How contributions travel.
+    pub gradients: Packing,
+    /// How new parameters travel.
+    pub parameters: Packing,
     /// What owners make of contributions.
     pub combine: Robustness,
     /// How the peers train together.
@@ -326,6 +332,8 @@ impl TrainingSettings {
             rule: self.optimizer,
             schedule: self.schedule,
             topology: self.topology.into(),
+            gradients: self.gradients.into(),
+            parameters: self.parameters.into(),
             combine: self.combine.into(),
             backups: self.algorithm.backups(),
             segment_elements: self.segment_elements,
@@ -343,6 +351,7 @@ impl TrainingSettings {
         check_rule(&self.optimizer)?;
         self.combine.check(self.topology, &self.algorithm)?;
         self.algorithm.check(self.topology)?;
+        packing::check(self)?;
         check_schedule(&self.schedule)
     }
 }

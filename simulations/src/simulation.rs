@@ -195,7 +195,7 @@ impl Simulation {
         let lineage = Lineage::of(self.cluster.history());
         let passes = self.passes(&lineage, committed.len() as u64);
         let mut plain_apart = None;
-        if self.scenario.workload.is_ring() && violations.is_empty() && self.is_asked(PLAIN) {
+        if self.scenario.workload.is_plain() && violations.is_empty() && self.is_asked(PLAIN) {
             checked.push(PLAIN);
             let Scenario { workload, expect, .. } = &self.scenario;
             match plain::compare(&workload.loaded, &lineage, &committed, expect.apart) {

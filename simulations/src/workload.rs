@@ -127,6 +127,13 @@ impl Workload {
         self.loaded.program.name() == Ring::NAME && !self.loaded.training.combine.is_robust()
     }
 
+    /// Whether a plain loop, in which nothing travels, comes to the same: as [`Workload::is_ring`], and no codec leaves anything out.
+    #[must_use]
+    pub fn is_plain(&self) -> bool {
+        let Training { gradients, parameters, .. } = self.loaded.training;
+        self.is_ring() && gradients.is_exact() && parameters.is_exact()
+    }
+
     /// Whether a step is the optimizer's, with the sum of contributions: of all of them, or without those that were too late.
     #[must_use]
     pub fn is_synchronous(&self) -> bool {

@@ -9,6 +9,7 @@ use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
+use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
@@ -42,6 +43,8 @@ impl Alone {
             rule: Rule::Sgd { weight_decay: 0.0 },
             schedule: Schedule::constant(0.01),
             topology: Topology::Ring,
+            gradients: Codec::F32,
+            parameters: Codec::F32,
             combine: Combine::Sum,
             backups: 0,
             segment_elements: 100,

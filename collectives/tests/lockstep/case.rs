@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use peergrad_collectives::codec::{Codec, Codecs};
 use peergrad_collectives::mirror::{Edge, MirrorPlan};
 use peergrad_collectives::plan::{Layout, Topology};
 use peergrad_protocol::message::Tally;
@@ -18,6 +19,7 @@ pub(crate) struct Case {
     pub(crate) rank_count: usize,
     pub(crate) len: usize,
     pub(crate) topology: Topology,
+    pub(crate) codecs: Codecs,
     /// Segments that a member may have started on a link.
     pub(crate) credit: u32,
     /// Members that have the sums of an element, its owner among them, as far as there are members.
@@ -36,6 +38,7 @@ pub(crate) const PLAIN: Case = Case {
     rank_count: 4,
     len: 1000,
     topology: Topology::Ring,
+    codecs: Codecs { reduce: Codec::F32, gather: Codec::F32 },
     credit: 1,
     copies: 1,
     absent: 0,
@@ -135,16 +138,33 @@ impl Case {
     pub(crate) fn plain_sum(&self, layout: &Layout, persons: &[usize], round: usize) -> Vec<f32> {
         let contributions: Vec<Vec<f32>> =
             persons.iter().map(|person| self.contribution(*person, round)).collect();
+        // As owners see them: what came over a link was encoded.
+        let travelled: Vec<Vec<f32>> = contributions
+            .iter()
+            .map(|contribution| rounded(self.codecs.reduce, layout, contribution))
+            .collect();
         let mut sums = vec![0.0; self.len];
         for owner in 0..self.rank_count {
+            let contributions =
+                |rank: usize| if rank == owner { &contributions[rank] } else { &travelled[rank] };
             for element in layout.shard(owner).ranges().iter().cloned().flatten() {
                 let mut order = self.order(owner);
                 let first = order.next().expect("at least one rank");
                 sums[element] =
-                    order.fold(contributions[first][element], |sum, rank| sum + contributions[rank][element]);
+                    order.fold(contributions(first)[element], |sum, rank| sum + contributions(rank)[element]);
             }
         }
         sums
+    }
+
+    /// What everyone has in the end, if these are the owners' sums.
+    pub(crate) fn result(&self, layout: &Layout, sums: &[f32]) -> Vec<f32> {
+        let update = |vector: &[f32]| vector.iter().copied().map(updated).collect::<Vec<f32>>();
+        if self.gathers_sums {
+            update(&rounded(self.codecs.gather, layout, sums))
+        } else {
+            rounded(self.codecs.gather, layout, &update(sums))
+        }
     }
 
     /// The tally of the first owner's shard, added up in the plan's order; with nothing to own, everyone's own.
@@ -175,4 +195,17 @@ pub(crate) fn seed(parts: &[u64]) -> u64 {
 
 pub(crate) fn below(generator: &mut ChaCha8Rng, bound: usize) -> usize {
     (generator.next_u32() as usize) % bound
+}
+
+/// The vector as it is once each of its segments was encoded and decoded.
+fn rounded(codec: Codec, layout: &Layout, vector: &[f32]) -> Vec<f32> {
+    let mut rounded = vector.to_vec();
+    for segment in (0..layout.rank_count()).flat_map(|owner| layout.shard(owner).segments()) {
+        let (mut packed, mut bytes) = (vec![0.0; segment.len()], vec![0; codec.encoded_len(segment.len())]);
+        segment.copy_out(vector, &mut packed);
+        codec.encode(&packed, &mut bytes);
+        codec.decode(&bytes, &mut packed).expect("what was just encoded");
+        segment.copy_in(&packed, &mut rounded);
+    }
+    rounded
 }

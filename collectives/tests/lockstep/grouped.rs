@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
 use peergrad_collectives::links::Links;
@@ -53,6 +54,7 @@ impl Swarm {
             layout,
             topology: self.topology,
             combine: Combine::Sum,
+            codecs: Codecs::default(),
             rank: place,
             group: Some(group),
             contributors: None,
@@ -79,7 +81,7 @@ impl Swarm {
         };
         let mut actions = Vec::new();
         let pool = self.pool.clone();
-        round.receive(from, label, payload, || pool.take(LEN), &mut actions).expect("as planned");
+        round.receive(from, label, payload, || pool.take(LEN), &self.pool, &mut actions).expect("as planned");
         self.carry_out(rank, number, actions);
     }
 
@@ -105,12 +107,12 @@ impl Swarm {
                     let own = plan.own().ranges().iter().cloned().flatten();
                     own.for_each(|element| vector[element] /= tally.samples as f32);
                 }
-                round.gather();
+                round.gather(&self.pool);
             }
             let mut sent = Vec::new();
             for (number, round) in &mut member.live {
                 let mut actions = Vec::new();
-                round.pump(&mut member.links, &self.pool, &mut actions);
+                round.pump(&mut member.links, &self.pool, None, &mut actions);
                 sent.push((*number, actions));
                 if !round.is_drained() {
                     // What follows could fill the links that it needs.

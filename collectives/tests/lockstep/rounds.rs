@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use peergrad_collectives::codec::{Codec, Codecs, TopK, Values};
 use peergrad_collectives::plan::Topology;
 
 use crate::case::{Adversary, Allocations, Case, PLAIN, Rule, TOPOLOGIES, seed};
@@ -73,6 +74,35 @@ fn sums_that_everyone_gathers_are_changed_by_everyone() {
             }
         }
     }
+}
+
+/// Contributions are encoded once, results by their owner; everyone, the owner too, has what others decode.
+#[test]
+fn what_is_encoded_is_the_same_everywhere() {
+    let top = Codec::TopK(TopK { one_in: 5.try_into().unwrap(), values: Values::Bf16 });
+    let codecs = [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8, top];
+    for (rank_count, len) in [1, 2, 3, 5].into_iter().flat_map(|count| [1, 7, 1000].map(|len| (count, len))) {
+        for (topology, reduce) in
+            codecs.map(|reduce| (Topology::Direct, reduce)).into_iter().chain([(Topology::Ring, Codec::F32)])
+        {
+            for gather in &codecs[..4] {
+                for gathers_sums in [false, true] {
+                    let codecs = Codecs { reduce, gather: *gather };
+                    let case = Case { rank_count, len, topology, codecs, gathers_sums, ..PLAIN };
+                    let copies = if gathers_sums { 1 } else { 2 };
+                    Case { credit: 2, round_count: 2, copies, ..case }
+                        .check(seed(&[rank_count as u64, len as u64]));
+                }
+            }
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "round sums at each hop")]
+fn a_ring_does_not_round_sums() {
+    let codecs = Codecs { reduce: Codec::Bf16, gather: Codec::F32 };
+    Case { codecs, ..PLAIN }.check(0);
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::links::Links;
 use peergrad_collectives::mirror::{Mirror, MirrorPlan, parts};
@@ -96,6 +97,7 @@ impl Swarm {
                 layout: Arc::clone(&layout),
                 topology: case.topology,
                 combine: Combine::Sum,
+                codecs: case.codecs,
                 rank,
                 group: None,
                 contributors: case.contributors(),
@@ -198,7 +200,8 @@ impl Swarm {
             (contribution, Case::tally(person, number))
         });
         let round = Round::new(Arc::clone(&member.plan), contribution, tally, || member.vectors.take(len));
-        let mirror = Mirror::new(Arc::clone(&self.mirror_plan), rank, std::mem::take(&mut member.room));
+        let mirror =
+            Mirror::new(Arc::clone(&self.mirror_plan), rank, Codec::F32, std::mem::take(&mut member.room));
         member.turns.push_back(Turn { number, round, mirror, copied: vec![0.0; len], is_updated: false });
         assert!(member.turns.len() <= 2, "a round ends before the next but one begins");
         for (round, from, label, payload) in std::mem::take(&mut member.early) {
@@ -210,7 +213,11 @@ impl Swarm {
     fn update(&mut self, rank: usize) {
         let member = &mut self.members[rank];
         let turn = member.turns.iter_mut().find(|turn| turn.can_update());
-        turn.expect("chosen because there is one").update(&member.plan, self.case.gathers_sums);
+        turn.expect("chosen because there is one").update(
+            &member.plan,
+            &member.segments,
+            self.case.gathers_sums,
+        );
         self.settle(rank);
     }
 
@@ -245,7 +252,9 @@ impl Swarm {
             out.push(Action::Grant { to: from });
         } else {
             let room = || member.vectors.take(member.plan.layout.len());
-            turn.round.receive(from, label, payload, room, &mut out).expect("members follow the plan");
+            turn.round
+                .receive(from, label, payload, room, &member.segments, &mut out)
+                .expect("members follow the plan");
         }
         self.carry_out(rank, number, out);
     }
@@ -257,7 +266,7 @@ impl Swarm {
             let member = &mut self.members[rank];
             let turn = &mut member.turns[index];
             let number = turn.number;
-            turn.round.pump(&mut member.links, &member.segments, &mut out);
+            turn.round.pump(&mut member.links, &member.segments, None, &mut out);
             if self.case.rule != Rule::Overtake || number + 1 == member.begun {
                 turn.mirror.pump(&mut member.links, &member.segments, &mut out);
             }
@@ -270,7 +279,7 @@ impl Swarm {
                     turn.round.gathered().iter_mut().for_each(|element| *element = updated(*element));
                 }
                 let vector = turn.round.complete(|| member.vectors.take(0));
-                let expected: Vec<f32> = self.sums[number].iter().copied().map(updated).collect();
+                let expected = self.case.result(&self.layout, &self.sums[number]);
                 assert_eq!(**vector, *expected, "rank {rank}, round {number}, {:?}", self.case);
                 let tally = self.case.plain_tally(&self.layout, &self.persons, rank, number);
                 assert_eq!(turn.round.tally().samples, tally.samples);
@@ -343,21 +352,21 @@ impl Turn {
 
     /// The owner's part between the halves of a round: tells the sums to those who keep copies, then overwrites them.
     /// Where sums are gathered it has none.
-    fn update(&mut self, plan: &Plan, gathers_sums: bool) {
+    fn update(&mut self, plan: &Plan, segments: &Pool, gathers_sums: bool) {
         if let Some((vector, tally)) = self.round.own_shard().filter(|_| !gathers_sums) {
             self.mirror.load(plan.own().ranges(), vector, tally);
             for range in plan.own().ranges().iter().cloned() {
                 vector[range].iter_mut().for_each(|element| *element = updated(*element));
             }
         }
-        self.round.gather();
+        self.round.gather(segments);
         self.is_updated = true;
     }
 
     /// Takes in a segment of sums that are kept here.
     fn copy_in(&mut self, from: usize, label: Label, payload: &[f32]) {
         let Label { owner, index, .. } = label;
-        assert!(self.mirror.expects(from, owner, index, payload.len()), "members follow the plan");
+        assert!(self.mirror.expects(from, owner, index, size_of_val(payload)), "members follow the plan");
         for (range, offset) in parts(self.mirror.segment_ranges(owner, index)) {
             self.copied[range.clone()].copy_from_slice(&payload[offset..offset + range.len()]);
         }

@@ -48,18 +48,26 @@ impl Session {
         let len = self.geometry.cut.chunks.parameter_count();
         let live = self.live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
         if segment.phase == Phase::Mirror {
-            if !live.mirror.expects(from.index(), owner, index, payload.len()) {
+            if !live.mirror.expects(from.index(), owner, index, payload.byte_count()) {
                 return Err(Reject::Segment);
             }
             let ranges = live.mirror.segment_ranges(owner, index).to_vec();
             // A finished sum, as any other.
             *previous = None;
             self.commit_if_shown(out);
-            self.owned.take_sums(&ranges, &payload);
+            let codec = self.loaded.training.sums();
+            if codec.is_exact() {
+                self.owned.take_sums(&ranges, &payload);
+            } else {
+                let mut sums = self.segments.take(ranges.iter().map(ExactSizeIterator::len).sum());
+                codec.decode(payload.bytes(), &mut sums).map_err(|_| Reject::Segment)?;
+                self.owned.take_sums(&ranges, &sums);
+            }
             self.actions.push(Action::Grant { to: from.index() });
         } else {
             let room = || next_result(previous, vectors, len);
-            let received = live.round.receive(from.index(), label, payload, room, &mut self.actions);
+            let (segments, actions) = (&self.segments, &mut self.actions);
+            let received = live.round.receive(from.index(), label, payload, room, segments, actions);
             received.map_err(|_| Reject::Segment)?;
         }
         self.carry_out(segment.step, out);

@@ -14,6 +14,7 @@
 
 use std::sync::Arc;
 
+use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::{Layout, Plan};
 use peergrad_protocol::message::Tally;
@@ -54,6 +55,7 @@ impl Session {
             layout: Arc::new(layout),
             topology,
             combine,
+            codecs: Codecs::default(),
             rank,
             group: Some(group),
             contributors: None,

@@ -10,6 +10,7 @@
 
 use std::sync::Arc;
 
+use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
 use peergrad_collectives::round::{Action, Round};
@@ -18,6 +19,7 @@ use peergrad_protocol::{Buffer, Frame, StepNumber};
 
 use super::{Current, Live, Record, Session, next_result};
 use crate::dealing::Dealt;
+use crate::geometry::Shards;
 use crate::io::Output;
 use crate::peer::{Contribution, OwnerRule};
 
@@ -103,17 +105,30 @@ impl Session {
         } else {
             let layout = Arc::clone(&shards.layout);
             let combine = self.loaded.training.combine;
-            let rank = self.rank.index();
-            (Plan { layout, topology, combine, rank, group: None, contributors }, None)
+            let (codecs, rank) = (self.codecs(&shards), self.rank.index());
+            (Plan { layout, topology, combine, codecs, rank, group: None, contributors }, None)
         };
         let plan = Arc::new(plan);
         let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());
         let round = Round::new(Arc::clone(&plan), vector, tally, || next_result(previous, vectors, len));
         let room = std::mem::take(&mut self.mirror_room);
-        let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), room);
+        let sums = self.loaded.training.sums();
+        let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), sums, room);
+        if let Some(residual) = &mut self.residual {
+            // It may have begun before.
+            residual.undo(self.step);
+            residual.begin(self.step);
+        }
         let is_mirrored = drifting.is_none();
         self.live.push_back(Live { step: self.step, shards, plan, round, mirror, is_mirrored, drifting });
         assert!(self.live.len() <= 2, "a round ends before the next but one begins");
+    }
+
+    /// How the elements of a step travel.
+    fn codecs(&self, shards: &Shards) -> Codecs {
+        let training = &self.loaded.training;
+        let gather = if shards.is_whole { training.sums() } else { training.parameters };
+        Codecs { reduce: training.gradients, gather }
     }
 
     /// The optimizer step for the own shard, and then for the copies, as soon as sums and rule are there.
@@ -137,6 +152,10 @@ impl Session {
                 // A chunk that has just moved here is still on its way.
                 return;
             }
+            if let Some(OwnerRule::Stock { .. }) = current.rule {
+                // As whoever keeps a copy is told of them.
+                live.round.round_off(self.loaded.training.sums(), &self.segments);
+            }
             if let (Some(rule), Some((vector, tally))) = (&mut current.rule, live.round.own_shard()) {
                 match rule {
                     OwnerRule::Stock { .. } => live.mirror.load(live.plan.own().ranges(), vector, tally),
@@ -153,7 +172,7 @@ impl Session {
                 let _ = reply.send(());
             }
             if current.wants_gather && !live.round.is_gathering() {
-                live.round.gather();
+                live.round.gather(&self.segments);
             }
         }
     }
@@ -166,7 +185,8 @@ impl Session {
             }
             let live = &mut self.live[index];
             let step = live.step;
-            live.round.pump(&mut self.wiring.links, &self.segments, &mut self.actions);
+            let residual = self.residual.as_mut().filter(|_| step == self.step);
+            live.round.pump(&mut self.wiring.links, &self.segments, residual, &mut self.actions);
             live.mirror.pump(&mut self.wiring.links, &self.segments, &mut self.actions);
             self.carry_out(step, out);
         }

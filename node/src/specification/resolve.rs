@@ -8,7 +8,8 @@ use peergrad_protocol::id::ContentDigest;
 use super::algorithm::{Algorithm, Robustness};
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
-    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, copies, within,
+    DataSettings, ModelSettings, Route, Specification, SpecificationError, TrainingSettings, VERSION, copies,
+    packing, within,
 };
 use crate::data::dataset::{Split, Standardization};
 use crate::data::labels::{Classes, Predict, Target, TargetHints};
@@ -49,6 +50,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
     let steps_per_pass = samples.div_ceil(run.batch);
     let algorithm = Algorithm::resolve(&run.sync, steps_per_pass)?;
+    let (gradients, parameters) = packing::resolve(&run.sync)?;
     // The rate is counted in local steps; a round at the end of a pass counts in full.
     let local_steps = algorithm.local_steps();
     let rated_steps = samples.div_ceil(run.batch.saturating_mul(local_steps)).saturating_mul(local_steps);
@@ -57,7 +59,13 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         batch: run.batch,
         passes: run.passes,
         combine: Robustness::resolve(&run.sync)?,
-        topology: run.sync.topology.unwrap_or(algorithm.route()),
+        gradients,
+        parameters,
+        topology: run.sync.topology.unwrap_or(if gradients.is_lossy() {
+            Route::Direct
+        } else {
+            algorithm.route()
+        }),
         algorithm,
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
         copies: run.shards.copies,
@@ -67,6 +75,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     };
     training.algorithm.check(training.topology)?;
     training.combine.check(training.topology, &training.algorithm)?;
+    packing::check(&training)?;
     Ok(training)
 }
 

@@ -172,6 +172,13 @@ pub struct SyncSection {
     pub kind: SyncKind,
     /// `ring` or `direct`: how tensors travel. Default `ring`; with `quorum`, `direct`, which it needs.
     pub topology: Option<Route>,
+    /// `f32`, `bf16`, `f16`, `int8` or `top-k`: how gradients travel. All but `f32` go straight to the owners, and what they leave
+    /// out is added to the next gradient. Default `f32`.
+    pub gradients: PackingName,
+    /// `f32`, `bf16`, `f16` or `int8`: how new parameters travel. Default `f32`.
+    pub parameters: PackingName,
+    /// `top-k` only: of so many elements of a gradient the largest travels. Default 100.
+    pub one_in: Option<u32>,
     /// KiB of one piece on the wire, 1 to 1024. Default 128.
     pub segment_kib: usize,
     /// Steps between two digests of the parameters, by which peers can be compared; 0: only at the end. Default 0.
@@ -193,6 +200,23 @@ pub struct SyncSection {
     pub outer_rate: Option<f64>,
     /// `diloco` only: the outer momentum. Default 0.9.
     pub outer_momentum: Option<f32>,
+}
+
+/// How elements travel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum PackingName {
+    /// As they are.
+    #[default]
+    F32,
+    /// The upper half of each.
+    Bf16,
+    /// In half precision.
+    F16,
+    /// A byte each, in blocks with a scale.
+    Int8,
+    /// Only the largest.
+    TopK,
 }
 
 /// What owners make of contributions.
@@ -340,6 +364,9 @@ impl Default for SyncSection {
         Self {
             kind: SyncKind::Ring,
             topology: None,
+            gradients: PackingName::F32,
+            parameters: PackingName::F32,
+            one_in: None,
             segment_kib: 128,
             digest_every: 0,
             combine: CombineName::Mean,

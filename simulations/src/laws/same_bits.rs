@@ -26,7 +26,8 @@ use crate::host::HostId;
 pub struct SameBits {
     digest_every: u64,
     chunks_of: Chunks,
-    moment_count: usize,
+    /// Numbers an element that are kept of a chunk.
+    number_count: usize,
     /// By step: what the first member said, and who it was.
     digests: BTreeMap<u64, (ContentDigest, HostId)>,
     /// By steps, chunk, and what of it: what the first donor sent, or the first keeper has.
@@ -52,7 +53,7 @@ impl SameBits {
         Self {
             digest_every: loaded.training.digest_every,
             chunks_of: loaded.manifest.chunks(),
-            moment_count: loaded.owner_moments(),
+            number_count: loaded.state_numbers(),
             digests: BTreeMap::new(),
             chunks: BTreeMap::new(),
             epochs: BTreeMap::new(),
@@ -99,7 +100,7 @@ impl SameBits {
         let Some(Standing::Member(member)) = world.standing(host) else { return Ok(()) };
         let Some(&epoch) = self.epochs.get(&member.digest) else { return Ok(()) };
         // What keeps no state has no copies; and it may know of more commits by now.
-        if self.moment_count == 0 || member.committed != steps {
+        if self.number_count == 0 || member.committed != steps {
             return Ok(());
         }
         self.forget_before(steps.saturating_sub(STEPS_ALIVE));
@@ -169,7 +170,7 @@ impl Law for SameBits {
                     let elements = self.chunks_of.range(piece.chunk as usize).len();
                     let len = match parcel.content {
                         Content::Values => elements,
-                        Content::State => elements * self.moment_count,
+                        Content::State => elements * self.number_count,
                     };
                     let (part, after) = rest.split_at_checked(len).ok_or("a parcel of another length")?;
                     self.piece(*from, parcel, *piece, part)?;

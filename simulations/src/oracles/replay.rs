@@ -1,7 +1,8 @@
 //! The replay: the commit log once more, in a plain loop, bit for bit.
 //!
 //! From nothing but the view records and the order of commits it computes what members must hold after each step: who
-//! computes which samples, in which order an owner's sum is added up, what its rule makes of it. Rounding included.
+//! computes which samples, in which order an owner's sum is added up, what its rule makes of it. Rounding included, and with it
+//! what a codec leaves of what travels, and what of that comes with a later step.
 //!
 //! # How it works
 //! A step is replayed when the first member tells that it is committed, in the view in which its sums were made (see
@@ -10,17 +11,20 @@
 //! # Not here
 //! Rounds, segments, credit, links, freezing, undoing, filling in: whatever they do, this must come out.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use peergrad::io::Event;
 use peergrad::loader::Loaded;
+use peergrad_collectives::codec::Codec;
+use peergrad_collectives::plan::Layout;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span, permutation};
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::Tally;
-use peergrad_protocol::placement::{Copies, Placement};
+use peergrad_protocol::placement::Placement;
 use peergrad_protocol::view::{Recovery, Resume, View};
-use peergrad_protocol::{Rank, ViewDigest};
+use peergrad_protocol::{Incarnation, PeerId, Rank, ViewDigest};
 
 use super::lineage::{Installed, Lineage};
 use crate::cluster::World;
@@ -37,6 +41,10 @@ pub struct Replay {
     parameters: Vec<f32>,
     /// By chunk: its moments, one after the other, and how many updates it has had.
     moments: Vec<(Vec<f32>, u32)>,
+    /// The parameters before any codec; of chunks without an update, nothing.
+    master: Vec<f32>,
+    /// By member: what codecs have left out of its contributions.
+    residuals: BTreeMap<(PeerId, Incarnation), Vec<f32>>,
     ledger: Ledger,
     order: Option<(u64, Vec<u32>)>,
     /// Steps replayed.
@@ -64,6 +72,8 @@ impl Replay {
         loaded.task.initial(loaded.training.seed, &mut parameters);
         let mut replay = Self {
             moments: vec![],
+            master: vec![0.0; chunks.parameter_count()],
+            residuals: BTreeMap::new(),
             loaded: loaded.clone(),
             chunks,
             lineage: Lineage::default(),
@@ -99,19 +109,88 @@ impl Replay {
         let contributions = self.contributions(&parts);
         let rate = training.schedule.rate(self.steps);
         let placed = self.placement(&view, digest);
+        let layout = self.layout(&placed.now.1, view.members.len());
+        let travelled = self.travelled(&view, &layout, &contributions);
         let mut updated = self.parameters.clone();
         for chunk in 0..self.chunks.count() {
             let owner = placed.now.1.owner(chunk);
             let range = self.chunks.range(chunk);
-            let (sum, tally) = sum_for(owner, &contributions, range.clone());
+            let parts: Vec<_> = contributions
+                .iter()
+                .zip(&travelled)
+                .enumerate()
+                .map(|(rank, (own, travelled))| {
+                    let is_own = rank == owner.index();
+                    (if is_own { &own.0[..] } else { &travelled[..] }, own.1)
+                })
+                .collect();
+            let (sum, tally) = sum_for(owner, &parts, range.clone());
             updated[range.clone()].copy_from_slice(&sum);
+            round(self.loaded.training.sums(), &mut updated[range.clone()]);
             self.update(chunk, range, rate, tally, &mut updated);
             self.tally = tally;
+        }
+        if !self.is_whole(&view, &placed) {
+            round_segments(self.loaded.training.parameters, &layout, &mut updated);
         }
         self.parameters = updated;
         self.placement = Some(placed);
         self.steps += 1;
         true
+    }
+
+    /// How the vector is cut among the members.
+    fn layout(&self, placement: &Placement, member_count: usize) -> Layout {
+        let mut owned = vec![Vec::new(); member_count];
+        for chunk in 0..self.chunks.count() {
+            owned[placement.owner(chunk).index()].push(self.chunks.range(chunk));
+        }
+        Layout::new(self.chunks.parameter_count(), owned, self.loaded.training.segment_elements)
+    }
+
+    /// Contributions as others see them, each of which comes with what was left out of those before. Nothing travels to its
+    /// own owner.
+    fn travelled(
+        &mut self,
+        view: &View,
+        layout: &Layout,
+        contributions: &[(Vec<f32>, Tally)],
+    ) -> Vec<Vec<f32>> {
+        let codec = self.loaded.training.gradients;
+        if codec.is_exact() {
+            return contributions.iter().map(|(contribution, _)| contribution.clone()).collect();
+        }
+        let mut travelled = Vec::new();
+        for (rank, (contribution, _)) in contributions.iter().enumerate() {
+            let member = &view.members[rank];
+            let fresh = || vec![0.0; contribution.len()];
+            let residual = self.residuals.entry((member.peer, member.incarnation)).or_insert_with(fresh);
+            let mut total: Vec<f32> =
+                contribution.iter().zip(&*residual).map(|(contribution, left)| contribution + left).collect();
+            let mut seen = total.clone();
+            round_segments(codec, layout, &mut seen);
+            for range in (0..contributions.len())
+                .filter(|owner| *owner != rank)
+                .flat_map(|owner| layout.shard(owner).ranges())
+            {
+                for element in range.clone() {
+                    total[element] -= seen[element];
+                    if total[element].is_finite() {
+                        residual[element] = total[element];
+                    }
+                }
+            }
+            travelled.push(seen);
+        }
+        travelled
+    }
+
+    /// Whether members gather sums, and each makes new parameters of all of them: nothing else is told then.
+    fn is_whole(&self, view: &View, placed: &Placed) -> bool {
+        let is_settled = placed.now.0 > 0 || view.newcomers().is_empty();
+        let has_state = self.loaded.state_numbers() > 0;
+        let is_everywhere = |chunk| placed.now.1.keepers(chunk).len() == view.members.len();
+        has_state && is_settled && (0..self.chunks.count()).all(is_everywhere)
     }
 
     /// What nobody held when a view began with this step starts from nothing.
@@ -148,7 +227,7 @@ impl Replay {
             Some(placed) if placed.digest == digest => placed,
             _ => {
                 let count = self.chunks.count();
-                let target = Placement::draw(&view.run, &view.members, count, Copies::Number(1));
+                let target = Placement::draw(&view.run, &view.members, count, self.loaded.training.copies);
                 Placed { digest, now: (moved, target.after(&view.moves, moved)), target }
             }
         };
@@ -176,7 +255,9 @@ impl Replay {
 
     /// What the owner of a chunk makes of its sum, which lies in `updated`.
     fn update(&mut self, chunk: usize, range: Range<usize>, rate: f64, tally: Tally, updated: &mut [f32]) {
-        let (old, sum) = (&self.parameters[range.clone()], &mut updated[range]);
+        let has_master = self.loaded.keeps_master() && self.moments[chunk].1 > 0;
+        let old = if has_master { &self.master[range.clone()] } else { &self.parameters[range.clone()] };
+        let sum = &mut updated[range.clone()];
         if tally.samples == 0 || !sum.iter().all(|element| element.is_finite()) {
             sum.copy_from_slice(old);
             return;
@@ -186,11 +267,12 @@ impl Replay {
         let before = moments.clone();
         let scale = 1.0 / tally.samples as f32;
         self.loaded.training.rule.update(rate, *updates, scale).apply(old, sum, &before, moments);
+        self.master[range].copy_from_slice(sum);
     }
 }
 
 /// The sum as it reaches an owner: the member behind it first, itself last.
-fn sum_for(owner: Rank, contributions: &[(Vec<f32>, Tally)], range: Range<usize>) -> (Vec<f32>, Tally) {
+fn sum_for(owner: Rank, contributions: &[(&[f32], Tally)], range: Range<usize>) -> (Vec<f32>, Tally) {
     let count = contributions.len();
     let in_order = (1..=count).map(|distance| &contributions[(owner.index() + distance) % count]);
     let mut sum: Option<(Vec<f32>, Tally)> = None;
@@ -205,6 +287,23 @@ fn sum_for(owner: Rank, contributions: &[(Vec<f32>, Tally)], range: Range<usize>
         }
     }
     sum.expect("a view has members")
+}
+
+/// Turns elements into what they are once they have travelled together.
+fn round(codec: Codec, elements: &mut [f32]) {
+    let mut bytes = vec![0; codec.encoded_len(elements.len())];
+    codec.encode(elements, &mut bytes);
+    codec.decode(&bytes, elements).expect("what was just encoded");
+}
+
+/// As [`round`], segment by segment.
+fn round_segments(codec: Codec, layout: &Layout, vector: &mut [f32]) {
+    for segment in (0..layout.rank_count()).flat_map(|rank| layout.shard(rank).segments()) {
+        let mut packed = vec![0.0; segment.len()];
+        segment.copy_out(vector, &mut packed);
+        round(codec, &mut packed);
+        segment.copy_in(&packed, vector);
+    }
 }
 
 /// Watches commits like a law: the first member that tells of a step is compared, [`crate::laws::same_bits`] sees to the

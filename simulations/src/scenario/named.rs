@@ -32,6 +32,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("quorum", include_str!("../../scenarios/quorum.toml")),
     ("last-groups", include_str!("../../scenarios/last-groups.toml")),
     ("outer", include_str!("../../scenarios/outer.toml")),
+    ("compressed", include_str!("../../scenarios/compressed.toml")),
     ("continents", include_str!("../../scenarios/continents.toml")),
     ("thousand", include_str!("../../scenarios/thousand.toml")),
     ("churn-1000", include_str!("../../scenarios/churn-1000.toml")),

@@ -10,6 +10,7 @@ use peergrad::io::{Committed, Ended, Event};
 use peergrad::loader::{Loader, Training};
 use peergrad::optimizer::Rule;
 use peergrad::schedule::Schedule;
+use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::placement::Copies;
@@ -40,6 +41,8 @@ pub(crate) fn training(topology: Topology) -> Training {
         rule: Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
         schedule: Schedule::constant(0.01),
         topology,
+        gradients: Codec::F32,
+        parameters: Codec::F32,
         combine: Combine::Sum,
         backups: 0,
         segment_elements: 100,

@@ -1,0 +1,101 @@
+//! Codecs in a swarm: every step is replayed bit for bit, whatever happens to the members; and what is saved, and what it costs.
+
+use std::path::Path;
+
+use peergrad::specification::RunFile;
+use peergrad_simulations::oracles::replay::REPLAY;
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::simulation::Simulation;
+use peergrad_simulations::workload::Workload;
+
+mod common;
+use common::ended;
+
+const CODECS: [&str; 5] = ["f32", "bf16", "f16", "int8", "top-k"];
+
+fn lossy(gradients: &str, parameters: &str) -> String {
+    format!("gradients = \"{gradients}\"\nparameters = \"{parameters}\"")
+}
+
+/// Runs a swarm in which members crash and come; all laws hold, and what members hold is what the replay of the commit log
+/// comes to: encoded contributions, what was left out of the ones before, sums, and parameters.
+fn survive(peers: usize, run: &str, seed: u64) {
+    let text = format!(
+        "about = \"codecs\"\npeers = {peers}\n[task]\nkind = \"squares\"\nsample_time = \"20ms\"\n\
+         [run]\npasses = 8\nbatch = 64\n{run}\n\
+         [[faults]]\nat = \"500ms\"\nwithin = \"100ms\"\nkind = \"join\"\ncount = 1\n\
+         [[faults]]\nat = \"700ms\"\nkind = \"churn\"\ntimes = 6\nevery = \"2s\"\n\
+         [expect]\njoiners = \"join\"\n"
+    );
+    let scenario = parse("codecs", &text, Path::new("."), Size::Full).expect("it is a scenario");
+    let mut simulation = Simulation::new(&scenario, seed);
+    while simulation.tick() {}
+    let outcome = simulation.finish();
+    assert_eq!(outcome.violations, [], "{run}, seed {seed}");
+    assert!(outcome.checked.contains(&REPLAY), "{run}");
+}
+
+#[test]
+fn every_step_is_what_its_log_says() {
+    for (seed, gradients) in (0..).zip(CODECS) {
+        for parameters in ["f32", "bf16", "f16", "int8"] {
+            survive(5, &format!("[run.sync]\n{}", lossy(gradients, parameters)), seed);
+        }
+    }
+}
+
+/// Where everybody keeps everything, sums are gathered; where there is one copy, or the rule has no state, nobody is told
+/// of them.
+#[test]
+fn every_step_is_what_its_log_says_whoever_keeps_copies() {
+    let sgd = "[run.optimizer]\nrule = \"sgd\"\nrate = 0.05\n";
+    for (peers, copies) in [(2, "2"), (4, "\"all\""), (5, "1"), (5, "3")] {
+        for optimizer in ["", sgd] {
+            for (gradients, parameters) in
+                [("int8", "int8"), ("bf16", "f32"), ("f32", "bf16"), ("top-k", "bf16")]
+            {
+                let sync = format!("[run.sync]\n{}", lossy(gradients, parameters));
+                survive(peers, &format!("{optimizer}{sync}\n[run.shards]\ncopies = {copies}\n"), 3);
+            }
+        }
+    }
+}
+
+/// Bytes and held-out accuracy of a run on the digits.
+fn digits(peers: usize, sync: &str) -> (f64, f64) {
+    let text = format!("passes = 20\nbatch = 64\n[sync]\ntopology = \"direct\"\n{sync}");
+    let workload = Workload::digits(&RunFile::parse(&text).expect("it is a run file"));
+    let scenario = Scenario::new("codecs", peers, workload.expect("all of it is allowed"));
+    let mut simulation = Simulation::new(&scenario, 5);
+    while simulation.tick() {}
+    let cluster = &simulation.cluster;
+    let host = cluster.hosts().next().expect("there are peers");
+    let evaluation = ended(cluster, host).state.as_ref().and_then(|state| state.evaluation);
+    let accuracy = evaluation.and_then(|evaluation| evaluation.accuracy).expect("digits have classes");
+    (cluster.history().traffic.total as f64, accuracy)
+}
+
+#[test]
+fn fewer_bytes_learn_the_same() {
+    for (peers, bf16_share, int8_share) in [(4, 0.6, 0.4), (2, 0.65, 0.5)] {
+        let (bytes, accuracy) = digits(peers, "");
+        for (codec, share) in [("bf16", bf16_share), ("f16", bf16_share), ("int8", int8_share)] {
+            let (fewer, found) = digits(peers, &lossy(codec, codec));
+            assert!(fewer < share * bytes, "{peers} peers, {codec}: {} of the bytes", fewer / bytes);
+            assert!((found - accuracy).abs() < 0.012, "{codec}: {found}, and {accuracy} without");
+        }
+    }
+}
+
+/// Without what is left out being added to the next gradient, and without the master copy, such codecs would ruin it.
+#[test]
+fn the_coarsest_codecs_still_learn() {
+    let (bytes, accuracy) = digits(4, "");
+    let (fewer, found) = digits(4, "gradients = \"top-k\"\none_in = 50\nparameters = \"int8\"");
+    assert!(fewer < 0.4 * bytes, "{} of the bytes", fewer / bytes);
+    assert!(accuracy - found < 0.02, "{found}, and {accuracy} without");
+    let (_, found) =
+        digits(4, "kind = \"diloco\"\nlocal_steps = 4\ngradients = \"int8\"\nparameters = \"bf16\"");
+    assert!(found > 0.95, "{found}");
+}
