@@ -42,6 +42,7 @@ use crate::memo::Memo;
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, OwnerRule, Reply};
 use drift::Drifting;
+use omissions::Omissions;
 use quorum::Quorum;
 use transfer::Transfer;
 use wiring::Wiring;
@@ -51,6 +52,7 @@ mod arrivals;
 mod change;
 mod closing;
 mod drift;
+mod omissions;
 mod progress;
 mod quorum;
 mod transfer;
@@ -109,11 +111,7 @@ pub(crate) struct Session {
     handed_over: usize,
     closed: BTreeSet<PeerId>,
     is_closed_by_word: bool,
-    left_out: u64,
-    /// By member: what it said it had left out, where members drift and each knows only its own.
-    left_out_elsewhere: BTreeMap<PeerId, u64>,
-    /// What members that are done said in this view that the whole run had left out.
-    left_out_told: u64,
+    omissions: Omissions,
     /// Where members drift: what the last step was worth, if it was a round of all.
     consolidated: Option<Tally>,
     own_trained: u64,
@@ -248,9 +246,7 @@ impl Session {
             handed_over: 0,
             closed: BTreeSet::new(),
             is_closed_by_word: false,
-            left_out: 0,
-            left_out_elsewhere: BTreeMap::new(),
-            left_out_told: 0,
+            omissions: Omissions::default(),
             consolidated: None,
             own_trained: 0,
             actions: Vec::new(),
@@ -410,7 +406,7 @@ impl Session {
         self.owned.commit();
         // Where members drift, each accounts for its own part; what it had computed is in `drift`.
         if !self.loaded.program.drifts() {
-            self.left_out += record.left_out;
+            self.omissions.add(record.left_out);
             self.own_trained += record.own_samples;
         }
         let (steps, digest_every) = (self.committed_steps(), self.loaded.training.digest_every);

@@ -132,6 +132,16 @@ impl Incarnation {
     pub fn again(self) -> Self {
         Self(self.0 + 1)
     }
+
+    /// Whether the same start of the peer was in `earlier` before, and has come back since.
+    #[must_use]
+    pub fn has_outlived(self, earlier: Self) -> bool {
+        self > earlier && self.start() == earlier.start()
+    }
+
+    fn start(self) -> u64 {
+        self.0 >> (RETURNS_BITS - u8::BITS)
+    }
 }
 
 /// A start has room for so many returns that no process lives to see the end of them.

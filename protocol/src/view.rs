@@ -206,6 +206,12 @@ impl View {
         }
     }
 
+    /// Whether there are too many members for each to speak with every other all the time.
+    #[must_use]
+    pub fn has_many(&self) -> bool {
+        self.members.len() > FEW_MAX
+    }
+
     /// The digest that names this view.
     #[must_use]
     pub fn digest(&self) -> ViewDigest {
@@ -456,6 +462,9 @@ fn are_distinct_chunks(mut chunks: impl Iterator<Item = u32>) -> bool {
 pub fn are_bounded(addresses: &[String]) -> bool {
     addresses.len() <= ADDRESSES_MAX && addresses.iter().all(|address| address.len() <= ADDRESS_BYTES_MAX)
 }
+
+/// Members up to which each speaks with every other all the time.
+const FEW_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {

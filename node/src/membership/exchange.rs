@@ -65,6 +65,10 @@ impl Membership {
             if join.incarnation == known && !self.term.seen.contains_key(&rank) {
                 return Ok(false);
             }
+            if known.has_outlived(join.incarnation) {
+                // It asked long ago, behind a cut.
+                return Ok(false);
+            }
             // Whoever has spoken as a member does not ask as a stranger.
             if join.incarnation <= known {
                 return Err(Refusal::Copied);
@@ -74,8 +78,9 @@ impl Membership {
         }
         // Of two starts the later one is the peer, the other an older one or a copy.
         let waiting = self.asking.get(&from).or(self.candidates.get(&from).map(|known| &known.member));
-        if waiting.is_some_and(|known| known.incarnation > join.incarnation) {
-            return Err(Refusal::Copied);
+        if let Some(known) = waiting.map(|known| known.incarnation).filter(|known| *known > join.incarnation)
+        {
+            return if known.has_outlived(join.incarnation) { Ok(true) } else { Err(Refusal::Copied) };
         }
         if self.view.members.len() + self.candidates.len() >= MEMBERS_MAX {
             return Err(Refusal::Full);
@@ -352,14 +357,33 @@ mod tests {
             refused(Refusal::OtherRun { run: RunId([1; 32]) })
         );
         assert_eq!(membership.on_join(peer(3), &join(1, run), true), refused(Refusal::Over));
-        // An older start of a member, on another machine.
-        assert_eq!(membership.on_join(peer(2), &join(4, run), false), refused(Refusal::Copied));
+        // It asked before it was lost and came back, behind a cut.
+        assert_eq!(membership.on_join(peer(2), &join(4, run), false), Ok(false));
         // The very one that is in, and has not heard of it yet.
         assert_eq!(membership.on_join(peer(2), &join(5, run), false), Ok(false));
         assert!(membership.term.broken.is_empty());
         assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(true));
         assert!(membership.term.broken.contains(&Rank(1)), "the one that is in the view is no more");
         assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
+    }
+
+    #[test]
+    fn of_two_starts_the_later_one_is_the_peer() {
+        let start = |start, draw| Incarnation::of_start(start, draw);
+        let asks = |membership: &mut Membership, peer, Incarnation(incarnation)| {
+            membership.on_join(peer, &join(incarnation, None), false)
+        };
+        let mut membership = membership(&[1, 2]);
+        for (known, peer) in [(start(3, 7), peer(2)), (start(3, 7), peer(3))] {
+            assert_eq!(asks(&mut membership, peer, known.again()), Ok(true));
+            // An older start on another machine, and one that takes itself for the same.
+            for other in [start(2, 9), start(3, 6)] {
+                assert_eq!(asks(&mut membership, peer, other), Err(Refusal::Copied));
+            }
+            // The peer itself, long ago: that changes nothing.
+            assert_eq!(asks(&mut membership, peer, known), Ok(true));
+            assert_eq!(membership.asking[&peer].incarnation, known.again());
+        }
     }
 
     #[test]

@@ -209,7 +209,7 @@ impl Membership {
     pub(crate) fn partners(&self) -> Vec<PeerId> {
         let count = self.view.members.len();
         let rank = self.rank.index();
-        let ranks: Vec<usize> = if count <= WATCH_ALL_MAX {
+        let ranks: Vec<usize> = if !self.view.has_many() {
             (0..count).filter(|other| *other != rank).collect()
         } else {
             let distances = [1, 7, count - 7, count - 1];
@@ -223,15 +223,13 @@ impl Membership {
 
 /// How often members say that they live.
 pub(super) fn beat_of(view: &View) -> Duration {
-    if view.members.len() <= WATCH_ALL_MAX { BEAT } else { BEAT_OF_MANY }
+    if view.has_many() { BEAT_OF_MANY } else { BEAT }
 }
 
 /// Within this time all members hear of a view, mostly, from the one that proposed it.
 const HEARSAY: Duration = Duration::from_millis(200);
 /// Pause before members that are not linked are dialed again.
 const DIAL_AGAIN: Duration = Duration::from_secs(2);
-/// Members up to which each watches every other.
-const WATCH_ALL_MAX: usize = 32;
 /// Time between two beats.
 const BEAT: Duration = Duration::from_millis(250);
 /// The same in a swarm of many.

@@ -108,7 +108,7 @@ impl Session {
         let parameters = self.parameters()?;
         let sample_count = u64::from(self.loaded.task.sample_count());
         let dealt = self.uncommitted.as_ref().map_or(&self.dealt, |record| &record.dealt);
-        let left_out = self.left_out_in_all();
+        let left_out = self.omissions.in_all();
         Some(FinalState {
             run: self.view().run,
             specification: Arc::clone(&self.specification),

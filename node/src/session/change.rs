@@ -157,7 +157,7 @@ impl Session {
             self.handed_over = self.handed_over.max(listed);
         }
         self.closed.clear();
-        self.left_out_told = 0;
+        self.omissions.leave_view();
         self.leave_quorum();
         self.stop_before = None;
         self.is_open = false;

@@ -25,10 +25,11 @@ impl Session {
     pub(super) fn tell_complete(&self, out: &mut Vec<Output>) {
         // Where members drift, each step is in its account at once.
         let drifts = self.loaded.program.drifts();
-        let left_out = if drifts { self.left_out } else { self.left_out_before() }.min(SAMPLES_MAX);
+        let left_out =
+            if drifts { self.omissions.counted() } else { self.left_out_before() }.min(SAMPLES_MAX);
         let complete = Complete { view: self.digest(), steps: self.step, left_out };
         let complete = Message::Complete(complete);
-        if self.view().members.len() <= TELL_ALL_MAX {
+        if !self.view().has_many() {
             self.tell_all(&complete, out);
         } else if self.rank != Rank(0) {
             let to = self.view().members[0].peer;
@@ -43,10 +44,10 @@ impl Session {
     pub(crate) fn complete_elsewhere(&mut self, from: PeerId, complete: Complete) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
         if self.loaded.program.drifts() {
-            self.left_out_elsewhere.insert(from, complete.left_out);
+            self.omissions.hear_of(from, complete.left_out);
         } else {
             // A member that came late has not seen all steps.
-            self.left_out_told = self.left_out_told.max(complete.left_out);
+            self.omissions.hear(complete.left_out);
         }
         self.closed.insert(from);
         Ok(())
@@ -59,7 +60,7 @@ impl Session {
     pub(crate) fn closed_elsewhere(&mut self, from: PeerId, closed: Closed) -> Result<(), Reject> {
         self.view().rank(&from).ok_or(Reject::NotAMember)?;
         self.is_closed_by_word = true;
-        self.left_out_told = self.left_out_told.max(closed.left_out);
+        self.omissions.hear(closed.left_out);
         Ok(())
     }
 
@@ -67,7 +68,7 @@ impl Session {
     pub(crate) fn closed_before(&mut self, closed: Closed) {
         if self.waiting.closed.is_some() {
             self.is_closed_by_word = true;
-            self.left_out_told = self.left_out_told.max(closed.left_out);
+            self.omissions.hear(closed.left_out);
         }
     }
 
@@ -79,15 +80,7 @@ impl Session {
 
     /// What this member tells others once everyone is done.
     pub(crate) fn closed(&self) -> Message {
-        Message::Closed(Closed { view: self.digest(), left_out: self.left_out_in_all().min(SAMPLES_MAX) })
-    }
-
-    /// Samples that the run has left out, as far as this member knows.
-    pub(super) fn left_out_in_all(&self) -> u64 {
-        let elsewhere = self.left_out_elsewhere.values();
-        let counted = elsewhere.fold(self.left_out, |sum, other| sum.saturating_add(*other));
-        // Of many members only the first has heard of all.
-        counted.max(self.left_out_told)
+        Message::Closed(Closed { view: self.digest(), left_out: self.omissions.in_all().min(SAMPLES_MAX) })
     }
 
     /// The run is over, and the program still computes what no step waits for: the others need not wait either.
@@ -100,7 +93,7 @@ impl Session {
 
     /// Whether the others wait for this member to say that everyone is done.
     pub(crate) fn is_closer(&self) -> bool {
-        self.rank == Rank(0) && self.view().members.len() > TELL_ALL_MAX
+        self.rank == Rank(0) && self.view().has_many()
     }
 
     /// Commits the last step, after the closing barrier.
@@ -113,6 +106,3 @@ impl Session {
         }
     }
 }
-
-/// Members up to which each tells every other.
-const TELL_ALL_MAX: usize = 32;

@@ -90,7 +90,7 @@ impl Session {
         self.own_trained += trained;
         let part = self.dealt.part_len(&self.me.peer, self.me.incarnation);
         let left_out = part.saturating_sub(trained);
-        self.left_out += left_out;
+        self.omissions.add(left_out);
         left_out
     }
 

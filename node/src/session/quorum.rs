@@ -39,16 +39,27 @@ pub(super) struct Quorum {
     told: Option<Standing>,
     /// At the first owner, by rank: what it was told last.
     offers: BTreeMap<Rank, Standing>,
-    /// At the first owner: samples left out before the step in progress, by the highest account that it was given.
-    left_out: u64,
-    /// Of which step it is known who is late.
-    chosen: Option<(StepNumber, Vec<Rank>)>,
+    /// Who is late, of the last step of which that is known.
+    choice: Option<Choice>,
     /// The last step that was made without a contribution of this member.
     late_in: Option<StepNumber>,
 }
 
-/// How far a member is: the step in progress, and whether its contribution is there.
-type Standing = (StepNumber, bool);
+/// How far a member is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Standing {
+    /// The step in progress.
+    step: StepNumber,
+    /// Whether its contribution to that is there.
+    has_contribution: bool,
+}
+
+/// Who is late for a step.
+#[derive(Clone, PartialEq, Eq)]
+struct Choice {
+    step: StepNumber,
+    late: Vec<Rank>,
+}
 
 impl Session {
     /// Whether steps wait for less than all contributions.
@@ -79,7 +90,7 @@ impl Session {
     }
 
     fn offer(&mut self, out: &mut Vec<Output>) {
-        let standing = (self.step, self.quorum.offered.is_some());
+        let standing = Standing { step: self.step, has_contribution: self.quorum.offered.is_some() };
         if self.quorum.told.replace(standing) == Some(standing) {
             return;
         }
@@ -87,7 +98,7 @@ impl Session {
         if chooser == self.rank {
             self.quorum.offers.insert(chooser, standing);
         } else {
-            let (step, has_contribution) = standing;
+            let Standing { step, has_contribution } = standing;
             let (view, left_out) = (self.digest(), self.left_out_before());
             let offer = Message::Offer(Offer { view, step, has_contribution, left_out });
             let to = self.view().member(chooser).peer;
@@ -109,8 +120,9 @@ impl Session {
         if !self.has_backups() {
             return Err(Reject::OutOfPlace);
         }
-        self.quorum.offers.insert(rank, (offer.step, offer.has_contribution));
-        self.quorum.left_out = self.quorum.left_out.max(offer.left_out);
+        let Offer { step, has_contribution, left_out, .. } = offer;
+        self.quorum.offers.insert(rank, Standing { step, has_contribution });
+        self.omissions.hear_before(left_out);
         self.settle(out);
         Ok(())
     }
@@ -131,27 +143,27 @@ impl Session {
 
     /// Says who is late, once enough others are not.
     fn choose(&mut self, out: &mut Vec<Output>) {
-        let is_chosen = self.quorum.chosen.as_ref().is_some_and(|(step, _)| *step == self.step);
-        if is_chosen || self.chooser() != self.rank {
+        if self.choice().is_some() || self.chooser() != self.rank {
             return;
         }
         let (offers, members) = (&self.quorum.offers, &self.view().members);
         let ranks = || (0..members.len()).map(Rank::from_index);
-        if !ranks().all(|rank| offers.get(&rank).is_some_and(|(step, _)| *step >= self.step)) {
+        if !ranks().all(|rank| offers.get(&rank).is_some_and(|standing| standing.step >= self.step)) {
             return;
         }
-        let is_ready = |rank: &Rank| offers.get(rank) == Some(&(self.step, true));
+        let ready = Standing { step: self.step, has_contribution: true };
+        let is_ready = |rank: &Rank| offers.get(rank) == Some(&ready);
         let wanted = self.wanted_of();
         let enough = wanted.len().saturating_sub(self.loaded.training.backups).max(1);
         if wanted.into_iter().filter(is_ready).count() < enough {
             return;
         }
         let late: Vec<Rank> = ranks().filter(|rank| !is_ready(rank)).collect();
-        let left_out = self.quorum.left_out.max(self.left_out_before());
+        let left_out = self.omissions.told_before().max(self.left_out_before());
         self.learn_left_out(left_out);
         let chosen = Chosen { view: self.digest(), step: self.step, late: late.clone(), left_out };
         self.tell_all(&Message::Chosen(chosen), out);
-        self.quorum.chosen = Some((self.step, late));
+        self.quorum.choice = Some(Choice { step: self.step, late });
     }
 
     /// A member is linked: what it was told before that may not have reached it.
@@ -161,7 +173,7 @@ impl Session {
         }
         self.quorum.told = None;
         let is_chooser = self.chooser() == self.rank;
-        if let Some((step, late)) = self.quorum.chosen.clone().filter(|_| is_chooser) {
+        if let Some(Choice { step, late }) = self.quorum.choice.clone().filter(|_| is_chooser) {
             let left_out = self.left_out_before();
             let chosen = Message::Chosen(Chosen { view: self.digest(), step, late, left_out });
             out.push(Output::Send { to: *peer, frame: Frame::encode(&chosen, None) });
@@ -180,43 +192,47 @@ impl Session {
     ) -> Result<(), Reject> {
         let Chosen { step, late, left_out, .. } = chosen;
         let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
-        if step < self.step || self.quorum.chosen.as_ref().is_some_and(|known| *known == (step, late.clone()))
-        {
+        let choice = Choice { step, late };
+        if step < self.step || self.quorum.choice.as_ref() == Some(&choice) {
             // Said again over a link that came up meanwhile.
             return Ok(());
         }
+        let late = &choice.late;
         let is_late = late.contains(&self.rank);
-        let has_told = |standing| self.quorum.told == Some((step, standing));
+        let has_told = |has_contribution| self.quorum.told == Some(Standing { step, has_contribution });
         let is_possible = self.has_backups()
             && step == self.step
             && rank == self.chooser()
             && late.len() < self.view().members.len()
             && late.iter().all(|rank| rank.index() < self.view().members.len())
             && (has_told(true) || (is_late && has_told(false)));
-        if !is_possible || self.quorum.chosen.is_some() {
+        if !is_possible || self.quorum.choice.is_some() {
             return Err(Reject::OutOfPlace);
         }
         self.learn_left_out(left_out);
-        self.quorum.chosen = Some((step, late));
+        self.quorum.choice = Some(choice);
         self.settle(out);
         Ok(())
     }
 
     /// Samples that the steps before the one in progress have left out, as far as this member knows.
     pub(super) fn left_out_before(&self) -> u64 {
-        self.left_out + self.uncommitted.as_ref().map_or(0, |record| record.left_out)
+        self.omissions.counted() + self.uncommitted.as_ref().map_or(0, |record| record.left_out)
     }
 
     /// A newcomer has not seen all steps.
     fn learn_left_out(&mut self, before: u64) {
-        self.left_out += before.saturating_sub(self.left_out_before());
+        self.omissions.learn(before.saturating_sub(self.left_out_before()));
+    }
+
+    /// Who is late for the step in progress, once that is known.
+    fn choice(&self) -> Option<&Choice> {
+        self.quorum.choice.as_ref().filter(|choice| choice.step == self.step)
     }
 
     /// Begins the round of the step in progress, once it is known who is late.
     fn begin_chosen(&mut self, out: &mut Vec<Output>) {
-        let Some((_, late)) = self.quorum.chosen.as_ref().filter(|(step, _)| *step == self.step) else {
-            return;
-        };
+        let Some(Choice { late, .. }) = self.choice() else { return };
         let count = self.view().members.len();
         let contributors = (0..count).filter(|rank| late.binary_search(&Rank::from_index(*rank)).is_err());
         let contributors = contributors.collect();
@@ -265,15 +281,14 @@ impl Session {
     /// The step in progress is complete.
     pub(super) fn end_quorum(&mut self) {
         self.quorum.offered = None;
-        self.quorum.chosen = None;
+        self.quorum.choice = None;
     }
 
     /// What was said in a view counts there only.
     pub(super) fn leave_quorum(&mut self) {
         self.quorum.told = None;
         self.quorum.offers.clear();
-        self.quorum.left_out = 0;
-        self.quorum.chosen = None;
+        self.quorum.choice = None;
     }
 
     /// The step in progress begins again. Whether it had begun without this member's contribution.
