@@ -252,9 +252,11 @@ impl Plant {
         }
         let task = Arc::clone(&workload.loaded.task);
         match self.bug {
-            Bug::CountedTwice => setup.loader = workload.loader_of(Altered { task, gradient: twice }),
-            Bug::OtherSum => setup.loader = workload.loader_of(Altered { task, gradient: off }),
-            Bug::LyingLoss => setup.loader = workload.loader_of(Altered { task, gradient: dearer }),
+            Bug::CountedTwice => {
+                setup.loader = workload.loader_of(Altered { task, gradient: Arc::new(twice) })
+            }
+            Bug::OtherSum => setup.loader = workload.loader_of(Altered { task, gradient: Arc::new(off) }),
+            Bug::LyingLoss => setup.loader = workload.loader_of(Altered { task, gradient: Arc::new(dearer) }),
             Bug::NoDigests => {
                 let training = Training { digest_every: 0, ..workload.loaded.training.clone() };
                 setup.loader = workload.loader_with(training);

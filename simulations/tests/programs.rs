@@ -156,18 +156,60 @@ fn lie(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32
 
 /// Sixteen peers train the digits, `liars` of them with gradients that lie. The accuracy in the end.
 fn accuracy_with(liars: usize, sync: &str) -> f64 {
+    accuracy_of(sync, |task, index| {
+        let is_liar = (1..=liars).contains(&index);
+        is_liar.then(|| Altered { task: Arc::clone(task), gradient: Arc::new(lie) })
+    })
+}
+
+/// Sixteen peers train the digits, each of which has samples of two classes only, whichever it is dealt. The accuracy in the
+/// end.
+fn accuracy_under_skew(sync: &str) -> f64 {
+    accuracy_of(sync, |task, index| {
+        let of_its_classes = |class: usize| (class + CLASSES - index % CLASSES) % CLASSES < 2;
+        let classes = classes(&**task);
+        let samples: Vec<u32> =
+            (0..task.sample_count()).filter(|&sample| of_its_classes(classes[sample as usize])).collect();
+        let gradient = move |task: &dyn Task, parameters: &[f32], dealt: &[u32], gradient: &mut [f32]| {
+            let own: Vec<u32> =
+                dealt.iter().map(|&sample| samples[sample as usize % samples.len()]).collect();
+            task.gradient(parameters, &own, gradient)
+        };
+        Some(Altered { task: Arc::clone(task), gradient: Arc::new(gradient) })
+    })
+}
+
+/// The class of each sample: the loss falls with no other output of the last layer.
+fn classes(task: &dyn Task) -> Vec<usize> {
+    let count = task.manifest().parameter_count();
+    let (mut parameters, mut gradient) = (vec![0.0; count], vec![0.0; count]);
+    task.initial(1, &mut parameters);
+    let class = |sample| {
+        task.gradient(&parameters, &[sample], &mut gradient);
+        let outputs = &gradient[count - CLASSES..];
+        outputs.iter().position(|output| *output < 0.0).expect("it has a class")
+    };
+    (0..task.sample_count()).map(class).collect()
+}
+
+/// Digits there are.
+const CLASSES: usize = 10;
+
+/// Sixteen peers train the digits, each with what `altered` makes of its task, if anything. The accuracy in the end.
+fn accuracy_of(sync: &str, altered: impl Fn(&Arc<dyn Task>, usize) -> Option<Altered>) -> f64 {
     let text = format!(
         "passes = 30\nbatch = 256\n[optimizer]\nrule = \"momentum\"\nrate = 0.02\n[sync]\ntopology = \"direct\"\n{sync}"
     );
     let run = RunFile::parse(&text).expect("it is a run file");
     let workload = Workload::digits(&run).expect("all of it is allowed");
-    let honest = setup(workload.loader(), workload.data.clone());
-    let altered = Altered { task: Arc::clone(&workload.loaded.task), gradient: lie };
-    let liar = setup(workload.loader_of(altered), workload.data.clone());
+    let setup_of = |index| match altered(&workload.loaded.task, index) {
+        Some(altered) => setup(workload.loader_of(altered), workload.data.clone()),
+        None => setup(workload.loader(), workload.data.clone()),
+    };
     let mut cluster = lan(3);
-    let founder = found(&mut cluster, 16, honest.clone());
+    let founder = found(&mut cluster, 16, setup_of(0));
     for index in 1..16 {
-        join(&mut cluster, founder, if index <= liars { liar.clone() } else { honest.clone() });
+        join(&mut cluster, founder, setup_of(index));
     }
     run_out(&mut cluster);
     let state = ended(&cluster, founder).state.as_ref().expect("it has trained");
@@ -183,4 +225,15 @@ fn robust_means_bear_what_ruins_a_mean() {
         let robust = accuracy_with(3, sync);
         assert!(robust > clean - 0.02, "{sync}: {robust} where nobody lies: {clean}");
     }
+}
+
+/// What is rare is what they leave out.
+#[test]
+fn robust_means_are_biased_where_members_differ_in_kind() {
+    let mean = accuracy_under_skew("");
+    let [trimmed, median] =
+        ["combine = \"trimmed-mean\"\ntrim = 3", "combine = \"median\""].map(accuracy_under_skew);
+    println!("mean {mean:.3}, trimmed {trimmed:.3}, median {median:.3}");
+    assert!(mean > 0.93, "every class is somewhere: {mean}");
+    assert!(trimmed < mean - 0.02 && median < trimmed, "{trimmed} and {median}, where the mean has {mean}");
 }

@@ -112,7 +112,7 @@ fn overflow(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut
 
 #[test]
 fn an_overflow_is_left_out_and_told_and_ruins_nobody() {
-    let task = Altered { task: Arc::new(Squares::new(PARAMETERS, SAMPLES)), gradient: overflow };
+    let task = Altered { task: Arc::new(Squares::new(PARAMETERS, SAMPLES)), gradient: Arc::new(overflow) };
     let (cluster, hosts) = swarm(3, &Arc::new(Fixed::new(task, training(Topology::Ring))), 4);
     let state = |&host| ended(&cluster, host).state.as_ref().expect("it trained");
     let states: Vec<_> = hosts.iter().map(state).collect();

@@ -14,7 +14,7 @@ pub struct Altered {
 }
 
 /// As [`Task::gradient`], with the task that is altered in front.
-pub type Gradient = fn(&dyn Task, &[f32], &[u32], &mut [f32]) -> f64;
+pub type Gradient = Arc<dyn Fn(&dyn Task, &[f32], &[u32], &mut [f32]) -> f64 + Send + Sync>;
 
 impl Task for Altered {
     fn manifest(&self) -> Manifest {
