@@ -209,9 +209,6 @@ impl Session {
         self.live.clear();
         self.transfer.clear();
         self.owned.undo();
-        if let Some(residual) = &mut self.residual {
-            residual.undo(self.step);
-        }
         self.dealt = record.dealt;
         let previous = self.previous.take();
         self.complete = if was_new { None } else { previous };

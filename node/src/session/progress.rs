@@ -115,7 +115,7 @@ impl Session {
         let sums = self.loaded.training.sums();
         let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), sums, room);
         if let Some(residual) = &mut self.residual {
-            // It may have begun before.
+            // What it left out when it was begun before counts for nothing, and neither does that of a step after it.
             residual.undo(self.step);
             residual.begin(self.step);
         }
