@@ -40,6 +40,7 @@ pub mod model_file;
 pub mod node;
 pub mod optimizer;
 pub mod page;
+pub mod pairing;
 pub mod peer;
 pub mod program;
 pub mod programs;

@@ -14,6 +14,7 @@ use std::ops::{Range, RangeInclusive};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::pairing::seeds;
 use anyhow::Context;
 use clap::Args;
 use serde_json::json;
@@ -151,32 +152,9 @@ fn check_writable(report: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let parse = |text: &str| text.trim().parse::<u64>().ok();
-    let range = text.split_once("..").and_then(|(from, to)| Some(parse(from)?..parse(to)?));
-    let range = range.ok_or("write two numbers with two points between, e.g. 1..4 for 1, 2 and 3")?;
-    if range.is_empty() {
-        return Err(
-            "there is no seed in it; the second number is larger than the first, e.g. 1..4".to_owned()
-        );
-    }
-    Ok(range)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn seeds_are_a_range_that_is_not_empty() {
-        assert_eq!(seeds("1..4"), Ok(1..4));
-        assert_eq!(seeds(" 7 .. 8"), Ok(7..8));
-        for (text, words) in
-            [("4", "two numbers"), ("1..x", "two numbers"), ("3..3", "no seed"), ("4..1", "no seed")]
-        {
-            assert!(seeds(text).unwrap_err().contains(words), "{text}");
-        }
-    }
 
     #[test]
     fn a_report_that_can_be_written_is_not_there_before_its_time() {

@@ -9,6 +9,7 @@ use crate::cli::swarm::Swarm;
 use crate::cli::table::{bytes, count, table};
 use crate::page::axis::duration;
 use crate::page::comparison::{Comparison, Contender, Point, Worth, render};
+use crate::pairing::{factor, median};
 
 /// What one training came to.
 #[derive(Clone, Debug)]
@@ -178,14 +179,6 @@ impl Medians {
     }
 }
 
-/// The one in the middle, or between the two there.
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    let last = values.len().checked_sub(1)?;
-    Some(f64::midpoint(values[last / 2], values[last.div_ceil(2)]))
-}
-
 fn evaluation(accuracy: Option<f64>, loss: Option<f64>) -> String {
     match (accuracy, loss) {
         (Some(accuracy), Some(loss)) => format!("accuracy {accuracy:.4}, loss {loss:.4}"),
@@ -197,10 +190,6 @@ fn evaluation(accuracy: Option<f64>, loss: Option<f64>) -> String {
 
 fn time(time: Duration) -> String {
     duration(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
-}
-
-fn factor(own: f64, first: f64) -> String {
-    if first == 0.0 { "-".to_owned() } else { format!("{:.2} x", own / first) }
 }
 
 const HOW: &str = "The mean over each stretch of training, each sample’s loss as it was before the update that it went into; \
@@ -259,15 +248,6 @@ mod tests {
         assert_eq!(
             (&objects[1]["file"], &objects[1]["bytes_sent"]),
             (&json!("local.toml"), &json!(6_000_000))
-        );
-    }
-
-    #[test]
-    fn medians_lie_in_the_middle() {
-        let of = |values: &[f64]| median(values.iter().copied());
-        assert_eq!(
-            [of(&[]), of(&[3.0]), of(&[4.0, 1.0]), of(&[9.0, 1.0, 2.0])],
-            [None, Some(3.0), Some(2.5), Some(2.0)]
         );
     }
 

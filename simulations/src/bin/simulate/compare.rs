@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use peergrad::page::comparison::{Comparison, Contender, Point, Worth, render};
+use peergrad::pairing::{factor, median};
 use peergrad_simulations::compare::{Course, Mark, follow};
 use peergrad_simulations::scenario::file::Size;
 
@@ -146,18 +147,8 @@ fn bytes(mark: &Mark) -> f64 {
     mark.bytes as f64
 }
 
-fn factor(own: f64, first: f64) -> String {
-    if first == 0.0 { "-".to_owned() } else { format!("{:.2} x", own / first) }
-}
-
 fn median_of(marks: &[Mark], value: impl Fn(&Mark) -> f64) -> f64 {
     median(marks.iter().map(value)).unwrap_or(f64::NAN)
-}
-
-fn median(values: impl Iterator<Item = f64>) -> Option<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied()
 }
 
 fn print(rows: &[Vec<String>]) -> anyhow::Result<()> {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use peergrad::pairing::seeds;
 
 mod compare;
 mod json;
@@ -126,18 +127,6 @@ struct PlantsArguments {
     /// Which seeds are tried: from A up to, not including, B.
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = seeds)]
     seeds: Range<u64>,
-}
-
-fn seeds(text: &str) -> Result<Range<u64>, String> {
-    let parse = |text: &str| text.trim().parse::<u64>().ok();
-    let range = text.split_once("..").and_then(|(from, to)| Some(parse(from)?..parse(to)?));
-    let range = range.ok_or("write two numbers with two points between, e.g. 0..1000")?;
-    match range.is_empty() {
-        true => {
-            Err("there is no seed in it; the second number is larger than the first, e.g. 0..1000".to_owned())
-        }
-        false => Ok(range),
-    }
 }
 
 fn main() -> ExitCode {
