@@ -29,7 +29,7 @@
 //!   segments are cut alike: `encode` after `decode` after `encode` is `encode`.
 //! - A finite element is never decoded as infinite: what is too large becomes the largest that the codec has.
 //! - What is not finite is not hidden: the element, with [`Codec::Int8`] its block, is decoded as something not finite, and
-//!   an owner sees that the sum is not to be used. [`Codec::TopK`] sends such elements first.
+//!   an owner sees that the sum is not to be used. [`Codec::TopK`] sends such elements first, and of more than it sends only some.
 //! - Decoders neither panic nor allocate, whatever the bytes. They look for bytes that would lead outside the elements, or
 //!   make a finite number infinite; other bytes that no encoder writes may pass.
 //!

@@ -18,14 +18,14 @@
 //! 3. [`Residual::commit`] makes the step's residual stand and forgets those before it. [`Residual::undo`] forgets the step's,
 //!    as though nothing had been sent.
 //!
-//! Elements of which a step sends nothing keep their residual. With [`Codec::F32`] the residual is sent to the
-//! last bit, and nothing is left: so for an owner's own shard, or a member's last contribution before it leaves.
+//! Elements of which a step sends nothing keep their residual: those of a member's own shard, until somebody else owns them.
+//! With [`Codec::F32`] the residual is sent to the last bit, and nothing is left.
 //!
 //! # Invariants
 //! - **Sent + residual = total**, exactly: what a codec rounds off has few enough digits for an f32. The total itself is a sum
 //!   of two f32 and rounded as such. (With [`Codec::F16`], what is left of a total above 65504 is rounded too.)
 //! - Residuals are finite. A total that is not finite leaves the residual of its element as it was: owners do not use sums
-//!   with such contributions.
+//!   in which they see such elements.
 //! - Undone steps leave no trace; a committed one is never undone.
 //! - Three vectors at most, which come from a pool: in the long run nothing is allocated.
 //!

@@ -11,6 +11,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use peergrad_collectives::codec::Codec;
 use peergrad_collectives::mirror::{Edge, MirrorPlan};
 use peergrad_collectives::plan::Layout;
 use peergrad_protocol::manifest::Chunks;
@@ -45,6 +46,8 @@ pub(crate) struct Shards {
     pub(crate) owned: Vec<Vec<usize>>,
     /// By rank: the chunks of which it keeps a copy, in order.
     pub(crate) copied: Vec<Vec<usize>>,
+    /// Whether anybody is told of sums: those who keep copies, or everyone.
+    tells_sums: bool,
     /// Whether every member keeps every chunk, so that sums are gathered and not parameters.
     pub(crate) is_whole: bool,
     /// The shards cut into segments.
@@ -93,7 +96,9 @@ impl Geometry {
         let is_whole = has_state && is_settled && (0..chunks.count()).all(is_everywhere);
         let has_mirrors = has_state && !is_whole;
         let edges = if has_mirrors { edges(&placement, &owned, chunks) } else { vec![] };
+        let is_copied = |chunk| placement.keepers(chunk).len() > 1;
         Shards {
+            tells_sums: has_state && (0..chunks.count()).any(is_copied),
             is_whole,
             layout: Arc::new(Layout::new(chunks.parameter_count(), by_rank, segment_elements)),
             mirrors: Arc::new(MirrorPlan::new(member_count, edges, segment_elements)),
@@ -122,6 +127,11 @@ fn edges(placement: &Placement, owned: &[Vec<usize>], chunks: Chunks) -> Vec<Edg
 }
 
 impl Shards {
+    /// How sums travel and are used, if they would travel by `codec`: where nobody is told of any, as they are.
+    pub(crate) fn told(&self, codec: Codec) -> Codec {
+        if self.tells_sums { codec } else { Codec::F32 }
+    }
+
     /// Whether `rank` keeps the state of `chunk`.
     pub(crate) fn is_kept_by(&self, chunk: usize, rank: Rank) -> bool {
         self.placement.keepers(chunk).contains(&rank)
@@ -130,7 +140,6 @@ impl Shards {
 
 #[cfg(test)]
 mod tests {
-    use peergrad_collectives::codec::Codec;
     use peergrad_collectives::mirror::Mirror;
     use peergrad_protocol::Epoch;
     use peergrad_protocol::limits::COPIES_MAX;

@@ -57,16 +57,16 @@ impl Loaded {
         self.program.owner_moments(self)
     }
 
-    /// Numbers an element that are kept of a chunk in all: those of the rule, and the master copy.
+    /// Numbers an element that are kept of a chunk in all: the moments of the rule, and the master copy.
     #[must_use]
-    pub fn state_numbers(&self) -> usize {
+    pub fn state_count(&self) -> usize {
         self.owner_moments() + usize::from(self.keeps_master())
     }
 
     /// Whether owners keep the parameters as they are, because everyone computes with less.
     #[must_use]
     pub fn keeps_master(&self) -> bool {
-        !self.training.parameters.is_exact() && !self.program.drifts()
+        !self.training.parameters.is_exact() && !self.program.drifts() && !self.program.has_own_rule()
     }
 
     /// Steps of the whole run.
@@ -130,7 +130,8 @@ impl Training {
         self.schedule.rate(step.saturating_mul(self.local_steps))
     }
 
-    /// How sums travel, where owners tell them to those who keep copies, or to everybody.
+    /// How sums travel, where owners tell them to those who keep copies, or to everybody: these are the sums that they use
+    /// themselves.
     ///
     /// What is left out of them comes with no later step, so a lossy codec for contributions may be too coarse for them.
     #[must_use]

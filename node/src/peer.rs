@@ -209,6 +209,9 @@ impl Step {
     /// with new parameters. It runs inside the node, between two frames: a few operations an element are fine, more belong
     /// into [`Step::compute`]. It is not called for sums that no sample stands behind or that are not finite: those leave
     /// the parameters as they are.
+    ///
+    /// # Panics
+    /// The node does, in a program that has not said that it has [such a rule](crate::program::Program::OWN_RULE).
     pub fn update_owned_with(
         &self,
         rule: impl FnMut(Tally, &[f32], &mut [f32]) + Send + 'static,

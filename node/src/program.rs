@@ -28,8 +28,13 @@ pub trait Program: Send + 'static {
     /// it has contributed, which therefore has to be its parameters.
     const DRIFTS: bool = false;
 
+    /// Whether owners update by a rule of the program's own
+    /// ([`Step::update_owned_with`](crate::peer::Step::update_owned_with)). They keep no state then, and parameters travel as they
+    /// are.
+    const OWN_RULE: bool = false;
+
     /// Numbers an element that the owner of a shard keeps beside its parameters: as many as the rule that is given to
-    /// [`Step::update_owned`](crate::peer::Step::update_owned) needs.
+    /// [`Step::update_owned`](crate::peer::Step::update_owned) needs. Not asked for a [rule of its own](Program::OWN_RULE).
     #[must_use]
     fn owner_moments(loaded: &Loaded) -> usize {
         loaded.training.rule.moment_count()
@@ -49,6 +54,7 @@ pub trait Program: Send + 'static {
 pub struct Launch {
     name: &'static str,
     drifts: bool,
+    has_own_rule: bool,
     owner_moments: fn(&Loaded) -> usize,
     host: Arc<dyn Fn(&Loaded) -> Host + Send + Sync>,
 }
@@ -58,7 +64,8 @@ impl Launch {
     #[must_use]
     pub fn new<P: Program>(program: impl Fn(&Loaded) -> P + Send + Sync + 'static) -> Self {
         let host = Arc::new(move |loaded: &Loaded| Host::new(program(loaded)));
-        Self { name: P::NAME, drifts: P::DRIFTS, owner_moments: P::owner_moments, host }
+        let (drifts, has_own_rule) = (P::DRIFTS, P::OWN_RULE);
+        Self { name: P::NAME, drifts, has_own_rule, owner_moments: P::owner_moments, host }
     }
 
     /// Launches [`Ring`], which is what trains unless something else is asked for.
@@ -79,8 +86,14 @@ impl Launch {
         self.drifts
     }
 
+    /// Whether owners update by a rule of the program's own: see [`Program::OWN_RULE`].
+    #[must_use]
+    pub fn has_own_rule(&self) -> bool {
+        self.has_own_rule
+    }
+
     pub(crate) fn owner_moments(&self, loaded: &Loaded) -> usize {
-        (self.owner_moments)(loaded)
+        if self.has_own_rule { 0 } else { (self.owner_moments)(loaded) }
     }
 
     pub(crate) fn host(&self, loaded: &Loaded) -> Host {

@@ -196,7 +196,7 @@ impl Session {
         let cut = Cut {
             chunks: loaded.manifest.chunks(),
             copies: training.copies,
-            has_state: loaded.state_numbers() > 0 && !loaded.program.drifts(),
+            has_state: loaded.state_count() > 0 && !loaded.program.drifts(),
             segment_elements: training.segment_elements,
         };
         let geometry = memo.geometry(view, digest, cut);
@@ -357,6 +357,10 @@ impl Session {
 
     /// Takes the optimizer step for the own shard.
     pub(crate) fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>, out: &mut Vec<Output>) {
+        if let OwnerRule::Own(_) = rule {
+            let words = "a program whose owners update by a rule of its own says so: Program::OWN_RULE";
+            assert!(self.loaded.program.has_own_rule(), "{words}");
+        }
         if let Some(current) = &mut self.current {
             current.rule = Some(rule);
             self.waiting.updated = Some(reply);

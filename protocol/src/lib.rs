@@ -22,6 +22,7 @@
 //! | codec, residual | how elements look as bytes, exactly or not; what a codec that is not exact has left out of a member's contributions so far |
 //! | step, round | one optimizer step of the run; one collective operation |
 //! | worker, contribution | a member that computes; what it adds to a round, with its weight |
+//! | master copy | the exact parameters, kept by owner and copies where everyone computes with less precise ones |
 //! | backup, late | a member whose contribution a step need not wait for; one whose contribution was not waited for |
 //! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of the chunks that it owns or copies; a step is *committed* when it is known to be complete at every member |
 //! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |

@@ -62,6 +62,25 @@ fn every_step_is_what_its_log_says_whoever_keeps_copies() {
     }
 }
 
+/// Newcomers whose first view gives way to another before they have completed a step have left nothing out.
+#[test]
+fn who_comes_twice_before_a_step_has_nothing_left_over() {
+    let text = format!(
+        "about = \"codecs\"\npeers = 5\n[links]\npreset = \"continents\"\n\
+         [task]\nkind = \"digits\"\nsample_time = \"1ms\"\n[run]\npasses = 1\nbatch = 128\n\
+         [run.optimizer]\nrule = \"momentum\"\nrate = 0.02\n[run.sync]\nsegment_kib = 1\n{}\n\
+         [[faults]]\nkind = \"restart\"\nat = \"350ms\"\nany = 2\nfor = \"224ms\"\n\
+         [[faults]]\nkind = \"restart\"\nat = \"3959ms\"\nwithin = \"57ms\"\nany = 1\nfor = \"822ms\"\ndisk = \"lost\"\n",
+        lossy("bf16", "bf16")
+    );
+    let scenario = parse("codecs", &text, Path::new("."), Size::Full).expect("it is a scenario");
+    for seed in [2, 18, 19] {
+        let mut simulation = Simulation::new(&scenario, seed);
+        while simulation.tick() {}
+        assert_eq!(simulation.finish().violations, [], "seed {seed}");
+    }
+}
+
 /// Bytes and held-out accuracy of a run on the digits.
 fn digits(peers: usize, sync: &str) -> (f64, f64) {
     let text = format!("passes = 20\nbatch = 64\n[sync]\ntopology = \"direct\"\n{sync}");

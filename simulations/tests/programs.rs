@@ -147,6 +147,22 @@ fn a_quorum_absorbs_bursts() {
     assert!(left_out > 0.05 && left_out < 0.21, "{left_out}");
 }
 
+/// The first owner sleeps, links are replaced, views are agreed on in vain: what it then says of what it was told before is
+/// no offence.
+#[test]
+fn a_choice_may_come_long_after_the_offers() {
+    let text = "about = \"late\"\npeers = 3\n[links]\npreset = \"continents\"\n\
+         [task]\nkind = \"digits\"\nsample_time = \"20ms\"\n[run]\npasses = 1\nbatch = 16\n\
+         [run.sync]\nkind = \"quorum\"\nsegment_kib = 4\n\
+         [[faults]]\nkind = \"churn\"\nat = \"1111ms\"\nwithin = \"104ms\"\nevery = \"3s\"\ntimes = 8\n\
+         [[faults]]\nkind = \"pause\"\nat = \"3438ms\"\nwithin = \"682ms\"\nany = 1\nfor = \"10423ms\"\n";
+    let scenario = parse("late", text, Path::new("."), Size::Full).expect("it is a scenario");
+    for seed in 0..20 {
+        let outcome = follow(&scenario, seed).outcome;
+        assert!(outcome.violations.iter().all(|violation| violation.law != "blameless"), "seed {seed}");
+    }
+}
+
 /// Gradients a thousand times too large, and in the wrong direction.
 fn lie(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
     let loss = task.gradient(parameters, samples, gradient);

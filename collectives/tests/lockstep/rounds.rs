@@ -1,9 +1,14 @@
 //! Rounds against the plain sum: every combination of ranks, lengths, topologies and credit.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use peergrad_collectives::codec::{Codec, Codecs, TopK, Values};
-use peergrad_collectives::plan::Topology;
+use peergrad_collectives::combine::Combine;
+use peergrad_collectives::plan::{Layout, Plan, Topology};
+use peergrad_collectives::round::{Label, Round};
+use peergrad_protocol::message::{Phase, Tally};
+use peergrad_protocol::{Buffer, Pool};
 
 use crate::case::{Adversary, Allocations, Case, PLAIN, Rule, TOPOLOGIES, seed};
 
@@ -96,6 +101,32 @@ fn what_is_encoded_is_the_same_everywhere() {
             }
         }
     }
+}
+
+/// Other lengths, and bytes that no encoder writes, change nothing: the segment that should have come is still taken.
+#[test]
+fn bytes_that_are_no_elements_are_unforeseen() {
+    let layout = Arc::new(Layout::even(8, 2, &[0, 1], 4));
+    let codecs = Codecs { reduce: Codec::Int8, gather: Codec::Bf16 };
+    let (topology, combine, group, contributors) = (Topology::Direct, Combine::Sum, None, None);
+    let plan = Arc::new(Plan { layout, topology, combine, codecs, rank: 0, group, contributors });
+    let tally = Tally { samples: 1, loss: 0.5 };
+    let room = || Buffer::from_values(&[0.0; 8]);
+    let mut round = Round::new(plan, Buffer::from_values(&[1.0; 8]), tally, room);
+    let label = Label { phase: Phase::Reduce, owner: 0, index: 0, tally };
+    let mut encoded = vec![0; Codec::Int8.encoded_len(4)];
+    Codec::Int8.encode(&[127.0; 4], &mut encoded);
+    let (mut no_scale, plain) = (encoded.clone(), [0; 16]);
+    no_scale[..4].copy_from_slice(&f32::NEG_INFINITY.to_le_bytes());
+    let (segments, mut actions) = (Pool::new(4), Vec::new());
+    for bytes in [&plain[..], &encoded[1..], &no_scale, &[]] {
+        let payload = Buffer::from_bytes(bytes);
+        assert!(round.receive(1, label, payload, room, &segments, &mut actions).is_err(), "{bytes:?}");
+    }
+    assert!(actions.is_empty() && !round.is_reduced());
+    round.receive(1, label, Buffer::from_bytes(&encoded), room, &segments, &mut actions).unwrap();
+    let (vector, _) = round.own_shard().expect("the own shard is summed up");
+    assert_eq!(vector[..4], [128.0; 4]);
 }
 
 #[test]

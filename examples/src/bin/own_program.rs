@@ -29,6 +29,7 @@ struct Signum {
 }
 
 impl Program for Signum {
+    const OWN_RULE: bool = true;
     const NAME: &'static str = "signum";
 
     async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {

@@ -17,7 +17,6 @@ use std::ops::ControlFlow::{Break, Continue};
 use peergrad_protocol::message::Tally;
 
 use super::worker::Worker;
-use crate::loader::Loaded;
 use crate::peer::{Contribution, Interrupted, Peer};
 use crate::program::{Flow, Program};
 
@@ -30,9 +29,7 @@ pub struct Local {
 impl Program for Local {
     const NAME: &'static str = "local";
 
-    fn owner_moments(_: &Loaded) -> usize {
-        0
-    }
+    const OWN_RULE: bool = true;
 
     async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
         let (step, parameters, room) = peer.begin_step().await?;

@@ -55,6 +55,7 @@ impl Session {
             // A finished sum, as any other.
             *previous = None;
             self.commit_if_shown(out);
+            // Somebody keeps a copy here, so sums are told.
             let codec = self.loaded.training.sums();
             if codec.is_exact() {
                 self.owned.take_sums(&ranges, &payload);

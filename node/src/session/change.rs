@@ -209,6 +209,7 @@ impl Session {
         self.live.clear();
         self.transfer.clear();
         self.owned.undo();
+        self.forget_left_out(self.step);
         self.dealt = record.dealt;
         let previous = self.previous.take();
         self.complete = if was_new { None } else { previous };
@@ -216,6 +217,8 @@ impl Session {
     }
 
     fn restart_as_newcomer(&mut self) {
+        // It has contributed nothing so far.
+        self.forget_left_out(StepNumber(0));
         self.live.clear();
         self.transfer.clear();
         self.current = None;
@@ -231,6 +234,7 @@ impl Session {
             contribution = live.round.dismantle().contribution;
         }
         self.transfer.clear();
+        self.forget_left_out(self.step);
         let was_late = self.forget_lateness();
         self.owned.forget_sums();
         if self.uncommitted.is_none() {
@@ -253,6 +257,13 @@ impl Session {
             // It made room for the result of a step that was to be rolled forward, and is not.
             None if current.has_contributed && !self.has_offered() => self.interrupt(),
             None => {}
+        }
+    }
+
+    /// What contributions to `step` and those after it left out counts for nothing: they are in no sum.
+    fn forget_left_out(&mut self, step: StepNumber) {
+        if let Some(residual) = &mut self.residual {
+            residual.undo(step);
         }
     }
 

@@ -112,11 +112,9 @@ impl Session {
         let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());
         let round = Round::new(Arc::clone(&plan), vector, tally, || next_result(previous, vectors, len));
         let room = std::mem::take(&mut self.mirror_room);
-        let sums = self.loaded.training.sums();
+        let sums = shards.told(self.loaded.training.sums());
         let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), sums, room);
         if let Some(residual) = &mut self.residual {
-            // What it left out when it was begun before counts for nothing, and neither does that of a step after it.
-            residual.undo(self.step);
             residual.begin(self.step);
         }
         let is_mirrored = drifting.is_none();
@@ -127,7 +125,7 @@ impl Session {
     /// How the elements of a step travel.
     fn codecs(&self, shards: &Shards) -> Codecs {
         let training = &self.loaded.training;
-        let gather = if shards.is_whole { training.sums() } else { training.parameters };
+        let gather = if shards.is_whole { shards.told(training.sums()) } else { training.parameters };
         Codecs { reduce: training.gradients, gather }
     }
 
@@ -154,7 +152,8 @@ impl Session {
             }
             if let Some(OwnerRule::Stock { .. }) = current.rule {
                 // As whoever keeps a copy is told of them.
-                live.round.round_off(self.loaded.training.sums(), &self.segments);
+                let sums = live.shards.told(self.loaded.training.sums());
+                live.round.round_off(sums, &self.segments);
             }
             if let (Some(rule), Some((vector, tally))) = (&mut current.rule, live.round.own_shard()) {
                 match rule {

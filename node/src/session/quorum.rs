@@ -37,6 +37,8 @@ pub(super) struct Quorum {
     offered: Option<Contribution>,
     /// What this member has told the first owner last.
     told: Option<Standing>,
+    /// Whether that may have been lost with a link.
+    is_told_in_vain: bool,
     /// At the first owner, by rank: what it was told last.
     offers: BTreeMap<Rank, Standing>,
     /// Who is late, of the last step of which that is known.
@@ -91,7 +93,8 @@ impl Session {
 
     fn offer(&mut self, out: &mut Vec<Output>) {
         let standing = Standing { step: self.step, has_contribution: self.quorum.offered.is_some() };
-        if self.quorum.told.replace(standing) == Some(standing) {
+        let was_told = self.quorum.told.replace(standing) == Some(standing);
+        if !std::mem::take(&mut self.quorum.is_told_in_vain) && was_told {
             return;
         }
         let chooser = self.chooser();
@@ -171,7 +174,7 @@ impl Session {
         if !self.has_backups() {
             return;
         }
-        self.quorum.told = None;
+        self.quorum.is_told_in_vain = true;
         let is_chooser = self.chooser() == self.rank;
         if let Some(Choice { step, late }) = self.quorum.choice.clone().filter(|_| is_chooser) {
             let left_out = self.left_out_before();

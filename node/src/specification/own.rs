@@ -14,7 +14,9 @@ use serde::{Deserialize, Serialize};
 
 use super::resolve::resolve_training;
 use super::run_file::ModelSection;
-use super::{Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, within};
+use super::{
+    Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, packing, within,
+};
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
 use crate::program::{Launch, Program as _};
@@ -71,6 +73,7 @@ impl OwnSpecification {
                 allowed: "nothing: this binary brings a program of its own".to_owned(),
             });
         }
+        packing::check_program(&training, program)?;
         let program = launched(program, &training).name().to_owned();
         let (task, manifest) = (name.to_owned(), manifest_digest(task));
         let specification = Self { version: VERSION, task, program, manifest, samples, training };

@@ -5,9 +5,10 @@ use std::num::NonZeroU32;
 use peergrad_collectives::codec::{Codec, TopK, Values};
 use serde::{Deserialize, Serialize};
 
-use super::algorithm::Algorithm;
+use super::algorithm::{Algorithm, Robustness};
 use super::run_file::{PackingName, SyncSection};
 use super::{Route, SpecificationError, TrainingSettings, within};
+use crate::program::Launch;
 
 /// How elements travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +38,16 @@ impl Packing {
             PackingName::F16 => Self::F16,
             PackingName::Int8 => Self::Int8,
             PackingName::TopK => Self::TopK { one_in },
+        }
+    }
+
+    fn name(&self) -> &'static str {
+        match self {
+            Self::F32 => "\"f32\"",
+            Self::Bf16 => "\"bf16\"",
+            Self::F16 => "\"f16\"",
+            Self::Int8 => "\"int8\"",
+            Self::TopK { .. } => "\"top-k\"",
         }
     }
 
@@ -77,7 +88,7 @@ pub(super) fn resolve(section: &SyncSection) -> Result<(Packing, Packing), Speci
 
 /// An error unless it goes with the rest.
 pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationError> {
-    let TrainingSettings { gradients, parameters, topology, algorithm, .. } = settings;
+    let TrainingSettings { gradients, parameters, topology, algorithm, combine, .. } = settings;
     let error = |key, found: &str, allowed: &str| {
         Err(SpecificationError::Setting { key, found: found.to_owned(), allowed: allowed.to_owned() })
     };
@@ -88,29 +99,43 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
         let allowed = "\"f32\", \"bf16\", \"f16\" or \"int8\": everybody needs all parameters";
         return error("sync.parameters", "\"top-k\"", allowed);
     }
-    let mixes = matches!(algorithm, Algorithm::Local { .. } | Algorithm::DsSync { .. });
-    if mixes && gradients.is_lossy() {
-        return error(
-            "sync.gradients",
-            "lossy",
-            "\"f32\" where parameters are averaged: `kind` is \"local\" or \"ds-sync\"",
-        );
-    }
-    if mixes && parameters.is_lossy() {
-        return error(
-            "sync.parameters",
-            "lossy",
-            "\"f32\" where parameters are averaged: `kind` is \"local\" or \"ds-sync\"",
-        );
+    if let Algorithm::Local { .. } | Algorithm::DsSync { .. } = algorithm {
+        let allowed = "\"f32\" where parameters are averaged: `kind` is \"local\" or \"ds-sync\"";
+        for (key, packing) in [("sync.gradients", gradients), ("sync.parameters", parameters)] {
+            if packing.is_lossy() {
+                return error(key, packing.name(), allowed);
+            }
+        }
     }
     if gradients.is_lossy() && *topology == Route::Ring {
         let allowed = "\"direct\" with lossy gradients: a ring would round sums again at each peer";
         return error("sync.topology", "\"ring\"", allowed);
     }
+    if let (Packing::TopK { .. }, Robustness::TrimmedMean { .. } | Robustness::Median) = (gradients, combine)
+    {
+        let allowed = "\"mean\" with gradients = \"top-k\": most of what is contributed to an element is 0";
+        return error("sync.combine", "a robust mean", allowed);
+    }
     Ok(())
 }
 
-/// As in the paper that top-k is best known from, less what its warm-up makes up for: one in a hundred.
+/// An error unless it goes with a program that a binary brings.
+pub(super) fn check_program(settings: &TrainingSettings, program: &Launch) -> Result<(), SpecificationError> {
+    let TrainingSettings { gradients, parameters, .. } = settings;
+    let refuse = |key, packing: &Packing, why: &str| {
+        let (found, allowed) = (packing.name().to_owned(), format!("\"f32\": {why}"));
+        Err(SpecificationError::Setting { key, found, allowed })
+    };
+    if program.drifts() && gradients.is_lossy() {
+        return refuse("sync.gradients", gradients, "members of this program contribute parameters");
+    }
+    if (program.drifts() || program.has_own_rule()) && parameters.is_lossy() {
+        return refuse("sync.parameters", parameters, "owners keep no exact parameters under this program");
+    }
+    Ok(())
+}
+
+/// Ten times as many as in *Deep Gradient Compression*, which comes to so few by and by.
 const ONE_IN_DEFAULT: u32 = 100;
 
 #[cfg(test)]
@@ -139,8 +164,9 @@ mod tests {
         for (text, words) in [
             ("gradients = \"int8\"\ntopology = \"ring\"", "`sync.topology` is \"ring\"; allowed: \"direct\""),
             ("parameters = \"top-k\"", "everybody needs all parameters"),
-            ("gradients = \"bf16\"\nkind = \"local\"", "`sync.gradients` is lossy"),
-            ("parameters = \"bf16\"\nkind = \"ds-sync\"", "`sync.parameters` is lossy"),
+            ("gradients = \"bf16\"\nkind = \"local\"", "`sync.gradients` is \"bf16\"; allowed: \"f32\""),
+            ("parameters = \"bf16\"\nkind = \"ds-sync\"", "`sync.parameters` is \"bf16\"; allowed: \"f32\""),
+            ("gradients = \"top-k\"\ncombine = \"median\"", "`sync.combine` is a robust mean"),
             ("one_in = 10", "nothing but with gradients = \"top-k\""),
             ("gradients = \"top-k\"\none_in = 1", "`sync.one_in` is 1; allowed: 2 to 100000"),
         ] {

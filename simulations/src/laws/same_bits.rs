@@ -53,7 +53,7 @@ impl SameBits {
         Self {
             digest_every: loaded.training.digest_every,
             chunks_of: loaded.manifest.chunks(),
-            number_count: loaded.state_numbers(),
+            number_count: loaded.state_count(),
             digests: BTreeMap::new(),
             chunks: BTreeMap::new(),
             epochs: BTreeMap::new(),

@@ -52,7 +52,7 @@ impl SingleOwner {
     #[must_use]
     pub fn new(loaded: &Loaded) -> Self {
         // Of nothing there are no copies.
-        let has_state = loaded.state_numbers() > 0;
+        let has_state = loaded.state_count() > 0;
         let copies = if has_state { loaded.training.copies } else { Copies::Number(1) };
         Self { chunks: loaded.manifest.chunks(), copies, views: BTreeMap::new(), shards: BTreeMap::new() }
     }

@@ -110,6 +110,7 @@ impl Replay {
         let rate = training.schedule.rate(self.steps);
         let placed = self.placement(&view, digest);
         let layout = self.layout(&placed.now.1, view.members.len());
+        let sums = if self.tells_sums(&placed) { self.loaded.training.sums() } else { Codec::F32 };
         let travelled = self.travelled(&view, &layout, &contributions);
         let mut updated = self.parameters.clone();
         for chunk in 0..self.chunks.count() {
@@ -126,7 +127,7 @@ impl Replay {
                 .collect();
             let (sum, tally) = sum_for(owner, &parts, range.clone());
             updated[range.clone()].copy_from_slice(&sum);
-            round(self.loaded.training.sums(), &mut updated[range.clone()]);
+            round(sums, &mut updated[range.clone()]);
             self.update(chunk, range, rate, tally, &mut updated);
             self.tally = tally;
         }
@@ -185,10 +186,16 @@ impl Replay {
         travelled
     }
 
+    /// Whether anybody is told of sums: those who keep copies, or everyone.
+    fn tells_sums(&self, placed: &Placed) -> bool {
+        let is_copied = |chunk| placed.now.1.keepers(chunk).len() > 1;
+        self.loaded.state_count() > 0 && (0..self.chunks.count()).any(is_copied)
+    }
+
     /// Whether members gather sums, and each makes new parameters of all of them: nothing else is told then.
     fn is_whole(&self, view: &View, placed: &Placed) -> bool {
         let is_settled = placed.now.0 > 0 || view.newcomers().is_empty();
-        let has_state = self.loaded.state_numbers() > 0;
+        let has_state = self.loaded.state_count() > 0;
         let is_everywhere = |chunk| placed.now.1.keepers(chunk).len() == view.members.len();
         has_state && is_settled && (0..self.chunks.count()).all(is_everywhere)
     }
