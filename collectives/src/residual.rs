@@ -51,6 +51,8 @@ pub struct Residual {
     committed: Buffer,
     /// After each step since, oldest first.
     pending: Vec<Pending>,
+    /// Room for what the next step sends, used again.
+    room: Vec<Range<usize>>,
 }
 
 /// What is left out after a step that is not committed.
@@ -65,7 +67,12 @@ impl Residual {
     /// Nothing left out yet, of vectors with `len` elements. `vectors` is where they come from.
     #[must_use]
     pub fn new(len: usize, vectors: Pool) -> Self {
-        Self { committed: vectors.take_zeroed(len), vectors, pending: Vec::with_capacity(PENDING_MAX) }
+        Self {
+            committed: vectors.take_zeroed(len),
+            vectors,
+            pending: Vec::with_capacity(PENDING_MAX),
+            room: Vec::new(),
+        }
     }
 
     /// Begins a step: nothing more is sent of those before it.
@@ -77,7 +84,9 @@ impl Residual {
         assert!(self.pending.len() < PENDING_MAX, "commits keep pace with steps");
         self.settle();
         let elements = self.vectors.take(self.committed.len());
-        self.pending.push(Pending { step, elements, sent: Vec::new() });
+        let mut sent = std::mem::take(&mut self.room);
+        sent.clear();
+        self.pending.push(Pending { step, elements, sent });
     }
 
     /// Encodes a segment of this member's `contribution` and of what was left out of it before, as part of the step
@@ -120,6 +129,7 @@ impl Residual {
         }
         if let Some(newest) = self.pending.drain(..count).next_back() {
             self.committed = newest.elements;
+            self.room = newest.sent;
         }
     }
 

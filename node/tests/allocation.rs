@@ -82,15 +82,21 @@ const PEERS: usize = 3;
 fn steps_allocate_nothing_vector_sized() {
     // With a copy at somebody else, and with one at everybody.
     for (written, copies) in [("2", 2), ("\"all\"", 3)] {
-        assert_allocations(written, copies);
+        // Parameters before and after, and the gradient; both moments.
+        assert_allocations("", written, copies, 3, 2);
+        // What was left out of gradients: committed, and of two steps after. The exact parameters.
+        let lossy = "\ngradients = \"int8\"\nparameters = \"bf16\"";
+        assert_allocations(lossy, written, copies, 6, 3);
     }
 }
 
-fn assert_allocations(written: &str, copies: u64) {
+/// With so many vectors at each peer, and so many numbers of state an element.
+fn assert_allocations(sync: &str, written: &str, copies: u64, vector_count: usize, state_count: u64) {
     let vectors_before = VECTOR_COUNT.load(Ordering::Relaxed);
     let large_before = LARGE_COUNT.load(Ordering::Relaxed);
     let task: Arc<dyn Task> = Arc::new(Ones);
-    let run_file = RunFile::parse(&format!("{RUN_FILE}\n[shards]\ncopies = {written}")).expect("a run file");
+    let run_file =
+        RunFile::parse(&format!("{RUN_FILE}{sync}\n[shards]\ncopies = {written}")).expect("a run file");
     let specification = OwnSpecification::resolve(&run_file, "ones", &*task, &Launch::ring());
     let specification = specification.and_then(|specification| specification.to_bytes());
     let specification: Arc<[u8]> = specification.expect("a specification").into();
@@ -155,10 +161,9 @@ fn assert_allocations(written: &str, copies: u64) {
     // The first steps fill the pools; the closing barrier is followed by the evaluation, which may allocate.
     let (warm, last) = (counts[5 * PEERS], counts[71 * PEERS]);
     assert_eq!(last - warm, 0, "large allocations after the fifth step");
-    // Parameters before and after, and the gradient.
     let vectors = VECTOR_COUNT.load(Ordering::Relaxed) - vectors_before;
-    assert_eq!(vectors, 3 * PEERS, "vectors, over the whole run");
+    assert_eq!(vectors, vector_count * PEERS, "vectors, over the whole run");
     assert!(warm - large_before >= vectors, "the counter counts");
-    // Both moments of each parameter, committed and with room for the next, at the owner and at the keepers of copies.
-    assert_eq!(optimizer_bytes, copies * 2 * 2 * PARAMETERS as u64 * 4);
+    // Committed and with room for the next, at the owner and at the keepers of copies.
+    assert_eq!(optimizer_bytes, copies * 2 * state_count * PARAMETERS as u64 * 4);
 }

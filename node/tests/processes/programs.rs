@@ -42,3 +42,8 @@ fn local_steps() {
 fn local_steps_and_outer_ones() {
     train("kind = \"diloco\"\nlocal_steps = 4", 300);
 }
+
+#[test]
+fn a_fraction_of_the_bytes() {
+    train("gradients = \"int8\"\nparameters = \"bf16\"", 300);
+}
