@@ -38,6 +38,7 @@ pub mod combine;
 pub mod groups;
 pub mod links;
 pub mod mirror;
+pub mod payload;
 pub mod plan;
 pub mod reduce_scatter;
 pub mod residual;

@@ -35,6 +35,7 @@ use peergrad_protocol::message::{Phase, Tally};
 
 use crate::codec::Codec;
 use crate::links::Links;
+use crate::payload::encoded;
 use crate::plan::{Segment, Shard};
 use crate::round::{Action, Label};
 
@@ -233,11 +234,7 @@ impl Mirror {
                 }
                 let mut payload = segments.take(segment.len());
                 source.copy_out(sums, segment, &mut payload);
-                if !self.codec.is_exact() {
-                    let mut bytes = segments.take_bytes(self.codec.encoded_len(segment.len()));
-                    self.codec.encode(&payload, bytes.bytes_mut());
-                    payload = bytes;
-                }
+                let payload = encoded(self.codec, payload, segments);
                 let label = Label { phase: Phase::Mirror, owner, index: *index, tally };
                 out.push(Action::Send { to: *keeper, label, payload });
                 *index += 1;

@@ -31,8 +31,9 @@ use peergrad_protocol::message::{Phase, Tally};
 use peergrad_protocol::{Buffer, Pool};
 
 use crate::all_gather::AllGather;
-use crate::codec::{Codec, CodecError};
+use crate::codec::Codec;
 use crate::links::Links;
+use crate::payload::{decoded, encoded};
 use crate::plan::{Plan, Segment, Topology};
 use crate::reduce_scatter::{Arrival, ReduceScatter};
 use crate::residual::Residual;
@@ -165,11 +166,9 @@ impl Round {
         } else {
             None
         };
-        let elements = segment.and_then(|segment| {
-            let codec = self.plan.codec(phase);
-            decoded(codec, segment, &payload, segments).ok()
-        });
-        let Some(elements) = elements else { return Err(Unforeseen) };
+        let segment = segment.ok_or(Unforeseen)?;
+        let codec = self.plan.codec(phase);
+        let elements = decoded(codec, segment.len(), &payload, segments).map_err(|_| Unforeseen)?;
         let expects = |round: &mut Self| match phase {
             Phase::Reduce => round.reduce.expects(&round.plan, from, owner, index),
             Phase::Gather => round.gather.expects(&round.plan, from, owner, index),
@@ -350,7 +349,7 @@ impl Round {
                     residual.encode(codec, segment, contribution, &mut packed, payload.bytes_mut());
                     payload
                 }
-                None => encoded(codec, segment, contribution, segments),
+                None => payload_of(codec, segment, contribution, segments),
             };
             let label = Label { phase: Phase::Reduce, owner, index, tally: self.contribution_tally };
             out.push(Action::Send { to, label, payload });
@@ -361,7 +360,7 @@ impl Round {
             }
             self.gather.start(destination);
             let segment = &self.plan.own().segments()[index];
-            let payload = encoded(self.plan.codecs.gather, segment, self.result.seen(), segments);
+            let payload = payload_of(self.plan.codecs.gather, segment, self.result.seen(), segments);
             let label = Label { phase: Phase::Gather, owner: self.plan.rank, index, tally: self.own_tally };
             out.push(Action::Send { to, label, payload });
         }
@@ -480,35 +479,10 @@ impl Round {
 }
 
 /// A segment of `vector`, as it travels.
-fn encoded(codec: Codec, segment: &Segment, vector: &[f32], segments: &Pool) -> Buffer {
+fn payload_of(codec: Codec, segment: &Segment, vector: &[f32], segments: &Pool) -> Buffer {
     let mut packed = segments.take(segment.len());
     segment.copy_out(vector, &mut packed);
-    if codec.is_exact() {
-        // Elements lie in memory as they travel.
-        return packed;
-    }
-    let mut payload = segments.take_bytes(codec.encoded_len(segment.len()));
-    codec.encode(&packed, payload.bytes_mut());
-    payload
-}
-
-/// The elements of a segment that has come; `None`: the payload is the elements.
-fn decoded(
-    codec: Codec,
-    segment: &Segment,
-    payload: &Buffer,
-    segments: &Pool,
-) -> Result<Option<Buffer>, CodecError> {
-    let (expected, found) = (codec.encoded_len(segment.len()), payload.byte_count());
-    if expected != found {
-        return Err(CodecError::Length { expected, found });
-    }
-    if codec.is_exact() {
-        return Ok(None);
-    }
-    let mut elements = segments.take(segment.len());
-    codec.decode(payload.bytes(), &mut elements)?;
-    Ok(Some(elements))
+    encoded(codec, packed, segments)
 }
 
 impl Outcome {

@@ -3,6 +3,7 @@
 //! A segment of the step in progress goes into its round; one of the next step, from a member that is ahead, is held within
 //! its link's window until that step has begun here.
 
+use peergrad_collectives::payload::decoded;
 use peergrad_collectives::round::{Action, Label};
 use peergrad_protocol::message::{Phase, Segment};
 use peergrad_protocol::{Buffer, PeerId, Rank};
@@ -56,14 +57,9 @@ impl Session {
             *previous = None;
             self.commit_if_shown(out);
             // Somebody keeps a copy here, so sums are told.
-            let codec = self.loaded.training.sums();
-            if codec.is_exact() {
-                self.owned.take_sums(&ranges, &payload);
-            } else {
-                let mut sums = self.segments.take(ranges.iter().map(ExactSizeIterator::len).sum());
-                codec.decode(payload.bytes(), &mut sums).map_err(|_| Reject::Segment)?;
-                self.owned.take_sums(&ranges, &sums);
-            }
+            let (codec, len) = (self.loaded.training.sums(), ranges.iter().map(ExactSizeIterator::len).sum());
+            let sums = decoded(codec, len, &payload, &self.segments).map_err(|_| Reject::Segment)?;
+            self.owned.take_sums(&ranges, sums.as_ref().unwrap_or(&payload));
             self.actions.push(Action::Grant { to: from.index() });
         } else {
             let room = || next_result(previous, vectors, len);
