@@ -356,7 +356,6 @@ impl Machine {
     /// A peer asks to be let in.
     fn welcome(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
-        let preparation = self.preparation.as_ref().expect("a member is prepared");
         let is_closing = seat.session.is_closing();
         let install = || Message::Install(View::clone(seat.session.view()));
         let admission = seat.membership.on_join(from, join, is_closing);
@@ -367,13 +366,24 @@ impl Machine {
         let answer = match admission {
             Err(refusal) => Message::Refuse(refusal),
             Ok(false) => install(),
-            Ok(true) => Message::Welcome(Welcome {
-                specification: preparation.specification().to_vec(),
-                nonce: self.nonce.expect("a member knows its run"),
-                members: seat.membership.contacts(),
-            }),
+            Ok(true) => self.words_of_welcome(),
         };
         self.send(from, &answer, None, out);
+    }
+
+    /// What the run is, and who is in it now.
+    ///
+    /// # Panics
+    /// This peer is no member.
+    pub(super) fn words_of_welcome(&self) -> Message {
+        let (Stage::Member(seat), Some(preparation)) = (&self.stage, &self.preparation) else {
+            panic!("members welcome others, and they are prepared")
+        };
+        Message::Welcome(Welcome {
+            specification: preparation.specification().to_vec(),
+            nonce: self.nonce.expect("a member knows its run"),
+            members: seat.membership.contacts(),
+        })
     }
 
     /// A peer stops, and says so.

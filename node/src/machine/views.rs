@@ -241,6 +241,7 @@ impl Machine {
         for guest in guests {
             self.send(guest, &install(), None, out);
         }
+        self.tell_waiting(out);
         for gone in difference.left.iter().copied().filter(|peer| view.rank(peer).is_none()) {
             // One that is still there hears of it, and asks to come in again.
             if self.credits.contains_key(&gone) {
@@ -251,6 +252,19 @@ impl Machine {
         }
         dial(&view, wanted.into_iter(), out);
         self.take_early(now, out);
+    }
+
+    /// Those who wait to be let in hear who the members are now: all that they knew of may be gone when their turn comes.
+    fn tell_waiting(&mut self, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &self.stage else { return };
+        let guests = seat.membership.guests();
+        if guests.is_empty() {
+            return;
+        }
+        let welcome = self.words_of_welcome();
+        for guest in guests {
+            self.send(guest, &welcome, None, out);
+        }
     }
 
     /// The others go on without this peer.

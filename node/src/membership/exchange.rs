@@ -135,6 +135,11 @@ impl Membership {
         self.guests.remove(peer);
     }
 
+    /// Peers that this member has welcomed, and that are ready to be let in.
+    pub(crate) fn guests(&self) -> Vec<PeerId> {
+        self.guests.iter().copied().collect()
+    }
+
     /// Peers that have asked this member and are not in yet.
     pub(crate) fn waiting(&self) -> Vec<PeerId> {
         self.asking.keys().chain(&self.guests).copied().collect()
