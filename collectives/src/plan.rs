@@ -229,6 +229,12 @@ pub fn add(sums: &mut [f32], values: &[f32]) {
     }
 }
 
+/// Whether no element is infinite or no number. Looks at all of them: many at once are faster than each by itself.
+#[must_use]
+pub fn are_finite(elements: &[f32]) -> bool {
+    elements.iter().fold(true, |are_finite, element| are_finite & element.is_finite())
+}
+
 /// A layout seen from one rank.
 #[derive(Clone, Debug)]
 pub struct Plan {

@@ -12,6 +12,7 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
+use peergrad_collectives::plan::are_finite;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::Tally;
 
@@ -70,7 +71,7 @@ impl Ring {
 
 /// A gradient that overflowed would ruin everybody's parameters: its samples are left out, with weight 0.
 fn contribution(mut vector: Buffer, tally: Tally) -> Contribution {
-    if tally.loss.is_finite() && vector.iter().all(|element| element.is_finite()) {
+    if tally.loss.is_finite() && are_finite(&vector) {
         return Contribution { vector, tally };
     }
     vector.fill(0.0);

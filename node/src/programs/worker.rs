@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use peergrad_collectives::plan::are_finite;
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::Tally;
 
@@ -138,7 +139,7 @@ impl Bench<'_> {
     fn step(&mut self, samples: &[u32], rate: f64, state: &mut State) {
         let Spare { between, gradient, .. } = &mut self.spare;
         let loss = self.task.gradient(&self.at, samples, gradient);
-        if !loss.is_finite() || !gradient.iter().all(|element| element.is_finite()) {
+        if !loss.is_finite() || !are_finite(gradient) {
             return;
         }
         state.updates += 1;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::combine::Combine;
-use peergrad_collectives::plan::{Layout, Plan};
+use peergrad_collectives::plan::{Layout, Plan, are_finite};
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::{Buffer, StepNumber};
 
@@ -163,7 +163,7 @@ impl Live {
 
 impl Drifting {
     fn combine(&self, rule: &mut OwnerRule, tally: Tally, parameters: &[f32], sums: &mut [f32]) {
-        if !sums.iter().all(|sum| sum.is_finite()) {
+        if !are_finite(sums) {
             // One overflow must not ruin everybody's parameters.
             return sums.copy_from_slice(parameters);
         }
