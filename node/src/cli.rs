@@ -16,6 +16,7 @@ use crate::specification::BuiltinLoader;
 use crate::specification::own::OwnLoader;
 use crate::task::Task;
 
+mod bench;
 mod changes;
 mod compare;
 pub mod curve;
@@ -52,6 +53,11 @@ enum Command {
     Demo(demo::DemoArguments),
     /// Train with each of several run files on this machine, one after the other, and tell how they compare
     Compare(compare::CompareArguments),
+    /// Measure how fast tensors go round between peers on this machine
+    Bench(bench::BenchArguments),
+    /// A peer of a bench
+    #[command(hide = true)]
+    BenchPeer(bench::BenchPeerArguments),
     /// Look at a CSV file and write a commented run.toml for it to standard output
     Init {
         /// The data: CSV, plain or gzipped, with or without a header
@@ -181,6 +187,8 @@ pub fn main() -> ExitCode {
     finish(match command {
         Command::Demo(arguments) => demo::demo(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),
+        Command::Bench(arguments) => bench::bench(&arguments),
+        Command::BenchPeer(arguments) => bench::bench_peer(arguments),
         Command::Init { data, json } => files::init(&data, json),
         Command::Start(arguments) => run::start(arguments),
         Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),
@@ -213,12 +221,21 @@ pub fn run_program<P: Program>(
 fn run_own(name: &str, task: Arc<dyn Task>, program: Launch) -> ExitCode {
     let OwnCli { command } = OwnCli::parse();
     start_logging();
-    finish(match command {
+    finish(run_own_command(name, task, program, command))
+}
+
+fn run_own_command(
+    name: &str,
+    task: Arc<dyn Task>,
+    program: Launch,
+    command: OwnCommand,
+) -> anyhow::Result<ExitCode> {
+    match command {
         OwnCommand::Start(arguments) => run::start_own(name, task, program, arguments),
         OwnCommand::Join(arguments) => run::join(arguments, Arc::new(OwnLoader::new(name, task, program))),
         OwnCommand::Invite(arguments) => invite::invite(&arguments),
         OwnCommand::Export(arguments) => model::export(&arguments),
-    })
+    }
 }
 
 fn finish(outcome: anyhow::Result<ExitCode>) -> ExitCode {

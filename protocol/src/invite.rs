@@ -21,6 +21,12 @@ impl Secret {
     pub fn handshake_prologue(&self) -> [u8; 32] {
         blake3::derive_key("peergrad 1 noise prologue", &self.0)
     }
+
+    /// What keys the proofs of both ends of a direct lane.
+    #[must_use]
+    pub fn lane_key(&self) -> [u8; 32] {
+        blake3::derive_key("peergrad 1 direct lane", &self.0)
+    }
 }
 
 /// Never shown: logs are copied into bug reports.

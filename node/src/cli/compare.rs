@@ -86,6 +86,7 @@ fn train(entry: &Entry, seed: u64, peers: u32, show: &Show, channel: &Channel) -
     let scratch = Scratch::create("compare")?;
     let founding = Founding {
         name: format!("{} with seed {seed}", entry.name),
+        program: &[],
         run_file: &entry.path,
         seed: Some(seed),
         data: entry.data.as_deref(),

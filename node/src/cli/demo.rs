@@ -44,6 +44,7 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
     let mut trouble = Trouble::planned(arguments.peers as usize, arguments.calm, &show);
     let founding = Founding {
         name: "the demo".to_owned(),
+        program: &[],
         run_file: &run_file,
         seed: None,
         data: None,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::io::Write;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 
 use peergrad_protocol::{Instant, PeerId, RunId};
@@ -104,15 +105,16 @@ impl Report {
         }
     }
 
-    pub(super) fn listening(&self, addresses: &[String]) {
+    pub(super) fn listening(&self, addresses: &[String], direct_port: Option<NonZeroU16>) {
         let me = self.me;
         match self.style {
             Style::Words => {
                 self.screen.say(&format!("peer {} listens on {}", me.short(), addresses.join(", ")));
             }
-            Style::Json => {
-                emit(&json!({"event": "listening", "peer": me.to_string(), "addresses": addresses}))
-            }
+            Style::Json => emit(&json!({
+                "event": "listening", "peer": me.to_string(), "addresses": addresses,
+                "direct_port": direct_port.map(NonZeroU16::get),
+            })),
         }
     }
 
@@ -357,6 +359,7 @@ impl Report {
             "peers": self.peers,
             "wall_seconds": wall_seconds,
             "bytes_sent": traffic.sent_bytes,
+            "bytes_sent_directly": traffic.direct_bytes,
             "bytes_received": traffic.received_bytes,
             "own_samples": state.own_samples,
             "shard": state.shard,
@@ -395,11 +398,12 @@ fn summary_words(summary: &Summary, passes: &str) -> String {
         None => "not evaluated".to_owned(),
     };
     format!(
-        "{result}\n{} steps, {} samples ({} here), {passes}; {wall_seconds:.1} s; {} sent, {} received\ndigest {}",
+        "{result}\n{} steps, {} samples ({} here), {passes}; {wall_seconds:.1} s; {} sent ({} of them directly), {} received\ndigest {}",
         count(state.steps),
         count(state.samples),
         count(state.own_samples),
         bytes(traffic.sent_bytes),
+        bytes(traffic.direct_bytes),
         bytes(traffic.received_bytes),
         state.digest
     )

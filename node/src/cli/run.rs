@@ -243,7 +243,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
             directory.path().display()
         ));
     }
-    report.listening(&contact.addresses);
+    report.listening(&contact.addresses, network.direct_port());
     let mut session = Session { directory, secret, contact: contact.clone(), report, has_handed_over: false };
     let restored = session.directory.restored()?;
     if let Role::Founder { specification, nonce, peers } = &role {

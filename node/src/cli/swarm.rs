@@ -30,6 +30,8 @@ use crate::io::{Change, Committed, Scope};
 pub(super) struct Founding<'a> {
     /// What its peers are peers of, where one of them fails: "the demo".
     pub(super) name: String,
+    /// What this program is told before `start` and `join`.
+    pub(super) program: &'a [String],
     pub(super) run_file: &'a Path,
     /// In place of the run file's.
     pub(super) seed: Option<u64>,
@@ -158,6 +160,7 @@ impl<'a> Swarm<'a> {
         let program = std::env::current_exe().context("cannot find this program itself")?;
         let index = self.peers.len();
         let mut process = Command::new(program)
+            .args(self.founding.program)
             .args(arguments)
             .args(["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir"])
             .arg(self.founding.folder.join((index + 1).to_string()))
@@ -233,6 +236,11 @@ impl<'a> Swarm<'a> {
         } else {
             self.show.screen.say(&changes::words(epoch, members, &change));
         }
+    }
+
+    /// Seconds of computing of all of them so far, the system's work for them included; `None` where it does not tell.
+    pub(super) fn cpu_seconds(&self) -> Option<f64> {
+        self.peers.iter().map(|peer| cpu_seconds(peer.process.id())).sum()
     }
 
     /// # Errors
@@ -365,6 +373,15 @@ impl Peer {
             });
         }
     }
+}
+
+/// Linux tells, in hundredths.
+fn cpu_seconds(process: u32) -> Option<f64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    // The program's name, in brackets, may hold anything.
+    let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
+    let hundredths = |index: usize| fields.get(index)?.parse::<f64>().ok();
+    Some((hundredths(11)? + hundredths(12)?) / 100.0)
 }
 
 /// The end of a peer's id, as it is shown everywhere.

@@ -1,9 +1,11 @@
 //! Counters: how much went over all links, for the summary at the end.
 //!
-//! Bytes are counted where frames are written and read, acknowledgements included; what Noise, yamux and TCP add is not
-//! in them (a few percent).
+//! Bytes are counted where frames are written and read, acknowledgements included; what Noise, yamux, TLS and TCP add is
+//! not in them (a few percent).
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::link::Way;
 
 /// Counted by all links of a process together.
 #[derive(Debug, Default)]
@@ -14,6 +16,8 @@ pub struct Counters {
     received_frames: AtomicU64,
     bad_streams: AtomicU64,
     resumed_links: AtomicU64,
+    direct_bytes: AtomicU64,
+    refused_strangers: AtomicU64,
 }
 
 /// What the counters showed at one moment.
@@ -31,6 +35,10 @@ pub struct Traffic {
     pub bad_streams: u64,
     /// Times a link went on after its connection had broken.
     pub resumed_links: u64,
+    /// Of the bytes that were written to links, those that went over direct lanes.
+    pub direct_bytes: u64,
+    /// Connections to the port for direct lanes that showed no right to be there.
+    pub refused_strangers: u64,
 }
 
 impl Counters {
@@ -45,6 +53,8 @@ impl Counters {
             received_frames: show(&self.received_frames),
             bad_streams: show(&self.bad_streams),
             resumed_links: show(&self.resumed_links),
+            direct_bytes: show(&self.direct_bytes),
+            refused_strangers: show(&self.refused_strangers),
         }
     }
 
@@ -52,9 +62,12 @@ impl Counters {
         self.sent_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn add_sent_frame(&self, byte_count: usize) {
+    pub(super) fn add_sent_frame(&self, way: Way, byte_count: usize) {
         self.sent_frames.fetch_add(1, Ordering::Relaxed);
         self.add_sent_bytes(byte_count);
+        if way == Way::Direct {
+            self.direct_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+        }
     }
 
     pub(super) fn add_received_bytes(&self, byte_count: usize) {
@@ -72,5 +85,10 @@ impl Counters {
 
     pub(super) fn add_resumed_link(&self) {
         self.resumed_links.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts one more, and says how many there are.
+    pub(super) fn add_refused_stranger(&self) -> u64 {
+        self.refused_strangers.fetch_add(1, Ordering::Relaxed) + 1
     }
 }

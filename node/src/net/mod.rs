@@ -8,7 +8,8 @@
 //!                          +--> compute (one thread)                    +---- libp2p swarm: TCP, Noise, yamux
 //! ```
 //! The machine decides, the shell carries out. A connection may break and come back; a *link* hides that: frames arrive
-//! whole, once and in order, or the machine is told that the link is gone.
+//! whole, once and in order, or the machine is told that the link is gone. A lane is a substream of libp2p, or a TLS connection
+//! of its own where two peers reach each other directly ([`direct`]).
 //!
 //! # Where to start
 //! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
@@ -18,6 +19,7 @@ pub mod clock;
 pub mod compute;
 pub mod counters;
 mod dial;
+mod direct;
 pub mod directory;
 pub mod driver;
 mod files;

@@ -1,6 +1,7 @@
 //! Notices: what the shell has to tell the user that the run itself does not know of. Told, never printed here.
 
 use std::fmt;
+use std::net::IpAddr;
 
 use libp2p::Multiaddr;
 use peergrad_protocol::PeerId;
@@ -38,6 +39,32 @@ pub enum Notice {
     Resumed {
         /// The other end.
         peer: PeerId,
+    },
+    /// There is no direct lane to a peer: what it is sent passes through libp2p. Told once, until there is one again.
+    Indirect {
+        /// The other end.
+        peer: PeerId,
+        /// Why, in words.
+        reason: String,
+    },
+    /// There is a direct lane, after it was told that there is none.
+    Direct {
+        /// The other end.
+        peer: PeerId,
+    },
+    /// This peer offers no direct lanes.
+    NoDirectLanes {
+        /// What the system said.
+        reason: String,
+    },
+    /// Somebody who connected to the port for direct lanes was sent away. Told ever more rarely.
+    StrangerRefused {
+        /// Its machine.
+        from: IpAddr,
+        /// Why, in words.
+        reason: String,
+        /// With this one.
+        count: u64,
     },
     /// A peer that holds the secret sent what is no frame; the stream was closed.
     BadStream {
@@ -86,6 +113,26 @@ impl fmt::Display for Notice {
                 write!(f, "connection to peer {} lost ({reason}); reconnecting", peer.short())
             }
             Self::Resumed { peer } => write!(f, "connected to peer {} again; nothing was lost", peer.short()),
+            Self::Indirect { peer, reason } => write!(
+                f,
+                "no direct connection to peer {} for tensors ({reason}); they go over libp2p, which is slower; still trying",
+                peer.short()
+            ),
+            Self::Direct { peer } => {
+                write!(f, "tensors to peer {} go over a direct connection", peer.short())
+            }
+            Self::NoDirectLanes { reason } => {
+                write!(
+                    f,
+                    "cannot listen for direct connections ({reason}): tensors to this peer go over libp2p, which is slower"
+                )
+            }
+            Self::StrangerRefused { from, reason, count } => {
+                write!(
+                    f,
+                    "refused a connection from {from} to the port for tensors: {reason} ({count} so far)"
+                )
+            }
             Self::BadStream { peer, reason } => {
                 write!(f, "peer {} sent something that is no frame, ignored: {reason}", peer.short())
             }

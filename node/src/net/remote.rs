@@ -48,6 +48,8 @@ pub(super) struct Remote {
     /// Why we are about to close its connections, if we are.
     pub(super) closing: Option<String>,
     pub(super) violations: u32,
+    /// The user was told that there is no direct lane.
+    pub(super) is_indirect_told: bool,
 }
 
 /// A link that is being ended in an orderly way.
@@ -117,6 +119,7 @@ impl Remote {
             forgotten_at: None,
             closing: None,
             violations: 0,
+            is_indirect_told: false,
         }
     }
 
@@ -221,7 +224,11 @@ impl Remote {
     }
 }
 
+/// The machine behind an address; `None` if it is named, or behind a relay.
 fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
+    if address.iter().any(|part| part == Protocol::P2pCircuit) {
+        return None;
+    }
     address.iter().find_map(|part| match part {
         Protocol::Ip4(ip) => Some(ip.into()),
         Protocol::Ip6(ip) => Some(ip.into()),

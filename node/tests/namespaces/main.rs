@@ -12,6 +12,7 @@
 #![allow(clippy::disallowed_methods, reason = "how long real things take is printed")]
 
 mod cuts;
+mod direct;
 mod lasting;
 #[path = "../common/process.rs"]
 #[allow(dead_code, reason = "shared with tests/processes, where all of it is used")]

@@ -51,7 +51,7 @@ async fn run_all(all: Vec<(Network, Courier)>) -> Vec<(Courier, Traffic)> {
     ended
 }
 
-fn assert_undisturbed(courier: &Courier) {
+pub(crate) fn assert_undisturbed(courier: &Courier) {
     let mut ups: Vec<_> = courier.history.iter().filter(|entry| entry.starts_with("up")).collect();
     let count = ups.len();
     ups.dedup();
@@ -68,6 +68,7 @@ async fn two_peers_exchange_300_mebibytes() {
             assert_undisturbed(&courier);
             assert_eq!(traffic.received_frames, total + total / 10);
             assert_eq!((traffic.resumed_links, traffic.bad_streams), (0, 0));
+            assert!(traffic.direct_bytes > traffic.sent_bytes / 2, "most of it went directly: {traffic:?}");
         }
     })
     .await;

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod courier;
+mod direct;
 mod exchange;
 mod garbage;
 mod links;

@@ -2,12 +2,12 @@
 //!
 //! ```text
 //! opening   version u8, session, known session of the other end (zeros: none)
-//! answer    version u8, verdict u8, session, record
+//! answer    version u8, verdict u8, port for direct lanes u16 (0: none), session, record
 //! session   start of the process u64, draw u64
 //! record    frames received u64, segments consumed u64     (both since the pair of sessions began)
 //! ```
 
-use std::num::NonZeroU64;
+use std::num::{NonZeroU16, NonZeroU64};
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use peergrad_protocol::Incarnation;
@@ -60,6 +60,8 @@ pub(in crate::net) struct Opening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::net) struct Answer {
     pub(in crate::net) verdict: Verdict,
+    /// Where it listens for direct lanes.
+    pub(in crate::net) port: Option<NonZeroU16>,
     /// Its session.
     pub(in crate::net) session: Session,
     /// Where it stands.
@@ -109,8 +111,9 @@ impl Answer {
             Verdict::Forgotten => 1,
             Verdict::Outdated => 2,
         };
-        bytes[2..][..SESSION_BYTES].copy_from_slice(&Session::to_bytes(Some(self.session)));
-        bytes[2 + SESSION_BYTES..].copy_from_slice(&self.record.to_bytes());
+        bytes[2..4].copy_from_slice(&self.port.map_or(0, NonZeroU16::get).to_le_bytes());
+        bytes[4..][..SESSION_BYTES].copy_from_slice(&Session::to_bytes(Some(self.session)));
+        bytes[4 + SESSION_BYTES..].copy_from_slice(&self.record.to_bytes());
         stream.write_all(&bytes).await?;
         Ok(stream.flush().await?)
     }
@@ -123,8 +126,9 @@ impl Answer {
             [2] => Verdict::Outdated,
             _ => return Err(LaneError::Greeting),
         };
+        let port = NonZeroU16::new(u16::from_le_bytes(read_array(stream).await?));
         let session = Session::read(stream).await?.ok_or(LaneError::Greeting)?;
-        Ok(Self { verdict, session, record: Record::read(stream).await? })
+        Ok(Self { verdict, port, session, record: Record::read(stream).await? })
     }
 }
 
@@ -163,7 +167,7 @@ async fn read_array<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> Re
 
 const SESSION_BYTES: usize = 16;
 const OPENING_BYTES: usize = 1 + 2 * SESSION_BYTES;
-const ANSWER_BYTES: usize = 2 + SESSION_BYTES + RECORD_BYTES;
+const ANSWER_BYTES: usize = 4 + SESSION_BYTES + RECORD_BYTES;
 pub(super) const RECORD_BYTES: usize = 16;
 
 #[cfg(test)]
@@ -182,8 +186,8 @@ mod tests {
             assert_eq!(Opening::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), opening);
         }
         let record = Record { received: 1 << 40, consumed: 7 };
-        for verdict in [Verdict::Welcome, Verdict::Forgotten, Verdict::Outdated] {
-            let answer = Answer { verdict, session: session(), record };
+        for (verdict, port) in [(Verdict::Welcome, 0), (Verdict::Forgotten, 7401), (Verdict::Outdated, 0)] {
+            let answer = Answer { verdict, port: NonZeroU16::new(port), session: session(), record };
             let mut bytes = Cursor::new(Vec::new());
             answer.write(&mut bytes).await.unwrap();
             assert_eq!(Answer::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), answer);

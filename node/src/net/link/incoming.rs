@@ -1,5 +1,7 @@
 //! The incoming lane: reads frames straight into pooled buffers, hands them over, and acknowledges.
 
+use std::io;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +29,7 @@ pub(in crate::net) async fn refuse(
     verdict: Verdict,
     session: Session,
 ) -> Result<(), LaneError> {
-    let answer = Answer { verdict, session, record: Record::default() };
+    let answer = Answer { verdict, port: None, session, record: Record::default() };
     timeout(PATIENCE, answer.write(stream)).await.unwrap_or(Err(LaneError::Stalled))
 }
 
@@ -44,7 +46,9 @@ pub(in crate::net) async fn receive(
     said_goodbye: impl FnOnce(),
 ) -> Result<(), LaneError> {
     let (mut reader, mut writer) = stream.split();
-    Answer { verdict: Verdict::Welcome, session, record: start }.write(&mut writer).await?;
+    Answer { verdict: Verdict::Welcome, port: shared.port, session, record: start }
+        .write(&mut writer)
+        .await?;
     let reading = async {
         match read_frames(&mut reader, link, lane, shared).await {
             Ok(End::Goodbye) => said_goodbye(),
@@ -72,6 +76,8 @@ pub(in crate::net) struct Shared<'a> {
     pub(in crate::net) pool: &'a Pool,
     pub(in crate::net) events: &'a mpsc::UnboundedSender<LinkEvent>,
     pub(in crate::net) counters: &'a Counters,
+    /// Where this peer listens for direct lanes.
+    pub(in crate::net) port: Option<NonZeroU16>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -93,10 +99,14 @@ async fn read_frames(
         let Some(frame) = read_frame(reader, link, shared.pool).await? else {
             return Ok(if link.inbox.part(lane) { End::Goodbye } else { End::Superseded });
         };
-        shared.counters.add_received_frame(frame.byte_count());
+        let byte_count = frame.byte_count();
         let event = LinkEvent::Frame { link: Arc::clone(link), frame, room };
-        // A driver that is gone needs no frames.
-        if !link.inbox.deliver(lane, || drop(shared.events.send(event))) {
+        let hand_over = || {
+            shared.counters.add_received_frame(byte_count);
+            // A driver that is gone needs no frames.
+            drop(shared.events.send(event));
+        };
+        if !link.inbox.deliver(lane, hand_over) {
             return Ok(End::Superseded);
         }
     }
@@ -121,9 +131,15 @@ async fn read_frame(
         0 => None,
         byte_count => {
             let mut buffer = pool.take_bytes(byte_count);
-            for part in buffer.bytes_mut().chunks_mut(MOVED_BYTES) {
-                reader.read_exact(part).await?;
+            let mut rest = buffer.bytes_mut();
+            // All the room there is: what comes in is put where it belongs, as far as that goes.
+            while !rest.is_empty() {
+                let count = reader.read(rest).await?;
+                if count == 0 {
+                    return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+                }
                 link.inbox.moved();
+                rest = &mut rest[count..];
             }
             Some(buffer)
         }
@@ -161,10 +177,8 @@ async fn write_records(
     }
 }
 
-/// Bytes of a payload after which it counts as moving.
-const MOVED_BYTES: usize = 16 << 10;
 /// How often a frame that is coming in slowly is told of.
-const STILL_COMING: Duration = Duration::from_secs(1);
+const STILL_COMING: Duration = Duration::from_millis(250);
 
 #[cfg(test)]
 mod tests {
@@ -223,7 +237,7 @@ mod tests {
         let link = Arc::new(Link::new(PeerId([1; 32]), session));
         let (events, _heard) = mpsc::unbounded_channel();
         let (pool, counters) = (Pool::new(1), Counters::default());
-        let shared = Shared { pool: &pool, events: &events, counters: &counters };
+        let shared = Shared { pool: &pool, events: &events, counters: &counters, port: None };
         let said_goodbye = || {
             is_goodbye_known.set(true);
             // The switchboard may be done with the link at once.
@@ -231,6 +245,6 @@ mod tests {
         };
         let lane = link.inbox.start_lane();
         receive(leaver, &link, lane, session, &shared, said_goodbye).await.unwrap();
-        assert_eq!(*writes.borrow(), [(34, false), (16, true)], "the answer, and the acknowledgement");
+        assert_eq!(*writes.borrow(), [(36, false), (16, true)], "the answer, and the acknowledgement");
     }
 }

@@ -4,14 +4,14 @@
 //! the other end how many parcels have arrived, and starts again after those.
 //!
 //! ```text
-//!   outbox --- frames -----------------------> inbox      one lane (a substream) in each direction;
-//!          <-- received, consumed segments ---            the sender of the frames opens it
+//!   outbox --- frames -----------------------> inbox      one lane in each direction, which the sender of the frames
+//!          <-- received, consumed segments ---            opens: a substream, or a direct lane once that stands
 //! ```
 //! # How it works
 //! - Each end draws a random *session* for each life of a link. A link is a pair of them. Frames are numbered within
 //!   the pair, and an end that forgot (restarted, gave up) has another session, so that numbers of two lives never mix.
 //! - The sender opens a lane and says its session and the one it knows of the other end (33 bytes). The receiver answers with
-//!   its session and how many frames of this pair it has (34 bytes), and the sender goes on after those.
+//!   its session and how many frames of this pair it has (36 bytes), and the sender goes on after those.
 //! - A session says which start of the peer's process it belongs to. A process that still runs when one with the same identity
 //!   was started later, from a copy of its data directory, is turned away and told so.
 //! - The receiver writes back 16 bytes whenever something changed: frames received, so that the sender can forget them, and
@@ -23,7 +23,7 @@
 //! - At most `IN_FLIGHT_BYTES_MAX` are unacknowledged on a lane, or one frame; frames that wait are bounded by the
 //!   node's credit.
 //! - A lane on which nothing is acknowledged for `PATIENCE` is given up: a stalled multiplexer and a half-open connection
-//!   look the same from here, and a new connection heals both.
+//!   look the same from here, and a new connection heals both. A direct lane, much sooner, for a substream.
 //!
 //! # Not here
 //! Connections, redialing, and when a link is up or down: see [`network`](super::network).
@@ -55,6 +55,24 @@ pub struct Link {
     theirs: Session,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
+}
+
+/// What a lane runs over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// A substream of a connection of libp2p.
+    Substream,
+    /// A connection of its own.
+    Direct,
+}
+
+impl Way {
+    fn patience(self) -> Duration {
+        match self {
+            Self::Substream => PATIENCE,
+            Self::Direct => DIRECT_PATIENCE,
+        }
+    }
 }
 
 /// What links tell the driver, in the order in which it happened.
@@ -198,9 +216,11 @@ pub(super) fn words_of(error: &io::Error) -> String {
 /// Stands in the place of a frame's prefix; no frame is of version 0.
 const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
 /// The version of the greeting and of the acknowledgements. The frames have their own.
-const LANE_VERSION: u8 = 2;
+const LANE_VERSION: u8 = 3;
 /// How long a lane may stand still with frames unacknowledged; the other end's shell acknowledges, however busy its node.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The same for a direct lane, behind which there is another way. Less than members have patience with each other.
+const DIRECT_PATIENCE: Duration = Duration::from_millis(750);
 /// Well under what sockets buffer in both directions, so that two peers that only push do not block each other.
 const IN_FLIGHT_BYTES_MAX: usize = 1 << 20;
 /// Frames up to this size may go beyond the limit, once more as much: control must not wait behind tensors.

@@ -8,6 +8,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use peergrad_protocol::Frame;
 use tokio::sync::Notify;
@@ -174,9 +175,9 @@ impl Outbox {
     }
 
     /// Whether frames have been under way for too long without any being acknowledged.
-    pub(super) fn is_stalled(&self, lane: u64) -> bool {
+    pub(super) fn is_stalled(&self, lane: u64, patience: Duration) -> bool {
         let state = self.lock();
-        state.lane == lane && state.in_flight_bytes > 0 && state.moved_at.elapsed() > PATIENCE
+        state.lane == lane && state.in_flight_bytes > 0 && state.moved_at.elapsed() > patience
     }
 
     /// Whether the other end has acknowledged something, or said that something is coming in, a moment ago.

@@ -1,6 +1,7 @@
 //! The outgoing lane: writes frames of an outbox, reads acknowledgements, and gives up when nothing moves.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
@@ -9,7 +10,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use super::super::counters::Counters;
 use super::greeting::RECORD_BYTES;
 use super::outbox::Next;
-use super::{Answer, LaneError, Link, LinkEvent, Opening, PATIENCE, Record};
+use super::{Answer, LaneError, Link, LinkEvent, Opening, PATIENCE, Record, Way};
 
 /// Greets the other end of a fresh substream and hears where it stands.
 pub(in crate::net) async fn open(
@@ -28,6 +29,7 @@ pub(in crate::net) async fn open(
 /// `lane` is what the outbox called this lane.
 pub(in crate::net) async fn transmit(
     stream: impl AsyncRead + AsyncWrite + Unpin,
+    way: Way,
     link: &Arc<Link>,
     lane: u64,
     events: &mpsc::UnboundedSender<LinkEvent>,
@@ -36,14 +38,15 @@ pub(in crate::net) async fn transmit(
     let (reader, writer) = stream.split();
     // Whichever ends first ends the lane: a frame that was half written is written again in the next one.
     tokio::select! {
-        ended = write_frames(writer, link, lane, counters) => ended,
+        ended = write_frames(writer, way, link, lane, counters) => ended,
         ended = read_records(reader, link, lane, events, counters) => ended,
-        ended = watch(link, lane) => ended,
+        ended = watch(link, lane, way.patience()) => ended,
     }
 }
 
 async fn write_frames(
     mut writer: impl AsyncWrite + Unpin,
+    way: Way,
     link: &Link,
     lane: u64,
     counters: &Counters,
@@ -55,7 +58,7 @@ async fn write_frames(
                 if let Some(payload) = &frame.payload {
                     writer.write_all(payload.bytes()).await?;
                 }
-                counters.add_sent_frame(frame.byte_count());
+                counters.add_sent_frame(way, frame.byte_count());
             }
             Next::Wait => {
                 writer.flush().await?;
@@ -84,12 +87,12 @@ async fn read_records(
     }
 }
 
-async fn watch(link: &Link, lane: u64) -> Result<(), LaneError> {
-    let mut looks = interval(PATIENCE / 10);
+async fn watch(link: &Link, lane: u64, patience: Duration) -> Result<(), LaneError> {
+    let mut looks = interval(patience / 10);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
-        if link.outbox.is_stalled(lane) {
+        if link.outbox.is_stalled(lane, patience) {
             return Err(LaneError::Stalled);
         }
     }
@@ -135,7 +138,7 @@ mod tests {
         let (events, _heard) = mpsc::unbounded_channel();
         let counters = Counters::default();
         let (lane, _) = link.outbox.start_lane(Record::default()).unwrap().unwrap();
-        let mut lane = std::pin::pin!(transmit(Silent, &link, lane, &events, &counters));
+        let mut lane = std::pin::pin!(transmit(Silent, Way::Substream, &link, lane, &events, &counters));
         assert!(timeout(10 * PATIENCE, &mut lane).await.is_err(), "nothing was under way");
         link.send(Frame { head: vec![1; 10], payload: None });
         assert!(matches!(lane.await, Err(LaneError::Stalled)));

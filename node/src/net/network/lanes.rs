@@ -1,18 +1,29 @@
-//! The lanes: a task for each substream, between the switchboard that knows and the [`link`](super::super::link) that does.
+//! The lanes: a task for each, between the switchboard that knows and the [`link`](super::super::link) that does.
+//!
+//! ```text
+//!            answered                    it stands
+//!   opening ----------> over a substream ----------> over a direct lane
+//!      ^                 (tries a direct lane)            |
+//!      '------------------------- it broke ---------------'
+//! ```
+//! Whatever a link runs over, its frames are numbered: going from one to the other costs none of them.
 
+use std::net::IpAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::StreamExt;
+use futures::{AsyncRead, AsyncWrite, StreamExt};
 use libp2p::{PeerId, Stream};
 use libp2p_stream::{Control, IncomingStreams, OpenStreamError};
 use peergrad_protocol::Pool;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::counters::Counters;
+use super::super::direct::{Doorway, HandshakeError, Listeners, Records};
 use super::super::link::{
-    self, Answer, LaneError, Link, LinkEvent, Opening, Record, Session, Shared, Verdict,
+    self, Answer, LaneError, Link, LinkEvent, Opening, Record, Session, Shared, Verdict, Way,
 };
 use super::super::transport::LANE_PROTOCOL;
 use super::switchboard::Command;
@@ -21,6 +32,7 @@ use super::switchboard::Command;
 #[derive(Clone)]
 pub(super) struct Lanes {
     pub(super) control: Control,
+    pub(super) doorway: Arc<Doorway>,
     pub(super) events: mpsc::UnboundedSender<LinkEvent>,
     pub(super) counters: Arc<Counters>,
     pub(super) pool: Pool,
@@ -31,9 +43,11 @@ pub(super) struct Lanes {
 #[derive(Debug)]
 pub(super) enum Report {
     /// Somebody opens a lane to us: what shall it be told? No reply: nothing.
-    Opening { opening: Opening, reply: oneshot::Sender<Admission> },
+    Opening { way: Way, opening: Opening, reply: oneshot::Sender<Admission> },
     /// Our opening was answered: which link is it, and which lane? No reply: none.
     Answered { number: u64, answer: Answer, reply: oneshot::Sender<(Arc<Link>, u64)> },
+    /// There is a direct lane from us, or why there is none.
+    Direct(Result<(), HandshakeError>),
     /// A lane from us has ended.
     OutgoingEnded { number: u64, result: Result<(), LaneError> },
     /// A lane to us has ended with an error.
@@ -58,17 +72,32 @@ pub(super) async fn accept(mut incoming: IncomingStreams, lanes: Lanes) {
     while let Some((peer, stream)) = incoming.next().await {
         let lanes = lanes.clone();
         tokio::spawn(async move {
-            if let Err(error) = lanes.receive(peer, stream).await {
-                lanes.report(peer, Report::IncomingFailed { error });
-            }
+            lanes.receive(peer, stream, Way::Substream).await;
+        });
+    }
+}
+
+/// Answers those who connect for a direct lane.
+pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
+    loop {
+        let (socket, from) = listeners.accept().await;
+        let lanes = lanes.clone();
+        tokio::spawn(async move {
+            let error = match lanes.doorway.answer(socket).await {
+                Some(Ok((records, peer))) => return lanes.receive(peer, records, Way::Direct).await,
+                Some(Err(error)) => error.to_string(),
+                None => "too many connect at once".to_owned(),
+            };
+            // A switchboard that is gone counts nobody.
+            let _ = lanes.reports.send(Command::Stranger { from, error });
         });
     }
 }
 
 impl Lanes {
-    /// Opens a lane to `peer` and keeps it as long as it lasts.
-    pub(super) async fn send(self, peer: PeerId, number: u64, opening: Opening) {
-        let result = self.try_send(peer, number, opening).await;
+    /// Opens a lane to `peer`, on one of these machines, and keeps it as long as it lasts.
+    pub(super) async fn send(self, peer: PeerId, number: u64, opening: Opening, machines: Vec<IpAddr>) {
+        let result = self.try_send(peer, number, opening, &machines).await;
         self.report(peer, Report::OutgoingEnded { number, result });
     }
 
@@ -79,29 +108,106 @@ impl Lanes {
         self.report(peer, Report::Settled { link });
     }
 
-    async fn try_send(&self, peer: PeerId, number: u64, opening: Opening) -> Result<(), LaneError> {
-        let mut control = self.control.clone();
-        let opened = timeout(OPEN_MAX, control.open_stream(peer, LANE_PROTOCOL)).await;
-        let mut stream = match opened {
-            Ok(Ok(stream)) => stream,
-            Ok(Err(OpenStreamError::Io(error))) => return Err(error.into()),
-            Ok(Err(error)) => return Err(std::io::Error::other(error).into()),
-            Err(_) => return Err(LaneError::Stalled),
-        };
-        let answer = link::open(&mut stream, opening).await?;
-        let (reply, replied) = oneshot::channel();
-        self.report(peer, Report::Answered { number, answer, reply });
-        let Ok((link, lane)) = replied.await else { return Ok(()) };
-        link::transmit(stream, &link, lane, &self.events, &self.counters).await
+    async fn try_send(
+        &self,
+        peer: PeerId,
+        number: u64,
+        mut opening: Opening,
+        machines: &[IpAddr],
+    ) -> Result<(), LaneError> {
+        let mut not_before = Instant::now();
+        loop {
+            let mut stream = self.open_substream(peer).await?;
+            let answer = link::open(&mut stream, opening).await?;
+            let port = answer.port;
+            let Some((link, lane)) = self.answered(peer, number, answer).await else { return Ok(()) };
+            let substream = link::transmit(stream, Way::Substream, &link, lane, &self.events, &self.counters);
+            let Some(port) = port.filter(|_| !machines.is_empty()) else { return substream.await };
+            opening.known = Some(link.theirs());
+            let mut substream = std::pin::pin!(substream);
+            let (records, link, lane) = loop {
+                let mut records = tokio::select! {
+                    ended = &mut substream => return ended,
+                    records = self.dial(peer, machines, port, not_before) => records,
+                };
+                // The other end lets go of the substream as soon as it has answered: that is no news from here on.
+                let answer = timeout(ANSWER_MAX, link::open(&mut records, opening)).await;
+                if let Ok(Ok(answer)) = answer
+                    && let Some((link, lane)) = self.answered(peer, number, answer).await
+                {
+                    self.report(peer, Report::Direct(Ok(())));
+                    break (records, link, lane);
+                }
+                not_before = Instant::now() + DIRECT_RETRY;
+            };
+            let since = Instant::now();
+            let ended = link::transmit(records, Way::Direct, &link, lane, &self.events, &self.counters).await;
+            match ended {
+                // Where the connection is gone as well, opening a substream will say so.
+                Err(error) if !error.is_violation() => {
+                    opening.known = Some(link.theirs());
+                    // One that breaks at once will do so again.
+                    not_before = Instant::now().max(since + DIRECT_RETRY);
+                }
+                ended => return ended,
+            }
+        }
     }
 
-    async fn receive(&self, peer: PeerId, mut stream: Stream) -> Result<(), LaneError> {
+    async fn open_substream(&self, peer: PeerId) -> Result<Stream, LaneError> {
+        let mut control = self.control.clone();
+        match timeout(OPEN_MAX, control.open_stream(peer, LANE_PROTOCOL)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(OpenStreamError::Io(error))) => Err(error.into()),
+            Ok(Err(error)) => Err(std::io::Error::other(error).into()),
+            Err(_) => Err(LaneError::Stalled),
+        }
+    }
+
+    /// Tries until there is a direct connection.
+    async fn dial(
+        &self,
+        peer: PeerId,
+        machines: &[IpAddr],
+        port: NonZeroU16,
+        mut not_before: Instant,
+    ) -> Records {
+        loop {
+            sleep_until(not_before).await;
+            match self.doorway.dial(peer, machines, port).await {
+                Ok(records) => return records,
+                Err(error) => self.report(peer, Report::Direct(Err(error))),
+            }
+            not_before = Instant::now() + DIRECT_RETRY;
+        }
+    }
+
+    async fn answered(&self, peer: PeerId, number: u64, answer: Answer) -> Option<(Arc<Link>, u64)> {
+        let (reply, replied) = oneshot::channel();
+        self.report(peer, Report::Answered { number, answer, reply });
+        replied.await.ok()
+    }
+
+    /// Takes in what comes over a lane that somebody opens, as long as it lasts.
+    async fn receive(&self, peer: PeerId, stream: impl AsyncRead + AsyncWrite + Unpin, way: Way) {
+        if let Err(error) = self.try_receive(peer, stream, way).await {
+            self.report(peer, Report::IncomingFailed { error });
+        }
+    }
+
+    async fn try_receive(
+        &self,
+        peer: PeerId,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        way: Way,
+    ) -> Result<(), LaneError> {
         let opening = link::read_opening(&mut stream).await?;
         let (reply, replied) = oneshot::channel();
-        self.report(peer, Report::Opening { opening, reply });
+        self.report(peer, Report::Opening { way, opening, reply });
         match replied.await {
             Ok(Admission::Welcome { link, lane, session }) => {
-                let shared = Shared { pool: &self.pool, events: &self.events, counters: &self.counters };
+                let (pool, events, counters) = (&self.pool, &self.events, &self.counters);
+                let shared = Shared { pool, events, counters, port: self.doorway.port() };
                 let said_goodbye = || self.report(peer, Report::Goodbye { link: Arc::clone(&link) });
                 link::receive(stream, &link, lane, session, &shared, said_goodbye).await
             }
@@ -118,5 +224,9 @@ impl Lanes {
 
 /// libp2p waits by itself for a dial that failed for another reason than it expects.
 const OPEN_MAX: Duration = Duration::from_secs(5);
+/// How long nothing else is sent while the other end answers on a direct connection.
+const ANSWER_MAX: Duration = Duration::from_secs(1);
+/// Pause between two attempts to open a direct lane; meanwhile a substream does.
+const DIRECT_RETRY: Duration = Duration::from_secs(10);
 /// How long last frames and goodbyes may take.
 pub(super) const PARTING_MAX: Duration = Duration::from_secs(3);

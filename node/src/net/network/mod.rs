@@ -3,7 +3,7 @@
 //! ```text
 //!   driver --- commands ---> switchboard (one task: swarm, remotes, dialing) --- link events ---> driver
 //!                                 ^ reports          | spawns
-//!                             lanes (one task for each substream) --- frames, credit -----------> driver
+//!                             lanes (one task for each) ------------- frames, credit -----------> driver
 //! ```
 //! All that is known of connections and links has one owner, the switchboard; lanes ask it what a session number means. So
 //! up, frames and down of a link reach the driver in that order, through one queue.
@@ -13,6 +13,7 @@ mod lanes;
 mod switchboard;
 
 use std::net::SocketAddr;
+use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,6 +29,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::counters::Counters;
 use super::dial::Bootstrap;
+use super::direct::{CredentialsError, Doorway};
 use super::identity::Identity;
 use super::link::LinkEvent;
 use super::listen::{self, Claim, DEFAULT_PORT, Listen, ListenError, Port, announced, to_multiaddr};
@@ -64,6 +66,9 @@ pub enum StartError {
     /// libp2p cannot be set up.
     #[error(transparent)]
     Transport(#[from] TransportError),
+    /// Direct lanes cannot be set up.
+    #[error(transparent)]
+    Credentials(#[from] CredentialsError),
 }
 
 /// A running network. Dropping it closes all connections.
@@ -74,7 +79,8 @@ pub struct Network {
     events: mpsc::UnboundedReceiver<LinkEvent>,
     addresses: watch::Receiver<Vec<String>>,
     counters: Arc<Counters>,
-    tasks: [JoinHandle<()>; 2],
+    direct_port: Option<NonZeroU16>,
+    tasks: Vec<JoinHandle<()>>,
 }
 
 impl Network {
@@ -106,15 +112,26 @@ impl Network {
         }
         let (announce, addresses) = watch::channel(announced(&options.external, &listening));
 
+        let port = listening.iter().find_map(port_of).unwrap_or_default();
+        let (doorway, listeners) =
+            Doorway::open(&options.identity, &options.secret, &options.listen, port).await?;
+
+        let direct_port = doorway.port();
+
         let counters = Arc::new(Counters::default());
         let lanes = lanes::Lanes {
             control,
+            doorway: Arc::new(doorway),
             events,
             counters: Arc::clone(&counters),
             pool: options.pool,
             reports: commands.clone(),
         };
-        let accepting = tokio::spawn(lanes::accept(incoming, lanes.clone()));
+        let mut tasks = vec![tokio::spawn(lanes::accept(incoming, lanes.clone()))];
+        match listeners {
+            Ok(listeners) => tasks.push(tokio::spawn(lanes::answer(listeners, lanes.clone()))),
+            Err(error) => _ = notices.send(Notice::NoDirectLanes { reason: error.to_string() }),
+        }
         let mut switchboard =
             Switchboard::new(swarm, lanes, notices, announce, options.external, options.start, claim);
         for event in meanwhile {
@@ -123,9 +140,8 @@ impl Network {
         for bootstrap in options.bootstraps {
             switchboard.want_bootstrap(bootstrap);
         }
-        let switching = tokio::spawn(switchboard.run(commands_out));
-        let network =
-            Self { peer, commands, events: events_out, addresses, counters, tasks: [accepting, switching] };
+        tasks.push(tokio::spawn(switchboard.run(commands_out)));
+        let network = Self { peer, commands, events: events_out, addresses, counters, direct_port, tasks };
         Ok((network, notices_out))
     }
 
@@ -139,6 +155,12 @@ impl Network {
     #[must_use]
     pub fn contact(&self) -> Contact {
         Contact { peer: self.peer, addresses: self.addresses.borrow().clone() }
+    }
+
+    /// The port for direct lanes, on the same addresses; `None` if this peer offers none.
+    #[must_use]
+    pub fn direct_port(&self) -> Option<NonZeroU16> {
+        self.direct_port
     }
 
     /// What has gone over all links so far.

@@ -7,6 +7,7 @@
 //! - A link that waits for too long is down, and says why; at once where dialing shows that the other process is gone.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,8 +21,9 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::dial::{Bootstrap, Dialing, parse_all};
+use super::super::direct::HandshakeError;
 use super::super::identity::{from_libp2p, to_libp2p};
-use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict};
+use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict, Way};
 use super::super::listen::Claim;
 use super::super::notice::Notice;
 use super::super::remote::{Learned, Outage, Outgoing, Parting, Remote, Stance};
@@ -37,6 +39,11 @@ pub(super) enum Command {
     KeepWanted(Vec<peergrad_protocol::PeerId>),
     Cut(peergrad_protocol::PeerId),
     Report(libp2p::PeerId, Report),
+    /// Somebody wanted a direct lane from this machine, and was sent away.
+    Stranger {
+        from: IpAddr,
+        error: String,
+    },
 }
 
 pub(super) struct Switchboard {
@@ -136,13 +143,21 @@ impl Switchboard {
                 }
             }
             Command::Report(id, report) => self.on_report(id, report),
+            Command::Stranger { from, error } => {
+                let count = self.lanes.counters.add_refused_stranger();
+                // Told ever more rarely, so that nobody can fill the screen.
+                if count.is_power_of_two() {
+                    self.notify(Notice::StrangerRefused { from, reason: error, count });
+                }
+            }
         }
     }
 
     fn on_report(&mut self, id: libp2p::PeerId, report: Report) {
         match report {
-            Report::Opening { opening, reply } => self.on_opening(id, opening, reply),
+            Report::Opening { way, opening, reply } => self.on_opening(id, way, opening, reply),
             Report::Answered { number, answer, reply } => self.on_answered(id, number, answer, reply),
+            Report::Direct(result) => self.on_direct(id, result),
             Report::OutgoingEnded { number, result } => self.on_outgoing_ended(id, number, result),
             Report::IncomingFailed { error } if error.is_violation() => self.on_violation(id, &error),
             // The one who sends opens the next lane.
@@ -153,10 +168,18 @@ impl Switchboard {
     }
 
     /// Somebody wants to send us frames.
-    fn on_opening(&mut self, id: libp2p::PeerId, opening: Opening, reply: oneshot::Sender<Admission>) {
+    fn on_opening(
+        &mut self,
+        id: libp2p::PeerId,
+        way: Way,
+        opening: Opening,
+        reply: oneshot::Sender<Admission>,
+    ) {
         let Some(remote) = self.remote(id) else { return };
-        if remote.stance == Stance::Leaving {
-            return;
+        // A direct lane is one more way to a peer that there is a connection to, and no other way in.
+        let is_alone = way == Way::Direct && remote.connections.is_empty();
+        if remote.stance == Stance::Leaving || is_alone {
+            return self.forget_if_idle(id);
         }
         let session = remote.mine;
         let admission = if remote.is_outdated(opening.session) {
@@ -222,6 +245,18 @@ impl Switchboard {
             Ok(None) => {}
             Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.is_none()) => link.close(),
             Err(_) => self.take_down(id, "it has forgotten what it had received".to_owned()),
+        }
+    }
+
+    /// There is a direct lane to a peer, or why there is none.
+    fn on_direct(&mut self, id: libp2p::PeerId, result: Result<(), HandshakeError>) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let was_told = std::mem::replace(&mut remote.is_indirect_told, result.is_err());
+        let peer = remote.peer;
+        match (was_told, result) {
+            (false, Err(error)) => self.notify(Notice::Indirect { peer, reason: error.to_string() }),
+            (true, Ok(())) => self.notify(Notice::Direct { peer }),
+            (false, Ok(())) | (true, Err(_)) => {}
         }
     }
 
@@ -385,7 +420,8 @@ impl Switchboard {
     fn spawn_outgoing(&mut self, id: libp2p::PeerId, opening: Opening) -> (u64, AbortHandle) {
         self.outgoing_count += 1;
         let number = self.outgoing_count;
-        let task = tokio::spawn(self.lanes.clone().send(id, number, opening));
+        let machines = self.remotes.get(&id).map(|remote| remote.machines.clone()).unwrap_or_default();
+        let task = tokio::spawn(self.lanes.clone().send(id, number, opening, machines));
         (number, task.abort_handle())
     }
 
