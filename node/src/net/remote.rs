@@ -23,6 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::dial::remember;
+use super::direct::DirectPath;
 use super::link::{Link, Opening, Session};
 
 /// One peer, as long as there is a connection or a link.
@@ -48,6 +49,7 @@ pub(super) struct Remote {
     /// Why we are about to close its connections, if we are.
     pub(super) closing: Option<String>,
     pub(super) violations: u32,
+    pub(super) direct: Arc<DirectPath>,
     /// The user was told that there is no direct lane.
     pub(super) is_indirect_told: bool,
 }
@@ -119,6 +121,7 @@ impl Remote {
             forgotten_at: None,
             closing: None,
             violations: 0,
+            direct: Arc::new(DirectPath::new(now)),
             is_indirect_told: false,
         }
     }
@@ -155,9 +158,17 @@ impl Remote {
 
     /// Takes note of where it is.
     pub(super) fn note_machine(&mut self, address: &Multiaddr) {
+        self.note_host(address);
         let Some(ip) = machine_of(address).filter(|ip| !self.machines.contains(ip)) else { return };
         self.machines.truncate(MACHINES_MAX - 1);
         self.machines.insert(0, ip);
+    }
+
+    /// Takes note of where a direct lane to it may lead.
+    pub(super) fn note_host(&self, address: &Multiaddr) {
+        if let Some(host) = host_of(address) {
+            self.direct.note_host(host);
+        }
     }
 
     /// Takes in the other end's session.
@@ -224,11 +235,20 @@ impl Remote {
     }
 }
 
-/// The machine behind an address; `None` if it is named, or behind a relay.
-fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
+/// The IP address or the name in an address; `None` if that is a relay's.
+fn host_of(address: &Multiaddr) -> Option<String> {
     if address.iter().any(|part| part == Protocol::P2pCircuit) {
         return None;
     }
+    address.iter().find_map(|part| match part {
+        Protocol::Ip4(ip) => Some(ip.to_string()),
+        Protocol::Ip6(ip) => Some(ip.to_string()),
+        Protocol::Dns(name) | Protocol::Dns4(name) | Protocol::Dns6(name) => Some(name.into_owned()),
+        _ => None,
+    })
+}
+
+fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
     address.iter().find_map(|part| match part {
         Protocol::Ip4(ip) => Some(ip.into()),
         Protocol::Ip6(ip) => Some(ip.into()),

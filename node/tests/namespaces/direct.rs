@@ -3,8 +3,8 @@
 use super::process::ENDLESS;
 use super::swarm::Swarm;
 
-/// The port for direct lanes, next to the default one.
-const PORT: u16 = 4748;
+/// The port for direct lanes that goes with the default one.
+const PORT: u16 = 5747;
 
 /// Packets to and from that port go nowhere, or go again.
 fn direct_ways(swarm: &Swarm, command: &str) {

@@ -9,7 +9,7 @@
 //! ```
 //! Certificates are those of libp2p: signed by a key of their own, which the identity's key vouches for. A proof is a hash of
 //! what only the two ends of this handshake know, keyed by the secret, and another one in each direction: it is of no use
-//! anywhere else.
+//! anywhere else. Which run it is about is said on the link, as over libp2p, for those who use one secret for several runs.
 
 use std::io;
 use std::net::SocketAddr;
@@ -64,6 +64,8 @@ pub(in crate::net) enum HandshakeError {
     Broken(#[from] io::Error),
     #[error("no answer for {} s", HANDSHAKE_MAX.as_secs())]
     Slow,
+    #[error("its address is not known")]
+    Unknown,
     #[error("it is another peer")]
     OtherPeer,
     #[error("it does not hold the secret of this run")]
@@ -197,7 +199,9 @@ async fn agree(socket: &mut TcpStream, connection: &mut Connection) -> Result<()
         // What is too long, or no record at all, the library refuses.
         let mut unread = &bytes[..];
         while !unread.is_empty() {
-            connection.read_tls(&mut unread)?;
+            if connection.read_tls(&mut unread)? == 0 {
+                return Err(rustls::Error::General("it takes in nothing more".to_owned()).into());
+            }
             if let Err(error) = connection.process_new_packets() {
                 // The other end is told why, if it listens.
                 let mut last_words = Vec::new();

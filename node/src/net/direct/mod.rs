@@ -8,22 +8,24 @@
 //! its direct lane stands, and again whenever that breaks.
 
 mod handshake;
+mod path;
 mod records;
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::num::NonZeroU16;
-use std::sync::Arc;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use peergrad_protocol::invite::Secret;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::net::{TcpListener, TcpStream, lookup_host};
 
 use super::identity::Identity;
 use super::listen::Listen;
 use handshake::Credentials;
 pub(super) use handshake::{CredentialsError, HandshakeError};
+pub(super) use path::DirectPath;
 pub(super) use records::Records;
 
 /// Dials direct lanes, and answers those who do.
@@ -32,8 +34,14 @@ pub(super) struct Doorway {
     credentials: Credentials,
     /// Where others reach this peer's; `None` if it cannot listen.
     port: Option<NonZeroU16>,
-    /// Places for those who have not shown yet who they are.
-    strangers: Arc<Semaphore>,
+    /// How many of each machine have not shown yet who they are.
+    strangers: Mutex<BTreeMap<IpAddr, usize>>,
+}
+
+/// A place of one who has not shown yet who it is.
+struct Place<'a> {
+    from: IpAddr,
+    strangers: &'a Mutex<BTreeMap<IpAddr, usize>>,
 }
 
 /// Sockets that others connect to.
@@ -41,7 +49,7 @@ pub(super) struct Doorway {
 pub(super) struct Listeners(Vec<TcpListener>);
 
 impl Doorway {
-    /// Listens at the port after `port` if that is free, or else at any.
+    /// Listens at the port [`PORT_OFFSET`] above `port` if that is free, or else at any.
     pub(super) async fn open(
         identity: &Identity,
         secret: &Secret,
@@ -49,14 +57,13 @@ impl Doorway {
         port: u16,
     ) -> Result<(Self, io::Result<Listeners>), CredentialsError> {
         let credentials = Credentials::new(identity, secret)?;
-        let wanted = port.checked_add(1).unwrap_or_default();
+        let wanted = port.checked_add(PORT_OFFSET).unwrap_or_default();
         let listeners = match Listeners::bind(listen, wanted).await {
             Err(_) => Listeners::bind(listen, 0).await,
             bound => bound,
         };
         let port = listeners.as_ref().ok().and_then(Listeners::port);
-        let strangers = Arc::new(Semaphore::new(STRANGERS_MAX));
-        Ok((Self { credentials, port, strangers }, listeners))
+        Ok((Self { credentials, port, strangers: Mutex::default() }, listeners))
     }
 
     /// Where others reach it.
@@ -64,30 +71,61 @@ impl Doorway {
         self.port
     }
 
-    /// Connects to `peer`, which listens at this port of one of these machines.
+    /// Connects to `peer`, which listens at this port of one of these hosts.
     pub(super) async fn dial(
         &self,
         peer: libp2p::PeerId,
-        machines: &[IpAddr],
+        hosts: &[String],
         port: NonZeroU16,
     ) -> Result<Records, HandshakeError> {
-        let mut last = HandshakeError::Broken(io::ErrorKind::AddrNotAvailable.into());
-        for ip in machines {
-            match self.credentials.dial(SocketAddr::new(*ip, port.get()), peer).await {
-                Ok(records) => return Ok(records),
-                Err(error) => last = error,
+        let mut last = HandshakeError::Unknown;
+        for host in hosts {
+            let addresses = match lookup_host((host.as_str(), port.get())).await {
+                Ok(addresses) => addresses.take(ADDRESSES_OF_A_NAME_MAX),
+                Err(error) => {
+                    last = error.into();
+                    continue;
+                }
+            };
+            for address in addresses {
+                match self.credentials.dial(address, peer).await {
+                    Ok(records) => return Ok(records),
+                    Err(error) => last = error,
+                }
             }
         }
         Err(last)
     }
 
-    /// Hears who has connected. `None`: too many others are being heard.
+    /// Hears who has connected from this machine. `None`: too many others are being heard.
     pub(super) async fn answer(
         &self,
         socket: TcpStream,
+        from: IpAddr,
     ) -> Option<Result<(Records, libp2p::PeerId), HandshakeError>> {
-        let _place = Arc::clone(&self.strangers).try_acquire_owned().ok()?;
+        let _place = self.place(from)?;
         Some(self.credentials.answer(socket).await)
+    }
+
+    fn place(&self, from: IpAddr) -> Option<Place<'_>> {
+        // Counting cannot panic.
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = strangers.get(&from).copied().unwrap_or(0);
+        if own >= STRANGERS_OF_A_MACHINE_MAX || strangers.values().sum::<usize>() >= STRANGERS_MAX {
+            return None;
+        }
+        strangers.insert(from, own + 1);
+        Some(Place { from, strangers: &self.strangers })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = strangers.get_mut(&self.from) {
+            *count -= 1;
+        }
+        strangers.retain(|_, count| *count > 0);
     }
 }
 
@@ -141,8 +179,13 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Handshakes that are answered at once.
-const STRANGERS_MAX: usize = 64;
+/// Between the port of libp2p and that for direct lanes: far enough that nobody who counts up meets it.
+const PORT_OFFSET: u16 = 1000;
+/// Handshakes that are answered at once; so that no machine takes all places, with one of them fewer.
+const STRANGERS_MAX: usize = 256;
+const STRANGERS_OF_A_MACHINE_MAX: usize = 64;
+/// A name may stand for many machines.
+const ADDRESSES_OF_A_NAME_MAX: usize = 4;
 /// Connections that the system holds ready.
 const BACKLOG: i32 = 256;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);

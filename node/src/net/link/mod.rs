@@ -23,7 +23,7 @@
 //! - At most `IN_FLIGHT_BYTES_MAX` are unacknowledged on a lane, or one frame; frames that wait are bounded by the
 //!   node's credit.
 //! - A lane on which nothing is acknowledged for `PATIENCE` is given up: a stalled multiplexer and a half-open connection
-//!   look the same from here, and a new connection heals both. A direct lane, much sooner, for a substream.
+//!   look the same from here, and a new connection heals both. A direct lane, sooner, for a substream.
 //!
 //! # Not here
 //! Connections, redialing, and when a link is up or down: see [`network`](super::network).
@@ -36,6 +36,7 @@ mod outgoing;
 
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use peergrad_protocol::wire::{PREFIX_BYTES, WireError};
@@ -55,6 +56,8 @@ pub struct Link {
     theirs: Session,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
+    /// Whether its outgoing lane is a direct one.
+    is_direct: AtomicBool,
 }
 
 /// What a lane runs over.
@@ -64,15 +67,6 @@ pub(super) enum Way {
     Substream,
     /// A connection of its own.
     Direct,
-}
-
-impl Way {
-    fn patience(self) -> Duration {
-        match self {
-            Self::Substream => PATIENCE,
-            Self::Direct => DIRECT_PATIENCE,
-        }
-    }
 }
 
 /// What links tell the driver, in the order in which it happened.
@@ -145,7 +139,13 @@ impl LaneError {
 
 impl Link {
     pub(super) fn new(peer: PeerId, theirs: Session) -> Self {
-        Self { peer, theirs, outbox: Outbox::default(), inbox: Inbox::default() }
+        Self {
+            peer,
+            theirs,
+            outbox: Outbox::default(),
+            inbox: Inbox::default(),
+            is_direct: AtomicBool::new(false),
+        }
     }
 
     /// The other end.
@@ -154,9 +154,9 @@ impl Link {
         self.peer
     }
 
-    /// Whether frames are under way and getting somewhere.
-    pub(super) fn is_moving(&self) -> bool {
-        self.outbox.is_moving()
+    /// Whether frames are under way on a substream, and getting somewhere.
+    pub(super) fn is_moving_on_substream(&self) -> bool {
+        !self.is_direct.load(Ordering::Relaxed) && self.outbox.is_moving()
     }
 
     pub(super) fn theirs(&self) -> Session {
@@ -218,9 +218,7 @@ const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
 /// The version of the greeting and of the acknowledgements. The frames have their own.
 const LANE_VERSION: u8 = 3;
 /// How long a lane may stand still with frames unacknowledged; the other end's shell acknowledges, however busy its node.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// The same for a direct lane, behind which there is another way. Less than members have patience with each other.
-const DIRECT_PATIENCE: Duration = Duration::from_millis(750);
+pub(super) const PATIENCE: Duration = Duration::from_secs(5);
 /// Well under what sockets buffer in both directions, so that two peers that only push do not block each other.
 const IN_FLIGHT_BYTES_MAX: usize = 1 << 20;
 /// Frames up to this size may go beyond the limit, once more as much: control must not wait behind tensors.

@@ -1,6 +1,7 @@
 //! The outgoing lane: writes frames of an outbox, reads acknowledgements, and gives up when nothing moves.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
@@ -26,21 +27,22 @@ pub(in crate::net) async fn open(
 
 /// Sends the link's frames until the lane breaks or another takes its place.
 ///
-/// `lane` is what the outbox called this lane.
+/// `lane` is what the outbox called this lane; after this patience without an acknowledgement it is broken.
 pub(in crate::net) async fn transmit(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    way: Way,
+    (way, patience): (Way, Duration),
     link: &Arc<Link>,
     lane: u64,
     events: &mpsc::UnboundedSender<LinkEvent>,
     counters: &Counters,
 ) -> Result<(), LaneError> {
+    link.is_direct.store(way == Way::Direct, Ordering::Relaxed);
     let (reader, writer) = stream.split();
     // Whichever ends first ends the lane: a frame that was half written is written again in the next one.
     tokio::select! {
         ended = write_frames(writer, way, link, lane, counters) => ended,
         ended = read_records(reader, link, lane, events, counters) => ended,
-        ended = watch(link, lane, way.patience()) => ended,
+        ended = watch(link, lane, patience) => ended,
     }
 }
 
@@ -138,7 +140,8 @@ mod tests {
         let (events, _heard) = mpsc::unbounded_channel();
         let counters = Counters::default();
         let (lane, _) = link.outbox.start_lane(Record::default()).unwrap().unwrap();
-        let mut lane = std::pin::pin!(transmit(Silent, Way::Substream, &link, lane, &events, &counters));
+        let mut lane =
+            std::pin::pin!(transmit(Silent, (Way::Substream, PATIENCE), &link, lane, &events, &counters));
         assert!(timeout(10 * PATIENCE, &mut lane).await.is_err(), "nothing was under way");
         link.send(Frame { head: vec![1; 10], payload: None });
         assert!(matches!(lane.await, Err(LaneError::Stalled)));

@@ -45,8 +45,11 @@ impl Switchboard {
                 if !matches!(error, ping::Failure::Unsupported) =>
             {
                 let remote = self.remotes.get(&peer);
-                if remote.and_then(|remote| remote.link.as_ref()).is_some_and(|link| link.is_moving()) {
-                    // On a slow line a ping waits behind tensors; the lane's own watchdog looks after this one.
+                if remote
+                    .and_then(|remote| remote.link.as_ref())
+                    .is_some_and(|link| link.is_moving_on_substream())
+                {
+                    // On a slow line a ping waits behind tensors; the lane's own watchdog looks after this connection.
                     return;
                 }
                 if let Some(remote) = self.remotes.get_mut(&peer) {
@@ -58,7 +61,10 @@ impl Switchboard {
                 if let Some(remote) = self.remotes.get_mut(&peer_id) {
                     // Its own loopback addresses would lead us to ourselves.
                     let usable = parse_all(&announced(&[], &info.listen_addrs));
-                    usable.into_iter().for_each(|address| remote.remember(address));
+                    for address in usable {
+                        remote.note_host(&address);
+                        remote.remember(address);
+                    }
                 }
             }
             BehaviourEvent::Neighbours(mdns::Event::Discovered(found)) => {

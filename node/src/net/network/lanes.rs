@@ -8,7 +8,6 @@
 //! ```
 //! Whatever a link runs over, its frames are numbered: going from one to the other costs none of them.
 
-use std::net::IpAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,11 +16,12 @@ use futures::{AsyncRead, AsyncWrite, StreamExt};
 use libp2p::{PeerId, Stream};
 use libp2p_stream::{Control, IncomingStreams, OpenStreamError};
 use peergrad_protocol::Pool;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use super::super::counters::Counters;
-use super::super::direct::{Doorway, HandshakeError, Listeners, Records};
+use super::super::direct::{DirectPath, Doorway, HandshakeError, Listeners, Records};
 use super::super::link::{
     self, Answer, LaneError, Link, LinkEvent, Opening, Record, Session, Shared, Verdict, Way,
 };
@@ -37,6 +37,8 @@ pub(super) struct Lanes {
     pub(super) counters: Arc<Counters>,
     pub(super) pool: Pool,
     pub(super) reports: mpsc::UnboundedSender<Command>,
+    /// Whether the network is still there.
+    pub(super) open: watch::Receiver<()>,
 }
 
 /// What a lane tells the switchboard, or asks it.
@@ -47,7 +49,7 @@ pub(super) enum Report {
     /// Our opening was answered: which link is it, and which lane? No reply: none.
     Answered { number: u64, answer: Answer, reply: oneshot::Sender<(Arc<Link>, u64)> },
     /// There is a direct lane from us, or why there is none.
-    Direct(Result<(), HandshakeError>),
+    Direct(Result<(), String>),
     /// A lane from us has ended.
     OutgoingEnded { number: u64, result: Result<(), LaneError> },
     /// A lane to us has ended with an error.
@@ -70,10 +72,8 @@ pub(super) enum Admission {
 /// Does nothing but accept and spawn: a stream that comes while nobody waits for one is dropped by libp2p.
 pub(super) async fn accept(mut incoming: IncomingStreams, lanes: Lanes) {
     while let Some((peer, stream)) = incoming.next().await {
-        let lanes = lanes.clone();
-        tokio::spawn(async move {
-            lanes.receive(peer, stream, Way::Substream).await;
-        });
+        let receiving = lanes.clone();
+        lanes.spawn(async move { receiving.receive(peer, stream, Way::Substream).await });
     }
 }
 
@@ -81,23 +81,38 @@ pub(super) async fn accept(mut incoming: IncomingStreams, lanes: Lanes) {
 pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
     loop {
         let (socket, from) = listeners.accept().await;
-        let lanes = lanes.clone();
-        tokio::spawn(async move {
-            let error = match lanes.doorway.answer(socket).await {
-                Some(Ok((records, peer))) => return lanes.receive(peer, records, Way::Direct).await,
-                Some(Err(error)) => error.to_string(),
-                None => "too many connect at once".to_owned(),
+        let receiving = lanes.clone();
+        lanes.spawn(async move {
+            let reason = match receiving.doorway.answer(socket, from).await {
+                Some(Ok((records, peer))) => return receiving.receive(peer, records, Way::Direct).await,
+                // Perhaps a member that has thought better of it.
+                Some(Err(HandshakeError::Broken(_))) => None,
+                Some(Err(error)) => Some(error.to_string()),
+                None => Some("too many connect at once".to_owned()),
             };
             // A switchboard that is gone counts nobody.
-            let _ = lanes.reports.send(Command::Stranger { from, error });
+            let _ = receiving.reports.send(Command::Stranger { from, reason });
         });
     }
 }
 
 impl Lanes {
-    /// Opens a lane to `peer`, on one of these machines, and keeps it as long as it lasts.
-    pub(super) async fn send(self, peer: PeerId, number: u64, opening: Opening, machines: Vec<IpAddr>) {
-        let result = self.try_send(peer, number, opening, &machines).await;
+    /// Does work of a lane, as long as the network is there.
+    pub(super) fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) -> AbortHandle {
+        let mut open = self.open.clone();
+        let task = tokio::spawn(async move {
+            tokio::select! {
+                // Nothing is ever said, until it is dropped.
+                _ = open.changed() => {}
+                () = work => {}
+            }
+        });
+        task.abort_handle()
+    }
+
+    /// Opens a lane to `peer`, and keeps it as long as it lasts.
+    pub(super) async fn send(self, peer: PeerId, number: u64, opening: Opening, path: Arc<DirectPath>) {
+        let result = self.try_send(peer, number, opening, &path).await;
         self.report(peer, Report::OutgoingEnded { number, result });
     }
 
@@ -113,42 +128,42 @@ impl Lanes {
         peer: PeerId,
         number: u64,
         mut opening: Opening,
-        machines: &[IpAddr],
+        path: &DirectPath,
     ) -> Result<(), LaneError> {
-        let mut not_before = Instant::now();
         loop {
             let mut stream = self.open_substream(peer).await?;
             let answer = link::open(&mut stream, opening).await?;
             let port = answer.port;
             let Some((link, lane)) = self.answered(peer, number, answer).await else { return Ok(()) };
-            let substream = link::transmit(stream, Way::Substream, &link, lane, &self.events, &self.counters);
-            let Some(port) = port.filter(|_| !machines.is_empty()) else { return substream.await };
             opening.known = Some(link.theirs());
-            let mut substream = std::pin::pin!(substream);
-            let (records, link, lane) = loop {
-                let mut records = tokio::select! {
-                    ended = &mut substream => return ended,
-                    records = self.dial(peer, machines, port, not_before) => records,
-                };
-                // The other end lets go of the substream as soon as it has answered: that is no news from here on.
-                let answer = timeout(ANSWER_MAX, link::open(&mut records, opening)).await;
-                if let Ok(Ok(answer)) = answer
-                    && let Some((link, lane)) = self.answered(peer, number, answer).await
-                {
-                    self.report(peer, Report::Direct(Ok(())));
-                    break (records, link, lane);
-                }
-                not_before = Instant::now() + DIRECT_RETRY;
+            let way = (Way::Substream, link::PATIENCE);
+            let substream = link::transmit(stream, way, &link, lane, &self.events, &self.counters);
+            let Some(port) = port else { return substream.await };
+            // The other end lets go of the substream as soon as it has answered on the direct lane.
+            let mut records = tokio::select! {
+                ended = substream => return ended,
+                records = self.dial(peer, port, path) => records,
             };
-            let since = Instant::now();
-            let ended = link::transmit(records, Way::Direct, &link, lane, &self.events, &self.counters).await;
-            match ended {
-                // Where the connection is gone as well, opening a substream will say so.
-                Err(error) if !error.is_violation() => {
-                    opening.known = Some(link.theirs());
-                    // One that breaks at once will do so again.
-                    not_before = Instant::now().max(since + DIRECT_RETRY);
+            let answer = match timeout(ANSWER_MAX, link::open(&mut records, opening)).await {
+                Ok(Ok(answer)) => answer,
+                Ok(Err(error)) if error.is_violation() => return Err(error),
+                _ => {
+                    path.failed(Instant::now());
+                    self.report(peer, Report::Direct(Err("no answer to an opening".to_owned())));
+                    continue;
                 }
+            };
+            let Some((link, lane)) = self.answered(peer, number, answer).await else { return Ok(()) };
+            self.report(peer, Report::Direct(Ok(())));
+            opening.known = Some(link.theirs());
+            let (since, way) = (Instant::now(), (Way::Direct, path.patience()));
+            match link::transmit(records, way, &link, lane, &self.events, &self.counters).await {
+                Err(LaneError::Stalled) => {
+                    path.stalled(Instant::now());
+                    self.report(peer, Report::Direct(Err("it stood still".to_owned())));
+                }
+                // Where the connection is gone as well, opening a substream will say so.
+                Err(LaneError::Broken(_)) => path.broke(since, Instant::now()),
                 ended => return ended,
             }
         }
@@ -165,20 +180,14 @@ impl Lanes {
     }
 
     /// Tries until there is a direct connection.
-    async fn dial(
-        &self,
-        peer: PeerId,
-        machines: &[IpAddr],
-        port: NonZeroU16,
-        mut not_before: Instant,
-    ) -> Records {
+    async fn dial(&self, peer: PeerId, port: NonZeroU16, path: &DirectPath) -> Records {
         loop {
-            sleep_until(not_before).await;
-            match self.doorway.dial(peer, machines, port).await {
+            sleep_until(path.due()).await;
+            match self.doorway.dial(peer, &path.hosts(), port).await {
                 Ok(records) => return records,
-                Err(error) => self.report(peer, Report::Direct(Err(error))),
+                Err(error) => self.report(peer, Report::Direct(Err(error.to_string()))),
             }
-            not_before = Instant::now() + DIRECT_RETRY;
+            path.failed(Instant::now());
         }
     }
 
@@ -226,7 +235,5 @@ impl Lanes {
 const OPEN_MAX: Duration = Duration::from_secs(5);
 /// How long nothing else is sent while the other end answers on a direct connection.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// Pause between two attempts to open a direct lane; meanwhile a substream does.
-const DIRECT_RETRY: Duration = Duration::from_secs(10);
 /// How long last frames and goodbyes may take.
 pub(super) const PARTING_MAX: Duration = Duration::from_secs(3);

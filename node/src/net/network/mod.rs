@@ -81,6 +81,8 @@ pub struct Network {
     counters: Arc<Counters>,
     direct_port: Option<NonZeroU16>,
     tasks: Vec<JoinHandle<()>>,
+    /// As long as this is held the lanes go on.
+    _open: watch::Sender<()>,
 }
 
 impl Network {
@@ -117,6 +119,7 @@ impl Network {
             Doorway::open(&options.identity, &options.secret, &options.listen, port).await?;
 
         let direct_port = doorway.port();
+        let (open, open_out) = watch::channel(());
 
         let counters = Arc::new(Counters::default());
         let lanes = lanes::Lanes {
@@ -126,6 +129,7 @@ impl Network {
             counters: Arc::clone(&counters),
             pool: options.pool,
             reports: commands.clone(),
+            open: open_out,
         };
         let mut tasks = vec![tokio::spawn(lanes::accept(incoming, lanes.clone()))];
         match listeners {
@@ -141,7 +145,8 @@ impl Network {
             switchboard.want_bootstrap(bootstrap);
         }
         tasks.push(tokio::spawn(switchboard.run(commands_out)));
-        let network = Self { peer, commands, events: events_out, addresses, counters, direct_port, tasks };
+        let network =
+            Self { peer, commands, events: events_out, addresses, counters, direct_port, tasks, _open: open };
         Ok((network, notices_out))
     }
 

@@ -21,7 +21,6 @@ use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::dial::{Bootstrap, Dialing, parse_all};
-use super::super::direct::HandshakeError;
 use super::super::identity::{from_libp2p, to_libp2p};
 use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict, Way};
 use super::super::listen::Claim;
@@ -39,10 +38,10 @@ pub(super) enum Command {
     KeepWanted(Vec<peergrad_protocol::PeerId>),
     Cut(peergrad_protocol::PeerId),
     Report(libp2p::PeerId, Report),
-    /// Somebody wanted a direct lane from this machine, and was sent away.
+    /// Somebody on another machine wanted a direct lane, and was sent away; no reason: it went by itself.
     Stranger {
         from: IpAddr,
-        error: String,
+        reason: Option<String>,
     },
 }
 
@@ -143,11 +142,13 @@ impl Switchboard {
                 }
             }
             Command::Report(id, report) => self.on_report(id, report),
-            Command::Stranger { from, error } => {
+            Command::Stranger { from, reason } => {
                 let count = self.lanes.counters.add_refused_stranger();
                 // Told ever more rarely, so that nobody can fill the screen.
-                if count.is_power_of_two() {
-                    self.notify(Notice::StrangerRefused { from, reason: error, count });
+                if let Some(reason) = reason
+                    && count.is_power_of_two()
+                {
+                    self.notify(Notice::StrangerRefused { from, reason, count });
                 }
             }
         }
@@ -249,12 +250,12 @@ impl Switchboard {
     }
 
     /// There is a direct lane to a peer, or why there is none.
-    fn on_direct(&mut self, id: libp2p::PeerId, result: Result<(), HandshakeError>) {
+    fn on_direct(&mut self, id: libp2p::PeerId, result: Result<(), String>) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let was_told = std::mem::replace(&mut remote.is_indirect_told, result.is_err());
         let peer = remote.peer;
         match (was_told, result) {
-            (false, Err(error)) => self.notify(Notice::Indirect { peer, reason: error.to_string() }),
+            (false, Err(reason)) => self.notify(Notice::Indirect { peer, reason }),
             (true, Ok(())) => self.notify(Notice::Direct { peer }),
             (false, Ok(())) | (true, Err(_)) => {}
         }
@@ -304,6 +305,7 @@ impl Switchboard {
         if violations >= REJECTS_MAX {
             self.disconnect(id, "it keeps sending what is no frame");
         }
+        self.forget_if_idle(id);
     }
 
     /// The other end is going; we say goodbye too, so that what we have sent is acknowledged before it goes.
@@ -355,7 +357,7 @@ impl Switchboard {
         if let Some(before) = before {
             before.link.close();
         }
-        tokio::spawn(self.lanes.clone().settle(id, link));
+        self.lanes.spawn(self.lanes.clone().settle(id, link));
     }
 
     /// Ends the link because it does not work any more.
@@ -420,9 +422,9 @@ impl Switchboard {
     fn spawn_outgoing(&mut self, id: libp2p::PeerId, opening: Opening) -> (u64, AbortHandle) {
         self.outgoing_count += 1;
         let number = self.outgoing_count;
-        let machines = self.remotes.get(&id).map(|remote| remote.machines.clone()).unwrap_or_default();
-        let task = tokio::spawn(self.lanes.clone().send(id, number, opening, machines));
-        (number, task.abort_handle())
+        let remote = self.remotes.get(&id).expect("a lane is opened to one that is known");
+        let lane = self.lanes.clone().send(id, number, opening, Arc::clone(&remote.direct));
+        (number, self.lanes.spawn(lane))
     }
 
     /// What has to be looked at from time to time.
