@@ -9,7 +9,7 @@
 //! ```
 //! The machine decides, the shell carries out. A connection may break and come back; a *link* hides that: frames arrive
 //! whole, once and in order, or the machine is told that the link is gone. A lane is a substream of libp2p, or a TLS connection
-//! of its own where two peers reach each other directly ([`direct`]).
+//! of its own where two peers reach each other directly.
 //!
 //! # Where to start
 //! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
