@@ -346,6 +346,15 @@ mod tests {
     }
 
     #[test]
+    fn a_direct_lane_may_lead_to_an_address_or_a_name_but_to_no_relay() {
+        let host = |address: &str| host_of(&address.parse().unwrap());
+        assert_eq!(host("/ip4/10.0.0.7/tcp/9").as_deref(), Some("10.0.0.7"));
+        assert_eq!(host("/ip6/2001:db8::1/tcp/9").as_deref(), Some("2001:db8::1"));
+        assert_eq!(host("/dns4/example.org/tcp/9").as_deref(), Some("example.org"));
+        assert_eq!(host("/ip4/10.0.0.7/tcp/9/p2p-circuit"), None);
+    }
+
+    #[test]
     fn one_is_gone_if_its_own_machine_says_that_nobody_listens() {
         let now = Instant::now();
         let mut remote = remote(now);

@@ -59,17 +59,22 @@ impl DirectPath {
         state.pause = (2 * state.pause).min(PAUSE_MAX);
     }
 
-    /// A lane stood still.
-    pub(in crate::net) fn stalled(&self, now: Instant) {
-        self.failed(now);
+    /// A lane that had been there since then stood still. Whether that is no news: something failed not long before.
+    pub(in crate::net) fn stalled(&self, since: Instant, now: Instant) -> bool {
         let mut state = self.lock();
+        if now.duration_since(since) >= LASTING {
+            state.pause = PAUSE_MIN;
+        }
+        let is_repeated = state.pause > PAUSE_MIN;
         state.patience = (2 * state.patience).min(PATIENCE_MAX);
+        drop(state);
+        self.failed(now);
+        is_repeated
     }
 
     /// A lane that had been there since then broke. One that lasts makes up for those before.
     pub(in crate::net) fn broke(&self, since: Instant, now: Instant) {
-        let lasted = now.duration_since(since);
-        if lasted < PAUSE_MIN {
+        if now.duration_since(since) < PAUSE_MIN {
             return self.failed(now);
         }
         let mut state = self.lock();
@@ -83,8 +88,10 @@ impl DirectPath {
 }
 
 const HOSTS_MAX: usize = 6;
-const PAUSE_MIN: Duration = Duration::from_secs(10);
+const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// A lane that was there for so long has made up for those before.
+const LASTING: Duration = Duration::from_secs(60);
 /// Less than members have patience with each other: there is another way.
 const PATIENCE_MIN: Duration = Duration::from_millis(750);
 /// As long as a substream is given.
@@ -101,9 +108,9 @@ mod tests {
         assert_eq!((path.due(), path.patience()), (now, PATIENCE_MIN));
         path.failed(now);
         assert_eq!((path.due(), path.patience()), (now + PAUSE_MIN, PATIENCE_MIN));
-        path.stalled(now);
+        assert!(path.stalled(now, now), "it is not the first thing that fails");
         assert_eq!((path.due(), path.patience()), (now + 2 * PAUSE_MIN, 2 * PATIENCE_MIN));
-        (0..9).for_each(|_| path.stalled(now));
+        (0..9).for_each(|_| assert!(path.stalled(now, now)));
         assert_eq!((path.due(), path.patience()), (now + PAUSE_MAX, PATIENCE_MAX));
     }
 
@@ -116,6 +123,15 @@ mod tests {
         path.broke(now, now);
         path.broke(now, now);
         assert_eq!(path.due(), now + 2 * PAUSE_MIN);
+    }
+
+    #[test]
+    fn one_moment_is_no_habit() {
+        let now = Instant::now();
+        let path = DirectPath::new(now);
+        assert!(!path.stalled(now, now) && path.stalled(now, now));
+        assert!(!path.stalled(now, now + LASTING));
+        assert_eq!(path.due(), now + LASTING + PAUSE_MIN);
     }
 
     #[test]

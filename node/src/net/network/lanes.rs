@@ -159,8 +159,10 @@ impl Lanes {
             let (since, way) = (Instant::now(), (Way::Direct, path.patience()));
             match link::transmit(records, way, &link, lane, &self.events, &self.counters).await {
                 Err(LaneError::Stalled) => {
-                    path.stalled(Instant::now());
-                    self.report(peer, Report::Direct(Err("it stood still".to_owned())));
+                    // A moment is nothing to tell of.
+                    if path.stalled(since, Instant::now()) {
+                        self.report(peer, Report::Direct(Err("it stood still".to_owned())));
+                    }
                 }
                 // Where the connection is gone as well, opening a substream will say so.
                 Err(LaneError::Broken(_)) => path.broke(since, Instant::now()),
