@@ -31,6 +31,7 @@ fn the_demo_ends_with_one_model_and_a_summary() {
         "peers",
         "wall_seconds",
         "bytes_sent",
+        "bytes_sent_directly",
         "bytes_received",
     ];
     assert_eq!(fields, BTreeSet::from(expected));
