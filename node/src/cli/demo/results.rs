@@ -44,8 +44,9 @@ impl Results<'_> {
         }
         let stall = self.trouble.loss.as_ref().and_then(|loss| loss.stall);
         object["wall_seconds"] = json!(slowest);
-        object["bytes_sent"] = json!(sum("bytes_sent"));
-        object["bytes_received"] = json!(sum("bytes_received"));
+        for key in ["bytes_sent", "bytes_sent_directly", "bytes_received"] {
+            object[key] = json!(sum(key));
+        }
         object["stall_seconds"] = json!(stall.map(|stall| stall.as_secs_f64()));
         emit(&object);
     }
