@@ -5,6 +5,15 @@
 use peergrad_protocol::{Buffer, Pool};
 
 use crate::codec::{Codec, CodecError};
+use crate::plan::Segment;
+
+/// A segment of `vector`, as it travels.
+#[must_use]
+pub fn payload_of(codec: Codec, segment: &Segment, vector: &[f32], pool: &Pool) -> Buffer {
+    let mut packed = pool.take(segment.len());
+    segment.copy_out(vector, &mut packed);
+    encoded(codec, packed, pool)
+}
 
 /// What travels of these elements.
 #[must_use]

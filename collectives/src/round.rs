@@ -33,8 +33,8 @@ use peergrad_protocol::{Buffer, Pool};
 use crate::all_gather::AllGather;
 use crate::codec::Codec;
 use crate::links::Links;
-use crate::payload::{decoded, encoded};
-use crate::plan::{Plan, Segment, Topology};
+use crate::payload::{decoded, payload_of};
+use crate::plan::{Plan, Topology};
 use crate::reduce_scatter::{Arrival, ReduceScatter};
 use crate::residual::Residual;
 
@@ -476,13 +476,6 @@ impl Round {
     pub fn is_drained(&self) -> bool {
         self.relays.is_empty() && self.is_sent()
     }
-}
-
-/// A segment of `vector`, as it travels.
-fn payload_of(codec: Codec, segment: &Segment, vector: &[f32], segments: &Pool) -> Buffer {
-    let mut packed = segments.take(segment.len());
-    segment.copy_out(vector, &mut packed);
-    encoded(codec, packed, segments)
 }
 
 impl Outcome {

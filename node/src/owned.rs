@@ -23,6 +23,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use peergrad_collectives::plan::are_finite;
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::Tally;
@@ -244,7 +245,7 @@ impl Kept {
         // Without the master copy, if there is one.
         let count = moments.len() - if *has_master { parameters.len() } else { 0 };
         let parameters = if *has_master && old.updates > 0 { &old.moments[count..] } else { parameters };
-        let is_passed_by = tally.samples == 0 || !sums.iter().all(|sum| sum.is_finite());
+        let is_passed_by = tally.samples == 0 || !are_finite(sums);
         if is_passed_by {
             sums.copy_from_slice(parameters);
             moments.copy_from_slice(&old.moments);
