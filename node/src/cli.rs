@@ -135,7 +135,7 @@ struct JoinArguments {
 /// What every peer can be told.
 #[derive(Args)]
 struct PeerArguments {
-    /// Port to listen on [default: run.toml's, or 4747, or any other if that is taken]
+    /// Port to listen on, and for tensors the one 1000 above it [default: run.toml's, or 4747, or any other if that is taken]
     #[arg(long, value_name = "N")]
     port: Option<u16>,
     /// Listen on this address of the machine only

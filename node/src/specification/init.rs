@@ -230,7 +230,7 @@ copies = 2                 # peers that hold the optimizer state of each paramet
 policy = \"majority\"        # whoever can reach more than half of the peers goes on; the others wait
 
 [network]                  # this peer's own affair; the others may have other values
-port = 4747                # TCP port to listen on
+port = 4747                # TCP port to listen on; tensors use the one 1000 above it
 peers = 2                  # how many peers, this one included, a new run waits for
 mdns = true                # whether peers of the local network find each other
 ";
