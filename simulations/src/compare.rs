@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::task::{Evaluation, Task};
-use peergrad_protocol::{Buffer, Instant};
+use peergrad_protocol::Buffer;
 
 use crate::history::History;
 use crate::scenario::Scenario;
@@ -60,7 +60,7 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
         due = taken + steps_per_pass;
         let dealt = (u128::from(taken) * u128::from(all_samples) / u128::from(steps)) as u64;
         let samples = dealt.saturating_sub(left_out(history));
-        let time = since(history.began, simulation.cluster.now());
+        let time = history.training_time();
         let bytes = history.traffic.total;
         let cluster = &simulation.cluster;
         let all: Vec<&Arc<Buffer>> = cluster.hosts().filter_map(|host| cluster.parameters(host)).collect();
@@ -71,7 +71,7 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
     let outcome = simulation.finish();
     let end = outcome.evaluation.map(|evaluation| Mark {
         samples: all_samples.saturating_sub(left_out(&outcome.history)),
-        time: since(outcome.history.began, outcome.history.end),
+        time: outcome.history.training_time(),
         bytes: outcome.history.traffic.total,
         evaluation,
         worst: evaluation,
@@ -82,10 +82,6 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
 /// Samples that no step was made of.
 fn left_out(history: &History) -> u64 {
     history.commits.iter().map(|note| note.committed.left_out).sum()
-}
-
-fn since(began: Option<Instant>, now: Instant) -> Duration {
-    began.map_or(Duration::ZERO, |began| now.since(began))
 }
 
 /// The mean of all, and the worst of them.

@@ -33,6 +33,8 @@ pub struct History {
     pub traffic: Traffic,
     /// When training first began anywhere.
     pub began: Option<Instant>,
+    /// When a member last came to know that a step is committed; after the last one the model is evaluated.
+    pub trained: Option<Instant>,
     /// When the run was over, or was given up.
     pub end: Instant,
 }
@@ -186,8 +188,15 @@ impl History {
         }
     }
 
+    /// From the beginning of the first step to where the last member has completed the last one.
+    #[must_use]
+    pub fn training_time(&self) -> Duration {
+        self.began.zip(self.trained).map_or(Duration::ZERO, |(began, trained)| trained.since(began))
+    }
+
     /// A member knows a step to be committed; noted once a step and view.
     pub fn committed(&mut self, host: HostId, at: Instant, committed: Committed) {
+        self.trained = Some(at);
         let Some(State::Member(view)) = self.member_state(host) else { return };
         let is_known = |note: &CommitNote| note.committed.step == committed.step && note.view == view;
         // The newest are at the end.

@@ -8,13 +8,12 @@ use peergrad_simulations::simulation::Outcome;
 pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     let all = scenario.workload.loaded.step_count();
     let seconds = outcome.time.as_secs_f64();
-    let trained = outcome.history.began.map_or(0.0, |began| (seconds - began.0 as f64 / 1e9).max(0.0));
     let mut words = vec![format!(
         "{} committed {} of {all} steps in {} of virtual time, {} of it in training; {} on the wire.",
         plural(outcome.peers, "peer"),
         outcome.steps,
         time(seconds),
-        time(trained),
+        time(outcome.history.training_time().as_secs_f64()),
         bytes(outcome.history.traffic.total),
     )];
     for band in outcome.history.bands.iter().take(BANDS_TOLD_MAX) {
