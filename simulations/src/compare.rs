@@ -28,7 +28,7 @@ pub struct Course {
 pub struct Mark {
     /// Samples trained.
     pub samples: u64,
-    /// Since the first step began.
+    /// From the first view to the newest committed step.
     pub time: Duration,
     /// Sent by everyone.
     pub bytes: u64,

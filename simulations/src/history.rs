@@ -188,7 +188,8 @@ impl History {
         }
     }
 
-    /// From the beginning of the first step to where the last member has completed the last one.
+    /// From the first view to the newest step that any member knows to be committed: what is evaluated after that does not count,
+    /// nor how long a run that is stuck is waited for.
     #[must_use]
     pub fn training_time(&self) -> Duration {
         self.began.zip(self.trained).map_or(Duration::ZERO, |(began, trained)| trained.since(began))
