@@ -20,7 +20,6 @@
 //! - After a commit a chunk is kept only if the committed step updated it: what has moved away is forgotten then.
 //! - Memory is 2 x moments x (shard + copies): it falls as copies / n.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use peergrad_collectives::plan::are_finite;
@@ -38,7 +37,8 @@ pub(crate) struct Owned {
     /// Numbers an element, the master copy among them.
     number_count: usize,
     has_master: bool,
-    kept: BTreeMap<usize, Kept>,
+    /// By chunk. A step looks at every chunk several times, and chunks may be small.
+    kept: Vec<Option<Box<Kept>>>,
     /// Sums of one chunk while a copy is updated.
     scratch: Vec<f32>,
 }
@@ -68,7 +68,8 @@ impl Owned {
     /// Nothing yet, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` numbers an element.
     pub(crate) fn new(chunks: Chunks, moment_count: usize, has_master: bool) -> Self {
         let number_count = moment_count + usize::from(has_master);
-        Self { chunks, number_count, has_master, kept: BTreeMap::new(), scratch: Vec::new() }
+        let kept = (0..chunks.count()).map(|_| None).collect();
+        Self { chunks, number_count, has_master, kept, scratch: Vec::new() }
     }
 
     // What is held.
@@ -77,13 +78,13 @@ impl Owned {
     /// after a step that is not committed here.
     pub(crate) fn keep(&mut self, chunk: usize, state: Option<State>, is_pending: bool) {
         let state = state.unwrap_or_else(|| State { moments: vec![0.0; self.len_of(chunk)], updates: 0 });
-        let kept = self.kept.entry(chunk).or_default();
+        let kept = self.kept[chunk].get_or_insert_default();
         *(if is_pending { &mut kept.pending } else { &mut kept.committed }) = Some(state);
     }
 
     /// Keeps a chunk whose rule has no state that could come from anybody.
     pub(crate) fn ensure(&mut self, chunk: usize) {
-        self.kept.entry(chunk).or_default().committed.get_or_insert_default();
+        self.kept[chunk].get_or_insert_default().committed.get_or_insert_default();
     }
 
     /// Numbers of state of a chunk.
@@ -93,18 +94,19 @@ impl Owned {
 
     /// The state of a chunk, committed or pending.
     pub(crate) fn state(&self, chunk: usize, is_pending: bool) -> Option<&State> {
-        let kept = self.kept.get(&chunk)?;
+        let kept = self.kept.get(chunk)?.as_ref()?;
         if is_pending { kept.pending.as_ref() } else { kept.committed.as_ref() }
     }
 
     /// By chunk: the committed state.
     pub(crate) fn committed(&self) -> impl Iterator<Item = (usize, &State)> {
-        self.kept.iter().filter_map(|(chunk, kept)| Some((*chunk, kept.committed.as_ref()?)))
+        let states = self.kept.iter().map(|kept| kept.as_ref()?.committed.as_ref());
+        states.enumerate().filter_map(|(chunk, state)| Some((chunk, state?)))
     }
 
     /// The chunks whose committed, or pending, state is here.
     pub(crate) fn held(&self, is_pending: bool) -> ChunkSet {
-        self.kept.keys().copied().filter(|&chunk| self.state(chunk, is_pending).is_some()).collect()
+        (0..self.kept.len()).filter(|&chunk| self.state(chunk, is_pending).is_some()).collect()
     }
 
     /// Bytes of optimizer state kept.
@@ -112,7 +114,7 @@ impl Owned {
         let moments = |state: &Option<State>| state.as_ref().map_or(0, |state| size_of_val(&*state.moments));
         let bytes =
             |kept: &Kept| moments(&kept.committed) + moments(&kept.pending) + size_of_val(&*kept.room);
-        self.kept.values().map(bytes).sum::<usize>() as u64
+        self.kept.iter().flatten().map(|kept| bytes(kept)).sum::<usize>() as u64
     }
 
     // Updates.
@@ -136,7 +138,7 @@ impl Owned {
         let mut updating = Updating::new(rule, tally, self.has_master);
         for chunk in chunks {
             let elements = self.chunks.range(chunk);
-            let kept = self.kept.get_mut(&chunk).expect("the state of a chunk that is updated is here");
+            let kept = self.kept[chunk].as_mut().expect("the state of a chunk that is updated is here");
             kept.update(&mut updating, &parameters[elements.clone()], &mut vector[elements]);
         }
     }
@@ -150,7 +152,7 @@ impl Owned {
                 let elements = self.chunks.range(chunk);
                 let count = elements.end.min(range.end) - start;
                 let (part, rest) = values.split_at(count);
-                let kept = self.kept.entry(chunk).or_default();
+                let kept = self.kept[chunk].get_or_insert_default();
                 kept.room.resize(elements.len() * self.number_count, 0.0);
                 let offset = start - elements.start;
                 kept.room[offset..offset + count].copy_from_slice(part);
@@ -174,7 +176,7 @@ impl Owned {
         let mut updating = Updating::new(rule, tally, self.has_master);
         for &chunk in copied {
             let elements = self.chunks.range(chunk);
-            let kept = self.kept.get_mut(&chunk).expect("the state of a copied chunk is here");
+            let kept = self.kept[chunk].as_mut().expect("the state of a copied chunk is here");
             let sums = &mut self.scratch;
             sums.clear();
             if let OwnerRule::Stock { .. } = updating.rule {
@@ -192,29 +194,35 @@ impl Owned {
 
     /// The pending update is committed.
     pub(crate) fn commit(&mut self) {
-        self.kept.retain(|_, kept| {
-            let Some(pending) = kept.pending.take() else { return false };
-            if let Some(before) = kept.committed.replace(pending) {
-                kept.room = before.moments;
+        for slot in &mut self.kept {
+            let Some(kept) = slot else { continue };
+            if let Some(pending) = kept.pending.take() {
+                if let Some(before) = kept.committed.replace(pending) {
+                    kept.room = before.moments;
+                }
+            } else {
+                *slot = None;
             }
-            true
-        });
+        }
     }
 
     /// The pending update is undone.
     pub(crate) fn undo(&mut self) {
-        self.kept.retain(|_, kept| {
+        for slot in &mut self.kept {
+            let Some(kept) = slot else { continue };
             if let Some(pending) = kept.pending.take() {
                 kept.room = pending.moments;
             }
             kept.summed = 0;
-            kept.committed.is_some()
-        });
+            if kept.committed.is_none() {
+                *slot = None;
+            }
+        }
     }
 
     /// Sums that came in for a step that is begun again are forgotten.
     pub(crate) fn forget_sums(&mut self) {
-        self.kept.values_mut().for_each(|kept| kept.summed = 0);
+        self.kept.iter_mut().flatten().for_each(|kept| kept.summed = 0);
     }
 }
 

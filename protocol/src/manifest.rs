@@ -115,8 +115,8 @@ impl Chunks {
     #[must_use]
     pub fn range(&self, index: usize) -> Range<usize> {
         assert!(index < self.count, "chunk {index} of {}", self.count);
-        // Widened: index x elements passes 32 bits long before a vector does.
-        let bound = |i: usize| ((i as u128 * self.parameter_count as u128) / self.count as u128) as usize;
+        // Widened: index x elements passes 32 bits long before a vector does. In 64 there is room for 2^51 elements.
+        let bound = |i: usize| (i as u64 * self.parameter_count as u64 / self.count as u64) as usize;
         bound(index)..bound(index + 1)
     }
 
@@ -128,7 +128,7 @@ impl Chunks {
     pub fn at(&self, element: usize) -> usize {
         assert!(element < self.parameter_count, "element {element} of {}", self.parameter_count);
         // Bounds are rounded down, so the last chunk that can begin at or before it does.
-        (((element as u128 + 1) * self.count as u128 - 1) / self.parameter_count as u128) as usize
+        (((element as u64 + 1) * self.count as u64 - 1) / self.parameter_count as u64) as usize
     }
 }
 
