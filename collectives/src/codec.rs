@@ -131,20 +131,31 @@ impl Codec {
         }
     }
 
+    /// Elements of a segment of `len` that can be encoded apart from those after them: whole blocks of the codec, about
+    /// `elements_max` of them, or all where they depend on each other. Never 0.
+    #[must_use]
+    pub(crate) fn block_elements(self, len: usize, elements_max: usize) -> usize {
+        match self {
+            Self::F32 | Self::Bf16 | Self::F16 | Self::Int8 => {
+                (elements_max - elements_max % BLOCK_ELEMENTS).max(BLOCK_ELEMENTS)
+            }
+            // The largest are those of the whole segment.
+            Self::TopK(_) => len.max(1),
+        }
+    }
+
     /// As [`Codec::encode`], and turns each element into what it will be once it is decoded.
     ///
     /// # Panics
     /// If `out` is not [`encoded_len`](Self::encoded_len) bytes.
     pub fn encode_in_place(self, elements: &mut [f32], out: &mut [u8]) {
         assert_eq!(out.len(), self.encoded_len(elements.len()), "room for the elements");
-        let block_elements = match self {
+        if self == Self::F32 {
             // Nothing changes.
-            Self::F32 => return self.encode(elements, out),
-            // While they are in the nearest cache.
-            Self::Bf16 | Self::F16 | Self::Int8 => BLOCK_ELEMENTS,
-            // The largest are those of the whole segment.
-            Self::TopK(_) => elements.len().max(1),
-        };
+            return self.encode(elements, out);
+        }
+        // While they are in the nearest cache.
+        let block_elements = self.block_elements(elements.len(), BLOCK_ELEMENTS);
         let block_bytes = self.encoded_len(block_elements);
         for (block, out) in elements.chunks_mut(block_elements).zip(out.chunks_mut(block_bytes)) {
             self.encode(block, out);

@@ -53,6 +53,8 @@ pub struct Residual {
     pending: Vec<Pending>,
     /// Room for what the next step sends, used again.
     room: Vec<Range<usize>>,
+    /// Where the elements lie that are encoded together, used again.
+    parts: Vec<Range<usize>>,
 }
 
 /// What is left out after a step that is not committed.
@@ -72,6 +74,7 @@ impl Residual {
             vectors,
             pending: Vec::with_capacity(PENDING_MAX),
             room: Vec::new(),
+            parts: Vec::new(),
         }
     }
 
@@ -105,17 +108,36 @@ impl Residual {
         packed: &mut [f32],
         out: &mut [u8],
     ) {
+        assert_eq!(packed.len(), segment.len(), "room for the segment");
+        assert_eq!(out.len(), codec.encoded_len(packed.len()), "room for what travels of it");
         let (current, before) = self.pending.split_last_mut().expect("a step is under way");
         let before = before.last().map_or(&self.committed, |pending| &pending.elements);
-        segment.copy_out(contribution, packed);
-        segment.add_out(before, packed);
-        segment.copy_in(packed, &mut current.elements);
-        codec.encode_in_place(packed, out);
-        let mut rest = &*packed;
-        for range in segment.ranges() {
-            let (sent, after) = rest.split_at(range.len());
-            take_away(&mut current.elements[range.clone()], sent, &before[range.clone()]);
-            rest = after;
+        let block = codec.block_elements(packed.len(), BLOCK_ELEMENTS_MAX);
+        let mut ranges = segment.ranges().iter().cloned();
+        let mut rest = 0..0;
+        let blocks = packed.chunks_mut(block).zip(out.chunks_mut(codec.encoded_len(block)));
+        for (packed, out) in blocks {
+            self.parts.clear();
+            let mut filled = 0;
+            while filled < packed.len() {
+                if rest.is_empty() {
+                    rest = ranges.next().expect("as many elements as the segment has");
+                }
+                let part = rest.start..rest.end.min(rest.start + packed.len() - filled);
+                rest.start = part.end;
+                let totals = &mut packed[filled..][..part.len()];
+                let left = &mut current.elements[part.clone()];
+                add_up(totals, left, &contribution[part.clone()], &before[part.clone()]);
+                filled += part.len();
+                self.parts.push(part);
+            }
+            codec.encode_in_place(packed, out);
+            let mut sent = &*packed;
+            for part in &self.parts {
+                let (now, later) = sent.split_at(part.len());
+                take_away(&mut current.elements[part.clone()], now, &before[part.clone()]);
+                sent = later;
+            }
         }
         current.sent.extend_from_slice(segment.ranges());
     }
@@ -160,6 +182,14 @@ impl Residual {
     }
 }
 
+/// What a member has to send, in both places.
+fn add_up(totals: &mut [f32], left: &mut [f32], contribution: &[f32], before: &[f32]) {
+    for ((total, left), (own, before)) in totals.iter_mut().zip(left).zip(contribution.iter().zip(before)) {
+        *total = own + before;
+        *left = *total;
+    }
+}
+
 /// From totals to what is left of them when `sent` is gone; from what is not finite, `before` is left.
 fn take_away(totals: &mut [f32], sent: &[f32], before: &[f32]) {
     let mut are_finite = true;
@@ -175,6 +205,8 @@ fn take_away(totals: &mut [f32], sent: &[f32], before: &[f32]) {
     }
 }
 
+/// Elements that are gone through together, if the codec lets them be: what is looked at of them stays in the nearest cache.
+const BLOCK_ELEMENTS_MAX: usize = 1024;
 /// Steps that are begun and not committed: one that is complete here, and the next.
 const PENDING_MAX: usize = 2;
 
@@ -305,6 +337,46 @@ mod tests {
                 residual.settle();
                 assert!(residual.pending[0].elements.iter().all(|left| left.is_finite()));
                 residual.undo(StepNumber(step));
+            }
+        }
+    }
+
+    #[test]
+    fn a_long_segment_of_many_ranges_is_encoded_as_a_whole() {
+        const LONG: usize = 3 * BLOCK_ELEMENTS_MAX + 77;
+        let (even, odd): (Vec<_>, Vec<_>) = (0..LONG)
+            .step_by(301)
+            .map(|start| start..(start + 301).min(LONG))
+            .enumerate()
+            .partition(|(i, _)| i % 2 == 0);
+        let ranges = |part: Vec<(usize, Range<usize>)>| part.into_iter().map(|(_, range)| range).collect();
+        let layout = Layout::new(LONG, vec![ranges(even), ranges(odd)], LONG);
+        let top = crate::codec::TopK {
+            one_in: std::num::NonZeroU32::new(9).unwrap(),
+            values: crate::codec::Values::F32,
+        };
+        for codec in [Codec::F32, Codec::Bf16, Codec::F16, Codec::Int8, Codec::TopK(top)] {
+            let mut residual = Residual::new(LONG, Pool::new(3));
+            for step in 0..3 {
+                let contribution: Vec<f32> =
+                    (0..LONG).map(|i| ((i * 37 + step as usize * 11) % 101) as f32 / 7.0 - 5.0).collect();
+                let before = residual.committed().to_vec();
+                residual.begin(StepNumber(step));
+                for segment in (0..2).flat_map(|rank| layout.shard(rank).segments()) {
+                    let mut totals = vec![0.0; segment.len()];
+                    segment.copy_out(&contribution, &mut totals);
+                    segment.add_out(&before, &mut totals);
+                    let mut expected = vec![0; codec.encoded_len(segment.len())];
+                    codec.encode(&totals, &mut expected);
+                    let (mut packed, mut bytes) = (vec![0.0; segment.len()], vec![0; expected.len()]);
+                    residual.encode(codec, segment, &contribution, &mut packed, &mut bytes);
+                    assert!(bytes == expected, "{codec:?}");
+                    totals.iter_mut().zip(&packed).for_each(|(total, sent)| *total -= sent);
+                    let mut left = vec![0.0; segment.len()];
+                    segment.copy_out(&residual.pending[0].elements, &mut left);
+                    assert!(left == totals, "{codec:?}");
+                }
+                residual.commit(StepNumber(step));
             }
         }
     }
