@@ -1,11 +1,18 @@
-"""`peer bench` beside Gloo, in rounds that take turns, so that a machine that is slow for a while is so for both.
+"""`peer bench` beside others, in rounds that take turns, so that a machine that is slow for a while is so for all of them.
 
-    cargo build --release && python bench/side_by_side.py [ROUNDS]      needs `pip install torch numpy`
+    cargo build --release
+    (cd bench/ring && cargo build --release)
+    pip install torch numpy                     for Gloo
+    mpicc -O3 bench/mpi.c -o bench/ring/target/mpi      for OpenMPI; left out where it is not there
+    pip install hivemind                        for hivemind; likewise
+    python bench/side_by_side.py [ROUNDS]
 
-Times are those of a step: with Gloo an all-reduce alone; with peergrad an all-reduce, the owners' update and the commit, between
-peers that watch each other, encrypted. Ratios are medians of each round's.
+Times are those of a step: of the others an all-reduce alone; with peergrad an all-reduce, the owners' update and the commit, between
+peers that watch each other, encrypted. Ratios to Gloo are medians of each round's.
 """
+import importlib.util
 import json
+import shlex
 import statistics
 import subprocess
 import sys
@@ -13,44 +20,70 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 PEER = HERE.parent / "target" / "release" / "peer"
+RING = HERE / "ring" / "target" / "release" / "bare-ring"
+MPI = HERE / "ring" / "target" / "mpi"
 CASES = [(peers, mebibytes) for peers in (2, 4) for mebibytes in (1, 16, 64)]
-VARIANTS = {
-    "ring, f32": ["--topology", "ring"],
-    "direct, f32": ["--topology", "direct"],
-    "direct, bf16": ["--topology", "direct", "--codec", "bf16"],
-    "direct, int8": ["--topology", "direct", "--codec", "int8"],
-}
 
 
-def last_object(command):
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return json.loads(output.splitlines()[-1])
+def last_object(*command):
+    done = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        sys.exit(f"{command[0]} failed")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def gloo(peers, mebibytes):
-    return last_object([sys.executable, str(HERE / "gloo.py"), str(peers), str(mebibytes)])
+    return last_object(sys.executable, HERE / "gloo.py", peers, mebibytes)
 
 
-def peergrad(peers, mebibytes, options):
-    sizes = ["--peers", str(peers), "--mebibytes", str(mebibytes)]
-    return last_object([str(PEER), "bench", "--json", "--rounds", "1", *sizes, *options])
+def mpi(peers, mebibytes):
+    over_tcp = "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo".split()
+    start = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", *over_tcp]
+    return last_object(*start, "-np", peers, MPI, mebibytes)
+
+
+def hivemind(peers, mebibytes):
+    script = shlex.join([sys.executable, str(HERE / "hivemind_averaging.py"), str(peers), str(mebibytes)])
+    return last_object("unshare", "-rn", "sh", "-c", f"ip link set lo up; {script}")
+
+
+def bare_ring(cipher):
+    return lambda peers, mebibytes: last_object(RING, peers, mebibytes, cipher)
+
+
+def peergrad(topology, codec="f32"):
+    options = ["--topology", topology, "--codec", codec, "--json", "--rounds", 1]
+    return lambda peers, mebibytes: last_object(PEER, "bench", "--peers", peers, "--mebibytes", mebibytes, *options)
+
+
+CONTENDERS = {
+    "Gloo, plain TCP": gloo,
+    **({"OpenMPI, plain TCP": mpi} if MPI.exists() else {}),
+    **({"hivemind, encrypted": hivemind} if importlib.util.find_spec("hivemind") else {}),
+    "bare ring, plain TCP": bare_ring("none"),
+    "bare ring, AES-128-GCM": bare_ring("aes128"),
+    "bare ring, ChaCha20": bare_ring("chacha20"),
+    "peergrad, ring": peergrad("ring"),
+    "peergrad, direct": peergrad("direct"),
+    "peergrad, direct, bf16": peergrad("direct", "bf16"),
+    "peergrad, direct, int8": peergrad("direct", "int8"),
+}
 
 
 def main(rounds):
     print("| peers | MiB | what | ms | CPU-s per GiB and peer | time / Gloo's |")
     print("|---|---|---|---|---|---|")
     for peers, mebibytes in CASES:
-        found = {name: [] for name in ("Gloo", *VARIANTS)}
+        found = {name: [] for name in CONTENDERS}
         for _ in range(rounds):
-            found["Gloo"].append(gloo(peers, mebibytes))
-            for name, options in VARIANTS.items():
-                found[name].append(peergrad(peers, mebibytes, options))
+            for name, run in CONTENDERS.items():
+                found[name].append(run(peers, mebibytes))
         for name, results in found.items():
             middle = lambda key: statistics.median(result[key] for result in results)
-            pairs = zip(results, found["Gloo"])
+            pairs = zip(results, found["Gloo, plain TCP"])
             ratio = statistics.median(own["step_seconds"] / gloo["step_seconds"] for own, gloo in pairs)
-            cpu = middle("cpu_seconds_per_gib_and_peer")
-            print(f"| {peers} | {mebibytes} | {name} | {middle('step_seconds') * 1e3:.1f} | {cpu:.2f} | {ratio:.2f} |")
+            time, cpu = middle("step_seconds") * 1e3, middle("cpu_seconds_per_gib_and_peer")
+            print(f"| {peers} | {mebibytes} | {name} | {time:.1f} | {cpu:.2f} | {ratio:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
