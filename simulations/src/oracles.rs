@@ -2,7 +2,7 @@
 //!
 //! | oracle | what it is | how close | file |
 //! |---|---|---|---|
-//! | plain | one process, one loop, the batches of the run | what the scenario says, 5e-6 in the named ones, in the loss of every step | [`plain`] |
+//! | plain | one process, one loop, the batches of the run | what the scenario says, 5e-6 in the named ones, or what rounding explains, in the loss of every step | [`plain`] |
 //! | replay | the commit log once more: the same views, parts, order of sums and owners | bit for bit | [`replay`] |
 //!
 //! Two counts serve them, and the laws that count: which view a step belongs to ([`lineage`]), and which samples are its

@@ -4,8 +4,11 @@
 //! The batches are those of the commit log: where nobody goes in the middle of a step, what a run alone would take; else
 //! what was left of a batch, and later what was given back. Optimizer state that a swarm lost is lost here too.
 //!
-//! Rounding in another order grows from step to step, in any trainer: some 1e-6 after a thousand steps of digits. After some
-//! thousands it can have grown to anything, so only the first [`STEPS_COMPARED`] are compared.
+//! # Rounding
+//! What another order of sums changes grows from step to step, in any trainer. With tanh units it stays below 1e-6 through four
+//! thousand steps of letters; where it tips the input of a ReLU over zero, for one sample, it jumps, and is 5e-3 in the end. How
+//! far it may lead is measured where it is asked: the plain loop runs once more with every batch backwards, and
+//! [`ROUNDING_FACTOR`] times as far the swarm may be. Which step tips a ReLU is luck, so scenarios with such units allow for it.
 
 use peergrad::io::Committed;
 use peergrad::loader::Loaded;
@@ -18,45 +21,84 @@ use super::passes::Passes;
 /// Compares the losses of committed steps with those of the plain loop; how far they are apart at most, relatively.
 ///
 /// # Errors
-/// In words, where they are further apart than `apart_max`.
+/// In words, where they are further apart than `apart_max` and than rounding explains.
 pub fn compare<'a>(
     loaded: &Loaded,
     lineage: &Lineage,
     committed: impl IntoIterator<Item = &'a Committed>,
     apart_max: f64,
 ) -> Result<f64, String> {
-    let mut plain = Plain::new(loaded);
-    let mut passes = Passes::new(loaded);
+    let mut plain = Plain::new(loaded, lineage, Order::Dealt);
+    let mut rounding = Rounding::new(loaded, lineage);
+    let mut losses = Vec::new();
     let mut largest = 0.0;
-    for ours in committed.into_iter().take(STEPS_COMPARED) {
-        if ours.step.0 != passes.steps() {
-            return Err(format!("step {} is committed, and not step {}", ours.step.0, passes.steps()));
+    for ours in committed {
+        let step = plain.passes.steps();
+        if ours.step.0 != step {
+            return Err(format!("step {} is committed, and not step {step}", ours.step.0));
         }
-        let Some(counted) = passes.count(lineage) else {
-            return Err(format!("step {} is committed, and there is no view", ours.step.0));
-        };
-        let order = permutation(loaded.training.seed, counted.pass, loaded.task.sample_count());
-        let restarted = lineage.restarted_with(ours.step.0);
-        let theirs = plain.step(ours.step.0, &counted.samples(&order), &restarted);
-        if counted.sample_count() == 0 {
+        let theirs = plain.step().ok_or_else(|| format!("step {step} is committed, and there is no view"))?;
+        losses.push(theirs);
+        let Some(theirs) = theirs else {
             // Whoever had a part of it has gone.
             continue;
-        }
-        let apart = (ours.loss - theirs).abs() / theirs.abs().max(LOSS_MIN);
+        };
+        let apart = distance(ours.loss, theirs);
         if apart > apart_max || apart.is_nan() {
-            return Err(format!(
-                "the loss of step {} is {}, and {theirs} in the plain loop: {apart:.0e} apart, and rounding explains {apart_max:.0e}",
-                ours.step.0, ours.loss
-            ));
+            let explained = ROUNDING_FACTOR * rounding.largest_of(&losses);
+            if apart > explained || apart.is_nan() {
+                return Err(format!(
+                    "the loss of step {step} is {}, and {theirs} in the plain loop: {apart:.0e} apart; {apart_max:.0e} are allowed, and rounding explains {explained:.0e}",
+                    ours.loss
+                ));
+            }
         }
         largest = f64::max(largest, apart);
     }
     Ok(largest)
 }
 
+/// How far apart two losses are, relatively.
+fn distance(loss: f64, expected: f64) -> f64 {
+    (loss - expected).abs() / expected.abs().max(LOSS_MIN)
+}
+
+/// What rounding alone does to the losses of the plain loop; found out as far as it is asked.
+struct Rounding<'a> {
+    backwards: Plain<'a>,
+    largest: f64,
+}
+
+impl<'a> Rounding<'a> {
+    fn new(loaded: &'a Loaded, lineage: &'a Lineage) -> Self {
+        Self { backwards: Plain::new(loaded, lineage, Order::Backwards), largest: 0.0 }
+    }
+
+    /// How far at most another order takes any of these losses, which are those of the plain loop from its first step on.
+    fn largest_of(&mut self, losses: &[Option<f64>]) -> f64 {
+        let from = self.backwards.passes.steps() as usize;
+        for loss in &losses[from..] {
+            if let (Some(Some(backwards)), Some(loss)) = (self.backwards.step(), loss) {
+                self.largest = self.largest.max(distance(backwards, *loss));
+            }
+        }
+        self.largest
+    }
+}
+
+/// In which order a batch is added up.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Order {
+    Dealt,
+    Backwards,
+}
+
 /// The plain loop, between two steps.
 struct Plain<'a> {
     loaded: &'a Loaded,
+    lineage: &'a Lineage,
+    order: Order,
+    passes: Passes,
     chunks: Chunks,
     parameters: Vec<f32>,
     vector: Vec<f32>,
@@ -65,27 +107,35 @@ struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    fn new(loaded: &'a Loaded) -> Self {
+    fn new(loaded: &'a Loaded, lineage: &'a Lineage, order: Order) -> Self {
         let chunks = loaded.manifest.chunks();
         let mut parameters = vec![0.0; chunks.parameter_count()];
         loaded.task.initial(loaded.training.seed, &mut parameters);
         let moment_count = loaded.owner_moments();
         let moments = |chunk: usize| (vec![0.0; chunks.range(chunk).len() * moment_count], 0);
         let moments = (0..chunks.count()).map(moments).collect();
-        Self { loaded, chunks, vector: parameters.clone(), parameters, moments }
+        let (passes, vector) = (Passes::new(loaded), parameters.clone());
+        Self { loaded, lineage, order, passes, chunks, vector, parameters, moments }
     }
 
-    /// One step on these samples; the mean of their losses. The chunks that are `restarted` have had no update before.
-    fn step(&mut self, number: u64, samples: &[u32], restarted: &[usize]) -> f64 {
-        for &chunk in restarted {
+    /// The next step; the mean loss of its samples, if it has any. `None` if there is no view that it could belong to.
+    fn step(&mut self) -> Option<Option<f64>> {
+        let number = self.passes.steps();
+        let counted = self.passes.count(self.lineage)?;
+        let order = permutation(self.loaded.training.seed, counted.pass, self.loaded.task.sample_count());
+        let mut samples = counted.samples(&order);
+        if self.order == Order::Backwards {
+            samples.reverse();
+        }
+        for chunk in self.lineage.restarted_with(number) {
             let (moments, updates) = &mut self.moments[chunk];
             (*updates, *moments) = (0, vec![0.0; moments.len()]);
         }
         if samples.is_empty() {
-            return 0.0;
+            return Some(None);
         }
         let (task, training) = (&self.loaded.task, &self.loaded.training);
-        let loss = task.gradient(&self.parameters, samples, &mut self.vector);
+        let loss = task.gradient(&self.parameters, &samples, &mut self.vector);
         let (rate, scale) = (training.schedule.rate(number), 1.0 / samples.len() as f32);
         for chunk in 0..self.chunks.count() {
             let (moments, updates) = &mut self.moments[chunk];
@@ -95,12 +145,12 @@ impl<'a> Plain<'a> {
             update.apply(&self.parameters[range.clone()], &mut self.vector[range], &old, moments);
         }
         std::mem::swap(&mut self.parameters, &mut self.vector);
-        loss / samples.len() as f64
+        Some(Some(loss / samples.len() as f64))
     }
 }
 
-/// A step that is done wrongly later on is for the replay to find.
-pub const STEPS_COMPARED: usize = 1500;
+/// The swarm adds up in yet another order, and how far that leads is a matter of luck.
+const ROUNDING_FACTOR: f64 = 10.0;
 /// Below this, losses are compared absolutely.
 const LOSS_MIN: f64 = 1e-6;
 
@@ -113,7 +163,7 @@ mod tests {
     use peergrad_protocol::id::ViewDigest;
 
     use peergrad_protocol::view::{Member, View};
-    use peergrad_protocol::{Incarnation, PeerId, RunId};
+    use peergrad_protocol::{Incarnation, PeerId, RunId, StepNumber};
 
     use super::*;
     use crate::workload::Workload;
@@ -133,13 +183,35 @@ mod tests {
         let loaded = Workload::squares(&run, 300, 100).unwrap().loaded;
         let mut losses = Vec::new();
         let parameters = train_alone(&loaded, |step| losses.push(step.loss));
-        let (mut plain, mut passes, lineage) = (Plain::new(&loaded), Passes::new(&loaded), alone());
+        let lineage = alone();
+        let mut plain = Plain::new(&loaded, &lineage, Order::Dealt);
         for (step, loss) in losses.into_iter().enumerate() {
-            let counted = passes.count(&lineage).unwrap();
-            let order = permutation(loaded.training.seed, counted.pass, loaded.task.sample_count());
-            assert_eq!(plain.step(step as u64, &counted.samples(&order), &[]), loss, "step {step}");
+            assert_eq!(plain.step(), Some(Some(loss)), "step {step}");
         }
         assert_eq!(plain.parameters, parameters);
-        assert!(passes.are_over(3));
+        assert!(plain.passes.are_over(3));
+    }
+
+    #[test]
+    fn rounding_is_allowed_for_and_mistakes_are_not() {
+        let run = RunFile::parse("batch = 64\npasses = 10").unwrap();
+        let loaded = Workload::digits(&run).unwrap().loaded;
+        let lineage = alone();
+        let mut backwards = Plain::new(&loaded, &lineage, Order::Backwards);
+        let committed = |step| Committed {
+            step: StepNumber(step),
+            pass: 0,
+            loss: backwards.step().unwrap().unwrap(),
+            samples: 64,
+            left_out: 0,
+            may_be_late: false,
+            rate: 0.0,
+            digest: None,
+        };
+        let mut committed: Vec<Committed> = (0..200).map(committed).collect();
+        let rounding = compare(&loaded, &lineage, &committed, 0.0).unwrap();
+        assert!(rounding > 0.0 && rounding < 1e-3, "{rounding}");
+        committed[150].loss *= 1.0 + 20.0 * rounding;
+        assert!(compare(&loaded, &lineage, &committed, 0.0).unwrap_err().contains("the loss of step 150"));
     }
 }

@@ -1,6 +1,5 @@
 //! What a run came to, in words for people.
 
-use peergrad_simulations::oracles::plain::STEPS_COMPARED;
 use peergrad_simulations::oracles::replay::REPLAY;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Outcome;
@@ -50,12 +49,7 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
         let is_replayed = outcome.checked.contains(&REPLAY);
         let replayed =
             if is_replayed { "; the parameters those of the replayed commit log, bit for bit" } else { "" };
-        let of = if outcome.steps > STEPS_COMPARED as u64 {
-            format!(" of the first {STEPS_COMPARED} steps")
-        } else {
-            String::new()
-        };
-        words.push(format!("The losses{of} are those of one plain loop {apart}{replayed}."));
+        words.push(format!("The losses are those of one plain loop {apart}{replayed}."));
     }
     words
 }
