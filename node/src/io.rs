@@ -260,6 +260,8 @@ pub enum Event {
         /// Those who answer.
         peers: Vec<PeerId>,
     },
+    /// Whoever has answered this peer, which wants to be let in, is gone, and nobody else answers.
+    NobodyAnswers,
     /// This peer has no parameters yet, and all members that have are out of reach: it waits for one of them.
     Orphaned {
         /// Those members.

@@ -44,6 +44,8 @@ pub(crate) struct Joining {
     /// Those who have answered that they are in no view themselves, and how often this peer has asked since the first did.
     idle: BTreeSet<PeerId>,
     idle_count: u32,
+    /// How often this peer would have asked since there was nobody to ask.
+    lonely_count: u32,
     /// Whether the host knows that this peer is ready.
     is_ready_told: bool,
     /// Who founds the run, where another joiner has said so.
@@ -78,6 +80,8 @@ pub(crate) struct Identity {
 const RETRY: usize = 0;
 /// Whoever has been asked so often, and still is in no view, is not just about to be.
 const IDLE_TOLD_AT: u32 = 5;
+/// Members that are cut off for a moment come back before that.
+const LONELY_TOLD_AT: u32 = 10;
 
 impl Joining {
     /// A peer that was invited to `run`, or to whatever run the first member it meets belongs to.
@@ -103,6 +107,7 @@ impl Joining {
             told: BTreeSet::new(),
             idle: BTreeSet::new(),
             idle_count: 0,
+            lonely_count: 0,
             is_ready_told: false,
             founder: None,
             voter,
@@ -224,6 +229,7 @@ impl Joining {
             }
             None => {
                 self.tell_idle(out);
+                self.tell_lonely(linked.is_empty(), out);
                 linked.into_iter().for_each(|peer| self.ask(now, peer, out));
             }
         }
@@ -234,6 +240,14 @@ impl Joining {
         self.idle_count += u32::from(!self.idle.is_empty());
         if self.idle_count == IDLE_TOLD_AT {
             out.push(Output::Event(Event::NobodyTrains { peers: self.idle.iter().copied().collect() }));
+        }
+    }
+
+    /// Tells the user, once, that nobody is there any more.
+    fn tell_lonely(&mut self, is_lonely: bool, out: &mut Vec<Output>) {
+        self.lonely_count = if is_lonely { self.lonely_count.saturating_add(1) } else { 0 };
+        if self.lonely_count == LONELY_TOLD_AT {
+            out.push(Output::Event(Event::NobodyAnswers));
         }
     }
 

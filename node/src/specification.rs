@@ -375,7 +375,7 @@ fn check_rule(rule: &Rule) -> Result<(), SpecificationError> {
 }
 
 fn check_schedule(schedule: &Schedule) -> Result<(), SpecificationError> {
-    within("optimizer.rate", schedule.base, f64::MIN_POSITIVE..=1e6, "above 0")?;
+    within("optimizer.rate", schedule.base, f64::MIN_POSITIVE..=1e6, "above 0, up to 1000000")?;
     match schedule.decay {
         Decay::Constant => Ok(()),
         Decay::Step { factor, every } => {

@@ -41,18 +41,18 @@ impl Record {
         Self { view, rest: wire::encode_record(&(incarnation, acceptor)).into() }
     }
 
-    /// All of it.
+    /// All of it, with its checksum.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        [&*self.view, &*self.rest].concat()
+        sealed([&*self.view, &*self.rest].concat())
     }
 }
 
 impl Durable {
-    /// The record's bytes.
+    /// The record's bytes, with their checksum.
     #[must_use]
     pub fn to_bytes(&self) -> Arc<[u8]> {
-        wire::encode_record(self).into()
+        sealed(wire::encode_record(self)).into()
     }
 
     /// The record's bytes, in two pieces.
@@ -64,8 +64,27 @@ impl Durable {
     /// Reads a record back. `None` if it is none: a disk may return anything.
     #[must_use]
     pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let durable: Self = wire::decode_durable(bytes).ok()?;
+        let (record, checksum) = bytes.split_last_chunk()?;
+        if checksum_of(record) != *checksum {
+            return None;
+        }
+        let durable: Self = wire::decode_durable(record).ok()?;
         durable.view.validate().ok()?;
         Some(durable)
     }
 }
+
+/// A promise that a disk has changed would be another promise.
+fn sealed(mut record: Vec<u8>) -> Vec<u8> {
+    let checksum = checksum_of(&record);
+    record.extend_from_slice(&checksum);
+    record
+}
+
+fn checksum_of(record: &[u8]) -> [u8; CHECKSUM_BYTES] {
+    let mut checksum = [0; CHECKSUM_BYTES];
+    checksum.copy_from_slice(&blake3::hash(record).as_bytes()[..CHECKSUM_BYTES]);
+    checksum
+}
+
+const CHECKSUM_BYTES: usize = 16;

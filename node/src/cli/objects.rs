@@ -42,6 +42,7 @@ pub(super) fn event_object(event: &Event) -> Option<Value> {
             })
         }
         Event::NobodyTrains { peers } => json!({"event": "nobody_trains", "peers": texts(peers)}),
+        Event::NobodyAnswers => json!({"event": "nobody_answers"}),
         Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
         Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
         Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),

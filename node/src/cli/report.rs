@@ -200,6 +200,10 @@ impl Report {
                 short_names(peers),
                 if peers.len() == 1 { "answers" } else { "answer" },
             )),
+            Event::NobodyAnswers => say(format!(
+                "nobody answers any more; still trying. The run may be over; if it goes on, `{} invite` on a machine where it does prints an invite with another address",
+                program_name()
+            )),
             event => self.say_change(event),
         }
     }

@@ -9,8 +9,10 @@ use anyhow::{Context, bail};
 use libp2p::Multiaddr;
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::invite::{Invite, Secret};
-use peergrad_protocol::limits::{MEMBERS_MAX, SEGMENTS_KEPT_MAX};
-use peergrad_protocol::{Pool, RunId};
+use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
+use peergrad_protocol::message::Contact;
+use peergrad_protocol::view::Member;
+use peergrad_protocol::{PeerId, Pool, RunId};
 use tokio::sync::mpsc;
 
 use super::files;
@@ -216,10 +218,15 @@ pub(super) fn run(plan: Plan) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
-    let Plan { role, loader, secret, bootstraps, data, peer } = plan;
+    let Plan { role, loader, secret, mut bootstraps, data, peer } = plan;
     let (directory, passed_over) = open_directory(peer.dir.as_deref())?;
     let identity = directory.identity()?;
     let incarnation = directory.next_incarnation()?;
+    let restored = directory.restored()?;
+    let record = restored.as_deref().and_then(Durable::from_bytes);
+    if let (Role::Joiner { run }, Some(record)) = (&role, &record) {
+        bootstraps.extend(members_before(record, run.as_ref(), identity.peer()));
+    }
     let segments = Pool::new(SEGMENTS_KEPT_MAX);
     let (network, notices) = Network::start(NetworkOptions {
         identity,
@@ -245,20 +252,20 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     }
     report.listening(&contact.addresses, network.direct_port());
     let mut session = Session { directory, secret, contact: contact.clone(), report, has_handed_over: false };
-    let restored = session.directory.restored()?;
-    if let Role::Founder { specification, nonce, peers } = &role {
-        if let Some(durable) = restored.as_deref().and_then(Durable::from_bytes) {
+    if restored.is_some() && record.is_none() {
+        session.report.say("what this peer had promised in an earlier run is damaged on its disk: it takes part as a new one");
+    }
+    if let Role::Founder { specification, nonce, .. } = &role {
+        if let Some(record) = &record {
             session.report.say(&format!(
                 "the last peer here was in run {} when it stopped; this is a new run (to go back: `{} join INVITE --dir {}`)",
-                durable.view.run.short(),
+                record.view.run.short(),
                 program_name(),
                 session.directory.path().display()
             ));
         }
         session.publish(RunId::derive(specification, nonce))?;
-        if *peers > 1 {
-            session.tell_invite(RunId::derive(specification, nonce));
-        }
+        session.tell_invite(RunId::derive(specification, nonce));
     }
     let config = Config {
         peer: contact.peer,
@@ -286,6 +293,17 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     session.end(ended)
 }
 
+/// Those who were members with this peer when it stopped, if that was in the same run: they may go on where the one that it
+/// was invited by does not.
+fn members_before(record: &Durable, run: Option<&RunId>, me: PeerId) -> Vec<Bootstrap> {
+    if run.is_some_and(|run| *run != record.view.run) {
+        return Vec::new();
+    }
+    let members = record.view.members.iter().filter(|member| member.peer != me);
+    let contact = |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
+    members.take(CONTACTS_MAX).map(|member| Bootstrap::Contact(contact(member))).collect()
+}
+
 fn open_directory(given: Option<&Path>) -> anyhow::Result<(Directory, Vec<PathBuf>)> {
     match given {
         Some(path) => Ok((Directory::open(path)?, vec![])),
@@ -310,7 +328,7 @@ async fn interrupt() {
 struct Session {
     directory: Directory,
     secret: Secret,
-    contact: peergrad_protocol::message::Contact,
+    contact: Contact,
     report: Report,
     /// Others own what this peer owned, as it was asked to see to before it leaves.
     has_handed_over: bool,

@@ -95,6 +95,21 @@ fn others_who_wait_too_are_told_of_once() {
 }
 
 #[test]
+fn that_nobody_answers_is_told_once_it_lasts() {
+    let (mut joining, mut out) = (Joining::new(Some(run()), member(9), None), Vec::new());
+    joining.link_up(NOW, peer(1), &mut out);
+    let mut told = Vec::new();
+    for second in 1..40 {
+        let is_linked = second == 5;
+        let linked = is_linked.then(|| peer(1)).into_iter();
+        joining.tick(NOW.after(second * JOIN_RETRY), linked, &mut out);
+        let is_told = |output: &Output| matches!(output, Output::Event(Event::NobodyAnswers));
+        told.extend(out.drain(..).filter(is_told).map(|_| second));
+    }
+    assert_eq!(told, [5 + LONELY_TOLD_AT]);
+}
+
+#[test]
 fn ready_is_said_once_all_members_are_linked_and_then_repeated() {
     let (mut joining, mut out) = (welcomed(), Vec::new());
     joining.report_ready(|peer| peer.0[0] != 3, &mut out);

@@ -73,7 +73,7 @@ mod tests {
             let Input::Persisted { id, result } = store.persisted().await else { panic!("another input") };
             assert_eq!((id, result), (PersistId(byte), Ok(())));
         }
-        assert_eq!(std::fs::read(&path).unwrap(), [2]);
+        assert_eq!(std::fs::read(&path).unwrap(), record(&[2]).to_bytes());
 
         let mut nowhere = Store::start(folder.path().join("absent/durable")).unwrap();
         nowhere.persist(PersistId(0), record(&[]));

@@ -73,8 +73,13 @@ impl Algorithm {
         only_for("sync.outer_rate", section.outer_rate.is_some(), &diloco, words)?;
         only_for("sync.outer_momentum", section.outer_momentum.is_some(), &diloco, words)?;
         let local_steps = match section.local_steps {
-            None => LOCAL_STEPS_DEFAULT,
-            Some(LocalSteps::Number(number)) => number,
+            None => LOCAL_STEPS_DEFAULT.min(steps_per_pass),
+            Some(LocalSteps::Number(number)) => {
+                // A round ends with its pass: more steps would be smaller ones.
+                let allowed = format!("1 to {steps_per_pass}, the steps of a pass; or \"pass\"");
+                within("sync.local_steps", number, 1..=steps_per_pass, &allowed)?;
+                number
+            }
             Some(LocalSteps::Pass) => steps_per_pass,
         };
         let algorithm = match kind {
@@ -261,7 +266,11 @@ mod tests {
     fn a_kind_is_enough() {
         assert_eq!(resolve(""), Ok(Algorithm::Ring));
         assert_eq!(resolve("kind = \"ds-sync\""), Ok(Algorithm::DsSync { group: 0, shuffle: true }));
-        assert_eq!(resolve("kind = \"local\""), Ok(Algorithm::Local { local_steps: 32 }));
+        assert_eq!(
+            resolve("kind = \"local\""),
+            Ok(Algorithm::Local { local_steps: 23 }),
+            "no more than a pass has"
+        );
         let once_a_pass = resolve("kind = \"local\"\nlocal_steps = \"pass\"");
         assert_eq!(once_a_pass, Ok(Algorithm::Local { local_steps: 23 }));
         assert_eq!(resolve("kind = \"quorum\""), Ok(Algorithm::Quorum { backups: 1 }));
@@ -296,7 +305,11 @@ mod tests {
             ("group = 4", "`sync.group` is given; allowed: nothing but with kind = \"ds-sync\""),
             ("kind = \"ds-sync\"\nlocal_steps = 4", "kind = \"local\" or \"diloco\""),
             ("kind = \"local\"\nouter_rate = 1.0", "kind = \"diloco\""),
-            ("kind = \"local\"\nlocal_steps = 0", "`sync.local_steps` is 0; allowed: 1 to 1000000"),
+            (
+                "kind = \"local\"\nlocal_steps = 0",
+                "`sync.local_steps` is 0; allowed: 1 to 23, the steps of a pass",
+            ),
+            ("kind = \"diloco\"\nlocal_steps = 24", "`sync.local_steps` is 24; allowed: 1 to 23"),
             ("backups = 2", "`sync.backups` is given; allowed: nothing but with kind = \"quorum\""),
             ("kind = \"ds-sync\"\ngroup = 1", "`sync.group` is 1; allowed: 2 or more"),
             ("kind = \"diloco\"\nouter_momentum = 1.0", "`sync.outer_momentum` is 1"),

@@ -308,7 +308,11 @@ mod tests {
             "[optimizer]\nbeta2 = 1.0",
             "`optimizer.beta2` is 1; allowed: 0 up to, not including, 1",
         );
-        assert_error("[optimizer]\nrate = 0.0", "`optimizer.rate` is 0; allowed: above 0");
+        assert_error(
+            "[sync]\nkind = \"local\"\nlocal_steps = 0",
+            "`sync.local_steps` is 0; allowed: 1 to 1, the steps of a pass; or \"pass\"",
+        );
+        assert_error("[optimizer]\nrate = 0.0", "`optimizer.rate` is 0; allowed: above 0, up to 1000000");
         assert_error(
             "[model]\nkind = \"linear\"",
             "`model.kind` is linear; allowed: softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]",

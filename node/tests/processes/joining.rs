@@ -2,7 +2,7 @@
 
 use std::net::{TcpListener, UdpSocket};
 
-use super::process::{LOCAL, Place, Process, invite_of, listening};
+use super::process::{ENDLESS, LOCAL, Place, Process, end_all, invite_of, listening};
 
 /// The digits for a moment.
 fn place() -> Place {
@@ -31,6 +31,18 @@ fn through_a_joiner_that_waits() {
     assert_eq!(invite.code, Some(0), "{}", invite.stderr);
     let second = place.join("second", invite.stdout.trim());
     finish(vec![founder, first, second]);
+}
+
+#[test]
+fn whom_nobody_has_waited_for() {
+    let place = Place::new();
+    place.write("run.toml", format!("passes = {ENDLESS}\n[data]\nfile = \"digits\"\n"));
+    let mut alone = place.start("alone", 1, &[]);
+    let invite = invite_of(&mut alone);
+    alone.wait_for("step");
+    let mut joiner = place.join("joiner", &invite);
+    joiner.wait_for("step");
+    end_all(&place, "joiner", vec![alone, joiner], &[]);
 }
 
 #[test]

@@ -29,6 +29,26 @@ fn one_that_is_restarted_comes_back_as_itself() {
 }
 
 #[test]
+fn one_that_is_restarted_finds_those_who_go_on_without_its_host() {
+    let (place, mut peers) = training(4, ENDLESS);
+    let invite = place.invite("peer-1");
+    let mut killed = Vec::new();
+    for _ in 0..2 {
+        // The founder, which the invite leads to, and then the second.
+        let (victim, name) = take(&mut peers, 0);
+        killed.push(victim.kill());
+        for (peer, _) in &mut peers {
+            peer.wait(|event| is_change(event, "left", &name));
+        }
+    }
+    let mut again = place.join("peer-2", &invite);
+    again.wait_for("step");
+    let mut peers: Vec<Process> = peers.into_iter().map(|(peer, _)| peer).collect();
+    peers.push(again);
+    end_all(&place, "peer-2", peers, &killed);
+}
+
+#[test]
 fn one_that_was_frozen_comes_back_by_itself() {
     let (place, mut peers) = training(3, ENDLESS);
     let (mut frozen, name) = take(&mut peers, 2);

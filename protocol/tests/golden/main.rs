@@ -81,6 +81,8 @@ fn a_durable_record_has_its_golden_bytes() {
         sheet.ballot("accepted.ballot", ballot);
         change_fields(change, sheet);
     });
+    let checksum = blake3::hash(&sheet.bytes());
+    sheet.raw(&checksum.as_bytes()[..16], "checksum");
     assert_eq!(
         *durable().to_bytes(),
         sheet.bytes(),
