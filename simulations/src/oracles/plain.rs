@@ -6,7 +6,7 @@
 //!
 //! # Rounding
 //! A scenario says how far apart losses may be. In long runs another order of sums alone can lead further: how far is measured
-//! where it is asked, by running the plain loop once more with every batch backwards, and [`ROUNDING_FACTOR`] times that is
+//! where it is asked, by running the plain loop once more with every batch backwards, and ten times that is
 //! allowed too.
 //!
 //! With tanh units it stays below 1e-6 through four thousand steps of letters. Where it tips the input of a ReLU over zero, for
