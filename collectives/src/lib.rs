@@ -22,7 +22,8 @@
 //! | direct | 2 | 2 (n - 1) / n x s |
 //! | mirror, with c copies | 1 | (c - 1) / n x s |
 //!
-//! With as many copies as ranks there is no mirror: the sums themselves are gathered.
+//! With as many copies as ranks there is no mirror: the sums themselves are gathered. With unequal shards the two topologies differ:
+//! [`cost`] says which takes less time.
 //!
 //! # Invariants
 //! - A shard is summed in the order owner + 1, owner + 2, ..., owner (modulo n) under every topology, and everyone gets the
@@ -35,6 +36,7 @@
 pub mod all_gather;
 pub mod codec;
 pub mod combine;
+pub mod cost;
 pub mod groups;
 pub mod links;
 pub mod mirror;

@@ -10,6 +10,9 @@
 //! came on, so from then on there is always a free tray somewhere, and the segment behind it can move. Segments leave for
 //! good at their last hop, so the ring empties and everybody gets to start.
 //!
+//! Rounds of a ring and rounds without relays may follow each other over the same links, as long as nothing of a round is sent
+//! before all of the one before has left: then nobody who still passes on waits for a tray behind what came later.
+//!
 //! A segment that goes one hop only is used up where it arrives, at the latest when its step begins there, and no step
 //! waits for a tray to begin. So it may take the last tray as well: that one comes back whatever others do.
 //!
@@ -25,18 +28,21 @@
 pub struct Links {
     credit: Vec<u32>,
     window: u32,
-    has_relays: bool,
+    reserve: u32,
 }
 
 impl Links {
-    /// Links to `rank_count` ranks with `window` segments each.
-    ///
-    /// # Panics
-    /// If the window leaves no room beside what relays need.
+    /// Links to `rank_count` ranks with `window` segments each, of which those that begin here leave [`RELAY_RESERVE`] to those
+    /// that are passed on.
     #[must_use]
-    pub fn new(rank_count: usize, window: u32, has_relays: bool) -> Self {
-        assert!(window > u32::from(has_relays), "a window of {window} has no room for a start");
-        Self { credit: vec![window; rank_count], window, has_relays }
+    pub fn new(rank_count: usize, window: u32) -> Self {
+        Self::with_reserve(rank_count, window, RELAY_RESERVE)
+    }
+
+    /// As [`Links::new`], with a `reserve` of one's own: with less a ring can get stuck.
+    #[must_use]
+    pub fn with_reserve(rank_count: usize, window: u32, reserve: u32) -> Self {
+        Self { credit: vec![window; rank_count], window, reserve }
     }
 
     /// Takes credit for passing on a segment to `rank`, if there is any.
@@ -47,10 +53,18 @@ impl Links {
         has_credit
     }
 
-    /// Takes credit for a segment that begins here, if relays still have room after it.
+    /// Takes credit for a segment that begins here, if relays, where there are any, still have room after it.
+    ///
+    /// # Panics
+    /// If the window has no room beside what relays need.
     #[must_use]
-    pub fn take_for_start(&mut self, rank: usize) -> bool {
-        let has_room = self.credit[rank] > u32::from(self.has_relays);
+    pub fn take_for_start(&mut self, rank: usize, has_relays: bool) -> bool {
+        assert!(
+            !has_relays || self.window > self.reserve,
+            "a window of {} has no room for a start",
+            self.window
+        );
+        let has_room = self.credit[rank] > if has_relays { self.reserve } else { 0 };
         self.credit[rank] -= u32::from(has_room);
         has_room
     }
@@ -98,15 +112,6 @@ impl Links {
         self.set_credit(rank, credit);
     }
 
-    /// From now on segments pass through this member, or no longer.
-    ///
-    /// # Panics
-    /// If the window leaves no room beside what relays need.
-    pub fn set_relays(&mut self, has_relays: bool) {
-        assert!(self.window > u32::from(has_relays), "a window of {} has no room for a start", self.window);
-        self.has_relays = has_relays;
-    }
-
     /// Segments that each link can have on its way.
     #[must_use]
     pub fn window(&self) -> u32 {
@@ -114,64 +119,66 @@ impl Links {
     }
 }
 
+/// Enough for a ring: whoever passes a segment on frees the place that it came on.
+pub const RELAY_RESERVE: u32 = 1;
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn the_last_tray_is_for_relays() {
-        let mut links = Links::new(3, 2, true);
-        assert!(links.take_for_start(1));
-        assert!(!links.take_for_start(1));
+        let mut links = Links::new(3, 2);
+        assert!(links.take_for_start(1, true));
+        assert!(!links.take_for_start(1, true));
         assert!(links.take_for_relay(1));
         assert!(!links.take_for_relay(1));
-        assert!(links.take_for_start(2), "links are independent");
+        assert!(links.take_for_start(2, false) && links.take_for_start(2, false), "nobody passes on");
     }
 
     #[test]
     fn nobody_returns_more_than_they_got() {
-        let mut links = Links::new(1, 2, false);
+        let mut links = Links::new(1, 2);
         assert!(!links.give_back(0, 1));
-        assert!(links.take_for_start(0));
+        assert!(links.take_for_start(0, true));
         assert!(!links.give_back(0, 2));
         assert!(links.give_back(0, 1));
     }
 
     #[test]
     fn credit_goes_on_where_it_stopped() {
-        let mut before = Links::new(2, 3, true);
-        assert!(before.take_for_start(1));
+        let mut before = Links::new(2, 3);
+        assert!(before.take_for_start(1, true));
         assert_eq!(before.credit(1), 2);
-        let mut after = Links::new(3, 3, true);
+        let mut after = Links::new(3, 3);
         after.set_credit(2, before.credit(1));
-        assert!(after.take_for_start(2));
-        assert!(!after.take_for_start(2));
+        assert!(after.take_for_start(2, true));
+        assert!(!after.take_for_start(2, true));
         assert!(after.give_back(2, 2), "what was taken before the change is owed after it");
         assert!(!after.give_back(2, 1));
     }
 
     #[test]
     fn ranks_come_and_go() {
-        let mut links = Links::new(3, 2, true);
+        let mut links = Links::new(3, 2);
         links.set_credit(2, 1);
         links.remove(0);
         links.insert(1, 0);
         assert_eq!([0, 1, 2].map(|rank| links.credit(rank)), [2, 0, 1]);
-        assert!(!links.take_for_start(2));
-        links.set_relays(false);
-        assert!(links.take_for_start(2));
+        assert!(!links.take_for_start(2, true));
+        assert!(links.take_for_start(2, false));
     }
 
     #[test]
     fn nothing_goes_where_there_is_no_credit() {
-        let mut links = Links::new(2, 2, false);
+        let mut links = Links::new(2, 2);
         links.set_credit(1, 0);
-        assert!(!links.take_for_start(1) && !links.take_for_relay(1));
+        assert!(!links.take_for_start(1, false) && !links.take_for_relay(1));
     }
 
     #[test]
     #[should_panic(expected = "credit of 3 on a link with a window of 2")]
     fn credit_above_the_window_is_noticed() {
-        Links::new(1, 2, false).set_credit(0, 3);
+        Links::new(1, 2).set_credit(0, 3);
     }
 }

@@ -348,8 +348,8 @@ mod tests {
     fn keepers_get_what_they_keep_as_credit_allows() {
         let mut vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
         let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
-        let mut links = Links::new(3, 2, true);
-        assert!(links.take_for_start(0) && links.take_for_start(2));
+        let mut links = Links::new(3, 2);
+        assert!(links.take_for_start(0, true) && links.take_for_start(2, true));
         assert_eq!(sent(&mut mirror, &mut links), [], "nothing before the sums are there");
         mirror.load(&[0..2, 2..4, 6..10], &vector, TALLY);
         vector.fill(-1.0);

@@ -25,6 +25,8 @@ pub struct Layout {
     segment_count: usize,
     /// Ranks that own anything, in order.
     owners: Vec<usize>,
+    /// Elements of the smallest shard, and of the largest.
+    shares: (usize, usize),
 }
 
 /// What one rank owns, or keeps of what another owns.
@@ -51,11 +53,12 @@ impl Layout {
         assert!(segment_elements > 0, "segments have elements");
         let shards: Vec<Shard> =
             owned.into_iter().map(|ranges| Shard::new(ranges, segment_elements)).collect();
-        let covered: usize = shards.iter().map(Shard::len).sum();
-        assert_eq!(covered, len, "shards cover the vector");
+        let shares = || shards.iter().map(Shard::len);
+        assert_eq!(shares().sum::<usize>(), len, "shards cover the vector");
+        let shares = (shares().min().unwrap_or(0), shares().max().unwrap_or(0));
         let segment_count = shards.iter().map(|shard| shard.segments.len()).sum();
         let owners = (0..shards.len()).filter(|rank| !shards[*rank].is_empty()).collect();
-        Self { len, shards, segment_count, owners }
+        Self { len, shards, segment_count, owners, shares }
     }
 
     /// As [`Layout::new`], where those of `rank_count` ranks that are `owners` own equal parts, one after the other.
@@ -93,6 +96,12 @@ impl Layout {
     #[must_use]
     pub fn rank_count(&self) -> usize {
         self.shards.len()
+    }
+
+    /// Elements of the smallest shard, and of the largest.
+    #[must_use]
+    pub fn shares(&self) -> (usize, usize) {
+        self.shares
     }
 
     /// Segments of all shards together.

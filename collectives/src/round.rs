@@ -333,9 +333,9 @@ impl Round {
         mut residual: Option<&mut Residual>,
         out: &mut Vec<Action>,
     ) {
-        let to = self.plan.link(destination);
+        let (to, has_relays) = (self.plan.link(destination), self.plan.has_relays());
         while let Some((owner, index)) = self.reduce.next_start(&self.plan, destination) {
-            if !links.take_for_start(to) {
+            if !links.take_for_start(to, has_relays) {
                 return;
             }
             self.reduce.start(owner);
@@ -355,7 +355,7 @@ impl Round {
             out.push(Action::Send { to, label, payload });
         }
         while let Some(index) = self.gather.next_start(&self.plan, destination) {
-            if !links.take_for_start(to) {
+            if !links.take_for_start(to, has_relays) {
                 return;
             }
             self.gather.start(destination);

@@ -5,6 +5,11 @@
 
 use std::sync::Arc;
 
+use peergrad_collectives::codec::Codec;
+use peergrad_collectives::combine::Combine;
+use peergrad_collectives::cost::Terms;
+use peergrad_collectives::plan::{Layout, Topology};
+use peergrad_protocol::limits::{HOP_BYTES, LINK_SEGMENTS, ROUND_BYTES_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::placement::Copies;
 
@@ -12,9 +17,6 @@ use crate::io::{DataReference, Scope};
 use crate::optimizer::{Rule, Schedule};
 use crate::program::Launch;
 use crate::task::Task;
-use peergrad_collectives::codec::Codec;
-use peergrad_collectives::combine::Combine;
-use peergrad_collectives::plan::Topology;
 
 /// Looks inside a specification.
 pub trait Loader: Send + Sync + 'static {
@@ -103,8 +105,8 @@ pub struct Training {
     pub rule: Rule,
     /// The learning rate over the run.
     pub schedule: Schedule,
-    /// How tensors travel.
-    pub topology: Topology,
+    /// How tensors travel; `None`: however takes less time, which may change as shards do.
+    pub topology: Option<Topology>,
     /// How contributions travel; a lossy codec needs the direct topology.
     pub gradients: Codec,
     /// How new parameters travel. With a lossy codec, everyone computes with what it leaves of them, and owners keep them as
@@ -124,6 +126,23 @@ pub struct Training {
 }
 
 impl Training {
+    /// Along which edges a round over `layout` goes: the same at all members, who know as much.
+    #[must_use]
+    pub fn topology(&self, layout: &Layout) -> Topology {
+        // In a ring nobody sees single contributions, and what is encoded would be so at each hop.
+        let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups > 0;
+        let terms = Terms {
+            hop_bytes: HOP_BYTES,
+            window_bytes: LINK_SEGMENTS as usize * self.segment_elements * size_of::<f32>(),
+            room_bytes: ROUND_BYTES_MAX,
+        };
+        match self.topology {
+            Some(topology) => topology,
+            None if is_direct => Topology::Direct,
+            None => terms.choose(layout),
+        }
+    }
+
     /// The learning rate with which a step begins.
     #[must_use]
     pub fn rate(&self, step: u64) -> f64 {

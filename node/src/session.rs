@@ -215,7 +215,7 @@ impl Session {
         // A newcomer keeps nothing yet: what it is to keep comes to it.
         kept.filter(|_| complete.is_some()).for_each(|chunk| owned.keep(chunk, None, false));
         let mut session = Self {
-            wiring: Wiring::new(view, rank, training.topology, credits),
+            wiring: Wiring::new(view, rank, credits),
             rank,
             specification,
             memo,

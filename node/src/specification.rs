@@ -113,18 +113,21 @@ pub struct TrainingSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Route {
-    /// From neighbour to neighbour.
+    /// However takes less time.
     #[default]
+    Auto,
+    /// From neighbour to neighbour.
     Ring,
     /// Straight to the owner and back.
     Direct,
 }
 
-impl From<Route> for Topology {
+impl From<Route> for Option<Topology> {
     fn from(route: Route) -> Self {
         match route {
-            Route::Ring => Self::Ring,
-            Route::Direct => Self::Direct,
+            Route::Auto => None,
+            Route::Ring => Some(Topology::Ring),
+            Route::Direct => Some(Topology::Direct),
         }
     }
 }

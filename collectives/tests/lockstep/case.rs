@@ -19,6 +19,8 @@ pub(crate) struct Case {
     pub(crate) rank_count: usize,
     pub(crate) len: usize,
     pub(crate) topology: Topology,
+    /// Every other round has the other topology.
+    pub(crate) alternates: bool,
     pub(crate) codecs: Codecs,
     /// Segments that a member may have started on a link.
     pub(crate) credit: u32,
@@ -38,6 +40,7 @@ pub(crate) const PLAIN: Case = Case {
     rank_count: 4,
     len: 1000,
     topology: Topology::Ring,
+    alternates: false,
     codecs: Codecs { reduce: Codec::F32, gather: Codec::F32 },
     credit: 1,
     copies: 1,
@@ -57,6 +60,8 @@ pub(crate) enum Rule {
     Greedy,
     /// While relays still have room, but what is mirrored of a step may be overtaken by the segments of the next one.
     Overtake,
+    /// While relays still have room, but a round that goes another way than the one before may overtake it.
+    Hasty,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -107,7 +112,16 @@ impl Case {
     /// Trays of a link.
     pub(crate) fn window(&self) -> u32 {
         // Credit is what a member may have started itself; relays have one place more.
-        self.credit + u32::from(self.topology == Topology::Ring && self.rank_count > 2)
+        self.credit + u32::from((self.topology == Topology::Ring || self.alternates) && self.rank_count > 2)
+    }
+
+    /// Along which edges a round goes.
+    pub(crate) fn topology_of(&self, round: usize) -> Topology {
+        match self.topology {
+            Topology::Ring if self.alternates && round % 2 == 1 => Topology::Direct,
+            Topology::Direct if self.alternates && round % 2 == 1 => Topology::Ring,
+            topology => topology,
+        }
     }
 
     /// What one person adds to a round: the same whichever rank it has.

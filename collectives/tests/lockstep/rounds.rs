@@ -46,6 +46,24 @@ fn rounds_that_follow_each_other_do_not_mix() {
     }
 }
 
+/// From one round to the next the topology may be another one, as shares change.
+#[test]
+fn rounds_may_go_another_way_than_the_ones_before() {
+    for rank_count in [3, 5, 8] {
+        for topology in TOPOLOGIES {
+            for credit in [1, 2, 4] {
+                for adversary in
+                    [Adversary::Random, Adversary::Eager, Adversary::Starve(1), Adversary::Starve(0)]
+                {
+                    let case = Case { rank_count, topology, credit, round_count: 6, adversary, ..PLAIN };
+                    let case = Case { alternates: true, copies: 2, ..case };
+                    case.check(seed(&[rank_count as u64, u64::from(credit)]));
+                }
+            }
+        }
+    }
+}
+
 /// Whoever contributes nothing owns, sums up and gathers like everybody else.
 #[test]
 fn the_sum_of_those_who_contribute_is_everybody_s() {
@@ -146,6 +164,17 @@ fn nothing_vector_sized_is_allocated_after_the_first_round() {
         let links = if topology == Topology::Ring { 4 } else { 4 * 3 };
         let trays = u64::from(case.window()) * links;
         assert!(segments <= 2 * trays, "{segments} segments for {trays} trays");
+    }
+}
+
+/// Planted: members that begin to send a round while they still have to pass on what is left of one that went another way.
+#[test]
+#[should_panic(expected = "is stuck")]
+fn a_round_that_overtakes_one_that_went_another_way_gets_stuck() {
+    for number in 0..200 {
+        let case =
+            Case { rank_count: 5, alternates: true, round_count: 6, adversary: Adversary::Eager, ..PLAIN };
+        Case { rule: Rule::Hasty, ..case }.check(number);
     }
 }
 

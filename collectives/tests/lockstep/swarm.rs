@@ -103,7 +103,10 @@ impl Swarm {
                 contributors: case.contributors(),
             };
             Member {
-                links: Links::new(count, window, plan.has_relays() && case.rule != Rule::Greedy),
+                links: match case.rule {
+                    Rule::Greedy => Links::with_reserve(count, window, 0),
+                    _ => Links::new(count, window),
+                },
                 plan: Arc::new(plan),
                 vectors: Pool::new(8),
                 segments: segments.clone(),
@@ -199,7 +202,9 @@ impl Swarm {
             contribution.copy_from_slice(&self.case.contribution(person, number));
             (contribution, Case::tally(person, number))
         });
-        let round = Round::new(Arc::clone(&member.plan), contribution, tally, || member.vectors.take(len));
+        let topology = self.case.topology_of(number);
+        let plan = Arc::new(Plan { topology, ..Plan::clone(&member.plan) });
+        let round = Round::new(plan, contribution, tally, || member.vectors.take(len));
         let mirror =
             Mirror::new(Arc::clone(&self.mirror_plan), rank, Codec::F32, std::mem::take(&mut member.room));
         member.turns.push_back(Turn { number, round, mirror, copied: vec![0.0; len], is_updated: false });
@@ -264,6 +269,10 @@ impl Swarm {
         for index in 0..self.members[rank].turns.len() {
             let mut out = Vec::new();
             let member = &mut self.members[rank];
+            let goes_another_way = index > 0 && self.case.alternates && self.case.rule != Rule::Hasty;
+            if goes_another_way && !member.turns[0].round.is_drained() {
+                break;
+            }
             let turn = &mut member.turns[index];
             let number = turn.number;
             turn.round.pump(&mut member.links, &member.segments, None, &mut out);

@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
+use peergrad_protocol::limits::SEGMENT_ELEMENTS;
 use peergrad_protocol::manifest::Manifest;
 use serde_json::{Value, json};
 
@@ -37,11 +38,14 @@ pub(super) struct BenchArguments {
           value_parser = clap::value_parser!(u32).range(1..=1024))]
     mebibytes: Vec<u32>,
     /// How tensors travel
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values_t = [Topology::Ring])]
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values_t = [Topology::Auto])]
     topology: Vec<Topology>,
-    /// What elements travel as, gradients and parameters alike; all but `f32` need `--topology direct`
+    /// What elements travel as, gradients and parameters alike; a ring carries `f32` only
     #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values_t = [Codec::F32])]
     codec: Vec<Codec>,
+    /// Size of one piece on the wire, in KiB
+    #[arg(long, value_name = "KIB", default_value_t = SEGMENT_KIB, value_parser = clap::value_parser!(u32).range(1..=1024))]
+    segment_kib: u32,
     /// How often all cases are measured
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -55,6 +59,7 @@ pub(super) struct BenchArguments {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Topology {
+    Auto,
     Ring,
     Direct,
 }
@@ -96,6 +101,7 @@ struct Case {
     mebibytes: u32,
     topology: Topology,
     codec: Codec,
+    segment_kib: u32,
 }
 
 /// What one round of a case came to.
@@ -142,21 +148,22 @@ pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
 
 /// Every combination that there is.
 fn cases(arguments: &BenchArguments) -> anyhow::Result<Vec<Case>> {
+    let segment_kib = arguments.segment_kib;
     let mut cases = Vec::new();
     for &peers in &arguments.peers {
         for &mebibytes in &arguments.mebibytes {
             for &topology in &arguments.topology {
                 for &codec in &arguments.codec {
                     // Sums on their way round a ring would be rounded at every peer.
-                    if topology == Topology::Direct || codec == Codec::F32 {
-                        cases.push(Case { peers, mebibytes, topology, codec });
+                    if topology != Topology::Ring || codec == Codec::F32 {
+                        cases.push(Case { peers, mebibytes, topology, codec, segment_kib });
                     }
                 }
             }
         }
     }
     if cases.is_empty() {
-        bail!("a ring carries f32 only; add `--topology direct`");
+        bail!("a ring carries f32 only; leave out `--topology ring`");
     }
     Ok(cases)
 }
@@ -195,7 +202,7 @@ fn middle(measured: &[Measured]) -> Measured {
 
 impl Case {
     fn words(&self) -> String {
-        let Self { peers, mebibytes, topology, codec } = self;
+        let Self { peers, mebibytes, topology, codec, .. } = self;
         format!("{peers} peers, {mebibytes} MiB, {topology}, {codec}")
     }
 
@@ -250,10 +257,10 @@ impl Case {
 
     /// The cheapest rule there is.
     fn run_file(&self) -> String {
-        let Self { peers, topology, codec, .. } = self;
+        let Self { peers, topology, codec, segment_kib, .. } = self;
         format!(
             "passes = 1\nbatch = {peers}\n[optimizer]\nrule = \"sgd\"\nrate = 0.001\n[sync]\ntopology = \"{topology}\"\n\
-             gradients = \"{codec}\"\nparameters = \"{codec}\"\n"
+             segment_kib = {segment_kib}\ngradients = \"{codec}\"\nparameters = \"{codec}\"\n"
         )
     }
 
@@ -311,5 +318,7 @@ impl Task for Nothing {
     }
 }
 
+/// As in a run file.
+const SEGMENT_KIB: u32 = (SEGMENT_ELEMENTS * size_of::<f32>() / 1024) as u32;
 /// Steps that do not count: memory is taken and windows open.
 const WARM_UP: u32 = 5;

@@ -139,10 +139,9 @@ impl Session {
             unreachable!("only the first view founds a run")
         };
         let dealt_next = self.dealt_next.take().unwrap_or_else(|| self.deal_of(self.step.next()));
-        let topology = self.loaded.training.topology;
         let before = Arc::clone(self.view());
         let difference = self.memo.difference((&before, self.digest()), (view, digest));
-        self.wiring.follow((&before, view), &difference, topology, credits, out);
+        self.wiring.follow((&before, view), &difference, credits, out);
         self.early.clear();
         self.past.push_back(self.digest());
         if self.past.len() > PAST_MAX {

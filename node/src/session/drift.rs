@@ -49,7 +49,7 @@ impl Session {
         let cut = self.geometry.cut;
         let layout = Layout::even(cut.chunks.parameter_count(), group.len(), &owners, cut.segment_elements);
         let rank = group.binary_search(&self.rank.index()).expect("everyone is in its own group");
-        let topology = self.loaded.training.topology;
+        let topology = self.loaded.training.topology(&layout);
         let combine = Combine::Sum;
         let plan = Plan {
             layout: Arc::new(layout),

@@ -97,13 +97,13 @@ impl Session {
     /// As [`Session::start_round`], of the contributions of some.
     pub(super) fn start_round_of(&mut self, contribution: Contribution, contributors: Option<Arc<[usize]>>) {
         let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
-        let topology = self.loaded.training.topology;
         let Contribution { vector, tally } = contribution;
         let (plan, drifting) = if self.loaded.program.drifts() {
             let (plan, drifting) = self.group_plan(tally);
             (plan, Some(drifting))
         } else {
             let layout = Arc::clone(&shards.layout);
+            let topology = self.loaded.training.topology(&layout);
             let combine = self.loaded.training.combine;
             let (codecs, rank) = (self.codecs(&shards), self.rank.index());
             (Plan { layout, topology, combine, codecs, rank, group: None, contributors }, None)
@@ -178,7 +178,7 @@ impl Session {
 
     fn pump(&mut self, out: &mut Vec<Output>) {
         for index in 0..self.live.len() {
-            if index > 0 && self.live[index].drifting.is_some() && !self.live[0].round.is_drained() {
+            if index > 0 && self.live[index].may_overtake(&self.live[0]) && !self.live[0].round.is_drained() {
                 // Those of the round before may wait behind what would be sent now, on a link that is in both.
                 break;
             }
@@ -293,5 +293,12 @@ impl Session {
                 }
             }
         }
+    }
+}
+
+impl Live {
+    /// Whether what this round sends could get in the way of what is left of the one `before`: they go along other edges.
+    fn may_overtake(&self, before: &Self) -> bool {
+        self.drifting.is_some() || self.plan.topology != before.plan.topology
     }
 }

@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 
 use peergrad_collectives::links::Links;
-use peergrad_collectives::plan::Topology;
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, Rank};
@@ -30,14 +29,9 @@ pub(super) struct Wiring {
 
 impl Wiring {
     /// Takes the credit of linked members out of `credits`; who is not there is not linked.
-    pub(super) fn new(
-        view: &View,
-        rank: Rank,
-        topology: Topology,
-        credits: &mut BTreeMap<PeerId, u32>,
-    ) -> Self {
+    pub(super) fn new(view: &View, rank: Rank, credits: &mut BTreeMap<PeerId, u32>) -> Self {
         let count = view.members.len();
-        let mut links = Links::new(count, LINK_SEGMENTS, topology == Topology::Ring && count > 2);
+        let mut links = Links::new(count, LINK_SEGMENTS);
         for (index, member) in view.members.iter().enumerate() {
             links.set_credit(index, credits.get(&member.peer).copied().unwrap_or(0));
         }
@@ -50,7 +44,6 @@ impl Wiring {
         &mut self,
         (before, after): (&View, &View),
         difference: &Difference,
-        topology: Topology,
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) {
@@ -75,7 +68,6 @@ impl Wiring {
             self.links.insert(index, credits.get(peer).copied().unwrap_or(0));
             self.held.insert(index, 0);
         }
-        self.links.set_relays(topology == Topology::Ring && after.members.len() > 2);
     }
 
     /// The rank of this member is another one.
@@ -192,7 +184,7 @@ mod tests {
         // Peer 4 is not linked; peer 9 is, and no member.
         let mut credits: BTreeMap<PeerId, u32> =
             [2, 3, 5, 9].map(|byte| (peer(byte), LINK_SEGMENTS)).into_iter().collect();
-        let mut wiring = Wiring::new(&before, Rank(0), Topology::Ring, &mut credits);
+        let mut wiring = Wiring::new(&before, Rank(0), &mut credits);
         assert_eq!(credit(&wiring), [0, 4, 4, 0]);
         assert!(wiring.links.take_for_relay(2) && wiring.links.take_for_relay(2));
         assert_eq!(wiring.hold(Rank(1)), Ok(()));
@@ -210,7 +202,7 @@ mod tests {
         let left = credits.values().copied().collect::<Vec<_>>();
         assert_eq!(left, [4, 2, 4, 4], "what is on its way to peer 3 is not there twice");
 
-        let mut wiring = Wiring::new(&after, Rank(0), Topology::Ring, &mut credits);
+        let mut wiring = Wiring::new(&after, Rank(0), &mut credits);
         assert_eq!(credit(&wiring), [0, 2, 0, 4]);
         // From one view to the next and back it is the same.
         let difference = |joined, left| Difference {
@@ -219,7 +211,7 @@ mod tests {
             retiring: vec![],
         };
         let mut follow = |views, difference: &Difference| {
-            wiring.follow(views, difference, Topology::Ring, &mut credits, &mut out);
+            wiring.follow(views, difference, &mut credits, &mut out);
             credit(&wiring)
         };
         assert_eq!(follow((&after, &before), &difference(2, 5)), [0, 4, 2, 0]);
@@ -234,18 +226,18 @@ mod tests {
     fn nothing_follows_what_was_lost_before_the_next_view() {
         let (before, after) = (view(&[1, 2, 3]), view(&[1, 3]));
         let mut credits: BTreeMap<PeerId, u32> = [2, 3].map(|byte| (peer(byte), LINK_SEGMENTS)).into();
-        let mut wiring = Wiring::new(&before, Rank(0), Topology::Direct, &mut credits);
+        let mut wiring = Wiring::new(&before, Rank(0), &mut credits);
         wiring.link_down(Rank(2));
         wiring.link_up(Rank(2));
         assert!(!wiring.give_back(&peer(3), 1, &before));
         assert_eq!(credit(&wiring), [0, 4, 0]);
         let difference = Difference { joined: vec![], left: vec![peer(2)], retiring: vec![] };
         let mut out = Vec::new();
-        wiring.follow((&before, &after), &difference, Topology::Direct, &mut credits, &mut out);
+        wiring.follow((&before, &after), &difference, &mut credits, &mut out);
         assert_eq!(credit(&wiring), [0, 4]);
         // One that is still gone has none, and one that comes for the first time has it all.
         wiring.link_down(Rank(1));
-        wiring.follow((&after, &after), &Difference::default(), Topology::Direct, &mut credits, &mut out);
+        wiring.follow((&after, &after), &Difference::default(), &mut credits, &mut out);
         assert_eq!(credit(&wiring), [0, 0]);
         wiring.link_up(Rank(1));
         assert_eq!(credit(&wiring), [0, 4]);
@@ -254,7 +246,7 @@ mod tests {
     #[test]
     fn a_window_is_all_that_is_held_of_a_link() {
         let view = view(&[1, 2, 3]);
-        let mut wiring = Wiring::new(&view, Rank(1), Topology::Direct, &mut BTreeMap::new());
+        let mut wiring = Wiring::new(&view, Rank(1), &mut BTreeMap::new());
         for _ in 0..LINK_SEGMENTS {
             assert_eq!(wiring.hold(Rank(0)), Ok(()));
         }
@@ -272,7 +264,7 @@ mod tests {
         for peers in [&[1][..], &[1, 2], &[1, 2, 3, 4, 5]] {
             let view = view(peers);
             for own in 0..peers.len() {
-                let wiring = Wiring::new(&view, Rank::from_index(own), Topology::Ring, &mut BTreeMap::new());
+                let wiring = Wiring::new(&view, Rank::from_index(own), &mut BTreeMap::new());
                 for (index, byte) in peers.iter().enumerate() {
                     assert_eq!(wiring.rank_of(&peer(*byte), &view), Some(Rank::from_index(index)));
                 }

@@ -137,12 +137,6 @@ impl Algorithm {
         if let Self::Quorum { backups } = *self { backups } else { 0 }
     }
 
-    /// How tensors travel unless something else is asked for.
-    #[must_use]
-    pub fn route(&self) -> Route {
-        if let Self::Quorum { .. } = self { Route::Direct } else { Route::Ring }
-    }
-
     /// What makes the program.
     #[must_use]
     pub fn launch(&self) -> Launch {
@@ -207,7 +201,7 @@ impl Robustness {
             (Self::Mean, ..) => return Ok(()),
             (_, _, Algorithm::DsSync { .. }) => "\"mean\" with kind = \"ds-sync\"",
             (_, Route::Ring, _) => {
-                "\"mean\", unless topology = \"direct\": in a ring nobody sees single contributions"
+                "\"mean\" with topology = \"ring\": nobody sees single contributions there"
             }
             (Self::TrimmedMean { trim }, ..) => return within("sync.trim", *trim, 1..=500, "1 to 500"),
             (Self::Median, ..) => return Ok(()),
@@ -243,13 +237,12 @@ mod tests {
     fn resolve(sync: &str) -> Result<Algorithm, SpecificationError> {
         let sync = RunFile::parse(&format!("[sync]\n{sync}")).unwrap().sync;
         let algorithm = Algorithm::resolve(&sync, 23)?;
-        algorithm.check(sync.topology.unwrap_or(algorithm.route()))?;
+        algorithm.check(sync.topology)?;
         Ok(algorithm)
     }
 
     #[test]
-    fn a_quorum_goes_straight_to_the_owners() {
-        assert_eq!(Algorithm::Quorum { backups: 1 }.route(), Route::Direct);
+    fn a_quorum_does_not_go_around_a_ring() {
         for (text, words) in [
             (
                 "topology = \"ring\"",
@@ -285,14 +278,14 @@ mod tests {
             crate::specification::resolve::resolve_training(&run, 100).map(|training| training.combine)
         };
         assert_eq!(resolve(""), Ok(Robustness::Mean));
-        let direct = "topology = \"direct\"\ncombine = \"trimmed-mean\"";
-        assert_eq!(resolve(direct), Ok(Robustness::TrimmedMean { trim: 1 }));
-        assert_eq!(resolve(&format!("{direct}\ntrim = 3")), Ok(Robustness::TrimmedMean { trim: 3 }));
+        let trimmed = "combine = \"trimmed-mean\"";
+        assert_eq!(resolve(trimmed), Ok(Robustness::TrimmedMean { trim: 1 }));
+        assert_eq!(resolve(&format!("{trimmed}\ntrim = 3")), Ok(Robustness::TrimmedMean { trim: 3 }));
         for (text, words) in [
-            ("combine = \"median\"".to_owned(), "unless topology = \"direct\""),
-            (format!("{direct}\nkind = \"ds-sync\""), "with kind = \"ds-sync\""),
+            ("topology = \"ring\"\ncombine = \"median\"".to_owned(), "\"mean\" with topology = \"ring\""),
+            (format!("{trimmed}\nkind = \"ds-sync\""), "with kind = \"ds-sync\""),
             ("trim = 2".to_owned(), "with combine = \"trimmed-mean\""),
-            (format!("{direct}\ntrim = 0"), "`sync.trim` is 0"),
+            (format!("{trimmed}\ntrim = 0"), "`sync.trim` is 0"),
         ] {
             let error = resolve(&text).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

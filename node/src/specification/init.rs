@@ -215,8 +215,8 @@ const HEAD: &str = "\
 const REST: &str = "
 [sync]
 kind = \"ring\"              # synchronous steps; or \"quorum\", \"local\", \"diloco\", \"ds-sync\": other promises
-topology = \"ring\"          # how tensors travel: from neighbour to neighbour; or \"direct\", straight to the owner, as
-                           # kind = \"quorum\" and lossy gradients need it
+topology = \"auto\"          # how tensors travel: whichever takes less time of \"ring\", from neighbour to neighbour, and \"direct\",
+                           # straight to the owner, as kind = \"quorum\" and lossy gradients need it
 gradients = \"f32\"          # how they travel: or \"bf16\", \"f16\", \"int8\", \"top-k\", which take less of a slow line
 parameters = \"f32\"         # the same of new parameters: or \"bf16\", \"f16\", \"int8\"
 segment_kib = 128          # size of one piece on the wire

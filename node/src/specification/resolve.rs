@@ -8,7 +8,7 @@ use peergrad_protocol::id::ContentDigest;
 use super::algorithm::{Algorithm, Robustness};
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
-    DataSettings, ModelSettings, Route, Specification, SpecificationError, TrainingSettings, VERSION, copies,
+    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, copies,
     packing, within,
 };
 use crate::data::dataset::{Split, Standardization};
@@ -61,11 +61,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         combine: Robustness::resolve(&run.sync)?,
         gradients,
         parameters,
-        topology: run.sync.topology.unwrap_or(if gradients.is_lossy() {
-            Route::Direct
-        } else {
-            algorithm.route()
-        }),
+        topology: run.sync.topology,
         algorithm,
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
         copies: run.shards.copies,

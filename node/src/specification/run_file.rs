@@ -170,8 +170,8 @@ pub enum ScheduleName {
 pub struct SyncSection {
     /// `ring`, `quorum`, `ds-sync`, `local` or `diloco`. Default `ring`.
     pub kind: SyncKind,
-    /// `ring` or `direct`: how tensors travel. Default `ring`; with `quorum`, `direct`, which it needs.
-    pub topology: Option<Route>,
+    /// `auto`, `ring` or `direct`: how tensors travel. Default `auto`: however takes less time.
+    pub topology: Route,
     /// `f32`, `bf16`, `f16`, `int8` or `top-k`: how gradients travel. All but `f32` go straight to the owners, and what they leave
     /// out is added to the next gradient. Default `f32`.
     pub gradients: PackingName,
@@ -183,7 +183,7 @@ pub struct SyncSection {
     pub segment_kib: usize,
     /// Steps between two digests of the parameters, by which peers can be compared; 0: only at the end. Default 0.
     pub digest_every: u64,
-    /// `mean`, `trimmed-mean` or `median`: what owners make of contributions; the latter two need `topology = "direct"`.
+    /// `mean`, `trimmed-mean` or `median`: what owners make of contributions; the latter two not in a ring.
     /// Default `mean`.
     pub combine: CombineName,
     /// `trimmed-mean` only: how many of the largest and of the smallest contributions to an element are left out. Default 1.
@@ -363,7 +363,7 @@ impl Default for SyncSection {
     fn default() -> Self {
         Self {
             kind: SyncKind::Ring,
-            topology: None,
+            topology: Route::default(),
             gradients: PackingName::F32,
             parameters: PackingName::F32,
             one_in: None,
