@@ -11,6 +11,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("partition", include_str!("../../scenarios/partition.toml")),
     ("three-way", include_str!("../../scenarios/three-way.toml")),
     ("two-of-four", include_str!("../../scenarios/two-of-four.toml")),
+    ("uneven", include_str!("../../scenarios/uneven.toml")),
     ("partial-cut", include_str!("../../scenarios/partial-cut.toml")),
     ("flapping", include_str!("../../scenarios/flapping.toml")),
     ("flapping-member", include_str!("../../scenarios/flapping-member.toml")),

@@ -1,0 +1,67 @@
+//! Which way tensors go: chosen anew where shares change, in the middle of a view, and without a difference in the outcome.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use peergrad::specification::RunFile;
+use peergrad_protocol::ViewDigest;
+use peergrad_protocol::message::{Message, Phase};
+use peergrad_simulations::rules::{Envelope, Verdict};
+use peergrad_simulations::scenario::{Fault, Scenario, When};
+use peergrad_simulations::simulation::{Outcome, Simulation};
+use peergrad_simulations::workload::Workload;
+
+/// By view and step: whether an owner's new values came from anybody else.
+type Relayed = BTreeMap<(ViewDigest, u64), bool>;
+
+/// A founder to whom five come at once, and what travels.
+fn joined(topology: &str) -> (Outcome, Relayed) {
+    let text = format!(
+        "passes = 12\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 16"
+    );
+    let workload = Workload::integers(&RunFile::parse(&text).unwrap(), 100_000, 640).unwrap();
+    let mut scenario = Scenario::new("joined", 1, workload).at(When::Step(5), Fault::Join { count: 5 });
+    scenario.sample_time = Duration::from_millis(2);
+    let mut simulation = Simulation::new(&scenario, 2);
+    let relayed = Arc::<Mutex<Relayed>>::default();
+    let noted = Arc::clone(&relayed);
+    // By owner's rank in a view, as those who send what they have summed up show it.
+    let mut senders: BTreeMap<(ViewDigest, u64, u32), _> = BTreeMap::new();
+    simulation.cluster.add_rule(Box::new(move |envelope: &Envelope<'_>| {
+        if let Some(Message::Segment(segment)) = envelope.message()
+            && segment.phase == Phase::Gather
+        {
+            let (view, step) = (segment.view, segment.step.0);
+            let first = *senders.entry((view, step, segment.owner)).or_insert(envelope.from);
+            *noted.lock().unwrap().entry((view, step)).or_default() |= first != envelope.from;
+        }
+        Verdict::Pass
+    }));
+    let outcome = simulation.run();
+    assert_eq!(outcome.violations, [], "{topology}");
+    let relayed = std::mem::take(&mut *relayed.lock().unwrap());
+    (outcome, relayed)
+}
+
+#[test]
+fn tensors_go_around_until_shares_are_even_and_then_directly() {
+    let (chosen, relayed) = joined("auto");
+    let ways = of_last_view(&relayed);
+    let rings = ways.iter().take_while(|is_ring| **is_ring).count();
+    assert!(rings > 0 && rings < ways.len(), "{ways:?}");
+    assert!(ways[rings..].iter().all(|is_ring| !is_ring), "{ways:?}");
+    for topology in ["ring", "direct"] {
+        let (fixed, relayed) = joined(topology);
+        assert_eq!(fixed.digest, chosen.digest, "{topology}");
+        assert!(of_last_view(&relayed).iter().all(|is_ring| *is_ring == (topology == "ring")), "{topology}");
+    }
+}
+
+/// Step by step.
+fn of_last_view(relayed: &Relayed) -> Vec<bool> {
+    let (view, _) = relayed.keys().max_by_key(|(_, step)| *step).unwrap();
+    relayed.iter().filter(|((of, _), _)| of == view).map(|(_, is_ring)| *is_ring).collect()
+}
