@@ -74,7 +74,7 @@ def main(peers, mebibytes):
     with averagers[0].get_tensors() as tensors:
         assert abs(tensors[0][0].item() - (peers - 1) / 2) < 1e-2
     per_gib = statistics.mean(used) / peers / (mebibytes / 1024)
-    print(json.dumps({"step_seconds": statistics.median(times), "cpu_seconds_per_gib_and_peer": per_gib}))
+    print(json.dumps({"reduce_seconds": statistics.median(times), "cpu_seconds_per_gib_and_peer": per_gib}))
     for process in averagers + tables:
         process.shutdown()
 

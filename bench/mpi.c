@@ -59,7 +59,7 @@ int main(int argc, char **argv) {
     MPI_Reduce(&used, &used_by_all, 1, MPI_DOUBLE, MPI_SUM, 0, MPI_COMM_WORLD);
     if (rank == 0) {
         qsort(times, CALLS, sizeof *times, ascending);
-        printf("{\"step_seconds\": %g, \"cpu_seconds_per_gib_and_peer\": %g}\n", (times[CALLS / 2 - 1] + times[CALLS / 2]) / 2,
+        printf("{\"reduce_seconds\": %g, \"cpu_seconds_per_gib_and_peer\": %g}\n", (times[CALLS / 2 - 1] + times[CALLS / 2]) / 2,
                used_by_all / peers / (mebibytes / 1024));
     }
     free(vector);

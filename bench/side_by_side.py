@@ -7,8 +7,8 @@
     pip install hivemind                        for hivemind; likewise
     python bench/side_by_side.py [ROUNDS]
 
-Times are those of a step: of the others an all-reduce alone; with peergrad an all-reduce, the owners' update and the commit, between
-peers that watch each other, encrypted. Ratios to Gloo are medians of each round's.
+Times are those of an all-reduce; with peergrad of a step without its gradient: an all-reduce, the owners' update and the commit,
+between peers that watch each other, encrypted. CPU seconds are those of all that a process does. Ratios are medians of each round's.
 """
 import importlib.util
 import json
@@ -71,8 +71,8 @@ CONTENDERS = {
 
 
 def main(rounds):
-    print("| peers | MiB | what | ms | CPU-s per GiB and peer | time / Gloo's |")
-    print("|---|---|---|---|---|---|")
+    print("| peers | MiB | what | ms | CPU-s per GiB and peer | time / Gloo's | time / AES ring's |")
+    print("|---|---|---|---|---|---|---|")
     for peers, mebibytes in CASES:
         found = {name: [] for name in CONTENDERS}
         for _ in range(rounds):
@@ -80,10 +80,14 @@ def main(rounds):
                 found[name].append(run(peers, mebibytes))
         for name, results in found.items():
             middle = lambda key: statistics.median(result[key] for result in results)
-            pairs = zip(results, found["Gloo, plain TCP"])
-            ratio = statistics.median(own["step_seconds"] / gloo["step_seconds"] for own, gloo in pairs)
-            time, cpu = middle("step_seconds") * 1e3, middle("cpu_seconds_per_gib_and_peer")
-            print(f"| {peers} | {mebibytes} | {name} | {time:.1f} | {cpu:.2f} | {ratio:.2f} |", flush=True)
+            time, cpu = middle("reduce_seconds") * 1e3, middle("cpu_seconds_per_gib_and_peer")
+            to_gloo, to_ring = (ratio(results, found[other]) for other in ("Gloo, plain TCP", "bare ring, AES-128-GCM"))
+            print(f"| {peers} | {mebibytes} | {name} | {time:.1f} | {cpu:.2f} | {to_gloo:.2f} | {to_ring:.2f} |", flush=True)
+
+
+def ratio(results, others):
+    pairs = zip(results, others)
+    return statistics.median(own["reduce_seconds"] / other["reduce_seconds"] for own, other in pairs)
 
 
 if __name__ == "__main__":

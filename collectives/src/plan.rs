@@ -220,6 +220,19 @@ impl Segment {
         }
     }
 
+    /// Overwrites this segment of `vector` with `packed` (`len` elements) plus the same segment of `addend`.
+    pub fn sum_in(&self, packed: &[f32], addend: &[f32], vector: &mut [f32]) {
+        let mut rest = packed;
+        for range in &self.ranges {
+            let (part, after) = rest.split_at(range.len());
+            for ((sum, value), add) in vector[range.clone()].iter_mut().zip(part).zip(&addend[range.clone()])
+            {
+                *sum = *value + *add;
+            }
+            rest = after;
+        }
+    }
+
     /// Adds this segment of the vector to `packed` (`len` elements).
     pub fn add_out(&self, vector: &[f32], packed: &mut [f32]) {
         let mut rest = packed;
@@ -388,6 +401,9 @@ mod tests {
         let mut doubled = vector.clone();
         segment.copy_in(&packed, &mut doubled);
         assert_eq!(doubled, [0.0, 2.0, 4.0, 3.0, 8.0, 5.0, 6.0, 14.0, 16.0, 18.0]);
+        let mut tripled = vector.clone();
+        segment.sum_in(&packed, &vector, &mut tripled);
+        assert_eq!(tripled, [0.0, 3.0, 6.0, 3.0, 12.0, 5.0, 6.0, 21.0, 24.0, 27.0]);
     }
 
     #[test]

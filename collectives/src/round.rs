@@ -267,13 +267,15 @@ impl Round {
     }
 
     /// Adds the own contribution, if there is one, to the next finished segment of the own shard and files the sum.
-    fn add_own(&mut self, mut sum: Buffer, tally: Tally, room: impl FnOnce() -> Buffer) {
+    fn add_own(&mut self, sum: Buffer, tally: Tally, room: impl FnOnce() -> Buffer) {
         let index = self.reduce.finish_segment();
         let segment = &self.plan.own().segments()[index];
+        let vector = self.result.filling(room);
         if self.plan.contributes(self.plan.rank) {
-            segment.add_out(self.contribution.as_ref().expect("kept until complete"), &mut sum);
+            segment.sum_in(&sum, self.contribution.as_ref().expect("kept until complete"), vector);
+        } else {
+            segment.copy_in(&sum, vector);
         }
-        segment.copy_in(&sum, self.result.filling(room));
         self.note_sums(tally);
     }
 

@@ -68,7 +68,7 @@ fn lead(peers: &str, mebibytes: &str, cipher: &str) {
     let gib = mebibytes.parse::<f64>().expect("how many MiB") / 1024.0;
     let median = f64::midpoint(slowest[CALLS / 2 - 1], slowest[CALLS / 2]);
     let cpu = (cpu_seconds / CALLS as f64) / count as f64 / gib;
-    println!("{{\"step_seconds\": {median}, \"cpu_seconds_per_gib_and_peer\": {cpu}}}");
+    println!("{{\"reduce_seconds\": {median}, \"cpu_seconds_per_gib_and_peer\": {cpu}}}");
 }
 
 fn line(output: &mut impl BufRead) -> String {

@@ -377,11 +377,12 @@ impl Meter {
         self.clock.now().since(Instant::default()).as_secs_f64()
     }
 
-    /// The object of an event, with when it was; of a step also with what had been sent by then.
+    /// The object of an event, with when it was; of a step also with what had been sent by then, and how long was computed.
     fn stamped(&self, event: &Event, mut object: Value) -> Value {
         object["wall_seconds"] = json!(self.wall_seconds());
         if matches!(event, Event::Committed(_)) {
             object["bytes_sent"] = json!(self.counters.read().sent_bytes);
+            object["computing_seconds"] = json!(self.counters.computing().as_secs_f64());
         }
         object
     }

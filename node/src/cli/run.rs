@@ -283,7 +283,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         Data::Held(bytes) => Some(Arc::clone(bytes)),
         Data::Search(given) => files::locate(reference, given.as_deref()),
     });
-    let compute = Compute::start().context("cannot start a thread")?;
+    let compute = Compute::start(network.counters()).context("cannot start a thread")?;
     let store = Store::start(session.directory.durable_path()).context("cannot start a thread")?;
     let surroundings = Surroundings { network, compute, clock, locate, store, events };
     let mut node = Node::new(config);

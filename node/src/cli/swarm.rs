@@ -84,6 +84,8 @@ pub(super) struct Peer {
     pub(super) bytes_sent: u64,
     /// Seconds from its first view to its newest step.
     pub(super) training_seconds: f64,
+    /// Seconds that it had computed by then.
+    pub(super) computing_seconds: f64,
     /// Views that followed the first one that it was in.
     pub(super) changes: Vec<Change>,
     pub(super) losses: Curve,
@@ -284,6 +286,7 @@ impl Peer {
             trained: Trained::default(),
             bytes_sent: 0,
             training_seconds: 0.0,
+            computing_seconds: 0.0,
             changes: Vec::new(),
             losses: Curve::default(),
             began_seconds: None,
@@ -344,6 +347,7 @@ impl Peer {
 
     fn step(&mut self, object: &Value) {
         self.bytes_sent = object["bytes_sent"].as_u64().unwrap_or(self.bytes_sent);
+        self.computing_seconds = object["computing_seconds"].as_f64().unwrap_or(self.computing_seconds);
         if let (Some(now), Some(began)) = (object["wall_seconds"].as_f64(), self.began_seconds) {
             self.training_seconds = now - began;
         }

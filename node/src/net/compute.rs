@@ -3,10 +3,13 @@
 //! Arithmetic must not run where sockets are served: a gradient of a second there is a second in which no ping is
 //! answered. So it has a thread of its own, and its results come back like frames do.
 
+use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use tokio::sync::mpsc;
 
+use super::counters::Counters;
 use crate::io::{Input, Job};
 
 /// The thread. Dropping it lets the job that is running finish unheard, and discards the rest.
@@ -17,17 +20,23 @@ pub struct Compute {
 }
 
 impl Compute {
-    /// Starts the thread.
+    /// Starts the thread, which counts the time that it computes.
     ///
     /// # Errors
     /// The operating system has no thread left.
-    pub fn start() -> std::io::Result<Self> {
+    pub fn start(counters: Arc<Counters>) -> std::io::Result<Self> {
         let (jobs, queue) = std::sync::mpsc::channel::<Job>();
         let (done, results) = mpsc::unbounded_channel();
         thread::Builder::new().name("compute".to_owned()).spawn(move || {
             for job in queue {
                 // Once nobody listens, what is still queued need not be computed.
-                if done.is_closed() || done.send(run(job)).is_err() {
+                if done.is_closed() {
+                    break;
+                }
+                let began = Instant::now();
+                let answer = run(job);
+                counters.add_computing(began.elapsed());
+                if done.send(answer).is_err() {
                     break;
                 }
             }
@@ -52,13 +61,22 @@ fn run(job: Job) -> Input {
 
 #[cfg(test)]
 mod tests {
+    use std::any::Any;
+    use std::time::Duration;
+
     use super::*;
     use crate::io::{JobId, Panicked};
 
     #[tokio::test]
     async fn jobs_are_answered_in_order_and_a_panic_is_an_answer() {
-        let mut compute = Compute::start().unwrap();
-        compute.run(Job { id: JobId(1), cost: 0, work: Box::new(|| Box::new(7_u32)) });
+        let counters = Arc::<Counters>::default();
+        let mut compute = Compute::start(Arc::clone(&counters)).unwrap();
+        let nap = Duration::from_millis(2);
+        let work = move || -> Box<dyn Any + Send> {
+            thread::sleep(nap);
+            Box::new(7_u32)
+        };
+        compute.run(Job { id: JobId(1), cost: 0, work: Box::new(work) });
         compute.run(Job { id: JobId(2), cost: 0, work: Box::new(|| panic!("no such layer")) });
         compute.run(Job { id: JobId(3), cost: 0, work: Box::new(|| Box::new(9_u32)) });
 
@@ -68,5 +86,6 @@ mod tests {
             answers.push((job.0, result.map(|answer| *answer.downcast::<u32>().unwrap())));
         }
         assert_eq!(answers, [(1, Ok(7)), (2, Err(Panicked("no such layer".to_owned()))), (3, Ok(9))]);
+        assert!(counters.computing() >= nap);
     }
 }

@@ -1,13 +1,14 @@
-//! Counters: how much went over all links, for the summary at the end.
+//! Counters: how much went over all links, and how long was computed, for the summary at the end.
 //!
 //! Bytes are counted where frames are written and read, acknowledgements included; what Noise, yamux, TLS and TCP add is
 //! not in them (a few percent).
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::link::Way;
 
-/// Counted by all links of a process together.
+/// Counted by all links and jobs of a process together.
 #[derive(Debug, Default)]
 pub struct Counters {
     sent_bytes: AtomicU64,
@@ -18,6 +19,7 @@ pub struct Counters {
     resumed_links: AtomicU64,
     direct_bytes: AtomicU64,
     refused_strangers: AtomicU64,
+    computing_nanoseconds: AtomicU64,
 }
 
 /// What the counters showed at one moment.
@@ -56,6 +58,16 @@ impl Counters {
             direct_bytes: show(&self.direct_bytes),
             refused_strangers: show(&self.refused_strangers),
         }
+    }
+
+    /// For how long the jobs so far were computed.
+    #[must_use]
+    pub fn computing(&self) -> Duration {
+        Duration::from_nanos(self.computing_nanoseconds.load(Ordering::Relaxed))
+    }
+
+    pub(super) fn add_computing(&self, time: Duration) {
+        self.computing_nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
     pub(super) fn add_sent_bytes(&self, byte_count: usize) {

@@ -16,7 +16,7 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
     let folder = tempfile::tempdir().unwrap();
     let surroundings = Surroundings {
         network,
-        compute: Compute::start().unwrap(),
+        compute: Compute::start(Arc::clone(&counters)).unwrap(),
         clock: Clock::start(),
         locate: Arc::new(|_| None),
         store: Store::start(folder.path().join("durable")).unwrap(),
