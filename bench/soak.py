@@ -5,18 +5,17 @@
 Each peer is in a network namespace of its own, with a cable between them. What must not be used is kept out by its port or its protocol.
 libp2p's pings go over the same connection every two seconds. Every step sends each peer's half of the model to the other and back.
 """
-import json
 import os
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
 
-PEER = (Path(__file__).parent.parent / "target" / "release" / "peer").resolve()
+from peers import Peer
+
 MEBIBYTES = 64
 # Kept out by a rule for packets that are sent.
 KEPT_OUT = {
@@ -30,35 +29,14 @@ def ip(*words):
     subprocess.run(["ip", *" ".join(words).split()], check=True)
 
 
-class Peer:
-    def __init__(self, namespace, folder, *arguments, **others):
-        bench = [PEER, "bench-peer", MEBIBYTES, 1 << 14, *arguments, "--json", "--no-mdns", "--dir", folder / namespace]
-        command = ["ip", "netns", "exec", namespace, *map(str, bench)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=folder, **others)
-        self.invite, self.steps, self.others = None, [], []
-        self.reader = threading.Thread(target=self.read, daemon=True)
-        self.reader.start()
+def start(namespace, folder, *arguments):
+    return Peer(folder, namespace, "bench-peer", MEBIBYTES, 1 << 14, *arguments, before=["ip", "netns", "exec", namespace])
 
-    def read(self):
-        for line in self.process.stdout:
-            event = json.loads(line)
-            if event["event"] == "step":
-                self.steps.append((time.monotonic(), event["bytes_sent"]))
-            elif event["event"] == "invite":
-                self.invite = event["invite"]
-            else:
-                self.others.append(event)
 
-    def resident_mebibytes(self):
-        # `ip netns exec` becomes the peer.
-        pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
-
-    def wait_for(self, what):
-        while not what(self):
-            if self.process.poll() is not None:
-                sys.exit(f"a peer has ended: {self.others}")
-            time.sleep(0.05)
+def resident_mebibytes(peer):
+    # `ip netns exec` becomes the peer.
+    pages = int(Path(f"/proc/{peer.process.pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 def soak(lane, minutes, folder):
@@ -75,19 +53,18 @@ def soak(lane, minutes, folder):
             for what in KEPT_OUT[lane]:
                 ip("-n", name, "rule add pref 1", what, "prohibit")
         (folder / "run.toml").write_text('passes = 1000000\nbatch = 2\n[optimizer]\nrule = "sgd"\nrate = 0.001\n')
-        peers.append(Peer(names[0], folder, "start", "run.toml", "--listen", "10.78.0.1"))
+        peers.append(start(names[0], folder, "start", "run.toml", "--listen", "10.78.0.1"))
         peers[0].wait_for(lambda peer: peer.invite)
-        peers.append(Peer(names[1], folder, "join", peers[0].invite, "--listen", "10.78.0.2"))
+        peers.append(start(names[1], folder, "join", peers[0].invite, "--listen", "10.78.0.2"))
         peers[1].wait_for(lambda peer: peer.steps)
         resident = []
         for _ in range(max(1, round(minutes * 2))):
             time.sleep(30)
-            resident.append([peer.resident_mebibytes() for peer in peers])
+            resident.append([resident_mebibytes(peer) for peer in peers])
         for peer in peers:
             peer.process.send_signal(signal.SIGINT)
         for peer in peers:
-            peer.process.wait(30)
-            peer.reader.join(30)
+            peer.wait_for_end(30)
         return result(lane, peers, resident)
     finally:
         for peer in peers:
@@ -97,12 +74,12 @@ def soak(lane, minutes, folder):
 
 
 def result(lane, peers, resident):
-    times = [at for at, _ in peers[0].steps]
+    times = [step["wall_seconds"] for step in peers[0].steps]
     gaps = [later - at for at, later in zip(times, times[1:])]
     half = len(gaps) // 2
     halves = [statistics.median(part) * 1e3 for part in (gaps[:half], gaps[half:])]
-    gibibytes = peers[0].steps[-1][1] / 2**30
-    ways = {event["event"] for peer in peers for event in peer.others} & {"paused", "excluded", "failed"}
+    gibibytes = peers[0].steps[-1]["bytes_sent"] / 2**30
+    ways = {event["event"] for peer in peers for event in peer.others} & {"paused", "excluded"}
     memory = f"{max(resident[0]):.0f}, {max(resident[len(resident) // 2]):.0f}, {max(resident[-1]):.0f}"
     return (
         f"| {lane} | {times[-1] - times[0]:.0f} | {len(times):,} | {gibibytes:.0f} | {halves[0]:.0f}, {halves[1]:.0f} "

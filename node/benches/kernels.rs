@@ -124,7 +124,7 @@ fn gradient(criterion: &mut Criterion) {
         let rows: Vec<u32> = (0..batch).collect();
         group.throughput(Throughput::Elements(batch.into()));
         group.bench_function(format!("{widths:?}"), |bencher| {
-            bencher.iter(|| network.add_gradient(&parameters, &samples, &rows, &mut scratch, &mut gradient));
+            bencher.iter(|| network.gradient(&parameters, &samples, &rows, &mut scratch, &mut gradient));
         });
     }
 }

@@ -12,6 +12,7 @@ use peergrad_protocol::manifest::Manifest;
 pub mod activation;
 pub mod loss;
 pub mod network;
+mod product;
 pub mod supervised;
 
 /// A model with its loss, its gradient and its data.

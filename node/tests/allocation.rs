@@ -1,22 +1,28 @@
 //! Nothing vector-sized is allocated per step: counted at the allocator itself, over whole nodes that train.
 //!
 //! Three nodes hand their outputs straight to each other, so whatever is allocated is allocated by the node, its
-//! collectives or its optimizer: in small pieces, chunk by chunk, where there is state. The task is a plain loop: the matrix products of the built-in models pack their
-//! operands into memory that the library allocates at each call.
+//! collectives or its optimizer: in small pieces, chunk by chunk, where there is state. Their task is a plain loop; the gradients of
+//! the built-in models are counted by themselves.
 
 #![allow(unsafe_code, reason = "an allocator that counts has to be one")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::collections::VecDeque;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
+use peergrad::data::dataset::{Dataset, Samples};
+use peergrad::data::labels::Labels;
 use peergrad::io::{Event, Input, Output};
 use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role};
 use peergrad::program::Launch;
 use peergrad::specification::RunFile;
 use peergrad::specification::own::{OwnLoader, OwnSpecification};
+use peergrad::task::activation::Activation;
+use peergrad::task::loss::Loss;
+use peergrad::task::network::Network;
+use peergrad::task::supervised::Supervised;
 use peergrad::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::{Incarnation, Instant, PeerId, Pool};
@@ -30,6 +36,8 @@ const LARGE_BYTES: usize = PARAMETERS * 4 / 10;
 static LARGE_COUNT: AtomicUsize = AtomicUsize::new(0);
 /// Allocations of a whole vector or more.
 static VECTOR_COUNT: AtomicUsize = AtomicUsize::new(0);
+/// Held by a test while it counts.
+static COUNTING: Mutex<()> = Mutex::new(());
 
 struct Counting;
 
@@ -80,6 +88,7 @@ const PEERS: usize = 3;
 
 #[test]
 fn steps_allocate_nothing_vector_sized() {
+    let _alone = COUNTING.lock();
     // With a copy at somebody else, and with one at everybody.
     for (written, copies) in [("2", 2), ("\"all\"", 3)] {
         // Parameters before and after, and the gradient; both moments.
@@ -88,6 +97,31 @@ fn steps_allocate_nothing_vector_sized() {
         let lossy = "\ngradients = \"int8\"\nparameters = \"bf16\"";
         assert_allocations(lossy, written, copies, 6, 3);
     }
+}
+
+/// On other processors the library packs the operands of a product into memory that it asks for at each call.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn gradients_of_the_built_in_models_allocate_nothing() {
+    let _alone = COUNTING.lock();
+    let network = Network::new(&[300, 200, 100, 10], Activation::Relu, Loss::SoftmaxCrossEntropy);
+    let (rows, columns) = (500, network.features());
+    let features = (0..rows * columns).map(|index| ((index * 7919) % 1009) as f32 / 504.0 - 1.0).collect();
+    let labels = Labels::Classes((0..rows as u32).map(|row| row % 10).collect());
+    let samples = Samples { features, columns, labels };
+    let mut parameters = vec![0.0; network.manifest().parameter_count()];
+    network.initial(1, &mut parameters);
+    let mut gradient = vec![0.0; parameters.len()];
+    assert!(gradient.len() >= PARAMETERS, "what is counted is smaller than this");
+    let task = Supervised::new(network, Dataset { held_out: samples.clone(), training: samples });
+    let batch: Vec<u32> = (0..rows as u32).collect();
+    let mut counts = Vec::with_capacity(3);
+    for _ in 0..3 {
+        task.gradient(&parameters, &batch, &mut gradient);
+        task.evaluate(&parameters);
+        counts.push(LARGE_COUNT.load(Ordering::Relaxed));
+    }
+    assert_eq!(counts[2] - counts[0], 0, "large allocations after the first gradient");
 }
 
 /// With so many vectors at each peer, and so many numbers of state an element.

@@ -3,6 +3,8 @@
 //! A loss overwrites the outputs by its gradient with respect to them, so that the way back starts where the way forward
 //! ended. Both losses here have the same handsome gradient: what was said minus what is true.
 
+use std::ops::AddAssign;
+
 use ndarray::{ArrayView1, ArrayViewMut2};
 
 use crate::data::labels::Labels;
@@ -23,6 +25,13 @@ pub struct Score {
     pub loss: f64,
     /// Rows whose largest output is the right class; 0 where there are no classes.
     pub right: u64,
+}
+
+impl AddAssign for Score {
+    fn add_assign(&mut self, other: Self) {
+        self.loss += other.loss;
+        self.right += other.right;
+    }
 }
 
 impl Loss {

@@ -7,8 +7,8 @@
 //! layer i      z = a W^T + b     (rows, outputs) = (rows, inputs) (inputs, outputs) + (outputs)
 //!              a' = f(z)         f after hidden layers only; the slope f'(z) is kept for the way back
 //! back         dz = da' * f'(z)  the loss gives dz of the last layer
-//!              dW += dz^T a      (outputs, inputs) = (outputs, rows) (rows, inputs)
-//!              db += sum of dz over rows
+//!              dW = dz^T a       (outputs, inputs) = (outputs, rows) (rows, inputs)
+//!              db = sum of dz over rows
 //!              da = dz W         (rows, inputs) = (rows, outputs) (outputs, inputs)
 //! ```
 //! Weights and biases are views into the flat vector, and their gradients views into the flat gradient: nothing is copied.
@@ -19,7 +19,6 @@
 
 use std::ops::Range;
 
-use ndarray::linalg::general_mat_mul;
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use peergrad_protocol::manifest::Manifest;
 use rand::rngs::ChaCha8Rng;
@@ -27,6 +26,7 @@ use rand::{Rng, SeedableRng};
 
 use super::activation::Activation;
 use super::loss::{Loss, Score};
+use super::product::{How, multiply};
 use crate::data::dataset::Samples;
 
 /// Rows that go through the network together; larger batches go block by block, so that scratch stays small.
@@ -146,16 +146,34 @@ impl Network {
         }
     }
 
-    /// Adds the gradient over a block of samples, the `rows` of `samples`, to `gradient`, and returns their score.
-    ///
-    /// # Panics
-    /// If there are more than [`BLOCK_ROWS`] rows.
-    pub fn add_gradient(
+    /// Overwrites `gradient` with the gradient, summed over the `rows` of `samples`, and returns their score.
+    pub fn gradient(
         &self,
         parameters: &[f32],
         samples: &Samples,
         rows: &[u32],
         scratch: &mut Scratch,
+        gradient: &mut [f32],
+    ) -> Score {
+        if rows.is_empty() {
+            gradient.fill(0.0);
+        }
+        let mut total = Score::default();
+        for (index, rows) in rows.chunks(BLOCK_ROWS).enumerate() {
+            let how = if index == 0 { How::Replace } else { How::Add };
+            total += self.block_gradient(parameters, samples, rows, scratch, how, gradient);
+        }
+        total
+    }
+
+    /// Puts the gradient over a block of samples into `gradient`, or adds it to what is there.
+    fn block_gradient(
+        &self,
+        parameters: &[f32],
+        samples: &Samples,
+        rows: &[u32],
+        scratch: &mut Scratch,
+        how: How,
         gradient: &mut [f32],
     ) -> Score {
         let count = rows.len();
@@ -168,13 +186,13 @@ impl Network {
         self.forward(parameters, input, count, outputs, slopes);
         let label_of = |row: usize| rows[row] as usize;
         let last = self.layers.len() - 1;
-        let block = self.layers[last].block_mut(&mut outputs[last], count);
+        let block = matrix_mut(&mut outputs[last][..count * self.layers[last].outputs], count);
         let score = self.loss.score(block, &samples.labels, label_of);
         for (index, layer) in self.layers.iter().enumerate().rev() {
             let (before, after) = outputs.split_at_mut(index);
-            let change = layer.block(&after[0], count);
+            let change = matrix(&after[0][..count * layer.outputs], count);
             let entering = before.last().map_or(&*input, |outputs| &outputs[..count * layer.inputs]);
-            layer.add_gradient(change, entering, gradient);
+            layer.gradient(change, matrix(entering, count), how, gradient);
             if let Some(entering) = before.last_mut() {
                 let entering = &mut entering[..count * layer.inputs];
                 layer.backward(parameters, change, entering);
@@ -199,8 +217,8 @@ impl Network {
         let input = &samples.features[rows.start * samples.columns..rows.end * samples.columns];
         self.forward(parameters, input, rows.len(), &mut scratch.outputs, &mut scratch.slopes);
         let last = self.layers.len() - 1;
-        let block = self.layers[last].block_mut(&mut scratch.outputs[last], rows.len());
-        self.loss.score(block, &samples.labels, |row| rows.start + row)
+        let block = &mut scratch.outputs[last][..rows.len() * self.layers[last].outputs];
+        self.loss.score(matrix_mut(block, rows.len()), &samples.labels, |row| rows.start + row)
     }
 
     /// Fills the first `rows` of every layer's outputs and slopes.
@@ -215,10 +233,10 @@ impl Network {
         for (index, layer) in self.layers.iter().enumerate() {
             let (before, after) = outputs.split_at_mut(index);
             let entering = before.last().map_or(input, |outputs| &outputs[..rows * layer.inputs]);
-            layer.forward(parameters, entering, layer.block_mut(&mut after[0], rows));
+            let leaving = &mut after[0][..rows * layer.outputs];
+            layer.forward(parameters, matrix(entering, rows), leaving);
             if let Some(slopes) = slopes.get_mut(index) {
-                let count = rows * layer.outputs;
-                self.activation.apply(&mut after[0][..count], &mut slopes[..count]);
+                self.activation.apply(leaving, &mut slopes[..rows * layer.outputs]);
             }
         }
     }
@@ -240,34 +258,27 @@ impl Layer {
         matrix(&parameters[self.start..][..self.bias()], self.outputs)
     }
 
-    /// (rows, outputs) of a scratch buffer.
-    fn block<'a>(&self, buffer: &'a [f32], rows: usize) -> ArrayView2<'a, f32> {
-        ArrayView2::from_shape((rows, self.outputs), &buffer[..rows * self.outputs]).expect("cut to size")
-    }
-
-    /// (rows, outputs) of a scratch buffer.
-    fn block_mut<'a>(&self, buffer: &'a mut [f32], rows: usize) -> ArrayViewMut2<'a, f32> {
-        let buffer = &mut buffer[..rows * self.outputs];
-        ArrayViewMut2::from_shape((rows, self.outputs), buffer).expect("cut to size")
-    }
-
     /// z = a W^T + b
-    fn forward(&self, parameters: &[f32], entering: &[f32], mut outputs: ArrayViewMut2<'_, f32>) {
+    fn forward(&self, parameters: &[f32], entering: ArrayView2<'_, f32>, outputs: &mut [f32]) {
         let biases = &parameters[self.start + self.bias()..self.end()];
-        for mut row in outputs.rows_mut() {
-            row.as_slice_mut().expect("outputs are contiguous").copy_from_slice(biases);
-        }
-        let entering = matrix(entering, outputs.nrows());
-        general_mat_mul(1.0, &entering, &self.weights(parameters).t(), 1.0, &mut outputs);
+        outputs.chunks_exact_mut(self.outputs).for_each(|row| row.copy_from_slice(biases));
+        let outputs = matrix_mut(outputs, entering.nrows());
+        multiply(entering, self.weights(parameters).reversed_axes(), How::Add, outputs);
     }
 
-    /// dW += dz^T a, db += sum of dz over rows
-    fn add_gradient(&self, change: ArrayView2<'_, f32>, entering: &[f32], gradient: &mut [f32]) {
+    /// dW = dz^T a, db = sum of dz over rows, or added to what is there.
+    fn gradient(
+        &self,
+        change: ArrayView2<'_, f32>,
+        entering: ArrayView2<'_, f32>,
+        how: How,
+        gradient: &mut [f32],
+    ) {
         let (weights, biases) = gradient[self.start..self.end()].split_at_mut(self.bias());
-        let entering = matrix(entering, change.nrows());
-        let mut weights =
-            ArrayViewMut2::from_shape((self.outputs, self.inputs), weights).expect("cut to size");
-        general_mat_mul(1.0, &change.t(), &entering, 1.0, &mut weights);
+        multiply(change.reversed_axes(), entering, how, matrix_mut(weights, self.outputs));
+        if let How::Replace = how {
+            biases.fill(0.0);
+        }
         for row in change.axis_iter(Axis(0)) {
             biases.iter_mut().zip(row).for_each(|(bias, change)| *bias += change);
         }
@@ -275,9 +286,8 @@ impl Layer {
 
     /// da = dz W, over the place of a.
     fn backward(&self, parameters: &[f32], change: ArrayView2<'_, f32>, entering: &mut [f32]) {
-        let shape = (change.nrows(), self.inputs);
-        let mut entering = ArrayViewMut2::from_shape(shape, entering).expect("cut to size");
-        general_mat_mul(1.0, &change, &self.weights(parameters), 0.0, &mut entering);
+        let entering = matrix_mut(entering, change.nrows());
+        multiply(change, self.weights(parameters), How::Replace, entering);
     }
 }
 
@@ -285,6 +295,12 @@ impl Layer {
 fn matrix(values: &[f32], rows: usize) -> ArrayView2<'_, f32> {
     let columns = values.len().checked_div(rows).unwrap_or(0);
     ArrayView2::from_shape((rows, columns), values).expect("rows of the same length")
+}
+
+/// As [`matrix`], to write to.
+fn matrix_mut(values: &mut [f32], rows: usize) -> ArrayViewMut2<'_, f32> {
+    let columns = values.len().checked_div(rows).unwrap_or(0);
+    ArrayViewMut2::from_shape((rows, columns), values).expect("rows of the same length")
 }
 
 /// Uniform in -1..1, from the upper 24 bits: every value is exact.
@@ -316,7 +332,7 @@ mod tests {
         parameters.iter_mut().enumerate().for_each(|(i, value)| *value += 0.03 + (i % 5) as f32 * 0.02);
         let mut gradient = vec![0.0; count];
         let rows = [5, 4, 3, 2, 1, 0];
-        let score = network.add_gradient(&parameters, &samples, &rows, &mut network.scratch(), &mut gradient);
+        let score = network.gradient(&parameters, &samples, &rows, &mut network.scratch(), &mut gradient);
         assert!((score.loss - loss_at(&parameters)).abs() < 1e-6);
         let reach = 1e-2;
         for index in 0..count {

@@ -56,13 +56,8 @@ impl Task for Supervised {
 
     fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
         let training = &self.dataset.training;
-        gradient.fill(0.0);
         self.with_scratch(|scratch| {
-            let mut loss = 0.0;
-            for block in samples.chunks(BLOCK_ROWS) {
-                loss += self.network.add_gradient(parameters, training, block, scratch, gradient).loss;
-            }
-            loss
+            self.network.gradient(parameters, training, samples, scratch, gradient).loss
         })
     }
 
@@ -88,9 +83,7 @@ pub fn evaluate(
     let mut total = Score::default();
     let count = samples.rows();
     for start in (0..count).step_by(BLOCK_ROWS) {
-        let score = network.score(parameters, samples, start..count.min(start + BLOCK_ROWS), scratch);
-        total.loss += score.loss;
-        total.right += score.right;
+        total += network.score(parameters, samples, start..count.min(start + BLOCK_ROWS), scratch);
     }
     let share = |sum: f64| if count == 0 { 0.0 } else { sum / count as f64 };
     let has_accuracy = count > 0 && network.loss() == Loss::SoftmaxCrossEntropy;

@@ -1,0 +1,57 @@
+"""Four peers on two cores beside what they would take if nothing were lost: their computing, shared by the cores, and the all-reduce.
+
+    cargo build --release && python bench/sharing.py [ROUNDS]
+
+Computing is that of a peer which trains alone with a fourth of the batch; the all-reduce that of `peer bench` for a model of this size.
+"""
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from peers import PEER, train
+
+PEERS, CORES = 4, 2
+WIDTHS, STEPS = [784, 1024, 1024, 10], 60
+BATCHES = [128, 512, 1024]
+
+
+def differences(steps, key):
+    values = [step[key] for step in steps]
+    return [later - earlier for earlier, later in zip(values, values[1:])]
+
+
+def seconds(steps, key):
+    # The first steps take memory and open windows.
+    return statistics.median(differences(steps, key)[5:])
+
+
+def all_reduce():
+    parameters = sum(inputs * outputs + outputs for inputs, outputs in zip(WIDTHS, WIDTHS[1:]))
+    size = ["--mebibytes", str(round(parameters * 4 / 2**20))]
+    command = [PEER, "bench", "--peers", str(PEERS), *size, "--rounds", "1", "--json"]
+    lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    return json.loads(lines[-1])["reduce_seconds"]
+
+
+def main(rounds):
+    print("| batch | computing of one | all-reduce | ideal, ms a step | four peers, ms a step | four peers / ideal |")
+    print("|---|---|---|---|---|---|")
+    with tempfile.TemporaryDirectory() as folder:
+        for batch in BATCHES:
+            found = []
+            for _ in range(rounds):
+                computing = seconds(train(Path(folder), 1, batch // PEERS, WIDTHS, STEPS)[0].steps, "computing_seconds")
+                reducing = all_reduce()
+                step = seconds(train(Path(folder), PEERS, batch, WIDTHS, STEPS)[0].steps, "wall_seconds")
+                ideal = computing * PEERS / CORES + reducing
+                found.append((computing, reducing, ideal, step, step / ideal))
+            columns = [statistics.median(column) for column in zip(*found)]
+            times = " | ".join(f"{column * 1e3:.1f}" for column in columns[:4])
+            print(f"| {batch} | {times} | {columns[4]:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3)

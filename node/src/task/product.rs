@@ -1,0 +1,166 @@
+//! The product of two matrices: the arithmetic that training spends most of its time in, in one place.
+//!
+//! A dense layer is three products a step: one on the way forward, two on the way back. Matrices are views of `ndarray`; the kernel is
+//! faer's, which goes by the processor that it finds itself on, the widest registers included, and computes on the thread that asks:
+//! peers that share a machine share its cores already.
+//!
+//! # Invariants
+//! - Nothing is copied, and nothing is allocated once a thread has multiplied.
+//! - On one kind of machine, the bits of a product follow from shapes and values alone: not from where the matrices lie in memory,
+//!   and not from what was multiplied before.
+
+use faer::linalg::matmul::matmul;
+use faer::{Accum, MatMut, MatRef};
+use ndarray::{ArrayView2, ArrayViewMut2};
+
+/// What becomes of what is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// It is overwritten.
+    Replace,
+    /// The product is added to it.
+    Add,
+}
+
+/// Writes the product of `left` (rows, depth) and `right` (depth, columns) to `product` (rows, columns).
+///
+/// # Panics
+/// If the shapes do not fit together, or a matrix lies in memory neither row by row nor column by column.
+pub(super) fn multiply(
+    left: ArrayView2<'_, f32>,
+    right: ArrayView2<'_, f32>,
+    how: How,
+    product: ArrayViewMut2<'_, f32>,
+) {
+    let (rows, columns) = product.dim();
+    let values = product.into_slice().expect("a product is written row by row");
+    let product = MatMut::from_row_major_slice_mut(values, rows, columns);
+    let how = if how == How::Replace { Accum::Replace } else { Accum::Add };
+    matmul(product, how, view(left), view(right), 1.0, faer::Par::Seq);
+    clear_upper_halves();
+}
+
+/// The same matrix, as the kernel's library has it.
+fn view(matrix: ArrayView2<'_, f32>) -> MatRef<'_, f32> {
+    let (rows, columns) = matrix.dim();
+    match (matrix.to_slice(), matrix.reversed_axes().to_slice()) {
+        (Some(values), _) => MatRef::from_row_major_slice(values, rows, columns),
+        (None, Some(values)) => MatRef::from_column_major_slice(values, rows, columns),
+        (None, None) => panic!("a matrix has all its rows or all its columns one after the other"),
+    }
+}
+
+/// Wide kernels leave something in the upper halves of the vector registers. As long as it is there, every instruction for
+/// the lower halves, which is what all other code here consists of, has to keep it: loops are several times slower then.
+fn clear_upper_halves() {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(avx) = pulp::core_arch::x86::Avx::try_new() {
+        avx._mm256_zeroupper();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers of both signs and of several sizes.
+    fn values(count: usize, seed: usize) -> Vec<f32> {
+        (0..count).map(|index| ((index * 7919 + seed * 104_729) % 10_007) as f32 / 5_003.0 - 1.0).collect()
+    }
+
+    /// (rows, columns) of `values`, which lie in memory as they are or the other way round.
+    fn laid_out(values: &[f32], rows: usize, columns: usize, is_turned: bool) -> ArrayView2<'_, f32> {
+        if is_turned {
+            ArrayView2::from_shape((columns, rows), values).unwrap().reversed_axes()
+        } else {
+            ArrayView2::from_shape((rows, columns), values).unwrap()
+        }
+    }
+
+    fn to_write(values: &mut [f32], rows: usize, columns: usize) -> ArrayViewMut2<'_, f32> {
+        ArrayViewMut2::from_shape((rows, columns), values).unwrap()
+    }
+
+    /// Compares with sums in `f64`, for every way in which the operands may lie.
+    #[track_caller]
+    fn check([rows, columns, depth]: [usize; 3]) {
+        let (left, right) = (values(rows * depth, 1), values(depth * columns, 2));
+        let before = values(rows * columns, 3);
+        for (is_left_turned, is_right_turned) in [(false, false), (false, true), (true, false), (true, true)]
+        {
+            let left = laid_out(&left, rows, depth, is_left_turned);
+            let right = laid_out(&right, depth, columns, is_right_turned);
+            for how in [How::Replace, How::Add] {
+                let mut found = before.clone();
+                if let How::Replace = how {
+                    found.fill(f32::NAN);
+                }
+                multiply(left, right, how, to_write(&mut found, rows, columns));
+                for (index, found) in found.iter().enumerate() {
+                    let (row, column) = (index / columns, index % columns);
+                    let terms = (0..depth).map(|k| f64::from(left[(row, k)]) * f64::from(right[(k, column)]));
+                    let start = if let How::Add = how { f64::from(before[index]) } else { 0.0 };
+                    let expected = start + terms.sum::<f64>();
+                    let error = (f64::from(*found) - expected).abs();
+                    assert!(error < 1e-6 * (depth + 1) as f64, "{found} {expected} at {row}, {column}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn products_are_those_of_the_definition() {
+        let sizes = [1, 2, 3, 10, 17, 64, 97];
+        for rows in sizes {
+            for columns in sizes {
+                for depth in [1, 2, 5, 31, 130] {
+                    check([rows, columns, depth]);
+                }
+            }
+        }
+        // Deeper than what is gone through in one piece, and wider than tiles.
+        check([7, 9, 1100]);
+        check([130, 200, 513]);
+    }
+
+    #[test]
+    fn without_terms_a_sum_is_zero() {
+        for shape in [[0, 3, 4], [3, 0, 4], [0, 0, 0], [3, 4, 0]] {
+            check(shape);
+        }
+    }
+
+    #[test]
+    fn bits_do_not_depend_on_where_matrices_lie() {
+        for [rows, columns, depth] in
+            [[5, 1, 40], [1, 7, 40], [9, 11, 1], [3, 5, 7], [33, 50, 70], [64, 256, 784]]
+        {
+            let (left, right) = (values(rows * depth, 1), values(depth * columns, 2));
+            let found_at = |offset: usize| {
+                // The same numbers, a few elements further on.
+                let shifted = |values: &[f32]| [&vec![0.0; offset], values].concat();
+                let (left, right) = (shifted(&left), shifted(&right));
+                let mut product = vec![0.0; offset + rows * columns];
+                let left = laid_out(&left[offset..], rows, depth, false);
+                let right = laid_out(&right[offset..], depth, columns, false);
+                multiply(left, right, How::Replace, to_write(&mut product[offset..], rows, columns));
+                product[offset..].iter().map(|value| value.to_bits()).collect::<Vec<_>>()
+            };
+            let expected = found_at(0);
+            for offset in [0, 1, 3, 4, 8, 13] {
+                assert_eq!(found_at(offset), expected, "{rows} x {depth} x {columns}, {offset} further on");
+            }
+            let elsewhere = std::thread::scope(|scope| scope.spawn(|| found_at(2)).join().unwrap());
+            assert_eq!(elsewhere, expected, "on a thread of its own");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "rows")]
+    fn shapes_fit_together() {
+        let mut product = [0.0; 4];
+        let (left, right) = ([1.0; 4], [1.0; 6]);
+        let (left, right) = (laid_out(&left, 2, 2, false), laid_out(&right, 3, 2, false));
+        multiply(left, right, How::Replace, to_write(&mut product, 2, 2));
+    }
+}
