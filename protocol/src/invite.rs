@@ -27,6 +27,12 @@ impl Secret {
     pub fn lane_key(&self) -> [u8; 32] {
         blake3::derive_key("peergrad 1 direct lane", &self.0)
     }
+
+    /// What keys the proofs of both ends of a QUIC connection.
+    #[must_use]
+    pub fn quic_key(&self) -> [u8; 32] {
+        blake3::derive_key("peergrad 1 quic", &self.0)
+    }
 }
 
 /// Never shown: logs are copied into bug reports.

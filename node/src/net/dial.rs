@@ -2,6 +2,12 @@
 //!
 //! Like someone who must reach people by telephone: some names are on a list until crossed out, some numbers came without
 //! a name, some people were cut off in the middle and are called back for a while. This is the list; it makes no calls.
+//!
+//! # How it works
+//! An attempt is made over TCP, and where that does not get through, at once another one over QUIC; for one that was last reached
+//! over QUIC, the other way round. The two are one *round*: pauses are between rounds, and the user hears of an address once for
+//! both. Where an answer came that the other way would give as well (another secret, another peer), there is no second attempt, and
+//! a refusal is believed at first: mostly nobody listens there yet.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,6 +27,8 @@ use super::identity::to_libp2p;
 use super::link::words_of;
 use super::listen::DEFAULT_PORT;
 use super::notice::{DialTrouble, Notice};
+use super::proof::ProofError;
+use super::quic::{Carrier, over_quic, over_tcp};
 
 /// A peer to try when joining.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -76,8 +84,23 @@ struct Target {
     addresses: Vec<Multiaddr>,
     cause: Cause,
     state: State,
+    /// What it was last reached over, and is tried over first.
+    carrier: Carrier,
+    /// What the attempt under way goes over, or the last one did.
+    trying: Carrier,
+    /// What came of the first attempt of the round, if the second is due or under way.
+    first: Option<First>,
+    /// Rounds in a row.
     failures: u32,
     complaints: BTreeMap<Multiaddr, Complaint>,
+}
+
+/// The first attempt of a round, which has failed.
+#[derive(Debug)]
+struct First {
+    carrier: Carrier,
+    troubles: Vec<(Multiaddr, DialTrouble)>,
+    failed_at: Instant,
 }
 
 /// Why somebody is dialed.
@@ -141,9 +164,18 @@ impl Dialing {
         self.add(Some(peer), vec![without_peer(address)], Cause::Neighbour, now);
     }
 
-    /// The connection to `peer` is lost: dials it, from `due` on.
-    pub(super) fn call_back(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, due: Instant) {
+    /// The connection to `peer`, over this carrier, is lost: dials it, from `due` on.
+    pub(super) fn call_back(
+        &mut self,
+        peer: PeerId,
+        addresses: Vec<Multiaddr>,
+        carrier: Carrier,
+        due: Instant,
+    ) {
         self.add(Some(peer), addresses, Cause::CutOff, due);
+        for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
+            target.carrier = carrier;
+        }
         self.wait_again(peer, due);
     }
 
@@ -185,7 +217,7 @@ impl Dialing {
     }
 
     /// A connection is there, perhaps from one of the attempts.
-    pub(super) fn connected(&mut self, peer: PeerId, connection: ConnectionId) {
+    pub(super) fn connected(&mut self, peer: PeerId, connection: ConnectionId, carrier: Carrier) {
         let attempt = State::Trying { attempt: connection };
         let is_answer = |target: &Target| target.peer.is_none() && target.state == attempt;
         if let Some(index) = self.targets.iter().position(is_answer) {
@@ -194,13 +226,15 @@ impl Dialing {
             self.add(Some(peer), answered.addresses, answered.cause, Instant::now());
         }
         self.targets.retain(|target| target.peer != Some(peer) || target.cause != Cause::CutOff);
-        self.mark_connected(peer);
+        self.mark_connected(peer, carrier);
     }
 
-    /// A connection to `peer` is there already.
-    pub(super) fn mark_connected(&mut self, peer: PeerId) {
+    /// A connection to `peer` is there already, over this carrier.
+    pub(super) fn mark_connected(&mut self, peer: PeerId, carrier: Carrier) {
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
             target.state = State::Connected;
+            target.carrier = carrier;
+            target.first = None;
             target.failures = 0;
             target.complaints.clear();
             // It was reached where the user said. From now on the node looks after it.
@@ -220,9 +254,7 @@ impl Dialing {
             return Vec::new();
         };
         let target = &mut self.targets[index];
-        target.failures += 1;
-        target.state = State::Waiting { due: now + pause_after(target.failures) };
-        let troubles = target.troubles(error);
+        let Some(troubles) = target.end_attempt(error, now) else { return Vec::new() };
         match target.cause {
             Cause::Wanted if target.failures < WANTED_FAILURES_TOLD => Vec::new(),
             Cause::Wanted | Cause::Named => {
@@ -267,6 +299,9 @@ impl Dialing {
             addresses,
             cause,
             state: State::Waiting { due },
+            carrier: Carrier::default(),
+            trying: Carrier::default(),
+            first: None,
             failures: 0,
             complaints: BTreeMap::new(),
         });
@@ -276,27 +311,93 @@ impl Dialing {
 impl Target {
     /// Always from a fresh port: from the listening port, two peers that dial each other at once, or one that dials again
     /// at once, would meet their own earlier connection.
-    fn options(&self) -> DialOpts {
-        match (self.peer, self.addresses.as_slice()) {
+    fn options(&mut self) -> DialOpts {
+        let addresses = match &self.first {
+            Some(first) => {
+                self.trying = first.carrier.other();
+                self.second_addresses(first)
+            }
+            None => {
+                let has_any = !self.addresses_over(self.carrier).is_empty();
+                self.trying = if has_any { self.carrier } else { self.carrier.other() };
+                self.addresses_over(self.trying)
+            }
+        };
+        match (self.peer, addresses.as_slice()) {
             (None, [address, ..]) => {
                 DialOpts::unknown_peer_id().address(address.clone()).allocate_new_port().build()
             }
             (None, []) => unreachable!("a target without a peer is made from an address"),
-            (Some(peer), addresses) => {
-                DialOpts::peer_id(peer).addresses(addresses.to_vec()).allocate_new_port().build()
-            }
+            (Some(peer), _) => DialOpts::peer_id(peer).addresses(addresses).allocate_new_port().build(),
         }
     }
 
+    /// Where to try it over this carrier. Over QUIC that follows from where it is over TCP, but for addresses that somebody gave.
+    fn addresses_over(&self, carrier: Carrier) -> Vec<Multiaddr> {
+        let mut found = Vec::new();
+        for address in &self.addresses {
+            let address = match (carrier, Carrier::of(address)) {
+                (Carrier::Quic, Carrier::Tcp) => over_quic(address),
+                (wanted, given) => (wanted == given).then(|| address.clone()),
+            };
+            found.extend(address.filter(|address| !found.contains(address)));
+        }
+        found
+    }
+
+    /// Where to try it over the other carrier, after a first attempt that came to nothing.
+    fn second_addresses(&self, first: &First) -> Vec<Multiaddr> {
+        let is_settled = |address: &Multiaddr| {
+            let trouble = first.troubles.iter().find(|(at, _)| *at == self.as_given(address));
+            trouble.is_some_and(|(_, trouble)| match trouble {
+                DialTrouble::Refused => first.carrier == Carrier::Tcp && self.failures < REFUSALS_BELIEVED,
+                trouble => is_final(trouble),
+            })
+        };
+        let mut addresses = self.addresses_over(first.carrier.other());
+        addresses.retain(|address| !is_settled(address));
+        addresses
+    }
+
+    /// An address that was dialed, as it was given to us.
+    fn as_given(&self, address: &Multiaddr) -> Multiaddr {
+        let given = over_tcp(address.clone());
+        if self.addresses.contains(&given) { given } else { address.clone() }
+    }
+
+    /// An attempt has failed: what came of the round, or nothing if its second attempt is due now.
+    fn end_attempt(&mut self, error: &DialError, now: Instant) -> Option<Vec<(Multiaddr, DialTrouble)>> {
+        let troubles = self.troubles(error);
+        let (first, second) = match self.first.take() {
+            Some(first) => (first, troubles),
+            None => {
+                let first = First { carrier: self.trying, troubles, failed_at: now };
+                let has_second =
+                    matches!(error, DialError::Transport(_)) && !self.second_addresses(&first).is_empty();
+                if has_second {
+                    self.first = Some(first);
+                    self.state = State::Waiting { due: now };
+                    return None;
+                }
+                (first, Vec::new())
+            }
+        };
+        self.failures += 1;
+        // While the second attempt was under way, time has passed as well.
+        self.state = State::Waiting { due: now.max(first.failed_at + pause_after(self.failures)) };
+        Some(first.joined_with(second))
+    }
+
     fn troubles(&self, error: &DialError) -> Vec<(Multiaddr, DialTrouble)> {
-        let one = |address: &Multiaddr, trouble| vec![(without_peer(address.clone()), trouble)];
+        let as_given = |address: &Multiaddr| self.as_given(&without_peer(address.clone()));
+        let one = |address: &Multiaddr, trouble| vec![(as_given(address), trouble)];
         let everywhere = |words: &str| {
             let trouble = |at: &Multiaddr| (at.clone(), DialTrouble::System(words.to_owned()));
             self.addresses.iter().map(trouble).collect()
         };
         match error {
             DialError::Transport(errors) => {
-                errors.iter().map(|(at, error)| (without_peer(at.clone()), trouble_of(error))).collect()
+                errors.iter().map(|(at, error)| (as_given(at), trouble_of(error))).collect()
             }
             DialError::WrongPeerId { obtained, address } => {
                 one(address, DialTrouble::OtherPeer { found: *obtained })
@@ -319,6 +420,36 @@ impl Target {
         let complaint = Complaint { trouble: trouble.clone(), told_at: now, pause };
         self.complaints.insert(address.clone(), complaint);
         Some(Notice::Unreachable { address, trouble })
+    }
+}
+
+impl First {
+    /// What the user may hear of both attempts: of each address one thing, and that what is final, or else of TCP.
+    fn joined_with(self, second: Vec<(Multiaddr, DialTrouble)>) -> Vec<(Multiaddr, DialTrouble)> {
+        let (mut joined, others) = match self.carrier {
+            Carrier::Tcp => (self.troubles, second),
+            Carrier::Quic => (second, self.troubles),
+        };
+        for (address, trouble) in others {
+            match joined.iter_mut().find(|(at, _)| *at == address) {
+                Some((_, known)) if is_final(&trouble) => *known = trouble,
+                Some(_) => {}
+                None => joined.push((address, trouble)),
+            }
+        }
+        joined
+    }
+}
+
+/// Whether the same would come of an attempt over another carrier.
+fn is_final(trouble: &DialTrouble) -> bool {
+    match trouble {
+        DialTrouble::WrongSecret
+        | DialTrouble::NotAPeer
+        | DialTrouble::OtherPeer { .. }
+        | DialTrouble::Ourselves
+        | DialTrouble::Unusable(_) => true,
+        DialTrouble::Refused | DialTrouble::System(_) | DialTrouble::HungUp => false,
     }
 }
 
@@ -381,6 +512,11 @@ fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
             Some(_) => return DialTrouble::WrongSecret,
             None => {}
         }
+        match cause.downcast_ref::<ProofError>() {
+            Some(ProofError::OtherSecret) => return DialTrouble::WrongSecret,
+            Some(ProofError::NotAPeer) => return DialTrouble::NotAPeer,
+            Some(ProofError::Broken(_)) | None => {}
+        }
         match cause.downcast_ref::<NegotiationError>() {
             Some(NegotiationError::ProtocolError(ProtocolError::IoError(_))) | None => {}
             Some(_) => return DialTrouble::NotAPeer,
@@ -430,7 +566,9 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
 const NEIGHBOUR_FAILURES_MAX: u32 = 5;
-/// Attempts that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
+/// Rounds in a row in which a refusal is no reason to try QUIC. A firewall refuses every time.
+const REFUSALS_BELIEVED: u32 = 2;
+/// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
 /// one that is gone.
 const WANTED_FAILURES_TOLD: u32 = 5;
 
@@ -480,36 +618,176 @@ mod tests {
     }
 
     fn refusal() -> DialError {
-        let refused = TransportError::Other(io::Error::from(io::ErrorKind::ConnectionRefused));
-        DialError::Transport(vec![("/ip4/10.0.0.7/tcp/9".parse().unwrap(), refused)])
+        failure(TCP, io::ErrorKind::ConnectionRefused.into())
     }
 
-    /// Fails every attempt for so long; when they were made, and how many the user heard of.
-    fn fail_for(dialing: &mut Dialing, start: Instant, milliseconds: u64) -> (Vec<u64>, usize) {
-        let (mut tried_at, mut told) = (Vec::new(), 0);
+    fn failure(address: &str, error: io::Error) -> DialError {
+        DialError::Transport(vec![(address.parse().unwrap(), TransportError::Other(error))])
+    }
+
+    const TCP: &str = "/ip4/10.0.0.7/tcp/9";
+    const QUIC: &str = "/ip4/10.0.0.7/udp/9/quic-v1";
+
+    /// What an attempt goes over; libp2p keeps its addresses to itself, but shows them.
+    fn carrier_of(options: &DialOpts) -> Carrier {
+        let shown = format!("{options:?}");
+        let (over_tcp, over_quic) = (shown.contains(TCP), shown.contains(QUIC));
+        assert_ne!(over_tcp, over_quic, "each attempt is over one of both: {shown}");
+        if over_quic { Carrier::Quic } else { Carrier::Tcp }
+    }
+
+    /// What a test sees of a target whose attempts all fail.
+    #[derive(Default)]
+    struct Seen {
+        /// When it was tried, in milliseconds.
+        over_tcp: Vec<u64>,
+        over_quic: Vec<u64>,
+        told: Vec<String>,
+    }
+
+    /// Fails every attempt for so long, as `fail` says.
+    fn fail_with(
+        dialing: &mut Dialing,
+        start: Instant,
+        milliseconds: u64,
+        fail: impl Fn(Carrier) -> DialError,
+    ) -> Seen {
+        let mut seen = Seen::default();
         for passed in 0..milliseconds {
             let now = start + Duration::from_millis(passed);
-            for options in dialing.take_due(now) {
-                tried_at.push(passed);
-                told += dialing.failed(options.connection_id(), &refusal(), now).len();
+            let mut due = dialing.take_due(now);
+            while let Some(options) = due.pop() {
+                let carrier = carrier_of(&options);
+                match carrier {
+                    Carrier::Tcp => seen.over_tcp.push(passed),
+                    Carrier::Quic => seen.over_quic.push(passed),
+                }
+                let notices = dialing.failed(options.connection_id(), &fail(carrier), now);
+                seen.told.extend(notices.iter().map(ToString::to_string));
+                due.extend(dialing.take_due(now));
             }
         }
-        (tried_at, told)
+        seen
+    }
+
+    /// Two connections that time out.
+    fn silence(carrier: Carrier) -> DialError {
+        let address = if carrier == Carrier::Tcp { TCP } else { QUIC };
+        failure(address, io::ErrorKind::TimedOut.into())
+    }
+
+    fn addresses() -> Vec<Multiaddr> {
+        vec![TCP.parse().unwrap()]
+    }
+
+    fn named(address: &str, start: Instant) -> Dialing {
+        let mut dialing = Dialing::default();
+        dialing.want_bootstrap(address.parse().unwrap(), start);
+        dialing
     }
 
     #[test]
     fn one_that_is_wanted_again_is_tried_at_once_and_one_that_is_forgotten_never() {
         let mut dialing = Dialing::default();
         let (peer, start) = (PeerId::random(), Instant::now());
-        let addresses = || vec!["/ip4/10.0.0.7/tcp/9".parse().unwrap()];
         dialing.want(peer, addresses(), start);
-        let (tried_at, told) = fail_for(&mut dialing, start, 5000);
-        assert_eq!((tried_at, told), (vec![0, 200, 600, 1400, 3000], 1));
+        let seen = fail_with(&mut dialing, start, 5000, |_| refusal());
+        assert_eq!((seen.over_tcp, seen.told.len()), (vec![0, 200, 600, 1400, 3000], 1));
         let later = start + Duration::from_secs(5);
         dialing.want(peer, addresses(), later);
-        assert_eq!(fail_for(&mut dialing, later, 1000).0, [0]);
+        assert_eq!(fail_with(&mut dialing, later, 1000, |_| refusal()).over_tcp, [0]);
         dialing.keep_wanted(|other| *other != peer);
-        assert!(fail_for(&mut dialing, later, 60_000).0.is_empty());
+        assert!(fail_with(&mut dialing, later, 60_000, |_| refusal()).over_tcp.is_empty());
+    }
+
+    #[test]
+    fn where_tcp_does_not_get_through_quic_is_tried_at_once_and_an_address_is_told_once() {
+        let start = Instant::now();
+        let seen = fail_with(&mut named(TCP, start), start, 5000, silence);
+        assert_eq!(seen.over_tcp, [0, 200, 600, 1400, 3000]);
+        assert_eq!(seen.over_quic, seen.over_tcp);
+        assert_eq!(seen.told, [format!("{TCP}: timed out; still trying")]);
+    }
+
+    #[test]
+    fn the_second_attempt_is_part_of_the_pause() {
+        let start = Instant::now();
+        let mut dialing = named(TCP, start);
+        let mut next = || dialing.take_due(start).pop();
+        let first = next().unwrap();
+        dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
+        let second = dialing.take_due(start).pop().unwrap();
+        let later = start + RETRY_PAUSE_MAX;
+        dialing.failed(second.connection_id(), &silence(Carrier::Quic), later);
+        assert_eq!(carrier_of(&dialing.take_due(later).pop().unwrap()), Carrier::Tcp);
+    }
+
+    #[test]
+    fn a_refusal_is_believed_at_first() {
+        let start = Instant::now();
+        let seen = fail_with(&mut named(TCP, start), start, 5000, |carrier| match carrier {
+            Carrier::Tcp => refusal(),
+            Carrier::Quic => silence(carrier),
+        });
+        assert_eq!(seen.over_tcp, [0, 200, 600, 1400, 3000]);
+        assert_eq!(seen.over_quic, [600, 1400, 3000]);
+        assert_eq!(seen.told, [format!("{TCP}: connection refused; still trying")]);
+    }
+
+    #[test]
+    fn an_answer_that_is_final_is_not_asked_for_twice_and_is_what_the_user_hears() {
+        let start = Instant::now();
+        let stranger = || io::Error::other(ProofError::OtherSecret);
+        let over_tcp = fail_with(&mut named(TCP, start), start, 5000, |_| failure(TCP, stranger()));
+        assert_eq!((over_tcp.over_quic.len(), over_tcp.told.len()), (0, 1));
+        let over_quic = fail_with(&mut named(TCP, start), start, 5000, |carrier| match carrier {
+            Carrier::Tcp => silence(carrier),
+            Carrier::Quic => failure(QUIC, stranger()),
+        });
+        assert_eq!(over_quic.told, over_tcp.told);
+        assert!(over_quic.told[0].contains("the secret (or the run) differs"), "{:?}", over_quic.told);
+
+        // Of two addresses, the one that nobody answers at is tried over QUIC.
+        let mut dialing = Dialing::default();
+        let other: Multiaddr = "/ip4/10.0.0.8/tcp/9".parse().unwrap();
+        dialing.want(PeerId::random(), vec![other.clone(), TCP.parse().unwrap()], start);
+        let first = dialing.take_due(start).pop().unwrap();
+        let DialError::Transport(mut errors) = silence(Carrier::Tcp) else { unreachable!() };
+        errors.push((other, TransportError::Other(stranger())));
+        dialing.failed(first.connection_id(), &DialError::Transport(errors), start);
+        let second = format!("{:?}", dialing.take_due(start).pop().unwrap());
+        assert!(second.contains(QUIC) && !second.contains("10.0.0.8"), "{second}");
+    }
+
+    #[test]
+    fn one_that_was_reached_over_quic_is_tried_there_first() {
+        let start = Instant::now();
+        let (peer, connection) = (PeerId::random(), ConnectionId::new_unchecked(0));
+        let mut wanted = Dialing::default();
+        wanted.want(peer, addresses(), start);
+        wanted.connected(peer, connection, Carrier::Quic);
+        wanted.wait_again(peer, start);
+        let mut cut_off = Dialing::default();
+        cut_off.call_back(peer, addresses(), Carrier::Quic, start);
+        for mut dialing in [wanted, cut_off] {
+            let first = dialing.take_due(start).pop().unwrap();
+            assert_eq!(carrier_of(&first), Carrier::Quic);
+            dialing.failed(first.connection_id(), &silence(Carrier::Quic), start);
+            let second = dialing.take_due(start).pop().unwrap();
+            assert_eq!(carrier_of(&second), Carrier::Tcp);
+            assert!(dialing.failed(second.connection_id(), &refusal(), start).is_empty());
+            assert!(dialing.take_due(start).is_empty(), "the pause comes after both");
+            dialing.call_back(peer, addresses(), Carrier::Tcp, start);
+            assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
+        }
+    }
+
+    #[test]
+    fn an_address_over_quic_that_the_user_gives_is_used_as_it_is() {
+        let start = Instant::now();
+        let seen = fail_with(&mut named(QUIC, start), start, 1000, silence);
+        assert_eq!((seen.over_tcp.len(), seen.over_quic), (0, vec![0, 200, 600]));
+        assert_eq!(seen.told, [format!("{QUIC}: timed out; still trying")]);
     }
 
     #[test]

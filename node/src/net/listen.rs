@@ -7,6 +7,9 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use peergrad_protocol::limits::ADDRESSES_MAX;
 
+use super::link::system_error;
+use super::quic::Carrier;
+
 /// The port that a peer listens on unless told otherwise.
 pub const DEFAULT_PORT: u16 = crate::specification::run_file::PORT_DEFAULT;
 
@@ -63,18 +66,30 @@ pub enum ListenError {
 ///
 /// libp2p shares its listening ports (`SO_REUSEPORT`): a second peer of the same user could listen on the same port, and
 /// the system would deal connections out among both. So the UDP port of the same number, which is never shared, is taken
-/// first, as a token, and the TCP port is tried without sharing.
+/// first, as a token, and the TCP port is tried without sharing. Where QUIC listens at that port, it is the token.
 #[derive(Debug)]
 pub(super) struct Claim {
     /// The port; 0 leaves the choice to the system, which chooses one that nobody has.
     pub(super) port: u16,
-    _token: Option<UdpSocket>,
+    token: Option<UdpSocket>,
+}
+
+impl Claim {
+    /// Lets go of the UDP port, so that QUIC can listen there.
+    pub(super) fn hand_over(&mut self) {
+        self.token = None;
+    }
+
+    /// Takes the UDP port back, where that can be done: QUIC does not listen there.
+    pub(super) fn take_back(&mut self, address: SocketAddr) {
+        self.token = UdpSocket::bind(address).ok();
+    }
 }
 
 impl Listen {
     /// Takes the port.
     pub(super) fn claim(&self) -> Result<Claim, ListenError> {
-        let any = Claim { port: 0, _token: None };
+        let any = Claim { port: 0, token: None };
         match self.port {
             Port::Any | Port::Exactly(0) => Ok(any),
             Port::Exactly(port) => self.claim_port(port),
@@ -97,25 +112,26 @@ impl Listen {
         let address = SocketAddr::new(self.addresses()[0], port);
         let token = UdpSocket::bind(address).map_err(|cause| refused(address, cause))?;
         TcpListener::bind(address).map_err(|cause| refused(address, cause))?;
-        Ok(Claim { port, _token: Some(token) })
+        Ok(Claim { port, token: Some(token) })
     }
 }
 
 pub(super) fn refused(address: SocketAddr, cause: io::Error) -> ListenError {
     let port = address.port();
-    match cause.kind() {
+    match system_error(&cause).kind() {
         io::ErrorKind::AddrInUse => ListenError::PortInUse { port },
         io::ErrorKind::PermissionDenied => ListenError::PortForbidden { port },
         _ => ListenError::Unusable { address, cause },
     }
 }
 
-/// An IP address and port as libp2p writes them.
+/// An IP address and TCP port as libp2p writes them.
 pub(super) fn to_multiaddr(address: IpAddr, port: u16) -> Multiaddr {
     Multiaddr::from(address).with(Protocol::Tcp(port))
 }
 
-/// What to tell others, best first: what the user said, then IPv4, then IPv6; loopback only if there is nothing else.
+/// What to tell others, best first: what the user said, then IPv4, then IPv6; loopback only if there is nothing else. Where a
+/// peer is over QUIC follows from where it is over TCP.
 pub(super) fn announced(external: &[Multiaddr], listening: &[Multiaddr]) -> Vec<String> {
     let mut worth: Vec<(u8, &Multiaddr)> =
         listening.iter().filter_map(|address| Some((reach(address)?, address))).collect();
@@ -133,8 +149,11 @@ pub(super) fn announced(external: &[Multiaddr], listening: &[Multiaddr]) -> Vec<
     texts
 }
 
-/// How far an address reaches, smaller being better; `None` if no other machine can use it as it stands.
+/// How far an address reaches, smaller being better; `None` if no other machine can use it as it stands, or need be told it.
 fn reach(address: &Multiaddr) -> Option<u8> {
+    if Carrier::of(address) == Carrier::Quic {
+        return None;
+    }
     match address.iter().next()? {
         Protocol::Ip4(ip) if ip.is_unspecified() => None,
         Protocol::Ip4(ip) if ip.is_loopback() => Some(LOOPBACK),
@@ -178,6 +197,23 @@ mod tests {
     }
 
     #[test]
+    fn a_port_is_handed_over_and_taken_back() {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let mut claim = listen(Port::Exactly(address.port())).claim().unwrap();
+        claim.hand_over();
+        drop(UdpSocket::bind(address).unwrap());
+        claim.take_back(address);
+        UdpSocket::bind(address).unwrap_err();
+    }
+
+    #[test]
+    fn what_the_system_said_is_found_under_what_wraps_it() {
+        let wrapped = io::Error::other(io::Error::other(io::Error::from(io::ErrorKind::AddrInUse)));
+        let refusal = refused("127.0.0.1:9".parse().unwrap(), wrapped);
+        assert!(matches!(refusal, ListenError::PortInUse { port: 9 }), "{refusal}");
+    }
+
+    #[test]
     fn others_are_told_what_they_can_use() {
         let parse =
             |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<Multiaddr>>();
@@ -187,6 +223,8 @@ mod tests {
         let all =
             ["/ip6/2001:db8::1/tcp/1", "/ip6/fe80::1/tcp/1", "/ip4/127.0.0.1/tcp/1", "/ip4/10.0.0.7/tcp/1"];
         assert_eq!(announced(&[], &parse(&all)), ["/ip4/10.0.0.7/tcp/1", "/ip6/2001:db8::1/tcp/1"]);
+        let both = ["/ip4/10.0.0.7/udp/1/quic-v1", "/ip4/10.0.0.7/tcp/1", "/ip6/2001:db8::1/udp/1/quic-v1"];
+        assert_eq!(announced(&[], &parse(&both)), ["/ip4/10.0.0.7/tcp/1"]);
         let external = parse(&["/dns/example.org/tcp/9"]);
         assert_eq!(announced(&external, &parse(&loopback)), ["/dns/example.org/tcp/9"]);
     }

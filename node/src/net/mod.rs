@@ -5,7 +5,7 @@
 //!   machine <--------- driver <------------------------------------- network ---- one link per peer
 //!           ---------> (the only loop) ----------------------------->   |             outgoing lane
 //!             outputs      |        frames, credit, dial, hang up       |             incoming lane
-//!                          +--> compute (one thread)                    +---- libp2p swarm: TCP, Noise, yamux
+//!                          +--> compute (one thread)                    +---- libp2p swarm: TCP, or QUIC
 //! ```
 //! The machine decides, the shell carries out. A connection may break and come back; a *link* hides that: frames arrive
 //! whole, once and in order, or the machine is told that the link is gone. A lane is a substream of libp2p, or a TLS connection
@@ -28,6 +28,8 @@ pub mod link;
 pub mod listen;
 pub mod network;
 pub mod notice;
+mod proof;
+mod quic;
 pub mod random;
 pub mod record;
 mod remote;

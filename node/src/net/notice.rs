@@ -28,6 +28,16 @@ pub enum Notice {
         /// What happened.
         trouble: DialTrouble,
     },
+    /// A peer is reached over QUIC, after it was not reached at all or over TCP.
+    OverQuic {
+        /// The other end.
+        peer: PeerId,
+    },
+    /// This peer is not reached over QUIC. It still reaches others over it.
+    NoQuic {
+        /// What the system said.
+        reason: String,
+    },
     /// A connection is lost; the link waits for a new one.
     Reconnecting {
         /// The other end.
@@ -109,6 +119,15 @@ impl fmt::Display for Notice {
                 write!(f, "peers on the local network are not looked for: {reason}")
             }
             Self::Unreachable { address, trouble } => write!(f, "{address}: {trouble}; still trying"),
+            Self::OverQuic { peer } => write!(
+                f,
+                "connected to peer {} over QUIC (UDP), which is used where TCP does not get through",
+                peer.short()
+            ),
+            Self::NoQuic { reason } => write!(
+                f,
+                "cannot listen for QUIC ({reason}): peers that TCP does not get through from cannot reach this one"
+            ),
             Self::Reconnecting { peer, reason } => {
                 write!(f, "connection to peer {} lost ({reason}); reconnecting", peer.short())
             }

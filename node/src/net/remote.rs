@@ -25,6 +25,7 @@ use tokio::time::Instant;
 use super::dial::remember;
 use super::direct::DirectPath;
 use super::link::{Link, Opening, Session};
+use super::quic::Carrier;
 
 /// One peer, as long as there is a connection or a link.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(super) struct Remote {
     pub(super) outgoing: Outgoing,
     /// Since when, and why, the link has no outgoing lane; `None` while it has one.
     pub(super) outage: Option<Outage>,
+    /// What its last connection runs over, or ran over.
+    pub(super) carrier: Carrier,
     /// Machines that it has been connected from or to, since there is a link or a connection.
     pub(super) machines: Vec<IpAddr>,
     /// When an opening was answered by one who did not know what it named.
@@ -117,6 +120,7 @@ impl Remote {
             addresses: Vec::new(),
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
+            carrier: Carrier::default(),
             machines: Vec::new(),
             forgotten_at: None,
             closing: None,
@@ -149,11 +153,11 @@ impl Remote {
     }
 
     /// Whether the other end has no process any more: it has no connection, and a machine that it was seen on says that
-    /// nobody listens where it did.
+    /// nobody listens where it did. Where TCP did not get through before, that may be what keeps it from getting through.
     pub(super) fn is_gone(&self, refused: &[Multiaddr]) -> bool {
         let is_known =
             |address: &Multiaddr| machine_of(address).is_some_and(|ip| self.machines.contains(&ip));
-        self.connections.is_empty() && refused.iter().any(is_known)
+        self.connections.is_empty() && self.carrier == Carrier::Tcp && refused.iter().any(is_known)
     }
 
     /// Takes note of where it is.
@@ -214,7 +218,11 @@ impl Remote {
     /// Why the link is to be given up now, if it is.
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
         let outage = self.outage.as_ref().filter(|_| self.link.is_some())?;
-        let patience = if self.connections.is_empty() { RECONNECT_MAX } else { ANSWER_MAX };
+        let patience = match (self.connections.is_empty(), self.carrier) {
+            (true, Carrier::Tcp) => RECONNECT_MAX,
+            (true, Carrier::Quic) => RECONNECT_OVER_QUIC_MAX,
+            (false, _) => ANSWER_MAX,
+        };
         if now < outage.since + patience {
             return None;
         }
@@ -248,7 +256,7 @@ fn host_of(address: &Multiaddr) -> Option<String> {
     })
 }
 
-fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
+pub(super) fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
     address.iter().find_map(|part| match part {
         Protocol::Ip4(ip) => Some(ip.into()),
         Protocol::Ip6(ip) => Some(ip.into()),
@@ -260,6 +268,8 @@ fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
 const MACHINES_MAX: usize = 4;
 /// A link without a connection is given up after this.
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
+/// As above, over QUIC: a first packet that is lost is sent again after 1 s and 3 s, and no refusal ends the wait sooner.
+const RECONNECT_OVER_QUIC_MAX: Duration = Duration::from_secs(4);
 /// A link with a connection on which no lane gets an answer is given up after this.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 
@@ -362,7 +372,20 @@ mod tests {
         assert!(!remote.is_gone(&refused), "another machine may have that address");
         remote.note_machine(&"/ip4/10.0.0.7/tcp/40000".parse().unwrap());
         assert!(remote.is_gone(&refused));
+        remote.carrier = Carrier::Quic;
+        assert!(!remote.is_gone(&refused), "what keeps TCP out may say so as well");
+        remote.carrier = Carrier::Tcp;
         remote.connections.insert(ConnectionId::new_unchecked(1), now);
         assert!(!remote.is_gone(&refused));
+    }
+
+    #[test]
+    fn a_link_over_quic_is_given_more_time_for_its_next_connection() {
+        let now = Instant::now();
+        let mut remote = remote(now);
+        remote.learn(draw(), now);
+        remote.carrier = Carrier::Quic;
+        assert_eq!(remote.overdue(now + RECONNECT_MAX), None);
+        assert!(remote.overdue(now + RECONNECT_OVER_QUIC_MAX).is_some());
     }
 }

@@ -1,7 +1,8 @@
-//! The transport: how libp2p is put together. TCP, Noise with the run's secret in its prologue, yamux.
+//! The transport: how libp2p is put together. TCP, Noise with the run's secret in its prologue, yamux; or QUIC with a proof of
+//! the secret.
 //!
-//! A stranger fails in the Noise handshake, before any protocol speaks, so nothing that follows is seen by anyone who does
-//! not hold the secret. Nothing in it names the run: not the protocol, not the agent version, not the discovery.
+//! A stranger fails in the handshake, before any protocol speaks, so nothing that follows is seen by anyone who does not
+//! hold the secret. Nothing in it names the run: not the protocol, not the agent version, not the discovery.
 
 use std::io;
 use std::num::NonZeroU8;
@@ -15,6 +16,7 @@ use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::MEMBERS_MAX;
 
 use super::identity::Identity;
+use super::quic::{self, Strangers};
 
 /// The protocol of link lanes.
 pub(super) const LANE_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/1");
@@ -22,6 +24,8 @@ pub(super) const LANE_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/
 /// What runs on every connection.
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
+    /// Asked first: whom it turns away the limits never count.
+    pub(super) strangers: Strangers,
     pub(super) limits: connection_limits::Behaviour,
     pub(super) identify: identify::Behaviour,
     pub(super) ping: ping::Behaviour,
@@ -61,9 +65,12 @@ pub(super) fn swarm(
             |keypair: &_| noise::Config::new(keypair).map(|config| config.with_prologue(prologue)),
             yamux::Config::default,
         )?
+        .with_other_transport(|keypair| quic::transport(keypair, secret))
+        .expect("making the transport cannot fail")
         .with_dns()
         .map_err(TransportError::Resolver)?
         .with_behaviour(|keypair| Behaviour {
+            strangers: Strangers::default(),
             limits: connection_limits::Behaviour::new(limits()),
             identify: identify::Behaviour::new(
                 identify::Config::new(LANE_PROTOCOL.to_string(), keypair.public())
@@ -96,7 +103,7 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// A machine may be busy for seconds without being gone. libp2p reports only the second failure in a row, so a silent
 /// connection is closed after about 12 s.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Covers TCP, Noise and yamux together. The kernel asks a machine that does not answer after 1, 3, and 7 s; a fresh attempt
+/// Covers TCP, Noise and yamux together, or QUIC and the proof. The kernel asks a machine that does not answer after 1, 3, and 7 s; a fresh attempt
 /// asks at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection without lanes: someone who is let go of, or a second connection from dialing each other at once.
@@ -106,3 +113,52 @@ const PENDING_MAX: u32 = 256;
 /// One in use, one from dialing each other at once, and as many that the other end has given up but we have not.
 const CONNECTIONS_PER_PEER_MAX: u32 = 4;
 const DIAL_CONCURRENCY: NonZeroU8 = NonZeroU8::new(4).expect("four is not zero");
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use futures::StreamExt;
+    use libp2p::core::transport::{DialOpts, PortUse};
+    use libp2p::core::Endpoint;
+    use libp2p::swarm::SwarmEvent;
+    use libp2p::{Multiaddr, Transport, quic};
+
+    use super::*;
+
+    /// A swarm that listens over QUIC, and where.
+    async fn listener() -> (Swarm<Behaviour>, Multiaddr) {
+        let mut swarm = swarm(&Identity::generate(), &Secret([1; 32]), false).unwrap().0;
+        swarm.listen_on("/ip4/127.0.0.1/udp/0/quic-v1".parse().unwrap()).unwrap();
+        let event = swarm.select_next_some().await;
+        let SwarmEvent::NewListenAddr { address, .. } = event else { panic!("{event:?}") };
+        (swarm, address)
+    }
+
+    /// One who shakes hands as libp2p does, and then proves nothing.
+    #[tokio::test]
+    async fn one_that_says_nothing_over_quic_is_sent_away_unheard() {
+        let (mut swarm, address) = listener().await;
+        let stranger = async {
+            let mut transport = quic::tokio::Transport::new(quic::Config::new(Identity::generate().keypair()));
+            let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
+            let connection = transport.dial(address, options).unwrap().await.unwrap();
+            futures::future::pending::<()>().await;
+            drop(connection);
+        };
+        let sent_away = async {
+            loop {
+                match swarm.select_next_some().await {
+                    SwarmEvent::IncomingConnectionError { .. } => return,
+                    SwarmEvent::IncomingConnection { .. } => {}
+                    event => panic!("{event:?}"),
+                }
+            }
+        };
+        tokio::select! {
+            () = stranger => unreachable!("it stays"),
+            // The limit is no promise about speed.
+            ended = tokio::time::timeout(Duration::from_secs(60), sent_away) => ended.expect("it is sent away"),
+        }
+    }
+}

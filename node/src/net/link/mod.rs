@@ -190,16 +190,21 @@ impl Link {
     }
 }
 
+/// What the system said: the layers above a socket wrap it.
+pub(super) fn system_error(error: &io::Error) -> &io::Error {
+    let mut cause = error.get_ref().map(|cause| cause as &(dyn std::error::Error + 'static));
+    while let Some(wrapped) = cause {
+        if let Some(inner) = wrapped.downcast_ref::<io::Error>() {
+            return system_error(inner);
+        }
+        cause = wrapped.source();
+    }
+    error
+}
+
 /// What the system says about a broken connection, as people say it.
 pub(super) fn words_of(error: &io::Error) -> String {
-    // The layers above a socket wrap what it says.
-    let mut cause = error.get_ref().map(|cause| cause as &(dyn std::error::Error + 'static));
-    while let Some(error) = cause {
-        if let Some(inner) = error.downcast_ref::<io::Error>() {
-            return words_of(inner);
-        }
-        cause = error.source();
-    }
+    let error = system_error(error);
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero | io::ErrorKind::BrokenPipe => {
             "connection closed".to_owned()

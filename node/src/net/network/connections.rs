@@ -13,6 +13,7 @@ use super::super::dial::{parse_all, refused_everywhere, without_peer};
 use super::super::link::words_of;
 use super::super::listen::announced;
 use super::super::notice::Notice;
+use super::super::quic::{Carrier, over_tcp};
 use super::super::remote::Stance;
 use super::super::transport::BehaviourEvent;
 use super::switchboard::Switchboard;
@@ -68,9 +69,10 @@ impl Switchboard {
                 }
             }
             BehaviourEvent::Neighbours(mdns::Event::Discovered(found)) => {
-                for (peer, address) in
-                    found.into_iter().filter(|(peer, _)| peer != self.swarm.local_peer_id())
-                {
+                let is_other = |(peer, address): &(libp2p::PeerId, _)| {
+                    peer != self.swarm.local_peer_id() && Carrier::of(address) == Carrier::Tcp
+                };
+                for (peer, address) in found.into_iter().filter(is_other) {
                     self.dialing.try_neighbour(peer, address, Instant::now());
                 }
             }
@@ -80,7 +82,8 @@ impl Switchboard {
 
     fn on_connected(&mut self, id: libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let now = Instant::now();
-        self.dialing.connected(id, connection);
+        let carrier = Carrier::of(endpoint.get_remote_address());
+        self.dialing.connected(id, connection, carrier);
         let Some(remote) = self.remote(id) else {
             self.swarm.close_connection(connection);
             return;
@@ -88,7 +91,7 @@ impl Switchboard {
         let mut outlived = Vec::new();
         match endpoint {
             ConnectedPoint::Dialer { address, .. } => {
-                remote.remember(without_peer(address.clone()));
+                remote.remember(over_tcp(without_peer(address.clone())));
                 remote.note_machine(address);
             }
             // Nobody dials a peer to which it has a connection: the other end has given up those from before.
@@ -101,6 +104,8 @@ impl Switchboard {
         }
         remote.connections.insert(connection, now);
         remote.closing = None;
+        let was = std::mem::replace(&mut remote.carrier, carrier);
+        let news = (was != carrier && carrier == Carrier::Quic).then_some(Notice::OverQuic { peer: remote.peer });
         // Whoever has said goodbye may come back; and whoever we said goodbye to, once that has been heard.
         let is_parting = remote.stance == Stance::Leaving && remote.parting.is_some();
         if !is_parting {
@@ -109,6 +114,7 @@ impl Switchboard {
         for connection in outlived {
             self.swarm.close_connection(connection);
         }
+        news.into_iter().for_each(|notice| self.notify(notice));
         self.open_lane(id);
     }
 
@@ -144,12 +150,12 @@ impl Switchboard {
         let reason = remote.closing.take().unwrap_or_else(|| words_of_cause(cause));
         let due = if is_smaller { now } else { now + REDIAL_LATER };
         if remote.link.is_some() {
-            let (peer, addresses) = (remote.peer, remote.addresses.clone());
+            let (peer, addresses, carrier) = (remote.peer, remote.addresses.clone(), remote.carrier);
             remote.note_outage(reason.clone(), now);
             if let Some(outage) = &mut remote.outage {
                 outage.is_told = true;
             }
-            self.dialing.call_back(id, addresses, due);
+            self.dialing.call_back(id, addresses, carrier, due);
             self.notify(Notice::Reconnecting { peer, reason });
         } else {
             self.dialing.wait_again(id, due);

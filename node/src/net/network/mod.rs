@@ -12,6 +12,7 @@ mod connections;
 mod lanes;
 mod switchboard;
 
+use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
 use std::sync::Arc;
@@ -25,15 +26,16 @@ use peergrad_protocol::message::Contact;
 use peergrad_protocol::{Incarnation, PeerId, Pool};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use super::counters::Counters;
 use super::dial::Bootstrap;
 use super::direct::{CredentialsError, Doorway};
 use super::identity::Identity;
-use super::link::LinkEvent;
+use super::link::{LinkEvent, system_error, words_of};
 use super::listen::{self, Claim, DEFAULT_PORT, Listen, ListenError, Port, announced, to_multiaddr};
 use super::notice::Notice;
+use super::quic::over_quic;
 use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
 use switchboard::{Command, Switchboard};
 
@@ -106,8 +108,11 @@ impl Network {
         // Lanes are accepted before anybody can connect, or the first one would be refused.
         let mut control = swarm.behaviour().streams.new_control();
         let incoming = control.accept(transport::LANE_PROTOCOL).expect("the only one to accept lanes");
-        let claim = options.listen.claim()?;
-        let Opened { listening, meanwhile } = open_ports(&mut swarm, &options.listen, &claim).await?;
+        let mut claim = options.listen.claim()?;
+        let Opened { listening, meanwhile, quic } = open_ports(&mut swarm, &options.listen, &mut claim).await?;
+        if let Err(reason) = quic {
+            let _ = notices.send(Notice::NoQuic { reason });
+        }
         if options.listen.port == Port::Preferred && claim.port != DEFAULT_PORT {
             let listening = listening.iter().find_map(port_of).unwrap_or_default();
             let _ = notices.send(Notice::DefaultPortTaken { wanted: DEFAULT_PORT, listening });
@@ -238,16 +243,18 @@ struct Opened {
     listening: Vec<Multiaddr>,
     /// What happened while the system was asked for them: others may have connected already.
     meanwhile: Vec<SwarmEvent<BehaviourEvent>>,
+    /// Why nobody reaches this peer over QUIC, if that is so.
+    quic: Result<(), String>,
 }
 
 /// Opens the ports, and waits until the system has named the addresses behind them.
 async fn open_ports(
     swarm: &mut Swarm<Behaviour>,
     listen: &Listen,
-    claim: &Claim,
+    claim: &mut Claim,
 ) -> Result<Opened, ListenError> {
     let mut port = claim.port;
-    let mut opened = Opened { listening: Vec::new(), meanwhile: Vec::new() };
+    let mut opened = Opened { listening: Vec::new(), meanwhile: Vec::new(), quic: Ok(()) };
     for (index, address) in listen.addresses().into_iter().enumerate() {
         match swarm.listen_on(to_multiaddr(address, port)) {
             Ok(_) => {}
@@ -268,11 +275,53 @@ async fn open_ports(
             port = port_of(&opened.listening[0]).unwrap_or(port);
         }
     }
+    opened.quic = open_quic(swarm, listen, claim, port).await;
     let settled = Instant::now() + MORE_ADDRESSES;
     while let Ok(event) = timeout_at(settled, swarm.select_next_some()).await {
         opened.note(event);
     }
     Ok(opened)
+}
+
+/// Opens the UDP port of the same number for QUIC. An error says in words why this peer goes without.
+async fn open_quic(
+    swarm: &mut Swarm<Behaviour>,
+    listen: &Listen,
+    claim: &mut Claim,
+    port: u16,
+) -> Result<(), String> {
+    claim.hand_over();
+    let mut trouble = listen_over_quic(swarm, listen, port);
+    if let Err(ListenTrouble::Other(error)) = &trouble
+        && system_error(error).kind() == io::ErrorKind::AddrInUse
+    {
+        // Another peer that looks for a port lets go of this one at once, since TCP's is ours.
+        sleep(PASSING_BY).await;
+        trouble = listen_over_quic(swarm, listen, port);
+    }
+    trouble.map_err(|trouble| {
+        claim.take_back(SocketAddr::new(listen.addresses()[0], port));
+        match trouble {
+            ListenTrouble::Other(error) => format!("UDP port {port}: {}", words_of(&error)),
+            ListenTrouble::MultiaddrNotSupported(address) => format!("{address} is not supported"),
+        }
+    })
+}
+
+fn listen_over_quic(
+    swarm: &mut Swarm<Behaviour>,
+    listen: &Listen,
+    port: u16,
+) -> Result<(), ListenTrouble<io::Error>> {
+    let addresses = listen.addresses().into_iter().filter_map(|ip| over_quic(&to_multiaddr(ip, port)));
+    for (index, address) in addresses.enumerate() {
+        match swarm.listen_on(address) {
+            Err(trouble) if index == 0 => return Err(trouble),
+            // A machine without IPv6 does without.
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 impl Opened {
@@ -292,5 +341,6 @@ fn port_of(address: &Multiaddr) -> Option<u16> {
 }
 
 const FIRST_ADDRESS: Duration = Duration::from_secs(5);
+const PASSING_BY: Duration = Duration::from_millis(100);
 /// The system names the addresses of all interfaces in one burst; later ones are announced when they come.
 const MORE_ADDRESSES: Duration = Duration::from_millis(50);

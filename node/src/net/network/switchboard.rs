@@ -117,7 +117,7 @@ impl Switchboard {
                 if let Some(remote) = self.remotes.get_mut(&id) {
                     remote.stance = Stance::Linking;
                     if !remote.connections.is_empty() {
-                        self.dialing.mark_connected(id);
+                        self.dialing.mark_connected(id, remote.carrier);
                     }
                     self.open_lane(id);
                 }

@@ -1,0 +1,280 @@
+//! QUIC: the way to a peer where TCP does not get through.
+//!
+//! Some networks drop TCP between machines and let UDP pass, or lose the state of its connections. A peer can also be reached over
+//! QUIC, at the UDP port of the same number as its TCP port. So nobody has to tell anybody an address more: whoever
+//! knows where a peer is over TCP knows where it is over QUIC, and addresses of the second kind are left out of everything that
+//! is announced or remembered.
+//!
+//! QUIC brings what Noise and yamux bring to TCP, but for the run's secret, which a [`proof`](super::proof) brings.
+//!
+//! # Invariants
+//! - The swarm never hears of a connection whose other end has not proved the secret.
+//! - Those who have not proved it take places of their own, few of them, and leave most of TCP's alone: the first packets of QUIC may
+//!   bear any address. What the library does for such a packet before anybody is asked, it does.
+
+use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::io;
+use std::net::IpAddr;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use libp2p::core::transport::PortUse;
+use libp2p::core::Endpoint;
+use libp2p::identity::Keypair;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::behaviour::{ConnectionEstablished, ListenFailure};
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent,
+    ToSwarm, dummy,
+};
+use libp2p::{Multiaddr, PeerId, Transport, quic};
+use peergrad_protocol::invite::Secret;
+
+use super::link::words_of;
+use super::proof::{ProofError, Prover};
+use super::remote::machine_of;
+
+/// What a connection of libp2p runs over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Carrier {
+    #[default]
+    Tcp,
+    Quic,
+}
+
+impl Carrier {
+    pub(super) fn of(address: &Multiaddr) -> Self {
+        if address.iter().any(|part| part == Protocol::QuicV1) { Self::Quic } else { Self::Tcp }
+    }
+
+    pub(super) fn other(self) -> Self {
+        match self {
+            Self::Tcp => Self::Quic,
+            Self::Quic => Self::Tcp,
+        }
+    }
+}
+
+/// Where a peer that has this TCP address is reached over QUIC; `None` for an address of another kind.
+pub(super) fn over_quic(address: &Multiaddr) -> Option<Multiaddr> {
+    let mut parts = address.iter();
+    let (host, Protocol::Tcp(port)) = (parts.next()?, parts.next()?) else { return None };
+    let is_host = matches!(
+        host,
+        Protocol::Ip4(_) | Protocol::Ip6(_) | Protocol::Dns(_) | Protocol::Dns4(_) | Protocol::Dns6(_)
+    );
+    (is_host && parts.next().is_none())
+        .then(|| Multiaddr::from(host).with(Protocol::Udp(port)).with(Protocol::QuicV1))
+}
+
+/// The TCP address that goes with one over QUIC; others as they are.
+pub(super) fn over_tcp(address: Multiaddr) -> Multiaddr {
+    let mut parts = address.iter();
+    match (parts.next(), parts.next(), parts.next(), parts.next()) {
+        (Some(host), Some(Protocol::Udp(port)), Some(Protocol::QuicV1), None) => {
+            Multiaddr::from(host).with(Protocol::Tcp(port))
+        }
+        _ => address,
+    }
+}
+
+/// Why there is no connection over QUIC.
+///
+/// libp2p wraps errors in others that only pass on what lies below them, so each has something below.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum QuicError {
+    /// The system's.
+    #[error("{}", words_of(.0))]
+    System(#[source] io::Error),
+    /// The library's.
+    #[error(transparent)]
+    Connection(quic::Error),
+    /// That of the proof.
+    #[error("{0}")]
+    Proof(#[source] ProofError),
+}
+
+impl From<quic::Error> for QuicError {
+    fn from(error: quic::Error) -> Self {
+        match error {
+            quic::Error::Io(error) => Self::System(error),
+            error => Self::Connection(error),
+        }
+    }
+}
+
+/// Connections over QUIC, each between two that hold the secret.
+pub(super) fn transport(
+    keypair: &Keypair,
+    secret: &Secret,
+) -> impl Transport<
+    Output = (PeerId, quic::Connection),
+    Error = QuicError,
+    ListenerUpgrade: Send,
+    Dial: Send,
+> + Send
++ Unpin
++ use<> {
+    let prover = Prover::new(keypair.public().to_peer_id(), secret);
+    quic::tokio::Transport::new(config(keypair))
+        .and_then(move |connection, point| prover.prove(connection, point))
+        .map_err(|error| error.either(QuicError::from, QuicError::Proof))
+}
+
+/// What the library needs to be told; the rest is as it comes.
+fn config(keypair: &Keypair) -> quic::Config {
+    let mut config = quic::Config::new(keypair);
+    config.handshake_timeout = HANDSHAKE_MAX;
+    config.max_idle_timeout = SILENCE_MAX.as_millis() as u32;
+    config.keep_alive_interval = KEEP_ALIVE;
+    config.max_concurrent_stream_limit = STREAMS_MAX;
+    config.max_stream_data = STREAM_WINDOW_BYTES;
+    config.max_connection_data = 2 * STREAM_WINDOW_BYTES;
+    config
+}
+
+/// Counts those who knock over QUIC and have not shown yet who they are, and turns away more than a few.
+///
+/// They count among all who knock, too; so this leaves places that only TCP can take.
+#[derive(Debug, Default)]
+pub(super) struct Strangers {
+    from: BTreeMap<ConnectionId, IpAddr>,
+}
+
+/// Somebody is turned away.
+#[derive(Debug, thiserror::Error)]
+#[error("too many connect at once")]
+struct TooMany;
+
+impl Strangers {
+    fn admit(&mut self, connection: ConnectionId, from: IpAddr) -> Result<(), TooMany> {
+        let own_count = self.from.values().filter(|ip| **ip == from).count();
+        if self.from.len() >= STRANGERS_MAX || own_count >= STRANGERS_OF_A_MACHINE_MAX {
+            return Err(TooMany);
+        }
+        self.from.insert(connection, from);
+        Ok(())
+    }
+}
+
+impl NetworkBehaviour for Strangers {
+    type ConnectionHandler = dummy::ConnectionHandler;
+    type ToSwarm = Infallible;
+
+    fn handle_pending_inbound_connection(
+        &mut self,
+        connection: ConnectionId,
+        _: &Multiaddr,
+        from: &Multiaddr,
+    ) -> Result<(), ConnectionDenied> {
+        match (Carrier::of(from), machine_of(from)) {
+            (Carrier::Quic, Some(from)) => self.admit(connection, from).map_err(ConnectionDenied::new),
+            _ => Ok(()),
+        }
+    }
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(dummy::ConnectionHandler)
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        let (FromSwarm::ConnectionEstablished(ConnectionEstablished { connection_id, .. })
+        | FromSwarm::ListenFailure(ListenFailure { connection_id, .. })) = event
+        else {
+            return;
+        };
+        self.from.remove(&connection_id);
+    }
+
+    fn on_connection_handler_event(
+        &mut self,
+        _: PeerId,
+        _: ConnectionId,
+        event: THandlerOutEvent<Self>,
+    ) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        Poll::Pending
+    }
+}
+
+/// Within the limit of time that the swarm sets for all that makes a connection.
+const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
+/// A machine that says nothing for so long is taken for gone, as by unanswered pings.
+const SILENCE_MAX: Duration = Duration::from_secs(12);
+/// Several may get lost.
+const KEEP_ALIVE: Duration = Duration::from_secs(3);
+/// A lane in each direction, those before them that are being given up, and what libp2p says for itself.
+const STREAMS_MAX: u32 = 64;
+/// What a lane has under way, and as much again for the time that the other end takes to say that it has read it.
+const STREAM_WINDOW_BYTES: u32 = 2 << 20;
+/// A quarter of those who may knock at once over anything.
+const STRANGERS_MAX: usize = 64;
+/// So that no one machine takes all of these places.
+const STRANGERS_OF_A_MACHINE_MAX: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(text: &str) -> Multiaddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn an_address_over_tcp_says_where_a_peer_is_over_quic() {
+        for host in ["ip4/10.0.0.7", "ip6/2001:db8::1", "dns/example.org", "dns4/example.org"] {
+            let (tcp, quic) =
+                (address(&format!("/{host}/tcp/9")), address(&format!("/{host}/udp/9/quic-v1")));
+            assert_eq!(over_quic(&tcp), Some(quic.clone()));
+            assert_eq!((Carrier::of(&tcp), Carrier::of(&quic)), (Carrier::Tcp, Carrier::Quic));
+            assert_eq!((over_tcp(quic.clone()), over_tcp(tcp.clone())), (tcp.clone(), tcp));
+            assert_eq!(over_quic(&quic), None);
+        }
+        for other in ["/ip4/10.0.0.7/tcp/9/ws", "/ip4/10.0.0.7/udp/9", "/unix/a"] {
+            assert_eq!((over_quic(&address(other)), over_tcp(address(other))), (None, address(other)));
+        }
+    }
+
+    #[test]
+    fn few_may_knock_at_once_and_fewer_of_one_machine() {
+        let mut strangers = Strangers::default();
+        let mut ids = (0..).map(ConnectionId::new_unchecked);
+        let mut knock = |strangers: &mut Strangers, last_byte: usize, carrier: &str| {
+            let (id, here) = (ids.next().unwrap(), address("/ip4/10.0.0.1/udp/9/quic-v1"));
+            let from = address(&format!("/ip4/10.0.0.{last_byte}/{carrier}"));
+            strangers.handle_pending_inbound_connection(id, &here, &from).is_ok().then_some(id)
+        };
+        const QUIC: &str = "udp/40000/quic-v1";
+        let first: Vec<_> = (0..STRANGERS_OF_A_MACHINE_MAX).map(|_| knock(&mut strangers, 7, QUIC)).collect();
+        assert!(first.iter().all(Option::is_some));
+        assert_eq!(knock(&mut strangers, 7, QUIC), None, "one machine does not take all places");
+        for other in STRANGERS_OF_A_MACHINE_MAX..STRANGERS_MAX {
+            assert!(knock(&mut strangers, 100 + other, QUIC).is_some());
+        }
+        assert_eq!(knock(&mut strangers, 8, QUIC), None);
+        assert!(knock(&mut strangers, 7, "tcp/40000").is_some(), "over TCP there is room");
+        strangers.from.remove(&first[0].unwrap());
+        assert!(knock(&mut strangers, 8, QUIC).is_some());
+    }
+}
