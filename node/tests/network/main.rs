@@ -8,6 +8,7 @@ mod direct;
 mod exchange;
 mod garbage;
 mod links;
+mod quic;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

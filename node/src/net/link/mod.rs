@@ -212,6 +212,7 @@ pub(super) fn words_of(error: &io::Error) -> String {
         io::ErrorKind::ConnectionReset => "connection reset".to_owned(),
         io::ErrorKind::ConnectionRefused => "connection refused".to_owned(),
         io::ErrorKind::TimedOut => "timed out".to_owned(),
+        io::ErrorKind::AddrInUse => "another program uses it".to_owned(),
         io::ErrorKind::HostUnreachable => "no route to that machine".to_owned(),
         io::ErrorKind::NetworkUnreachable => "no route to that network".to_owned(),
         _ => error.to_string(),

@@ -344,3 +344,25 @@ const FIRST_ADDRESS: Duration = Duration::from_secs(5);
 const PASSING_BY: Duration = Duration::from_millis(100);
 /// The system names the addresses of all interfaces in one burst; later ones are announced when they come.
 const MORE_ADDRESSES: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn where_the_udp_port_is_taken_it_is_said_and_otherwise_quic_has_it() {
+        let listen = Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any };
+        let mut swarm = transport::swarm(&Identity::generate(), &Secret([1; 32]), false).unwrap().0;
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let port = address.port();
+        let mut claim = listen.claim().unwrap();
+        let other = UdpSocket::bind(address).unwrap();
+        let reason = open_quic(&mut swarm, &listen, &mut claim, port).await.unwrap_err();
+        assert_eq!(reason, format!("UDP port {port}: another program uses it"));
+        drop(other);
+        open_quic(&mut swarm, &listen, &mut claim, port).await.unwrap();
+        UdpSocket::bind(address).unwrap_err();
+    }
+}

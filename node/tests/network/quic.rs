@@ -1,0 +1,268 @@
+//! Links over QUIC: where TCP does not get through they begin, go on after a cut, end and begin again as they do over TCP.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+use peergrad::net::link::LinkEvent;
+use peergrad::net::notice::DialTrouble;
+use peergrad::net::{Bootstrap, Identity, Listen, ListenError, Network, NetworkOptions, Notice, Port, StartError};
+use peergrad_protocol::Frame;
+use peergrad_protocol::invite::Secret;
+use peergrad_protocol::message::{Contact, Message};
+use tokio::net::UdpSocket;
+use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::task::JoinSet;
+
+use super::courier::Courier;
+use super::exchange::{assert_undisturbed, run};
+use super::{SECRET, next, options, start, start_joining, within_reason};
+
+/// Where `network` listens, over TCP.
+fn socket_of(network: &Network) -> SocketAddr {
+    let address = network.contact().addresses[0].clone();
+    let parts: Vec<_> = address.split('/').collect();
+    let ["", "ip4", ip, "tcp", port] = parts[..] else { panic!("{address}") };
+    SocketAddr::new(ip.parse().unwrap(), port.parse().unwrap())
+}
+
+/// Its address over QUIC.
+fn quic_address(network: &Network) -> String {
+    format!("/ip4/127.0.0.1/udp/{}/quic-v1", socket_of(network).port())
+}
+
+/// The peer with that address alone.
+fn quic_contact(network: &Network) -> Contact {
+    Contact { peer: network.peer(), addresses: vec![quic_address(network)] }
+}
+
+/// A way to `network` that UDP takes and TCP does not: where it begins, nobody listens for TCP. It lasts as long as the second
+/// result.
+async fn way_for_udp_alone(network: &Network) -> (SocketAddr, JoinSet<()>) {
+    let (begin, end) = (UdpSocket::bind("127.0.0.1:0").await.unwrap(), socket_of(network));
+    let address = begin.local_addr().unwrap();
+    let begin = Arc::new(begin);
+    let mut tasks = JoinSet::new();
+    tasks.spawn(async move {
+        let mut beyond: Vec<(SocketAddr, Arc<UdpSocket>)> = Vec::new();
+        let mut back = JoinSet::new();
+        let mut bytes = vec![0; 1 << 16];
+        loop {
+            let (count, from) = begin.recv_from(&mut bytes).await.unwrap();
+            let known = beyond.iter().find(|(known, _)| *known == from).map(|(_, socket)| Arc::clone(socket));
+            let socket = match known {
+                Some(socket) => socket,
+                None => {
+                    let socket = Arc::new(UdpSocket::bind("127.0.0.1:0").await.unwrap());
+                    socket.connect(end).await.unwrap();
+                    let (begin, receiving) = (Arc::clone(&begin), Arc::clone(&socket));
+                    back.spawn(async move {
+                        let mut bytes = vec![0; 1 << 16];
+                        // One that has stopped listening at either end ends it.
+                        while let Ok(count) = receiving.recv(&mut bytes).await {
+                            let _ = begin.send_to(&bytes[..count], from).await;
+                        }
+                    });
+                    beyond.push((from, Arc::clone(&socket)));
+                    socket
+                }
+            };
+            let _ = socket.send(&bytes[..count]).await;
+        }
+    });
+    (address, tasks)
+}
+
+async fn next_notice(notices: &mut UnboundedReceiver<Notice>) -> Notice {
+    notices.recv().await.expect("the network is there")
+}
+
+/// Whether frames get through in both directions.
+async fn assert_linked(one: &mut Network, other: &mut Network) {
+    let (LinkEvent::Up(to_other), LinkEvent::Up(to_one)) = tokio::join!(one.next(), other.next()) else {
+        panic!("a link begins with up");
+    };
+    assert_eq!((to_other.peer(), to_one.peer()), (other.peer(), one.peer()));
+    to_other.send(Frame::encode(&Message::Ready, None));
+    to_one.send(Frame::encode(&Message::Ready, None));
+    assert!(next(one).await.contains("Ready"));
+    assert!(next(other).await.contains("Ready"));
+}
+
+#[tokio::test]
+async fn an_address_that_tcp_does_not_get_to_is_reached_over_quic_and_told_of() {
+    within_reason(async {
+        let (mut first, mut first_notices) = start(Identity::generate(), SECRET).await;
+        let (way, _open) = way_for_udp_alone(&first).await;
+        let (mut second, mut notices) =
+            start_joining(Identity::generate(), SECRET, vec![way.to_string().parse().unwrap()]).await;
+        assert_linked(&mut first, &mut second).await;
+        let refused = next_notice(&mut notices).await;
+        assert!(
+            matches!(&refused, Notice::Unreachable { trouble: DialTrouble::Refused, .. }),
+            "TCP was tried first: {refused}"
+        );
+        assert_eq!(next_notice(&mut notices).await, Notice::OverQuic { peer: first.peer() });
+        assert_eq!(next_notice(&mut first_notices).await, Notice::OverQuic { peer: second.peer() });
+        for contact in [first.contact(), second.contact()] {
+            assert!(contact.addresses.iter().all(|address| address.contains("/tcp/")), "{contact:?}");
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_link_over_quic_goes_on_after_a_cut() {
+    within_reason(async {
+        let (mut first, mut first_notices) = start(Identity::generate(), SECRET).await;
+        let (mut second, _) = start(Identity::generate(), SECRET).await;
+        second.dial(quic_contact(&first));
+        assert_linked(&mut first, &mut second).await;
+        let peer = second.peer();
+        assert_eq!(next_notice(&mut first_notices).await, Notice::OverQuic { peer });
+        for _ in 0..3 {
+            first.scissors().cut(peer);
+            let lost = next_notice(&mut first_notices).await;
+            assert!(matches!(lost, Notice::Reconnecting { .. }), "{lost}");
+            // Had it been over TCP in between, it would be told that it is over QUIC again.
+            assert_eq!(next_notice(&mut first_notices).await, Notice::Resumed { peer });
+        }
+    })
+    .await;
+}
+
+/// Each has numbered segments for the other, and one cuts connections: none may be lost, repeated or out of order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn much_data_over_quic_that_is_cut_again_and_again_is_intact() {
+    within_reason(async {
+        let (first, _) = start(Identity::generate(), SECRET).await;
+        let (second, _) = start(Identity::generate(), SECRET).await;
+        let (peers, contacts) = ([first.peer(), second.peer()], vec![quic_contact(&first)]);
+        let mut cutting = Courier::new(peers[0], vec![], &peers, 400);
+        cutting.scissors = Some((first.scissors(), 60));
+        let other = Courier::new(peers[1], contacts, &peers, 400);
+        let ((cutting, traffic), (other, _)) = tokio::join!(run(first, cutting), run(second, other));
+        [cutting, other].iter().for_each(assert_undisturbed);
+        assert_eq!(traffic.bad_streams, 0);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn two_that_dial_each_other_over_quic_at_once_have_one_link() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (mut second, _) = start(Identity::generate(), SECRET).await;
+        first.dial(quic_contact(&second));
+        second.dial(quic_contact(&first));
+        assert_linked(&mut first, &mut second).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn another_secret_is_told_over_quic_in_the_words_of_tcp() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (way, _open) = way_for_udp_alone(&first).await;
+        for address in [quic_address(&first), way.to_string()] {
+            let address: Bootstrap = address.parse().unwrap();
+            let (_stranger, mut notices) =
+                start_joining(Identity::generate(), Secret([8; 32]), vec![address]).await;
+            let words = loop {
+                match next_notice(&mut notices).await {
+                    // Before QUIC was tried.
+                    Notice::Unreachable { trouble: DialTrouble::Refused, .. } => {}
+                    Notice::Unreachable { trouble: DialTrouble::WrongSecret, address } => break address.to_string(),
+                    other => panic!("{other}"),
+                }
+            };
+            assert!(words.contains("/udp/") || words.ends_with(&format!("/tcp/{}", way.port())), "{words}");
+        }
+        let (mut second, _) = start(Identity::generate(), SECRET).await;
+        second.dial(quic_contact(&first));
+        assert_linked(&mut first, &mut second).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn others_that_answer_over_quic_are_named() {
+    within_reason(async {
+        let (first, _) = start(Identity::generate(), SECRET).await;
+        let gone = Contact { peer: Identity::generate().peer(), ..quic_contact(&first) };
+        let (_second, mut notices) =
+            start_joining(Identity::generate(), SECRET, vec![Bootstrap::Contact(gone)]).await;
+        let notice = next_notice(&mut notices).await;
+        assert!(
+            matches!(&notice, Notice::Unreachable { trouble: DialTrouble::OtherPeer { .. }, .. }),
+            "{notice}"
+        );
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_hangs_up_over_quic_is_known_to_have_left_and_what_it_said_last_arrives() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (mut second, _) = start(Identity::generate(), SECRET).await;
+        second.dial(quic_contact(&first));
+        let name = second.peer().short();
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+        let LinkEvent::Up(link) = second.next().await else { panic!("another event") };
+        for _ in 0..100 {
+            link.send(Frame::encode(&Message::Ready, None));
+        }
+        second.hang_up(first.peer());
+        for _ in 0..100 {
+            assert_eq!(next(&mut first).await, format!("frame {name} Ok(Ready)"));
+        }
+        assert_eq!(next(&mut first).await, format!("down {name} it left"));
+        link.settled().await;
+
+        // It may come back.
+        second.dial(quic_contact(&first));
+        assert_eq!(next(&mut first).await, format!("up {name}"));
+    })
+    .await;
+}
+
+/// As [`options`], at this port.
+fn options_at(port: u16, identity: &Identity, bootstraps: Vec<Bootstrap>) -> NetworkOptions {
+    NetworkOptions {
+        listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Exactly(port) },
+        ..options(identity.clone(), SECRET, bootstraps)
+    }
+}
+
+/// A network that begins anew at the port where it was: as soon as the system lets it have that again.
+async fn restart(port: u16, identity: &Identity, bootstraps: Vec<Bootstrap>) -> Network {
+    loop {
+        match Network::start(options_at(port, identity, bootstraps.clone())).await {
+            Ok((network, _)) => return network,
+            Err(StartError::Listen(ListenError::PortInUse { .. })) => tokio::task::yield_now().await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn one_that_is_restarted_at_its_port_is_reached_over_quic_again_whoever_dials() {
+    within_reason(async {
+        for survivor_dials in [true, false] {
+            let (mut survivor, _) = start(Identity::generate(), SECRET).await;
+            let identity = Identity::generate();
+            let (other, _) = start(identity.clone(), SECRET).await;
+            let (port, name) = (socket_of(&other).port(), other.peer().short());
+            survivor.dial(quic_contact(&other));
+            assert_eq!(next(&mut survivor).await, format!("up {name}"));
+            let back = if survivor_dials { vec![] } else { vec![quic_address(&survivor).parse().unwrap()] };
+            drop(other);
+            let mut other = restart(port, &identity, back).await;
+            assert!(next(&mut survivor).await.starts_with(&format!("down {name} ")));
+            assert_eq!(next(&mut survivor).await, format!("up {name}"));
+            assert_eq!(next(&mut other).await, format!("up {}", survivor.peer().short()));
+        }
+    })
+    .await;
+}
