@@ -5,9 +5,10 @@
 //!
 //! # How it works
 //! An attempt is made over TCP, and where that does not get through, at once another one over QUIC; for one that was last reached
-//! over QUIC, the other way round. The two are one *round*: pauses are between rounds, and the user hears of an address once for
-//! both. Where an answer came that the other way would give as well (another secret, another peer), there is no second attempt, and
-//! a refusal is believed at first: mostly nobody listens there yet.
+//! over QUIC, or was not reached yet when the last one was, the other way round. The two are one *round*: pauses are between rounds, and the user hears of an address once for
+//! both. Where an answer came that the other way would give as well (another secret, another peer), there is no second attempt. And
+//! at first TCP is believed: one that refuses mostly does not listen yet, and one that was there a moment ago is mostly cut
+//! off from everything.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -75,6 +76,8 @@ impl FromStr for Bootstrap {
 #[derive(Debug, Default)]
 pub(super) struct Dialing {
     targets: Vec<Target>,
+    /// What the last one who was dialed was reached over. What keeps TCP out is mostly near us, or everywhere.
+    habit: Carrier,
 }
 
 #[derive(Debug)]
@@ -84,8 +87,8 @@ struct Target {
     addresses: Vec<Multiaddr>,
     cause: Cause,
     state: State,
-    /// What it was last reached over, and is tried over first.
-    carrier: Carrier,
+    /// What it was last reached over, and is tried over first; `None` if it was not reached yet: then what others were.
+    carrier: Option<Carrier>,
     /// What the attempt under way goes over, or the last one did.
     trying: Carrier,
     /// What came of the first attempt of the round, if the second is due or under way.
@@ -174,7 +177,7 @@ impl Dialing {
     ) {
         self.add(Some(peer), addresses, Cause::CutOff, due);
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
-            target.carrier = carrier;
+            target.carrier = Some(carrier);
         }
         self.wait_again(peer, due);
     }
@@ -209,7 +212,7 @@ impl Dialing {
         let is_due = |target: &&mut Target| matches!(target.state, State::Waiting { due } if due <= now);
         let due = self.targets.iter_mut().filter(is_due);
         due.map(|target| {
-            let options = target.options();
+            let options = target.options(self.habit);
             target.state = State::Trying { attempt: options.connection_id() };
             options
         })
@@ -219,6 +222,9 @@ impl Dialing {
     /// A connection is there, perhaps from one of the attempts.
     pub(super) fn connected(&mut self, peer: PeerId, connection: ConnectionId, carrier: Carrier) {
         let attempt = State::Trying { attempt: connection };
+        if self.targets.iter().any(|target| target.state == attempt) {
+            self.habit = carrier;
+        }
         let is_answer = |target: &Target| target.peer.is_none() && target.state == attempt;
         if let Some(index) = self.targets.iter().position(is_answer) {
             // The address has found its peer.
@@ -233,7 +239,7 @@ impl Dialing {
     pub(super) fn mark_connected(&mut self, peer: PeerId, carrier: Carrier) {
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
             target.state = State::Connected;
-            target.carrier = carrier;
+            target.carrier = Some(carrier);
             target.first = None;
             target.failures = 0;
             target.complaints.clear();
@@ -299,7 +305,7 @@ impl Dialing {
             addresses,
             cause,
             state: State::Waiting { due },
-            carrier: Carrier::default(),
+            carrier: None,
             trying: Carrier::default(),
             first: None,
             failures: 0,
@@ -311,15 +317,16 @@ impl Dialing {
 impl Target {
     /// Always from a fresh port: from the listening port, two peers that dial each other at once, or one that dials again
     /// at once, would meet their own earlier connection.
-    fn options(&mut self) -> DialOpts {
+    fn options(&mut self, habit: Carrier) -> DialOpts {
         let addresses = match &self.first {
             Some(first) => {
                 self.trying = first.carrier.other();
                 self.second_addresses(first)
             }
             None => {
-                let has_any = !self.addresses_over(self.carrier).is_empty();
-                self.trying = if has_any { self.carrier } else { self.carrier.other() };
+                let wanted = self.carrier.unwrap_or(habit);
+                let has_any = !self.addresses_over(wanted).is_empty();
+                self.trying = if has_any { wanted } else { wanted.other() };
                 self.addresses_over(self.trying)
             }
         };
@@ -347,11 +354,12 @@ impl Target {
 
     /// Where to try it over the other carrier, after a first attempt that came to nothing.
     fn second_addresses(&self, first: &First) -> Vec<Multiaddr> {
+        let is_believed = first.carrier == Carrier::Tcp && self.failures < ROUNDS_OF_TCP_ALONE;
         let is_settled = |address: &Multiaddr| {
             let trouble = first.troubles.iter().find(|(at, _)| *at == self.as_given(address));
-            trouble.is_some_and(|(_, trouble)| match trouble {
-                DialTrouble::Refused => first.carrier == Carrier::Tcp && self.failures < REFUSALS_BELIEVED,
-                trouble => is_final(trouble),
+            trouble.is_some_and(|(_, trouble)| {
+                let says_enough = *trouble == DialTrouble::Refused || self.carrier == Some(Carrier::Tcp);
+                is_final(trouble) || is_believed && says_enough
             })
         };
         let mut addresses = self.addresses_over(first.carrier.other());
@@ -566,8 +574,9 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
 const NEIGHBOUR_FAILURES_MAX: u32 = 5;
-/// Rounds in a row in which a refusal is no reason to try QUIC. A firewall refuses every time.
-const REFUSALS_BELIEVED: u32 = 2;
+/// Rounds in a row in which a refusal, or silence where there was an answer before, is no reason to try QUIC. What keeps TCP
+/// from getting through does so every time.
+const ROUNDS_OF_TCP_ALONE: u32 = 2;
 /// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
 /// one that is gone.
 const WANTED_FAILURES_TOLD: u32 = 5;
@@ -735,6 +744,17 @@ mod tests {
     }
 
     #[test]
+    fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
+        let (peer, start) = (PeerId::random(), Instant::now());
+        let mut dialing = Dialing::default();
+        dialing.want(peer, addresses(), start);
+        dialing.connected(peer, ConnectionId::new_unchecked(0), Carrier::Tcp);
+        dialing.wait_again(peer, start);
+        let seen = fail_with(&mut dialing, start, 3000, silence);
+        assert_eq!((seen.over_tcp, seen.over_quic), (vec![0, 200, 600, 1400], vec![600, 1400]));
+    }
+
+    #[test]
     fn an_answer_that_is_final_is_not_asked_for_twice_and_is_what_the_user_hears() {
         let start = Instant::now();
         let stranger = || io::Error::other(ProofError::OtherSecret);
@@ -780,6 +800,24 @@ mod tests {
             dialing.call_back(peer, addresses(), Carrier::Tcp, start);
             assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
         }
+    }
+
+    #[test]
+    fn where_one_was_reached_over_quic_others_are_tried_there_first() {
+        let start = Instant::now();
+        let mut dialing = named(TCP, start);
+        let first = dialing.take_due(start).pop().unwrap();
+        dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
+        let second = dialing.take_due(start).pop().unwrap();
+        dialing.connected(PeerId::random(), second.connection_id(), Carrier::Quic);
+        dialing.want(PeerId::random(), addresses(), start);
+        assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Quic);
+
+        // One who has come by itself says nothing about the way from here.
+        let mut dialing = Dialing::default();
+        dialing.connected(PeerId::random(), ConnectionId::new_unchecked(0), Carrier::Quic);
+        dialing.want(PeerId::random(), addresses(), start);
+        assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
     }
 
     #[test]

@@ -24,7 +24,7 @@ fn cut_until(swarm: &mut Swarm, ways: &[Way], seen: impl FnOnce(&mut Swarm)) {
 }
 
 /// Newcomers are given more time than those whose ways are known; these have trained for a while.
-fn wait_until_known(swarm: &mut Swarm) {
+pub(crate) fn wait_until_known(swarm: &mut Swarm) {
     swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(2000));
 }
 

@@ -17,6 +17,7 @@ mod lasting;
 #[path = "../common/process.rs"]
 #[allow(dead_code, reason = "shared with tests/processes, where all of it is used")]
 mod process;
+mod quic;
 mod swarm;
 mod training;
 mod world;

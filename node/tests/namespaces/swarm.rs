@@ -19,7 +19,12 @@ pub(crate) struct Swarm {
 impl Swarm {
     /// Starts a peer on each of `count` hosts: one founds a run of so many passes, the others join by its invite.
     pub(crate) fn start(count: usize, passes: u64) -> Option<Self> {
-        let world = World::of(count)?;
+        Some(Self::start_in(World::of(count)?, passes))
+    }
+
+    /// As [`start`](Self::start), in a world that is there.
+    pub(crate) fn start_in(world: World, passes: u64) -> Self {
+        let count = world.len();
         let place = Place::new();
         let run = format!("passes = {passes}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
         place.write("run.toml", run);
@@ -33,7 +38,7 @@ impl Swarm {
             ids.push(listening(&mut joiner).0);
             peers.push(joiner);
         }
-        Some(Self { peers, ids, world, place })
+        Self { peers, ids, world, place }
     }
 
     /// As [`start`](Self::start), and waits until all of them are in the middle of training.
@@ -41,6 +46,19 @@ impl Swarm {
         let mut swarm = Self::start(count, passes)?;
         swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(20));
         Some(swarm)
+    }
+
+    /// Kills the peer on this host, without a word to anybody.
+    pub(crate) fn kill(&mut self, host: usize) -> Ended {
+        self.peers.remove(host).kill()
+    }
+
+    /// Starts the peer on this host again, which was killed.
+    pub(crate) fn restart(&mut self, host: usize) {
+        let invite = self.place.invite(&format!("peer-{}", (host + 1) % self.world.len()));
+        let mut peer = spawn(&self.world, &self.place, host, &["join", &invite]);
+        assert_eq!(listening(&mut peer).0, self.ids[host], "it has its identity from its directory");
+        self.peers.insert(host, peer);
     }
 
     /// The hosts in the order of their ranks, which is that of the ring: it goes by id.
@@ -73,9 +91,14 @@ impl Swarm {
     }
 
     /// All leave, one after the other, and what they tell is one history.
-    pub(crate) fn leave(mut self) -> Vec<Ended> {
+    pub(crate) fn leave(self) -> Vec<Ended> {
+        self.leave_after(&[])
+    }
+
+    /// As [`leave`](Self::leave), where some have ended before.
+    pub(crate) fn leave_after(mut self, before: &[Ended]) -> Vec<Ended> {
         let last = format!("peer-{}", self.peers.len() - 1);
-        end_all(&self.place, &last, self.peers.drain(..).collect(), &[])
+        end_all(&self.place, &last, self.peers.drain(..).collect(), before)
     }
 }
 

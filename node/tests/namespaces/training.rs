@@ -31,7 +31,7 @@ fn a_moment_without_a_link_is_ridden_out() {
 }
 
 /// Every peer finished after the same steps with the same bits.
-fn check_finished(peers: &[Ended], steps: usize) {
+pub(crate) fn check_finished(peers: &[Ended], steps: usize) {
     for peer in peers {
         assert_eq!(peer.summary()["peers"].as_u64(), Some(peers.len() as u64));
         assert_eq!(peer.summary()["digest"], peers[0].summary()["digest"]);
@@ -50,6 +50,6 @@ fn check_undisturbed(peers: &[Ended]) {
 /// Less than anybody's patience, which is 1.4 s at the least; long enough for the kernel to repeat itself.
 const MOMENT: Duration = Duration::from_millis(600);
 /// Steps of a pass over the digits.
-const PASS_STEPS: usize = 23;
+pub(crate) const PASS_STEPS: usize = 23;
 /// Enough to have a middle.
 const PASSES: u64 = 60;

@@ -1,0 +1,90 @@
+//! Ways that TCP does not get through, and UDP does: peers find each other and train over QUIC.
+
+use std::time::Instant;
+
+use super::lasting::wait_until_known;
+use super::process::ENDLESS;
+use super::swarm::Swarm;
+use super::training::{PASS_STEPS, check_finished};
+use super::world::World;
+
+/// What becomes of TCP's packets.
+#[derive(Clone, Copy)]
+enum Fate {
+    /// They go out, and nobody ever hears of them: a firewall on the way that drops them.
+    Lost,
+    /// Whoever sends them is told that they may not: a firewall that says so.
+    Prohibited,
+}
+
+/// Lets no host get anything from another one over TCP.
+fn keep_out_tcp(world: &World, fate: Fate) {
+    for host in 0..world.len() {
+        world.host(host).ip(match fate {
+            // What comes in is looked up in the table of the host's own addresses first, unless that waits its turn.
+            Fate::Lost => {
+                "rule add pref 1 iif pgwire ipproto tcp blackhole\n\
+                 rule add pref 2 lookup local\n\
+                 rule del pref 0\n"
+            }
+            Fate::Prohibited => "rule add pref 1 ipproto tcp prohibit\n",
+        });
+    }
+}
+
+/// A swarm that could not use TCP from the start, in the middle of training.
+fn training_without_tcp(count: usize, passes: u64, fate: Fate) -> Option<Swarm> {
+    let world = World::of(count)?;
+    keep_out_tcp(&world, fate);
+    let mut swarm = Swarm::start_in(world, passes);
+    swarm.peers.iter_mut().for_each(|peer| {
+        peer.wait_for_notice("over QUIC (UDP)");
+    });
+    swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(20));
+    Some(swarm)
+}
+
+/// No connection over TCP was ever made.
+fn check_no_tcp(world: &World) {
+    for host in 0..world.len() {
+        assert_eq!(world.host(host).count("Tcp", "PassiveOpens"), 0, "host {host}");
+    }
+}
+
+#[test]
+fn a_run_goes_over_quic_to_its_end_where_tcp_is_lost() {
+    let Some(mut swarm) = training_without_tcp(3, 10, Fate::Lost) else { return };
+    let peers = swarm.end();
+    check_finished(&peers, 10 * PASS_STEPS);
+    check_no_tcp(&swarm.world);
+    for (host, peer) in peers.iter().enumerate() {
+        let notices: Vec<_> = peer.all("notice").map(|notice| notice["text"].as_str().unwrap_or("")).collect();
+        let over_quic = notices.iter().filter(|text| text.contains("over QUIC")).count();
+        assert_eq!(over_quic, 2, "host {host}, once for each other peer: {notices:#?}");
+        let is_expected = |text: &&str| text.contains("over QUIC") || text.contains("no direct connection");
+        assert!(notices.iter().all(is_expected), "host {host}: {notices:#?}");
+        assert_eq!(peer.summary()["bytes_sent_directly"].as_u64(), Some(0));
+    }
+}
+
+#[test]
+fn a_run_goes_over_quic_to_its_end_where_tcp_is_prohibited() {
+    let Some(mut swarm) = training_without_tcp(2, 10, Fate::Prohibited) else { return };
+    let peers = swarm.end();
+    check_finished(&peers, 10 * PASS_STEPS);
+    check_no_tcp(&swarm.world);
+}
+
+#[test]
+fn one_that_is_killed_is_left_out_and_comes_back_over_quic() {
+    let Some(mut swarm) = training_without_tcp(3, ENDLESS, Fate::Lost) else { return };
+    wait_until_known(&mut swarm);
+    let start = Instant::now();
+    let killed = swarm.kill(2);
+    swarm.wait_for_loss(&[0, 1], 2);
+    println!("the next view is there {:.1} s after it was killed", start.elapsed().as_secs_f64());
+    swarm.restart(2);
+    swarm.wait_for_all();
+    check_no_tcp(&swarm.world);
+    swarm.leave_after(&[killed]);
+}
