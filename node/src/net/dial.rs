@@ -354,17 +354,24 @@ impl Target {
 
     /// Where to try it over the other carrier, after a first attempt that came to nothing.
     fn second_addresses(&self, first: &First) -> Vec<Multiaddr> {
-        let is_believed = first.carrier == Carrier::Tcp && self.failures < ROUNDS_OF_TCP_ALONE;
         let is_settled = |address: &Multiaddr| {
             let trouble = first.troubles.iter().find(|(at, _)| *at == self.as_given(address));
-            trouble.is_some_and(|(_, trouble)| {
-                let says_enough = *trouble == DialTrouble::Refused || self.carrier == Some(Carrier::Tcp);
-                is_final(trouble) || is_believed && says_enough
-            })
+            trouble.is_some_and(|(_, trouble)| self.failures < self.rounds_believed(first.carrier, trouble))
         };
         let mut addresses = self.addresses_over(first.carrier.other());
         addresses.retain(|address| !is_settled(address));
         addresses
+    }
+
+    /// For how many rounds in a row this trouble is no reason to try the other carrier.
+    fn rounds_believed(&self, carrier: Carrier, trouble: &DialTrouble) -> u32 {
+        match (carrier, trouble) {
+            (_, trouble) if is_final(trouble) => u32::MAX,
+            (Carrier::Quic, _) => 0,
+            (Carrier::Tcp, DialTrouble::Refused) => REFUSALS_BELIEVED,
+            (Carrier::Tcp, _) if self.carrier == Some(Carrier::Tcp) => SILENCES_BELIEVED,
+            (Carrier::Tcp, _) => 0,
+        }
     }
 
     /// An address that was dialed, as it was given to us.
@@ -574,9 +581,11 @@ const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
 const NEIGHBOUR_FAILURES_MAX: u32 = 5;
-/// Rounds in a row in which a refusal, or silence where there was an answer before, is no reason to try QUIC. What keeps TCP
-/// from getting through does so every time.
-const ROUNDS_OF_TCP_ALONE: u32 = 2;
+/// Rounds in a row in which a refusal is no reason to try QUIC, which would take seconds in which nobody asks again whether
+/// somebody listens by now. A firewall refuses every time.
+const REFUSALS_BELIEVED: u32 = 3;
+/// The same for silence, where there was an answer over TCP before.
+const SILENCES_BELIEVED: u32 = 1;
 /// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
 /// one that is gone.
 const WANTED_FAILURES_TOLD: u32 = 5;
@@ -722,8 +731,7 @@ mod tests {
     fn the_second_attempt_is_part_of_the_pause() {
         let start = Instant::now();
         let mut dialing = named(TCP, start);
-        let mut next = || dialing.take_due(start).pop();
-        let first = next().unwrap();
+        let first = dialing.take_due(start).pop().unwrap();
         dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
         let second = dialing.take_due(start).pop().unwrap();
         let later = start + RETRY_PAUSE_MAX;
@@ -739,7 +747,7 @@ mod tests {
             Carrier::Quic => silence(carrier),
         });
         assert_eq!(seen.over_tcp, [0, 200, 600, 1400, 3000]);
-        assert_eq!(seen.over_quic, [600, 1400, 3000]);
+        assert_eq!(seen.over_quic, [1400, 3000]);
         assert_eq!(seen.told, [format!("{TCP}: connection refused; still trying")]);
     }
 
@@ -751,7 +759,7 @@ mod tests {
         dialing.connected(peer, ConnectionId::new_unchecked(0), Carrier::Tcp);
         dialing.wait_again(peer, start);
         let seen = fail_with(&mut dialing, start, 3000, silence);
-        assert_eq!((seen.over_tcp, seen.over_quic), (vec![0, 200, 600, 1400], vec![600, 1400]));
+        assert_eq!((seen.over_tcp, seen.over_quic), (vec![0, 200, 600, 1400], vec![200, 600, 1400]));
     }
 
     #[test]

@@ -110,9 +110,13 @@ impl Listen {
 
     fn claim_port(&self, port: u16) -> Result<Claim, ListenError> {
         let address = SocketAddr::new(self.addresses()[0], port);
-        let token = UdpSocket::bind(address).map_err(|cause| refused(address, cause))?;
+        let token = match UdpSocket::bind(address) {
+            Err(cause) if cause.kind() == io::ErrorKind::AddrInUse => return Err(refused(address, cause)),
+            // Where UDP is not to be had at all, or the address is wrong, TCP says whether we can do without.
+            token => token.ok(),
+        };
         TcpListener::bind(address).map_err(|cause| refused(address, cause))?;
-        Ok(Claim { port, token: Some(token) })
+        Ok(Claim { port, token })
     }
 }
 
@@ -185,6 +189,13 @@ mod tests {
             error.to_string(),
             format!("port {port} is in use: pass --port N or stop the other program")
         );
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_told_from_a_port_in_use() {
+        let listen = Listen { address: Some("192.0.2.1".parse().unwrap()), port: Port::Exactly(4747) };
+        let error = listen.claim().unwrap_err();
+        assert!(matches!(error, ListenError::Unusable { .. }), "{error}");
     }
 
     #[test]

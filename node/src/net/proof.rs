@@ -173,8 +173,8 @@ mod tests {
     use std::task::{Context, Poll};
 
     use tokio::io::{
-        AsyncRead as TokioRead, AsyncReadExt as _, AsyncWrite as TokioWrite, AsyncWriteExt as _, DuplexStream,
-        ReadBuf, duplex,
+        AsyncRead as TokioRead, AsyncReadExt as _, AsyncWrite as TokioWrite, AsyncWriteExt as _,
+        DuplexStream, ReadBuf, duplex,
     };
     use tokio::join;
 
@@ -224,10 +224,7 @@ mod tests {
     /// Both ends, each of which takes the other for who is said there.
     async fn meet(dialer: &Prover, listener: &Prover, taken_for: [PeerId; 2]) -> (Outcome, Outcome) {
         let (near, far) = duplex(1024);
-        join!(
-            dialer.prove_first(Pipe(near), taken_for[1]),
-            listener.prove_second(Pipe(far), taken_for[0])
-        )
+        join!(dialer.prove_first(Pipe(near), taken_for[1]), listener.prove_second(Pipe(far), taken_for[0]))
     }
 
     #[tokio::test]

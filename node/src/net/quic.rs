@@ -19,8 +19,8 @@ use std::net::IpAddr;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use libp2p::core::transport::PortUse;
 use libp2p::core::Endpoint;
+use libp2p::core::transport::PortUse;
 use libp2p::identity::Keypair;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::behaviour::{ConnectionEstablished, ListenFailure};
@@ -108,12 +108,8 @@ impl From<quic::Error> for QuicError {
 pub(super) fn transport(
     keypair: &Keypair,
     secret: &Secret,
-) -> impl Transport<
-    Output = (PeerId, quic::Connection),
-    Error = QuicError,
-    ListenerUpgrade: Send,
-    Dial: Send,
-> + Send
+) -> impl Transport<Output = (PeerId, quic::Connection), Error = QuicError, ListenerUpgrade: Send, Dial: Send>
++ Send
 + Unpin
 + use<> {
     let prover = Prover::new(keypair.public().to_peer_id(), secret);
@@ -204,12 +200,7 @@ impl NetworkBehaviour for Strangers {
         self.from.remove(&connection_id);
     }
 
-    fn on_connection_handler_event(
-        &mut self,
-        _: PeerId,
-        _: ConnectionId,
-        event: THandlerOutEvent<Self>,
-    ) {
+    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {
         match event {}
     }
 

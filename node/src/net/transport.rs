@@ -119,8 +119,8 @@ mod tests {
     use std::time::Duration;
 
     use futures::StreamExt;
-    use libp2p::core::transport::{DialOpts, PortUse};
     use libp2p::core::Endpoint;
+    use libp2p::core::transport::{DialOpts, PortUse};
     use libp2p::swarm::SwarmEvent;
     use libp2p::{Multiaddr, Transport, quic};
 
@@ -140,7 +140,8 @@ mod tests {
     async fn one_that_says_nothing_over_quic_is_sent_away_unheard() {
         let (mut swarm, address) = listener().await;
         let stranger = async {
-            let mut transport = quic::tokio::Transport::new(quic::Config::new(Identity::generate().keypair()));
+            let mut transport =
+                quic::tokio::Transport::new(quic::Config::new(Identity::generate().keypair()));
             let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
             let connection = transport.dial(address, options).unwrap().await.unwrap();
             futures::future::pending::<()>().await;

@@ -306,7 +306,7 @@ pub enum PartitionPolicy {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NetworkSection {
-    /// The TCP port to listen on. Default 4747.
+    /// The port to listen on, over TCP and over QUIC (UDP). Default 4747.
     pub port: u16,
     /// How many peers, this one included, a new run waits for. Default 2.
     pub peers: u32,

@@ -2,6 +2,8 @@
 
 use std::time::Instant;
 
+use serde_json::Value;
+
 use super::lasting::wait_until_known;
 use super::process::ENDLESS;
 use super::swarm::Swarm;
@@ -17,9 +19,13 @@ enum Fate {
     Prohibited,
 }
 
-/// Lets no host get anything from another one over TCP.
+/// Lets no host get anything from another one over TCP, on connections that are there neither.
 fn keep_out_tcp(world: &World, fate: Fate) {
     for host in 0..world.len() {
+        // Or else what comes in for such a connection is not looked up any more.
+        let script = "echo 0 >/proc/sys/net/ipv4/ip_early_demux";
+        let status = world.host(host).command("bash").args(["-c", script]).status();
+        assert!(status.is_ok_and(|status| status.success()), "the kernel has that setting");
         world.host(host).ip(match fate {
             // What comes in is looked up in the table of the host's own addresses first, unless that waits its turn.
             Fate::Lost => {
@@ -58,7 +64,8 @@ fn a_run_goes_over_quic_to_its_end_where_tcp_is_lost() {
     check_finished(&peers, 10 * PASS_STEPS);
     check_no_tcp(&swarm.world);
     for (host, peer) in peers.iter().enumerate() {
-        let notices: Vec<_> = peer.all("notice").map(|notice| notice["text"].as_str().unwrap_or("")).collect();
+        let notices: Vec<_> =
+            peer.all("notice").map(|notice| notice["text"].as_str().unwrap_or("")).collect();
         let over_quic = notices.iter().filter(|text| text.contains("over QUIC")).count();
         assert_eq!(over_quic, 2, "host {host}, once for each other peer: {notices:#?}");
         let is_expected = |text: &&str| text.contains("over QUIC") || text.contains("no direct connection");
@@ -73,6 +80,25 @@ fn a_run_goes_over_quic_to_its_end_where_tcp_is_prohibited() {
     let peers = swarm.end();
     check_finished(&peers, 10 * PASS_STEPS);
     check_no_tcp(&swarm.world);
+}
+
+#[test]
+fn a_run_that_loses_tcp_goes_on_over_quic() {
+    let Some(mut swarm) = Swarm::training(3, ENDLESS) else { return };
+    wait_until_known(&mut swarm);
+    let start = Instant::now();
+    keep_out_tcp(&swarm.world, Fate::Lost);
+    swarm.peers.iter_mut().for_each(|peer| {
+        peer.wait_for("paused");
+    });
+    swarm.wait_for_all();
+    println!("all train again {:.1} s after TCP was lost", start.elapsed().as_secs_f64());
+    let peers = swarm.leave();
+    for peer in &peers {
+        let is_over_quic =
+            |notice: &Value| notice["text"].as_str().is_some_and(|text| text.contains("over QUIC"));
+        assert!(peer.all("notice").any(is_over_quic));
+    }
 }
 
 #[test]

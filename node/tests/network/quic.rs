@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use peergrad::net::link::LinkEvent;
 use peergrad::net::notice::DialTrouble;
-use peergrad::net::{Bootstrap, Identity, Listen, ListenError, Network, NetworkOptions, Notice, Port, StartError};
+use peergrad::net::{
+    Bootstrap, Identity, Listen, ListenError, Network, NetworkOptions, Notice, Port, StartError,
+};
 use peergrad_protocol::Frame;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Contact, Message};
@@ -172,7 +174,9 @@ async fn another_secret_is_told_over_quic_in_the_words_of_tcp() {
                 match next_notice(&mut notices).await {
                     // Before QUIC was tried.
                     Notice::Unreachable { trouble: DialTrouble::Refused, .. } => {}
-                    Notice::Unreachable { trouble: DialTrouble::WrongSecret, address } => break address.to_string(),
+                    Notice::Unreachable { trouble: DialTrouble::WrongSecret, address } => {
+                        break address.to_string();
+                    }
                     other => panic!("{other}"),
                 }
             };

@@ -105,7 +105,8 @@ impl Switchboard {
         remote.connections.insert(connection, now);
         remote.closing = None;
         let was = std::mem::replace(&mut remote.carrier, carrier);
-        let news = (was != carrier && carrier == Carrier::Quic).then_some(Notice::OverQuic { peer: remote.peer });
+        let news =
+            (was != carrier && carrier == Carrier::Quic).then_some(Notice::OverQuic { peer: remote.peer });
         // Whoever has said goodbye may come back; and whoever we said goodbye to, once that has been heard.
         let is_parting = remote.stance == Stance::Leaving && remote.parting.is_some();
         if !is_parting {

@@ -109,7 +109,8 @@ impl Network {
         let mut control = swarm.behaviour().streams.new_control();
         let incoming = control.accept(transport::LANE_PROTOCOL).expect("the only one to accept lanes");
         let mut claim = options.listen.claim()?;
-        let Opened { listening, meanwhile, quic } = open_ports(&mut swarm, &options.listen, &mut claim).await?;
+        let Opened { listening, meanwhile, quic } =
+            open_ports(&mut swarm, &options.listen, &mut claim).await?;
         if let Err(reason) = quic {
             let _ = notices.send(Notice::NoQuic { reason });
         }
@@ -295,7 +296,7 @@ async fn open_quic(
     if let Err(ListenTrouble::Other(error)) = &trouble
         && system_error(error).kind() == io::ErrorKind::AddrInUse
     {
-        // Another peer that looks for a port lets go of this one at once, since TCP's is ours.
+        // Another peer that looks for a port lets go of this one in a moment, since TCP's is ours.
         sleep(PASSING_BY).await;
         trouble = listen_over_quic(swarm, listen, port);
     }
@@ -341,6 +342,7 @@ fn port_of(address: &Multiaddr) -> Option<u16> {
 }
 
 const FIRST_ADDRESS: Duration = Duration::from_secs(5);
+/// How long one that looks for a port may have this one.
 const PASSING_BY: Duration = Duration::from_millis(100);
 /// The system names the addresses of all interfaces in one burst; later ones are announced when they come.
 const MORE_ADDRESSES: Duration = Duration::from_millis(50);
