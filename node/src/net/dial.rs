@@ -4,11 +4,11 @@
 //! a name, some people were cut off in the middle and are called back for a while. This is the list; it makes no calls.
 //!
 //! # How it works
-//! An attempt is made over TCP, and where that does not get through, at once another one over QUIC; for one that was last reached
-//! over QUIC, or was not reached yet when the last one was, the other way round. The two are one *round*: pauses are between rounds, and the user hears of an address once for
-//! both. Where an answer came that the other way would give as well (another secret, another peer), there is no second attempt. And
-//! at first TCP is believed: one that refuses mostly does not listen yet, and one that was there a moment ago is mostly cut
-//! off from everything.
+//! An attempt is made over TCP, and where that does not get through, at once another one over QUIC; the other way round for one
+//! that was last reached over QUIC, and for one that was not reached yet when the last one was. The two are one *round*: pauses
+//! are between rounds, and the user hears of an address once for both. Where an answer came that the other way would give as well
+//! (another secret, another peer), there is no second attempt. And at first TCP is believed: one that refuses mostly does not
+//! listen yet, and one that was there a moment ago is mostly cut off from everything.
 
 use std::collections::BTreeMap;
 use std::io;

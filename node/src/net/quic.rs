@@ -1,16 +1,15 @@
 //! QUIC: the way to a peer where TCP does not get through.
 //!
-//! Some networks drop TCP between machines and let UDP pass, or lose the state of its connections. A peer can also be reached over
-//! QUIC, at the UDP port of the same number as its TCP port. So nobody has to tell anybody an address more: whoever
-//! knows where a peer is over TCP knows where it is over QUIC, and addresses of the second kind are left out of everything that
-//! is announced or remembered.
+//! Some networks drop TCP between machines and let UDP pass. So a peer can also be reached over QUIC, at the UDP port of the
+//! same number as its TCP port. Nobody has to tell anybody one more address: whoever knows where a peer is over TCP knows where
+//! it is over QUIC, and addresses of the second kind are left out of everything that is announced or remembered.
 //!
 //! QUIC brings what Noise and yamux bring to TCP, but for the run's secret, which a [`proof`](super::proof) brings.
 //!
 //! # Invariants
 //! - The swarm never hears of a connection whose other end has not proved the secret.
-//! - Those who have not proved it take places of their own, few of them, and leave most of TCP's alone: the first packets of QUIC may
-//!   bear any address. What the library does for such a packet before anybody is asked, it does.
+//! - Those who have not proved it take places of their own, few of them, and leave most of TCP's alone: the first packets of QUIC
+//!   may bear any address. What the library does for such a packet before anybody is asked, it does.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;

@@ -103,8 +103,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(2);
 /// A machine may be busy for seconds without being gone. libp2p reports only the second failure in a row, so a silent
 /// connection is closed after about 12 s.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
-/// Covers TCP, Noise and yamux together, or QUIC and the proof. The kernel asks a machine that does not answer after 1, 3, and 7 s; a fresh attempt
-/// asks at once.
+/// Covers TCP, Noise and yamux together, or QUIC and the proof. The kernel asks a machine that does not answer after 1, 3, and
+/// 7 s; a fresh attempt asks at once.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// A connection without lanes: someone who is let go of, or a second connection from dialing each other at once.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(180);

@@ -251,7 +251,7 @@ async fn restart(port: u16, identity: &Identity, bootstraps: Vec<Bootstrap>) -> 
 }
 
 #[tokio::test]
-async fn one_that_is_restarted_at_its_port_is_reached_over_quic_again_whoever_dials() {
+async fn one_that_is_restarted_at_its_port_is_linked_again_whoever_dials() {
     within_reason(async {
         for survivor_dials in [true, false] {
             let (mut survivor, _) = start(Identity::generate(), SECRET).await;
