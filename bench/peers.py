@@ -51,7 +51,7 @@ def noise(path, columns, classes):
             file.write(f"{features},{draw.randrange(classes)}\n")
 
 
-def train(folder, count, batch, widths, steps):
+def train(folder, count, batch, widths, steps, copies=2):
     """So many peers of this machine that train an MLP on noise, once they are through."""
     name = f"{widths[0]}.csv"
     if not (folder / name).exists():
@@ -61,6 +61,7 @@ def train(folder, count, batch, widths, steps):
     run_file = folder / "run.toml"
     run_file.write_text(
         f'passes = {passes}\nbatch = {batch}\n[data]\nfile = "{name}"\n[model]\nkind = "mlp"\nhidden = {widths[1:-1]}\n'
+        f"[shards]\ncopies = {copies}\n"
     )
     state = f"{count}-{time.monotonic_ns()}"
     local = ["--listen", "127.0.0.1"]

@@ -3,6 +3,7 @@
     cargo build --release && python bench/sharing.py [ROUNDS]
 
 Computing is that of a peer which trains alone with a fourth of the batch; the all-reduce that of `peer bench` for a model of this size.
+Copies of optimizer state are no part of it: with two of each a sixth more travels, and each peer updates twice as much.
 """
 import json
 import statistics
@@ -31,26 +32,30 @@ def seconds(steps, key):
 def all_reduce():
     parameters = sum(inputs * outputs + outputs for inputs, outputs in zip(WIDTHS, WIDTHS[1:]))
     size = ["--mebibytes", str(round(parameters * 4 / 2**20))]
-    command = [PEER, "bench", "--peers", str(PEERS), *size, "--rounds", "1", "--json"]
+    command = [PEER, "bench", "--peers", str(PEERS), *size, "--json"]
     lines = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
     return json.loads(lines[-1])["reduce_seconds"]
 
 
 def main(rounds):
-    print("| batch | computing of one | all-reduce | ideal, ms a step | four peers, ms a step | four peers / ideal |")
-    print("|---|---|---|---|---|---|")
+    print("| batch | computing of one | all-reduce | ideal, ms a step | one copy, ms a step | / ideal | two copies, ms a step | / ideal |")
+    print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for batch in BATCHES:
             found = []
             for _ in range(rounds):
                 computing = seconds(train(Path(folder), 1, batch // PEERS, WIDTHS, STEPS)[0].steps, "computing_seconds")
                 reducing = all_reduce()
-                step = seconds(train(Path(folder), PEERS, batch, WIDTHS, STEPS)[0].steps, "wall_seconds")
                 ideal = computing * PEERS / CORES + reducing
-                found.append((computing, reducing, ideal, step, step / ideal))
+                row = [computing * 1e3, reducing * 1e3, ideal * 1e3]
+                for copies in (1, 2):
+                    peers = train(Path(folder), PEERS, batch, WIDTHS, STEPS, copies)
+                    step = seconds(peers[0].steps, "wall_seconds")
+                    row += [step * 1e3, step / ideal]
+                found.append(row)
             columns = [statistics.median(column) for column in zip(*found)]
-            times = " | ".join(f"{column * 1e3:.1f}" for column in columns[:4])
-            print(f"| {batch} | {times} | {columns[4]:.2f} |", flush=True)
+            digits = [1, 1, 1, 1, 2, 1, 2]
+            print(f"| {batch} |", " | ".join(f"{column:.{count}f}" for column, count in zip(columns, digits)), "|", flush=True)
 
 
 if __name__ == "__main__":

@@ -254,8 +254,14 @@ pub fn add(sums: &mut [f32], values: &[f32]) {
 /// Whether no element is infinite or no number. Looks at all of them: many at once are faster than each by itself.
 #[must_use]
 pub fn are_finite(elements: &[f32]) -> bool {
-    elements.iter().fold(true, |are_finite, element| are_finite & element.is_finite())
+    // The exponent of what is not finite is all ones: one more, and it runs over into the sign.
+    let run_over = |element: &f32| (element.to_bits() & EXPONENT) + EXPONENT_UNIT;
+    elements.iter().fold(0, |any, element| any | run_over(element)) & SIGN == 0
 }
+
+const SIGN: u32 = 1 << 31;
+const EXPONENT: u32 = 0x7f80_0000;
+const EXPONENT_UNIT: u32 = 1 << 23;
 
 /// A layout seen from one rank.
 #[derive(Clone, Debug)]
@@ -425,6 +431,23 @@ mod tests {
         let alone = Arc::new(Layout::new(3, vec![vec![0..3]], 10));
         for topology in [Topology::Ring, Topology::Direct] {
             assert_eq!(plan(&alone, topology, 0).destination_count(), 0);
+        }
+    }
+
+    #[test]
+    fn one_that_is_not_finite_is_found_wherever_it_is() {
+        let finite = [0.0, -0.0, 1.0, f32::MAX, f32::MIN, f32::MIN_POSITIVE, -f32::MIN_POSITIVE / 8.0];
+        let nan = f32::from_bits(0xff80_0001);
+        for len in [0, 1, 7, 100] {
+            let mut elements: Vec<f32> = finite.iter().copied().cycle().take(len).collect();
+            assert!(are_finite(&elements));
+            for (place, special) in (0..len)
+                .flat_map(|place| [f32::INFINITY, -f32::INFINITY, f32::NAN, nan].map(|value| (place, value)))
+            {
+                let before = std::mem::replace(&mut elements[place], special);
+                assert!(!are_finite(&elements), "{special} at {place}");
+                elements[place] = before;
+            }
         }
     }
 

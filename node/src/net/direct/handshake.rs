@@ -21,7 +21,7 @@ use libp2p::tls::certificate;
 use peergrad_protocol::invite::Secret;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::version::TLS13;
@@ -89,8 +89,16 @@ impl From<rustls::Error> for HandshakeError {
 
 impl Credentials {
     pub(super) fn new(identity: &Identity, secret: &Secret) -> Result<Self, CredentialsError> {
-        let provider = Arc::new(provider());
         let (certificate, key) = certificate::generate(identity.keypair())?;
+        Self::of(certificate, key, secret)
+    }
+
+    fn of(
+        certificate: CertificateDer<'static>,
+        key: PrivateKeyDer<'static>,
+        secret: &Secret,
+    ) -> Result<Self, CredentialsError> {
+        let provider = Arc::new(provider());
         let key = provider.key_provider.load_private_key(key)?;
         let mine = Arc::new(SingleCertAndKey::from(CertifiedKey::new(vec![certificate], key)));
         let mut server = ServerConfig::builder_with_provider(Arc::clone(&provider))
@@ -420,6 +428,30 @@ mod tests {
         let (dialed, answered) = meet(&one, &other, &identities[0]).await;
         assert!(matches!(dialed.unwrap_err(), HandshakeError::OtherPeer));
         answered.unwrap_err();
+    }
+
+    /// The certificate of an identity with another key, and one in which another identity is named: each as dialer and listener.
+    #[tokio::test]
+    async fn a_certificate_that_is_not_one_s_own_is_refused() {
+        let [honest, taken] = [Identity::generate(), Identity::generate()];
+        let (certificate, key) = certificate::generate(taken.keypair()).unwrap();
+        let (_, other_key) = certificate::generate(honest.keypair()).unwrap();
+        let id = taken.peer().0;
+        let at = certificate.windows(id.len()).position(|bytes| bytes == id).expect("it names its identity");
+        let mut renamed = certificate.to_vec();
+        renamed[at..at + id.len()].copy_from_slice(&honest.peer().0);
+        let secret = Secret([1; 32]);
+        let stolen = Credentials::of(certificate, other_key, &secret).unwrap();
+        let forged = Credentials::of(CertificateDer::from(renamed), key, &secret).unwrap();
+        let own = credentials(&honest, 1);
+        for (liar, claimed) in [(&stolen, &taken), (&forged, &honest)] {
+            let (dialed, answered) = meet(liar, &own, &honest).await;
+            assert!(matches!(answered.unwrap_err(), HandshakeError::Tls(_)));
+            assert!(dialed.is_err());
+            let (dialed, answered) = meet(&own, liar, claimed).await;
+            assert!(matches!(dialed.unwrap_err(), HandshakeError::Tls(_)));
+            answered.unwrap_err();
+        }
     }
 
     #[tokio::test]
