@@ -71,4 +71,6 @@ def train(folder, count, batch, widths, steps, copies=2):
         peers += [Peer(folder, f"{state}-{n}", "join", peers[0].invite, *local) for n in range(1, count)]
     for peer in peers:
         peer.wait_for_end()
+        if peer.process.returncode:
+            sys.exit(f"a peer has failed: {peer.others}")
     return peers

@@ -88,6 +88,8 @@ def result(lane, peers, resident):
 
 
 def main(minutes, lanes):
+    if not set(lanes) <= set(KEPT_OUT):
+        sys.exit(f"lanes are {', '.join(KEPT_OUT)}")
     print("| lane | s | steps | GiB each way | ms a step, first and second half | longest gap, s | MiB resident after 30 s, half, all | trouble |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for lane in lanes:

@@ -33,7 +33,7 @@ pub struct Links {
 
 impl Links {
     /// Links to `rank_count` ranks with `window` segments each, of which those that begin here leave [`RELAY_RESERVE`] to those
-    /// that are passed on.
+    /// that are passed on, in rounds where any are.
     #[must_use]
     pub fn new(rank_count: usize, window: u32) -> Self {
         Self::with_reserve(rank_count, window, RELAY_RESERVE)

@@ -105,7 +105,7 @@ pub struct Training {
     pub rule: Rule,
     /// The learning rate over the run.
     pub schedule: Schedule,
-    /// How tensors travel; `None`: however takes less time, which may change as shards do.
+    /// How tensors travel; `None`: directly, unless a ring is better by far, which may change as shards do.
     pub topology: Option<Topology>,
     /// How contributions travel; a lossy codec needs the direct topology.
     pub gradients: Codec,
@@ -131,9 +131,10 @@ impl Training {
     pub fn topology(&self, layout: &Layout) -> Topology {
         // In a ring nobody sees single contributions, and what is encoded would be so at each hop.
         let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups > 0;
+        let segment_bytes = self.segment_elements * size_of::<f32>();
         let terms = Terms {
-            hop_bytes: HOP_BYTES,
-            window_bytes: LINK_SEGMENTS as usize * self.segment_elements * size_of::<f32>(),
+            hop_bytes: HOP_BYTES + segment_bytes,
+            window_bytes: LINK_SEGMENTS as usize * segment_bytes,
             room_bytes: ROUND_BYTES_MAX,
         };
         match self.topology {

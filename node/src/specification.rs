@@ -113,13 +113,13 @@ pub struct TrainingSettings {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Route {
-    /// However takes less time.
-    #[default]
-    Auto,
     /// From neighbour to neighbour.
     Ring,
     /// Straight to the owner and back.
     Direct,
+    /// Directly, unless a ring is better by far.
+    #[default]
+    Auto,
 }
 
 impl From<Route> for Option<Topology> {

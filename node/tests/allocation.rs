@@ -103,6 +103,9 @@ fn steps_allocate_nothing_vector_sized() {
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn gradients_of_the_built_in_models_allocate_nothing() {
+    if !std::arch::is_x86_feature_detected!("avx2") {
+        return;
+    }
     let _alone = COUNTING.lock();
     let network = Network::new(&[300, 200, 100, 10], Activation::Relu, Loss::SoftmaxCrossEntropy);
     let (rows, columns) = (500, network.features());

@@ -71,8 +71,9 @@ pub const WEIGHT_DEFAULT: u8 = 1;
 pub const SEGMENT_ELEMENTS: usize = 32 * 1024;
 /// Segments that may be in flight on one link: the sender's own, and one more that only relays may use.
 pub const LINK_SEGMENTS: u32 = 4;
-/// Bytes of segments, sent and received, that links may have under way at once, if members send to all others: with more of them
-/// they send to their neighbours only.
+/// Bytes of segments, sent and received, that a member's links may have under way at once where it is free to choose: if sending to
+/// all others could take more, it sends to its neighbour only. (A run that is fixed to the direct topology, by its settings or by
+/// what needs it, takes what it takes.)
 pub const ROUND_BYTES_MAX: usize = 32 << 20;
 /// Bytes that a line is taken to carry while a frame is under way.
 pub const HOP_BYTES: usize = 64 << 10;

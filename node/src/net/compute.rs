@@ -5,9 +5,9 @@
 
 use std::sync::Arc;
 use std::thread;
-use std::time::Instant;
 
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 
 use super::counters::Counters;
 use crate::io::{Input, Job};
@@ -73,7 +73,8 @@ mod tests {
         let mut compute = Compute::start(Arc::clone(&counters)).unwrap();
         let nap = Duration::from_millis(2);
         let work = move || -> Box<dyn Any + Send> {
-            thread::sleep(nap);
+            let began = Instant::now();
+            while began.elapsed() < nap {}
             Box::new(7_u32)
         };
         compute.run(Job { id: JobId(1), cost: 0, work: Box::new(work) });

@@ -1,6 +1,6 @@
 //! Counters: how much went over all links, and how long was computed, for the summary at the end.
 //!
-//! Bytes are counted where frames are written and read, acknowledgements included; what Noise, yamux, TLS and TCP add is
+//! Bytes are counted where frames are written and read, acknowledgements included; what Noise, yamux, TLS, QUIC and TCP add is
 //! not in them (a few percent).
 
 use std::sync::atomic::{AtomicU64, Ordering};

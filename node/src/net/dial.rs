@@ -260,12 +260,19 @@ impl Dialing {
             return Vec::new();
         };
         let target = &mut self.targets[index];
-        let Some(troubles) = target.end_attempt(error, now) else { return Vec::new() };
+        let Some(troubles) = target.end_attempt(error, now) else {
+            // Whoever named an address does not have to wait for the second attempt to hear what is wrong with it.
+            return match (target.cause, target.failures, &target.first) {
+                (Cause::Named, 0, Some(First { carrier: Carrier::Tcp, troubles, .. })) => {
+                    target.complain_of(troubles.clone(), now)
+                }
+                _ => Vec::new(),
+            };
+        };
         match target.cause {
             Cause::Wanted if target.failures < WANTED_FAILURES_TOLD => Vec::new(),
             Cause::Wanted | Cause::Named => {
-                let notices =
-                    troubles.into_iter().filter_map(|(at, why)| target.complain(at, why, now)).collect();
+                let notices = target.complain_of(troubles, now);
                 if matches!(error, DialError::LocalPeerId { .. }) {
                     self.targets.swap_remove(index);
                 }
@@ -366,8 +373,9 @@ impl Target {
     /// For how many rounds in a row this trouble is no reason to try the other carrier.
     fn rounds_believed(&self, carrier: Carrier, trouble: &DialTrouble) -> u32 {
         match (carrier, trouble) {
-            (_, trouble) if is_final(trouble) => u32::MAX,
+            // TCP is asked in any case: a router may send the two to different machines.
             (Carrier::Quic, _) => 0,
+            (Carrier::Tcp, trouble) if is_final(trouble) => u32::MAX,
             (Carrier::Tcp, DialTrouble::Refused) => REFUSALS_BELIEVED,
             (Carrier::Tcp, _) if self.carrier == Some(Carrier::Tcp) => SILENCES_BELIEVED,
             (Carrier::Tcp, _) => 0,
@@ -387,8 +395,12 @@ impl Target {
             Some(first) => (first, troubles),
             None => {
                 let first = First { carrier: self.trying, troubles, failed_at: now };
-                let has_second =
-                    matches!(error, DialError::Transport(_)) && !self.second_addresses(&first).is_empty();
+                let may_go_on = match error {
+                    DialError::Transport(_) => true,
+                    DialError::WrongPeerId { .. } => first.carrier == Carrier::Quic,
+                    _ => false,
+                };
+                let has_second = may_go_on && !self.second_addresses(&first).is_empty();
                 if has_second {
                     self.first = Some(first);
                     self.state = State::Waiting { due: now };
@@ -425,6 +437,10 @@ impl Target {
         }
     }
 
+    fn complain_of(&mut self, troubles: Vec<(Multiaddr, DialTrouble)>, now: Instant) -> Vec<Notice> {
+        troubles.into_iter().filter_map(|(at, why)| self.complain(at, why, now)).collect()
+    }
+
     /// Once for each address, again when the trouble is another one, and then ever more rarely.
     fn complain(&mut self, address: Multiaddr, trouble: DialTrouble, now: Instant) -> Option<Notice> {
         let pause = match self.complaints.get(&address) {
@@ -456,7 +472,7 @@ impl First {
     }
 }
 
-/// Whether the same would come of an attempt over another carrier.
+/// Whether what came over TCP would come of an attempt over QUIC as well.
 fn is_final(trouble: &DialTrouble) -> bool {
     match trouble {
         DialTrouble::WrongSecret
@@ -772,8 +788,10 @@ mod tests {
             Carrier::Tcp => silence(carrier),
             Carrier::Quic => failure(QUIC, stranger()),
         });
-        assert_eq!(over_quic.told, over_tcp.told);
-        assert!(over_quic.told[0].contains("the secret (or the run) differs"), "{:?}", over_quic.told);
+        // What came of TCP does not wait for what comes of QUIC.
+        assert_eq!(over_quic.told[0], format!("{TCP}: timed out; still trying"));
+        assert_eq!(over_quic.told[1..], over_tcp.told);
+        assert!(over_tcp.told[0].contains("the secret (or the run) differs"), "{:?}", over_tcp.told);
 
         // Of two addresses, the one that nobody answers at is tried over QUIC.
         let mut dialing = Dialing::default();
@@ -785,6 +803,22 @@ mod tests {
         dialing.failed(first.connection_id(), &DialError::Transport(errors), start);
         let second = format!("{:?}", dialing.take_due(start).pop().unwrap());
         assert!(second.contains(QUIC) && !second.contains("10.0.0.8"), "{second}");
+    }
+
+    /// A router may send the two to different machines.
+    #[test]
+    fn another_peer_that_answers_over_quic_is_no_reason_not_to_try_tcp() {
+        let (peer, start) = (PeerId::random(), Instant::now());
+        let mut dialing = Dialing::default();
+        dialing.want(peer, addresses(), start);
+        dialing.connected(peer, ConnectionId::new_unchecked(0), Carrier::Quic);
+        dialing.wait_again(peer, start);
+        let first = dialing.take_due(start).pop().unwrap();
+        assert_eq!(carrier_of(&first), Carrier::Quic);
+        let error =
+            DialError::WrongPeerId { obtained: libp2p::PeerId::random(), address: QUIC.parse().unwrap() };
+        dialing.failed(first.connection_id(), &error, start);
+        assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
     }
 
     #[test]

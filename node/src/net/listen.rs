@@ -38,7 +38,7 @@ pub enum Port {
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Somebody else listens there.
-    #[error("port {port} is in use: pass --port N or stop the other program")]
+    #[error("port {port} is in use (TCP or UDP): pass --port N or stop the other program")]
     PortInUse {
         /// The port.
         port: u16,
@@ -187,7 +187,7 @@ mod tests {
         let error = listen(Port::Exactly(port)).claim().unwrap_err();
         assert_eq!(
             error.to_string(),
-            format!("port {port} is in use: pass --port N or stop the other program")
+            format!("port {port} is in use (TCP or UDP): pass --port N or stop the other program")
         );
     }
 

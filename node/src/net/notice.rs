@@ -119,11 +119,7 @@ impl fmt::Display for Notice {
                 write!(f, "peers on the local network are not looked for: {reason}")
             }
             Self::Unreachable { address, trouble } => write!(f, "{address}: {trouble}; still trying"),
-            Self::OverQuic { peer } => write!(
-                f,
-                "connected to peer {} over QUIC (UDP), which is used where TCP does not get through",
-                peer.short()
-            ),
+            Self::OverQuic { peer } => write!(f, "connected to peer {} over QUIC (UDP)", peer.short()),
             Self::NoQuic { reason } => write!(
                 f,
                 "cannot listen for QUIC ({reason}): peers that TCP does not get through from cannot reach this one"

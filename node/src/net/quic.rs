@@ -218,10 +218,14 @@ const KEEP_ALIVE: Duration = Duration::from_secs(3);
 const STREAMS_MAX: u32 = 64;
 /// What a lane has under way, and as much again for the time that the other end takes to say that it has read it.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
-/// A quarter of those who may knock at once over anything.
-const STRANGERS_MAX: usize = 64;
+/// Few of those who may knock at once over anything.
+const STRANGERS_MAX: usize = 16;
 /// So that no one machine takes all of these places.
-const STRANGERS_OF_A_MACHINE_MAX: usize = 16;
+const STRANGERS_OF_A_MACHINE_MAX: usize = 4;
+const _: () = assert!(
+    STRANGERS_MAX * 2 * STREAM_WINDOW_BYTES as usize <= 64 << 20,
+    "what strangers may send before they have proved the secret"
+);
 
 #[cfg(test)]
 mod tests {

@@ -268,8 +268,8 @@ pub(super) fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
 const MACHINES_MAX: usize = 4;
 /// A link without a connection is given up after this.
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
-/// As above, over QUIC: a first packet that is lost is sent again after 1 s and 3 s, and no refusal ends the wait sooner.
-const RECONNECT_OVER_QUIC_MAX: Duration = Duration::from_secs(4);
+/// As above, over QUIC: an attempt that nobody answers takes 5 s, and no refusal ends it sooner; after it TCP is tried as well.
+const RECONNECT_OVER_QUIC_MAX: Duration = Duration::from_secs(7);
 /// A link with a connection on which no lane gets an answer is given up after this.
 const ANSWER_MAX: Duration = Duration::from_secs(10);
 

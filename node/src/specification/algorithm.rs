@@ -110,7 +110,8 @@ impl Algorithm {
             Self::Quorum { .. } if route == Route::Ring => Err(SpecificationError::Setting {
                 key: "sync.topology",
                 found: "\"ring\"".to_owned(),
-                allowed: "\"direct\" with kind = \"quorum\": a ring waits for everybody".to_owned(),
+                allowed: "\"auto\" or \"direct\" with kind = \"quorum\": a ring waits for everybody"
+                    .to_owned(),
             }),
             Self::Quorum { backups } => within("sync.backups", backups, 1..=500, "1 to 500 contributions"),
             Self::Local { local_steps } => steps(local_steps),
@@ -246,7 +247,7 @@ mod tests {
         for (text, words) in [
             (
                 "topology = \"ring\"",
-                "`sync.topology` is \"ring\"; allowed: \"direct\" with kind = \"quorum\"",
+                "`sync.topology` is \"ring\"; allowed: \"auto\" or \"direct\" with kind = \"quorum\"",
             ),
             ("backups = 0", "`sync.backups` is 0; allowed: 1 to 500"),
         ] {

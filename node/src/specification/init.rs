@@ -215,8 +215,8 @@ const HEAD: &str = "\
 const REST: &str = "
 [sync]
 kind = \"ring\"              # synchronous steps; or \"quorum\", \"local\", \"diloco\", \"ds-sync\": other promises
-topology = \"auto\"          # how tensors travel: whichever takes less time of \"ring\", from neighbour to neighbour, and \"direct\",
-                           # straight to the owner, as kind = \"quorum\" and lossy gradients need it
+topology = \"auto\"          # how tensors travel: \"direct\", straight to the owner; \"ring\", from neighbour to neighbour; or \"auto\":
+                           # directly, unless a ring is better by far
 gradients = \"f32\"          # how they travel: or \"bf16\", \"f16\", \"int8\", \"top-k\", which take less of a slow line
 parameters = \"f32\"         # the same of new parameters: or \"bf16\", \"f16\", \"int8\"
 segment_kib = 128          # size of one piece on the wire
@@ -230,7 +230,7 @@ copies = 2                 # peers that hold the optimizer state of each paramet
 policy = \"majority\"        # whoever can reach more than half of the peers goes on; the others wait
 
 [network]                  # this peer's own affair; the others may have other values
-port = 4747                # TCP port to listen on; tensors use the one 1000 above it
+port = 4747                # port to listen on, TCP and UDP; tensors use TCP on the one 1000 above it
 peers = 2                  # how many peers, this one included, a new run waits for
 mdns = true                # whether peers of the local network find each other
 ";

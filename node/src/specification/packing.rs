@@ -108,7 +108,8 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
         }
     }
     if gradients.is_lossy() && *topology == Route::Ring {
-        let allowed = "\"direct\" with lossy gradients: a ring would round sums again at each peer";
+        let allowed =
+            "\"auto\" or \"direct\" with lossy gradients: a ring would round sums again at each peer";
         return error("sync.topology", "\"ring\"", allowed);
     }
     if let (Packing::TopK { .. }, Robustness::TrimmedMean { .. } | Robustness::Median) = (gradients, combine)
@@ -171,7 +172,10 @@ mod tests {
     #[test]
     fn what_would_lose_too_much_is_refused() {
         for (text, words) in [
-            ("gradients = \"int8\"\ntopology = \"ring\"", "`sync.topology` is \"ring\"; allowed: \"direct\""),
+            (
+                "gradients = \"int8\"\ntopology = \"ring\"",
+                "`sync.topology` is \"ring\"; allowed: \"auto\" or \"direct\"",
+            ),
             ("parameters = \"top-k\"", "everybody needs all parameters"),
             ("gradients = \"bf16\"\nkind = \"local\"", "`sync.gradients` is \"bf16\"; allowed: \"f32\""),
             ("parameters = \"bf16\"\nkind = \"ds-sync\"", "`sync.parameters` is \"bf16\"; allowed: \"f32\""),

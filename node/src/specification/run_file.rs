@@ -170,7 +170,7 @@ pub enum ScheduleName {
 pub struct SyncSection {
     /// `ring`, `quorum`, `ds-sync`, `local` or `diloco`. Default `ring`.
     pub kind: SyncKind,
-    /// `auto`, `ring` or `direct`: how tensors travel. Default `auto`: however takes less time.
+    /// `auto`, `ring` or `direct`: how tensors travel. Default `auto`: directly, unless a ring is better by far.
     pub topology: Route,
     /// `f32`, `bf16`, `f16`, `int8` or `top-k`: how gradients travel. All but `f32` go straight to the owners, and what they leave
     /// out is added to the next gradient. Default `f32`.

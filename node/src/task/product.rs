@@ -5,7 +5,7 @@
 //! peers that share a machine share its cores already.
 //!
 //! # Invariants
-//! - Nothing is copied, and nothing is allocated once a thread has multiplied.
+//! - Nothing is copied; and with AVX2 nothing is allocated once a thread has multiplied.
 //! - On one kind of machine, the bits of a product follow from shapes and values alone: not from where the matrices lie in memory,
 //!   and not from what was multiplied before.
 

@@ -245,7 +245,11 @@ fn a_port_in_use_is_named() {
     let port = taken.local_addr().unwrap().port().to_string();
     let arguments = ["--no-mdns", "--json", "--listen", "127.0.0.1", "--port", &port, "--dir", "founder"];
     let start = place.run(&[&["start", "run.toml"], arguments.as_slice()].concat()).end();
-    assert!(start.failure().contains(&format!("port {port} is in use: pass --port N")), "{}", start.stderr);
+    assert!(
+        start.failure().contains(&format!("port {port} is in use (TCP or UDP): pass --port N")),
+        "{}",
+        start.stderr
+    );
 }
 
 #[test]
