@@ -21,8 +21,8 @@ fn a_partition_test_of_ones_own_task() {
     let output = Command::new(env!("CARGO_BIN_EXE_partition_test")).output().expect("the example starts");
     let words = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success(), "{words}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(words.contains("a cut of 1 s: 5 finished; 160 steps"), "{words}");
-    assert!(words.contains("a cut of 10 s: 5 finished; 161 steps"), "{words}");
+    assert!(words.contains("a cut of 1 s: 5 finished; 320 steps"), "{words}");
+    assert!(words.contains("a cut of 10 s: 5 finished; 321 steps"), "{words}");
 }
 
 #[test]
