@@ -193,7 +193,8 @@ impl Rule for Count {
 #[test]
 fn a_ring_whose_credit_is_used_up_everywhere_goes_on() {
     // Hundreds of small segments a shard, on lines on which each is long under way.
-    let text = "passes = 3\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\nsegment_kib = 1";
+    let text = "passes = 3\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\ntopology = \"ring\"\n\
+                segment_kib = 1";
     let workload = Workload::integers(&RunFile::parse(text).unwrap(), 300_000, 64).unwrap();
     let scenario = Scenario::new("credit", 4, workload).on(Links::home());
     let mut simulation = Simulation::new(&scenario, 1);
