@@ -206,6 +206,6 @@ fn magnitude(element: f32) -> u32 {
 /// Elements that are looked at together: those of an int8 scale.
 const BLOCK_ELEMENTS: usize = 256;
 /// The bit that is an element's sign.
-const SIGN: u32 = 1 << 31;
+pub(crate) const SIGN: u32 = 1 << 31;
 /// The magnitude of what is infinite; beyond it is what is not a number.
-const INFINITE: u32 = 0x7f80_0000;
+pub(crate) const INFINITE: u32 = 0x7f80_0000;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::message::Phase;
 
-use crate::codec::{Codec, Codecs};
+use crate::codec::{Codec, Codecs, INFINITE, SIGN};
 use crate::combine::Combine;
 
 /// Along which edges segments travel.
@@ -255,12 +255,11 @@ pub fn add(sums: &mut [f32], values: &[f32]) {
 #[must_use]
 pub fn are_finite(elements: &[f32]) -> bool {
     // The exponent of what is not finite is all ones: one more, and it runs over into the sign.
-    let run_over = |element: &f32| (element.to_bits() & EXPONENT) + EXPONENT_UNIT;
+    let run_over = |element: &f32| (element.to_bits() & INFINITE) + EXPONENT_UNIT;
     elements.iter().fold(0, |any, element| any | run_over(element)) & SIGN == 0
 }
 
-const SIGN: u32 = 1 << 31;
-const EXPONENT: u32 = 0x7f80_0000;
+/// One more in an exponent.
 const EXPONENT_UNIT: u32 = 1 << 23;
 
 /// A layout seen from one rank.
