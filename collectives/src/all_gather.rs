@@ -11,7 +11,9 @@ use crate::plan::{Plan, Topology};
 /// Where one member is in an all-gather.
 #[derive(Debug)]
 pub struct AllGather {
-    /// Whether the own shard may be sent.
+    /// Segments of the own shard that are final, and may be sent: the first ones.
+    ready: usize,
+    /// Whether all of them are.
     is_open: bool,
     /// By destination: segments of the own shard that were sent.
     started: Vec<usize>,
@@ -30,6 +32,7 @@ impl AllGather {
         let rank_count = plan.rank_count();
         let own_count = plan.own().segments().len();
         Self {
+            ready: 0,
             is_open: false,
             started: vec![0; rank_count],
             unstarted: own_count * plan.destination_count(),
@@ -38,12 +41,23 @@ impl AllGather {
         }
     }
 
-    /// The own shard is final: from now on it is sent.
+    /// The next segment of the own shard is final: from now on it is sent.
+    pub fn finish_segment(&mut self) {
+        self.ready += 1;
+    }
+
+    /// All of the own shard is final.
     pub fn open(&mut self) {
         self.is_open = true;
     }
 
-    /// Whether the own shard is final.
+    /// How many segments of the own shard are final: the first ones.
+    #[must_use]
+    pub fn ready(&self) -> usize {
+        self.ready
+    }
+
+    /// Whether all of the own shard is final.
     #[must_use]
     pub fn is_open(&self) -> bool {
         self.is_open
@@ -51,9 +65,16 @@ impl AllGather {
 
     /// The next segment of the own shard to be sent to `destination`, one of the plan's.
     #[must_use]
-    pub fn next_start(&self, plan: &Plan, destination: usize) -> Option<usize> {
+    pub fn next_start(&self, destination: usize) -> Option<usize> {
         let index = self.started[destination];
-        (self.is_open && index < plan.own().segments().len()).then_some(index)
+        (index < self.ready).then_some(index)
+    }
+
+    /// Whether anything that is final has not been sent yet.
+    #[must_use]
+    pub fn has_start(&self, plan: &Plan) -> bool {
+        let still_to_come = (plan.own().segments().len() - self.ready) * plan.destination_count();
+        self.unstarted > still_to_come
     }
 
     /// Notes that the next segment was sent to `destination`.

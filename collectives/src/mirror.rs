@@ -7,13 +7,13 @@
 //! # How it works
 //! ```text
 //! shard of rank 0:   [ a | b | c | d ]      chunks a, b and c are kept elsewhere, d nowhere
-//! packed by load:    [ a | b | c ]          then the vector takes the new parameters
+//! packed:            [ a | b | c ]          then the vector takes the new parameters
 //!                      |   |   |
 //!       0 --> 1:       a   |   c            each edge has its own segments, in order
 //!       0 --> 3:           b
 //! ```
-//! 1. [`Mirror::load`] packs the sums as soon as the own shard is summed up.
-//! 2. [`Mirror::pump`] sends what the links' credit allows: after the pump of its step's round, before that of the next.
+//! 1. [`Mirror::pack`] packs sums, before their owner overwrites them.
+//! 2. [`Mirror::pump`] sends what is packed and the links' credit allows: after the pump of its step's round, before that of the next.
 //! 3. [`Mirror::expects`] checks what arrives; the caller decodes it and copies it to [`Mirror::segment_ranges`] and returns the credit.
 //!
 //! # Cost
@@ -140,13 +140,23 @@ fn packed(kept: &[Kept]) -> Vec<(Range<usize>, usize)> {
 }
 
 impl Source {
+    /// Where sums of something that is kept begin among the packed ones.
+    fn place(&self, range: &Range<usize>) -> usize {
+        // The last one that begins at or before the range: it contains all of it.
+        let index = self.packed.partition_point(|(packed, _)| packed.start <= range.start) - 1;
+        let (packed, start) = &self.packed[index];
+        start + range.start - packed.start
+    }
+
+    /// Whether all of a segment is among the first `count` packed sums.
+    fn is_packed(&self, segment: &Segment, count: usize) -> bool {
+        segment.ranges().last().is_none_or(|last| self.place(last) + last.len() <= count)
+    }
+
     /// Fills `payload` with a segment's sums.
     fn copy_out(&self, sums: &[f32], segment: &Segment, payload: &mut [f32]) {
         for (range, offset) in parts(segment.ranges()) {
-            // The last one that begins at or before the range: it contains all of it.
-            let place = self.packed.partition_point(|(packed, _)| packed.start <= range.start) - 1;
-            let (packed, start) = &self.packed[place];
-            let start = start + range.start - packed.start;
+            let start = self.place(&range);
             payload[offset..offset + range.len()].copy_from_slice(&sums[start..start + range.len()]);
         }
     }
@@ -167,9 +177,9 @@ pub struct Mirror {
     plan: Arc<MirrorPlan>,
     rank: usize,
     codec: Codec,
-    /// The sums that are kept elsewhere, packed; of the step before until they are loaded.
+    /// The sums that are kept elsewhere, packed: as far as they are here.
     sums: Vec<f32>,
-    /// What the sums are worth; `None` until they are loaded.
+    /// What each of the sums is worth; `None` while there are none.
     tally: Option<Tally>,
     /// Edges from here on which something is left to send, nearest rank first.
     unsent: Vec<Unsent>,
@@ -191,7 +201,8 @@ impl Mirror {
     /// Begins a step at `rank`, whose sums travel by `codec`; one that rounds them has to leave alone what it has rounded
     /// before, however it is cut. The sums will be packed in `room`, best what [`Mirror::recycle`] gave back.
     #[must_use]
-    pub fn new(plan: Arc<MirrorPlan>, rank: usize, codec: Codec, room: Vec<f32>) -> Self {
+    pub fn new(plan: Arc<MirrorPlan>, rank: usize, codec: Codec, mut room: Vec<f32>) -> Self {
+        room.clear();
         Self {
             sums: room,
             tally: None,
@@ -204,32 +215,33 @@ impl Mirror {
         }
     }
 
-    /// Packs what others keep of the own shard: `vector` holds the sums, worth `tally`, in the sorted `own_ranges`, and may
-    /// be overwritten afterwards.
+    /// Packs what others keep of `range`, which comes after all that was packed before: `vector` holds its sums, each worth
+    /// `tally`, and may be overwritten afterwards.
     ///
     /// # Panics
-    /// If that has been done already, or if others keep something that is not in `own_ranges`.
-    pub fn load(&mut self, own_ranges: &[Range<usize>], vector: &[f32], tally: Tally) {
-        assert!(self.tally.is_none(), "the sums of a step are loaded once");
+    /// If others keep something between this range and the one before.
+    pub fn pack(&mut self, range: &Range<usize>, vector: &[f32], tally: Tally) {
         let packed = &self.plan.sources[self.rank].packed;
-        assert!(is_within(packed, own_ranges), "copies are kept of what is owned");
-        self.sums.clear();
-        // Exactly, once: growing would leave the vector with up to twice the room that it needs.
-        self.sums.reserve_exact(packed.last().map_or(0, |(range, start)| start + range.len()));
-        for (range, _) in packed {
-            self.sums.extend_from_slice(&vector[range.clone()]);
+        let first = packed.partition_point(|(kept, _)| kept.end <= range.start);
+        for (kept, start) in packed[first..].iter().take_while(|(kept, _)| kept.start < range.end) {
+            let part = kept.start.max(range.start)..kept.end.min(range.end);
+            assert_eq!(self.sums.len(), start + part.start - kept.start, "sums are packed in order");
+            // Exactly, once: growing would leave the vector with up to twice the room that it needs.
+            let all = packed.last().map_or(0, |(range, start)| start + range.len());
+            self.sums.reserve_exact(all - self.sums.len());
+            self.sums.extend_from_slice(&vector[part]);
+            self.tally = Some(tally);
         }
-        self.tally = Some(tally);
     }
 
-    /// Sends what the links' credit allows, to each keeper in order, the nearest rank first.
+    /// Sends what is packed and the links' credit allows, to each keeper in order, the nearest rank first.
     pub fn pump(&mut self, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
         let Some(tally) = self.tally else { return };
         let (owner, sums, source) = (self.rank, &self.sums, &self.plan.sources[self.rank]);
         self.unsent.retain_mut(|Unsent { edge, index }| {
             let Kept { keeper, chunks } = &source.kept[*edge];
             while let Some(segment) = chunks.segments().get(*index) {
-                if !links.take_for_one_hop(*keeper) {
+                if !source.is_packed(segment, sums.len()) || !links.take_for_one_hop(*keeper) {
                     return true;
                 }
                 let mut payload = segments.take(segment.len());
@@ -303,19 +315,6 @@ impl Mirror {
     }
 }
 
-/// Whether all that is packed is in `owned`: both sorted and disjoint, the latter perhaps with ranges that touch.
-fn is_within(packed: &[(Range<usize>, usize)], owned: &[Range<usize>]) -> bool {
-    let mut owned = owned.iter().filter(|range| !range.is_empty()).peekable();
-    packed.iter().all(|(range, _)| {
-        let mut covered_to = range.start;
-        while owned.next_if(|owned| owned.end <= covered_to).is_some() {}
-        while let Some(next) = owned.next_if(|owned| owned.start <= covered_to && owned.end < range.end) {
-            covered_to = next.end;
-        }
-        owned.peek().is_some_and(|owned| owned.start <= covered_to && owned.end >= range.end)
-    })
-}
-
 #[cfg(test)]
 #[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
 mod tests {
@@ -351,10 +350,15 @@ mod tests {
         let mut links = Links::new(3, 2);
         assert!(links.take_for_start(0, true) && links.take_for_start(2, true));
         assert_eq!(sent(&mut mirror, &mut links), [], "nothing before the sums are there");
-        mirror.load(&[0..2, 2..4, 6..10], &vector, TALLY);
-        vector.fill(-1.0);
+        for range in [0..3, 3..4, 6..7] {
+            assert_eq!(sent(&mut mirror, &mut links), [], "whole segments only");
+            mirror.pack(&range, &vector, TALLY);
+            vector[range].fill(-1.0);
+        }
         let first = [(2, 0, vec![2.0, 3.0, 6.0]), (0, 0, vec![0.0, 3.0, 6.0])];
-        assert_eq!(sent(&mut mirror, &mut links), first, "up to the last tray, since it comes back");
+        assert_eq!(sent(&mut mirror, &mut links), first, "whatever the rest of the shard is");
+        mirror.pack(&(7..10), &vector, TALLY);
+        assert_eq!(sent(&mut mirror, &mut links), [], "up to the last tray, since it comes back");
         assert!(links.give_back(0, 1) && !mirror.is_sent());
         assert_eq!(sent(&mut mirror, &mut links), [(0, 1, vec![9.0])]);
         assert!(links.give_back(2, 1));
@@ -388,7 +392,7 @@ mod tests {
         let vector = [1.0; 10];
         let load = |room| {
             let mut mirror = Mirror::new(plan(), 1, Codec::F32, room);
-            mirror.load(&[0..4, 6..10], &vector, TALLY);
+            [0..4, 6..10].iter().for_each(|range| mirror.pack(range, &vector, TALLY));
             mirror.recycle()
         };
         let room = load(Vec::new());
@@ -399,9 +403,10 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "copies are kept of what is owned")]
+    #[should_panic(expected = "sums are packed in order")]
     fn a_copy_of_what_is_not_owned_is_noticed() {
-        Mirror::new(plan(), 1, Codec::F32, Vec::new()).load(&[0..4, 6..9], &[0.0; 10], TALLY);
+        let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
+        [0..3, 6..10].iter().for_each(|range| mirror.pack(range, &[0.0; 10], TALLY));
     }
 
     #[test]

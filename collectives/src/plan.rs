@@ -34,6 +34,7 @@ pub struct Layout {
 pub struct Shard {
     ranges: Vec<Range<usize>>,
     segments: Vec<Segment>,
+    len: usize,
 }
 
 /// A wire-sized piece of a shard.
@@ -138,7 +139,8 @@ impl Shard {
         if open.len > 0 {
             segments.push(open);
         }
-        Self { ranges, segments }
+        let len = ranges.iter().map(Range::len).sum();
+        Self { ranges, segments, len }
     }
 
     /// The shard's elements in the flat vector: sorted, disjoint, neighbours joined.
@@ -156,7 +158,14 @@ impl Shard {
     /// Number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.ranges.iter().map(Range::len).sum()
+        self.len
+    }
+
+    /// Number of elements in its first `count` segments.
+    #[must_use]
+    pub fn len_of_first(&self, count: usize) -> usize {
+        // Only the last one may be shorter than the others.
+        self.segments.first().map_or(0, |first| self.len.min(count * first.len))
     }
 
     /// Whether this rank owns nothing.
@@ -392,6 +401,10 @@ mod tests {
         assert_eq!(ranges, [vec![0..4], vec![4..5, 9..12]]);
         assert_eq!(layout.shard(0).ranges(), [0..5, 9..12]);
         assert_eq!(layout.shard(1).segments().len(), 1);
+        assert_eq!([0, 1, 2].map(|count| layout.shard(0).len_of_first(count)), [0, 4, 8]);
+        let uneven = Layout::new(6, vec![vec![0..2, 3..6], vec![2..3], vec![]], 4);
+        assert_eq!([0, 1, 2].map(|count| uneven.shard(0).len_of_first(count)), [0, 4, 5]);
+        assert_eq!(uneven.shard(2).len_of_first(0), 0);
     }
 
     #[test]

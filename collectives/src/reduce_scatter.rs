@@ -28,7 +28,7 @@ pub struct ReduceScatter {
     unstarted: usize,
     /// By edge (source in the direct topology, owner in the ring): segments received.
     received: Vec<usize>,
-    /// Segments of the own shard that are summed up.
+    /// Segments of the own shard that are summed up: the first ones.
     reduced: usize,
     /// Direct topology, by source: contributions that wait for their turn.
     waiting: Vec<VecDeque<(Buffer, Tally)>>,
@@ -79,6 +79,12 @@ impl ReduceScatter {
     #[must_use]
     pub fn is_reduced(&self, plan: &Plan) -> bool {
         self.reduced == plan.own().segments().len()
+    }
+
+    /// Segments of the own shard that are summed up: the first ones.
+    #[must_use]
+    pub fn reduced(&self) -> usize {
+        self.reduced
     }
 
     /// The next segment (owner, index) that begins here and goes to `destination`, one of the plan's.

@@ -6,13 +6,13 @@
 //! # How it works
 //! 1. [`Round::new`] takes the member's contribution. It is only read, so that an interrupted round can be repeated.
 //! 2. [`Round::receive`] takes segments in; [`Round::pump`] sends what the links' credit allows, relays before starts.
-//! 3. When [`Round::is_reduced`], the caller turns the own shard of [`Round::own_shard`] into its final values and calls
-//!    [`Round::gather`].
+//! 3. As far as the own shard is [`summed`](Round::summed), the caller turns it into its final values, in
+//!    [`Round::own_shard`], and says how far it is: [`Round::gather`]. What is final leaves, whatever the rest is.
 //! 4. When [`Round::is_complete`], [`Round::complete`] hands out the vector; the round lives on until
 //!    [`Round::is_drained`], for what others still wait for.
 //!
 //! Where every member can do the owner's part for all shards, the sums themselves may be gathered: in step 3 the own shard
-//! is left as it is, and before step 4 each member changes the whole vector, as [`Round::gathered`] lends it.
+//! is final as it is, and before step 4 each member changes the whole vector, as [`Round::gathered`] lends it.
 //!
 //! A round that can no longer end, because a member left, is taken apart by [`Round::dismantle`].
 //!
@@ -31,7 +31,6 @@ use peergrad_protocol::message::{Phase, Tally};
 use peergrad_protocol::{Buffer, Pool};
 
 use crate::all_gather::AllGather;
-use crate::codec::Codec;
 use crate::links::Links;
 use crate::payload::{decoded, payload_of};
 use crate::plan::{Plan, Topology};
@@ -39,6 +38,7 @@ use crate::reduce_scatter::{Arrival, ReduceScatter};
 use crate::residual::Residual;
 
 mod remains;
+mod turn;
 
 pub use remains::Remains;
 
@@ -91,6 +91,8 @@ pub struct Round {
     reported_tally: Tally,
     reduce: ReduceScatter,
     gather: AllGather,
+    /// Segments of the own shard that were rounded off: the first ones.
+    rounded_off: usize,
     relays: VecDeque<(Label, Buffer)>,
 }
 
@@ -125,6 +127,7 @@ impl Round {
             result: Outcome::Unseen,
             own_tally: tally,
             reported_tally: tally,
+            rounded_off: 0,
             relays: VecDeque::new(),
         };
         let is_alone = round.plan.contribution_count(round.plan.rank) == 0;
@@ -318,7 +321,7 @@ impl Round {
         if !self.relays.is_empty() {
             return;
         }
-        if self.reduce.is_started() && (self.gather.is_started() || !self.gather.is_open()) {
+        if self.reduce.is_started() && !self.gather.has_start(&self.plan) {
             return;
         }
         for position in 0..self.plan.destination_count() {
@@ -356,7 +359,7 @@ impl Round {
             let label = Label { phase: Phase::Reduce, owner, index, tally: self.contribution_tally };
             out.push(Action::Send { to, label, payload });
         }
-        while let Some(index) = self.gather.next_start(&self.plan, destination) {
+        while let Some(index) = self.gather.next_start(destination) {
             if !links.take_for_start(to, has_relays) {
                 return;
             }
@@ -366,64 +369,6 @@ impl Round {
             let label = Label { phase: Phase::Gather, owner: self.plan.rank, index, tally: self.own_tally };
             out.push(Action::Send { to, label, payload });
         }
-    }
-
-    /// Whether the own shard is summed up. Always so for a member that owns nothing.
-    #[must_use]
-    pub fn is_reduced(&self) -> bool {
-        self.reduce.is_reduced(&self.plan)
-    }
-
-    /// The vector whose own shard holds the sums, and what they are worth; `None` where nothing is owned.
-    ///
-    /// # Panics
-    /// Unless [`Round::is_reduced`].
-    pub fn own_shard(&mut self) -> Option<(&mut [f32], Tally)> {
-        assert!(self.is_reduced(), "the own shard is not summed up yet");
-        match &mut self.result {
-            Outcome::Filling(vector) if !self.plan.own().is_empty() => Some((vector, self.own_tally)),
-            Outcome::Filling(_) | Outcome::Unseen => None,
-            Outcome::Complete(_) => unreachable!("the own shard is changed before it is gathered"),
-        }
-    }
-
-    /// Turns the own shard into what it is after `codec`: what others will see of it, if they are told in this way.
-    ///
-    /// # Panics
-    /// Unless [`Round::is_reduced`], or once it is gathered.
-    pub fn round_off(&mut self, codec: Codec, segments: &Pool) {
-        assert!(self.is_reduced() && !self.is_gathering(), "the own shard is here, and nobody has seen it");
-        if codec.is_exact() || self.plan.own().is_empty() {
-            return;
-        }
-        let vector = match &mut self.result {
-            Outcome::Filling(vector) => vector,
-            Outcome::Unseen | Outcome::Complete(_) => {
-                unreachable!("a shard that is summed up is being filled")
-            }
-        };
-        for segment in self.plan.own().segments() {
-            let mut packed = segments.take(segment.len());
-            let mut bytes = segments.take_bytes(codec.encoded_len(segment.len()));
-            segment.copy_out(vector, &mut packed);
-            codec.encode_in_place(&mut packed, bytes.bytes_mut());
-            segment.copy_in(&packed, vector);
-        }
-    }
-
-    /// The own shard is final, but for what its codec does to it: sends it to everyone, as credit allows.
-    ///
-    /// # Panics
-    /// Unless [`Round::is_reduced`].
-    pub fn gather(&mut self, segments: &Pool) {
-        self.round_off(self.plan.codecs.gather, segments);
-        self.gather.open();
-    }
-
-    /// Whether [`Round::gather`] was called.
-    #[must_use]
-    pub fn is_gathering(&self) -> bool {
-        self.gather.is_open()
     }
 
     /// Whether every shard is here and final.

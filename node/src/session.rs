@@ -142,8 +142,15 @@ struct Current {
     /// Who takes part in the step's round, if not everybody.
     among: Option<Groups>,
     rule: Option<OwnerRule>,
-    is_updated: bool,
+    updated: Updated,
     wants_gather: bool,
+}
+
+/// How much of the own shard has its final values: its beginning.
+#[derive(Clone, Copy, Default)]
+struct Updated {
+    chunks: usize,
+    elements: usize,
 }
 
 /// A round on its way.
@@ -355,7 +362,7 @@ impl Session {
         Ok(())
     }
 
-    /// Takes the optimizer step for the own shard.
+    /// Takes the optimizer step for the own shard, as its sums come in.
     pub(crate) fn update_owned(&mut self, rule: OwnerRule, reply: Reply<()>, out: &mut Vec<Output>) {
         if let OwnerRule::Own(_) = rule {
             let words = "a program whose owners update by a rule of its own says so: Program::OWN_RULE";
@@ -368,7 +375,7 @@ impl Session {
         self.settle(out);
     }
 
-    /// The own shard is final: sends it to everyone.
+    /// Sends the own shard to everyone, as it becomes final.
     pub(crate) fn all_gather(&mut self, reply: Reply<()>, out: &mut Vec<Output>) {
         if let Some(current) = &mut self.current {
             current.wants_gather = true;
@@ -447,7 +454,7 @@ impl Current {
             has_contributed: is_silent,
             among: None,
             rule: None,
-            is_updated: false,
+            updated: Updated::default(),
             wants_gather: is_silent,
         }
     }

@@ -33,22 +33,16 @@ impl Round {
     /// How many segments of `owner`'s shard are here and final: the first ones, as they come in order.
     #[must_use]
     pub fn held_segments(&self, owner: usize) -> usize {
-        if owner != self.plan.rank {
-            self.gather.received(owner)
-        } else if self.gather.is_open() {
-            self.plan.own().segments().len()
-        } else {
-            0
-        }
+        if owner != self.plan.rank { self.gather.received(owner) } else { self.gather.ready() }
     }
 
     /// What the whole round is worth, as everybody reports it, if the sum that says so has been seen here.
     #[must_use]
     pub fn seen_tally(&self) -> Option<Tally> {
         let owner = self.plan.layout.first_owner()?;
-        let is_seen =
-            if owner == self.plan.rank { self.is_reduced() } else { self.gather.received(owner) > 0 };
-        is_seen.then_some(self.reported_tally)
+        let of_own = owner == self.plan.rank;
+        let seen = if of_own { self.reduce.reduced() } else { self.gather.received(owner) };
+        (seen > 0).then_some(self.reported_tally)
     }
 
     /// Takes the round apart. Received segments that wait inside are dropped, and no credit for them is returned.

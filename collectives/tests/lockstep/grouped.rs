@@ -102,13 +102,13 @@ impl Swarm {
             let member = &mut self.members[rank];
             if let Some((_, round)) = member.live.back_mut()
                 && round.is_reduced()
-                && !round.is_gathering()
+                && !round.is_final()
             {
                 if let (Some((vector, tally)), Some(plan)) = (round.own_shard(), &member.plan) {
                     let own = plan.own().ranges().iter().cloned().flatten();
                     own.for_each(|element| vector[element] /= tally.samples as f32);
                 }
-                round.gather(&self.pool);
+                round.gather(round.summed(), &self.pool);
             }
             let mut sent = Vec::new();
             for (number, round) in &mut member.live {

@@ -52,7 +52,8 @@ pub(crate) struct Turn {
     pub(crate) mirror: Mirror,
     /// Sums of others' shards, where this member keeps copies.
     pub(crate) copied: Vec<f32>,
-    is_updated: bool,
+    /// Elements of the own shard, from its beginning, that have their final values.
+    updated: usize,
 }
 
 pub(crate) struct Swarm {
@@ -72,7 +73,7 @@ pub(crate) struct Swarm {
 #[derive(Clone, Copy)]
 enum Choice {
     Begin(usize),
-    /// An owner takes its time between the halves of a round.
+    /// An owner takes its time between the halves of a round, and does a part of its shard at a time.
     Update(usize),
     Deliver {
         from: usize,
@@ -207,7 +208,7 @@ impl Swarm {
         let round = Round::new(plan, contribution, tally, || member.vectors.take(len));
         let mirror =
             Mirror::new(Arc::clone(&self.mirror_plan), rank, Codec::F32, std::mem::take(&mut member.room));
-        member.turns.push_back(Turn { number, round, mirror, copied: vec![0.0; len], is_updated: false });
+        member.turns.push_back(Turn { number, round, mirror, copied: vec![0.0; len], updated: 0 });
         assert!(member.turns.len() <= 2, "a round ends before the next but one begins");
         for (round, from, label, payload) in std::mem::take(&mut member.early) {
             self.take_in(rank, from, round, label, payload);
@@ -356,20 +357,24 @@ impl Swarm {
 
 impl Turn {
     fn can_update(&self) -> bool {
-        self.round.is_reduced() && !self.is_updated
+        let is_over = self.round.is_reduced() && !self.round.is_final();
+        is_over || self.round.summed() > self.updated
     }
 
-    /// The owner's part between the halves of a round: tells the sums to those who keep copies, then overwrites them.
-    /// Where sums are gathered it has none.
+    /// The owner's part between the halves of a round, for half of what is there: tells the sums to those who keep copies,
+    /// then overwrites them. Where sums are gathered it has none.
     fn update(&mut self, plan: &Plan, segments: &Pool, gathers_sums: bool) {
+        let count = self.updated + (self.round.summed() - self.updated).div_ceil(2);
         if let Some((vector, tally)) = self.round.own_shard().filter(|_| !gathers_sums) {
-            self.mirror.load(plan.own().ranges(), vector, tally);
-            for range in plan.own().ranges().iter().cloned() {
+            for (range, place) in parts(plan.own().ranges()) {
+                let part = |count: usize| range.start + count.saturating_sub(place).min(range.len());
+                let range = part(self.updated)..part(count);
+                self.mirror.pack(&range, vector, tally);
                 vector[range].iter_mut().for_each(|element| *element = updated(*element));
             }
         }
-        self.round.gather(segments);
-        self.is_updated = true;
+        self.updated = count;
+        self.round.gather(count, segments);
     }
 
     /// Takes in a segment of sums that are kept here.

@@ -51,9 +51,12 @@ impl Program for Diloco {
             *way = (*begun - *way) * tally.samples as f32;
         }
         drop(begun_at);
-        step.reduce_scatter(Contribution { vector, tally }).await?;
-        step.update_owned(outer(self.outer_momentum), self.outer_rate).await?;
-        step.all_gather().await?;
+        let summed = step.reduce_scatter(Contribution { vector, tally });
+        let updated = step.update_owned(outer(self.outer_momentum), self.outer_rate);
+        let gathered = step.all_gather();
+        summed.await?;
+        updated.await?;
+        gathered.await?;
         self.worker.keep(kept);
         Ok(Continue(()))
     }

@@ -38,9 +38,12 @@ impl Program for Local {
         }
         let (mut vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
         vector.iter_mut().for_each(|parameter| *parameter *= tally.samples as f32);
-        step.reduce_scatter(Contribution { vector, tally }).await?;
-        step.update_owned_with(mean).await?;
-        step.all_gather().await?;
+        let summed = step.reduce_scatter(Contribution { vector, tally });
+        let updated = step.update_owned_with(mean);
+        let gathered = step.all_gather();
+        summed.await?;
+        updated.await?;
+        gathered.await?;
         self.worker.keep(kept);
         Ok(Continue(()))
     }

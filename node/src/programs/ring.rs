@@ -39,9 +39,13 @@ impl Program for Ring {
             return Ok(Break(()));
         }
         let contribution = self.gradient(&step, parameters, room).await?;
-        step.reduce_scatter(contribution).await?;
-        step.update_owned(self.rule, step.rate).await?;
-        step.all_gather().await?;
+        // All at once: the beginning of a shard is on its way to everyone while the end of it is still being summed.
+        let summed = step.reduce_scatter(contribution);
+        let updated = step.update_owned(self.rule, step.rate);
+        let gathered = step.all_gather();
+        summed.await?;
+        updated.await?;
+        gathered.await?;
         Ok(Continue(()))
     }
 }

@@ -27,7 +27,7 @@ use peergrad_protocol::message::{Holdings, Report};
 use peergrad_protocol::view::{Forward, Moves, Recovery, View};
 use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 
-use super::{Session, Waiting};
+use super::{Session, Updated, Waiting};
 use crate::io::Output;
 use crate::peer::{Contribution, Reply};
 
@@ -246,7 +246,7 @@ impl Session {
             self.interrupt();
         }
         let Some(current) = &mut self.current else { return };
-        current.is_updated = false;
+        current.updated = Updated::default();
         if was_late {
             // What its program still computes is of a step that begins anew.
             return self.interrupt();

@@ -145,19 +145,19 @@ impl Session {
 }
 
 impl Live {
-    /// Where the program drifts: the sums of the own shard become what the group is to hold, once the rule is known.
+    /// The sums of the own shard become what the group is to hold, once all are there and the rule is known.
     pub(super) fn combine(&mut self, current: &mut Current, parameters: Option<&Buffer>) {
-        let Some(drifting) = &self.drifting else { return };
-        if current.is_updated || !(current.is_silent || current.rule.is_some()) {
+        let (drifting, own) = (self.drifting.as_ref().expect("the program drifts"), self.plan.own());
+        if current.updated.elements == own.len() || !self.round.is_reduced() {
             return;
         }
         if let (Some(rule), Some((vector, tally))) = (&mut current.rule, self.round.own_shard()) {
             let parameters = parameters.expect("an owner has parameters");
-            for range in self.plan.own().ranges() {
+            for range in own.ranges() {
                 drifting.combine(rule, tally, &parameters[range.clone()], &mut vector[range.clone()]);
             }
+            current.updated.elements = own.len();
         }
-        current.is_updated = true;
     }
 }
 

@@ -1,10 +1,12 @@
 //! Progress: whatever can be done now, done.
 //!
 //! ```text
-//! open ----> contributed ----> own shard summed, rule known ----> updated ----> gathered, copies up to date ----> complete
-//!   |             |                     |                            |
-//!   chunks move   round                 sums to keepers of copies    shard to everyone
+//! open ----> contributed ----> own chunks summed, rule known ----> updated ----> gathered, copies up to date ----> complete
+//!   |             |                      |                            |
+//!   chunks move   round                  sums to keepers of copies    segments to everyone
 //! ```
+//! The own shard is summed, updated and sent from its beginning on: none of that waits for all of it.
+//!
 //! In a whole step (see [`geometry`](crate::geometry)) the shard that goes to everyone is sums still, and every member
 //! updates all chunks when all are here. Until then it holds no new value of anything.
 
@@ -17,7 +19,7 @@ use peergrad_collectives::round::{Action, Round};
 use peergrad_protocol::message::{Message, Segment, Tally};
 use peergrad_protocol::{Buffer, Frame, StepNumber};
 
-use super::{Current, Live, Record, Session, next_result};
+use super::{Current, Live, Record, Session, Updated, next_result};
 use crate::dealing::Dealt;
 use crate::geometry::Shards;
 use crate::io::Output;
@@ -129,51 +131,81 @@ impl Session {
         Codecs { reduce: training.gradients, gather }
     }
 
-    /// The optimizer step for the own shard, and then for the copies, as soon as sums and rule are there.
+    /// What an owner does with the sums that are here: makes them final, and lets them go to everyone.
     fn update(&mut self) {
         let (Some(current), Some(live)) = (&mut self.current, self.live.back_mut()) else { return };
-        if !current.has_contributed || live.step != self.step || !live.round.is_reduced() {
+        if !current.has_contributed || live.step != self.step || live.round.is_final() {
             return;
         }
-        if let Some(reply) = self.waiting.reduced.take() {
+        if live.round.is_reduced()
+            && let Some(reply) = self.waiting.reduced.take()
+        {
             let _ = reply.send(());
         }
-        live.combine(current, self.complete.as_deref());
-        let updates_later = live.drifting.is_none() && current.gathers_sums(&live.shards);
-        if !current.is_updated && !updates_later && (current.is_silent || current.rule.is_some()) {
-            let owned = &live.shards.owned[self.rank.index()];
+        let final_count = if live.drifting.is_some() {
+            live.combine(current, self.complete.as_deref());
+            current.updated.elements
+        } else if current.gathers_sums(&live.shards) {
+            // As they are: everyone updates everything later.
+            live.round.summed()
+        } else {
+            self.update_summed();
+            self.current.as_ref().expect("just seen").updated.elements
+        };
+        let (Some(current), Some(live)) = (&self.current, self.live.back_mut()) else { return };
+        if final_count == live.plan.own().len()
+            && let Some(reply) = self.waiting.updated.take()
+        {
+            let _ = reply.send(());
+        }
+        if current.wants_gather {
+            live.round.gather(final_count, &self.segments);
+        }
+    }
+
+    /// The optimizer step for those own chunks whose sums have come in since the last time.
+    fn update_summed(&mut self) {
+        let (Some(current), Some(live)) = (&mut self.current, self.live.back_mut()) else { return };
+        let (Some(rule), before, summed) = (&mut current.rule, current.updated, live.round.summed()) else {
+            return;
+        };
+        let owned = &live.shards.owned[self.rank.index()][before.chunks..];
+        let chunks = self.geometry.cut.chunks;
+        let mut updated = before;
+        for &chunk in owned {
+            let elements = updated.elements + chunks.range(chunk).len();
+            if elements > summed {
+                break;
+            }
             if !self.geometry.cut.has_state {
-                owned.iter().for_each(|&chunk| self.owned.ensure(chunk));
+                self.owned.ensure(chunk);
             }
-            let is_here = |chunk: &usize| self.owned.state(*chunk, false).is_some();
-            if !owned.iter().all(is_here) {
-                // A chunk that has just moved here is still on its way.
-                return;
+            if self.owned.state(chunk, false).is_none() {
+                // It has just moved here, and its state is still on its way.
+                break;
             }
-            if let Some(OwnerRule::Stock { .. }) = current.rule {
-                // As whoever keeps a copy is told of them.
-                let sums = live.shards.told(self.loaded.training.sums());
-                live.round.round_off(sums, &self.segments);
-            }
-            if let (Some(rule), Some((vector, tally))) = (&mut current.rule, live.round.own_shard()) {
-                match rule {
-                    OwnerRule::Stock { .. } => live.mirror.load(live.plan.own().ranges(), vector, tally),
-                    // It keeps no state, so nobody is told of its sums.
-                    OwnerRule::Own(_) | OwnerRule::Mean => live.is_mirrored = false,
-                }
-                let parameters = self.complete.as_ref().expect("an owner has parameters");
-                self.owned.update(rule, tally, owned.iter().copied(), parameters, vector);
-            }
-            current.is_updated = true;
+            updated = Updated { chunks: updated.chunks + 1, elements };
         }
-        if current.is_updated || updates_later {
-            if let Some(reply) = self.waiting.updated.take() {
-                let _ = reply.send(());
-            }
-            if current.wants_gather && !live.round.is_gathering() {
-                live.round.gather(&self.segments);
-            }
+        if updated.chunks == before.chunks {
+            return;
         }
+        let owned = &owned[..updated.chunks - before.chunks];
+        if let OwnerRule::Stock { .. } = rule {
+            // As whoever keeps a copy is told of them.
+            let sums = live.shards.told(self.loaded.training.sums());
+            live.round.round_off(sums, &self.segments);
+        }
+        let (vector, tally) = live.round.own_shard().expect("some of it is summed up");
+        match rule {
+            OwnerRule::Stock { .. } => {
+                owned.iter().for_each(|&chunk| live.mirror.pack(&chunks.range(chunk), vector, tally));
+            }
+            // It keeps no state, so nobody is told of its sums.
+            OwnerRule::Own(_) | OwnerRule::Mean => live.is_mirrored = false,
+        }
+        let parameters = self.complete.as_ref().expect("an owner has parameters");
+        self.owned.update(rule, tally, owned.iter().copied(), parameters, vector);
+        current.updated = updated;
     }
 
     fn pump(&mut self, out: &mut Vec<Output>) {
