@@ -106,7 +106,7 @@ pub struct Training {
     /// The learning rate over the run.
     pub schedule: Schedule,
     /// How tensors travel; `None`: directly, unless a ring is better by far, which may change as shards do.
-    pub topology: Option<Topology>,
+    pub fixed_topology: Option<Topology>,
     /// How contributions travel; a lossy codec needs the direct topology.
     pub gradients: Codec,
     /// How new parameters travel. With a lossy codec, everyone computes with what it leaves of them, and owners keep them as
@@ -137,7 +137,7 @@ impl Training {
             window_bytes: LINK_SEGMENTS as usize * segment_bytes,
             room_bytes: ROUND_BYTES_MAX,
         };
-        match self.topology {
+        match self.fixed_topology {
             Some(topology) => topology,
             None if is_direct => Topology::Direct,
             None => terms.choose(layout),

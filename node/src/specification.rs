@@ -334,7 +334,7 @@ impl TrainingSettings {
             passes: self.passes,
             rule: self.optimizer,
             schedule: self.schedule,
-            topology: self.topology.into(),
+            fixed_topology: self.topology.into(),
             gradients: self.gradients.into(),
             parameters: self.parameters.into(),
             combine: self.combine.into(),

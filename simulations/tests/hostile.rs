@@ -42,7 +42,7 @@ impl Alone {
             passes: 8,
             rule: Rule::Sgd { weight_decay: 0.0 },
             schedule: Schedule::constant(0.01),
-            topology: Some(Topology::Ring),
+            fixed_topology: Some(Topology::Ring),
             gradients: Codec::F32,
             parameters: Codec::F32,
             combine: Combine::Sum,

@@ -24,7 +24,7 @@ fn joined(topology: &str) -> (Outcome, Relayed) {
     );
     let workload = Workload::integers(&RunFile::parse(&text).unwrap(), 100_000, 640).unwrap();
     let mut scenario = Scenario::new("joined", 1, workload).at(When::Step(5), Fault::Join { count: 5 });
-    scenario.sample_time = Duration::from_millis(2);
+    scenario.sample_time = Duration::from_millis(5);
     let mut simulation = Simulation::new(&scenario, 2);
     let relayed = Arc::<Mutex<Relayed>>::default();
     let noted = Arc::clone(&relayed);

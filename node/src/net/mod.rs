@@ -15,6 +15,8 @@
 //! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
 //! [`directory`] is what lies on disk.
 
+mod addresses;
+mod bootstrap;
 pub mod clock;
 pub mod compute;
 pub mod counters;
@@ -36,10 +38,10 @@ mod remote;
 pub mod store;
 mod transport;
 
+pub use bootstrap::{Bootstrap, NotAnAddress};
 pub use clock::Clock;
 pub use compute::Compute;
 pub use counters::{Counters, Traffic};
-pub use dial::{Bootstrap, NotAnAddress};
 pub use directory::{Chosen, Directory, DirectoryError};
 pub use driver::{Machine, Surroundings, drive};
 pub use files::{create_private, write_atomically};

@@ -22,7 +22,7 @@ use peergrad_protocol::{Incarnation, PeerId};
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
-use super::dial::remember;
+use super::addresses::remember;
 use super::direct::DirectPath;
 use super::link::{Link, Opening, Session};
 use super::quic::Carrier;

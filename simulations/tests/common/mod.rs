@@ -40,7 +40,7 @@ pub(crate) fn training(topology: Topology) -> Training {
         passes: 8,
         rule: Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
         schedule: Schedule::constant(0.01),
-        topology: Some(topology),
+        fixed_topology: Some(topology),
         gradients: Codec::F32,
         parameters: Codec::F32,
         combine: Combine::Sum,

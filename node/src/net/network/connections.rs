@@ -9,7 +9,8 @@ use libp2p::swarm::{ConnectionError, ConnectionId, DialError, SwarmEvent};
 use libp2p::{identify, mdns, ping};
 use tokio::time::Instant;
 
-use super::super::dial::{parse_all, refused_everywhere, without_peer};
+use super::super::addresses::{parse_all, without_peer};
+use super::super::dial::refused_everywhere;
 use super::super::link::words_of;
 use super::super::listen::announced;
 use super::super::notice::Notice;

@@ -28,8 +28,8 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
+use super::bootstrap::Bootstrap;
 use super::counters::Counters;
-use super::dial::Bootstrap;
 use super::direct::{CredentialsError, Doorway};
 use super::identity::Identity;
 use super::link::{LinkEvent, system_error, words_of};

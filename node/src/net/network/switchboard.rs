@@ -20,7 +20,9 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
-use super::super::dial::{Bootstrap, Dialing, parse_all};
+use super::super::addresses::parse_all;
+use super::super::bootstrap::Bootstrap;
+use super::super::dial::Dialing;
 use super::super::identity::{from_libp2p, to_libp2p};
 use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict, Way};
 use super::super::listen::Claim;

@@ -1,0 +1,272 @@
+//! One who is to be reached: where to try next, over what, and what is left to tell of it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use libp2p::swarm::dial_opts::DialOpts;
+use libp2p::swarm::{ConnectionId, DialError};
+use libp2p::{Multiaddr, PeerId};
+use tokio::time::Instant;
+
+use super::super::addresses::without_peer;
+use super::super::notice::{DialTrouble, Notice};
+use super::super::quic::{Carrier, over_quic, over_tcp};
+use super::trouble::{is_final, trouble_of};
+
+#[derive(Debug)]
+pub(super) struct Target {
+    /// Who; `None` for an address that came alone, until someone has answered there.
+    pub(super) peer: Option<PeerId>,
+    pub(super) addresses: Vec<Multiaddr>,
+    pub(super) cause: Cause,
+    pub(super) state: State,
+    /// What it was last reached over, and is tried over first; `None` if it was not reached yet: then what others were.
+    pub(super) carrier: Option<Carrier>,
+    /// What the attempt under way goes over, or the last one did.
+    trying: Carrier,
+    /// What came of the first attempt of the round, if the second is due or under way.
+    pub(super) first: Option<First>,
+    /// Rounds in a row.
+    pub(super) failures: u32,
+    complaints: BTreeMap<Multiaddr, Complaint>,
+}
+
+/// The first attempt of a round, which has failed.
+#[derive(Debug)]
+pub(super) struct First {
+    pub(super) carrier: Carrier,
+    pub(super) troubles: Vec<(Multiaddr, DialTrouble)>,
+    failed_at: Instant,
+}
+
+/// Why somebody is dialed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Cause {
+    /// It was seen on the local network: tried for a while, without a word.
+    Neighbour,
+    /// It was cut off: called back until the link is given up.
+    CutOff,
+    /// The node wants it: tried until told otherwise. Others may be about to leave it out, so the user hears of failures
+    /// only if they go on.
+    Wanted,
+    /// The user has named it: tried until told otherwise, and the user hears of each kind of failure at once.
+    Named,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    Waiting { due: Instant },
+    Trying { attempt: ConnectionId },
+    Connected,
+}
+
+/// The last thing told about an address.
+#[derive(Debug)]
+struct Complaint {
+    trouble: DialTrouble,
+    told_at: Instant,
+    pause: Duration,
+}
+
+impl Target {
+    pub(super) fn new(peer: Option<PeerId>, addresses: Vec<Multiaddr>, cause: Cause, due: Instant) -> Self {
+        Self {
+            peer,
+            addresses,
+            cause,
+            state: State::Waiting { due },
+            carrier: None,
+            trying: Carrier::default(),
+            first: None,
+            failures: 0,
+            complaints: BTreeMap::new(),
+        }
+    }
+
+    /// A connection is there, over this carrier.
+    pub(super) fn connected(&mut self, carrier: Carrier) {
+        self.state = State::Connected;
+        self.carrier = Some(carrier);
+        self.first = None;
+        self.failures = 0;
+        self.complaints.clear();
+        // It was reached where the user said. From now on the node looks after it.
+        self.cause = self.cause.min(Cause::Wanted);
+    }
+
+    /// Always from a fresh port: from the listening port, two peers that dial each other at once, or one that dials again
+    /// at once, would meet their own earlier connection.
+    pub(super) fn options(&mut self, habit: Carrier) -> DialOpts {
+        let addresses = match &self.first {
+            Some(first) => {
+                self.trying = first.carrier.other();
+                self.second_addresses(first)
+            }
+            None => {
+                let wanted = self.carrier.unwrap_or(habit);
+                let has_any = !self.addresses_over(wanted).is_empty();
+                self.trying = if has_any { wanted } else { wanted.other() };
+                self.addresses_over(self.trying)
+            }
+        };
+        match (self.peer, addresses.as_slice()) {
+            (None, [address, ..]) => {
+                DialOpts::unknown_peer_id().address(address.clone()).allocate_new_port().build()
+            }
+            (None, []) => unreachable!("a target without a peer is made from an address"),
+            (Some(peer), _) => DialOpts::peer_id(peer).addresses(addresses).allocate_new_port().build(),
+        }
+    }
+
+    /// Where to try it over this carrier. Over QUIC that follows from where it is over TCP, but for addresses that somebody gave.
+    fn addresses_over(&self, carrier: Carrier) -> Vec<Multiaddr> {
+        let mut found = Vec::new();
+        for address in &self.addresses {
+            let address = match (carrier, Carrier::of(address)) {
+                (Carrier::Quic, Carrier::Tcp) => over_quic(address),
+                (wanted, given) => (wanted == given).then(|| address.clone()),
+            };
+            found.extend(address.filter(|address| !found.contains(address)));
+        }
+        found
+    }
+
+    /// Where to try it over the other carrier, after a first attempt that came to nothing.
+    fn second_addresses(&self, first: &First) -> Vec<Multiaddr> {
+        let is_settled = |address: &Multiaddr| {
+            let trouble = first.troubles.iter().find(|(at, _)| *at == self.as_given(address));
+            trouble.is_some_and(|(_, trouble)| self.failures < self.rounds_believed(first.carrier, trouble))
+        };
+        let mut addresses = self.addresses_over(first.carrier.other());
+        addresses.retain(|address| !is_settled(address));
+        addresses
+    }
+
+    /// For how many rounds in a row this trouble is no reason to try the other carrier.
+    fn rounds_believed(&self, carrier: Carrier, trouble: &DialTrouble) -> u32 {
+        match (carrier, trouble) {
+            // TCP is asked in any case: a router may send the two to different machines.
+            (Carrier::Quic, _) => 0,
+            (Carrier::Tcp, trouble) if is_final(trouble) => u32::MAX,
+            (Carrier::Tcp, DialTrouble::Refused) => REFUSALS_BELIEVED,
+            (Carrier::Tcp, _) if self.carrier == Some(Carrier::Tcp) => SILENCES_BELIEVED,
+            (Carrier::Tcp, _) => 0,
+        }
+    }
+
+    /// An address that was dialed, as it was given to us.
+    fn as_given(&self, address: &Multiaddr) -> Multiaddr {
+        let given = over_tcp(address.clone());
+        if self.addresses.contains(&given) { given } else { address.clone() }
+    }
+
+    /// An attempt has failed: what came of the round, or nothing if its second attempt is due now.
+    pub(super) fn end_attempt(
+        &mut self,
+        error: &DialError,
+        now: Instant,
+    ) -> Option<Vec<(Multiaddr, DialTrouble)>> {
+        let troubles = self.troubles(error);
+        let (first, second) = match self.first.take() {
+            Some(first) => (first, troubles),
+            None => {
+                let first = First { carrier: self.trying, troubles, failed_at: now };
+                let may_go_on = match error {
+                    DialError::Transport(_) => true,
+                    DialError::WrongPeerId { .. } => first.carrier == Carrier::Quic,
+                    _ => false,
+                };
+                let has_second = may_go_on && !self.second_addresses(&first).is_empty();
+                if has_second {
+                    self.first = Some(first);
+                    self.state = State::Waiting { due: now };
+                    return None;
+                }
+                (first, Vec::new())
+            }
+        };
+        self.failures += 1;
+        // While the second attempt was under way, time has passed as well.
+        self.state = State::Waiting { due: now.max(first.failed_at + pause_after(self.failures)) };
+        Some(first.joined_with(second))
+    }
+
+    fn troubles(&self, error: &DialError) -> Vec<(Multiaddr, DialTrouble)> {
+        let as_given = |address: &Multiaddr| self.as_given(&without_peer(address.clone()));
+        let one = |address: &Multiaddr, trouble| vec![(as_given(address), trouble)];
+        let everywhere = |words: &str| {
+            let trouble = |at: &Multiaddr| (at.clone(), DialTrouble::System(words.to_owned()));
+            self.addresses.iter().map(trouble).collect()
+        };
+        match error {
+            DialError::Transport(errors) => {
+                errors.iter().map(|(at, error)| (as_given(at), trouble_of(error))).collect()
+            }
+            DialError::WrongPeerId { obtained, address } => {
+                one(address, DialTrouble::OtherPeer { found: *obtained })
+            }
+            DialError::LocalPeerId { address } => one(address, DialTrouble::Ourselves),
+            DialError::Denied { .. } => everywhere("too many connections at once"),
+            DialError::Aborted => everywhere("given up"),
+            // No address is known yet, or an attempt by other means is under way.
+            DialError::NoAddresses | DialError::DialPeerConditionFalse(_) => Vec::new(),
+        }
+    }
+
+    pub(super) fn complain_of(
+        &mut self,
+        troubles: Vec<(Multiaddr, DialTrouble)>,
+        now: Instant,
+    ) -> Vec<Notice> {
+        troubles.into_iter().filter_map(|(at, why)| self.complain(at, why, now)).collect()
+    }
+
+    /// Once for each address, again when the trouble is another one, and then ever more rarely.
+    fn complain(&mut self, address: Multiaddr, trouble: DialTrouble, now: Instant) -> Option<Notice> {
+        let pause = match self.complaints.get(&address) {
+            Some(last) if last.trouble == trouble && now < last.told_at + last.pause => return None,
+            Some(last) if last.trouble == trouble => (last.pause * 2).min(COMPLAINT_PAUSE_MAX),
+            _ => COMPLAINT_PAUSE,
+        };
+        let complaint = Complaint { trouble: trouble.clone(), told_at: now, pause };
+        self.complaints.insert(address.clone(), complaint);
+        Some(Notice::Unreachable { address, trouble })
+    }
+}
+
+impl First {
+    /// What the user may hear of both attempts: of each address one thing, and that what is final, or else of TCP.
+    fn joined_with(self, second: Vec<(Multiaddr, DialTrouble)>) -> Vec<(Multiaddr, DialTrouble)> {
+        let (mut joined, others) = match self.carrier {
+            Carrier::Tcp => (self.troubles, second),
+            Carrier::Quic => (second, self.troubles),
+        };
+        for (address, trouble) in others {
+            match joined.iter_mut().find(|(at, _)| *at == address) {
+                Some((_, known)) if is_final(&trouble) => *known = trouble,
+                Some(_) => {}
+                None => joined.push((address, trouble)),
+            }
+        }
+        joined
+    }
+}
+
+pub(super) fn pause_after(failures: u32) -> Duration {
+    let doublings = failures.saturating_sub(1).min(16);
+    (RETRY_PAUSE * (1 << doublings)).min(RETRY_PAUSE_MAX)
+}
+
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
+const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
+const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
+pub(super) const NEIGHBOUR_FAILURES_MAX: u32 = 5;
+/// Rounds in a row in which a refusal is no reason to try QUIC, which would take seconds in which nobody asks again whether
+/// somebody listens by now. A firewall refuses every time.
+const REFUSALS_BELIEVED: u32 = 3;
+/// The same for silence, where there was an answer over TCP before.
+const SILENCES_BELIEVED: u32 = 1;
+/// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
+/// one that is gone.
+pub(super) const WANTED_FAILURES_TOLD: u32 = 5;

@@ -1,0 +1,260 @@
+use std::io;
+use std::time::Duration;
+
+use libp2p::TransportError;
+
+use super::super::proof::ProofError;
+use super::target::{RETRY_PAUSE_MAX, pause_after};
+use super::*;
+
+#[test]
+fn pauses_between_attempts_double_up_to_a_limit() {
+    let pauses: Vec<_> = (1..8).map(|failures| pause_after(failures).as_millis()).collect();
+    assert_eq!(pauses, [200, 400, 800, 1600, 3200, 5000, 5000]);
+}
+
+#[test]
+fn a_trouble_is_told_once_and_then_ever_more_rarely() {
+    let mut dialing = Dialing::default();
+    let start = Instant::now();
+    dialing.want_bootstrap("10.0.0.7".parse().unwrap(), start);
+    let mut told_at = Vec::new();
+    for second in 0..80 {
+        let now = start + Duration::from_secs(second);
+        for options in dialing.take_due(now) {
+            let address = Multiaddr::empty();
+            let refused = TransportError::Other(io::Error::from(io::ErrorKind::ConnectionRefused));
+            let error = DialError::Transport(vec![(address, refused)]);
+            let notices = dialing.failed(options.connection_id(), &error, now);
+            told_at.extend(notices.iter().map(|_| second));
+        }
+    }
+    assert_eq!(told_at.len(), 4, "{told_at:?}");
+}
+
+fn refusal() -> DialError {
+    failure(TCP, io::ErrorKind::ConnectionRefused.into())
+}
+
+fn failure(address: &str, error: io::Error) -> DialError {
+    DialError::Transport(vec![(address.parse().unwrap(), TransportError::Other(error))])
+}
+
+const TCP: &str = "/ip4/10.0.0.7/tcp/9";
+const QUIC: &str = "/ip4/10.0.0.7/udp/9/quic-v1";
+
+/// What an attempt goes over; libp2p keeps its addresses to itself, but shows them.
+fn carrier_of(options: &DialOpts) -> Carrier {
+    let shown = format!("{options:?}");
+    let (over_tcp, over_quic) = (shown.contains(TCP), shown.contains(QUIC));
+    assert_ne!(over_tcp, over_quic, "each attempt is over one of both: {shown}");
+    if over_quic { Carrier::Quic } else { Carrier::Tcp }
+}
+
+/// What a test sees of a target whose attempts all fail.
+#[derive(Default)]
+struct Seen {
+    /// When it was tried, in milliseconds.
+    over_tcp: Vec<u64>,
+    over_quic: Vec<u64>,
+    told: Vec<String>,
+}
+
+/// Fails every attempt for so long, as `fail` says.
+fn fail_with(
+    dialing: &mut Dialing,
+    start: Instant,
+    milliseconds: u64,
+    fail: impl Fn(Carrier) -> DialError,
+) -> Seen {
+    let mut seen = Seen::default();
+    for passed in 0..milliseconds {
+        let now = start + Duration::from_millis(passed);
+        let mut due = dialing.take_due(now);
+        while let Some(options) = due.pop() {
+            let carrier = carrier_of(&options);
+            match carrier {
+                Carrier::Tcp => seen.over_tcp.push(passed),
+                Carrier::Quic => seen.over_quic.push(passed),
+            }
+            let notices = dialing.failed(options.connection_id(), &fail(carrier), now);
+            seen.told.extend(notices.iter().map(ToString::to_string));
+            due.extend(dialing.take_due(now));
+        }
+    }
+    seen
+}
+
+/// Two connections that time out.
+fn silence(carrier: Carrier) -> DialError {
+    let address = if carrier == Carrier::Tcp { TCP } else { QUIC };
+    failure(address, io::ErrorKind::TimedOut.into())
+}
+
+fn addresses() -> Vec<Multiaddr> {
+    vec![TCP.parse().unwrap()]
+}
+
+fn named(address: &str, start: Instant) -> Dialing {
+    let mut dialing = Dialing::default();
+    dialing.want_bootstrap(address.parse().unwrap(), start);
+    dialing
+}
+
+#[test]
+fn one_that_is_wanted_again_is_tried_at_once_and_one_that_is_forgotten_never() {
+    let mut dialing = Dialing::default();
+    let (peer, start) = (PeerId::random(), Instant::now());
+    dialing.want(peer, addresses(), start);
+    let seen = fail_with(&mut dialing, start, 5000, |_| refusal());
+    assert_eq!((seen.over_tcp, seen.told.len()), (vec![0, 200, 600, 1400, 3000], 1));
+    let later = start + Duration::from_secs(5);
+    dialing.want(peer, addresses(), later);
+    assert_eq!(fail_with(&mut dialing, later, 1000, |_| refusal()).over_tcp, [0]);
+    dialing.keep_wanted(|other| *other != peer);
+    assert!(fail_with(&mut dialing, later, 60_000, |_| refusal()).over_tcp.is_empty());
+}
+
+#[test]
+fn where_tcp_does_not_get_through_quic_is_tried_at_once_and_an_address_is_told_once() {
+    let start = Instant::now();
+    let seen = fail_with(&mut named(TCP, start), start, 5000, silence);
+    assert_eq!(seen.over_tcp, [0, 200, 600, 1400, 3000]);
+    assert_eq!(seen.over_quic, seen.over_tcp);
+    assert_eq!(seen.told, [format!("{TCP}: timed out; still trying")]);
+}
+
+#[test]
+fn the_second_attempt_is_part_of_the_pause() {
+    let start = Instant::now();
+    let mut dialing = named(TCP, start);
+    let first = dialing.take_due(start).pop().unwrap();
+    dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
+    let second = dialing.take_due(start).pop().unwrap();
+    let later = start + RETRY_PAUSE_MAX;
+    dialing.failed(second.connection_id(), &silence(Carrier::Quic), later);
+    assert_eq!(carrier_of(&dialing.take_due(later).pop().unwrap()), Carrier::Tcp);
+}
+
+#[test]
+fn a_refusal_is_believed_at_first() {
+    let start = Instant::now();
+    let seen = fail_with(&mut named(TCP, start), start, 5000, |carrier| match carrier {
+        Carrier::Tcp => refusal(),
+        Carrier::Quic => silence(carrier),
+    });
+    assert_eq!(seen.over_tcp, [0, 200, 600, 1400, 3000]);
+    assert_eq!(seen.over_quic, [1400, 3000]);
+    assert_eq!(seen.told, [format!("{TCP}: connection refused; still trying")]);
+}
+
+#[test]
+fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
+    let (peer, start) = (PeerId::random(), Instant::now());
+    let mut dialing = Dialing::default();
+    dialing.want(peer, addresses(), start);
+    dialing.connected(peer, ConnectionId::new_unchecked(0), Carrier::Tcp);
+    dialing.wait_again(peer, start);
+    let seen = fail_with(&mut dialing, start, 3000, silence);
+    assert_eq!((seen.over_tcp, seen.over_quic), (vec![0, 200, 600, 1400], vec![200, 600, 1400]));
+}
+
+#[test]
+fn an_answer_that_is_final_is_not_asked_for_twice_and_is_what_the_user_hears() {
+    let start = Instant::now();
+    let stranger = || io::Error::other(ProofError::OtherSecret);
+    let over_tcp = fail_with(&mut named(TCP, start), start, 5000, |_| failure(TCP, stranger()));
+    assert_eq!((over_tcp.over_quic.len(), over_tcp.told.len()), (0, 1));
+    let over_quic = fail_with(&mut named(TCP, start), start, 5000, |carrier| match carrier {
+        Carrier::Tcp => silence(carrier),
+        Carrier::Quic => failure(QUIC, stranger()),
+    });
+    // What came of TCP does not wait for what comes of QUIC.
+    assert_eq!(over_quic.told[0], format!("{TCP}: timed out; still trying"));
+    assert_eq!(over_quic.told[1..], over_tcp.told);
+    assert!(over_tcp.told[0].contains("the secret (or the run) differs"), "{:?}", over_tcp.told);
+
+    // Of two addresses, the one that nobody answers at is tried over QUIC.
+    let mut dialing = Dialing::default();
+    let other: Multiaddr = "/ip4/10.0.0.8/tcp/9".parse().unwrap();
+    dialing.want(PeerId::random(), vec![other.clone(), TCP.parse().unwrap()], start);
+    let first = dialing.take_due(start).pop().unwrap();
+    let DialError::Transport(mut errors) = silence(Carrier::Tcp) else { unreachable!() };
+    errors.push((other, TransportError::Other(stranger())));
+    dialing.failed(first.connection_id(), &DialError::Transport(errors), start);
+    let second = format!("{:?}", dialing.take_due(start).pop().unwrap());
+    assert!(second.contains(QUIC) && !second.contains("10.0.0.8"), "{second}");
+}
+
+/// A router may send the two to different machines.
+#[test]
+fn another_peer_that_answers_over_quic_is_no_reason_not_to_try_tcp() {
+    let (peer, start) = (PeerId::random(), Instant::now());
+    let mut dialing = Dialing::default();
+    dialing.want(peer, addresses(), start);
+    dialing.connected(peer, ConnectionId::new_unchecked(0), Carrier::Quic);
+    dialing.wait_again(peer, start);
+    let first = dialing.take_due(start).pop().unwrap();
+    assert_eq!(carrier_of(&first), Carrier::Quic);
+    let error = DialError::WrongPeerId { obtained: libp2p::PeerId::random(), address: QUIC.parse().unwrap() };
+    dialing.failed(first.connection_id(), &error, start);
+    assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
+}
+
+#[test]
+fn one_that_was_reached_over_quic_is_tried_there_first() {
+    let start = Instant::now();
+    let (peer, connection) = (PeerId::random(), ConnectionId::new_unchecked(0));
+    let mut wanted = Dialing::default();
+    wanted.want(peer, addresses(), start);
+    wanted.connected(peer, connection, Carrier::Quic);
+    wanted.wait_again(peer, start);
+    let mut cut_off = Dialing::default();
+    cut_off.call_back(peer, addresses(), Carrier::Quic, start);
+    for mut dialing in [wanted, cut_off] {
+        let first = dialing.take_due(start).pop().unwrap();
+        assert_eq!(carrier_of(&first), Carrier::Quic);
+        dialing.failed(first.connection_id(), &silence(Carrier::Quic), start);
+        let second = dialing.take_due(start).pop().unwrap();
+        assert_eq!(carrier_of(&second), Carrier::Tcp);
+        assert!(dialing.failed(second.connection_id(), &refusal(), start).is_empty());
+        assert!(dialing.take_due(start).is_empty(), "the pause comes after both");
+        dialing.call_back(peer, addresses(), Carrier::Tcp, start);
+        assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
+    }
+}
+
+#[test]
+fn where_one_was_reached_over_quic_others_are_tried_there_first() {
+    let start = Instant::now();
+    let mut dialing = named(TCP, start);
+    let first = dialing.take_due(start).pop().unwrap();
+    dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
+    let second = dialing.take_due(start).pop().unwrap();
+    dialing.connected(PeerId::random(), second.connection_id(), Carrier::Quic);
+    dialing.want(PeerId::random(), addresses(), start);
+    assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Quic);
+
+    // One who has come by itself says nothing about the way from here.
+    let mut dialing = Dialing::default();
+    dialing.connected(PeerId::random(), ConnectionId::new_unchecked(0), Carrier::Quic);
+    dialing.want(PeerId::random(), addresses(), start);
+    assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
+}
+
+#[test]
+fn an_address_over_quic_that_the_user_gives_is_used_as_it_is() {
+    let start = Instant::now();
+    let seen = fail_with(&mut named(QUIC, start), start, 1000, silence);
+    assert_eq!((seen.over_tcp.len(), seen.over_quic), (0, vec![0, 200, 600]));
+    assert_eq!(seen.told, [format!("{QUIC}: timed out; still trying")]);
+}
+
+#[test]
+fn only_a_refusal_at_every_address_says_that_nobody_is_there() {
+    assert_eq!(refused_everywhere(&refusal()).len(), 1);
+    let DialError::Transport(mut errors) = refusal() else { unreachable!() };
+    let silent = TransportError::Other(io::Error::from(io::ErrorKind::TimedOut));
+    errors.push(("/ip4/10.0.0.8/tcp/9".parse().unwrap(), silent));
+    assert!(refused_everywhere(&DialError::Transport(errors)).is_empty());
+}
