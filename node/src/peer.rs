@@ -186,7 +186,7 @@ impl Step {
     }
 
     /// Applies `rule` to the owned shard: the mean gradient becomes new parameters, and new optimizer state that stands
-    /// once the step is committed.
+    /// once the step is committed. Called before the sums are all here, it is done chunk by chunk as they come.
     ///
     /// # Panics
     /// The node does, in a program that [drifts](crate::program::Program::DRIFTS): its owners keep nothing.
@@ -194,8 +194,8 @@ impl Step {
         self.update(OwnerRule::Stock { rule, rate })
     }
 
-    /// The mean of what members have contributed takes the place of the owned shard, each member counting the same. A shard
-    /// whose sums are not finite stays as it is here.
+    /// The mean of what members have contributed takes the place of the owned shard, each member counting the same. A
+    /// segment whose sums are not finite stays as it is here.
     ///
     /// # Panics
     /// The node does, in a program that does not [drift](crate::program::Program::DRIFTS).
@@ -224,7 +224,8 @@ impl Step {
         self.peer.ask(|reply| Command::UpdateOwned { turn, rule, reply })
     }
 
-    /// Sends the owned shard to everyone. Done when every shard is here: the step is complete.
+    /// Sends the owned shard to everyone; called before all of it is updated, what is. Done when every shard is here: the step
+    /// is complete.
     pub fn all_gather(self) -> Pending<()> {
         let turn = self.turn;
         self.peer.ask(|reply| Command::AllGather { turn, reply })

@@ -49,9 +49,12 @@ impl Program for DsSync {
         }
         let (vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
         let contribution = Contribution { vector, tally };
-        step.reduce_scatter_among(self.groups, contribution).await?;
-        step.average_owned().await?;
-        step.all_gather().await?;
+        let summed = step.reduce_scatter_among(self.groups, contribution);
+        let averaged = step.average_owned();
+        let gathered = step.all_gather();
+        summed.await?;
+        averaged.await?;
+        gathered.await?;
         self.worker.keep(kept);
         Ok(Continue(()))
     }

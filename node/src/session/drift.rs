@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::combine::Combine;
-use peergrad_collectives::plan::{Layout, Plan, are_finite};
+use peergrad_collectives::plan::{Layout, Plan, Segment, are_finite};
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::{Buffer, StepNumber};
 
@@ -30,6 +30,8 @@ pub(super) struct Drifting {
     contributor_count: usize,
     /// Samples behind the own contribution.
     own_samples: u64,
+    /// Segments of the own shard that hold what the group is to hold: the first ones.
+    combined: usize,
 }
 
 impl Session {
@@ -60,7 +62,7 @@ impl Session {
             group: Some(group),
             contributors: None,
         };
-        (plan, Drifting { contributor_count: owners.len(), own_samples: own.samples })
+        (plan, Drifting { contributor_count: owners.len(), own_samples: own.samples, combined: 0 })
     }
 
     /// The group's round is complete, and with it the step.
@@ -145,32 +147,44 @@ impl Session {
 }
 
 impl Live {
-    /// The sums of the own shard become what the group is to hold, once all are there and the rule is known.
+    /// Sums of the own shard that have come in since the last time become what the group is to hold, if the rule is known.
     pub(super) fn combine(&mut self, current: &mut Current, parameters: Option<&Buffer>) {
-        let (drifting, own) = (self.drifting.as_ref().expect("the program drifts"), self.plan.own());
-        if current.updated.elements == own.len() || !self.round.is_reduced() {
-            return;
-        }
-        if let (Some(rule), Some((vector, tally))) = (&mut current.rule, self.round.own_shard()) {
-            let parameters = parameters.expect("an owner has parameters");
-            for range in own.ranges() {
-                drifting.combine(rule, tally, &parameters[range.clone()], &mut vector[range.clone()]);
+        let drifting = self.drifting.as_mut().expect("the program drifts");
+        let (own, summed) = (self.plan.own(), self.round.summed());
+        let (Some(rule), Some((vector, tally))) = (&mut current.rule, self.round.own_shard()) else { return };
+        let parameters = parameters.expect("an owner has parameters");
+        for segment in &own.segments()[drifting.combined..] {
+            if current.updated.elements == summed {
+                break;
             }
-            current.updated.elements = own.len();
+            drifting.combine(rule, tally, segment, parameters, vector);
+            drifting.combined += 1;
+            current.updated.elements += segment.len();
         }
     }
 }
 
 impl Drifting {
-    fn combine(&self, rule: &mut OwnerRule, tally: Tally, parameters: &[f32], sums: &mut [f32]) {
-        if !are_finite(sums) {
+    fn combine(
+        &self,
+        rule: &mut OwnerRule,
+        tally: Tally,
+        segment: &Segment,
+        parameters: &[f32],
+        sums: &mut [f32],
+    ) {
+        let ranges = || segment.ranges().iter().cloned();
+        if !ranges().all(|range| are_finite(&sums[range])) {
             // One overflow must not ruin everybody's parameters.
-            return sums.copy_from_slice(parameters);
+            return ranges().for_each(|range| sums[range.clone()].copy_from_slice(&parameters[range]));
         }
-        match rule {
-            OwnerRule::Mean => sums.iter_mut().for_each(|sum| *sum /= self.contributor_count as f32),
-            OwnerRule::Own(rule) => rule(tally, parameters, sums),
-            OwnerRule::Stock { .. } => panic!("a program that drifts keeps no optimizer state at owners"),
+        for range in ranges() {
+            let (parameters, sums) = (&parameters[range.clone()], &mut sums[range]);
+            match rule {
+                OwnerRule::Mean => sums.iter_mut().for_each(|sum| *sum /= self.contributor_count as f32),
+                OwnerRule::Own(rule) => rule(tally, parameters, sums),
+                OwnerRule::Stock { .. } => panic!("a program that drifts keeps no optimizer state at owners"),
+            }
         }
     }
 }
