@@ -1,12 +1,12 @@
 //! The cost of a round: along which edges it takes less time, and whether its segments fit into memory.
 //!
-//! A round has two halves that mirror each other. With n members, S bytes in all, and shares between `least` and `most`, one half
-//! takes
+//! The halves of a round overlap: what is final of a shard leaves while the rest is being summed. With n members, S bytes in all,
+//! and shares between `least` and `most`, a round takes
 //!
 //! | topology | hops one after the other | bytes over the busiest line, in one direction | over the busiest link |
 //! |---|---|---|---|
-//! | ring | n - 1 | S - least | S - least |
-//! | direct | 1 | the larger of S - least and (n - 1) most | most |
+//! | ring | 2 (n - 1) | 2 (S - least) | 2 (S - least) |
+//! | direct | 2 | S + (n - 2) most | 2 most |
 //!
 //! With equal shares a ring never takes less time. It does where one member owns so much that its line is what all wait for: a
 //! strong peer, or one whose chunks have not moved to newcomers yet. And it takes more, by up to n - 1 times, where not the line is
@@ -45,9 +45,9 @@ impl Terms {
         let (least, most) = layout.shares();
         let [all, least, most] = [layout.len(), least, most].map(|elements| elements * size_of::<f32>());
         let is_room = 2 * links * self.window_bytes.min(most) <= self.room_bytes;
-        let around = all - least;
-        let straight = around.max(links * most);
-        let is_shorter = straight + self.hop_bytes <= MARGIN * (around + links * self.hop_bytes);
+        let around = 2 * (all - least) + 2 * links * self.hop_bytes;
+        let straight = all + links.saturating_sub(1) * most + 2 * self.hop_bytes;
+        let is_shorter = straight <= MARGIN * around;
         // Two members have the same edges either way.
         if links <= 1 || (is_room && is_shorter) { Topology::Direct } else { Topology::Ring }
     }
@@ -109,12 +109,12 @@ mod tests {
 
     #[test]
     fn a_ring_is_chosen_where_it_is_better_by_far() {
-        // A founder whom a crowd has joined owns everything: 16,000 bytes, and 2 x (4,000 + 400) around.
-        assert_eq!(chosen(TERMS, &[1000, 0, 0, 0, 0]), Topology::Ring);
-        assert_eq!(chosen(TERMS, &[20, 0, 0, 0, 0]), Topology::Direct, "a small model is all hops");
-        // 7,200 bytes and a hop against 2 x (3,468 + 300); 8,400 and a hop against 2 x (3,600 + 300).
-        assert_eq!(chosen(TERMS, &[600, 134, 133, 133]), Topology::Direct);
-        assert_eq!(chosen(TERMS, &[700, 100, 100, 100]), Topology::Ring);
+        // A founder whom a crowd has joined owns everything: 20,000 bytes and two hops, or 8,000 and ten hops around.
+        assert_eq!(chosen(TERMS, &[1000, 0, 0, 0, 0, 0]), Topology::Ring);
+        assert_eq!(chosen(TERMS, &[20, 0, 0, 0, 0, 0]), Topology::Direct, "a small model is all hops");
+        // 17,000 bytes against 2 x 8,680; 17,800 against 2 x 8,760.
+        assert_eq!(chosen(TERMS, &[800, 40, 40, 40, 40, 40]), Topology::Direct);
+        assert_eq!(chosen(TERMS, &[850, 30, 30, 30, 30, 30]), Topology::Ring);
     }
 
     #[test]

@@ -13,8 +13,9 @@
 //! Rounds of a ring and rounds without relays may follow each other over the same links, as long as nothing of a round is sent
 //! before all of the one before has left: then nobody who still passes on waits for a tray behind what came later.
 //!
-//! A segment that goes one hop only is used up where it arrives, at the latest when its step begins there, and no step
-//! waits for a tray to begin. So it may take the last tray as well: that one comes back whatever others do.
+//! A segment that goes one hop only is used up where it arrives, at the latest when its step begins there. So it may take the
+//! last tray as well: that one comes back whatever others do. That holds as long as no step waits for a tray to begin: whatever
+//! a member needs to complete a step has to be sent before segments of the next one.
 //!
 //! # When the view changes
 //! Trays belong to the two ends, not to a view: some are still under way. So the next view's links begin with the credit

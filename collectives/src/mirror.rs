@@ -148,9 +148,10 @@ impl Source {
         start + range.start - packed.start
     }
 
-    /// Whether all of a segment is among the first `count` packed sums.
-    fn is_packed(&self, segment: &Segment, count: usize) -> bool {
-        segment.ranges().last().is_none_or(|last| self.place(last) + last.len() <= count)
+    /// The edge from a segment on, if there is one.
+    fn unsent(&self, edge: usize, index: usize) -> Option<Unsent> {
+        let last = self.kept[edge].chunks.segments().get(index)?.ranges().last()?;
+        Some(Unsent { edge, index, needed: self.place(last) + last.len() })
     }
 
     /// Fills `payload` with a segment's sums.
@@ -195,6 +196,8 @@ struct Unsent {
     edge: usize,
     /// The segment that is sent next.
     index: usize,
+    /// How many sums have to be packed for that.
+    needed: usize,
 }
 
 impl Mirror {
@@ -203,10 +206,11 @@ impl Mirror {
     #[must_use]
     pub fn new(plan: Arc<MirrorPlan>, rank: usize, codec: Codec, mut room: Vec<f32>) -> Self {
         room.clear();
+        let source = &plan.sources[rank];
         Self {
             sums: room,
             tally: None,
-            unsent: (0..plan.sources[rank].kept.len()).map(|edge| Unsent { edge, index: 0 }).collect(),
+            unsent: (0..source.kept.len()).filter_map(|edge| source.unsent(edge, 0)).collect(),
             received: vec![0; plan.rank_count()],
             missing: plan.incoming[rank],
             plan,
@@ -238,20 +242,23 @@ impl Mirror {
     pub fn pump(&mut self, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
         let Some(tally) = self.tally else { return };
         let (owner, sums, source) = (self.rank, &self.sums, &self.plan.sources[self.rank]);
-        self.unsent.retain_mut(|Unsent { edge, index }| {
-            let Kept { keeper, chunks } = &source.kept[*edge];
-            while let Some(segment) = chunks.segments().get(*index) {
-                if !source.is_packed(segment, sums.len()) || !links.take_for_one_hop(*keeper) {
+        self.unsent.retain_mut(|next| {
+            let Kept { keeper, chunks } = &source.kept[next.edge];
+            loop {
+                if next.needed > sums.len() || !links.take_for_one_hop(*keeper) {
                     return true;
                 }
+                let segment = &chunks.segments()[next.index];
                 let mut payload = segments.take(segment.len());
                 source.copy_out(sums, segment, &mut payload);
                 let payload = encoded(self.codec, payload, segments);
-                let label = Label { phase: Phase::Mirror, owner, index: *index, tally };
+                let label = Label { phase: Phase::Mirror, owner, index: next.index, tally };
                 out.push(Action::Send { to: *keeper, label, payload });
-                *index += 1;
+                match source.unsent(next.edge, next.index + 1) {
+                    Some(after) => *next = after,
+                    None => return false,
+                }
             }
-            false
         });
     }
 

@@ -167,7 +167,8 @@ impl Step {
         })
     }
 
-    /// Adds everyone's contributions up. Done when this member holds the sums of the shard that it owns.
+    /// Adds everyone's contributions up. Done when this member holds the sums of the shard that it owns. What follows is best
+    /// called before that is awaited: then the beginning of a shard goes on while the end of it is still being summed.
     pub fn reduce_scatter(&self, contribution: Contribution) -> Pending<()> {
         let (turn, among) = (self.turn, None);
         self.peer.ask(|reply| Command::ReduceScatter { turn, contribution, among, reply })

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use peergrad::io::{Committed, Event, Failure, FinalState};
 use peergrad_protocol::Instant;
+use peergrad_protocol::message::Refusal;
 
 use crate::cluster::Cluster;
 use crate::faults::{Director, host_of};
@@ -368,7 +369,13 @@ impl Simulation {
             Some(Some(_)) => "stopped",
         };
         let is_met = match survivors {
-            Ending::Finish => ending == Some(None) || (ending.is_none() && self.has_just_been_excluded(host)),
+            Ending::Finish => match ending {
+                Some(None) => true,
+                // It was left out for a while, and the others have finished without it.
+                Some(Some(Failure::Refused { refusal: Refusal::Over, .. })) => true,
+                Some(Some(_)) => false,
+                None => self.has_just_been_excluded(host),
+            },
             Ending::Wait => true,
         };
         if is_met {

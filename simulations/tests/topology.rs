@@ -17,13 +17,13 @@ use peergrad_simulations::workload::Workload;
 /// By view and step: whether an owner's new values came from anybody else.
 type Relayed = BTreeMap<(ViewDigest, u64), bool>;
 
-/// A founder to whom five come at once, and what travels.
+/// A founder to whom seven come at once, and what travels.
 fn joined(topology: &str) -> (Outcome, Relayed) {
     let text = format!(
-        "passes = 12\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 16"
+        "passes = 5\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 16"
     );
-    let workload = Workload::integers(&RunFile::parse(&text).unwrap(), 100_000, 640).unwrap();
-    let mut scenario = Scenario::new("joined", 1, workload).at(When::Step(5), Fault::Join { count: 5 });
+    let workload = Workload::integers(&RunFile::parse(&text).unwrap(), 400_000, 640).unwrap();
+    let mut scenario = Scenario::new("joined", 1, workload).at(When::Step(5), Fault::Join { count: 7 });
     scenario.sample_time = Duration::from_millis(5);
     let mut simulation = Simulation::new(&scenario, 2);
     let relayed = Arc::<Mutex<Relayed>>::default();

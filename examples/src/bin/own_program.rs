@@ -38,12 +38,17 @@ impl Program for Signum {
             return Ok(Flow::Break(()));
         }
         let (momentum, votes) = self.votes(&step, parameters, room).await?;
-        step.reduce_scatter(votes).await?;
+        let rate = step.rate as f32;
         let majority = move |_: Tally, old: &[f32], votes: &mut [f32]| {
-            votes.iter_mut().zip(old).for_each(|(vote, old)| *vote = old - step.rate as f32 * sign(*vote));
+            votes.iter_mut().zip(old).for_each(|(vote, old)| *vote = old - rate * sign(*vote));
         };
-        step.update_owned_with(majority).await?;
-        step.all_gather().await?;
+        // All are called before the first is awaited: nothing waits for a whole shard.
+        let summed = step.reduce_scatter(votes);
+        let updated = step.update_owned_with(majority);
+        let gathered = step.all_gather();
+        summed.await?;
+        updated.await?;
+        gathered.await?;
         // Only now: a round that is interrupted is repeated from the momentum that it began with.
         self.momentum = momentum;
         Ok(Flow::Continue(()))

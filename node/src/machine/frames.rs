@@ -98,7 +98,10 @@ impl Machine {
     ) -> Result<(), Reject> {
         self.forget_held(from, Some(view), out);
         let (_, held) = self.early.entry(from).or_insert_with(|| (view, Vec::new()));
-        // A window of segments and parcels, and a few words.
+        // A window of segments and parcels, and a few words; one that is said again says nothing new.
+        if frame.payload.is_none() && held.iter().any(|other| other.head == frame.head) {
+            return Ok(());
+        }
         if held.len() >= HELD_MAX {
             return Err(Reject::OverCredit);
         }
@@ -333,8 +336,11 @@ impl Machine {
         if let (Message::Join(_), Stage::Member(_)) = (message, &self.stage) {
             self.send(from, &Message::Refuse(Refusal::Over), None, out);
         } else if let (Message::Beat(_) | Message::Prepare(_), Stage::Member(seat)) = (message, &self.stage) {
-            let closed = seat.session.closed();
-            self.send(from, &closed, None, out);
+            // Whoever is in is told that all are done; one that was left out, that it was.
+            let is_in = seat.membership.is_member(&from);
+            let install = || Message::Install(View::clone(seat.session.view()));
+            let answer = if is_in { seat.session.closed() } else { install() };
+            self.send(from, &answer, None, out);
         }
         Ok(())
     }

@@ -209,19 +209,18 @@ impl Session {
     }
 
     fn pump(&mut self, out: &mut Vec<Output>) {
-        for index in 0..self.live.len() {
-            if index > 0 && self.live[index].may_overtake(&self.live[0]) && !self.live[0].round.is_drained() {
-                // Those of the round before may wait behind what would be sent now, on a link that is in both.
-                break;
-            }
-            let live = &mut self.live[index];
-            let step = live.step;
-            let residual = self.residual.as_mut().filter(|_| step == self.step);
-            live.round.pump(&mut self.wiring.links, &self.segments, residual, &mut self.actions);
-            live.mirror.pump(&mut self.wiring.links, &self.segments, &mut self.actions);
-            self.carry_out(step, out);
-        }
+        let before = self.live.partition_point(|live| live.step < self.step);
+        (0..before).for_each(|index| self.pump_round(index, out));
+        // Before the segments of this step: those of the next one wait at a member that lacks a chunk, and take all its trays.
         self.send_chunks(out);
+        if before < self.live.len() {
+            // Those of the round before may wait behind what would be sent now, on a link that is in both.
+            let is_in_the_way =
+                |ahead: &Live| self.live[before].may_overtake(ahead) && !ahead.round.is_drained();
+            if !self.live.front().filter(|_| before > 0).is_some_and(is_in_the_way) {
+                self.pump_round(before, out);
+            }
+        }
         let is_drained =
             |live: &Live| live.round.is_drained() && (live.mirror.is_sent() || !live.is_mirrored);
         if self.live.front().is_some_and(|live| live.step < self.step && is_drained(live))
@@ -229,6 +228,15 @@ impl Session {
         {
             self.mirror_room = live.mirror.recycle();
         }
+    }
+
+    fn pump_round(&mut self, index: usize, out: &mut Vec<Output>) {
+        let live = &mut self.live[index];
+        let step = live.step;
+        let residual = self.residual.as_mut().filter(|_| step == self.step);
+        live.round.pump(&mut self.wiring.links, &self.segments, residual, &mut self.actions);
+        live.mirror.pump(&mut self.wiring.links, &self.segments, &mut self.actions);
+        self.carry_out(step, out);
     }
 
     /// Whether everything of the step is here. True if that completed it.

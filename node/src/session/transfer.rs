@@ -9,8 +9,9 @@
 //! - *Filling.* A view may roll a step forward that its members hold only together. Who lacks chunks asks the donors that
 //!   the record names for their values.
 //!
-//! Every parcel of some chunks comes with its digest. One that moves uses a credit of its link, as a segment does. One that
-//! fills needs none: segments of the next step may have used it all up, and wait at the receiver for this very step. So it
+//! Every parcel of some chunks comes with its digest. One that moves uses a credit of its link, as a segment does, and goes
+//! ahead of those of its step: the new keeper cannot complete the step without it, and until then holds on to segments of the
+//! next one. One that fills needs none: segments of the next step may have used it all up, and wait at the receiver for this very step. So it
 //! is asked for, one parcel at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
