@@ -221,6 +221,10 @@ impl Membership {
         self.asking.retain(|_, member| !is_in(&self.view, member));
         self.candidates.retain(|_, candidate| !is_in(&self.view, &candidate.member));
         self.guests.retain(|peer| self.candidates.contains_key(peer));
+        // A member that was started again while this view was agreed on: the one that is in it is no more.
+        let asking = self.asking.keys().chain(self.candidates.keys());
+        let again: Vec<Rank> = asking.filter_map(|peer| self.view.rank(peer)).collect();
+        again.into_iter().for_each(|rank| self.superseded(rank));
         self.pace.restart(now);
         self.retiring.retain(|peer| self.view.rank(peer).is_some());
         self.begin(now);

@@ -280,7 +280,7 @@ impl Default for Expect {
             joiners: Welcome::Any,
             restarted: None,
             steps: 0,
-            patience: Duration::from_secs(20),
+            patience: Duration::from_secs(30),
             // Smooth models stay below 1e-6 for thousands of steps. Where rounding tips the input of one ReLU over zero, for
             // one sample, it can be 5e-3 some thousand steps later, which is what a sample too much or too little comes to
             // at once: that is for the laws to see.

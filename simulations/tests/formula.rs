@@ -196,7 +196,8 @@ fn a_ring_whose_credit_is_used_up_everywhere_goes_on() {
     let text = "passes = 3\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\ntopology = \"ring\"\n\
                 segment_kib = 1";
     let workload = Workload::integers(&RunFile::parse(text).unwrap(), 300_000, 64).unwrap();
-    let scenario = Scenario::new("credit", 4, workload).on(Links::home());
+    let mut scenario = Scenario::new("credit", 4, workload).on(Links::home());
+    scenario.expect.patience = Duration::from_secs(120);
     let mut simulation = Simulation::new(&scenario, 1);
     let count = Count::default();
     let most = Arc::clone(&count.most);

@@ -281,6 +281,7 @@ mod tests {
 
     use peergrad_protocol::{Incarnation, RunId};
 
+    use super::super::Next;
     use super::*;
     use crate::fixtures::{self, peer};
     use crate::memo::Memo;
@@ -370,6 +371,23 @@ mod tests {
         assert_eq!(membership.on_join(peer(2), &join(6, run), false), Ok(true));
         assert!(membership.term.broken.contains(&Rank(1)), "the one that is in the view is no more");
         assert_eq!(membership.on_join(peer(3), &join(1, None), false), Ok(true));
+    }
+
+    #[test]
+    fn one_that_is_started_again_while_a_view_is_agreed_on_is_not_taken_for_the_member() {
+        let mut membership = membership(&[1, 2, 3]);
+        assert_eq!(membership.on_join(peer(2), &join(6, None), false), Ok(true));
+        let next = |members: &[u8]| {
+            let next = view(members);
+            Next { digest: next.digest(), view: Arc::new(next), recording: None }
+        };
+        membership.next = Some(next(&[1, 2]));
+        membership.advance(at(0));
+        assert!(membership.term.broken.contains(&Rank(1)));
+        assert_eq!(membership.asking.len(), 1, "it still wants to come in");
+        membership.next = Some(next(&[1, 3]));
+        membership.advance(at(0));
+        assert!(membership.term.broken.is_empty());
     }
 
     #[test]
