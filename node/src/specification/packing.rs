@@ -156,7 +156,7 @@ mod tests {
         let settings = resolve("gradients = \"int8\"\nparameters = \"bf16\"").unwrap();
         assert_eq!((settings.gradients, settings.parameters), (Packing::Int8, Packing::Bf16));
         // A ring would be faster for shares like these, and is what others take.
-        let uneven = Layout::even(1 << 20, 4, &[0], 1 << 15);
+        let uneven = Layout::even(1 << 20, 8, &[0], 1 << 15);
         let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven);
         assert_eq!(topology("parameters = \"bf16\""), Topology::Ring);
         for sync in
