@@ -11,8 +11,8 @@
 //!
 //! Every parcel of some chunks comes with its digest. One that moves uses a credit of its link, as a segment does, and goes
 //! ahead of those of its step: the new keeper cannot complete the step without it, and until then holds on to segments of the
-//! next one. One that fills needs none: segments of the next step may have used it all up, and wait at the receiver for this very step. So it
-//! is asked for, one parcel at a time.
+//! next one. One that fills needs none: segments of the next step may have used it all up, and wait at the receiver for this
+//! very step. So it is asked for, one parcel at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

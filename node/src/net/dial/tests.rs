@@ -1,3 +1,5 @@
+//! Whom to try when, over what, and what is told of it, with attempts that fail as a test wants them to.
+
 use std::io;
 use std::time::Duration;
 
