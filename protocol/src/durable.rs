@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use crate::agreement::Acceptor;
-use crate::id::Incarnation;
+use crate::id::{Incarnation, RunId};
 use crate::view::{Succession, View};
 use crate::wire::{self, Decode, Encode};
 
@@ -22,29 +22,55 @@ pub struct Durable {
     pub incarnation: Incarnation,
     /// What was promised and accepted for the view after it.
     pub acceptor: Acceptor<Succession>,
+    /// What the run is.
+    pub charter: Charter,
 }
 
-/// The bytes of a record, in two pieces that follow each other: those of the view, which are the same from one record to the
-/// next, and the rest.
+/// What makes a run's id, so that a swarm whose peers have all been started anew knows what it was about.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Charter {
+    /// The specification's bytes.
+    pub specification: Vec<u8>,
+    /// The random bytes drawn when the run was founded.
+    pub nonce: [u8; 32],
+}
+
+impl Charter {
+    /// The run that it makes.
+    #[must_use]
+    pub fn run(&self) -> RunId {
+        RunId::derive(&self.specification, &self.nonce)
+    }
+}
+
+/// The bytes of a record, in three pieces that follow each other: those of the view and of the charter are the same from one
+/// record to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// What was [encoded](wire::encode_record) of the view.
     pub view: Arc<[u8]>,
-    /// Everything after it.
-    pub rest: Arc<[u8]>,
+    /// Everything in between.
+    pub promised: Arc<[u8]>,
+    /// What was encoded of the charter.
+    pub charter: Arc<[u8]>,
 }
 
 impl Record {
-    /// The record of a view that was encoded before.
+    /// The record of a view and a charter that were encoded before.
     #[must_use]
-    pub fn new(view: Arc<[u8]>, incarnation: Incarnation, acceptor: &Acceptor<Succession>) -> Self {
-        Self { view, rest: wire::encode_record(&(incarnation, acceptor)).into() }
+    pub fn new(
+        view: Arc<[u8]>,
+        incarnation: Incarnation,
+        acceptor: &Acceptor<Succession>,
+        charter: Arc<[u8]>,
+    ) -> Self {
+        Self { view, promised: wire::encode_record(&(incarnation, acceptor)).into(), charter }
     }
 
     /// All of it, with its checksum.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        sealed([&*self.view, &*self.rest].concat())
+        sealed([&*self.view, &*self.promised, &*self.charter].concat())
     }
 }
 
@@ -55,10 +81,11 @@ impl Durable {
         sealed(wire::encode_record(self)).into()
     }
 
-    /// The record's bytes, in two pieces.
+    /// The record's bytes, in pieces.
     #[must_use]
     pub fn to_record(&self) -> Record {
-        Record::new(wire::encode_record(&self.view).into(), self.incarnation, &self.acceptor)
+        let [view, charter] = [wire::encode_record(&self.view), wire::encode_record(&self.charter)];
+        Record::new(view.into(), self.incarnation, &self.acceptor, charter.into())
     }
 
     /// Reads a record back. `None` if it is none: a disk may return anything.

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 /// Bytes of a control frame's header: the largest is a view record or a specification.
-pub const CONTROL_HEADER_BYTES_MAX: usize = 2 << 20;
+pub const CONTROL_HEADER_BYTES_MAX: usize = 5 << 19;
 /// Bytes of the record that a member keeps on its disk.
 pub const DURABLE_BYTES_MAX: usize = 2 * CONTROL_HEADER_BYTES_MAX;
 /// Bytes of a segment's or data piece's header, which has a fixed set of small fields.
@@ -82,6 +82,9 @@ pub const SEGMENTS_KEPT_MAX: usize = 64;
 /// Violations by one peer before its link is closed for good.
 pub const REJECTS_MAX: u32 = 64;
 
+/// Checkpoints of a run that a peer keeps, and speaks of.
+pub const SAVED_MAX: usize = 4;
+
 /// Pause before an unanswered request to join is sent again.
 pub const JOIN_RETRY: Duration = Duration::from_secs(1);
 
@@ -102,12 +105,19 @@ const VIEW_BYTES_MAX: usize = 1024
     + GIVEN_BACK_MAX * SPAN_BYTES_MAX;
 /// Bytes of a change: besides what is in a view, who goes, and whose weight is another one.
 const CHANGE_BYTES_MAX: usize = VIEW_BYTES_MAX + MEMBERS_MAX * (2 * INDEX_BYTES_MAX + 1);
-/// Bytes of a report: four sets of chunks, and who is lost.
-const REPORT_BYTES_MAX: usize = 256 + 4 * (CHUNKS_MAX / 8) + MEMBERS_MAX * INDEX_BYTES_MAX;
+/// Bytes of what is said of a checkpoint: a few numbers and digests, a bookmark, and a set of chunks.
+const SAVED_BYTES_MAX: usize = 128 + GIVEN_BACK_MAX * SPAN_BYTES_MAX + CHUNKS_MAX / 8;
+/// Bytes of a report: four sets of chunks, who is lost, and what the sender has saved.
+const REPORT_BYTES_MAX: usize = 256
+    + 4 * (CHUNKS_MAX / 8)
+    + MEMBERS_MAX * INDEX_BYTES_MAX
+    + 64
+    + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3)
+    + SAVED_MAX * SAVED_BYTES_MAX;
 // The largest frame is a promise that brings what its sender has accepted.
 const _: () = assert!(CHANGE_BYTES_MAX + REPORT_BYTES_MAX <= CONTROL_HEADER_BYTES_MAX);
-// The durable record holds a view, and a change of it that was accepted.
-const _: () = assert!(VIEW_BYTES_MAX + CHANGE_BYTES_MAX + 64 <= DURABLE_BYTES_MAX);
+// The durable record holds a view, a change of it that was accepted, and what the run is.
+const _: () = assert!(VIEW_BYTES_MAX + CHANGE_BYTES_MAX + SPECIFICATION_BYTES_MAX + 128 <= DURABLE_BYTES_MAX);
 const _: () = assert!(COPIES_NUMBER_MAX <= COPIES_MAX, "a record names them all");
 const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
 const _: () =

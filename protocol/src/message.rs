@@ -18,6 +18,7 @@
 //!
 //! member                                            member
 //!   | -- Beat, four times a second ----------------> |
+//!   | -- Save -------------------------------------> |    of the lowest rank: the step after which all write a checkpoint
 //!   | -- Offer ------------------------------------> |    where a step does not wait for all: to its first owner
 //!   | <---------------------------------- Chosen --- |    whose contributions are in it
 //!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of copies
@@ -29,8 +30,9 @@
 use crate::agreement::Ballot;
 use crate::chunks::ChunkSet;
 use crate::id::{ContentDigest, Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+use crate::ledger::Ledger;
 use crate::limits::REASON_BYTES_MAX;
-use crate::view::{Member, Succession, View};
+use crate::view::{Branch, Member, Succession, View};
 use crate::wire::{Decode, Encode};
 
 mod validity;
@@ -92,6 +94,8 @@ pub enum Message {
     Offer(Offer),
     /// First owner to every member: the step is made of the contributions of all but these.
     Chosen(Chosen),
+    /// Lowest rank to every member: a checkpoint is due. Whoever is beyond that step already leaves it out.
+    Save(Save),
 }
 
 /// A joiner's request.
@@ -219,6 +223,32 @@ pub struct Report {
     pub next: Option<Holdings>,
     /// Members that it cannot reach, by rank.
     pub lost: Vec<Rank>,
+    /// As what a process that only votes would come in again, once it has task and data.
+    pub again: Option<Box<Again>>,
+}
+
+/// A peer that was a member before its process stopped, and is ready to be one again.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub struct Again {
+    /// What it would be in the next view.
+    pub member: Member,
+    /// What it has saved, newest first.
+    pub saved: Vec<Saved>,
+}
+
+/// A checkpoint that a peer has on its disk.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Saved {
+    /// Committed steps behind it.
+    pub steps: StepNumber,
+    /// The branch of the run that they belong to.
+    pub branch: Branch,
+    /// The bookmark after them.
+    pub ledger: Ledger,
+    /// Digest of the parameters: where members drift, of the peer's own.
+    pub digest: ContentDigest,
+    /// Chunks whose optimizer state is in it.
+    pub states: ChunkSet,
 }
 
 /// What a member holds of a step that is not complete.
@@ -307,6 +337,15 @@ pub struct Chosen {
     pub late: Vec<Rank>,
     /// Samples that the steps before have left out: what a newcomer has not seen itself.
     pub left_out: u64,
+}
+
+/// When to save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Save {
+    /// The view that both are in.
+    pub view: ViewDigest,
+    /// As soon as so many steps are committed, in whatever view that is.
+    pub steps: StepNumber,
 }
 
 /// Chunks, end to end in the payload.
@@ -426,6 +465,7 @@ impl Message {
             Self::Closed(closed) => Some(closed.view),
             Self::Offer(offer) => Some(offer.view),
             Self::Chosen(chosen) => Some(chosen.view),
+            Self::Save(save) => Some(save.view),
             _ => None,
         }
     }

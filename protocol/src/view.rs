@@ -35,12 +35,24 @@ pub struct View {
     pub parents: Vec<ViewDigest>,
     /// Who is in, sorted by peer.
     pub members: Vec<Member>,
+    /// Where the run's present branch begins.
+    pub branch: Branch,
     /// Where training goes on.
     pub recovery: Recovery,
     /// The bookmark from which batches are dealt in this view, after the one that [`Resume::deal`] says.
     pub ledger: Ledger,
     /// What the placement among these members differs in from what members hold.
     pub moves: Moves,
+}
+
+/// Where a run's history begins that has led to a view without going back: with the run's first view, or with the last one
+/// that went on from checkpoints. What was trained before it and beyond its first step is no part of that history.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub struct Branch {
+    /// The number of that view.
+    pub epoch: Epoch,
+    /// Its first step.
+    pub step: StepNumber,
 }
 
 /// A peer in one incarnation, as a view names it.
@@ -76,6 +88,8 @@ pub struct Resume {
     pub deal: Option<Deal>,
     /// The step before was interrupted, and members together hold all of it: it is rolled forward.
     pub forward: Option<Forward>,
+    /// Nobody had parameters any more: all but the newcomers begin with what they have saved after as many steps.
+    pub is_restored: bool,
 }
 
 /// One step's batch, as it is dealt.
@@ -177,6 +191,9 @@ pub enum InvalidView {
     /// A view after others that says it is the first, or a number that no view has.
     #[error("it is neither the first view of a run nor one that follows another")]
     Epoch,
+    /// A branch that does not begin where the record says.
+    #[error("the branch of the run does not begin where it can")]
+    Branch,
     /// A bookmark or a step that cannot be.
     #[error("the ledger or the step where training goes on cannot be")]
     Ledger,
@@ -200,10 +217,19 @@ impl View {
             epoch: Epoch(1),
             parents: vec![],
             members,
+            branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
             recovery: Recovery::Found,
             ledger: Ledger::default(),
             moves: Moves::default(),
         }
+    }
+
+    /// The first view of a run that goes on from what its founder, who is alone, has saved of another one.
+    #[must_use]
+    pub fn first_from(run: RunId, founder: Member, step: StepNumber, ledger: Ledger) -> Self {
+        let resume = Resume { is_restored: true, ..Resume::at(step) };
+        let branch = Branch { epoch: Epoch(1), step };
+        Self { branch, recovery: Recovery::Resume(resume), ledger, ..Self::first(run, vec![founder]) }
     }
 
     /// Whether there are too many members for each to speak with every other all the time.
@@ -257,8 +283,13 @@ impl View {
             return Err(InvalidView::Parents);
         }
         let is_founded_anew = self.recovery == Recovery::Found && !self.parents.is_empty();
-        if is_founded_anew || self.epoch.0 > STEPS_MAX {
+        if is_founded_anew || self.epoch.0 > STEPS_MAX || self.branch.epoch > self.epoch {
             return Err(InvalidView::Epoch);
+        }
+        let is_restored = matches!(&self.recovery, Recovery::Resume(resume) if resume.is_restored);
+        let begins_here = self.branch == Branch { epoch: self.epoch, step: self.first_step() };
+        if self.branch.step.0 > STEPS_MAX || (is_restored && !begins_here) {
+            return Err(InvalidView::Branch);
         }
         let count = self.members.len();
         if !self.ledger.is_valid() {
@@ -327,11 +358,15 @@ impl View {
         });
         members.extend(change.added.iter().cloned());
         members.sort_by_key(|member| member.peer);
+        let epoch = Epoch(self.epoch.0 + 1);
+        let is_restored = change.resume.is_restored;
+        let branch = if is_restored { Branch { epoch, step: change.resume.step } } else { self.branch };
         let next = Self {
             run: self.run,
-            epoch: Epoch(self.epoch.0 + 1),
+            epoch,
             parents: vec![digest],
             members,
+            branch,
             recovery: Recovery::Resume(change.resume.clone()),
             ledger: change.ledger.clone(),
             moves: change.moves.clone(),
@@ -359,7 +394,7 @@ impl Resume {
     /// Training goes on at `step`, as if nothing had happened.
     #[must_use]
     pub fn at(step: StepNumber) -> Self {
-        Self { step, newcomers: vec![], deal: None, forward: None }
+        Self { step, newcomers: vec![], deal: None, forward: None, is_restored: false }
     }
 
     /// Whether the view before was interrupted; otherwise its members went on from one step to the next.
@@ -392,7 +427,9 @@ impl Resume {
                 && forward.tally.samples <= u64::from(u32::MAX)
         };
         let is_forward = self.forward.as_ref().is_none_or(has_donors);
-        if are_newcomers && is_dealt && is_forward { Ok(()) } else { Err(InvalidView::Lists) }
+        // What was going on when everything was lost is lost with it.
+        let is_one_kind = !(self.is_restored && self.is_interruption());
+        if are_newcomers && is_dealt && is_forward && is_one_kind { Ok(()) } else { Err(InvalidView::Lists) }
     }
 }
 
@@ -493,7 +530,9 @@ mod tests {
         let mut others = vec![view(&[1, 3]), View { epoch: Epoch(2), ..base.clone() }];
         others.push(View { parents: vec![base.digest()], ..base.clone() });
         others.push(View { run: RunId([8; 32]), ..base.clone() });
+        others.push(View { branch: Branch { step: StepNumber(1), ..base.branch }, ..base.clone() });
         others.push(resumed(&[1, 2], Resume::at(StepNumber(0))));
+        others.push(resumed(&[1, 2], Resume { is_restored: true, ..Resume::at(StepNumber(0)) }));
         others.push(View { ledger: Ledger { position: 1, ..Ledger::default() }, ..base.clone() });
         others.push(View { moves: Moves { rate: 1, ..Moves::default() }, ..base.clone() });
         let mut incarnation = base.clone();
@@ -727,6 +766,34 @@ mod tests {
         assert_eq!(base.succeed(digest, &outside), Err(InvalidView::Parent));
         let twice = Succession { added: vec![member(1)], ..change };
         assert_eq!(base.succeed(digest, &twice), Err(InvalidView::MemberOrder));
+    }
+
+    #[test]
+    fn a_branch_begins_where_training_goes_on_from_checkpoints() {
+        let base = view(&[1, 3]);
+        let follow = |view: &View, resume| {
+            let parent = view.digest();
+            let (ledger, moves) = (Ledger::default(), Moves::default());
+            let change =
+                Succession { parent, removed: vec![], added: vec![], weights: vec![], resume, ledger, moves };
+            view.succeed(parent, &change)
+        };
+        let restored = |step| Resume { is_restored: true, ..Resume::at(StepNumber(step)) };
+        let next = follow(&base, Resume::at(StepNumber(9))).unwrap();
+        assert_eq!(next.branch, Branch { epoch: Epoch(1), step: StepNumber(0) });
+        let back = follow(&next, restored(4)).unwrap();
+        let branch = Branch { epoch: Epoch(3), step: StepNumber(4) };
+        assert_eq!(back.branch, branch);
+        assert_eq!(follow(&back, Resume::at(StepNumber(7))).unwrap().branch, branch);
+        let interrupted = Resume { deal: Some(Deal { pass: 0, parts: vec![vec![], vec![]] }), ..restored(4) };
+        assert_eq!(follow(&next, interrupted), Err(InvalidView::Lists));
+        for branch in [Branch { epoch: Epoch(2), ..branch }, Branch { step: StepNumber(5), ..branch }] {
+            assert_eq!(View { branch, ..back.clone() }.validate(), Err(InvalidView::Branch));
+        }
+        let early = Branch { epoch: Epoch(4), step: StepNumber(0) };
+        assert_eq!(View { branch: early, ..next }.validate(), Err(InvalidView::Epoch));
+        let alone = View::first_from(base.run, member(1), StepNumber(7), Ledger::default());
+        assert_eq!((alone.validate(), alone.first_step()), (Ok(()), StepNumber(7)));
     }
 
     #[test]

@@ -1,12 +1,12 @@
 //! The rules that the types of messages do not express.
 
-use super::{Message, Parcel, Piece, Promise, Propose, Report, Tally};
+use super::{Again, Message, Parcel, Piece, Promise, Propose, Report, Saved, Tally};
 use crate::agreement::Ballot;
 use crate::chunks::ChunkSet;
 use crate::id::StepNumber;
 use crate::limits::{
     ATTEMPTS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, REASON_BYTES_MAX, SAMPLES_MAX,
-    SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+    SAVED_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use crate::view::are_bounded;
 
@@ -79,6 +79,7 @@ impl Message {
                     && chosen.late.is_sorted_by(|one, next| one < next)
                     && chosen.left_out <= SAMPLES_MAX,
             ),
+            Self::Save(save) => in_range(is_step(save.steps)),
             Self::Closed(closed) => in_range(closed.left_out <= SAMPLES_MAX),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             Self::Refuse(_) | Self::WantData(_) | Self::Data(_) | Self::Ready | Self::Retire => Ok(()),
@@ -117,12 +118,22 @@ impl Report {
     fn is_bounded(&self) -> bool {
         let next = self.next.iter().flat_map(|next| [&next.values, &next.states]);
         let mut sets = next.chain(&self.states_before).chain([&self.states]);
-        sets.all(ChunkSet::is_valid) && self.lost.len() <= MEMBERS_MAX
+        let is_bounded = |again: &Again| {
+            again.saved.len() <= SAVED_MAX
+                && again.saved.iter().all(|saved| saved.states.is_valid())
+                && are_bounded(&again.member.addresses)
+        };
+        sets.all(ChunkSet::is_valid)
+            && self.lost.len() <= MEMBERS_MAX
+            && self.again.as_deref().is_none_or(is_bounded)
     }
 
     fn is_possible(&self) -> bool {
         let next = self.next.as_ref().and_then(|next| next.tally);
+        let is_saved = |saved: &Saved| saved.steps.0 <= STEPS_MAX && saved.ledger.is_valid();
+        let is_again = |again: &Again| again.member.weight <= WEIGHT_MAX && again.saved.iter().all(is_saved);
         self.complete.is_none_or(|steps| steps.0 <= STEPS_MAX)
+            && self.again.as_deref().is_none_or(is_again)
             && self.tally.iter().chain(&next).all(Tally::is_bounded)
     }
 }

@@ -4,12 +4,12 @@
 
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Beat, Chosen, Closed, Complete, Content, DataPiece, Departure, Holdings, Join, Message, Offer,
-    Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, WantChunks, WantData,
-    Welcome,
+    Accepted, Again, Beat, Chosen, Closed, Complete, Content, DataPiece, Departure, Holdings, Join, Message,
+    Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Save, Saved, Segment,
+    WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
-    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 
 use crate::sheet::Sheet;
@@ -108,6 +108,10 @@ fn fields(message: &Message) -> Sheet {
             late.iter().for_each(|rank| sheet.value("rank", rank));
             sheet.value("left_out", left_out);
         }
+        Message::Save(Save { view, steps }) => {
+            sheet.array("view", &view.0);
+            sheet.value("steps", steps);
+        }
     }
     sheet
 }
@@ -140,6 +144,7 @@ fn tag(message: &Message) -> (u8, &'static str) {
         Message::Leave(_) => (22, "Leave"),
         Message::Offer(_) => (23, "Offer"),
         Message::Chosen(_) => (24, "Chosen"),
+        Message::Save(_) => (25, "Save"),
     }
 }
 
@@ -185,11 +190,12 @@ fn member_fields(member: &Member, sheet: &mut Sheet) {
 }
 
 pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
-    let View { run, epoch, parents, members, recovery, ledger, moves } = view;
+    let View { run, epoch, parents, members, branch, recovery, ledger, moves } = view;
     sheet.array("run", &run.0);
     sheet.value("epoch", epoch);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
     sheet.list("members", members, |sheet, member| member_fields(member, sheet));
+    branch_fields(branch, sheet);
     match recovery {
         Recovery::Found => sheet.raw(&[0], "recovery = Found"),
         Recovery::Resume(resume) => {
@@ -201,8 +207,13 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     moves_fields(moves, sheet);
 }
 
+fn branch_fields(Branch { epoch, step }: &Branch, sheet: &mut Sheet) {
+    sheet.value("branch.epoch", epoch);
+    sheet.value("branch.step", step);
+}
+
 fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
-    let Resume { step, newcomers, deal, forward } = resume;
+    let Resume { step, newcomers, deal, forward, is_restored } = resume;
     sheet.value("resume.step", step);
     sheet.list("resume.newcomers", newcomers, |sheet, rank| sheet.value("newcomer", rank));
     sheet.some("resume.deal", deal.as_ref(), |sheet, Deal { pass, parts }| {
@@ -219,6 +230,7 @@ fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
             sheet.value("donor.rank", rank);
         });
     });
+    sheet.value("resume.is_restored", is_restored);
 }
 
 fn ledger_fields(ledger: &Ledger, sheet: &mut Sheet) {
@@ -256,7 +268,7 @@ fn beat_fields(beat: &Beat, sheet: &mut Sheet) {
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
     let Promise { view, ballot, accepted, report } = promise;
-    let Report { is_over, complete, states, states_before, is_entering, tally, next, lost } = report;
+    let Report { is_over, complete, states, states_before, is_entering, tally, next, lost, again } = report;
     sheet.array("view", &view.0);
     sheet.ballot("ballot", ballot);
     sheet.some("accepted", accepted.as_ref(), |sheet, (ballot, change)| {
@@ -277,6 +289,18 @@ fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
         sheet.some("next.tally", tally.as_ref(), |sheet, tally| sheet.tally("next.tally", tally));
     });
     sheet.list("report.lost", lost, |sheet, rank| sheet.value("lost", rank));
+    sheet.some("report.again", again.as_deref(), |sheet, Again { member, saved }| {
+        member_fields(member, sheet);
+        sheet.list("again.saved", saved, |sheet, saved| saved_fields(saved, sheet));
+    });
+}
+
+fn saved_fields(Saved { steps, branch, ledger, digest, states }: &Saved, sheet: &mut Sheet) {
+    sheet.value("saved.steps", steps);
+    branch_fields(branch, sheet);
+    ledger_fields(ledger, sheet);
+    sheet.array("saved.digest", &digest.0);
+    sheet.chunks("saved.states", states);
 }
 
 pub(crate) fn change_fields(change: &Succession, sheet: &mut Sheet) {

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::{Charter, Durable};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{Message, Phase, Refusal};
@@ -72,7 +72,7 @@ fn an_invite_has_its_golden_text() {
 
 #[test]
 fn a_durable_record_has_its_golden_bytes() {
-    let Durable { view, incarnation, acceptor } = &durable();
+    let Durable { view, incarnation, acceptor, charter } = &durable();
     let mut sheet = Sheet::default();
     view_fields(view, &mut sheet);
     sheet.value("incarnation", incarnation);
@@ -81,6 +81,10 @@ fn a_durable_record_has_its_golden_bytes() {
         sheet.ballot("accepted.ballot", ballot);
         change_fields(change, sheet);
     });
+    let Charter { specification, nonce } = charter;
+    sheet.length("specification", specification.len());
+    sheet.raw(specification, format!("{:?}", String::from_utf8_lossy(specification)));
+    sheet.array("nonce", nonce);
     let checksum = blake3::hash(&sheet.bytes());
     sheet.raw(&checksum.as_bytes()[..16], "checksum");
     assert_eq!(
@@ -88,7 +92,7 @@ fn a_durable_record_has_its_golden_bytes() {
         sheet.bytes(),
         "the encoder and the list of fields in this test differ"
     );
-    assert_eq!(durable().to_record().to_bytes(), *durable().to_bytes(), "two pieces are the whole");
+    assert_eq!(durable().to_record().to_bytes(), *durable().to_bytes(), "its pieces are the whole");
     compare(
         "durable.hex",
         &sheet.render("What a member keeps on its disk, to know after a crash what it has promised."),

@@ -4,17 +4,17 @@ use std::array;
 
 use peergrad_protocol::agreement::{Acceptor, Ballot};
 use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::{Charter, Durable};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Holdings, Join,
-    Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally,
-    WantChunks, WantData, Welcome,
+    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Holdings, Join,
+    Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Save, Saved,
+    Segment, Tally, WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
-    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
@@ -87,6 +87,7 @@ fn agreeing() -> Vec<Sample> {
         ),
         control("promise_of_a_newcomer", promise(None, Report::default())),
         control("promise_of_a_vote_left_over", promise(None, Report { is_over: true, ..Report::default() })),
+        control("promise_of_a_peer_that_is_back", promise(None, report_again())),
         control("promise_inside_a_step", promise(None, report())),
         control("promise_with_accepted", promise(Some((ballot(2, 1), loss())), report_uncommitted())),
         control("outbid_by_a_higher_ballot", outbid(Some(ballot(4, 1)))),
@@ -109,6 +110,7 @@ fn training() -> Vec<Sample> {
     let mut samples = vec![
         control("want_chunks", Message::WantChunks(want)),
         control("complete", Message::Complete(complete)),
+        control("save", Message::Save(Save { view, steps: StepNumber(70_002) })),
         control("closed", Message::Closed(Closed { view, left_out: 64 })),
         control(
             "offer",
@@ -234,6 +236,7 @@ fn loss() -> Succession {
             newcomers: vec![],
             deal: Some(Deal { pass: 2, parts: vec![vec![Span { start: 65_000, end: 65_032 }]] }),
             forward: Some(Forward { tally: Tally { samples: 64, loss: 0.75 }, donors: vec![] }),
+            is_restored: false,
         },
         ledger: ledger(),
         moves: Moves { restarted: vec![3, 4095], ..Moves::default() },
@@ -247,7 +250,7 @@ fn exchange() -> Succession {
         removed: vec![],
         added: vec![member(0x40, 2)],
         weights: vec![(Rank(0), 0)],
-        resume: Resume { step: StepNumber(70_002), newcomers: vec![Rank(1)], deal: None, forward: None },
+        resume: Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(70_002)) },
         ledger: ledger(),
         moves: moves(),
     }
@@ -269,7 +272,21 @@ fn report() -> Report {
         tally: None,
         next: Some(next),
         lost: vec![Rank(1)],
+        again: None,
     }
+}
+
+/// A peer whose process is another one than the member's, and has two checkpoints.
+fn report_again() -> Report {
+    let saved = |steps, epoch| Saved {
+        steps: StepNumber(steps),
+        branch: Branch { epoch: Epoch(epoch), step: StepNumber(300) },
+        ledger: ledger(),
+        digest: ContentDigest(bytes(0x60)),
+        states: chunks(&[0, 9]),
+    };
+    let again = Again { member: member(0x20, 1), saved: vec![saved(70_000, 251), saved(65_000, 2)] };
+    Report { is_over: true, again: Some(Box::new(again)), ..Report::default() }
 }
 
 /// A member that does not know yet whether its newest step is complete everywhere.
@@ -308,7 +325,8 @@ pub(crate) fn durable() -> Durable {
     let mut acceptor = Acceptor::default();
     acceptor.accept(ballot(2, 1), loss()).expect("nothing was promised before");
     acceptor.promise(ballot(3, 0)).expect("a higher ballot");
-    Durable { view: first_view(), incarnation: Incarnation(1), acceptor }
+    let charter = Charter { specification: b"[model]\n".to_vec(), nonce: bytes(0x40) };
+    Durable { view: first_view(), incarnation: Incarnation(1), acceptor, charter }
 }
 
 /// Counting bytes from `first`: a reader sees at once which way round they go.

@@ -2,18 +2,18 @@
 
 use peergrad_protocol::agreement::{Acceptor, Ballot};
 use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::{Charter, Durable};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, GIVEN_BACK_MAX,
-    MEMBERS_MAX, PARCEL_CHUNKS_MAX, STEPS_MAX, WEIGHT_MAX,
+    MEMBERS_MAX, PARCEL_CHUNKS_MAX, SAVED_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
-    Content, Holdings, Message, Parcel, Piece, Promise, Propose, Report, Tally, WantChunks,
+    Again, Content, Holdings, Message, Parcel, Piece, Promise, Propose, Report, Saved, Tally, WantChunks,
 };
 use peergrad_protocol::view::{
-    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 use peergrad_protocol::{Epoch, Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
@@ -51,11 +51,16 @@ fn largest() -> (Resume, Ledger, Moves) {
         newcomers: (1..MEMBERS_MAX).map(Rank::from_index).collect(),
         deal: Some(Deal { pass: STEPS_MAX, parts }),
         forward: Some(Forward { tally: Tally { samples: end, loss: 0.1 }, donors: vec![donor; CHUNKS_MAX] }),
+        is_restored: false,
     };
     let from: Vec<Rank> = (0..COPIES_MAX).map(|index| Rank::from_index(MEMBERS_MAX - 1 - index)).collect();
     let list = (0..chunk_end).map(|chunk| Move { chunk, from: from.clone() }).collect();
     let moves = Moves { list, rate: u32::MAX, restarted: vec![] };
     (resume, Ledger { pass: STEPS_MAX, position: end, given_back }, moves)
+}
+
+fn last_branch() -> Branch {
+    Branch { epoch: Epoch(STEPS_MAX), step: StepNumber(STEPS_MAX) }
 }
 
 /// The largest view, a change, and a report.
@@ -66,6 +71,7 @@ fn all_of_them() -> (View, Succession, Report) {
         epoch: Epoch(STEPS_MAX),
         parents: vec![ViewDigest([255; 32]); 2],
         members: crowd(MEMBERS_MAX),
+        branch: last_branch(),
         recovery: Recovery::Resume(resume.clone()),
         ledger: ledger.clone(),
         moves: moves.clone(),
@@ -81,6 +87,14 @@ fn all_of_them() -> (View, Succession, Report) {
     };
     let all = || ChunkSet::all(CHUNKS_MAX);
     let tally = Some(Tally { samples: u64::from(u32::MAX), loss: 0.1 });
+    let saved = Saved {
+        steps: StepNumber(STEPS_MAX),
+        branch: last_branch(),
+        ledger: view.ledger.clone(),
+        digest: ContentDigest([255; 32]),
+        states: all(),
+    };
+    let again = Again { member: crowd(1).remove(0), saved: vec![saved; SAVED_MAX] };
     let report = Report {
         is_over: true,
         complete: Some(StepNumber(STEPS_MAX)),
@@ -90,6 +104,7 @@ fn all_of_them() -> (View, Succession, Report) {
         tally,
         next: Some(Holdings { values: all(), states: all(), tally }),
         lost: vec![Rank(u32::MAX); MEMBERS_MAX],
+        again: Some(Box::new(again)),
     };
     (view, change, report)
 }
@@ -101,7 +116,8 @@ fn the_largest_messages_fit_their_frames() {
     let ballot = Ballot { attempt: ATTEMPTS_MAX, rank: Rank(u32::MAX) };
     let mut acceptor = Acceptor::default();
     acceptor.accept(ballot, change.clone()).expect("nothing was promised before");
-    let durable = Durable { view: view.clone(), incarnation: Incarnation(u64::MAX), acceptor };
+    let charter = Charter { specification: vec![255; SPECIFICATION_BYTES_MAX], nonce: [255; 32] };
+    let durable = Durable { view: view.clone(), incarnation: Incarnation(u64::MAX), acceptor, charter };
     assert_eq!(Durable::from_bytes(&durable.to_bytes()), Some(durable));
 
     let accepted = Some((ballot, change.clone()));

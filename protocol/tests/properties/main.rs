@@ -17,7 +17,7 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::{Charter, Durable};
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{
     CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DURABLE_BYTES_MAX, PARCEL_HEADER_BYTES_MAX, REASON_BYTES_MAX,
@@ -254,6 +254,7 @@ proptest! {
     #[test]
     fn a_durable_record_makes_the_trip_or_is_none(
         durable in (view(), number(), prop::option::of((ballot(), change())), ballot()),
+        charter in (prop::collection::vec(any::<u8>(), 0..300), any::<[u8; 32]>()),
         mutations in prop::collection::vec(mutation(), 1..4),
     ) {
         let (view, incarnation, accepted, promised) = durable;
@@ -262,7 +263,8 @@ proptest! {
             acceptor.accept(ballot, change).expect("nothing was promised before");
         }
         let _ = acceptor.promise(promised);
-        let durable = Durable { view, incarnation: Incarnation(incarnation), acceptor };
+        let charter = Charter { specification: charter.0, nonce: charter.1 };
+        let durable = Durable { view, incarnation: Incarnation(incarnation), acceptor, charter };
         let mut record = durable.to_bytes().to_vec();
         prop_assert_eq!(Durable::from_bytes(&record), Some(durable.clone()));
         mutations.iter().for_each(|mutation| mutation.apply(&mut record));

@@ -7,15 +7,15 @@ use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
-    ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, MEMBERS_MAX, SAMPLES_MAX, SAVED_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
-    Accepted, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Holdings, Join,
-    Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Segment, Tally,
-    WantChunks, WantData, Welcome,
+    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Holdings, Join,
+    Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Save, Saved,
+    Segment, Tally, WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
-    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use proptest::prelude::*;
@@ -115,7 +115,9 @@ fn resume(member_count: usize) -> impl Strategy<Value = (Resume, Ledger)> {
             let mut parts = vec![vec![]; member_count];
             spans.iter().zip(owners).for_each(|(span, owner)| parts[owner].push(*span));
             let deal = is_dealt.then_some(Deal { pass: ledger.pass, parts });
-            (Resume { step: StepNumber(step), newcomers, deal, forward }, ledger)
+            // One in four of those that nothing interrupted goes on from checkpoints.
+            let is_restored = deal.is_none() && forward.is_none() && step % 4 == 0;
+            (Resume { step: StepNumber(step), newcomers, deal, forward, is_restored }, ledger)
         })
 }
 
@@ -132,6 +134,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
         members().prop_map(|members| (members, vec![], Recovery::Found, Ledger::default(), Moves::default()));
     (array(), step(), prop_oneof![1 => first, 4 => later]).prop_map(
         |(run, epoch, (members, parents, recovery, ledger, moves))| View {
+            branch: branch_of(epoch, &recovery),
             run: RunId(run),
             epoch: Epoch(epoch),
             parents,
@@ -141,6 +144,14 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
             moves,
         },
     )
+}
+
+/// One that a view of this number may name.
+fn branch_of(epoch: u64, recovery: &Recovery) -> Branch {
+    match recovery {
+        Recovery::Resume(resume) if resume.is_restored => Branch { epoch: Epoch(epoch), step: resume.step },
+        _ => Branch { epoch: Epoch(epoch / 2), step: StepNumber(epoch / 3) },
+    }
 }
 
 /// A change that follows no view in particular.
@@ -167,18 +178,34 @@ fn chunks() -> impl Strategy<Value = ChunkSet> {
     ]
 }
 
+fn again() -> impl Strategy<Value = Again> {
+    let branch =
+        (step(), step()).prop_map(|(epoch, step)| Branch { epoch: Epoch(epoch), step: StepNumber(step) });
+    let saved = (step(), branch, resume(3), digest(), chunks());
+    let saved = saved.prop_map(|(steps, branch, (_, ledger), digest, states)| Saved {
+        steps: StepNumber(steps),
+        branch,
+        ledger,
+        digest: ContentDigest(digest.0),
+        states,
+    });
+    (members(), prop::collection::vec(saved, 0..=SAVED_MAX))
+        .prop_map(|(mut members, saved)| Again { member: members.remove(0), saved })
+}
+
 fn report() -> impl Strategy<Value = Report> {
     let next = (chunks(), chunks(), prop::option::of(tally())).prop_map(|(values, states, tally)| Holdings {
         values,
         states,
         tally,
     });
-    let lost = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
+    let lost = (prop::collection::vec(any::<u32>().prop_map(Rank), 0..4), prop::option::of(again()));
     let options = (prop::option::of(step()), prop::option::of(chunks()), prop::option::of(tally()));
     ((any::<bool>(), any::<bool>()), chunks(), options, prop::option::of(next), lost).prop_map(
-        |((is_over, is_entering), states, (complete, states_before, tally), next, lost)| {
+        |((is_over, is_entering), states, (complete, states_before, tally), next, (lost, again))| {
             let complete = complete.map(StepNumber);
-            Report { is_over, complete, states, states_before, is_entering, tally, next, lost }
+            let again = again.map(Box::new);
+            Report { is_over, complete, states, states_before, is_entering, tally, next, lost, again }
         },
     )
 }
@@ -306,6 +333,7 @@ fn training() -> impl Strategy<Value = Message> {
         parcel.prop_map(Message::Parcel),
         complete.prop_map(Message::Complete),
         (digest(), 0..=SAMPLES_MAX).prop_map(|(view, left_out)| Message::Closed(Closed { view, left_out })),
+        (digest(), step()).prop_map(|(view, steps)| Message::Save(Save { view, steps: StepNumber(steps) })),
     ]
 }
 
