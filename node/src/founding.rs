@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_protocol::limits::MEMBERS_MAX;
-use peergrad_protocol::message::{Contact, Join, Message, Refusal, Welcome};
+use peergrad_protocol::message::{Contact, Join, Message, Refusal, Saved, Welcome};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Frame, PeerId, RunId, ViewDigest};
 
+use crate::checkpoint::Checkpoint;
 use crate::io::{Event, Output, PersistId};
 
 /// The founder before the first view.
@@ -22,12 +23,35 @@ pub(crate) struct Founding {
     ready: BTreeMap<PeerId, Member>,
     /// The first view, while it is written down.
     recording: Option<(PersistId, View)>,
+    /// What it goes on from, and that once it is here.
+    from: Option<(Saved, Option<Arc<Checkpoint>>)>,
 }
 
 impl Founding {
     /// A run waiting for `wanted` peers, this one included.
-    pub(crate) fn new(run: RunId, nonce: [u8; 32], me: Member, wanted: usize) -> Self {
-        Self { run, nonce, me, wanted, candidates: BTreeMap::new(), ready: BTreeMap::new(), recording: None }
+    pub(crate) fn new(run: RunId, nonce: [u8; 32], me: Member, wanted: usize, from: Option<Saved>) -> Self {
+        // Whoever goes on from what it has does so at once; others come later.
+        let wanted = if from.is_some() { 1 } else { wanted };
+        let from = from.map(|saved| (saved, None));
+        let (candidates, ready) = (BTreeMap::new(), BTreeMap::new());
+        Self { run, nonce, me, wanted, candidates, ready, recording: None, from }
+    }
+
+    /// The checkpoint that is lacking before the run can begin.
+    pub(crate) fn wants(&self) -> Option<&Saved> {
+        self.from.as_ref().filter(|(_, checkpoint)| checkpoint.is_none()).map(|(saved, _)| saved)
+    }
+
+    /// The checkpoint is here.
+    pub(crate) fn restored(&mut self, checkpoint: Arc<Checkpoint>) {
+        if let Some((_, lacking)) = &mut self.from {
+            *lacking = Some(checkpoint);
+        }
+    }
+
+    /// What it goes on from.
+    pub(crate) fn checkpoint(&self) -> Option<Arc<Checkpoint>> {
+        self.from.as_ref()?.1.clone()
     }
 
     /// A peer asks to be let in: it is told what the run is, or why not.
@@ -86,8 +110,13 @@ impl Founding {
         if self.recording.is_some()
             || self.ready.len() < self.wanted
             || !self.ready.contains_key(&self.me.peer)
+            || self.wants().is_some()
         {
             return None;
+        }
+        if let Some((saved, _)) = &self.from {
+            let me = Member { weight: self.me.weight.max(1), ..self.me.clone() };
+            return Some(View::first_from(self.run, me, saved.steps, saved.ledger.clone()));
         }
         let mut members: Vec<Member> = self.ready.values().cloned().collect();
         if members.iter().all(|member| member.weight == 0) {

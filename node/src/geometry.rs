@@ -19,6 +19,8 @@ use peergrad_protocol::placement::{Copies, Placement};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Rank, RunId, StepNumber, ViewDigest};
 
+use crate::loader::Loaded;
+
 /// How a parameter vector is cut and kept: the same at every member of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
@@ -57,6 +59,16 @@ pub(crate) struct Shards {
 }
 
 impl Cut {
+    /// How the parameter vector of a run is.
+    pub(crate) fn of(loaded: &Loaded) -> Self {
+        Self {
+            chunks: loaded.manifest.chunks(),
+            copies: loaded.training.copies,
+            has_state: loaded.state_count() > 0 && !loaded.program.drifts(),
+            segment_elements: loaded.training.segment_elements,
+        }
+    }
+
     /// Where the chunks belong among `members`.
     pub(crate) fn place(&self, run: &RunId, members: &[Member]) -> Placement {
         // Of nothing there are no copies.

@@ -16,11 +16,12 @@ use std::sync::Arc;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::manifest::Manifest;
-use peergrad_protocol::message::{Contact, Refusal};
+use peergrad_protocol::message::{Contact, Refusal, Saved};
 use peergrad_protocol::view::View;
 use peergrad_protocol::wire::WireError;
 use peergrad_protocol::{Buffer, Epoch, Frame, PeerId, RunId, StepNumber, ViewDigest};
 
+use crate::checkpoint::Checkpoint;
 use crate::task::Evaluation;
 
 /// Something that happened to a node.
@@ -72,6 +73,15 @@ pub enum Input {
         /// Whether it would survive a crash now.
         result: Result<(), String>,
     },
+    /// The answer to [`Output::Save`].
+    Saved {
+        /// Steps behind the checkpoint.
+        steps: StepNumber,
+        /// Whether it would survive a crash now; else in words why not.
+        result: Result<(), String>,
+    },
+    /// The answer to [`Output::Restore`]: the checkpoint, or in words why it cannot be read any more.
+    Restored(Result<Arc<Checkpoint>, String>),
     /// The user wants this peer to go.
     Leave,
 }
@@ -109,6 +119,22 @@ pub enum Output {
         /// Its bytes; the next start of this peer gets them back, see [`Config`](crate::node::Config).
         record: Record,
     },
+    /// Keep the data file, which came from the swarm: a later start of this peer may find nobody to ask.
+    KeepData {
+        /// What it is.
+        reference: DataReference,
+        /// Its bytes.
+        data: Arc<[u8]>,
+    },
+    /// Keep this checkpoint through crashes, beside those before. Training goes on meanwhile, and also if it fails.
+    Save {
+        /// What is to be kept.
+        checkpoint: Arc<Checkpoint>,
+        /// The newest so many of the run are kept.
+        keep: usize,
+    },
+    /// Read this checkpoint back. Those of the same run with more steps are of a branch that is given up: they go.
+    Restore(Saved),
     /// Tell the user.
     Event(Event),
 }
@@ -281,6 +307,36 @@ pub enum Event {
         /// How many others.
         members: usize,
     },
+    /// All who had parameters have stopped, and some of them are back: they wait until they are enough to go on from what they
+    /// have saved.
+    Regrouping {
+        /// The number of the view that they were in.
+        epoch: Epoch,
+        /// Members of it that are back, this one included.
+        present: usize,
+        /// Members that are needed.
+        needed: usize,
+        /// Those that are not back.
+        missing: Vec<PeerId>,
+    },
+    /// Training goes on from checkpoints.
+    Restored {
+        /// Steps behind them.
+        steps: StepNumber,
+        /// The pass in which they were.
+        pass: u64,
+        /// Digest of the parameters; where members drift, of this one's own.
+        digest: ContentDigest,
+        /// Chunks whose optimizer state none of those who are back has saved: it starts from nothing.
+        restarted: Vec<u32>,
+    },
+    /// A checkpoint was written, or could not be; training goes on.
+    Saved {
+        /// Steps behind it.
+        steps: StepNumber,
+        /// In words why it could not.
+        result: Result<(), String>,
+    },
     /// A step was committed.
     Committed(Committed),
     /// A peer sent something that no correct peer sends; it was ignored.
@@ -430,6 +486,16 @@ pub enum Failure {
         "cannot write to the data directory ({0}): make room or choose another with --dir, and start again"
     )]
     DiskFailed(String),
+    /// The checkpoint that this peer was to begin with is not what it was.
+    #[error(
+        "the checkpoint after step {steps} cannot be read any more ({reason}): start this peer again, and the others give it what it lacks"
+    )]
+    CheckpointLost {
+        /// Steps behind it.
+        steps: u64,
+        /// In words.
+        reason: String,
+    },
     /// The task's code panicked.
     #[error("the task failed: {0}")]
     TaskPanicked(String),

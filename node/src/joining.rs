@@ -5,24 +5,22 @@
 //!    ^  \-- Refer: ask there                                                             |
 //!    '------------------------ the member's link went down: ask another -----------------'
 //! ```
-//! A process that was a member before it was restarted can still vote in that member's view, if it remembers what it had
-//! promised and accepted there: without its vote the others might be too few.
+//! A process that was a member before it was restarted has more to say: see [`returning`](crate::returning).
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
-use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::{Durable, Record};
 use peergrad_protocol::limits::JOIN_RETRY;
-use peergrad_protocol::message::{
-    Accepted, Contact, Join, Message, Outbid, Prepare, Promise, Propose, Refusal, Report, Welcome,
-};
+use peergrad_protocol::message::{Contact, Join, Message, Refusal, Saved, Welcome};
 use peergrad_protocol::time::TimerTable;
-use peergrad_protocol::view::{Member, Succession, View};
-use peergrad_protocol::wire::encode_record;
-use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
+use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::{Frame, Instant, PeerId, RunId, ViewDigest};
 
+use crate::checkpoint::Checkpoint;
 use crate::io::{Event, Failure, Output, PersistId};
+use crate::returning::Returning;
+use crate::succession::Basis;
 
 /// A peer that asks to be let in.
 pub(crate) struct Joining {
@@ -50,24 +48,17 @@ pub(crate) struct Joining {
     is_ready_told: bool,
     /// Who founds the run, where another joiner has said so.
     founder: Option<Contact>,
-    /// The member that an earlier start of this peer was.
-    voter: Option<Voter>,
-    /// The view in which this peer is to be, while it is written down.
+    /// The member that an earlier start of this peer was, whether the user was told, and the other members dialed.
+    returning: Option<Returning>,
+    is_return_told: bool,
+    has_dialed: bool,
+    /// The view in which this peer is to be, while the checkpoint is read with which it begins there.
+    restoring: Option<View>,
+    /// That checkpoint.
+    checkpoint: Option<Arc<Checkpoint>>,
+    /// The view, while it is written down.
     recording: Option<(PersistId, View)>,
-    timers: TimerTable<1>,
-}
-
-/// A vote that is left over.
-struct Voter {
-    view: View,
-    digest: ViewDigest,
-    /// The view as its record has it.
-    view_bytes: Arc<[u8]>,
-    incarnation: Incarnation,
-    acceptor: Acceptor<Succession>,
-    /// Answers that leave once the record is on disk.
-    answers: Vec<(PersistId, PeerId, Message)>,
-    is_told: bool,
+    timers: TimerTable<2>,
 }
 
 /// What makes a run's id.
@@ -76,8 +67,11 @@ pub(crate) struct Identity {
     pub(crate) nonce: [u8; 32],
 }
 
-/// The only timer: asking again.
+/// The timers: asking again, and looking after those who are back.
 const RETRY: usize = 0;
+const REGROUP: usize = 1;
+/// How often that is.
+const REGROUP_EVERY: Duration = Duration::from_millis(250);
 /// Whoever has been asked so often, and still is in no view, is not just about to be.
 const IDLE_TOLD_AT: u32 = 5;
 /// Members that are cut off for a moment come back before that.
@@ -85,16 +79,11 @@ const LONELY_TOLD_AT: u32 = 10;
 
 impl Joining {
     /// A peer that was invited to `run`, or to whatever run the first member it meets belongs to.
-    pub(crate) fn new(run: Option<RunId>, me: Member, restored: Option<Durable>) -> Self {
-        let voter = restored.map(|durable| Voter {
-            digest: durable.view.digest(),
-            view_bytes: encode_record(&durable.view).into(),
-            view: durable.view,
-            incarnation: durable.incarnation,
-            acceptor: durable.acceptor,
-            answers: Vec::new(),
-            is_told: false,
-        });
+    pub(crate) fn new(run: Option<RunId>, me: Member, returning: Option<Returning>) -> Self {
+        let mut timers = TimerTable::default();
+        if returning.is_some() {
+            timers.set(REGROUP, Instant::default());
+        }
         Self {
             run,
             me,
@@ -110,9 +99,14 @@ impl Joining {
             lonely_count: 0,
             is_ready_told: false,
             founder: None,
-            voter,
+            // What it was in another run is of no use in this one.
+            returning: returning.filter(|returning| run.is_none_or(|run| run == returning.view().run)),
+            is_return_told: false,
+            has_dialed: false,
+            restoring: None,
+            checkpoint: None,
             recording: None,
-            timers: TimerTable::default(),
+            timers,
         }
     }
 
@@ -167,10 +161,10 @@ impl Joining {
     }
 
     fn ask(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
-        if let Some(voter) = self.voter.as_mut().filter(|voter| Some(voter.view.run) == self.run)
-            && !std::mem::replace(&mut voter.is_told, true)
+        if let Some(returning) = self.returning.as_ref().filter(|it| Some(it.view().run) == self.run)
+            && !std::mem::replace(&mut self.is_return_told, true)
         {
-            out.push(Output::Event(Event::Returned { epoch: voter.view.epoch }));
+            out.push(Output::Event(Event::Returned { epoch: returning.view().epoch }));
         }
         let join = Join {
             run: self.run,
@@ -185,6 +179,9 @@ impl Joining {
 
     /// The host's link went down: others are asked.
     pub(crate) fn link_down(&mut self, now: Instant, peer: PeerId) {
+        if let Some(returning) = &mut self.returning {
+            returning.link_down(&peer);
+        }
         if self.host == Some(peer) {
             self.leave_host();
             self.timers.set(RETRY, now);
@@ -199,7 +196,7 @@ impl Joining {
 
     /// Asks again if nobody has answered for a while, or the members are other ones meanwhile.
     pub(crate) fn tick(&mut self, now: Instant, linked: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
-        if !self.timers.expired(RETRY, now) || self.recording.is_some() {
+        if !self.timers.expired(RETRY, now) || self.is_entering() {
             return;
         }
         self.timers.set(RETRY, now.after(JOIN_RETRY));
@@ -326,7 +323,7 @@ impl Joining {
     /// # Errors
     /// The no is final.
     pub(crate) fn refused(&mut self, by: PeerId, refusal: Refusal) -> Result<(), Failure> {
-        if self.recording.is_some() {
+        if self.is_entering() {
             // It is in: whoever says no does not know yet.
             return Ok(());
         }
@@ -362,7 +359,7 @@ impl Joining {
     }
 
     /// Another joiner asks this one.
-    pub(crate) fn asked(&self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
+    pub(crate) fn asked(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
         let host = self.contacts.iter().find(|contact| Some(contact.peer) == self.host);
         let message = match (host.or(self.founder.as_ref()), self.run) {
             (_, Some(run)) if join.run.is_some_and(|theirs| theirs != run) => {
@@ -372,15 +369,41 @@ impl Joining {
             (None, _) => Message::Refuse(Refusal::NotYet),
         };
         send(from, &message, out);
+        if let Some(returning) = &mut self.returning {
+            returning.inform(from, join.run, out);
+        }
     }
 
     // In.
+
+    /// Whether it is in a view, which it is about to enter.
+    fn is_entering(&self) -> bool {
+        self.recording.is_some() || self.restoring.is_some()
+    }
 
     /// Whether this peer, in this incarnation, is in a view of its run.
     pub(crate) fn is_in(&self, view: &View) -> bool {
         let is_me =
             |member: &Member| member.peer == self.me.peer && member.incarnation == self.me.incarnation;
-        self.run == Some(view.run) && self.recording.is_none() && view.members.iter().any(is_me)
+        self.run == Some(view.run) && !self.is_entering() && view.members.iter().any(is_me)
+    }
+
+    /// The checkpoint that is lacking before this peer can be in `view`: it is read, and then that is asked again.
+    pub(crate) fn restore(&mut self, view: &View) -> Option<Saved> {
+        let Recovery::Resume(resume) = &view.recovery else { return None };
+        let is_new = view.rank(&self.me.peer).is_none_or(|rank| resume.newcomers.contains(&rank));
+        if !resume.is_restored || is_new || self.checkpoint.is_some() {
+            return None;
+        }
+        let saved = self.returning.as_ref()?.checkpoint_of(view)?.clone();
+        self.restoring = Some(view.clone());
+        Some(saved)
+    }
+
+    /// The checkpoint is here. The view that waits for it.
+    pub(crate) fn restored(&mut self, checkpoint: Arc<Checkpoint>) -> Option<View> {
+        self.checkpoint = Some(checkpoint);
+        self.restoring.take()
     }
 
     /// The view in which it is, is being written down.
@@ -388,100 +411,56 @@ impl Joining {
         self.recording = Some((id, view));
     }
 
-    /// A record is on disk. The view, if it was that which was written.
-    pub(crate) fn persisted(
-        &mut self,
-        id: PersistId,
-        out: &mut Vec<Output>,
-    ) -> Option<(Arc<View>, ViewDigest)> {
-        if let Some(voter) = &mut self.voter {
-            for (_, to, message) in voter.answers.extract_if(.., |(of, ..)| *of <= id) {
-                send(to, &message, out);
-            }
+    /// A record is on disk. The view, if it was that which was written, and the checkpoint with which this peer begins there.
+    pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) -> Option<Entry> {
+        if let Some(returning) = &mut self.returning {
+            returning.persisted(id, out);
         }
         let (_, view) = self.recording.take_if(|(of, _)| *of <= id)?;
         let digest = view.digest();
-        Some((Arc::new(view), digest))
+        Some(Entry { view: Arc::new(view), digest, checkpoint: self.checkpoint.take() })
     }
 
-    // The vote that is left over.
-
-    /// The members of the view that an earlier start of this peer was in want to agree on the next one.
-    pub(crate) fn on_prepare(
-        &mut self,
-        from: PeerId,
-        prepare: Prepare,
-        persisted_count: &mut u64,
-        out: &mut Vec<Output>,
-    ) {
-        let Prepare { view, ballot, .. } = prepare;
-        let Some(voter) = self.voter.as_mut().filter(|voter| voter.is_asked(view, from, ballot.rank)) else {
-            return;
-        };
-        if let Err(promised) = voter.acceptor.promise(ballot) {
-            let outbid = Outbid { view, ballot, promised: Some(promised), step: StepNumber(0) };
-            return send(from, &Message::Outbid(outbid), out);
-        }
-        let report = Report { is_over: true, ..Report::default() };
-        let accepted = voter.acceptor.accepted().cloned();
-        let promise = Promise { view, ballot, accepted, report };
-        voter.answer(from, Message::Promise(Box::new(promise)), persisted_count, out);
+    /// Whether an earlier start of this peer was a member of the run.
+    pub(crate) fn is_returning(&self) -> bool {
+        self.returning.is_some() && self.run.is_some()
     }
 
-    /// A view that an earlier start of this peer may be in: that start had a vote in it, and has not used it, since it would
-    /// have written the view down first.
-    pub(crate) fn learn(&mut self, view: View) {
-        let Some(voter) = &mut self.voter else { return };
-        let earlier = voter.incarnation..self.me.incarnation;
-        let rank = view.rank(&self.me.peer).filter(|rank| earlier.contains(&view.member(*rank).incarnation));
-        if let Some(rank) = rank
-            && view.run == voter.view.run
-            && view.epoch > voter.view.epoch
-        {
-            voter.incarnation = view.member(rank).incarnation;
-            voter.digest = view.digest();
-            voter.view_bytes = encode_record(&view).into();
-            voter.view = view;
-            voter.acceptor = Acceptor::default();
-            voter.answers.clear();
+    /// The member that an earlier start of this peer was.
+    pub(crate) fn returning(&mut self) -> Option<&mut Returning> {
+        self.returning.as_mut()
+    }
+
+    /// Another member's view is none that this peer is in, as it is now.
+    pub(crate) fn learn(&mut self, now: Instant, from: PeerId, view: View) {
+        if let Some(returning) = &mut self.returning {
+            returning.meet(now, from, view);
+            self.timers.set(REGROUP, now);
         }
     }
 
-    /// One of them proposes it.
-    pub(crate) fn on_propose(
-        &mut self,
-        from: PeerId,
-        propose: Propose,
-        persisted_count: &mut u64,
-        out: &mut Vec<Output>,
-    ) {
-        let Propose { ballot, change } = propose;
-        let view = change.parent;
-        let Some(voter) = self.voter.as_mut().filter(|voter| voter.is_asked(view, from, ballot.rank)) else {
-            return;
-        };
-        match voter.acceptor.accept(ballot, change) {
-            Ok(()) => voter.answer(from, Message::Accepted(Accepted { view, ballot }), persisted_count, out),
-            Err(promised) => {
-                let outbid = Outbid { view, ballot, promised: Some(promised), step: StepNumber(0) };
-                send(from, &Message::Outbid(outbid), out);
+    /// Looks after those who are back, if there is any need to. `basis` is there once this peer could train.
+    pub(crate) fn regroup(&mut self, now: Instant, basis: Option<&Basis<'_>>, out: &mut Vec<Output>) {
+        let is_entering = self.is_entering();
+        let Some(returning) = self.returning.as_mut().filter(|_| self.run.is_some()) else { return };
+        if self.timers.expired(REGROUP, now) {
+            if !std::mem::replace(&mut self.has_dialed, true) {
+                returning.dial(out);
             }
+            // Whoever may be let in asks for nothing.
+            let basis = basis.filter(|_| self.host.is_none() && !is_entering);
+            returning.look(now, basis, out);
+            self.timers.set(REGROUP, now.after(REGROUP_EVERY));
         }
     }
 }
 
-impl Voter {
-    fn is_asked(&self, view: ViewDigest, from: PeerId, rank: peergrad_protocol::Rank) -> bool {
-        self.digest == view && self.view.rank(&from) == Some(rank)
-    }
-
-    fn answer(&mut self, to: PeerId, message: Message, persisted_count: &mut u64, out: &mut Vec<Output>) {
-        let id = PersistId(*persisted_count);
-        *persisted_count += 1;
-        let record = Record::new(Arc::clone(&self.view_bytes), self.incarnation, &self.acceptor);
-        out.push(Output::Persist { id, record });
-        self.answers.push((id, to, message));
-    }
+/// A place in a view, which is on disk.
+pub(crate) struct Entry {
+    pub(crate) view: Arc<View>,
+    pub(crate) digest: ViewDigest,
+    /// What this peer has saved of the steps before it, where it goes on from there.
+    pub(crate) checkpoint: Option<Arc<Checkpoint>>,
 }
 
 fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {

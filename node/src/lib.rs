@@ -28,10 +28,12 @@ mod machine;
 mod membership;
 mod owned;
 mod preparation;
+mod returning;
 mod session;
 mod succession;
 
 pub mod alone;
+pub mod checkpoint;
 pub mod data;
 pub mod io;
 pub mod loader;

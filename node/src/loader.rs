@@ -4,6 +4,7 @@
 //! `peer` binary's loader reads run.toml and builds a built-in model; a binary with a task of its own brings its own.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
@@ -123,6 +124,10 @@ pub struct Training {
     pub copies: Copies,
     /// A digest of the parameters is reported every so many steps; 0: only at the end.
     pub digest_every: u64,
+    /// How often a checkpoint is written; zero: only by a member that stops.
+    pub checkpoint_every: Duration,
+    /// Checkpoints that a peer keeps.
+    pub checkpoints_kept: usize,
 }
 
 impl Training {

@@ -9,6 +9,7 @@ use peergrad_protocol::message::{Departure, Message, Refusal};
 use peergrad_protocol::view::Member;
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
 
+use crate::checkpoint::Timetable;
 use crate::founding::Founding;
 use crate::host::Host;
 use crate::io::{Answer, Ended, Event, Failure, FinalState, Input, JobId, Output, Panicked, Reject};
@@ -20,10 +21,12 @@ use crate::memo::Memo;
 use crate::node::{Config, Role, Standing, Wait};
 use crate::peer::{Command, Reply};
 use crate::preparation::{Ingredients, Preparation};
+use crate::returning::Returning;
 use crate::session::Session;
 use crate::task::Evaluation;
 
 mod frames;
+mod restarts;
 mod views;
 
 /// All state of a node but its program.
@@ -68,6 +71,7 @@ struct Seat {
     session: Session,
     membership: Membership,
     progress: Progress,
+    timetable: Timetable,
 }
 
 /// How far a member is.
@@ -80,19 +84,27 @@ enum Progress {
 
 impl Machine {
     pub(crate) fn new(config: Config) -> Self {
-        let Config { peer, incarnation, addresses, weight, loader, segments, memo, restored, role } = config;
+        let Config { peer, incarnation, addresses, weight, loader, segments, memo, restored, saved, role } =
+            config;
         let me = Member { peer, incarnation, addresses, weight };
-        let restored = restored.and_then(|record| Durable::from_bytes(&record));
-        let nonce = match &role {
-            Role::Founder { nonce, .. } => Some(*nonce),
-            Role::Joiner { .. } => None,
-        };
-        let (stage, specification) = match role {
-            Role::Founder { specification, nonce, peers } => {
+        let (stage, specification, nonce) = match role {
+            Role::Founder { specification, nonce, peers, from } => {
                 let run = RunId::derive(&specification, &nonce);
-                (Stage::Founding(Box::new(Founding::new(run, nonce, me.clone(), peers))), Some(specification))
+                let founding = Founding::new(run, nonce, me.clone(), peers, from);
+                (Stage::Founding(Box::new(founding)), Some(specification), Some(nonce))
             }
-            Role::Joiner { run } => (Stage::Joining(Box::new(Joining::new(run, me.clone(), restored))), None),
+            Role::Joiner { run } => {
+                let restored = restored.and_then(|record| Durable::from_bytes(&record));
+                let is_whole = |durable: &Durable| {
+                    durable.charter.run() == durable.view.run && durable.view.rank(&peer).is_some()
+                };
+                let returning = restored.filter(is_whole).map(|it| Returning::new(it, me.clone(), saved));
+                let mut joining = Joining::new(run, me.clone(), returning);
+                // What the run is, it knows from before: it may be that nobody is there who could tell.
+                let charter = joining.returning().filter(|_| run.is_some()).map(|it| it.charter().clone());
+                let (specification, nonce) = charter.map(|it| (it.specification.into(), it.nonce)).unzip();
+                (Stage::Joining(Box::new(joining)), specification, nonce)
+            }
         };
         Self {
             me,
@@ -118,7 +130,9 @@ impl Machine {
     pub(crate) fn deadline(&self) -> Option<Instant> {
         match &self.stage {
             Stage::Joining(joining) => joining.deadline(),
-            Stage::Member(seat) if seat.progress == Progress::Training => seat.membership.deadline(),
+            Stage::Member(seat) if seat.progress == Progress::Training => {
+                seat.membership.deadline().into_iter().chain(seat.timetable.deadline()).min()
+            }
             Stage::Founding(_) | Stage::Member(_) | Stage::Ended => None,
         }
     }
@@ -130,6 +144,9 @@ impl Machine {
             return;
         }
         if let Some(specification) = self.specification.take() {
+            if let Stage::Founding(founding) = &self.stage {
+                out.extend(founding.wants().cloned().map(Output::Restore));
+            }
             self.prepare(specification, out);
         }
         match input {
@@ -148,14 +165,17 @@ impl Machine {
             Input::Computed { job, result } => self.computed(job, result, out),
             Input::Located(data) => {
                 let donor = self.donor();
+                let may_wait = matches!(self.stage, Stage::Joining(_));
                 if let Some(preparation) = &mut self.preparation {
-                    match preparation.located(data, donor, out) {
+                    match preparation.located(data, donor, may_wait, out) {
                         Ok(ingredients) => self.load(ingredients, out),
                         Err(failure) => self.end(Err(failure), out),
                     }
                 }
             }
             Input::Persisted { id, result } => self.persisted(now, id, result, out),
+            Input::Saved { steps, result } => out.push(Output::Event(Event::Saved { steps, result })),
+            Input::Restored(result) => self.restored(result, out),
             Input::Leave => self.leave(now, out),
         }
         self.advance(now, out);
@@ -163,11 +183,15 @@ impl Machine {
 
     fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
         match &mut self.stage {
-            Stage::Joining(joining) => joining.tick(now, self.credits.keys().copied(), out),
+            Stage::Joining(joining) => {
+                joining.tick(now, self.credits.keys().copied(), out);
+                self.regroup(now, out);
+            }
             Stage::Member(seat) if seat.progress == Progress::Training => {
                 let wishes =
                     seat.with_facts(&self.jobs, |membership, facts| membership.tick(now, facts, out));
                 self.grant(wishes, out);
+                self.save_in_time(now, out);
             }
             Stage::Founding(_) | Stage::Member(_) | Stage::Ended => {}
         }
@@ -322,6 +346,7 @@ impl Machine {
     pub(crate) fn standing(&self) -> Standing {
         match &self.stage {
             Stage::Founding(_) => Standing::Founding,
+            Stage::Joining(joining) if joining.is_returning() => Standing::Returning,
             Stage::Joining(_) => Standing::Joining,
             Stage::Member(seat) => {
                 let mut standing = seat.session.standing();
@@ -413,6 +438,10 @@ impl Machine {
     fn end(&mut self, outcome: Result<(), Failure>, out: &mut Vec<Output>) {
         let (state, others): (_, BTreeSet<PeerId>) = match &self.stage {
             Stage::Member(seat) => {
+                // Perhaps it is the last one.
+                let keep = seat.session.loaded().training.checkpoints_kept;
+                let checkpoint = seat.session.checkpoint().map(Arc::new);
+                out.extend(checkpoint.map(|checkpoint| Output::Save { checkpoint, keep }));
                 let members = seat.session.view().members.iter().map(|member| member.peer);
                 (seat.session.state().or(self.state_before.take()), members.collect())
             }

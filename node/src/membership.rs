@@ -48,6 +48,8 @@ pub(crate) struct Membership {
     digest: ViewDigest,
     rank: Rank,
     memo: Memo,
+    /// What the run is, as the record on disk has it.
+    charter: Arc<[u8]>,
     term: Term,
     next: Option<Next>,
     timers: TimerTable<2>,
@@ -158,7 +160,7 @@ impl Membership {
         digest: ViewDigest,
         linked: BTreeSet<PeerId>,
         persisted_count: u64,
-        memo: Memo,
+        (memo, charter): (Memo, Arc<[u8]>),
     ) -> Self {
         let rank = view.rank(&me.peer).expect("a view is installed at its members");
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
@@ -172,6 +174,7 @@ impl Membership {
             linked,
             unlinked,
             memo,
+            charter,
             next: None,
             dialed_at: now,
             moved_at: now,
@@ -301,14 +304,14 @@ impl Membership {
     /// Has the record written as it is now.
     fn record(&mut self, out: &mut Vec<Output>) -> PersistId {
         let view = self.memo.view_bytes(&self.view, self.digest);
-        let record = Record::new(view, self.me.incarnation, &self.term.acceptor);
+        let record = Record::new(view, self.me.incarnation, &self.term.acceptor, Arc::clone(&self.charter));
         self.persist(record, out)
     }
 
     /// Has the record written of a view in which nothing was promised yet.
     fn record_next(&mut self, view: &View, digest: ViewDigest, out: &mut Vec<Output>) -> PersistId {
         let view = self.memo.view_bytes(view, digest);
-        let record = Record::new(view, self.me.incarnation, &Acceptor::default());
+        let record = Record::new(view, self.me.incarnation, &Acceptor::default(), Arc::clone(&self.charter));
         self.persist(record, out)
     }
 

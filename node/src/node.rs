@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use peergrad_protocol::message::Saved;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Buffer, Incarnation, Instant, PeerId, RunId, ViewDigest};
 
@@ -44,6 +45,8 @@ pub struct Config {
     pub memo: Memo,
     /// The record that an earlier start of this peer persisted last, if it is still there.
     pub restored: Option<Arc<[u8]>>,
+    /// The checkpoints of that record's run that earlier starts have left and that can be read, newest first.
+    pub saved: Vec<Saved>,
     /// How it comes into the run.
     pub role: Role,
 }
@@ -58,6 +61,8 @@ pub enum Role {
         nonce: [u8; 32],
         /// Peers to wait for before training begins, this one included.
         peers: usize,
+        /// What it goes on from, alone: a checkpoint of another run of the same specification.
+        from: Option<Saved>,
     },
     /// It joins through whatever member it is linked to first.
     Joiner {
@@ -119,6 +124,9 @@ pub enum Standing {
     Founding,
     /// It asks to be let in.
     Joining,
+    /// It was a member before its process stopped, and asks to be let in again; or waits for others that are back, to go on from
+    /// what they have saved.
+    Returning,
     /// It is a member.
     Member(MemberStanding),
     /// Its run has ended.

@@ -58,10 +58,11 @@ struct Kept {
 
 /// Optimizer state: (numbers an element, elements), one moment after the other, and then the master copy, if there is one.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct State {
-    pub(crate) moments: Vec<f32>,
+pub struct State {
+    /// The numbers.
+    pub moments: Vec<f32>,
     /// Updates behind it.
-    pub(crate) updates: u32,
+    pub updates: u32,
 }
 
 impl Owned {

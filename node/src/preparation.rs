@@ -61,7 +61,8 @@ impl Preparation {
         Ok((Self { specification, reference, stage: Stage::Loading(None) }, Some(ingredients)))
     }
 
-    /// The file was looked for on this machine. If it is not here, it is asked for at `donor`.
+    /// The file was looked for on this machine. If it is not here, it is asked for at `donor`; one may come up later if
+    /// `may_wait`.
     ///
     /// # Errors
     /// It is nowhere to be had.
@@ -69,6 +70,7 @@ impl Preparation {
         &mut self,
         data: Option<Arc<[u8]>>,
         donor: Option<PeerId>,
+        may_wait: bool,
         out: &mut Vec<Output>,
     ) -> Result<Option<Ingredients>, Failure> {
         let (Stage::Locating, Some(reference)) = (&self.stage, &self.reference) else { return Ok(None) };
@@ -77,12 +79,13 @@ impl Preparation {
             return Ok(Some(self.load(data)));
         }
         let missing = Failure::DataMissing { name: reference.name.clone(), byte_count: reference.byte_count };
-        let Some(donor) = donor else { return Err(missing) };
-        if reference.byte_count > SHIPPED_DATA_BYTES_MAX {
+        if reference.byte_count > SHIPPED_DATA_BYTES_MAX || (donor.is_none() && !may_wait) {
             return Err(missing);
         }
         self.stage = Stage::Fetching { received: Vec::new(), requested: 0 };
-        self.request(donor, out);
+        if let Some(donor) = donor {
+            self.request(donor, out);
+        }
         Ok(None)
     }
 
@@ -142,6 +145,8 @@ impl Preparation {
             self.request(from, out);
             return Err(Reject::Data);
         }
+        let reference = reference.clone();
+        out.push(Output::KeepData { reference, data: Arc::clone(&data) });
         Ok(Some(self.load(data)))
     }
 

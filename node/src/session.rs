@@ -34,6 +34,7 @@ use peergrad_protocol::message::{Message, Segment, Tally};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
+use crate::checkpoint::Checkpoint;
 use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry, Shards};
 use crate::io::{Committed, Event, Output, Reject};
@@ -119,6 +120,10 @@ pub(crate) struct Session {
     actions: Vec<Action>,
     /// Room for the sums of a mirror, used again.
     mirror_room: Vec<f32>,
+    /// How the batch of the newest committed step was dealt.
+    committed: Option<Arc<Dealt>>,
+    /// As soon as so many steps are committed, a checkpoint is written.
+    save_after: Option<StepNumber>,
 }
 
 /// What the program waits for.
@@ -186,6 +191,8 @@ pub(crate) struct Ingredients {
     pub(crate) loaded: Loaded,
     pub(crate) segments: Pool,
     pub(crate) memo: Memo,
+    /// What this member begins with, where the view goes on from checkpoints.
+    pub(crate) checkpoint: Option<Arc<Checkpoint>>,
 }
 
 impl Session {
@@ -198,29 +205,27 @@ impl Session {
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) -> Self {
-        let Ingredients { me, specification, loaded, segments, memo } = ingredients;
+        let Ingredients { me, specification, loaded, segments, memo, checkpoint } = ingredients;
         let training = &loaded.training;
-        let cut = Cut {
-            chunks: loaded.manifest.chunks(),
-            copies: training.copies,
-            has_state: loaded.state_count() > 0 && !loaded.program.drifts(),
-            segment_elements: training.segment_elements,
-        };
+        let cut = Cut::of(&loaded);
         let geometry = memo.geometry(view, digest, cut);
         let rank = view.rank(&me.peer).expect("a view is installed at its members");
         let vectors = Pool::new(VECTORS_KEPT_MAX);
-        let complete = (!view.newcomers().contains(&rank)).then(|| {
+        let initial = || {
             let mut initial = vectors.take_zeroed(cut.chunks.parameter_count());
             loaded.task.initial(training.seed, &mut initial);
             Arc::new(initial)
-        });
+        };
+        let begin = || checkpoint.as_ref().map_or_else(initial, |it| Arc::clone(&it.parameters));
+        let complete = (!view.newcomers().contains(&rank)).then(begin);
         let mut owned = Owned::new(cut.chunks, loaded.owner_moments(), loaded.keeps_master());
         let is_lossy = !training.gradients.is_exact() && !loaded.program.drifts();
         let residual = is_lossy.then(|| Residual::new(cut.chunks.parameter_count(), vectors.clone()));
         let shards = memo.shards(&geometry, 0);
         let kept = (0..cut.chunks.count()).filter(|&chunk| shards.is_kept_by(chunk, rank));
         // A newcomer keeps nothing yet: what it is to keep comes to it.
-        kept.filter(|_| complete.is_some()).for_each(|chunk| owned.keep(chunk, None, false));
+        let state = |chunk| checkpoint.as_ref()?.state(chunk).cloned();
+        kept.filter(|_| complete.is_some()).for_each(|chunk| owned.keep(chunk, state(chunk), false));
         let mut session = Self {
             wiring: Wiring::new(view, rank, credits),
             rank,
@@ -258,10 +263,16 @@ impl Session {
             own_trained: 0,
             actions: Vec::new(),
             mirror_room: Vec::new(),
+            committed: None,
+            save_after: None,
             me,
             geometry,
             loaded,
         };
+        if let Some(checkpoint) = checkpoint {
+            session.omissions.add(checkpoint.left_out);
+            session.own_trained = checkpoint.own_samples;
+        }
         session.deal();
         session.settle(out);
         session
@@ -438,6 +449,30 @@ impl Session {
             rate: self.loaded.training.rate(steps - 1),
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));
+        self.committed = Some(record.dealt);
+        self.save_if_due(out);
+    }
+
+    /// A checkpoint is to be written after so many steps: all of them, or those who are not that far yet, do so.
+    pub(crate) fn save_after(&mut self, steps: StepNumber) {
+        if steps.0 > self.committed_steps() {
+            self.save_after = Some(steps);
+        }
+    }
+
+    /// The step after which a checkpoint is to be written, if one is still to come.
+    pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
+        self.save_after
+    }
+
+    fn save_if_due(&mut self, out: &mut Vec<Output>) {
+        let steps = self.committed_steps();
+        if self.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
+            && let Some(checkpoint) = self.checkpoint()
+        {
+            let keep = self.loaded.training.checkpoints_kept;
+            out.push(Output::Save { checkpoint: Arc::new(checkpoint), keep });
+        }
     }
 
     /// Steps known to be complete everywhere.

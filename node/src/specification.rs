@@ -18,10 +18,11 @@
 //! `[network]`: ports and waiting are each peer's own affair, and no part of what is hashed.
 
 use std::ops::RangeBounds;
+use std::time::Duration;
 
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::{SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use peergrad_protocol::limits::{SAVED_MAX, SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
 use peergrad_protocol::placement::Copies;
 use serde::{Deserialize, Serialize};
 
@@ -95,6 +96,10 @@ pub struct TrainingSettings {
     pub copies: Copies,
     /// Steps between two digests of the parameters; 0: only at the end.
     pub digest_every: u64,
+    /// Seconds between two checkpoints; 0: only when a peer stops.
+    pub checkpoint_seconds: u64,
+    /// Checkpoints that a peer keeps.
+    pub checkpoints_kept: usize,
     /// The optimizer.
     pub optimizer: Rule,
     /// The learning rate.
@@ -342,12 +347,16 @@ impl TrainingSettings {
             segment_elements: self.segment_elements,
             copies: self.copies,
             digest_every: self.digest_every,
+            checkpoint_every: Duration::from_secs(self.checkpoint_seconds),
+            checkpoints_kept: self.checkpoints_kept,
         }
     }
 
     fn check(&self) -> Result<(), SpecificationError> {
         within("batch", self.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
         within("passes", self.passes, 1..=1_000_000_000, "1 to 1000000000")?;
+        within("checkpoints.seconds", self.checkpoint_seconds, ..=86_400, "0 to 86400")?;
+        within("checkpoints.keep", self.checkpoints_kept, 1..=SAVED_MAX, "1 to 4")?;
         let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
         copies::check(self.copies)?;

@@ -1,8 +1,9 @@
 //! The succession: what a proposer makes of the reports of the members that stay.
 //!
-//! Two kinds. *After a loss* somebody is gone in the middle of a step: the reports say how far everyone is and what each
+//! Three kinds. *After a loss* somebody is gone in the middle of a step: the reports say how far everyone is and what each
 //! holds, and from that follows whether the step is rolled forward or begun again. *Between two steps* nobody is missing:
-//! joiners come in, leavers go, and all that is to be said is which chunks will move.
+//! joiners come in, leavers go, and all that is to be said is which chunks will move. *After a stop* nobody has anything in
+//! memory any more, and those who are back say what they have saved ([`restart`]).
 //!
 //! # How it works
 //! 1. The base is the newest step that every remaining member has complete. (Where members have parameters of their own: the
@@ -22,10 +23,15 @@ use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::message::Report;
 use peergrad_protocol::placement::Placement;
 use peergrad_protocol::view::{Donor, Forward, Member, Move, Moves, Resume, Succession, View};
-use peergrad_protocol::{Rank, StepNumber};
+use peergrad_protocol::{PeerId, Rank, StepNumber};
 
 use crate::dealing::Dealt;
 use crate::geometry::Geometry;
+use crate::loader::Loaded;
+
+pub(crate) use restart::Restart;
+
+mod restart;
 
 /// What is known before anybody is asked.
 pub(crate) struct Basis<'a> {
@@ -46,6 +52,19 @@ pub(crate) struct Exchange {
     pub(crate) leavers: Vec<Rank>,
     /// By rank; they are to hand over what they own, and leave later.
     pub(crate) retirees: Vec<Rank>,
+}
+
+impl<'a> Basis<'a> {
+    pub(crate) fn new(geometry: &'a Geometry, loaded: &Loaded) -> Self {
+        let training = &loaded.training;
+        Self {
+            geometry,
+            sample_count: u64::from(loaded.task.sample_count()),
+            batch_size: training.step_samples(),
+            passes: training.passes,
+            drifts: loaded.program.drifts(),
+        }
+    }
 }
 
 impl Basis<'_> {
@@ -137,7 +156,7 @@ impl Basis<'_> {
         let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
         let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
         let moves = self.moves(&roll.members, &newcomers, keepers, TURNS);
-        let resume = Resume { step, newcomers, deal, forward };
+        let resume = Resume { newcomers, deal, forward, ..Resume::at(step) };
         Some(roll.change(self.geometry, &exchange, resume, ledger, moves))
     }
 
@@ -312,6 +331,11 @@ impl Roll {
         }
         let (members, old_ranks) = all.into_iter().unzip();
         Self { members, old_ranks, new_ranks }
+    }
+
+    /// The new rank of a peer, whether it stays or comes again.
+    fn rank_of(&self, peer: &PeerId) -> Option<Rank> {
+        self.members.binary_search_by(|member| member.peer.cmp(peer)).ok().map(Rank::from_index)
     }
 
     fn new_rank(&self, old: Rank) -> Option<Rank> {

@@ -15,8 +15,10 @@
 //! What goes wrong and when: `faults.rs`. What must hold: [`crate::laws`].
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad::checkpoint::Checkpoint;
 use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId};
 use peergrad::memo::Memo;
 use peergrad_protocol::durable::Record;
@@ -59,6 +61,8 @@ pub struct Cluster {
     memo: Memo,
     run: Option<RunId>,
     running_count: usize,
+    /// Whether anybody has come to the end of the run.
+    has_finisher: bool,
 }
 
 /// Something that is about to happen.
@@ -79,6 +83,13 @@ enum Happening {
         start: u32,
         id: PersistId,
         record: Record,
+    },
+    /// A checkpoint reaches the disk.
+    Saved {
+        host: HostId,
+        start: u32,
+        checkpoint: Arc<Checkpoint>,
+        keep: usize,
     },
     Network(Move),
 }
@@ -104,6 +115,7 @@ impl Cluster {
             memo: Memo::default(),
             run: None,
             running_count: 0,
+            has_finisher: false,
         }
     }
 
@@ -126,6 +138,15 @@ impl Cluster {
                 if self.process_mut(host, start).is_some() {
                     let result = self.hosts[host.index()].setup.disk.write(record);
                     self.input(host, start, Input::Persisted { id, result });
+                }
+            }
+            Happening::Saved { host, start, checkpoint, keep } => {
+                // One whose process has come to its end is still written.
+                let place = &mut self.hosts[host.index()];
+                if place.starts == start && !place.has_crashed {
+                    let steps = checkpoint.saved.steps;
+                    let result = place.setup.disk.save(checkpoint, keep);
+                    self.input(host, start, Input::Saved { steps, result });
                 }
             }
             Happening::Network(event) => {
@@ -222,6 +243,17 @@ impl Cluster {
             Output::Persist { id, record } => {
                 let at = self.now.after(self.hosts[host.index()].setup.disk.write_time);
                 self.queue.push(at, Happening::Written { host, start, id, record });
+            }
+            Output::KeepData { data, .. } => self.hosts[host.index()].setup.data = Some(data),
+            Output::Save { checkpoint, keep } => {
+                let at = self.now.after(self.hosts[host.index()].setup.disk.write_time);
+                self.queue.push(at, Happening::Saved { host, start, checkpoint, keep });
+            }
+            Output::Restore(saved) => {
+                let setup = &mut self.hosts[host.index()].setup;
+                let result = setup.disk.restore(&saved);
+                let at = self.now.after(setup.reading_time);
+                self.input_later(at, host, Input::Restored(result));
             }
             Output::Event(event) => self.tell(host, event),
         }
@@ -374,12 +406,24 @@ impl Cluster {
                 self.history.become_state(host, self.now, State::Joining);
             }
             Event::Committed(committed) => self.history.committed(host, self.now, *committed),
+            Event::Restored { steps, .. } => {
+                self.history.note(
+                    host,
+                    self.now,
+                    format!("goes on from the checkpoint after step {}", steps.0),
+                );
+            }
+            Event::Saved { steps, result: Err(reason) } => {
+                let words = format!("cannot write the checkpoint after step {}: {reason}", steps.0);
+                self.history.note(host, self.now, words);
+            }
             Event::Violation { peer, reject } => {
                 let by = self.homes.get(peer).map_or("?".to_owned(), |homes| homes[0].to_string());
                 self.history.note(host, self.now, format!("refused what {by} sent: {reject}"));
             }
             Event::Ended(ended) => {
                 let is_finished = ended.outcome.is_ok();
+                self.has_finisher |= is_finished;
                 if let Err(failure) = &ended.outcome {
                     self.history.note(host, self.now, format!("stopped: {failure}"));
                 }

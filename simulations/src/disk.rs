@@ -1,9 +1,12 @@
-//! The modelled disk: where a peer's durable record lies, and how far it can be trusted.
+//! The modelled disk: where a peer's durable record and its checkpoints lie, and how far it can be trusted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad::checkpoint::Checkpoint;
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::{Durable, Record};
+use peergrad_protocol::message::Saved;
 
 /// A host's disk.
 #[derive(Clone, Debug, Default)]
@@ -16,6 +19,8 @@ pub struct Disk {
     record: Option<Record>,
     /// The one before, for a disk that loses the last write.
     before: Option<Record>,
+    /// Newest last.
+    checkpoints: Vec<Arc<Checkpoint>>,
 }
 
 /// How a disk behaves.
@@ -56,10 +61,51 @@ impl Disk {
         }
     }
 
+    /// Writes a checkpoint beside those before, of which so many are kept in all.
+    ///
+    /// # Errors
+    /// As [`Disk::write`].
+    pub fn save(&mut self, checkpoint: Arc<Checkpoint>, keep: usize) -> Result<(), String> {
+        match self.mode {
+            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful => {
+                self.checkpoints.retain(|other| other.saved.steps != checkpoint.saved.steps);
+                self.checkpoints.push(checkpoint);
+                let surplus = self.checkpoints.len().saturating_sub(keep);
+                self.checkpoints.drain(..surplus);
+                Ok(())
+            }
+            DiskMode::Lying => Ok(()),
+            DiskMode::Full => Err("no space left on device".to_owned()),
+        }
+    }
+
+    /// Reads a checkpoint; those with more steps are of no use any more.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn restore(&mut self, saved: &Saved) -> Result<Arc<Checkpoint>, String> {
+        self.checkpoints.retain(|other| other.saved.steps <= saved.steps);
+        let found = self.checkpoints.iter().find(|checkpoint| checkpoint.saved == *saved);
+        found.cloned().ok_or_else(|| "it is gone".to_owned())
+    }
+
+    /// The checkpoints, newest first.
+    pub fn checkpoints(&self) -> impl Iterator<Item = &Arc<Checkpoint>> {
+        self.checkpoints.iter().rev()
+    }
+
+    /// The newest checkpoint is damaged, and known to be.
+    pub fn spoil(&mut self) {
+        self.checkpoints.pop();
+    }
+
     /// The power goes.
     pub fn crash(&mut self) {
         match self.mode {
-            DiskMode::LosesLast => self.record = self.before.take(),
+            DiskMode::LosesLast => {
+                self.record = self.before.take();
+                self.checkpoints.pop();
+            }
             DiskMode::Forgetful => {
                 let record = self.record.as_ref().and_then(|record| Durable::from_bytes(&record.to_bytes()));
                 let forgotten = record.map(|record| Durable { acceptor: Acceptor::default(), ..record });
@@ -72,6 +118,7 @@ impl Disk {
     /// What was written is of no use any more.
     pub fn forget(&mut self) {
         (self.record, self.before) = (None, None);
+        self.checkpoints.clear();
     }
 
     /// What really lies there.
@@ -83,14 +130,12 @@ impl Disk {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use super::*;
 
     fn after_a_crash(mode: DiskMode) -> Option<u8> {
         let mut disk = Disk { mode, ..Disk::default() };
         for byte in [1_u8, 2] {
-            let record = Record { view: Arc::new([byte]), rest: Arc::new([]) };
+            let record = Record { view: Arc::new([byte]), promised: Arc::new([]), charter: Arc::new([]) };
             let is_full = disk.write(record).is_err();
             assert_eq!(is_full, mode == DiskMode::Full);
         }

@@ -182,6 +182,20 @@ impl Director {
                     director.plan(cluster.now().after(lasting), Deed::Start { host });
                 })
             }
+            Fault::Blackout { lasting, every, count, damaged } => {
+                let all = running(cluster);
+                let back = self.choose(all.clone(), count.unwrap_or(all.len()));
+                all.into_iter().for_each(|host| self.crash(cluster, host, false));
+                for (index, &host) in back.iter().enumerate() {
+                    if index < damaged {
+                        cluster.setup_mut(host).disk.spoil();
+                    }
+                    let at = cluster.now().after(lasting + every * index as u32);
+                    self.plan(at, Deed::Start { host });
+                }
+                // They are to finish what they have begun.
+                self.touched.retain(|host| !back.contains(host));
+            }
             Fault::Leave { whom } => self.each(cluster, &whom, |director, cluster, host| {
                 director.touch(host);
                 cluster.note(host, "asked to leave");

@@ -74,6 +74,8 @@ pub(crate) struct Host {
     pub(crate) process: Option<Process>,
     /// Processes that have been started here; inputs for an earlier one are dropped.
     pub(crate) starts: u32,
+    /// Whether the last of them was ended from outside.
+    pub(crate) has_crashed: bool,
     /// What arrived while the machine slept.
     pub(crate) asleep: Option<VecDeque<Input>>,
     /// When the process was started, or the machine last woke up.

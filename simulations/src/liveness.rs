@@ -68,7 +68,7 @@ fn are_together(cluster: &Cluster) -> bool {
     cluster.hosts().filter_map(|host| cluster.standing(host)).all(|standing| match standing {
         Standing::Member(member) if member.wait == Wait::Evaluation => true,
         Standing::Member(member) => *view.get_or_insert(member.digest) == member.digest,
-        Standing::Founding | Standing::Joining => false,
+        Standing::Founding | Standing::Joining | Standing::Returning => false,
         Standing::Ended => true,
     })
 }
@@ -79,6 +79,7 @@ pub fn who_waits(cluster: &Cluster) -> String {
     let words = |standing: Standing| match standing {
         Standing::Founding => Some("waits for peers".to_owned()),
         Standing::Joining => Some("asks to be let in".to_owned()),
+        Standing::Returning => Some("is back, and asks to be let in".to_owned()),
         Standing::Member(member) => {
             Some(format!("{} steps complete, waits for {:?}", member.complete, member.wait))
         }

@@ -104,6 +104,17 @@ pub enum Fault {
         /// Whether they come back with what was on their disks; otherwise as new peers.
         keeps_disk: bool,
     },
+    /// The power goes everywhere at once.
+    Blackout {
+        /// How long.
+        lasting: Duration,
+        /// So much later than the one before it each peer comes back, in an order that the seed decides.
+        every: Duration,
+        /// How many come back, if not all.
+        count: Option<usize>,
+        /// How many of those find their newest checkpoint damaged.
+        damaged: usize,
+    },
     /// Peers are asked to leave.
     Leave {
         /// Who.
@@ -384,7 +395,7 @@ impl Fault {
                 Whom::Peers(peers) => peers.clone(),
                 Whom::Any(_) => vec![],
             },
-            Self::Partition { .. } | Self::Join { .. } | Self::Churn { .. } => vec![],
+            Self::Partition { .. } | Self::Blackout { .. } | Self::Join { .. } | Self::Churn { .. } => vec![],
         }
     }
 }

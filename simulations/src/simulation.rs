@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use peergrad::io::{Committed, Event, Failure, FinalState};
-use peergrad_protocol::Instant;
 use peergrad_protocol::message::Refusal;
+use peergrad_protocol::{Epoch, Instant};
 
 use crate::cluster::Cluster;
 use crate::faults::{Director, host_of};
@@ -246,10 +246,17 @@ impl Simulation {
         self.planted_against.is_none_or(|asked| asked == law)
     }
 
-    /// Steps in their order, each as it was first told.
+    /// Steps in their order, each as it was first told; of branches that were given up, as far as others went on from them.
     fn committed(&self) -> Vec<Committed> {
         let mut steps: BTreeMap<u64, Committed> = BTreeMap::new();
-        for note in &self.cluster.history().commits {
+        let history = self.cluster.history();
+        let mut newest = Epoch(1);
+        for note in &history.commits {
+            let branch = history.views[note.view].view.branch;
+            if branch.epoch > newest {
+                newest = branch.epoch;
+                steps.split_off(&branch.step.0);
+            }
             steps.entry(note.committed.step.0).or_insert(note.committed);
         }
         steps.into_values().collect()
@@ -412,7 +419,7 @@ fn ending_of(failure: &Failure) -> &'static str {
         Failure::NotFounded { .. } => "stopped: the founder left before the start",
         Failure::Refused { .. } => "refused",
         Failure::TaskPanicked(_) => "stopped: its task failed",
-        Failure::DiskFailed(_) => "stopped: its disk failed",
+        Failure::DiskFailed(_) | Failure::CheckpointLost { .. } => "stopped: its disk failed",
         Failure::Left => "left",
         Failure::WrongSpecification { .. } | Failure::Unusable(_) | Failure::DataMissing { .. } => "unusable",
     }

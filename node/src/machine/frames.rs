@@ -5,7 +5,7 @@
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::{Content, Departure, Join, Message, Refusal, Welcome};
 use peergrad_protocol::view::View;
-use peergrad_protocol::{Buffer, Frame, Instant, PeerId, ViewDigest};
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Rank, ViewDigest};
 
 use super::{Machine, Progress, Stage};
 use crate::io::{Output, Reject};
@@ -84,6 +84,14 @@ impl Machine {
             Message::Closed(closed) => seat.session.closed_elsewhere(from, closed),
             Message::Offer(offer) => seat.session.offered(from, offer, out),
             Message::Chosen(chosen) => seat.session.chosen(from, chosen, out),
+            Message::Save(save) => {
+                let is_first = seat.session.view().rank(&from) == Some(Rank(0));
+                if !is_first {
+                    return Err(Reject::OutOfPlace);
+                }
+                seat.save_after(now, save.steps);
+                Ok(())
+            }
             _ => unreachable!("only these name a view that is trained in"),
         }
     }
@@ -214,16 +222,40 @@ impl Machine {
                 if joining.is_in(&view) {
                     self.install(view, out)?;
                 } else {
-                    joining.learn(view);
+                    joining.learn(now, from, view);
                 }
                 Ok(())
             }
             Message::Prepare(prepare) => {
-                joining.on_prepare(from, prepare, &mut self.persisted_count, out);
+                let is_ready = self.preparation.as_ref().is_some_and(|it| it.ready().is_some());
+                if let Some(returning) = joining.returning() {
+                    returning.on_prepare(now, from, prepare, is_ready, &mut self.persisted_count, out);
+                }
                 Ok(())
             }
             Message::Propose(propose) => {
-                joining.on_propose(from, propose, &mut self.persisted_count, out);
+                if let Some(returning) = joining.returning() {
+                    returning.on_propose(now, from, propose, &mut self.persisted_count, out);
+                }
+                Ok(())
+            }
+            Message::Promise(promise) => {
+                if let Some(returning) = joining.returning() {
+                    returning.on_promise(now, from, *promise, out);
+                }
+                self.regroup(now, out);
+                Ok(())
+            }
+            Message::Accepted(accepted) => {
+                if let Some(returning) = joining.returning() {
+                    returning.on_accepted(from, accepted, out);
+                }
+                Ok(())
+            }
+            Message::Outbid(outbid) => {
+                if let Some(returning) = joining.returning() {
+                    returning.on_outbid(now, &outbid);
+                }
                 Ok(())
             }
             Message::Leave(departure) => joining.departed(now, from, &departure.reason),
@@ -238,7 +270,7 @@ impl Machine {
             }
             // Of a view that this peer is not in yet, or not any more.
             Message::Succeed(_) | Message::Candidate(_) => Ok(()),
-            Message::Outbid(_) | Message::Promise(_) | Message::Accepted(_) | Message::Retire => Ok(()),
+            Message::Retire => Ok(()),
             _ => return Err(Reject::OutOfPlace),
         };
         if let Err(failure) = result {

@@ -10,9 +10,10 @@ use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use super::{Machine, Progress, Seat, Stage};
+use crate::checkpoint::Timetable;
 use crate::io::{Answer, Event, Failure, Output, PersistId, Reject};
 use crate::jobs::{Jobs, Purpose};
-use crate::joining::Joining;
+use crate::joining::{Entry, Joining};
 use crate::loader::Loaded;
 use crate::membership::{Facts, Membership, Wish};
 use crate::session::{Ingredients, Session};
@@ -82,13 +83,14 @@ impl Machine {
                 self.grant(wishes, out);
             }
             Stage::Joining(joining) => {
-                if let Some((view, digest)) = joining.persisted(id, out) {
-                    self.become_member(now, &view, digest, out);
+                if let Some(entry) = joining.persisted(id, out) {
+                    self.become_member(now, entry, out);
                 }
             }
             Stage::Founding(founding) => {
                 if let Some((view, digest)) = founding.persisted(id) {
-                    self.become_member(now, &view, digest, out);
+                    let checkpoint = founding.checkpoint();
+                    self.become_member(now, Entry { view, digest, checkpoint }, out);
                 }
             }
             Stage::Ended => {}
@@ -146,7 +148,7 @@ impl Machine {
         let id = PersistId(self.persisted_count);
         self.persisted_count += 1;
         let view = self.memo.view_bytes(view, digest);
-        let record = Record::new(view, self.me.incarnation, &Acceptor::default());
+        let record = Record::new(view, self.me.incarnation, &Acceptor::default(), self.charter());
         out.push(Output::Persist { id, record });
         id
     }
@@ -162,6 +164,12 @@ impl Machine {
         if !loaded.is_some_and(fits) {
             return Err(Reject::OutOfPlace);
         }
+        if let Stage::Joining(joining) = &mut self.stage
+            && let Some(saved) = joining.restore(&view)
+        {
+            out.push(Output::Restore(saved));
+            return Ok(());
+        }
         let record = self.record(&view, view.digest(), out);
         if let Stage::Joining(joining) = &mut self.stage {
             joining.recording(record, view);
@@ -170,7 +178,9 @@ impl Machine {
     }
 
     /// The view is on disk: this peer is a member from now on.
-    fn become_member(&mut self, now: Instant, view: &Arc<View>, digest: ViewDigest, out: &mut Vec<Output>) {
+    fn become_member(&mut self, now: Instant, entry: Entry, out: &mut Vec<Output>) {
+        let Entry { view, digest, checkpoint } = entry;
+        let view = &view;
         let preparation = self.preparation.as_ref().expect("a peer is in a view once it is prepared");
         let loaded = preparation.ready().expect("a peer is in a view once it is prepared").clone();
         let ingredients = Ingredients {
@@ -179,17 +189,22 @@ impl Machine {
             loaded,
             segments: self.segments.clone(),
             memo: self.memo.clone(),
+            checkpoint,
         };
+        let timetable = Timetable::new(now, ingredients.loaded.training.checkpoint_every);
+        let charter = self.charter();
         self.install_first(view, out);
         let mut session = Session::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
         let (me, count, memo) = (self.me.clone(), self.persisted_count, self.memo.clone());
-        let membership = Membership::new(now, me, Arc::clone(view), digest, linked, count, memo);
+        let membership = Membership::new(now, me, Arc::clone(view), digest, linked, count, (memo, charter));
         out.push(Output::Event(session.installed(None)));
+        out.extend(session.restored().map(Output::Event));
         if let Some(reply) = self.parked.take() {
             session.ready(reply, out);
         }
-        self.stage = Stage::Member(Box::new(Seat { session, membership, progress: Progress::Training }));
+        let progress = Progress::Training;
+        self.stage = Stage::Member(Box::new(Seat { session, membership, progress, timetable }));
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
         dial(view, others, out);
         self.take_early(now, out);
@@ -235,6 +250,11 @@ impl Machine {
         seat.session.enter(&view, digest, &mut self.credits, out);
         let difference = seat.membership.advance(now).expect("the next view is known");
         out.push(Output::Event(seat.session.installed(Some(&difference))));
+        // Who has come since does not know of it.
+        let due = seat.session.save_is_due();
+        if due.is_some_and(|steps| steps > seat.session.step()) {
+            seat.tell_when_to_save(due, out);
+        }
         let joined = difference.joined.iter().filter(|peer| **peer != self.me.peer);
         let wanted: BTreeSet<PeerId> = joined.chain(seat.membership.unlinked()).copied().collect();
         let install = || Message::Install(View::clone(&view));

@@ -25,6 +25,7 @@ use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
 use super::{Facts, Membership, Timer, Wish, watching};
 use crate::io::Output;
+use crate::succession::Restart;
 
 mod answering;
 
@@ -152,7 +153,8 @@ impl Membership {
         let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
         self.term.attempt = Some(attempt);
         self.term.awaited = None;
-        self.tell_members(&Message::Prepare(prepare), out);
+        // The others are asked once its own promise is on disk: a restart must not use this ballot again.
+        self.send(self.me.peer, &Message::Prepare(prepare), out);
     }
 
     /// Proposes once everyone who can has answered; gives up what does not get anywhere.
@@ -249,9 +251,14 @@ impl Membership {
         let planned = attempt.planned.clone();
         if attempt.proposer.adopted().is_none() && planned.is_none() {
             let dealt_of = |step| facts.dealt_of(step);
-            let Some(change) = facts.basis.after_loss(kept, attempt.proposer.reports(), dealt_of) else {
-                // Nobody of those who can be reached has parameters; others may come back.
-                return;
+            let reports = attempt.proposer.reports();
+            let change = match facts.basis.after_loss(kept, reports, dealt_of) {
+                Some(change) => change,
+                // Nobody of those who can be reached has parameters any more; others may come back.
+                None => match facts.basis.after_stop(kept, reports) {
+                    Some(Restart { change, is_whole }) if is_whole || attempt.unanswered.is_empty() => change,
+                    Some(_) | None => return,
+                },
             };
             attempt.proposer.propose(|_| change);
         } else {
@@ -280,6 +287,10 @@ impl Membership {
         }
         let prepare =
             Prepare { view: self.digest, ballot: attempt.proposer.ballot(), before: attempt.before() };
+        if !attempt.proposer.reports().contains_key(&self.rank) {
+            // Its disk is slow, and nobody else was asked yet.
+            return;
+        }
         for (index, member) in self.view.members.iter().enumerate() {
             if !attempt.proposer.reports().contains_key(&Rank::from_index(index)) {
                 self.send(member.peer, &Message::Prepare(prepare), out);
@@ -305,7 +316,16 @@ impl Membership {
         {
             attempt.unanswered.remove(&rank);
             attempt.missed.extend(&promise.report.lost);
-            attempt.proposer.promised(rank, promise.accepted, promise.report);
+            let is_news = attempt.proposer.promised(rank, promise.accepted, promise.report);
+            if is_news && rank == self.rank {
+                let before = attempt.before();
+                attempt.since = now;
+                let prepare = Prepare { view: promise.view, ballot: promise.ballot, before };
+                let others = self.view.members.iter().map(|member| member.peer);
+                for peer in others.filter(|peer| *peer != self.me.peer) {
+                    self.send(peer, &Message::Prepare(prepare), out);
+                }
+            }
         }
         self.look(now, facts, out)
     }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{Contact, Report};
+use peergrad_protocol::message::{Contact, Report, Saved};
 use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 
 use super::Session;
+use crate::checkpoint::Checkpoint;
 use crate::io::{Change, Event, FinalState};
 use crate::membership::Facts;
 use crate::memo::Difference;
@@ -22,15 +23,8 @@ impl Session {
         computing: Option<StepNumber>,
     ) -> Facts<'a> {
         let is_stopped = self.stop_before.is_some_and(|stop| stop <= self.step);
-        let training = &self.loaded.training;
         Facts {
-            basis: Basis {
-                geometry: &self.geometry,
-                sample_count: u64::from(self.loaded.task.sample_count()),
-                batch_size: training.step_samples(),
-                passes: training.passes,
-                drifts: self.loaded.program.drifts(),
-            },
+            basis: Basis::new(&self.geometry, &self.loaded),
             step: self.step,
             dealt: &self.dealt,
             dealt_before: self.uncommitted.as_ref().map(|record| &*record.dealt),
@@ -103,6 +97,30 @@ impl Session {
         self.owned.committed().map(|(chunk, state)| (chunk, &state.moments[..], state.updates))
     }
 
+    /// The newest committed state, if this member has committed anything since it began.
+    pub(crate) fn checkpoint(&self) -> Option<Checkpoint> {
+        let dealt = self.committed.as_ref()?;
+        let parameters = self.parameters()?;
+        let states = || self.owned.committed().filter(|_| self.geometry.cut.has_state);
+        let saved = Saved {
+            steps: StepNumber(self.committed_steps()),
+            branch: self.view().branch,
+            ledger: dealt.after.clone(),
+            digest: ContentDigest::of(parameters.bytes()),
+            states: states().map(|(chunk, _)| chunk).collect(),
+        };
+        Some(Checkpoint {
+            run: self.view().run,
+            specification: Arc::clone(&self.specification),
+            manifest: self.loaded.manifest.clone(),
+            saved,
+            parameters: Arc::clone(parameters),
+            states: states().map(|(_, state)| state.clone()).collect(),
+            left_out: self.omissions.counted(),
+            own_samples: self.own_trained,
+        })
+    }
+
     /// What the run leaves here: the newest committed state, if there is one.
     pub(crate) fn state(&self) -> Option<FinalState> {
         let parameters = self.parameters()?;
@@ -129,6 +147,18 @@ impl Session {
     fn shard_len(&self) -> usize {
         let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
         shards.layout.shard(self.rank.index()).len()
+    }
+
+    /// What the user is told where this view goes on from checkpoints.
+    pub(crate) fn restored(&self) -> Option<Event> {
+        let Recovery::Resume(resume) = &self.view().recovery else { return None };
+        let complete = self.complete.as_ref().filter(|_| resume.is_restored)?;
+        Some(Event::Restored {
+            steps: resume.step,
+            pass: self.view().ledger.pass,
+            digest: ContentDigest::of(complete.bytes()),
+            restarted: self.view().moves.restarted.clone(),
+        })
     }
 
     /// What the user is told when a view is entered.

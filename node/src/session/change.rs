@@ -25,7 +25,7 @@ use std::sync::Arc;
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::message::{Holdings, Report};
 use peergrad_protocol::view::{Forward, Moves, Recovery, View};
-use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
+use peergrad_protocol::{PeerId, Rank, StepNumber, ViewDigest};
 
 use super::{Session, Updated, Waiting};
 use crate::io::Output;
@@ -70,6 +70,11 @@ impl Session {
         self.step == step && !self.is_open && self.live.is_empty()
     }
 
+    /// This member's rank in its view.
+    pub(crate) fn rank(&self) -> Rank {
+        self.rank
+    }
+
     /// The step in progress.
     pub(crate) fn step(&self) -> StepNumber {
         self.step
@@ -90,6 +95,7 @@ impl Session {
             tally: self.uncommitted.as_ref().map(|record| record.tally).or(self.consolidated),
             next: self.holdings(),
             lost: vec![],
+            again: None,
         }
     }
 

@@ -235,6 +235,10 @@ digest_every = 0           # steps between two digests of the parameters; 0: onl
 copies = 2                 # peers that hold the optimizer state of each parameter: one can go without a loss; or \"all\",
                            # up to 32: nothing is ever lost, but the memory of each peer does not fall with their number
 
+[checkpoints]
+seconds = 30               # how often the peers write down where they are, for the day when all of them stop at once
+keep = 3                   # how many of these each peer keeps
+
 [partition]
 policy = \"majority\"        # whoever can reach more than half of the peers goes on; the others wait
 

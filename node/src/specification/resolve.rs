@@ -4,6 +4,7 @@
 //! error now rather than at step 1,000.
 
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::SAVED_MAX;
 
 use super::algorithm::{Algorithm, Robustness};
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
@@ -47,6 +48,8 @@ pub fn resolve(
 pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
     copies::check(run.shards.copies)?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
+    within("checkpoints.seconds", run.checkpoints.seconds, ..=86_400, "0 to 86400")?;
+    within("checkpoints.keep", run.checkpoints.keep, 1..=SAVED_MAX, "1 to 4")?;
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
     let steps_per_pass = samples.div_ceil(run.batch);
     let algorithm = Algorithm::resolve(&run.sync, steps_per_pass)?;
@@ -66,6 +69,8 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
         copies: run.shards.copies,
         digest_every: run.sync.digest_every,
+        checkpoint_seconds: run.checkpoints.seconds,
+        checkpoints_kept: run.checkpoints.keep,
         optimizer: resolve_rule(&run.optimizer)?,
         schedule: resolve_schedule(run, rated_steps)?,
     };

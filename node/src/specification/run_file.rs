@@ -45,6 +45,9 @@ pub struct RunFile {
     /// `[shards]`
     #[serde(default)]
     pub shards: ShardsSection,
+    /// `[checkpoints]`
+    #[serde(default)]
+    pub checkpoints: CheckpointsSection,
     /// `[partition]`
     #[serde(default)]
     pub partition: PartitionSection,
@@ -285,6 +288,16 @@ pub struct ShardsSection {
     pub copies: Copies,
 }
 
+/// `[checkpoints]`: what a swarm goes on from whose peers have all stopped.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CheckpointsSection {
+    /// Seconds between two of them; 0: only when a peer stops. Default 30.
+    pub seconds: u64,
+    /// How many each peer keeps, 1 to 4. Default 3.
+    pub keep: usize,
+}
+
 /// `[partition]`: what happens when the peers are cut in two.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -384,6 +397,12 @@ impl Default for SyncSection {
 impl Default for ShardsSection {
     fn default() -> Self {
         Self { copies: Copies::Number(2) }
+    }
+}
+
+impl Default for CheckpointsSection {
+    fn default() -> Self {
+        Self { seconds: 30, keep: 3 }
     }
 }
 

@@ -44,6 +44,7 @@ impl Cluster {
             incarnation: 0,
             process: None,
             starts: 0,
+            has_crashed: false,
             asleep: None,
             attentive_since: self.now,
             trouble: None,
@@ -66,7 +67,7 @@ impl Cluster {
         let role = match entry {
             Entry::Found { specification, peers } => {
                 self.run = Some(RunId::derive(&specification, &NONCE));
-                Role::Founder { specification, nonce: NONCE, peers }
+                Role::Founder { specification, nonce: NONCE, peers, from: None }
             }
             Entry::Join { run, .. } => Role::Joiner { run },
         };
@@ -74,6 +75,7 @@ impl Cluster {
         let place = &mut self.hosts[host.index()];
         assert!(place.process.is_none(), "one process a host");
         place.starts += 1;
+        place.has_crashed = false;
         place.incarnation += 1;
         place.attentive_since = self.now;
         let segments = Pool::new(SEGMENTS_KEPT);
@@ -86,6 +88,7 @@ impl Cluster {
             segments: segments.clone(),
             memo: self.memo.clone(),
             restored: place.setup.disk.record().map(|record| record.to_bytes().into()),
+            saved: place.setup.disk.checkpoints().map(|checkpoint| checkpoint.saved.clone()).collect(),
             role,
         };
         place.process =
@@ -108,6 +111,7 @@ impl Cluster {
             return;
         }
         self.running_count -= 1;
+        place.has_crashed = true;
         place.asleep = None;
         place.setup.disk.crash();
         self.network.crash(self.now, host, has_reset);

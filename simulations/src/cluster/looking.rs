@@ -6,6 +6,7 @@ use std::sync::Arc;
 use peergrad::io::Event;
 use peergrad::node::Standing;
 use peergrad_protocol::durable::Record;
+use peergrad_protocol::message::Saved;
 use peergrad_protocol::{Buffer, Instant, PeerId, RunId};
 
 use super::Cluster;
@@ -63,10 +64,14 @@ impl Cluster {
         self.hosts[host.index()].asleep.is_some()
     }
 
-    /// Whether anybody founds the run or is in it.
+    /// Whether anybody founds the run or is in it; or was, and none of its members has finished it meanwhile.
     #[must_use]
     pub fn has_run(&self) -> bool {
-        let is_in = |host| matches!(self.standing(host), Some(Standing::Founding | Standing::Member(_)));
+        let is_in = |host| match self.standing(host) {
+            Some(Standing::Founding | Standing::Member(_)) => true,
+            Some(Standing::Returning) => !self.has_finisher,
+            Some(Standing::Joining | Standing::Ended) | None => false,
+        };
         self.hosts().any(is_in)
     }
 
@@ -184,6 +189,11 @@ impl World<'_> {
     #[must_use]
     pub fn record(&self, host: HostId) -> Option<&Record> {
         self.hosts[host.index()].setup.disk.record()
+    }
+
+    /// The checkpoints that really lie on a host's disk, newest first.
+    pub fn saved(&self, host: HostId) -> impl Iterator<Item = &Saved> {
+        self.hosts[host.index()].setup.disk.checkpoints().map(|checkpoint| &checkpoint.saved)
     }
 
     /// All hosts.

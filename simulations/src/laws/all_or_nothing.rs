@@ -13,6 +13,7 @@ use peergrad_protocol::{Epoch, PeerId};
 use super::{Law, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
+use crate::oracles::lineage::is_restored;
 
 /// How far each process, and each view, has committed.
 #[derive(Default)]
@@ -49,8 +50,14 @@ impl AllOrNothing {
         let place =
             self.places.entry(host).or_insert(Place { epoch: view.epoch, committed: first, before: None });
         place.epoch = view.epoch;
-        if is_newcomer || matches!(view.recovery, Recovery::Found) {
+        if is_newcomer || matches!(view.recovery, Recovery::Found) || is_restored(view) {
             (place.committed, place.before) = (first, before);
+        }
+        if is_restored(view) {
+            // Nobody had anything in memory any more: that is the one case in which a run goes back.
+            self.committed.values_mut().for_each(|steps| *steps = (*steps).min(first));
+            self.digests.split_off(&first);
+            return Ok(());
         }
         let committed = self.committed.range(..view.epoch).map(|(_, steps)| *steps).max().unwrap_or(0);
         if committed <= first {

@@ -145,11 +145,11 @@ fn has_vote(home: HostId, standing: &MemberStanding, world: &World<'_>) -> bool 
     match world.standing(home) {
         // A later view is as good: its members tell what it is.
         Some(Standing::Member(theirs)) => theirs.view.epoch >= standing.view.epoch,
-        Some(Standing::Joining) => world
+        Some(Standing::Returning) => world
             .record(home)
             .and_then(|record| Durable::from_bytes(&record.to_bytes()))
             .is_some_and(|durable| durable.view.digest() == standing.digest),
-        Some(Standing::Founding | Standing::Ended) | None => false,
+        Some(Standing::Founding | Standing::Joining | Standing::Ended) | None => false,
     }
 }
 

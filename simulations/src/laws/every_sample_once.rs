@@ -91,7 +91,10 @@ impl Law for EverySampleOnce {
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
-        self.lineage.observe(observation);
+        if let Some(step) = self.lineage.observe(observation) {
+            self.passes.rewind(&self.lineage, step);
+            self.steps.truncate(step as usize);
+        }
         match observation {
             Observation::Told { host, event: Event::Committed(committed) } => {
                 self.committed(*host, committed)

@@ -76,6 +76,17 @@ impl ExactlyOnce {
     }
 
     /// One step against the mean of the samples' gradients.
+    /// The run goes back: what was trained beyond this step is in no total any more.
+    fn rewind(&mut self, step: u64) {
+        self.passes = Passes::of(self.training.step_samples(), u64::from(self.task.sample_count()));
+        self.parameters.fill(0.0);
+        self.task.initial(self.training.seed, &mut self.parameters);
+        self.digests.clear();
+        if step > 0 {
+            self.digest(step - 1);
+        }
+    }
+
     fn descend(&mut self, step: u64, samples: &[u32]) {
         if samples.is_empty() {
             return;
@@ -94,7 +105,9 @@ impl Law for ExactlyOnce {
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
-        self.lineage.observe(observation);
+        if let Some(step) = self.lineage.observe(observation) {
+            self.rewind(step);
+        }
         if let Observation::Sent { message: Message::Chosen(chosen), .. } = observation {
             self.late.insert((chosen.view, chosen.step.0), chosen.late.clone());
         }

@@ -21,6 +21,7 @@ use super::single_owner::fold;
 use super::{Law, Observation};
 use crate::cluster::World;
 use crate::host::HostId;
+use crate::oracles::lineage::is_restored;
 
 /// What was told of each step, and what was sent and is kept of each chunk.
 pub struct SameBits {
@@ -63,7 +64,12 @@ impl SameBits {
 
     fn installed(&mut self, view: &View, digest: ViewDigest) {
         self.epochs.insert(digest, view.epoch);
-        self.begins.insert(view.epoch, (view.first_step().0, view.moves.restarted.clone()));
+        let is_new =
+            self.begins.insert(view.epoch, (view.first_step().0, view.moves.restarted.clone())).is_none();
+        if is_new && is_restored(view) {
+            // What was committed beyond it is committed once more, and not the same.
+            self.digests.split_off(&view.first_step().0);
+        }
         self.forget_before(view.first_step().0.saturating_sub(STEPS_ALIVE));
     }
 
@@ -159,6 +165,9 @@ impl Law for SameBits {
             Observation::Told { host, event: Event::Committed(committed) } => {
                 self.told(*host, committed.step.0, committed.digest)?;
                 self.kept(*host, committed.step.0 + 1, world)
+            }
+            Observation::Told { host, event: Event::Restored { steps, digest, .. } } if steps.0 > 0 => {
+                self.told(*host, steps.0 - 1, Some(*digest))
             }
             Observation::Told { host, event: Event::Ended(ended) } => match &ended.state {
                 Some(state) if state.steps > 0 => self.told(*host, state.steps - 1, Some(state.digest)),

@@ -59,7 +59,7 @@ impl WrittenFirst {
         if !Arc::ptr_eq(&record.view, bytes) && record.view != *bytes {
             return None;
         }
-        let rest = wire::decode_record::<(Incarnation, Acceptor<Succession>)>(&record.rest);
+        let rest = wire::decode_record::<(Incarnation, Acceptor<Succession>)>(&record.promised);
         rest.ok().map(|(_, acceptor)| acceptor)
     }
 

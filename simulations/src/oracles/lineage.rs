@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad_protocol::ViewDigest;
-use peergrad_protocol::view::View;
+use peergrad_protocol::view::{Recovery, View};
 
 use crate::history::History;
 use crate::laws::Observation;
@@ -45,20 +45,27 @@ impl Lineage {
     #[must_use]
     pub fn of(history: &History) -> Self {
         let mut lineage = Self::default();
-        history.views.iter().for_each(|note| lineage.install(&note.view, note.digest));
+        for note in &history.views {
+            lineage.install(&note.view, note.digest);
+        }
         lineage
     }
 
-    /// Takes note of a view that somebody installed; of two records with one number the first counts.
-    pub fn install(&mut self, view: &Arc<View>, digest: ViewDigest) {
+    /// Takes note of a view that somebody installed; of two records with one number the first counts. True if it is new.
+    pub fn install(&mut self, view: &Arc<View>, digest: ViewDigest) -> bool {
+        let is_new = !self.views.contains_key(&view.epoch.0);
         self.views.entry(view.epoch.0).or_insert_with(|| Installed { view: Arc::clone(view), digest });
+        is_new
     }
 
-    /// As [`Lineage::install`], if that is what happens.
-    pub fn observe(&mut self, observation: &Observation<'_>) {
-        if let Observation::Told { event: Event::Installed { view, digest, .. }, .. } = observation {
-            self.install(view, *digest);
-        }
+    /// As [`Lineage::install`], if that is what happens. The step from which the run goes on, if it goes back to what was saved:
+    /// of what was committed beyond it nothing counts any more.
+    pub fn observe(&mut self, observation: &Observation<'_>) -> Option<u64> {
+        let Observation::Told { event: Event::Installed { view, digest, .. }, .. } = observation else {
+            return None;
+        };
+        let is_new = self.install(view, *digest);
+        (is_new && is_restored(view)).then_some(view.first_step().0)
     }
 
     /// The view in which the sums of `step` were made, as far as is known: once the step is committed, for good.
@@ -88,10 +95,16 @@ impl Lineage {
     }
 }
 
+/// Whether a view goes on from checkpoints.
+#[must_use]
+pub fn is_restored(view: &View) -> bool {
+    matches!(&view.recovery, Recovery::Resume(resume) if resume.is_restored)
+}
+
 #[cfg(test)]
 mod tests {
     use peergrad_protocol::ledger::Ledger;
-    use peergrad_protocol::view::{Moves, Recovery, Resume};
+    use peergrad_protocol::view::{Branch, Moves, Resume};
     use peergrad_protocol::{Epoch, RunId, StepNumber};
 
     use super::*;
@@ -105,6 +118,7 @@ mod tests {
                 epoch: Epoch(index as u64 + 1),
                 parents: vec![],
                 members: vec![],
+                branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
                 recovery: Recovery::Resume(Resume::at(StepNumber(step))),
                 ledger: Ledger::default(),
                 moves: Moves { restarted: vec![index as u32 + 1], ..Moves::default() },

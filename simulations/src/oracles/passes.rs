@@ -84,6 +84,12 @@ impl Passes {
         Self { batch_size, sample_count, pass: 0, free, steps: 0, trained: BTreeMap::new() }
     }
 
+    /// The run goes back: only the steps before this one count, as they are counted once more.
+    pub fn rewind(&mut self, lineage: &Lineage, step: u64) {
+        *self = Self::of(self.batch_size, self.sample_count);
+        while self.steps < step && self.count(lineage).is_some() {}
+    }
+
     /// Steps counted.
     #[must_use]
     pub fn steps(&self) -> u64 {

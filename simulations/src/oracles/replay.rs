@@ -88,6 +88,13 @@ impl Replay {
         replay
     }
 
+    /// The run goes back: it is replayed once more up to this step.
+    fn rewind(&mut self, step: u64) {
+        let lineage = std::mem::take(&mut self.lineage);
+        *self = Self { lineage, ..Self::new(&self.loaded) };
+        while self.steps < step && self.step() {}
+    }
+
     /// The optimizer state of a chunk that has had no update.
     fn fresh(&self, chunk: usize) -> (Vec<f32>, u32) {
         let moment_count = self.loaded.owner_moments();
@@ -321,7 +328,9 @@ impl Law for Replay {
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
-        self.lineage.observe(observation);
+        if let Some(step) = self.lineage.observe(observation) {
+            self.rewind(step);
+        }
         let Observation::Told { host, event: Event::Committed(committed) } = observation else {
             return Ok(());
         };

@@ -25,6 +25,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("all-copies", include_str!("../../scenarios/all-copies.toml")),
     ("back-too-late", include_str!("../../scenarios/back-too-late.toml")),
     ("lost-majority", include_str!("../../scenarios/lost-majority.toml")),
+    ("power-cut", include_str!("../../scenarios/power-cut.toml")),
     ("restarted-voter", include_str!("../../scenarios/restarted-voter.toml")),
     ("leave", include_str!("../../scenarios/leave.toml")),
     ("rolling-restart", include_str!("../../scenarios/rolling-restart.toml")),

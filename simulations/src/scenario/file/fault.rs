@@ -41,6 +41,7 @@ pub(super) struct FaultSection {
     up_mbit: Option<Within<Mbit>>,
     down_mbit: Option<Within<Mbit>>,
     count: Option<Count>,
+    damaged: Option<Count>,
     disk: Option<DiskSetting>,
 }
 
@@ -52,6 +53,7 @@ enum Kind {
     Flap,
     Crash,
     Restart,
+    Blackout,
     Leave,
     Slow,
     Bursts,
@@ -174,6 +176,12 @@ impl FaultSection {
             Kind::Restart => {
                 Fault::Restart { whom: whom()?, lasting: span()?, keeps_disk: self.keeps_disk(context)? }
             }
+            Kind::Blackout => Fault::Blackout {
+                lasting: span()?,
+                every: self.every.map_or(Duration::ZERO, |every| every.0),
+                count: self.count.map(Whole::count),
+                damaged: self.damaged.map_or(0, Whole::count),
+            },
             Kind::Leave => Fault::Leave { whom: whom()? },
             Kind::Slow => Fault::Slow { whom: whom()?, percent: percent()?, lasting },
             Kind::Bursts => Fault::Bursts {
@@ -267,6 +275,7 @@ impl FaultSection {
             Kind::Flap => vec!["groups", "split", "times", "every", "for"],
             Kind::Crash => [whom, &["reset"]].concat(),
             Kind::Restart => [whom, &["for", "disk"]].concat(),
+            Kind::Blackout => vec!["for", "every", "count", "damaged"],
             Kind::Slow => [whom, &["slower", "for"]].concat(),
             Kind::Bursts => [whom, &["slower", "chance"]].concat(),
             Kind::Pause => [whom, &["for"]].concat(),
@@ -293,6 +302,7 @@ impl FaultSection {
             ("up_mbit", self.up_mbit.is_some()),
             ("down_mbit", self.down_mbit.is_some()),
             ("count", self.count.is_some()),
+            ("damaged", self.damaged.is_some()),
             ("disk", self.disk.is_some()),
         ];
         match given.iter().find(|(key, is_given)| *is_given && !allowed.contains(key)) {

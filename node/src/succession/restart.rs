@@ -1,0 +1,108 @@
+//! The restart: from which checkpoints a run goes on whose members have all stopped.
+//!
+//! # How it works
+//! 1. What was saved beyond the beginning of the present branch, in an earlier one, counts for nothing: it was given up before.
+//! 2. Of the steps that are left, the newest is taken of which those who are back have the parameters and all optimizer state.
+//!    If there is none, the newest that any of them has: state that nobody has saved starts from nothing, as after any loss.
+//! 3. Who has saved that step begins with it. The others are newcomers: they get parameters from its all-gather.
+//! 4. Who has saved a chunk's state is its keeper; where the placement puts it elsewhere, it moves.
+//!
+//! The bookmark comes from the checkpoint, so the run goes on in the same pass, and what was trained after it is trained again.
+
+use std::collections::BTreeMap;
+
+use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::message::{Again, Report, Saved};
+use peergrad_protocol::view::{Member, Moves, Resume, Succession};
+use peergrad_protocol::{Rank, StepNumber};
+
+use super::{Basis, Exchange, Roll, TURNS};
+
+/// A change that goes on from what was saved.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Restart {
+    pub(crate) change: Succession,
+    /// Whether no optimizer state is lost.
+    pub(crate) is_whole: bool,
+}
+
+/// A checkpoint of a peer that is back, by the rank that it had.
+struct Note<'a> {
+    rank: Rank,
+    saved: &'a Saved,
+}
+
+impl Note<'_> {
+    /// Which state of the run it is of. Where members drift, each has one of its own after the same step.
+    fn position(&self, drifts: bool) -> (StepNumber, Option<[u8; 32]>) {
+        (self.saved.steps, (!drifts).then_some(self.saved.digest.0))
+    }
+}
+
+impl Basis<'_> {
+    /// The change to the view whose members have nothing in memory any more: those who are back go on from the newest step of
+    /// which they have saved everything; if there is none, from the newest that any of them has saved; or from the beginning.
+    ///
+    /// `kept` (sorted ranks) never stopped, and have no parameters yet. `None` if nobody is back who could train.
+    pub(crate) fn after_stop(&self, kept: &[Rank], reports: &BTreeMap<Rank, Report>) -> Option<Restart> {
+        let back = |(rank, report): (&Rank, &Report)| Some((*rank, report.again.as_deref()?.clone()));
+        let back: Vec<(Rank, Again)> = reports.iter().filter_map(back).collect();
+        if back.is_empty() {
+            return None;
+        }
+        let mut joiners: Vec<Member> = back.iter().map(|(_, again)| again.member.clone()).collect();
+        joiners.sort_by_key(|member| member.peer);
+        let gone = (0..self.view().members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
+        let exchange = Exchange { leavers: gone.collect(), joiners, ..Exchange::default() };
+        let roll = Roll::new(self.view(), &exchange);
+        let notes: Vec<Note<'_>> = back.iter().flat_map(|(rank, again)| self.notes(*rank, again)).collect();
+        let mut positions: Vec<_> = notes.iter().map(|note| note.position(self.drifts)).collect();
+        positions.sort_unstable_by(|a, b| b.cmp(a));
+        positions.dedup();
+        let holders = |position| notes.iter().filter(move |note| note.position(self.drifts) == position);
+        let is_whole = |position: &_| {
+            let is_saved = |chunk| holders(*position).any(|note| note.saved.states.contains(chunk));
+            !self.geometry.cut.has_state || (0..self.geometry.cut.chunks.count()).all(is_saved)
+        };
+        let chosen = positions.iter().find(|position| is_whole(position)).or(positions.first()).copied();
+        let all: Vec<Rank> = (0..roll.members.len()).map(Rank::from_index).collect();
+        let Some(position) = chosen else {
+            // Everyone can draw the initial parameters, and nobody has any state.
+            let resume = Resume { is_restored: true, ..Resume::at(StepNumber(0)) };
+            let change = roll.change(self.geometry, &exchange, resume, Ledger::default(), Moves::default());
+            return Some(Restart { change, is_whole: true });
+        };
+        let new_rank = |old: Rank| roll.rank_of(&self.view().member(old).peer);
+        let has_saved: Vec<Rank> = holders(position).filter_map(|note| new_rank(note.rank)).collect();
+        let newcomers = all.iter().copied().filter(|rank| !has_saved.contains(rank)).collect::<Vec<_>>();
+        let before = |chunk: usize, rank: &Rank| {
+            let keepers = self.geometry.target.keepers(chunk);
+            keepers.iter().position(|keeper| keeper == rank).unwrap_or(keepers.len())
+        };
+        let keepers = |chunk: usize| {
+            if !self.geometry.cut.has_state {
+                return vec![];
+            }
+            let mut keepers: Vec<Rank> = holders(position)
+                .filter(|note| note.saved.states.contains(chunk))
+                .map(|note| note.rank)
+                .collect();
+            keepers.sort_by_key(|rank| (before(chunk, rank), *rank));
+            keepers.truncate(self.geometry.cut.copies.keepers_max());
+            keepers.into_iter().filter_map(new_rank).collect()
+        };
+        let moves = self.moves(&roll.members, &newcomers, keepers, TURNS);
+        let saved = holders(position).next().expect("somebody has saved what was chosen").saved;
+        let resume = Resume { newcomers, is_restored: true, ..Resume::at(saved.steps) };
+        let is_whole = moves.restarted.is_empty();
+        let change = roll.change(self.geometry, &exchange, resume, saved.ledger.clone(), moves);
+        Some(Restart { change, is_whole })
+    }
+
+    /// What a peer that is back has saved of the present branch.
+    fn notes<'a>(&self, rank: Rank, again: &'a Again) -> impl Iterator<Item = Note<'a>> {
+        let branch = self.view().branch;
+        let is_of_branch = move |saved: &&Saved| saved.branch == branch || saved.steps <= branch.step;
+        again.saved.iter().filter(is_of_branch).map(move |saved| Note { rank, saved })
+    }
+}

@@ -1,0 +1,99 @@
+//! Restarts: when everybody has stopped, the run goes on from the newest step of which those who are back have saved
+//! everything; with what they really have on their disks, and nothing of a branch that was given up before.
+//!
+//! # How it works
+//! What a peer says it has saved is compared with its disk. When a view goes on from checkpoints, the law looks for the
+//! newest step itself, from what its members have said last.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use peergrad::io::Event;
+use peergrad::loader::Loaded;
+use peergrad_protocol::message::{Message, Saved};
+use peergrad_protocol::view::{Branch, View};
+use peergrad_protocol::{Epoch, PeerId};
+
+use super::{Law, Observation};
+use crate::cluster::World;
+use crate::oracles::lineage::is_restored;
+
+/// What peers that are back have saved.
+pub struct Restarts {
+    chunk_count: usize,
+    has_state: bool,
+    drifts: bool,
+    saved: BTreeMap<PeerId, Vec<Saved>>,
+    branches: BTreeMap<Epoch, Branch>,
+}
+
+impl Restarts {
+    /// The law for what is trained like this.
+    #[must_use]
+    pub fn new(loaded: &Loaded) -> Self {
+        Self {
+            chunk_count: loaded.manifest.chunks().count(),
+            drifts: loaded.program.drifts(),
+            has_state: loaded.state_count() > 0 && !loaded.program.drifts(),
+            saved: BTreeMap::new(),
+            branches: BTreeMap::new(),
+        }
+    }
+
+    fn installed(&mut self, view: &View) -> Result<(), String> {
+        let is_new = self.branches.insert(view.epoch, view.branch).is_none();
+        if !is_new || !is_restored(view) {
+            return Ok(());
+        }
+        let before = self.branches.range(..view.epoch).next_back().map(|(_, branch)| *branch);
+        let due = before.map_or(0, |before| self.newest(view, before));
+        let step = view.first_step().0;
+        if step == due {
+            return Ok(());
+        }
+        Err(format!(
+            "view {} goes on from step {step}, and its members have saved everything of step {due}",
+            view.epoch.0
+        ))
+    }
+
+    /// The newest step of which members have saved all; else the newest of which any of them has; else the beginning.
+    fn newest(&self, view: &View, branch: Branch) -> u64 {
+        let of_members = view.members.iter().filter_map(|member| self.saved.get(&member.peer)).flatten();
+        let valid: Vec<&Saved> =
+            of_members.filter(|saved| saved.branch == branch || saved.steps <= branch.step).collect();
+        let position = |saved: &Saved| (saved.steps.0, (!self.drifts).then_some(saved.digest.0));
+        let positions: BTreeSet<_> = valid.iter().map(|saved| position(saved)).collect();
+        let is_whole = |wanted: &&(u64, Option<[u8; 32]>)| {
+            let mut chunks = 0..self.chunk_count;
+            let is_saved =
+                |chunk| valid.iter().any(|saved| position(saved) == **wanted && saved.states.contains(chunk));
+            !self.has_state || chunks.all(is_saved)
+        };
+        let newest = positions.iter().rev().find(is_whole).or(positions.last());
+        newest.map_or(0, |(steps, _)| *steps)
+    }
+}
+
+impl Law for Restarts {
+    fn name(&self) -> &'static str {
+        "restarts"
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+        match observation {
+            Observation::Sent { from, message: Message::Promise(promise), .. } => {
+                let Some(again) = &promise.report.again else { return Ok(()) };
+                let really: Vec<&Saved> = world.saved(*from).collect();
+                let is_there = |said: &Saved| really.contains(&said);
+                self.saved.insert(world.peer(*from), again.saved.clone());
+                if again.saved.iter().all(is_there) && again.saved.len() == really.len() {
+                    Ok(())
+                } else {
+                    Err(format!("{from} says that it has saved what is not on its disk"))
+                }
+            }
+            Observation::Told { event: Event::Installed { view, .. }, .. } => self.installed(view),
+            _ => Ok(()),
+        }
+    }
+}
