@@ -29,6 +29,7 @@ mod passes;
 pub mod plot;
 mod progress;
 mod report;
+mod resume;
 mod run;
 mod signals;
 mod swarm;
@@ -71,6 +72,8 @@ enum Command {
     Start(StartArguments),
     /// Join a run
     Join(JoinArguments),
+    /// Go on with the run that the last peer of this machine was in when it stopped
+    Resume(ResumeArguments),
     /// Print a fresh invite of the peer that is running on this machine
     Invite(invite::InviteArguments),
     /// Copy the newest model that a peer on this machine has saved
@@ -132,6 +135,18 @@ struct JoinArguments {
     peer: PeerArguments,
 }
 
+#[derive(Args)]
+struct ResumeArguments {
+    /// Do not wait for the others: found a run of its own that goes on from this peer's newest checkpoint
+    #[arg(long)]
+    alone: bool,
+    /// The run's data file on this machine; without it, it is looked for by name, and then asked for in the swarm
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    #[command(flatten)]
+    peer: PeerArguments,
+}
+
 /// What every peer can be told.
 #[derive(Args)]
 struct PeerArguments {
@@ -173,6 +188,8 @@ enum OwnCommand {
     Start(OwnStartArguments),
     /// Join a run
     Join(JoinArguments),
+    /// Go on with the run that the last peer of this machine was in when it stopped
+    Resume(ResumeArguments),
     /// Print a fresh invite of the peer that is running on this machine
     Invite(invite::InviteArguments),
     /// Copy the newest model that a peer on this machine has saved
@@ -192,13 +209,14 @@ pub fn main() -> ExitCode {
         Command::Init { data, json } => files::init(&data, json),
         Command::Start(arguments) => run::start(arguments),
         Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),
+        Command::Resume(arguments) => resume::resume(arguments, Arc::new(BuiltinLoader)),
         Command::Invite(arguments) => invite::invite(&arguments),
         Command::Export(arguments) => model::export(&arguments),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
     })
 }
 
-/// Runs a binary that brings its own task: `start`, `join`, `invite` and `export` as `peer` has them.
+/// Runs a binary that brings its own task: `start`, `join`, `resume`, `invite` and `export` as `peer` has them.
 ///
 /// All peers of a run must be the same binary. `name` is what others are told when theirs is another one.
 #[must_use]
@@ -233,6 +251,9 @@ fn run_own_command(
     match command {
         OwnCommand::Start(arguments) => run::start_own(name, task, program, arguments),
         OwnCommand::Join(arguments) => run::join(arguments, Arc::new(OwnLoader::new(name, task, program))),
+        OwnCommand::Resume(arguments) => {
+            resume::resume(arguments, Arc::new(OwnLoader::new(name, task, program)))
+        }
         OwnCommand::Invite(arguments) => invite::invite(&arguments),
         OwnCommand::Export(arguments) => model::export(&arguments),
     }

@@ -9,6 +9,8 @@
 //! - A file that decodes holds finite numbers and has the digest that was written into it; nothing larger than the file
 //!   is allocated on the way.
 
+use std::collections::HashMap;
+
 use peergrad_protocol::RunId;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{SPECIFICATION_BYTES_MAX, TENSORS_MAX};
@@ -28,6 +30,8 @@ const _: () = assert!(HEADER_BYTES_MAX >= 8 * SPECIFICATION_BYTES_MAX);
 
 /// The entry of the metadata that is ours. One only: the format does not order several.
 const METADATA_KEY: &str = "peergrad";
+/// So begin the names of tensors that are no part of the model: a checkpoint's optimizer state.
+pub(crate) const OWN_TENSORS: &str = "peergrad.";
 /// Where the length of the header stands, before the header.
 const LENGTH_BYTES: usize = 8;
 
@@ -121,20 +125,12 @@ impl ModelFile {
         let count = self.manifest.parameter_count();
         assert_eq!(self.parameters.len(), count, "parameters of the manifest");
         let bytes: &[u8] = bytemuck::cast_slice(&self.parameters);
-        let metadata = Metadata {
-            run: self.origin.run.to_string(),
-            steps: self.origin.steps,
-            digest: ContentDigest::of(bytes).to_string(),
-            tensors: self.manifest.tensors().map(|(tensor, _)| tensor.name.clone()).collect(),
-            specification: self.origin.specification.clone(),
-        };
-        let metadata = toml::to_string(&metadata).expect("texts and numbers have a text form");
+        let metadata = metadata_of(&self.manifest, ContentDigest::of(bytes), &self.origin);
         let views = self.manifest.tensors().map(|(tensor, range)| {
             let shape = tensor.shape.iter().map(|&extent| extent as usize).collect();
             let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(&self.parameters[range]));
             (tensor.name.as_str(), view.expect("a range has as many elements as its shape"))
         });
-        let metadata = std::iter::once((METADATA_KEY.to_owned(), metadata)).collect();
         safetensors::serialize(views, Some(metadata)).expect("the header is within the format's bounds")
     }
 
@@ -143,6 +139,13 @@ impl ModelFile {
     /// # Errors
     /// If the bytes are truncated, altered, of another program, or hold numbers that are not finite.
     pub fn decode(bytes: &[u8]) -> Result<Self, ModelFileError> {
+        let model = Self::decode_any(bytes)?;
+        check_finite(&model.manifest, &model.parameters)?;
+        Ok(model)
+    }
+
+    /// As [`ModelFile::decode`], also of parameters that are not finite.
+    pub(crate) fn decode_any(bytes: &[u8]) -> Result<Self, ModelFileError> {
         check_header_length(bytes)?;
         let damaged = |error: safetensors::SafeTensorError| ModelFileError::Damaged(error.to_string());
         let (_, header) = SafeTensors::read_metadata(bytes).map_err(damaged)?;
@@ -156,7 +159,6 @@ impl ModelFile {
         if ContentDigest::of(bytemuck::cast_slice(&parameters)).to_string() != metadata.digest {
             return Err(ModelFileError::Altered);
         }
-        check_finite(&manifest, &parameters)?;
         let origin = Origin {
             run: RunId(*run.as_bytes()),
             steps: metadata.steps,
@@ -205,6 +207,23 @@ pub enum Part {
     All,
 }
 
+/// The metadata of a file with these parameters.
+pub(crate) fn metadata_of(
+    manifest: &Manifest,
+    digest: ContentDigest,
+    origin: &Origin,
+) -> HashMap<String, String> {
+    let metadata = Metadata {
+        run: origin.run.to_string(),
+        steps: origin.steps,
+        digest: digest.to_string(),
+        tensors: manifest.tensors().map(|(tensor, _)| tensor.name.clone()).collect(),
+        specification: origin.specification.clone(),
+    };
+    let metadata = toml::to_string(&metadata).expect("texts and numbers have a text form");
+    HashMap::from([(METADATA_KEY.to_owned(), metadata)])
+}
+
 /// An error unless the header is short enough to be parsed.
 fn check_header_length(bytes: &[u8]) -> Result<(), ModelFileError> {
     let Some(length) = bytes.first_chunk::<LENGTH_BYTES>() else {
@@ -221,8 +240,9 @@ fn read_tensors(file: &SafeTensors<'_>, names: &[String]) -> Result<(Manifest, V
     let mut sorted: Vec<&String> = names.iter().collect();
     sorted.sort_unstable();
     sorted.dedup();
-    if sorted.len() != names.len() || names.len() != file.len() || names.len() > TENSORS_MAX {
-        let reason = format!("{} tensors, but {} are listed", file.len(), names.len());
+    let count = file.names().into_iter().filter(|name| !name.starts_with(OWN_TENSORS)).count();
+    if sorted.len() != names.len() || names.len() != count || names.len() > TENSORS_MAX {
+        let reason = format!("{count} tensors, but {} are listed", names.len());
         return Err(ModelFileError::Foreign(reason));
     }
     let mut shapes = Vec::with_capacity(names.len());

@@ -141,7 +141,7 @@ fn assert_allocations(sync: &str, written: &str, copies: u64, vector_count: usiz
     let peer = |index: usize| PeerId([index as u8 + 1; 32]);
     let node = |index: usize| {
         let specification = Arc::clone(&specification);
-        let founder = Role::Founder { specification, nonce: [0; 32], peers: PEERS };
+        let founder = Role::Founder { specification, nonce: [0; 32], peers: PEERS, from: None };
         Node::new(Config {
             peer: peer(index),
             incarnation: Incarnation(1),
@@ -151,6 +151,7 @@ fn assert_allocations(sync: &str, written: &str, copies: u64, vector_count: usiz
             segments: Pool::new(64),
             memo: Memo::default(),
             restored: None,
+            saved: vec![],
             role: if index == 0 { founder } else { Role::Joiner { run: None } },
         })
     };
@@ -191,6 +192,7 @@ fn assert_allocations(sync: &str, written: &str, copies: u64, vector_count: usiz
                     optimizer_bytes += ended.state.expect("it has trained").optimizer_bytes;
                 }
                 Output::Event(_) | Output::Dial(_) | Output::Hangup(_) | Output::Locate(_) => {}
+                Output::KeepData { .. } | Output::Save { .. } | Output::Restore(_) => {}
             }
         }
     }

@@ -22,11 +22,11 @@ use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
-    Accepted, Beat, Chosen, Closed, Complete, Content, Departure, Holdings, Join, Message, Offer, Outbid,
-    Parcel, Phase, Piece, Prepare, Promise, Propose, Report, Segment, Tally, WantChunks,
+    Accepted, Again, Beat, Chosen, Closed, Complete, Content, Departure, Holdings, Join, Message, Offer,
+    Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Report, Save, Saved, Segment, Tally, WantChunks,
 };
 use peergrad_protocol::view::{
-    Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 use peergrad_protocol::{
     Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest,
@@ -96,7 +96,7 @@ impl Swarm {
         let specification: Arc<[u8]> = specification.expect("a specification").into();
         let node = |index: usize| {
             let specification = Arc::clone(&specification);
-            let founder = Role::Founder { specification, nonce: [0; 32], peers: PEERS };
+            let founder = Role::Founder { specification, nonce: [0; 32], peers: PEERS, from: None };
             Node::new(Config {
                 peer: peer(index),
                 incarnation: Incarnation(1),
@@ -106,6 +106,7 @@ impl Swarm {
                 segments: Pool::new(64),
                 memo: Memo::default(),
                 restored: None,
+                saved: vec![],
                 role: if index == 0 { founder } else { Role::Joiner { run: None } },
             })
         };
@@ -178,6 +179,7 @@ impl Swarm {
                 Output::Dial(contact) => self.link(index, index_of(contact.peer)),
                 Output::Hangup(peer) => self.cut(index, index_of(peer)),
                 Output::Event(_) | Output::Locate(_) => {}
+                Output::KeepData { .. } | Output::Save { .. } | Output::Restore(_) => {}
             }
         }
         true
@@ -307,12 +309,13 @@ impl Truth<'_> {
     }
 
     fn word(&self, draws: &mut Draws<'_>) -> Message {
-        match draws.below(6, 6) {
+        match draws.below(7, 7) {
             0 => Message::Candidate(self.member(draws)),
             1 => Message::Retire,
             2 => Message::Closed(Closed { view: self.digest, left_out: draws.below(10, SAMPLES_MAX) }),
-            3 => Message::Leave(Departure::new("why not")),
-            4 => Message::Ready,
+            3 => Message::Save(Save { view: self.digest, steps: self.near(draws) }),
+            4 => Message::Leave(Departure::new("why not")),
+            5 => Message::Ready,
             _ => {
                 let Member { incarnation, addresses, weight, .. } = self.member(draws);
                 Message::Join(Join { run: None, incarnation, addresses, weight })
@@ -387,7 +390,8 @@ impl Truth<'_> {
             };
             Forward { tally: self.tally(draws), donors: draws.list(4, donor) }
         });
-        (Resume { step, newcomers, deal, forward }, ledger)
+        let is_restored = draws.below(4, 1) == 1;
+        (Resume { step, newcomers, deal, forward, is_restored }, ledger)
     }
 
     fn moves(&self, draws: &mut Draws<'_>) -> Moves {
@@ -433,6 +437,17 @@ impl Truth<'_> {
         view
     }
 
+    fn again(&self, draws: &mut Draws<'_>) -> Again {
+        let saved = draws.list(4, |draws| Saved {
+            steps: self.near(draws),
+            branch: Branch { epoch: Epoch(draws.below(4, STEPS_MAX)), step: self.near(draws) },
+            ledger: self.ledger_and_spans(draws).0,
+            digest: ContentDigest([draws.below(3, 255) as u8; 32]),
+            states: self.chunks(draws),
+        });
+        Again { member: self.member(draws), saved }
+    }
+
     fn report(&self, draws: &mut Draws<'_>) -> Report {
         Report {
             is_over: draws.below(4, 1) == 1,
@@ -447,6 +462,7 @@ impl Truth<'_> {
                 tally: draws.some(|draws| self.tally(draws)),
             }),
             lost: draws.list(3, |draws| self.rank(draws)),
+            again: draws.some(|draws| Box::new(self.again(draws))),
         }
     }
 

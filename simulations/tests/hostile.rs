@@ -49,6 +49,8 @@ impl Alone {
             backups: 0,
             segment_elements: 100,
             digest_every: 0,
+            checkpoint_every: Duration::ZERO,
+            checkpoints_kept: 1,
             copies: Copies::Number(1),
         };
         let config = Config {
@@ -60,6 +62,7 @@ impl Alone {
             segments: Pool::new(64),
             memo: Memo::default(),
             restored: None,
+            saved: vec![],
             role,
         };
         let mut alone = Self { node: Node::new(config), sent: vec![], hung_up: vec![], events: vec![] };
@@ -85,6 +88,7 @@ impl Alone {
                     Output::Hangup(peer) => self.hung_up.push(peer),
                     Output::Event(event) => self.events.push(event),
                     Output::Credit { .. } | Output::Dial(_) | Output::Locate(_) => {}
+                    Output::KeepData { .. } | Output::Save { .. } | Output::Restore(_) => {}
                 }
             }
         }

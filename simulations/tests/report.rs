@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad::io::Committed;
 use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::view::{Member, Moves, Recovery, Resume, View};
+use peergrad_protocol::view::{Branch, Member, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Epoch, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
 use peergrad_simulations::history::{Band, CommitNote, History, Lane, Span, State};
 use peergrad_simulations::host::HostId;
@@ -64,6 +64,7 @@ impl Tale {
             epoch: Epoch(epoch),
             parents,
             members,
+            branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
             recovery,
             ledger: Ledger::default(),
             moves: Moves::default(),

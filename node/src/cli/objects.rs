@@ -44,6 +44,16 @@ pub(super) fn event_object(event: &Event) -> Option<Value> {
         Event::NobodyTrains { peers } => json!({"event": "nobody_trains", "peers": texts(peers)}),
         Event::NobodyAnswers => json!({"event": "nobody_answers"}),
         Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
+        Event::Regrouping { epoch, present, needed, missing } => json!({
+            "event": "regrouping", "epoch": epoch.0, "present": present, "needed": needed, "missing": texts(missing),
+        }),
+        Event::Restored { steps, pass, digest, restarted } => json!({
+            "event": "restored", "steps": steps.0, "pass": pass, "digest": digest.to_string(),
+            "restarted": restarted,
+        }),
+        Event::Saved { steps, result } => json!({
+            "event": "saved", "steps": steps.0, "failure": result.as_ref().err(),
+        }),
         Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
         Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),
         Event::Leaving => json!({"event": "leaving"}),

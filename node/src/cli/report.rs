@@ -36,6 +36,10 @@ pub(super) struct Report {
     /// no news.
     gone: BTreeSet<PeerId>,
     is_paused: bool,
+    /// Former members wait for each other.
+    is_waiting_for_others: bool,
+    /// The last checkpoint could not be written.
+    has_save_failed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -75,6 +79,8 @@ impl Report {
             asked: BTreeSet::new(),
             gone: BTreeSet::new(),
             is_paused: false,
+            is_waiting_for_others: false,
+            has_save_failed: false,
         }
     }
 
@@ -195,6 +201,27 @@ impl Report {
                 "ready, but these members cannot be reached from here: {}; either they have stopped, and the run waits for them, or the network between here and there has to be looked at",
                 short_names(peers)
             )),
+            Event::Regrouping { present: 1, .. } if !self.is_waiting_for_others => {
+                // Mostly the others train, and let it in at once.
+                self.is_waiting_for_others = true;
+            }
+            Event::Regrouping { present, needed, missing, .. } => {
+                self.is_waiting_for_others = true;
+                let of = present + missing.len();
+                say(match (needed.checked_sub(*present), missing.len()) {
+                    (_, 0) => format!("all {of} members are back"),
+                    (None | Some(0), _) => format!(
+                        "{present} of {of} members are back, which is enough; giving {} a moment",
+                        short_names(missing)
+                    ),
+                    (Some(more), _) => format!(
+                        "{present} of {of} members are back, and {needed} are needed; waiting for {more} more of {} (to go on alone, as a run of its own: Ctrl-C, then `{} resume --alone`)",
+                        short_names(missing),
+                        program_name()
+                    ),
+                });
+            }
+            Event::NobodyTrains { .. } | Event::NobodyAnswers if self.is_waiting_for_others => {}
             Event::NobodyTrains { peers } => say(format!(
                 "{} {}, but nobody trains; waiting for a member that does (if all of them have stopped, the run is gone: start it anew)",
                 short_names(peers),
@@ -244,6 +271,32 @@ impl Report {
                 "nobody who can be reached has the parameters; waiting for one of {}",
                 short_names(peers)
             )),
+            Event::Restored { steps, pass, restarted, .. } => {
+                self.is_waiting_for_others = false;
+                let lost = if restarted.is_empty() {
+                    String::new()
+                } else {
+                    let chunks = plural(restarted.len(), "chunk");
+                    format!("; nobody who is back has saved the optimizer state of {chunks}, it starts anew")
+                };
+                say(format!(
+                    "everybody had stopped: going on from the checkpoint after step {}, in pass {}{lost}",
+                    count(steps.0),
+                    pass + 1
+                ));
+            }
+            Event::Saved { steps, result: Err(reason) } if !self.has_save_failed => {
+                self.has_save_failed = true;
+                say(format!(
+                    "cannot write the checkpoint after step {} ({reason}); training goes on, but if all peers stop now, they go back to the one before: make room",
+                    steps.0
+                ));
+            }
+            Event::Saved { steps, result: Ok(()) } if self.has_save_failed => {
+                self.has_save_failed = false;
+                say(format!("checkpoints are written again: after step {}", steps.0));
+            }
+            Event::Saved { .. } => {}
             Event::Excluded { .. } => {
                 say("the others could not reach this peer and have gone on; asking to be let in again"
                     .to_owned());

@@ -24,8 +24,9 @@ use crate::loader::Loader;
 use crate::memo::Memo;
 use crate::model_file::{ModelFile, Origin};
 use crate::net::{
-    Bootstrap, Clock, Compute, DEFAULT_PORT, Directory, Listen, Network, NetworkOptions, Notice, Port,
-    RunRecord, Store, Surroundings, create_private, drive, random_bytes, write_atomically,
+    Bootstrap, Checkpoints, Clock, Compute, DEFAULT_PORT, Damaged, Directory, Listen, Network,
+    NetworkOptions, Notice, Port, RunRecord, Store, Surroundings, create_private, drive, random_bytes,
+    write_atomically,
 };
 use crate::node::{Config, Node, Role};
 use crate::program::Launch;
@@ -41,6 +42,8 @@ pub(super) struct Plan {
     pub(super) bootstraps: Vec<Bootstrap>,
     pub(super) data: Data,
     pub(super) peer: PeerArguments,
+    /// The data directory, if it was taken already.
+    pub(super) taken: Option<Directory>,
 }
 
 /// Where the data file is looked for.
@@ -122,8 +125,9 @@ fn found(
         Some(path) => secret_for_a_new_run(&path)?,
         None => Secret(random_bytes()),
     };
-    let role = Role::Founder { specification: specification.into(), nonce: random_bytes(), peers };
-    run(Plan { role, loader, secret, bootstraps: vec![], data, peer })
+    let role =
+        Role::Founder { specification: specification.into(), nonce: random_bytes(), peers, from: None };
+    run(Plan { role, loader, secret, bootstraps: vec![], data, peer, taken: None })
 }
 
 pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
@@ -134,7 +138,7 @@ pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow:
     }
     let role = Role::Joiner { run: run_id };
     let data = Data::Search(arguments.data);
-    run(Plan { role, loader, secret, bootstraps, data, peer: arguments.peer })
+    run(Plan { role, loader, secret, bootstraps, data, peer: arguments.peer, taken: None })
 }
 
 /// The run, its secret, and its members as far as they are known.
@@ -218,21 +222,30 @@ pub(super) fn run(plan: Plan) -> anyhow::Result<ExitCode> {
 }
 
 async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
-    let Plan { role, loader, secret, mut bootstraps, data, peer } = plan;
-    let (directory, passed_over) = open_directory(peer.dir.as_deref())?;
+    let Plan { role, loader, secret, mut bootstraps, data, peer, taken } = plan;
+    let (directory, passed_over) = match taken {
+        Some(directory) => (directory, vec![]),
+        None => open_directory(peer.dir.as_deref())?,
+    };
     let identity = directory.identity()?;
     let incarnation = directory.next_incarnation()?;
     let restored = directory.restored()?;
     let record = restored.as_deref().and_then(Durable::from_bytes);
+    let mut port = Port::default();
+    let (mut saved, mut damaged) = (vec![], vec![]);
     if let (Role::Joiner { run }, Some(record)) = (&role, &record) {
         bootstraps.extend(members_before(record, run.as_ref(), identity.peer()));
+        (saved, damaged) = directory.shelf().look(&record.view.run);
+        // Others that are started again look for it where it was.
+        let left = directory.left().filter(|left| left.invite.run == record.view.run);
+        port = left.map_or(port, |left| Port::Preferred(left.port));
     }
     let segments = Pool::new(SEGMENTS_KEPT_MAX);
     let (network, notices) = Network::start(NetworkOptions {
         identity,
         start: incarnation,
         secret,
-        listen: Listen { address: peer.listen, port: peer.port.map_or(Port::Preferred, Port::Exactly) },
+        listen: Listen { address: peer.listen, port: peer.port.map_or(port, Port::Exactly) },
         external: multiaddresses(&peer.external)?,
         bootstraps,
         neighbours: !peer.no_mdns,
@@ -251,14 +264,21 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         ));
     }
     report.listening(&contact.addresses, network.direct_port());
-    let mut session = Session { directory, secret, contact: contact.clone(), report, has_handed_over: false };
+    let shelf = directory.shelf();
+    let (listening, contact) = (network.port(), contact.clone());
+    let mut session = Session { directory, secret, contact, listening, report, has_handed_over: false };
+    for Damaged { path, reason } in damaged {
+        session
+            .report
+            .say(&format!("the checkpoint {} is damaged ({reason}): it is passed over", path.display()));
+    }
     if restored.is_some() && record.is_none() {
         session.report.say("what this peer had promised in an earlier run is damaged on its disk: it takes part as a new one");
     }
     if let Role::Founder { specification, nonce, .. } = &role {
         if let Some(record) = &record {
             session.report.say(&format!(
-                "the last peer here was in run {} when it stopped; this is a new run (to go back: `{} join INVITE --dir {}`)",
+                "the last peer here was in run {} when it stopped; this is a new run (to go back, stop this one: `{} resume --dir {}`)",
                 record.view.run.short(),
                 program_name(),
                 session.directory.path().display()
@@ -268,24 +288,27 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         session.tell_invite(RunId::derive(specification, nonce));
     }
     let config = Config {
-        peer: contact.peer,
+        peer: session.contact.peer,
         incarnation,
-        addresses: contact.addresses,
+        addresses: session.contact.addresses.clone(),
         weight: peer.weight,
         loader,
         segments,
         memo: Memo::default(),
         restored,
+        saved,
         role,
     };
     let (events, told) = mpsc::unbounded_channel();
+    let kept = shelf.clone();
     let locate = Arc::new(move |reference: &_| match &data {
         Data::Held(bytes) => Some(Arc::clone(bytes)),
-        Data::Search(given) => files::locate(reference, given.as_deref()),
+        Data::Search(given) => kept.data(reference).or_else(|| files::locate(reference, given.as_deref())),
     });
     let compute = Compute::start(network.counters()).context("cannot start a thread")?;
     let store = Store::start(session.directory.durable_path()).context("cannot start a thread")?;
-    let surroundings = Surroundings { network, compute, clock, locate, store, events };
+    let checkpoints = Checkpoints::start(shelf).context("cannot start a thread")?;
+    let surroundings = Surroundings { network, compute, clock, locate, store, checkpoints, events };
     let mut node = Node::new(config);
     let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt()).await });
     let ended = session.watch(told, notices).await?;
@@ -329,6 +352,8 @@ struct Session {
     directory: Directory,
     secret: Secret,
     contact: Contact,
+    /// The port on which it listens.
+    listening: u16,
     report: Report,
     /// Others own what this peer owned, as it was asked to see to before it leaves.
     has_handed_over: bool,
@@ -341,7 +366,7 @@ impl Session {
 
     /// Lets `peer invite` find this run.
     fn publish(&self, run: RunId) -> anyhow::Result<()> {
-        Ok(self.directory.publish(&RunRecord { invite: self.invite(run) })?)
+        Ok(self.directory.publish(&RunRecord { invite: self.invite(run), port: self.listening })?)
     }
 
     fn tell_invite(&self, run: RunId) {
@@ -416,7 +441,11 @@ impl Session {
         };
         if ended.outcome.is_ok() || self.has_handed_over {
             // Nobody needs this peer's vote any more.
-            self.directory.forget_record();
+            self.directory.forget_run();
+        }
+        if let (Ok(()), Some(state)) = (&ended.outcome, &ended.state) {
+            // What the run has come to is saved.
+            self.directory.shelf().forget(&state.run);
         }
         // What the run came to is said all the same.
         saved.map(|_| code)

@@ -1,11 +1,8 @@
-//! A joiner and those whom it asks: who welcomes it, who refuses it, and what its earlier start may still vote for.
+//! A joiner and those whom it asks: who welcomes it, who refuses it.
 
 use std::time::Duration;
 
-use peergrad_protocol::agreement::Ballot;
-use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::view::{Moves, Resume};
-use peergrad_protocol::{Epoch, Rank};
+use peergrad_protocol::{Epoch, Incarnation};
 
 use super::*;
 use crate::fixtures::{self, peer};
@@ -172,7 +169,7 @@ fn a_host_that_is_not_in_any_more_is_asked_again_later() {
 
 #[test]
 fn a_joiner_that_is_asked_names_who_has_welcomed_it() {
-    let (joining, mut out) = (welcomed(), Vec::new());
+    let (mut joining, mut out) = (welcomed(), Vec::new());
     let join = |run| Join { run, incarnation: Incarnation(1), addresses: vec![], weight: 1 };
     joining.asked(peer(8), &join(Some(run())), &mut out);
     joining.asked(peer(8), &join(Some(RunId([1; 32]))), &mut out);
@@ -200,136 +197,9 @@ fn a_peer_is_in_a_view_of_its_run_in_its_incarnation_once() {
     joining.recording(PersistId(5), with_me.clone());
     assert!(!joining.is_in(&with_me), "it is being written down");
     assert!(joining.persisted(PersistId(4), &mut Vec::new()).is_none());
-    let (view, digest) = joining.persisted(PersistId(5), &mut Vec::new()).expect("it is on disk");
-    assert_eq!((&*view, digest), (&with_me, with_me.digest()));
-}
-
-// The vote that is left over.
-
-/// Peer 9, which was a member with 1 and 2 before it was restarted.
-fn voter(acceptor: Acceptor<Succession>) -> (Joining, ViewDigest) {
-    let durable = Durable { view: view(&[1, 2, 9]), incarnation: Incarnation(3), acceptor };
-    let digest = durable.view.digest();
-    (Joining::new(Some(run()), member(9), Some(durable)), digest)
-}
-
-fn ballot(attempt: u32, rank: u32) -> Ballot {
-    Ballot { attempt, rank: Rank(rank) }
-}
-
-fn change(parent: ViewDigest) -> Succession {
-    Succession {
-        parent,
-        removed: vec![Rank(2)],
-        added: vec![],
-        weights: vec![],
-        resume: Resume::at(StepNumber(5)),
-        ledger: Ledger::default(),
-        moves: Moves::default(),
-    }
-}
-
-/// The record that is to be written, and what is sent at once.
-fn written(out: &mut Vec<Output>) -> Written {
-    let record = out.iter().find_map(|output| match output {
-        Output::Persist { id, record } => {
-            Some((*id, Durable::from_bytes(&record.to_bytes()).expect("a record")))
-        }
-        _ => None,
-    });
-    (record, sent(out))
-}
-
-#[test]
-fn a_vote_is_written_down_before_it_is_given() {
-    let (mut joining, digest) = voter(Acceptor::default());
-    let (mut count, mut out) = (10, Vec::new());
-    let prepare = Prepare { view: digest, ballot: ballot(2, 1), before: None };
-    joining.on_prepare(peer(2), prepare, &mut count, &mut out);
-    let (record, sent_at_once) = written(&mut out);
-    let (id, record) = record.expect("a promise is written down");
-    assert_eq!((id, count, sent_at_once), (PersistId(10), 11, vec![]));
-    assert_eq!((record.acceptor.promised(), record.incarnation), (Some(ballot(2, 1)), Incarnation(3)));
-    assert!(joining.persisted(id, &mut out).is_none());
-    let report = Report { is_over: true, ..Report::default() };
-    let promise = Promise { view: digest, ballot: ballot(2, 1), accepted: None, report };
-    assert_eq!(sent(&mut out), [(2, Message::Promise(Box::new(promise.clone())))]);
-
-    let propose = Propose { ballot: ballot(2, 1), change: change(digest) };
-    joining.on_propose(peer(2), propose, &mut count, &mut out);
-    let (record, sent_at_once) = written(&mut out);
-    let (id, record) = record.expect("an acceptance is written down");
-    assert_eq!((id, sent_at_once), (PersistId(11), vec![]));
-    assert_eq!(record.acceptor.accepted(), Some(&(ballot(2, 1), change(digest))));
-    assert!(joining.persisted(id, &mut out).is_none());
-    assert_eq!(sent(&mut out), [(2, Message::Accepted(Accepted { view: digest, ballot: ballot(2, 1) }))]);
-
-    // Who takes over hears of what was accepted; both answers wait for one disk, and a later record holds both.
-    let prepare = Prepare { view: digest, ballot: ballot(3, 0), before: None };
-    joining.on_prepare(peer(1), prepare, &mut count, &mut out);
-    joining.on_prepare(peer(1), prepare, &mut count, &mut out);
-    assert_eq!(sent(&mut out), []);
-    assert!(joining.persisted(PersistId(13), &mut out).is_none());
-    let accepted = Some((ballot(2, 1), change(digest)));
-    let promise = Message::Promise(Box::new(Promise { ballot: ballot(3, 0), accepted, ..promise }));
-    assert_eq!(sent(&mut out), [(1, promise.clone()), (1, promise)]);
-}
-
-/// Of a start whose view never got onto the disk nobody has heard in it.
-#[test]
-fn a_vote_is_left_over_in_a_view_of_any_start_since_the_one_on_disk() {
-    for (start, has_vote) in [(2, false), (3, true), (5, true), (7, false)] {
-        let durable =
-            Durable { view: view(&[1, 2, 9]), incarnation: Incarnation(3), acceptor: Acceptor::default() };
-        let me = Member { incarnation: Incarnation(7), ..member(9) };
-        let mut joining = Joining::new(Some(run()), me, Some(durable));
-        let mut later = View { epoch: Epoch(4), ..view(&[1, 2, 9]) };
-        later.members[2].incarnation = Incarnation(start);
-        let prepare = Prepare { view: later.digest(), ballot: ballot(2, 1), before: None };
-        joining.learn(later);
-        let (mut count, mut out) = (0, Vec::new());
-        joining.on_prepare(peer(2), prepare, &mut count, &mut out);
-        let written = written(&mut out).0.map(|(_, record)| record.incarnation);
-        assert_eq!(written, has_vote.then_some(Incarnation(start)));
-    }
-}
-
-#[test]
-fn a_promise_holds_after_a_restart() {
-    let mut acceptor = Acceptor::default();
-    acceptor.promise(ballot(5, 0)).unwrap();
-    let (mut joining, digest) = voter(acceptor);
-    let (mut count, mut out) = (0, Vec::new());
-    let prepare = Prepare { view: digest, ballot: ballot(4, 1), before: None };
-    joining.on_prepare(peer(2), prepare, &mut count, &mut out);
-    let propose = Propose { ballot: ballot(4, 1), change: change(digest) };
-    joining.on_propose(peer(2), propose, &mut count, &mut out);
-    let outbid =
-        Outbid { view: digest, ballot: ballot(4, 1), promised: Some(ballot(5, 0)), step: StepNumber(0) };
-    assert_eq!(sent(&mut out), [(2, Message::Outbid(outbid)), (2, Message::Outbid(outbid))]);
-    assert_eq!(count, 0, "nothing has changed");
-}
-
-#[test]
-fn a_vote_counts_in_its_view_only_and_for_whom_the_ballot_belongs_to() {
-    let (mut joining, digest) = voter(Acceptor::default());
-    let (mut count, mut out) = (0, Vec::new());
-    for (from, view, rank) in [
-        (2, ViewDigest([0; 32]), 1),
-        // Rank 1 is peer 2, and peer 7 is none of them.
-        (1, digest, 1),
-        (7, digest, 0),
-        (2, digest, 5),
-    ] {
-        let prepare = Prepare { view, ballot: ballot(1, rank), before: None };
-        joining.on_prepare(peer(from), prepare, &mut count, &mut out);
-        let propose = Propose { ballot: ballot(1, rank), change: change(view) };
-        joining.on_propose(peer(from), propose, &mut count, &mut out);
-    }
-    let mut forgetful = welcomed();
-    let prepare = Prepare { view: digest, ballot: ballot(1, 1), before: None };
-    forgetful.on_prepare(peer(2), prepare, &mut count, &mut out);
-    assert_eq!((out.len(), count), (0, 0));
+    let entry = joining.persisted(PersistId(5), &mut Vec::new()).expect("it is on disk");
+    assert_eq!((&*entry.view, entry.digest), (&with_me, with_me.digest()));
+    assert!(entry.checkpoint.is_none());
 }
 
 #[test]
@@ -349,6 +219,3 @@ fn an_excluded_peer_asks_all_and_trusts_only_those_it_hears() {
     joining.report_ready(|_| true, &mut out);
     assert_eq!(sent(&mut out), [(1, Message::Ready)]);
 }
-
-/// A record that was handed out, and what was sent to whom.
-type Written = (Option<(PersistId, Durable)>, Vec<(u8, Message)>);

@@ -301,7 +301,15 @@ mod tests {
     fn membership(peers: &[u8]) -> Membership {
         let view = view(peers);
         let (me, digest) = (view.members[0].clone(), view.digest());
-        Membership::new(at(0), me, Arc::new(view), digest, BTreeSet::new(), 0, Memo::default())
+        Membership::new(
+            at(0),
+            me,
+            Arc::new(view),
+            digest,
+            BTreeSet::new(),
+            0,
+            (Memo::default(), Arc::new([])),
+        )
     }
 
     fn join(incarnation: u64, run: Option<RunId>) -> Join {

@@ -1,7 +1,7 @@
 //! The data directory: who this peer is and how often it has started, used by one process at a time.
 //!
 //! ```text
-//! ~/.local/share/peergrad/     lock  identity  incarnation  durable-*  run.json (while a peer runs)
+//! ~/.local/share/peergrad/     lock  identity  incarnation  durable-*  run.json  checkpoints/  model.safetensors
 //! ~/.local/share/peergrad/2/   the same, for a second peer on this machine; then 3, ...
 //! ```
 //! # Invariants
@@ -17,6 +17,7 @@ use std::time::Duration;
 
 use peergrad_protocol::Incarnation;
 
+use super::checkpoints::Shelf;
 use super::files;
 use super::identity::{Identity, IdentityError};
 use super::random::random_bytes;
@@ -172,9 +173,22 @@ impl Directory {
         hasher.finalize().to_hex()[..16].to_owned()
     }
 
-    /// Removes the durable record. One that stays is taken for that of a peer that was stopped in the middle.
-    pub fn forget_record(&self) {
+    /// Its checkpoints.
+    #[must_use]
+    pub fn shelf(&self) -> Shelf {
+        Shelf::in_directory(&self.path)
+    }
+
+    /// The run that a peer was in here last, if it was stopped in the middle.
+    #[must_use]
+    pub fn left(&self) -> Option<RunRecord> {
+        RunRecord::read_left(&self.path)
+    }
+
+    /// Removes what a later start would go on with. What stays is taken for that of a peer that was stopped in the middle.
+    pub fn forget_run(&self) {
         let _ = fs::remove_file(self.durable_path());
+        RunRecord::remove(&self.path);
     }
 
     /// Lets other `peer` commands on this machine see the run, until this directory is given back.
@@ -184,12 +198,6 @@ impl Directory {
     pub fn publish(&self, record: &RunRecord) -> Result<(), DirectoryError> {
         let unusable = |cause| DirectoryError::Unusable { path: self.path.clone(), cause };
         record.write(&self.path).map_err(unusable)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        RunRecord::remove(&self.path);
     }
 }
 
@@ -297,7 +305,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let contact = Contact { peer: PeerId([1; 32]), addresses: vec!["/ip4/10.0.0.7/tcp/4747".to_owned()] };
         let invite = Invite { run: RunId([2; 32]), secret: Secret([3; 32]), contacts: vec![contact] };
-        let record = RunRecord { invite };
+        let record = RunRecord { invite, port: 4747 };
 
         let directory = Directory::open(folder.path()).unwrap();
         assert!(matches!(RunRecord::read(folder.path()), Err(RecordError::NotRunning { .. })));

@@ -14,6 +14,7 @@ use peergrad_protocol::{Instant, PeerId};
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
 
+use super::checkpoints::Checkpoints;
 use super::clock::Clock;
 use super::compute::Compute;
 use super::link::{Link, LinkEvent};
@@ -55,6 +56,8 @@ pub struct Surroundings {
     pub locate: Locate,
     /// Its record that survives crashes.
     pub store: Store,
+    /// Its checkpoints.
+    pub checkpoints: Checkpoints,
     /// Where its events go.
     pub events: mpsc::UnboundedSender<Event>,
 }
@@ -74,6 +77,7 @@ pub async fn drive(machine: &mut impl Machine, surroundings: Surroundings, leave
             input = driver.compute.finished() => driver.feed(machine, input),
             Some(input) = driver.located.recv() => driver.feed(machine, input),
             input = driver.store.persisted() => driver.feed(machine, input),
+            input = driver.checkpoints.answer() => driver.feed(machine, input),
             () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
             () = &mut leave, if !is_leaving => {
                 is_leaving = true;
@@ -90,6 +94,7 @@ struct Driver {
     clock: Clock,
     locate: Locate,
     store: Store,
+    checkpoints: Checkpoints,
     events: mpsc::UnboundedSender<Event>,
     /// The links that the machine knows of.
     links: BTreeMap<PeerId, Arc<Link>>,
@@ -104,7 +109,7 @@ struct Driver {
 
 impl Driver {
     fn new(surroundings: Surroundings) -> Self {
-        let Surroundings { network, compute, clock, locate, store, events } = surroundings;
+        let Surroundings { network, compute, clock, locate, store, checkpoints, events } = surroundings;
         let (found, located) = mpsc::unbounded_channel();
         Self {
             network,
@@ -112,6 +117,7 @@ impl Driver {
             clock,
             locate,
             store,
+            checkpoints,
             events,
             links: BTreeMap::new(),
             parting: Vec::new(),
@@ -193,6 +199,9 @@ impl Driver {
                 tokio::task::spawn_blocking(move || drop(found.send(Input::Located(locate(&reference)))));
             }
             Output::Persist { id, record } => self.store.persist(id, record),
+            Output::KeepData { reference, data } => self.checkpoints.keep_data(reference, data),
+            Output::Save { checkpoint, keep } => self.checkpoints.save(checkpoint, keep),
+            Output::Restore(saved) => self.checkpoints.restore(saved),
             Output::Event(event) => {
                 self.has_ended |= matches!(event, Event::Ended(_));
                 if let Event::Installed { view, .. } = &event {
@@ -226,6 +235,12 @@ impl Driver {
         tokio::select! {
             _ = settled => {}
             () = discard => {}
+        }
+        // What the run leaves here may be all that is left of it.
+        for answer in self.checkpoints.finish().await {
+            if let Input::Saved { steps, result } = answer {
+                let _ = self.events.send(Event::Saved { steps, result });
+            }
         }
     }
 

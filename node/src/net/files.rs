@@ -41,6 +41,11 @@ fn write(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
         let _ = fs::remove_file(&draft);
     }
     written?;
+    sync_folder(path)
+}
+
+/// Forces to disk what its folder says of `path`.
+pub(super) fn sync_folder(path: &Path) -> io::Result<()> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     File::open(folder)?.sync_all()
 }
@@ -69,8 +74,8 @@ fn create(path: &Path, bytes: &[u8], readers: Readers) -> io::Result<()> {
     file.sync_all()
 }
 
-/// In the same folder, so that the rename stays within one file system.
-fn draft_of(path: &Path) -> io::Result<PathBuf> {
+/// Where `path` is written before it is complete: in the same folder, so that the rename stays within one file system.
+pub(super) fn draft_of(path: &Path) -> io::Result<PathBuf> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidFilename)?;
     let mut draft = std::ffi::OsString::from(".");
     draft.push(name);

@@ -23,15 +23,21 @@ pub struct Listen {
 }
 
 /// A choice of port.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Port {
-    /// The default, or any other if that is taken.
-    #[default]
-    Preferred,
+    /// This one, or any other if that is taken.
+    Preferred(u16),
     /// This one or none.
     Exactly(u16),
     /// Any free one.
     Any,
+}
+
+/// The default, or any other if that is taken.
+impl Default for Port {
+    fn default() -> Self {
+        Self::Preferred(DEFAULT_PORT)
+    }
 }
 
 /// The peer cannot listen.
@@ -93,7 +99,7 @@ impl Listen {
         match self.port {
             Port::Any | Port::Exactly(0) => Ok(any),
             Port::Exactly(port) => self.claim_port(port),
-            Port::Preferred => match self.claim_port(DEFAULT_PORT) {
+            Port::Preferred(port) => match self.claim_port(port) {
                 Err(ListenError::PortInUse { .. }) => Ok(any),
                 claimed => claimed,
             },

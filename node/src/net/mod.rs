@@ -17,6 +17,7 @@
 
 mod addresses;
 mod bootstrap;
+pub mod checkpoints;
 pub mod clock;
 pub mod compute;
 pub mod counters;
@@ -39,6 +40,7 @@ pub mod store;
 mod transport;
 
 pub use bootstrap::{Bootstrap, NotAnAddress};
+pub use checkpoints::{Checkpoints, Damaged, Shelf};
 pub use clock::Clock;
 pub use compute::Compute;
 pub use counters::{Counters, Traffic};

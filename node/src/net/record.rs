@@ -1,7 +1,7 @@
 //! The run record: what another `peer` command on this machine needs to know of the peer that is running.
 //!
-//! It lies in the data directory while a peer runs, readable by its owner only since it holds the run's secret. Reading it
-//! takes no lock from the peer, but tells a peer that runs from one that crashed and left its record behind.
+//! It lies in the data directory, readable by its owner only since it holds the run's secret, until the run is over: a peer that
+//! was stopped goes on with it. Reading it takes no lock from the peer, but tells a peer that runs from one that has stopped.
 
 use std::fs::{self, File, TryLockError};
 use std::io;
@@ -18,6 +18,8 @@ use super::files;
 pub struct RunRecord {
     /// Run id, secret, and this peer with the addresses it listens on.
     pub invite: Invite,
+    /// The port on which it listens: where others that are started again look for it.
+    pub port: u16,
 }
 
 impl RunRecord {
@@ -47,23 +49,28 @@ impl RunRecord {
             .collect()
     }
 
+    /// The record that a peer has left in `directory` which this process has taken.
+    pub(super) fn read_left(directory: &Path) -> Option<Self> {
+        Self::from_file_bytes(&fs::read(directory.join(RECORD_FILE)).ok()?)
+    }
+
     pub(super) fn write(&self, directory: &Path) -> io::Result<()> {
         files::write_private(&directory.join(RECORD_FILE), &self.file_bytes())
     }
 
-    /// A record without a peer is only confusing; one that cannot be removed is recognized by its missing lock.
+    /// One that cannot be removed is of a run that is over, as whoever joins it is told.
     pub(super) fn remove(directory: &Path) {
         let _ = fs::remove_file(directory.join(RECORD_FILE));
     }
 
     fn file_bytes(&self) -> Vec<u8> {
-        let form = FileForm { invite: self.invite.to_string() };
+        let form = FileForm { invite: self.invite.to_string(), port: self.port };
         serde_json::to_vec_pretty(&form).expect("text and numbers have a JSON form")
     }
 
     fn from_file_bytes(bytes: &[u8]) -> Option<Self> {
         let form: FileForm = serde_json::from_slice(bytes).ok()?;
-        Some(Self { invite: form.invite.parse().ok()? })
+        Some(Self { invite: form.invite.parse().ok()?, port: form.port })
     }
 }
 
@@ -95,6 +102,7 @@ pub enum RecordError {
 #[derive(Serialize, Deserialize)]
 struct FileForm {
     invite: String,
+    port: u16,
 }
 
 /// Tries the lock for an instant, shared, so that two commands that look at once do not mistake each other for a peer.

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     fn record(bytes: &[u8]) -> Record {
-        Record { view: bytes.into(), rest: Arc::new([]) }
+        Record { view: bytes.into(), promised: Arc::new([]), charter: Arc::new([]) }
     }
 
     #[tokio::test]

@@ -17,6 +17,7 @@ use crate::geometry::Cut;
 
 mod any_reports;
 mod moved;
+mod restarted;
 
 const CHUNKS: usize = 40;
 const SAMPLES: u64 = 100;

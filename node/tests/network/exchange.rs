@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peergrad::net::{Clock, Compute, Identity, Network, Store, Surroundings, Traffic, drive};
+use peergrad::net::{Checkpoints, Clock, Compute, Identity, Network, Shelf, Store, Surroundings, Traffic, drive};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
@@ -20,6 +20,7 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
         clock: Clock::start(),
         locate: Arc::new(|_| None),
         store: Store::start(folder.path().join("durable")).unwrap(),
+        checkpoints: Checkpoints::start(Shelf::in_directory(folder.path())).unwrap(),
         events,
     };
     drive(&mut courier, surroundings, std::future::pending()).await;

@@ -278,8 +278,8 @@ async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
         );
 
         // Whoever has the default port, the two of us do not share it.
-        let (_second, _) = Network::start(options(Port::Preferred)).await.unwrap();
-        let (_third, mut notices) = Network::start(options(Port::Preferred)).await.unwrap();
+        let (_second, _) = Network::start(options(Port::default())).await.unwrap();
+        let (_third, mut notices) = Network::start(options(Port::default())).await.unwrap();
         let words = notices.recv().await.unwrap().to_string();
         assert!(words.starts_with("port 4747 is in use; listening on port "), "{words}");
     })

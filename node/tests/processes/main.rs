@@ -15,6 +15,7 @@ mod models;
 mod neighbours;
 #[path = "../common/process.rs"]
 mod process;
+mod power;
 mod programs;
 mod returning;
 mod shipping;

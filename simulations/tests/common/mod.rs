@@ -48,6 +48,8 @@ pub(crate) fn training(topology: Topology) -> Training {
         segment_elements: 100,
         copies: Copies::Number(1),
         digest_every: 1,
+        checkpoint_every: Duration::ZERO,
+        checkpoints_kept: 1,
     }
 }
 

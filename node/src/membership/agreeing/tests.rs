@@ -56,7 +56,15 @@ impl Bench {
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
         let linked = others.collect();
         Self {
-            membership: Membership::new(NOW, me, Arc::clone(&view), digest, linked, 10, Memo::default()),
+            membership: Membership::new(
+                NOW,
+                me,
+                Arc::clone(&view),
+                digest,
+                linked,
+                10,
+                (Memo::default(), Arc::new([])),
+            ),
             dealt: Dealt::next(&view.ledger, 12, 100, &view, STEP),
             geometry: Geometry::new(view, digest, cut),
             is_open: true,

@@ -33,7 +33,7 @@ use super::counters::Counters;
 use super::direct::{CredentialsError, Doorway};
 use super::identity::Identity;
 use super::link::{LinkEvent, system_error, words_of};
-use super::listen::{self, Claim, DEFAULT_PORT, Listen, ListenError, Port, announced, to_multiaddr};
+use super::listen::{self, Claim, Listen, ListenError, Port, announced, to_multiaddr};
 use super::notice::Notice;
 use super::quic::over_quic;
 use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
@@ -81,6 +81,7 @@ pub struct Network {
     events: mpsc::UnboundedReceiver<LinkEvent>,
     addresses: watch::Receiver<Vec<String>>,
     counters: Arc<Counters>,
+    port: u16,
     direct_port: Option<NonZeroU16>,
     tasks: Vec<JoinHandle<()>>,
     /// As long as this is held the lanes go on.
@@ -114,9 +115,11 @@ impl Network {
         if let Err(reason) = quic {
             let _ = notices.send(Notice::NoQuic { reason });
         }
-        if options.listen.port == Port::Preferred && claim.port != DEFAULT_PORT {
+        if let Port::Preferred(wanted) = options.listen.port
+            && claim.port != wanted
+        {
             let listening = listening.iter().find_map(port_of).unwrap_or_default();
-            let _ = notices.send(Notice::DefaultPortTaken { wanted: DEFAULT_PORT, listening });
+            let _ = notices.send(Notice::DefaultPortTaken { wanted, listening });
         }
         let (announce, addresses) = watch::channel(announced(&options.external, &listening));
 
@@ -151,8 +154,17 @@ impl Network {
             switchboard.want_bootstrap(bootstrap);
         }
         tasks.push(tokio::spawn(switchboard.run(commands_out)));
-        let network =
-            Self { peer, commands, events: events_out, addresses, counters, direct_port, tasks, _open: open };
+        let network = Self {
+            peer,
+            commands,
+            events: events_out,
+            addresses,
+            counters,
+            port,
+            direct_port,
+            tasks,
+            _open: open,
+        };
         Ok((network, notices_out))
     }
 
@@ -166,6 +178,12 @@ impl Network {
     #[must_use]
     pub fn contact(&self) -> Contact {
         Contact { peer: self.peer, addresses: self.addresses.borrow().clone() }
+    }
+
+    /// The port on which it listens.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// The port for direct lanes, on the same addresses; `None` if this peer offers none.

@@ -1,0 +1,182 @@
+//! Power cuts: all processes are killed at once, and those that are started again go on from what they have saved.
+
+#![cfg(unix)]
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::process::{ENDLESS, Ended, Place, Process};
+
+/// Peers of the digits that save every second, and tell the digest of every step.
+fn swarm(count: usize) -> (Place, Vec<Process>) {
+    let place = Place::new();
+    place.write(
+        "run.toml",
+        format!(
+            "passes = {ENDLESS}\nbatch = 256\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n[checkpoints]\nseconds = 1\n"
+        ),
+    );
+    let peers = place.swarm(count);
+    (place, peers)
+}
+
+fn directory(index: usize) -> String {
+    format!("peer-{}", index + 1)
+}
+
+/// Goes on where the peer with this data directory was stopped.
+fn resume(place: &Place, index: usize, more: &[&str]) -> Process {
+    let directory = directory(index);
+    let local = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--dir", &directory];
+    place.run(&[&["resume"], more, &local].concat())
+}
+
+/// Waits until a checkpoint is written, and some steps after that are committed.
+fn train_on(peer: &mut Process, steps: u64) {
+    let saved = peer.wait(|event| event["event"] == "saved" && event["failure"].is_null());
+    peer.wait_for_step(saved["steps"].as_u64().expect("a number") + steps);
+}
+
+/// No process outlives another by more than it takes to send a signal.
+fn kill_all(peers: Vec<Process>) -> Vec<Ended> {
+    peers.iter().for_each(|peer| peer.signal("KILL"));
+    peers.into_iter().map(Process::end).collect()
+}
+
+/// What was told of each step: its digest.
+fn digests(told: &[Ended]) -> BTreeMap<u64, String> {
+    let mut digests = BTreeMap::new();
+    for step in told.iter().flat_map(|peer| peer.all("step")) {
+        let (number, digest) = (step["step"].as_u64().unwrap(), step["digest"].as_str().unwrap());
+        let known = digests.entry(number).or_insert_with(|| digest.to_owned());
+        assert_eq!(known, digest, "step {number} is told in two ways");
+    }
+    digests
+}
+
+/// All go on from the same step with the same parameters, which are those that were told before. How many steps that are.
+fn check_restored(restored: &[Value], told: &[Ended]) -> u64 {
+    let told = digests(told);
+    let steps = restored[0]["steps"].as_u64().expect("a number");
+    for other in restored {
+        assert_eq!((&other["steps"], &other["digest"]), (&restored[0]["steps"], &restored[0]["digest"]));
+    }
+    let before = told.get(&(steps - 1)).expect("a checkpoint is of a step that somebody told of");
+    assert_eq!(restored[0]["digest"].as_str(), Some(before.as_str()));
+    steps
+}
+
+#[test]
+fn all_go_on_from_the_newest_checkpoint() {
+    let (place, mut peers) = swarm(4);
+    let mut before = 0;
+    for steps in [0, 37, 150] {
+        train_on(&mut peers[2], steps);
+        let told = kill_all(peers);
+        peers = (0..4).map(|index| resume(&place, index, &[])).collect();
+        let restored: Vec<Value> = peers.iter_mut().map(|peer| peer.wait_for("restored")).collect();
+        let steps = check_restored(&restored, &told);
+        assert!(steps > before, "what was trained in between is not lost");
+        assert_eq!(restored[0]["restarted"].as_array().map(Vec::len), Some(0));
+        peers[0].wait_for_step(steps);
+        before = steps;
+    }
+    for peer in peers {
+        peer.kill();
+    }
+}
+
+/// The newest checkpoint of some is damaged: the one before is taken, by all.
+#[test]
+fn damaged_checkpoints_are_passed_over() {
+    let (place, mut peers) = swarm(3);
+    for _ in 0..2 {
+        train_on(&mut peers[1], 0);
+    }
+    peers.iter_mut().for_each(|peer| train_on(peer, 0));
+    let told = kill_all(peers);
+    let newest = |index: usize| {
+        let runs = std::fs::read_dir(place.path(&format!("{}/checkpoints", directory(index)))).unwrap();
+        let run = runs.flatten().next().expect("one run").path();
+        let files = std::fs::read_dir(run).unwrap().flatten().map(|file| file.path());
+        files.filter(|path| path.extension().is_some_and(|it| it == "safetensors")).max().expect("some")
+    };
+    let newest_steps = |index| newest(index).file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
+    let most = (0..3).map(newest_steps).max().unwrap();
+    for index in 0..2 {
+        let path = newest(index);
+        let mut bytes = std::fs::read(&path).unwrap();
+        let middle = bytes.len() / 2;
+        bytes[middle] ^= 4;
+        std::fs::write(path, bytes).unwrap();
+    }
+    let mut peers: Vec<Process> = (0..3).map(|index| resume(&place, index, &[])).collect();
+    let restored: Vec<Value> = peers.iter_mut().map(|peer| peer.wait_for("restored")).collect();
+    let steps = check_restored(&restored, &told);
+    assert!(steps < most, "{steps} of {most}: of the newest only one peer has all");
+    peers[2].wait_for_step(steps);
+    let first = peers.remove(0).kill();
+    assert!(first.stderr.contains("is damaged") && first.stderr.contains("passed over"), "{}", first.stderr);
+}
+
+/// Two of three come back: they wait for the third for a while, and go on without it; it comes in later.
+#[test]
+fn enough_of_them_go_on_without_the_others() {
+    let (place, mut peers) = swarm(3);
+    peers.iter_mut().for_each(|peer| train_on(peer, 5));
+    let told = kill_all(peers);
+    let mut first = resume(&place, 0, &[]);
+    let alone = first.wait_for("regrouping");
+    assert_eq!(alone["missing"].as_array().map(Vec::len), Some(2));
+    let mut second = resume(&place, 1, &[]);
+    let restored = [first.wait_for("restored"), second.wait_for("restored")];
+    let steps = check_restored(&restored, &told);
+    assert_eq!(restored[0]["restarted"].as_array().map(Vec::len), Some(0), "two copies are among two of three");
+    let mut third = resume(&place, 2, &[]);
+    first.wait(|event| event["event"] == "view" && event["members"].as_array().unwrap().len() == 3);
+    third.wait_for_step(steps);
+}
+
+/// One does not wait: it founds a run of its own, with what it has saved, and others can join that.
+#[test]
+fn one_goes_on_alone() {
+    let (place, mut peers) = swarm(3);
+    peers.iter_mut().for_each(|peer| train_on(peer, 5));
+    let told = kill_all(peers);
+    let mut alone = resume(&place, 1, &["--alone"]);
+    let invite = alone.wait_for("invite")["invite"].as_str().expect("text").to_owned();
+    let steps = check_restored(&[alone.wait_for("restored")], &told);
+    alone.wait_for_step(steps + 3);
+    let mut joiner = place.join("newcomer", &invite);
+    joiner.wait_for("step");
+    let left = alone.leave();
+    assert!(left.all("left").next().is_some(), "{}", left.stderr);
+}
+
+/// A swarm that was stopped by its users, one after the other, goes on where the last one stopped.
+#[test]
+fn what_the_last_one_has_is_saved_when_it_stops() {
+    let (place, mut peers) = swarm(2);
+    peers[1].wait_for_step(20);
+    let second = peers.remove(1).leave();
+    assert!(second.all("left").next().is_some());
+    let mut first = peers.remove(0);
+    first.wait(|event| event["event"] == "view" && event["members"].as_array().unwrap().len() == 1);
+    let step = first.newest_step();
+    first.wait_for_step(step + 7);
+    let first = first.leave();
+    let last = first.all("step").last().expect("it has trained")["step"].as_u64().unwrap();
+    let mut again = resume(&place, 0, &[]);
+    let restored = again.wait_for("restored");
+    assert_eq!(restored["steps"].as_u64(), Some(last + 1));
+    again.wait_for_step(last + 5);
+}
+
+#[test]
+fn there_must_be_something_to_go_on_with() {
+    let place = Place::new();
+    let answer = place.ask(&["resume", "--dir", "nothing"]);
+    assert_eq!(answer.code, Some(1));
+    assert!(answer.stderr.contains("no run was stopped in the middle in nothing"), "{}", answer.stderr);
+}
