@@ -35,6 +35,8 @@ pub enum DiskMode {
     Lying,
     /// After a crash the record has the view, and nothing of what was promised and accepted for the next one.
     Forgetful,
+    /// What it returns of a checkpoint is not what was written.
+    Bent,
     /// It is full, and says so.
     Full,
 }
@@ -52,7 +54,7 @@ impl Disk {
     /// In words, if the record is not written and the disk admits it.
     pub fn write(&mut self, record: Record) -> Result<(), String> {
         match self.mode {
-            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful => {
+            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Bent => {
                 self.before = self.record.replace(record);
                 Ok(())
             }
@@ -67,7 +69,7 @@ impl Disk {
     /// As [`Disk::write`].
     pub fn save(&mut self, checkpoint: Arc<Checkpoint>, keep: usize) -> Result<(), String> {
         match self.mode {
-            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful => {
+            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Bent => {
                 self.checkpoints.retain(|other| other.saved.steps != checkpoint.saved.steps);
                 self.checkpoints.push(checkpoint);
                 let surplus = self.checkpoints.len().saturating_sub(keep);
@@ -86,7 +88,12 @@ impl Disk {
     pub fn restore(&mut self, saved: &Saved) -> Result<Arc<Checkpoint>, String> {
         self.checkpoints.retain(|other| other.saved.steps <= saved.steps);
         let found = self.checkpoints.iter().find(|checkpoint| checkpoint.saved == *saved);
-        found.cloned().ok_or_else(|| "it is gone".to_owned())
+        let mut found = found.cloned().ok_or_else(|| "it is gone".to_owned())?;
+        if self.mode == DiskMode::Bent {
+            let states = &mut Arc::make_mut(&mut found).states;
+            states.iter_mut().for_each(|state| state.moments.fill(0.0));
+        }
+        Ok(found)
     }
 
     /// The checkpoints, newest first.
@@ -111,7 +118,7 @@ impl Disk {
                 let forgotten = record.map(|record| Durable { acceptor: Acceptor::default(), ..record });
                 self.record = forgotten.map(|record| record.to_record());
             }
-            DiskMode::Honest | DiskMode::Lying | DiskMode::Full => {}
+            DiskMode::Honest | DiskMode::Lying | DiskMode::Bent | DiskMode::Full => {}
         }
     }
 

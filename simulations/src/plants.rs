@@ -57,6 +57,8 @@ enum Bug {
     OtherSum,
     LyingLoss,
     NoDigests,
+    Modest,
+    BentCheckpoint,
 }
 
 /// All of them.
@@ -230,6 +232,20 @@ pub const PLANTS: &[Plant] = &[
         bug: Bug::LyingLoss,
     },
     Plant {
+        name: "modest-savers",
+        about: "peers that are back say nothing of their newest checkpoint",
+        law: "restarts",
+        scenario: "power-cut",
+        bug: Bug::Modest,
+    },
+    Plant {
+        name: "bent-checkpoint",
+        about: "a checkpoint comes back with other optimizer state than was written",
+        law: REPLAY,
+        scenario: "power-cut",
+        bug: Bug::BentCheckpoint,
+    },
+    Plant {
         name: "no-digests",
         about: "a peer keeps to itself what its parameters are",
         law: "same bits (law 4)",
@@ -268,6 +284,7 @@ impl Plant {
             }
             Bug::LyingDisk => setup.disk.mode = DiskMode::Lying,
             Bug::NoPersistence => setup.disk.mode = DiskMode::Forgetful,
+            Bug::BentCheckpoint => setup.disk.mode = DiskMode::Bent,
             _ => {}
         }
     }
@@ -293,12 +310,14 @@ impl Plant {
             Bug::LostSegments => Box::new(Lose { left: seed % 50, link: None, most: usize::MAX }),
             Bug::LostSegment => Box::new(Lose { left: seed % 50, link: None, most: 1 }),
             Bug::GreedyCredit => Box::new(Greed),
+            Bug::Modest => Box::new(views::keep_newest_quiet),
             Bug::CountedTwice
             | Bug::OtherSum
             | Bug::LyingLoss
             | Bug::NoDigests
             | Bug::OtherBatch
-            | Bug::LyingDisk => return None,
+            | Bug::LyingDisk
+            | Bug::BentCheckpoint => return None,
         })
     }
 }

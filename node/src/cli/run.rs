@@ -24,7 +24,7 @@ use crate::loader::Loader;
 use crate::memo::Memo;
 use crate::model_file::{ModelFile, Origin};
 use crate::net::{
-    Bootstrap, Checkpoints, Clock, Compute, DEFAULT_PORT, Damaged, Directory, Listen, Network,
+    Bootstrap, Checkpoints, Chosen, Clock, Compute, DEFAULT_PORT, Damaged, Directory, Listen, Network,
     NetworkOptions, Notice, Port, RunRecord, Store, Surroundings, create_private, drive, random_bytes,
     write_atomically,
 };
@@ -223,9 +223,9 @@ pub(super) fn run(plan: Plan) -> anyhow::Result<ExitCode> {
 
 async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let Plan { role, loader, secret, mut bootstraps, data, peer, taken } = plan;
-    let (directory, passed_over) = match taken {
-        Some(directory) => (directory, vec![]),
-        None => open_directory(peer.dir.as_deref())?,
+    let Chosen { directory, passed_over, stopped } = match taken {
+        Some(directory) => Chosen { directory, passed_over: vec![], stopped: vec![] },
+        None => open_directory(peer.dir.as_deref(), &role)?,
     };
     let identity = directory.identity()?;
     let incarnation = directory.next_incarnation()?;
@@ -260,6 +260,14 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     if !passed_over.is_empty() {
         report.say(&format!(
             "another peer runs on this machine: this one keeps its data in {}",
+            directory.path().display()
+        ));
+    }
+    if let Some(path) = stopped.first() {
+        report.say(&format!(
+            "a run was stopped in the middle in {} (`{} resume` goes on with it): this peer keeps its data in {}",
+            path.display(),
+            program_name(),
             directory.path().display()
         ));
     }
@@ -327,14 +335,12 @@ fn members_before(record: &Durable, run: Option<&RunId>, me: PeerId) -> Vec<Boot
     members.take(CONTACTS_MAX).map(|member| Bootstrap::Contact(contact(member))).collect()
 }
 
-fn open_directory(given: Option<&Path>) -> anyhow::Result<(Directory, Vec<PathBuf>)> {
-    match given {
-        Some(path) => Ok((Directory::open(path)?, vec![])),
-        None => {
-            let chosen = Directory::open_default()?;
-            Ok((chosen.directory, chosen.passed_over))
-        }
-    }
+fn open_directory(given: Option<&Path>, role: &Role) -> anyhow::Result<Chosen> {
+    let run = if let Role::Joiner { run } = role { run.as_ref() } else { None };
+    Ok(match given {
+        Some(path) => Chosen { directory: Directory::open(path)?, passed_over: vec![], stopped: vec![] },
+        None => Directory::open_default(run)?,
+    })
 }
 
 /// Done at the first Ctrl-C; the second one stops the process at once.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_protocol::Incarnation;
+use peergrad_protocol::{Incarnation, RunId};
 
 use super::checkpoints::Shelf;
 use super::files;
@@ -38,6 +38,8 @@ pub struct Chosen {
     pub directory: Directory,
     /// Default directories that were passed over because other peers use them.
     pub passed_over: Vec<PathBuf>,
+    /// Those that were passed over because a peer was stopped there in the middle of another run.
+    pub stopped: Vec<PathBuf>,
 }
 
 /// The data directory cannot be used. Nothing in it was changed.
@@ -89,24 +91,41 @@ impl Directory {
         }
     }
 
-    /// Takes the first default directory that no other process has.
+    /// Takes the default directory of a peer that was stopped in the middle of `run`; else the first that no other process has,
+    /// and in which no other run was left in the middle.
     ///
     /// # Errors
     /// There is no such directory, or it cannot be used.
-    pub fn open_default() -> Result<Chosen, DirectoryError> {
-        Self::open_first(default_candidates().ok_or(DirectoryError::Homeless)?)
+    pub fn open_default(run: Option<&RunId>) -> Result<Chosen, DirectoryError> {
+        let left = default_directories().into_iter().find(|path| {
+            let record = RunRecord::read_left(path);
+            run.is_some() && record.map(|record| record.invite.run).as_ref() == run
+        });
+        let candidates = default_candidates().ok_or(DirectoryError::Homeless)?;
+        Self::open_first(left.into_iter().chain(candidates), run)
     }
 
-    fn open_first(candidates: impl Iterator<Item = PathBuf>) -> Result<Chosen, DirectoryError> {
-        let mut passed_over = Vec::new();
+    fn open_first(
+        candidates: impl Iterator<Item = PathBuf>,
+        run: Option<&RunId>,
+    ) -> Result<Chosen, DirectoryError> {
+        let (mut passed_over, mut stopped) = (Vec::new(), Vec::new());
         for path in candidates {
             match Self::open(&path) {
-                Ok(directory) => return Ok(Chosen { directory, passed_over }),
+                Ok(directory) if directory.left_run().is_none_or(|left| Some(&left) == run) => {
+                    return Ok(Chosen { directory, passed_over, stopped });
+                }
+                Ok(_) => stopped.push(path),
                 Err(DirectoryError::InUse { path }) => passed_over.push(path),
                 Err(other) => return Err(other),
             }
         }
         Err(DirectoryError::AllInUse)
+    }
+
+    /// The run that could be gone on with here.
+    fn left_run(&self) -> Option<RunId> {
+        self.left().filter(|_| self.durable_path().exists()).map(|record| record.invite.run)
     }
 
     /// Where it is.
@@ -242,9 +261,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::PeerId;
     use peergrad_protocol::invite::{Invite, Secret};
     use peergrad_protocol::message::Contact;
-    use peergrad_protocol::{PeerId, RunId};
 
     use super::super::record::RecordError;
     use super::*;
@@ -264,7 +283,7 @@ mod tests {
     #[test]
     fn a_second_peer_takes_the_next_default_and_says_so() {
         let folder = tempfile::tempdir().unwrap();
-        let open = || Directory::open_first(candidates_in(folder.path().join("peergrad"))).unwrap();
+        let open = || Directory::open_first(candidates_in(folder.path().join("peergrad")), None).unwrap();
         let (first, second, third) = (open(), open(), open());
         assert!(first.passed_over.is_empty());
         assert_eq!(second.passed_over, [first.directory.path()]);
@@ -272,6 +291,28 @@ mod tests {
         let second_path = second.directory.path().to_owned();
         drop(second);
         assert_eq!(open().directory.path(), second_path);
+    }
+
+    #[test]
+    fn a_directory_with_a_run_that_was_stopped_is_left_to_that_run() {
+        let folder = tempfile::tempdir().unwrap();
+        let open = |run| Directory::open_first(candidates_in(folder.path().join("peergrad")), run).unwrap();
+        let first = open(None).directory;
+        let invite = Invite { run: RunId([2; 32]), secret: Secret([3; 32]), contacts: vec![] };
+        first.publish(&RunRecord { invite, port: 4747 }).unwrap();
+        fs::write(first.durable_path(), "promised").unwrap();
+        let path = first.path().to_owned();
+        drop(first);
+        for other in [None, Some(&RunId([1; 32]))] {
+            let chosen = open(other);
+            assert_eq!(chosen.stopped, std::slice::from_ref(&path));
+            assert_eq!(chosen.directory.path(), path.join("2"));
+        }
+        let again = open(Some(&RunId([2; 32])));
+        assert_eq!((again.directory.path(), again.stopped), (&*path, vec![]));
+        again.directory.forget_run();
+        drop(again.directory);
+        assert_eq!(open(None).directory.path(), path);
     }
 
     #[test]

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use peergrad::net::{Checkpoints, Clock, Compute, Identity, Network, Shelf, Store, Surroundings, Traffic, drive};
+use peergrad::net::{
+    Checkpoints, Clock, Compute, Identity, Network, Shelf, Store, Surroundings, Traffic, drive,
+};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 

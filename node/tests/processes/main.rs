@@ -13,9 +13,9 @@ mod late;
 mod mistakes;
 mod models;
 mod neighbours;
+mod power;
 #[path = "../common/process.rs"]
 mod process;
-mod power;
 mod programs;
 mod returning;
 mod shipping;

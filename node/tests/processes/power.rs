@@ -132,7 +132,11 @@ fn enough_of_them_go_on_without_the_others() {
     let mut second = resume(&place, 1, &[]);
     let restored = [first.wait_for("restored"), second.wait_for("restored")];
     let steps = check_restored(&restored, &told);
-    assert_eq!(restored[0]["restarted"].as_array().map(Vec::len), Some(0), "two copies are among two of three");
+    assert_eq!(
+        restored[0]["restarted"].as_array().map(Vec::len),
+        Some(0),
+        "two copies are among two of three"
+    );
     let mut third = resume(&place, 2, &[]);
     first.wait(|event| event["event"] == "view" && event["members"].as_array().unwrap().len() == 3);
     third.wait_for_step(steps);

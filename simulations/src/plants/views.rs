@@ -221,3 +221,15 @@ impl Rule for Refuse {
 const SILENCE: Duration = Duration::from_secs(8);
 /// The step after which a process is killed in `kill-mid-step`.
 const CRASH_STEP: u64 = 20;
+
+/// Of two checkpoints or more, peers that are back tell others of the older ones only.
+pub(super) fn keep_newest_quiet(envelope: &Envelope<'_>) -> Verdict {
+    let Some(Message::Promise(mut promise)) = envelope.message() else { return Verdict::Pass };
+    match &mut promise.report.again {
+        Some(again) if again.saved.len() > 1 => {
+            again.saved.remove(0);
+            Verdict::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+        }
+        _ => Verdict::Pass,
+    }
+}

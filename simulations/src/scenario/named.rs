@@ -26,6 +26,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("back-too-late", include_str!("../../scenarios/back-too-late.toml")),
     ("lost-majority", include_str!("../../scenarios/lost-majority.toml")),
     ("power-cut", include_str!("../../scenarios/power-cut.toml")),
+    ("half-back", include_str!("../../scenarios/half-back.toml")),
+    ("drifters-back", include_str!("../../scenarios/drifters-back.toml")),
     ("restarted-voter", include_str!("../../scenarios/restarted-voter.toml")),
     ("leave", include_str!("../../scenarios/leave.toml")),
     ("rolling-restart", include_str!("../../scenarios/rolling-restart.toml")),
