@@ -211,7 +211,7 @@ impl Returning {
             }
             let has_all = present.iter().all(|rank| attempt.proposer.reports().contains_key(rank));
             if has_all || collected > COLLECT_MAX {
-                self.propose(now, basis, missing > 0 && waited < PATIENCE_FOR_STATE, out);
+                self.propose(now, basis, waited, out);
             }
             return;
         }
@@ -229,14 +229,20 @@ impl Returning {
         send(self.me.peer, &Message::Prepare(Prepare { view: self.digest, ballot, before: None }), out);
     }
 
-    /// Names what a quorum may have accepted already, or where to go on from what everyone has saved; unless state would be
-    /// lost, and it `may_wait` for those who have it.
-    fn propose(&mut self, now: Instant, basis: &Basis<'_>, may_wait: bool, out: &mut Vec<Output>) {
+    /// Names what a quorum may have accepted already, or where to go on from what everyone has saved; but waits a while for
+    /// those who still read their data, and a longer one if otherwise state would be lost.
+    fn propose(&mut self, now: Instant, basis: &Basis<'_>, waited: Duration, out: &mut Vec<Output>) {
+        let is_all = self.present().len() == self.view.members.len();
         let Some(attempt) = &mut self.attempt else { return };
+        let reports = attempt.proposer.reports();
+        let is_long = is_all || waited >= PATIENCE_FOR_STATE;
         let change = match attempt.proposer.adopted() {
             Some(adopted) => adopted.clone(),
-            None => match basis.after_stop(&[], attempt.proposer.reports()) {
-                Some(Restart { change, is_whole }) if is_whole || !may_wait => change,
+            None if waited < PATIENCE && reports.values().any(|report| report.again.is_none()) => {
+                return self.give_up(now, RETRY);
+            }
+            None => match basis.after_stop(&[], reports) {
+                Some(Restart { change, is_whole }) if is_whole || is_long => change,
                 Some(_) | None => return self.give_up(now, RETRY_FOR_STATE),
             },
         };
@@ -418,7 +424,7 @@ const COLLECT_MAX: Duration = Duration::from_secs(3);
 /// How long an attempt may take.
 const ATTEMPT_MAX: Duration = Duration::from_secs(8);
 /// Between two attempts.
-const RETRY: Duration = Duration::from_secs(1);
+const RETRY: Duration = Duration::from_millis(500);
 const RETRY_FOR_STATE: Duration = Duration::from_secs(5);
 /// By so much each peer tries later than the one before it.
 const STAGGER: Duration = Duration::from_secs(2);

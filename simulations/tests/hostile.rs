@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use peergrad::io::{Event, Failure, Input, Output, Reject};
 use peergrad::loader::Training;
@@ -104,7 +105,7 @@ impl Alone {
     }
 
     fn founder_of_weight(weight: u8) -> (Self, View) {
-        let role = Role::Founder { specification: b"toy"[..].into(), nonce: NONCE, peers: 2 };
+        let role = Role::Founder { specification: b"toy"[..].into(), nonce: NONCE, peers: 2, from: None };
         let mut founder = Self::new(role, weight);
         founder.feed(Input::LinkUp(OTHER));
         let join = Join { run: None, incarnation: Incarnation(1), addresses: vec![], weight: 0 };
