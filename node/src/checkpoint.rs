@@ -10,7 +10,7 @@
 //! - *What.* All parameters, and the optimizer state of the chunks that this member keeps; where members drift, its own
 //!   parameters.
 //! - *What for.* When everybody has stopped, those who come back agree on the view that follows their last one
-//!   ([`returning`](crate::returning)), and that names the step from which all go on.
+//!   (`returning.rs`), and that names the step from which all go on.
 //!
 //! # Not here
 //! Files: `net/checkpoints.rs`. What each peer kept to itself (what a lossy codec has left out so far, and local optimizer state)

@@ -9,8 +9,6 @@
 //! - A file that decodes holds finite numbers and has the digest that was written into it; nothing larger than the file
 //!   is allocated on the way.
 
-use std::collections::HashMap;
-
 use peergrad_protocol::RunId;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{SPECIFICATION_BYTES_MAX, TENSORS_MAX};
@@ -125,7 +123,8 @@ impl ModelFile {
         let count = self.manifest.parameter_count();
         assert_eq!(self.parameters.len(), count, "parameters of the manifest");
         let bytes: &[u8] = bytemuck::cast_slice(&self.parameters);
-        let metadata = metadata_of(&self.manifest, ContentDigest::of(bytes), &self.origin);
+        let entry = metadata_of(&self.manifest, ContentDigest::of(bytes), &self.origin);
+        let metadata = std::iter::once(entry).collect();
         let views = self.manifest.tensors().map(|(tensor, range)| {
             let shape = tensor.shape.iter().map(|&extent| extent as usize).collect();
             let view = TensorView::new(Dtype::F32, shape, bytemuck::cast_slice(&self.parameters[range]));
@@ -207,12 +206,8 @@ pub enum Part {
     All,
 }
 
-/// The metadata of a file with these parameters.
-pub(crate) fn metadata_of(
-    manifest: &Manifest,
-    digest: ContentDigest,
-    origin: &Origin,
-) -> HashMap<String, String> {
+/// The entry of the metadata of a file with these parameters.
+pub(crate) fn metadata_of(manifest: &Manifest, digest: ContentDigest, origin: &Origin) -> (String, String) {
     let metadata = Metadata {
         run: origin.run.to_string(),
         steps: origin.steps,
@@ -221,7 +216,7 @@ pub(crate) fn metadata_of(
         specification: origin.specification.clone(),
     };
     let metadata = toml::to_string(&metadata).expect("texts and numbers have a text form");
-    HashMap::from([(METADATA_KEY.to_owned(), metadata)])
+    (METADATA_KEY.to_owned(), metadata)
 }
 
 /// An error unless the header is short enough to be parsed.

@@ -88,12 +88,13 @@ impl Disk {
     pub fn restore(&mut self, saved: &Saved) -> Result<Arc<Checkpoint>, String> {
         self.checkpoints.retain(|other| other.saved.steps <= saved.steps);
         let found = self.checkpoints.iter().find(|checkpoint| checkpoint.saved == *saved);
-        let mut found = found.cloned().ok_or_else(|| "it is gone".to_owned())?;
-        if self.mode == DiskMode::Bent {
-            let states = &mut Arc::make_mut(&mut found).states;
-            states.iter_mut().for_each(|state| state.moments.fill(0.0));
+        let found = found.cloned().ok_or_else(|| "it is gone".to_owned())?;
+        if self.mode != DiskMode::Bent {
+            return Ok(found);
         }
-        Ok(found)
+        let mut bent = Checkpoint::clone(&found);
+        bent.states.iter_mut().for_each(|state| state.moments.fill(0.0));
+        Ok(Arc::new(bent))
     }
 
     /// The checkpoints, newest first.

@@ -48,7 +48,8 @@ fn kill_all(peers: Vec<Process>) -> Vec<Ended> {
 fn digests(told: &[Ended]) -> BTreeMap<u64, String> {
     let mut digests = BTreeMap::new();
     for step in told.iter().flat_map(|peer| peer.all("step")) {
-        let (number, digest) = (step["step"].as_u64().unwrap(), step["digest"].as_str().unwrap());
+        let (number, digest) =
+            (step["step"].as_u64().expect("a number"), step["digest"].as_str().expect("text"));
         let known = digests.entry(number).or_insert_with(|| digest.to_owned());
         assert_eq!(known, digest, "step {number} is told in two ways");
     }
@@ -97,19 +98,28 @@ fn damaged_checkpoints_are_passed_over() {
     peers.iter_mut().for_each(|peer| train_on(peer, 0));
     let told = kill_all(peers);
     let newest = |index: usize| {
-        let runs = std::fs::read_dir(place.path(&format!("{}/checkpoints", directory(index)))).unwrap();
+        let runs =
+            std::fs::read_dir(place.path(&format!("{}/checkpoints", directory(index)))).expect("readable");
         let run = runs.flatten().next().expect("one run").path();
-        let files = std::fs::read_dir(run).unwrap().flatten().map(|file| file.path());
+        let files = std::fs::read_dir(run).expect("it is there").flatten().map(|file| file.path());
         files.filter(|path| path.extension().is_some_and(|it| it == "safetensors")).max().expect("some")
     };
-    let newest_steps = |index| newest(index).file_stem().unwrap().to_str().unwrap().parse::<u64>().unwrap();
-    let most = (0..3).map(newest_steps).max().unwrap();
+    let newest_steps = |index| {
+        newest(index)
+            .file_stem()
+            .expect("it is there")
+            .to_str()
+            .expect("it is there")
+            .parse::<u64>()
+            .expect("it is there")
+    };
+    let most = (0..3).map(newest_steps).max().expect("it is there");
     for index in 0..2 {
         let path = newest(index);
-        let mut bytes = std::fs::read(&path).unwrap();
+        let mut bytes = std::fs::read(&path).expect("it is there");
         let middle = bytes.len() / 2;
         bytes[middle] ^= 4;
-        std::fs::write(path, bytes).unwrap();
+        std::fs::write(path, bytes).expect("it is there");
     }
     let mut peers: Vec<Process> = (0..3).map(|index| resume(&place, index, &[])).collect();
     let restored: Vec<Value> = peers.iter_mut().map(|peer| peer.wait_for("restored")).collect();
@@ -139,7 +149,9 @@ fn enough_of_them_go_on_without_the_others() {
         "two copies are among two of three"
     );
     let mut third = resume(&place, 2, &[]);
-    first.wait(|event| event["event"] == "view" && event["members"].as_array().unwrap().len() == 3);
+    first.wait(|event| {
+        event["event"] == "view" && event["members"].as_array().expect("it is there").len() == 3
+    });
     third.wait_for_step(steps);
 }
 
@@ -167,11 +179,13 @@ fn what_the_last_one_has_is_saved_when_it_stops() {
     let second = peers.remove(1).leave();
     assert!(second.all("left").next().is_some());
     let mut first = peers.remove(0);
-    first.wait(|event| event["event"] == "view" && event["members"].as_array().unwrap().len() == 1);
+    first.wait(|event| {
+        event["event"] == "view" && event["members"].as_array().expect("it is there").len() == 1
+    });
     let step = first.newest_step();
     first.wait_for_step(step + 7);
     let first = first.leave();
-    let last = first.all("step").last().expect("it has trained")["step"].as_u64().unwrap();
+    let last = first.all("step").last().expect("it has trained")["step"].as_u64().expect("it is there");
     let mut again = resume(&place, 0, &[]);
     let restored = again.wait_for("restored");
     assert_eq!(restored["steps"].as_u64(), Some(last + 1));

@@ -105,6 +105,8 @@ impl Law for WrittenFirst {
             Observation::Sent { from, message: Message::Accepted(accepted), .. } => {
                 self.is_accepted(*from, *accepted, world)
             }
+            // What it says to itself nobody has heard.
+            Observation::Sent { from, to, .. } if from == to => Ok(()),
             Observation::Sent { from, message, .. } => match view_of(message) {
                 Some(said) => self.speaks_in(*from, said, world),
                 None => Ok(()),

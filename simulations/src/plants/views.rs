@@ -55,7 +55,8 @@ impl Unadopted {
     }
 }
 
-/// Until it is started again, one peer hears only of the first proposal, and not that it was chosen.
+/// Until it is started again, one peer hears only of the first proposal, and not that it was chosen; after that it hears of no
+/// view before it has accepted once more.
 ///
 /// That alone must do no harm: it remembers what it accepted, and whoever asks it later hears of it.
 pub(super) struct Uninformed {
@@ -63,11 +64,12 @@ pub(super) struct Uninformed {
     /// Who proposed first.
     first: Option<HostId>,
     has_returned: bool,
+    has_accepted_again: bool,
 }
 
 impl Uninformed {
     pub(super) fn new(site: HostId) -> Self {
-        Self { site, first: None, has_returned: false }
+        Self { site, first: None, has_returned: false, has_accepted_again: false }
     }
 }
 
@@ -77,10 +79,14 @@ impl Rule for Uninformed {
         // Only a peer that is started again asks to be let in after that.
         let asks = envelope.from == self.site && matches!(message, Some(Message::Join(_)));
         self.has_returned |= self.first.is_some() && asks;
-        if envelope.to != self.site || self.has_returned {
+        let accepts = envelope.from == self.site && matches!(message, Some(Message::Accepted(_)));
+        self.has_accepted_again |= self.has_returned && accepts;
+        if envelope.to != self.site || self.has_accepted_again {
             return Verdict::Pass;
         }
         match message {
+            Some(Message::Install(_)) if self.has_returned => Verdict::Drop,
+            _ if self.has_returned => Verdict::Pass,
             Some(Message::Propose(_)) => {
                 let first = *self.first.get_or_insert(envelope.from);
                 if first == envelope.from { Verdict::Pass } else { Verdict::Drop }

@@ -131,7 +131,7 @@ pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTens
         steps: saved.steps.0,
         specification: String::from_utf8(specification.to_vec()).unwrap_or_default(),
     };
-    let metadata = metadata_of(manifest, saved.digest, &origin);
+    let metadata = std::iter::once(metadata_of(manifest, saved.digest, &origin)).collect();
     let view = |dtype, shape: Vec<usize>, bytes| {
         TensorView::new(dtype, shape, bytes).expect("a tensor has as many elements as its shape")
     };

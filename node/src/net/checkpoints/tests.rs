@@ -67,10 +67,13 @@ fn what_was_saved_comes_back_and_the_newest_are_kept() {
     assert_eq!(steps(&shelf), [0_u64; 0]);
 }
 
+/// Something done to a file.
+type Deed = fn(&Path);
+
 /// Whatever a crash or a disk leaves of the newest checkpoint, the one before is gone on from.
 #[test]
 fn damage_of_any_kind_is_passed_over_and_told_of() {
-    let spoil: [(&str, fn(&Path)); 6] = [
+    let spoil: [(&str, Deed); 6] = [
         ("cut short", |path| {
             let bytes = fs::read(path).unwrap();
             fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
