@@ -23,6 +23,7 @@ use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
 
 use crate::io::{Event, Failure, Output, PersistId};
+use crate::overview::Overview;
 
 /// A peer that asks to be let in.
 pub(crate) struct Joining {
@@ -127,6 +128,16 @@ impl Joining {
     /// Who is asked for data and told that this peer is ready.
     pub(crate) fn host(&self) -> Option<PeerId> {
         self.host
+    }
+
+    /// How it stands.
+    pub(crate) fn overview(&self) -> Overview {
+        Overview::Joining {
+            run: self.run,
+            host: self.host,
+            is_ready: self.is_ready_told,
+            out_of_reach: self.unlinked.iter().copied().collect(),
+        }
     }
 
     // Asking.

@@ -24,6 +24,7 @@ use crate::session::Session;
 use crate::task::Evaluation;
 
 mod frames;
+mod looking;
 mod views;
 
 /// All state of a node but its program.
