@@ -1,7 +1,7 @@
 //! The command line: what a user types, and what they are told.
 //!
 //! Human words go to standard error, results to standard output; with `--json`, one object a line on standard output.
-//! Exit codes: 0 done, 1 failed, 2 misused. A binary with a task of its own shares `start`, `join`, `invite` and `export`.
+//! Exit codes: 0 done, 1 failed, 2 misused. A binary with a task of its own shares `start`, `join`, `invite`, `status` and `export`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -24,15 +24,17 @@ mod demo;
 mod files;
 mod invite;
 mod model;
-mod objects;
+pub(crate) mod objects;
 mod passes;
 pub mod plot;
 mod progress;
 mod report;
 mod run;
 mod signals;
+mod status;
 mod swarm;
 pub mod table;
+pub(crate) mod words;
 
 /// Training one model on many machines with no server.
 #[derive(Parser)]
@@ -73,6 +75,8 @@ enum Command {
     Join(JoinArguments),
     /// Print a fresh invite of the peer that is running on this machine
     Invite(invite::InviteArguments),
+    /// Say how the peers on this machine are, or one elsewhere: who is in, who owns what, how fast it goes, what is wrong
+    Status(status::StatusArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
     /// Say how well a saved model does on data
@@ -175,6 +179,8 @@ enum OwnCommand {
     Join(JoinArguments),
     /// Print a fresh invite of the peer that is running on this machine
     Invite(invite::InviteArguments),
+    /// Say how the peers on this machine are, or one elsewhere: who is in, who owns what, how fast it goes, what is wrong
+    Status(status::StatusArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
 }
@@ -193,12 +199,13 @@ pub fn main() -> ExitCode {
         Command::Start(arguments) => run::start(arguments),
         Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),
         Command::Invite(arguments) => invite::invite(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
         Command::Export(arguments) => model::export(&arguments),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
     })
 }
 
-/// Runs a binary that brings its own task: `start`, `join`, `invite` and `export` as `peer` has them.
+/// Runs a binary that brings its own task: `start`, `join`, `invite`, `status` and `export` as `peer` has them.
 ///
 /// All peers of a run must be the same binary. `name` is what others are told when theirs is another one.
 #[must_use]
@@ -234,6 +241,7 @@ fn run_own_command(
         OwnCommand::Start(arguments) => run::start_own(name, task, program, arguments),
         OwnCommand::Join(arguments) => run::join(arguments, Arc::new(OwnLoader::new(name, task, program))),
         OwnCommand::Invite(arguments) => invite::invite(&arguments),
+        OwnCommand::Status(arguments) => status::status(&arguments),
         OwnCommand::Export(arguments) => model::export(&arguments),
     }
 }

@@ -12,7 +12,8 @@
 //! asks its [`Peer`] for a [`Step`], and makes [`Contribution`]s.
 //!
 //! The shell (feature `net`, on by default) is everything that waits: `net` holds the links over libp2p, the data
-//! directory, the compute thread and the driver; `cli` is the `peer` binary.
+//! directory, the compute thread and the driver; `status` tells how a peer is, to those who ask and to its event log; `cli` is the
+//! `peer` binary.
 
 #![forbid(unsafe_code)]
 
@@ -53,6 +54,8 @@ pub mod task;
 pub mod cli;
 #[cfg(feature = "net")]
 pub mod net;
+#[cfg(feature = "net")]
+pub mod status;
 
 pub use peergrad_collectives as collectives;
 pub use peergrad_protocol as protocol;

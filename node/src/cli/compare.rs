@@ -20,7 +20,8 @@ use clap::Args;
 use serde_json::json;
 
 use super::progress::Screen;
-use super::report::{emit, plural, print_line};
+use super::report::{emit, print_line};
+use super::table::plural;
 use super::swarm::{Channel, Founding, Scratch, Show, Swarm};
 use course::{Course, Standing};
 use entries::Entry;

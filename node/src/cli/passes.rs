@@ -4,7 +4,7 @@
 
 use serde_json::{Value, json};
 
-use super::report::plural;
+use super::table::plural;
 use super::table::count;
 use crate::io::Committed;
 

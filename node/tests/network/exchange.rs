@@ -21,6 +21,7 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
         locate: Arc::new(|_| None),
         store: Store::start(folder.path().join("durable")).unwrap(),
         events,
+        inquiries: mpsc::channel(1).1,
     };
     drive(&mut courier, surroundings, std::future::pending()).await;
     (courier, counters.read())
