@@ -207,7 +207,7 @@ impl Conversation {
     }
 }
 
-/// A peer looks for its answer for half of that.
-const ANSWER_MAX: Duration = Duration::from_secs(8);
+/// A peer takes four seconds at most to find out.
+const ANSWER_MAX: Duration = Duration::from_secs(6);
 /// More than a thousand members take.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;

@@ -84,8 +84,8 @@ struct Thinning {
     skipped: Option<Committed>,
     /// The next one is kept, whatever its number.
     is_news: bool,
-    /// Pass, and whether samples were left out, of the step before.
-    before: Option<(u64, bool)>,
+    /// Whether samples were left out of the step before.
+    before: Option<bool>,
 }
 
 impl EventLog {
@@ -197,6 +197,8 @@ impl EventLog {
     fn write(&mut self, mut line: Line) {
         let Some(lines) = &self.lines else { return };
         let (Line::Head(value) | Line::View(value) | Line::Plain(value)) = &mut line;
+        // What is not there need not be said.
+        value.as_object_mut().expect("each line is an object").retain(|_, field| !field.is_null());
         value["at"] = json!((unix_seconds() * 1e6).round() / 1e6);
         if self.lost > 0 {
             value["lost_before"] = json!(self.lost);
@@ -241,7 +243,7 @@ impl Default for Thinning {
 impl Thinning {
     /// The step if it is to be kept.
     fn take(&mut self, now: Instant, committed: &Committed, pause: Duration) -> Option<Committed> {
-        let looks = (committed.pass, committed.left_out > 0);
+        let looks = committed.left_out > 0;
         let is_news = std::mem::take(&mut self.is_news) | (self.before.replace(looks) != Some(looks));
         let is_multiple = committed.step.0.is_multiple_of(self.stride);
         if is_multiple {

@@ -24,7 +24,8 @@ struct Stage {
 /// The panel.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let history = timeline.history;
-    let whole = history.views.iter().map(|view| view.shards.values().sum::<usize>()).max().unwrap_or(0);
+    let told = history.views.iter().map(|view| view.shards.values().sum::<usize>()).max().unwrap_or(0);
+    let whole = history.parameters.filter(|_| told > 0).unwrap_or(told);
     if whole == 0 {
         return "<p class=\"empty\">No view was ever installed: nobody owned anything.</p>\n".to_owned();
     }
@@ -93,7 +94,7 @@ fn picture(timeline: &Timeline<'_>, groups: Groups, lineage: usize, stages: &[St
         drawing.text("tick end", LEFT - 8.0, y + 4.0, label);
     }
     let height = timeline.axis(&mut drawing, bottom);
-    drawing.finish(height, &timeline.attributes(), "Shares of the parameters over virtual time")
+    drawing.finish(height, &timeline.attributes(), &format!("Shares of the parameters over {}", timeline.time()))
 }
 
 /// One group's share as an area that steps from view to view, with its name and size where there is room.

@@ -91,14 +91,16 @@ fn progress(training: &Training, phase: Phase, width: usize) -> Vec<String> {
     let Training { steps, steps_expected, pass, passes, loss, steps_per_second, .. } = training;
     let mut parts = vec![
         format!("step {} of {}", bold(&count(*steps)), count(*steps_expected)),
-        format!("pass {pass} of {passes}"),
-        loss.map_or_else(|| "no loss yet".to_owned(), |loss| format!("loss {}", bold(&format!("{loss:.4}")))),
+        format!("pass {} of {}", count(*pass), count(*passes)),
+        loss.map_or_else(|| "no loss yet".to_owned(), |loss| format!("loss {}", bold(&loss_words(loss)))),
     ];
-    if phase == Phase::Training || *steps_per_second > 0.0 {
-        parts.push(format!("{} steps/s", few_digits(*steps_per_second)));
-    }
+    let is_still = phase == Phase::Paused;
+    parts.push(match is_still {
+        true => yellow("stands still"),
+        false => format!("{} steps/s", few_digits(*steps_per_second)),
+    });
     let left = steps_expected.saturating_sub(*steps);
-    if left > 0 && *steps_per_second > 0.0 {
+    if left > 0 && *steps_per_second > 0.0 && !is_still {
         parts.push(format!("{} to go", duration(left as f64 / steps_per_second)));
     }
     let done = *steps as f64 / (*steps_expected).max(1) as f64;
@@ -279,6 +281,11 @@ fn few_digits(value: f64) -> String {
         ..10.0 => format!("{value:.1}"),
         _ => count(value.round() as u64),
     }
+}
+
+/// Small losses are told by their size.
+fn loss_words(loss: f64) -> String {
+    if loss != 0.0 && loss.abs() < 0.001 { format!("{loss:.1e}") } else { format!("{loss:.4}") }
 }
 
 fn bold(text: &str) -> String {
