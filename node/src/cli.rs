@@ -155,6 +155,9 @@ struct PeerArguments {
     #[arg(long, value_name = "N", default_value_t = peergrad_protocol::limits::WEIGHT_DEFAULT,
           value_parser = clap::value_parser!(u8).range(..=i64::from(peergrad_protocol::limits::WEIGHT_MAX)))]
     weight: u8,
+    /// Offer numbers for Prometheus at this port of this machine alone, 127.0.0.1 [default: 9747]; 0: any port that is free
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = DEFAULT_METRICS_PORT_TEXT)]
+    metrics: Option<u16>,
     /// Do not look for peers on the local network
     #[arg(long)]
     no_mdns: bool,
@@ -162,6 +165,9 @@ struct PeerArguments {
     #[arg(long)]
     json: bool,
 }
+
+/// As text: [`DEFAULT_METRICS_PORT`](crate::status::DEFAULT_METRICS_PORT).
+const DEFAULT_METRICS_PORT_TEXT: &str = "9747";
 
 /// A binary that brings its own task.
 #[derive(Parser)]

@@ -25,12 +25,14 @@ use serde::{Deserialize, Serialize};
 pub mod ask;
 pub mod desk;
 pub mod log;
+pub mod metrics;
 pub mod observer;
 pub mod reception;
 pub mod server;
 
 pub use ask::{AskError, Asker, ask_directory, ask_run};
 pub use desk::Desk;
+pub use metrics::{DEFAULT_METRICS_PORT, Metrics, MetricsPort};
 pub use observer::{Memory, Observer};
 pub use reception::{Passage, Reception};
 pub use server::Server;

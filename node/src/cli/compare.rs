@@ -21,8 +21,8 @@ use serde_json::json;
 
 use super::progress::Screen;
 use super::report::{emit, print_line};
-use super::table::plural;
 use super::swarm::{Channel, Founding, Scratch, Show, Swarm};
+use super::table::plural;
 use course::{Course, Standing};
 use entries::Entry;
 use results::{Contest, Ending};

@@ -29,10 +29,10 @@ use crate::net::{
 };
 use crate::node::{Config, Node, Role};
 use crate::program::Launch;
-use crate::status::log::Author;
-use crate::status::{Passage, Reception};
 use crate::specification::own::{OwnLoader, OwnSpecification};
 use crate::specification::{BuiltinLoader, RunFile, resolve};
+use crate::status::log::Author;
+use crate::status::{MetricsPort, Passage, Reception};
 use crate::task::Task;
 
 /// Everything that tells one peer from another.
@@ -235,6 +235,10 @@ pub(super) fn run(plan: Plan) -> anyhow::Result<ExitCode> {
 async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let Plan { role, loader, secret, mut bootstraps, data, peer } = plan;
     let (directory, passed_over) = open_directory(peer.dir.as_deref())?;
+    let metrics = match peer.metrics {
+        Some(port) => Some(MetricsPort::take(port).await?),
+        None => None,
+    };
     let identity = directory.identity()?;
     let incarnation = directory.next_incarnation()?;
     let restored = directory.restored()?;
@@ -300,6 +304,11 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let (events, told) = mpsc::unbounded_channel();
     let (reception, passage) =
         Reception::open(session.directory.path(), &author, (&mut network, clock), told, notices);
+    // Held until the run has ended.
+    let _metrics = metrics.map(|port| {
+        session.report.notice(&Notice::Metrics { address: port.address() });
+        port.serve(reception.desk().clone())
+    });
     let locate = Arc::new(move |reference: &_| match &data {
         Data::Held(bytes) => Some(Arc::clone(bytes)),
         Data::Search(given) => files::locate(reference, given.as_deref()),

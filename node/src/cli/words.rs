@@ -76,10 +76,9 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
             needed - reached,
             short_names(missing)
         ),
-        Event::Orphaned { peers } => format!(
-            "nobody who can be reached has the parameters; waiting for one of {}",
-            short_names(peers)
-        ),
+        Event::Orphaned { peers } => {
+            format!("nobody who can be reached has the parameters; waiting for one of {}", short_names(peers))
+        }
         Event::Excluded { .. } => {
             "the others could not reach this peer and have gone on; asking to be let in again".to_owned()
         }

@@ -171,7 +171,8 @@ mod tests {
         // A lane that ended and another one of the same peer.
         counters.with(first).add_sent_frame(Way::Substream, 5);
         counters.with(second).add_received_frame(7);
-        let Traffic { sent_bytes, received_bytes, sent_frames, received_frames, direct_bytes, .. } = counters.read();
+        let Traffic { sent_bytes, received_bytes, sent_frames, received_frames, direct_bytes, .. } =
+            counters.read();
         assert_eq!((sent_bytes, received_bytes, direct_bytes), (15, 7, 10));
         assert_eq!((sent_frames, received_frames), (2, 1));
         assert_eq!(counters.by_peer(), BTreeMap::from([(first, (15, 0)), (second, (0, 7))]));

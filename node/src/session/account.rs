@@ -136,7 +136,12 @@ impl Session {
         let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
         let chunks = self.geometry.cut.chunks;
         let len_of = |list: &Vec<usize>| list.iter().map(|&chunk| chunks.range(chunk).len()).sum();
-        shards.owned.iter().zip(&shards.copied).map(|(owned, copied)| (len_of(owned), len_of(copied))).collect()
+        shards
+            .owned
+            .iter()
+            .zip(&shards.copied)
+            .map(|(owned, copied)| (len_of(owned), len_of(copied)))
+            .collect()
     }
 
     /// Chunks that the view lists and that have not moved yet.

@@ -55,7 +55,9 @@ pub enum AskError {
         directory: PathBuf,
     },
     /// There is one, and it says nothing.
-    #[error("{whom} does not answer: its process is suspended (Ctrl-Z, SIGSTOP), or its machine is far too busy")]
+    #[error(
+        "{whom} does not answer: its process is suspended (Ctrl-Z, SIGSTOP), or its machine is far too busy"
+    )]
     Silent {
         /// Who.
         whom: String,
@@ -136,7 +138,8 @@ pub async fn ask_directory(directory: &Path) -> Result<Asker, AskError> {
 pub async fn ask_directory(directory: &Path) -> Result<Asker, AskError> {
     use crate::net::{Bootstrap, RunRecord};
     let _ = (SOCKET, is_in_use(directory));
-    let record = RunRecord::read(directory).map_err(|_| AskError::NoPeer { directory: directory.to_owned() })?;
+    let record =
+        RunRecord::read(directory).map_err(|_| AskError::NoPeer { directory: directory.to_owned() })?;
     let invite = record.invite;
     let bootstraps = invite.contacts.into_iter().map(Bootstrap::Contact).collect();
     ask_run(GuestInvitation { secret: invite.secret, bootstraps }, Some(invite.run)).await
@@ -176,7 +179,8 @@ impl Asker {
             let words = format!("form {} of the status", value["format"]);
             return Err(AskError::OtherRelease { whom: whom(), version, words });
         }
-        let status: Status = serde_json::from_value(value).map_err(|_| AskError::NoStatus { whom: whom() })?;
+        let status: Status =
+            serde_json::from_value(value).map_err(|_| AskError::NoStatus { whom: whom() })?;
         match (&self.run, &status.run) {
             (Some(meant), Some(found)) if meant.to_string() != *found => {
                 Err(AskError::OtherRun { whom: whom(), found: found.clone() })
@@ -194,7 +198,12 @@ impl Conversation {
             Self::Local(stream) => {
                 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt};
                 stream.get_mut().write_all(request).await?;
-                AsyncBufReadExt::read_until(&mut AsyncReadExt::take(stream, ANSWER_BYTES_MAX), b'\n', &mut line).await?;
+                AsyncBufReadExt::read_until(
+                    &mut AsyncReadExt::take(stream, ANSWER_BYTES_MAX),
+                    b'\n',
+                    &mut line,
+                )
+                .await?;
             }
             Self::Guest(guest) => {
                 let stream = guest.stream();

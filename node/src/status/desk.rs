@@ -14,7 +14,8 @@ use tokio::time::timeout;
 
 use super::observer::{Memory, Recent};
 use super::{
-    FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, Status, Told, TrafficStatus, Training, ViewStatus,
+    FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, Status, Told, TrafficStatus,
+    Training, ViewStatus,
 };
 use crate::cli::table::{count, plural};
 use crate::cli::words::short_names;
@@ -202,7 +203,8 @@ impl Parts<'_> {
             age_seconds: member.view_age.as_secs_f64(),
         });
         let committed = self.recent.committed.as_ref();
-        let finite = |of: fn(&crate::io::Committed) -> f64| committed.map(of).filter(|value| value.is_finite());
+        let finite =
+            |of: fn(&crate::io::Committed) -> f64| committed.map(of).filter(|value| value.is_finite());
         status.training = Some(Training {
             steps: standing.committed,
             steps_expected: scope.steps.max(standing.complete),
@@ -237,8 +239,11 @@ impl Parts<'_> {
 
     fn others(&self, peers: impl Iterator<Item = (PeerId, OtherState)>) -> Vec<OtherStatus> {
         let others = peers.filter(|(peer, _)| *peer != self.me);
-        let form =
-            |(peer, state): (PeerId, _)| OtherStatus { peer: peer.to_string(), state, link: self.links.get(&peer).cloned() };
+        let form = |(peer, state): (PeerId, _)| OtherStatus {
+            peer: peer.to_string(),
+            state,
+            link: self.links.get(&peer).cloned(),
+        };
         others.map(form).collect()
     }
 }
@@ -294,9 +299,14 @@ fn joining_words(host: Option<&PeerId>, is_ready: bool, out_of_reach: &[PeerId])
         }
         (Some(_), true) => (
             false,
-            format!("ready, but has to reach these members too before it is let in: {}", short_names(out_of_reach)),
+            format!(
+                "ready, but has to reach these members too before it is let in: {}",
+                short_names(out_of_reach)
+            ),
         ),
-        (Some(host), false) => (true, format!("welcomed by peer {}; fetching and preparing the data", host.short())),
+        (Some(host), false) => {
+            (true, format!("welcomed by peer {}; fetching and preparing the data", host.short()))
+        }
     }
 }
 
@@ -307,10 +317,12 @@ fn member_words(member: &MemberOverview, phase: Phase, me: &PeerId) -> (bool, St
     let of = |condition: Condition| -> Vec<PeerId> {
         others().filter(|seen| seen.condition == condition).map(|seen| seen.peer).collect()
     };
-    let troubled: Vec<PeerId> = others().filter(|seen| seen.condition.is_trouble()).map(|seen| seen.peer).collect();
+    let troubled: Vec<PeerId> =
+        others().filter(|seen| seen.condition.is_trouble()).map(|seen| seen.peer).collect();
     if let Some((reached, needed)) = member.paused {
         let lacking = needed.saturating_sub(reached);
-        let missing = if troubled.is_empty() { String::new() } else { format!(" of {}", short_names(&troubled)) };
+        let missing =
+            if troubled.is_empty() { String::new() } else { format!(" of {}", short_names(&troubled)) };
         return (
             false,
             format!(

@@ -160,8 +160,10 @@ impl EventLog {
             return;
         }
         self.traffic_due = now.after((TRAFFIC_PAUSE * self.slowness()).min(TRAFFIC_PAUSE_MAX));
-        let bytes: serde_json::Map<String, Value> =
-            bytes.iter().map(|(peer, (sent, received))| (peer.to_string(), json!([sent, received]))).collect();
+        let bytes: serde_json::Map<String, Value> = bytes
+            .iter()
+            .map(|(peer, (sent, received))| (peer.to_string(), json!([sent, received])))
+            .collect();
         self.write(Line::Plain(json!({"event": "traffic", "bytes": bytes})));
     }
 

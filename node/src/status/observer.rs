@@ -116,7 +116,9 @@ impl Observer {
         let mut recent = self.memory.recent();
         recent.note(now, event);
         let words = match event {
-            Event::Ended(ended) => Some(ended.outcome.as_ref().map_or_else(Failure::to_string, |()| "finished".to_owned())),
+            Event::Ended(ended) => {
+                Some(ended.outcome.as_ref().map_or_else(Failure::to_string, |()| "finished".to_owned()))
+            }
             event => event_words(event, &self.me, recent.scope.as_ref()),
         };
         if let Some(words) = &words {
@@ -165,7 +167,8 @@ impl Recent {
             Event::Installed { view, change, .. } => {
                 self.run = Some(view.run);
                 self.tallies.views += 1;
-                self.tallies.interruptions += u64::from(change.as_ref().is_some_and(|change| change.is_interruption));
+                self.tallies.interruptions +=
+                    u64::from(change.as_ref().is_some_and(|change| change.is_interruption));
             }
             Event::Paused { .. } => self.tallies.pauses += 1,
             Event::Missed(_) => self.tallies.missed += 1,
@@ -181,7 +184,8 @@ impl Recent {
         self.tallies.left_out += committed.left_out;
         self.committed = Some(*committed);
         // Hundreds of steps a second need no more than a few places.
-        let is_early = self.steps.len() > 1 && self.steps.back().is_some_and(|last| now.since(last.0) < STEPS_APART);
+        let is_early =
+            self.steps.len() > 1 && self.steps.back().is_some_and(|last| now.since(last.0) < STEPS_APART);
         if !is_early {
             self.steps.push_back((now, self.tallies.steps));
         }
@@ -231,7 +235,13 @@ impl Recent {
         let time = now.since(*from);
         let of = |(peer, (sent, received)): (&PeerId, &(u64, u64))| {
             let (sent_before, received_before) = before.get(peer).copied().unwrap_or_default();
-            (*peer, (rate(sent.saturating_sub(sent_before), time), rate(received.saturating_sub(received_before), time)))
+            (
+                *peer,
+                (
+                    rate(sent.saturating_sub(sent_before), time),
+                    rate(received.saturating_sub(received_before), time),
+                ),
+            )
         };
         bytes.iter().map(of).collect()
     }

@@ -103,7 +103,9 @@ async fn answer(line: &[u8], desk: &Desk) -> Vec<u8> {
         Ok(Request { format: FORMAT }) => {
             serde_json::to_vec(&*desk.status().await).expect("text and numbers have a JSON form")
         }
-        Ok(Request { format }) => declined(format!("asked in form {format}, and this peer speaks form {FORMAT}")),
+        Ok(Request { format }) => {
+            declined(format!("asked in form {format}, and this peer speaks form {FORMAT}"))
+        }
         Err(_) => declined("asked in a way that this peer does not understand".to_owned()),
     };
     bytes.push(b'\n');

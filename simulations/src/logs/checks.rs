@@ -10,8 +10,14 @@ use crate::report::Verdict;
 /// Three things that logs can show. `peers` are in the order of the lanes.
 #[must_use]
 pub fn verdicts(lives: &[Life], peers: &[PeerId]) -> Vec<Verdict> {
-    let name = |peer: &PeerId| peers.iter().position(|known| known == peer).map_or("?".to_owned(), |at| format!("p{at}"));
-    let verdict = |name: &str, source: &str, outcome| Verdict { name: name.to_owned(), source: source.to_owned(), outcome };
+    let name = |peer: &PeerId| {
+        peers.iter().position(|known| known == peer).map_or("?".to_owned(), |at| format!("p{at}"))
+    };
+    let verdict = |name: &str, source: &str, outcome| Verdict {
+        name: name.to_owned(),
+        source: source.to_owned(),
+        outcome,
+    };
     let mut verdicts = vec![
         verdict("all tell of one chain of views", "law 1", one_chain(lives, &name)),
         verdict("steps are told of once, in order", "law 5", in_order(lives, &name)),
@@ -44,7 +50,11 @@ fn one_chain(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Outcome {
     for (life, view) in views(lives) {
         let before = view.epoch.checked_sub(1).and_then(|epoch| chain.get(&epoch));
         if before.is_some_and(|(digest, _)| !view.parents.contains(digest)) {
-            return Err(format!("at {}, view {} does not follow the one before it", name(&life.peer), view.epoch));
+            return Err(format!(
+                "at {}, view {} does not follow the one before it",
+                name(&life.peer),
+                view.epoch
+            ));
         }
     }
     Ok(())
@@ -117,7 +127,12 @@ fn same_digests(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Option<Out
         let (told, by) = *known.entry(step.step).or_insert((digest, life.peer));
         compared += usize::from(by != life.peer);
         if told != digest {
-            return Some(Err(format!("after step {}, {} and {} hold different ones", step.step, name(&by), name(&life.peer))));
+            return Some(Err(format!(
+                "after step {}, {} and {} hold different ones",
+                step.step,
+                name(&by),
+                name(&life.peer)
+            )));
         }
     }
     (compared > 0).then_some(Ok(()))

@@ -48,7 +48,8 @@ pub fn set(lives: &mut [Life]) -> Vec<Setting> {
         let life = &lives[index];
         let differences =
             points[index].iter().filter_map(|(point, at)| Some(known.get(point)? - at)).collect::<Vec<_>>();
-        let of_peer = settings.values().find(|setting| setting.peer == life.peer).map(|setting| setting.added);
+        let of_peer =
+            settings.values().find(|setting| setting.peer == life.peer).map(|setting| setting.added);
         let added = median(differences.clone()).or(of_peer).unwrap_or(0.0);
         let spread = median(differences.iter().map(|difference| (difference - added).abs()).collect());
         let (peer, incarnation) = (life.peer, life.incarnation);

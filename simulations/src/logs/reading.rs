@@ -159,7 +159,11 @@ impl Life {
 pub fn read(path: &Path) -> Result<Log, LogError> {
     let unreadable = |path: &Path, cause| LogError::Unreadable { path: path.to_owned(), cause };
     let is_folder = fs::metadata(path).map_err(|cause| unreadable(path, cause))?.is_dir();
-    let files = if is_folder { files_in(path).map_err(|cause| unreadable(path, cause))? } else { vec![path.to_owned()] };
+    let files = if is_folder {
+        files_in(path).map_err(|cause| unreadable(path, cause))?
+    } else {
+        vec![path.to_owned()]
+    };
     if files.is_empty() {
         return Err(LogError::NoLog { path: path.to_owned() });
     }
@@ -205,7 +209,8 @@ impl Reader {
     /// Takes in one line. An error is the number of a form that is not read here.
     fn line(&mut self, text: &[u8]) -> Result<(), u64> {
         let value: Option<Value> = serde_json::from_slice(text).ok();
-        let Some((value, at)) = value.and_then(|value| Some((value["at"].as_f64()?, value)).map(|(at, value)| (value, at)))
+        let Some((value, at)) =
+            value.and_then(|value| Some((value["at"].as_f64()?, value)).map(|(at, value)| (value, at)))
         else {
             self.damaged_lines += 1;
             return Ok(());
@@ -223,7 +228,8 @@ impl Reader {
             // A process is in one run only.
             life.run.get_or_insert(run);
         }
-        let is_repeated = value["again"] == true && life.lines.iter().any(|line| matches!(line.what, What::View(_)));
+        let is_repeated =
+            value["again"] == true && life.lines.iter().any(|line| matches!(line.what, What::View(_)));
         if is_repeated {
             return Ok(());
         }

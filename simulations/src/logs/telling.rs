@@ -136,7 +136,10 @@ impl Teller<'_> {
             if line.at - last_at > SILENCE.max(SILENCE_PAUSES * pause) {
                 let was = self.history.state(host);
                 self.history.become_state(host, self.at(last_at + pause), State::Paused);
-                let words = format!("wrote nothing for {:.0} s: its process or its machine stood still", line.at - last_at);
+                let words = format!(
+                    "wrote nothing for {:.0} s: its process or its machine stood still",
+                    line.at - last_at
+                );
                 self.note(host, last_at + pause, words);
                 was.into_iter().for_each(|was| self.history.become_state(host, self.at(line.at), was));
                 traffic_at = None;
@@ -269,12 +272,8 @@ impl Teller<'_> {
 
 /// The record of a view, as far as a line tells it.
 fn record(line: &ViewLine, run: RunId) -> View {
-    let member = |peer: &PeerId| Member {
-        peer: *peer,
-        incarnation: Incarnation(0),
-        addresses: Vec::new(),
-        weight: 1,
-    };
+    let member =
+        |peer: &PeerId| Member { peer: *peer, incarnation: Incarnation(0), addresses: Vec::new(), weight: 1 };
     let mut members: Vec<Member> = line.members.iter().map(member).collect();
     members.sort_by_key(|member| member.peer);
     let recovery = if line.parents.is_empty() {

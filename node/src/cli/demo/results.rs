@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::trouble::{Loss, Trouble};
 use crate::cli::plot;
 use crate::cli::report::{emit, print_line};
-use crate::cli::table::plural;
 use crate::cli::swarm::{Peer, Swarm, short};
+use crate::cli::table::plural;
 use crate::cli::table::{bytes, count, table};
 
 /// A demo that is over.

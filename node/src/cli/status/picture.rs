@@ -49,7 +49,11 @@ pub(super) fn picture(block: &Block<'_>, width: usize) -> String {
         };
         let age = duration(view.age_seconds);
         lines.push(String::new());
-        lines.push(format!("  view {} ({}{after}), for {age}", bold(&view.epoch.to_string()), short(&view.digest)));
+        lines.push(format!(
+            "  view {} ({}{after}), for {age}",
+            bold(&view.epoch.to_string()),
+            short(&view.digest)
+        ));
     }
     if !status.members.is_empty() || !status.others.is_empty() {
         lines.push(String::new());
@@ -75,7 +79,8 @@ fn heading(status: &Status, directory: Option<&Path>, trouble: Option<&str>, wid
         let line = if index == 0 { bold(&line) } else { line };
         lines.push(if index == 0 { format!("{sign} {line}") } else { format!("  {line}") });
     }
-    let run = status.run.as_deref().map_or_else(|| "no run yet".to_owned(), |run| format!("run {}", short(run)));
+    let run =
+        status.run.as_deref().map_or_else(|| "no run yet".to_owned(), |run| format!("run {}", short(run)));
     let place = directory.map(|path| format!(", data in {}", path.display())).unwrap_or_default();
     lines.push(dim(&format!(
         "  peer {} in {run}, release {}, up {}{place}",
@@ -113,8 +118,8 @@ fn progress(training: &Training, phase: Phase, width: usize) -> Vec<String> {
 /// Who is in, who owns what, over what they are reached. Those who want to come in are below.
 fn table(status: &Status) -> Vec<String> {
     let largest = status.members.iter().map(|member| member.share).fold(0.0, f64::max);
-    let header =
-        ["member", "state", "owns", "", "step", "heard", "over", "ping", "sent/s", "received/s"].map(|name| dim(name));
+    let header = ["member", "state", "owns", "", "step", "heard", "over", "ping", "sent/s", "received/s"]
+        .map(|name| dim(name));
     let mut rows = vec![header.to_vec()];
     rows.extend(status.members.iter().map(|member| member_row(member, largest)));
     for other in &status.others {
@@ -123,7 +128,8 @@ fn table(status: &Status) -> Vec<String> {
             OtherState::Ready => cyan("ready"),
             OtherState::Linked => "linked".to_owned(),
         };
-        let mut row = vec![name(&other.peer), state, String::new(), String::new(), String::new(), String::new()];
+        let mut row =
+            vec![name(&other.peer), state, String::new(), String::new(), String::new(), String::new()];
         row.extend(link_cells(other.link.as_ref(), true));
         rows.push(row);
     }
@@ -140,7 +146,9 @@ fn member_row(member: &MemberStatus, largest: f64) -> Vec<String> {
         bar(member.share, largest),
         format!("{:.1} %", 100.0 * member.share),
         member.steps.map(count).unwrap_or_default(),
-        silent.map(|seconds| if seconds < 1.0 { "now".to_owned() } else { duration(seconds) }).unwrap_or_default(),
+        silent
+            .map(|seconds| if seconds < 1.0 { "now".to_owned() } else { duration(seconds) })
+            .unwrap_or_default(),
     ];
     row.extend(link_cells(member.link.as_ref(), !member.is_this && !is_gone));
     row
@@ -159,7 +167,12 @@ fn link_cells(link: Option<&Link>, is_wanted: bool) -> Vec<String> {
     };
     let ping = link.round_trip_seconds.map(|seconds| format!("{} ms", few_digits(1000.0 * seconds)));
     let rate = |bytes_per_second: f64| bytes(bytes_per_second.round() as u64);
-    vec![lane, ping.unwrap_or_default(), rate(link.sent_bytes_per_second), rate(link.received_bytes_per_second)]
+    vec![
+        lane,
+        ping.unwrap_or_default(),
+        rate(link.sent_bytes_per_second),
+        rate(link.received_bytes_per_second),
+    ]
 }
 
 fn state_words(state: MemberState) -> String {
@@ -195,14 +208,19 @@ fn bar(share: f64, largest: f64) -> String {
 /// What happened last, each on a line of its own.
 fn events(status: &Status, width: usize) -> Vec<String> {
     let newest = status.events.iter().rev().take(EVENTS_SHOWN).rev();
-    let ages: Vec<String> = newest.clone().map(|told| format!("{} ago", duration(told.seconds_ago))).collect();
+    let ages: Vec<String> =
+        newest.clone().map(|told| format!("{} ago", duration(told.seconds_ago))).collect();
     let widest = ages.iter().map(|age| age.chars().count()).max().unwrap_or(0);
     let mut lines = Vec::new();
     for (age, told) in ages.iter().zip(newest) {
         let indent = widest + 4;
         let words = wrapped(&told.words, width.saturating_sub(indent).max(20));
         for (index, line) in words.into_iter().take(EVENT_LINES_MAX).enumerate() {
-            let left = if index == 0 { format!("  {}  ", dim(&format!("{age:>widest$}"))) } else { " ".repeat(indent) };
+            let left = if index == 0 {
+                format!("  {}  ", dim(&format!("{age:>widest$}")))
+            } else {
+                " ".repeat(indent)
+            };
             lines.push(left + &line);
         }
     }

@@ -50,7 +50,8 @@ impl Drop for Canvas {
 fn frame(picture: &str, lines_before: usize, height: usize) -> String {
     let lines: Vec<&str> = picture.trim_end().lines().collect();
     let room = height.saturating_sub(1).max(1);
-    let mut text = format!("{BEGIN}{}", if lines_before > 0 { format!("\x1b[{lines_before}F") } else { String::new() });
+    let mut text =
+        format!("{BEGIN}{}", if lines_before > 0 { format!("\x1b[{lines_before}F") } else { String::new() });
     let shown = if lines.len() > room { room - 1 } else { lines.len() };
     for line in &lines[..shown] {
         text.push_str(&format!("{line}\x1b[K\n"));

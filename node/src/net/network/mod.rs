@@ -156,8 +156,17 @@ impl Network {
             switchboard.want_bootstrap(bootstrap);
         }
         tasks.push(tokio::spawn(switchboard.run(commands_out)));
-        let network =
-            Self { peer, commands, events: events_out, addresses, counters, direct_port, questions: Some(Questions(questions)), tasks, _open: open };
+        let network = Self {
+            peer,
+            commands,
+            events: events_out,
+            addresses,
+            counters,
+            direct_port,
+            questions: Some(Questions(questions)),
+            tasks,
+            _open: open,
+        };
         Ok((network, notices_out))
     }
 

@@ -8,10 +8,10 @@ use peergrad_simulations::logs::clocks::Setting;
 use peergrad_simulations::logs::{Tale, tale};
 use peergrad_simulations::report::{Report, render};
 
+use crate::LogArguments;
 use crate::run::check_writable;
 use crate::say::say;
-use crate::words::{bytes, plural, time};
-use crate::LogArguments;
+use crate::words::{bytes, date, plural, time};
 
 /// Draws it. Exit code 1 if the logs contradict each other.
 pub(crate) fn report(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
@@ -119,14 +119,21 @@ fn clock_words(settings: &[Setting]) -> Option<String> {
     };
     if alone > 0 {
         let what = if alone == 1 { "log shares" } else { "logs share" };
-        words = format!("{words} {alone} {what} nothing with the others and was believed as it is.").trim().to_owned();
+        words = format!("{words} {alone} {what} nothing with the others and was believed as it is.")
+            .trim()
+            .to_owned();
     }
     Some(words)
 }
 
 /// What became of everybody.
 fn endings(tale: &Tale) -> String {
-    let mut counts = [(0, "finished"), (0, "left or failed"), (0, "broken off"), (0, "still running, or at the end of its log")];
+    let mut counts = [
+        (0, "finished"),
+        (0, "left or failed"),
+        (0, "broken off"),
+        (0, "still running, or at the end of its log"),
+    ];
     for lane in &tale.history.lanes {
         let index = match lane.spans.last().map(|span| span.state) {
             Some(State::Ended { is_finished: true }) => 0,
@@ -155,7 +162,7 @@ fn facts(tale: &Tale) -> Vec<(String, String)> {
         facts.push(fact("last loss", format!("{:.4e}", last.committed.loss)));
     }
     facts.push(fact("run", tale.run.to_string()));
-    facts.push(fact("began at (seconds since 1970)", format!("{:.3}", tale.began_at)));
+    facts.push(fact("began at", date(tale.began_at)));
     for (index, (lane, name)) in history.lanes.iter().zip(&tale.names).enumerate().take(LANES_NAMED_MAX) {
         let added: Vec<String> = tale
             .settings
