@@ -47,7 +47,8 @@ struct Cli {
 const AFTER_HELP: &str = "\
 Try it on this machine:    peer demo
 On several machines:       peer init --data my.csv > run.toml
-                           peer start run.toml        (prints the line to type on the others)";
+                           peer start run.toml        (prints the line to type on the others)
+Is it well?                peer status --watch";
 
 #[derive(Subcommand)]
 enum Command {

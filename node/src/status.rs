@@ -255,3 +255,6 @@ pub struct Told {
     /// What it is to a person.
     pub words: String,
 }
+
+#[cfg(test)]
+mod tests;

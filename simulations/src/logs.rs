@@ -18,6 +18,7 @@
 //! # Not here
 //! Laws: a log holds too little for most. Three that it can show are in [`checks`].
 
+mod bytes;
 pub mod checks;
 pub mod clocks;
 pub mod reading;

@@ -190,7 +190,7 @@ fn note(troubles: &mut BTreeMap<String, DialTrouble>, notices: Vec<Notice>) {
 fn lines(troubles: &BTreeMap<String, DialTrouble>) -> String {
     let mut text = String::new();
     for (address, trouble) in troubles {
-        write!(text, "  {address}: {trouble}\n").expect("a string takes any text");
+        writeln!(text, "  {address}: {trouble}").expect("a string takes any text");
     }
     text.truncate(text.trim_end().len());
     text

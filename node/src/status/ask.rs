@@ -115,7 +115,16 @@ pub enum AskError {
 pub async fn ask_directory(directory: &Path) -> Result<Asker, AskError> {
     let path = directory.join(SOCKET);
     let owned = || directory.to_owned();
-    match tokio::net::UnixStream::connect(&path).await {
+    let mut attempt = tokio::net::UnixStream::connect(&path).await;
+    for _ in 0..STARTING_TRIES {
+        if attempt.is_ok() || !is_in_use(directory) {
+            break;
+        }
+        // A peer that is just starting has its directory a moment before its socket.
+        tokio::time::sleep(STARTING).await;
+        attempt = tokio::net::UnixStream::connect(&path).await;
+    }
+    match attempt {
         Ok(stream) => Ok(Asker {
             conversation: Conversation::Local(tokio::io::BufReader::new(stream)),
             whom: format!("the peer in {}", directory.display()),
@@ -220,3 +229,8 @@ impl Conversation {
 const ANSWER_MAX: Duration = Duration::from_secs(6);
 /// More than a thousand members take.
 const ANSWER_BYTES_MAX: u64 = 4 << 20;
+/// How long a start may take.
+#[cfg(unix)]
+const STARTING: Duration = Duration::from_millis(100);
+#[cfg(unix)]
+const STARTING_TRIES: usize = 10;

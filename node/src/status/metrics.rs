@@ -8,7 +8,7 @@
 //!
 //! # Bounds
 //! Nobody but this machine can connect; and a page that a browser here was lured to cannot read it either, as a request has to name
-//! this machine by a name of its own. [`READERS_MAX`] at a time, a head of [`HEAD_BYTES_MAX`], and little time for each.
+//! this machine by a name of its own. `READERS_MAX` at a time, a head of `HEAD_BYTES_MAX`, and little time for each.
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -407,7 +407,7 @@ fn word(value: &impl serde::Serialize) -> String {
 
 /// The port, where none is given; it is nobody else's by custom.
 pub const DEFAULT_METRICS_PORT: u16 = 9747;
-const PHASES: [Phase; 10] = [
+pub(super) const PHASES: [Phase; 10] = [
     Phase::Founding,
     Phase::Joining,
     Phase::CatchingUp,
@@ -419,7 +419,7 @@ const PHASES: [Phase; 10] = [
     Phase::Ended,
     Phase::Busy,
 ];
-const STATES: [MemberState; 10] = [
+pub(super) const STATES: [MemberState; 10] = [
     MemberState::Working,
     MemberState::CatchingUp,
     MemberState::HandingOver,

@@ -16,6 +16,9 @@ use crate::cli::words::event_words;
 use crate::io::{Committed, Event, Failure, Scope};
 use crate::net::{Clock, Counters, Notice};
 
+/// By peer: bytes written and read.
+type Bytes = BTreeMap<PeerId, (u64, u64)>;
+
 /// Hears everything.
 pub struct Observer {
     me: PeerId,
@@ -44,7 +47,7 @@ pub(super) struct Recent {
     /// Committed steps at a few times, the oldest first.
     steps: VecDeque<(Instant, u64)>,
     /// Bytes by peer at a few times.
-    traffic: VecDeque<(Instant, BTreeMap<PeerId, (u64, u64)>)>,
+    traffic: VecDeque<(Instant, Bytes)>,
 }
 
 /// How often things happened.
@@ -192,7 +195,7 @@ impl Recent {
         forget_before(&mut self.steps, now);
     }
 
-    fn look(&mut self, now: Instant, bytes: BTreeMap<PeerId, (u64, u64)>) {
+    fn look(&mut self, now: Instant, bytes: Bytes) {
         self.traffic.push_back((now, bytes));
         forget_before(&mut self.traffic, now);
     }
@@ -225,11 +228,7 @@ impl Recent {
     }
 
     /// By peer: bytes written and read a second, over the last seconds. `bytes` are those of now.
-    pub(super) fn bytes_per_second(
-        &self,
-        now: Instant,
-        bytes: &BTreeMap<PeerId, (u64, u64)>,
-    ) -> BTreeMap<PeerId, (f64, f64)> {
+    pub(super) fn bytes_per_second(&self, now: Instant, bytes: &Bytes) -> BTreeMap<PeerId, (f64, f64)> {
         let is_recent = |(at, _): &&(Instant, _)| now.since(*at) <= WINDOW;
         let Some((from, before)) = self.traffic.iter().find(is_recent) else { return BTreeMap::new() };
         let time = now.since(*from);

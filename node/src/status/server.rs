@@ -10,7 +10,7 @@
 //! shown that it holds the run's secret before this hears of it; it is no member, takes no frames, and is forgotten when it goes.
 //!
 //! # Bounds
-//! [`ASKERS_MAX`] at a time; more are sent away. A request is a short line; one that waits for longer than [`IDLE_MAX`], or is
+//! `ASKERS_MAX` at a time; more are sent away. A request is a short line; one that waits for longer than `IDLE_MAX`, or is
 //! read too slowly, is closed.
 
 use std::io;
@@ -52,7 +52,6 @@ pub struct Server {
 impl Server {
     /// Answers those who ask over the network, and, where the system has such sockets, in `directory`. The second result says
     /// why nobody can ask there.
-    #[must_use]
     pub fn start(
         directory: &std::path::Path,
         desk: Desk,

@@ -96,6 +96,8 @@ pub struct ViewLine {
     pub first_step: u64,
     /// Whether that begins again.
     pub is_redone: bool,
+    /// Told again at the head of a file; what was before is not there.
+    pub is_repeated: bool,
 }
 
 /// A committed step, as a line tells it.
@@ -209,9 +211,8 @@ impl Reader {
     /// Takes in one line. An error is the number of a form that is not read here.
     fn line(&mut self, text: &[u8]) -> Result<(), u64> {
         let value: Option<Value> = serde_json::from_slice(text).ok();
-        let Some((value, at)) =
-            value.and_then(|value| Some((value["at"].as_f64()?, value)).map(|(at, value)| (value, at)))
-        else {
+        let at = value.as_ref().and_then(|value| value["at"].as_f64()).filter(|at| TIMES.contains(at));
+        let (Some(value), Some(at)) = (value, at) else {
             self.damaged_lines += 1;
             return Ok(());
         };
@@ -271,7 +272,7 @@ impl Reader {
 
 /// What a line says; `None` if a part of it is missing or makes no sense.
 fn what(value: &Value) -> Option<What> {
-    let number = |key: &str| value[key].as_u64();
+    let number = |key: &str| value[key].as_u64().filter(|number| *number <= NUMBER_MAX);
     let words = || value["words"].as_str().unwrap_or_default().to_owned();
     Some(match value["event"].as_str()? {
         "prepared" => What::Prepared { parameters: number("parameters")? as usize, steps: number("steps")? },
@@ -283,6 +284,7 @@ fn what(value: &Value) -> Option<What> {
             shard: number("shard")? as usize,
             first_step: number("first_step")?,
             is_redone: value["redone"].as_bool()?,
+            is_repeated: value["again"] == true,
         }),
         "step" => What::Step(StepLine {
             step: number("step")?,
@@ -297,7 +299,8 @@ fn what(value: &Value) -> Option<What> {
         "traffic" => {
             let entries = value["bytes"].as_object()?.iter();
             let entry = |(peer, both): (&String, &Value)| {
-                Some((peer.parse().ok()?, (both[0].as_u64()?, both[1].as_u64()?)))
+                let count = |index: usize| both[index].as_u64().filter(|count| *count <= NUMBER_MAX);
+                Some((peer.parse().ok()?, (count(0)?, count(1)?)))
             };
             What::Traffic(entries.map(entry).collect::<Option<_>>()?)
         }
@@ -317,3 +320,8 @@ fn list<T>(value: &Value, of: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {
 fn digest(text: &str) -> Option<[u8; 32]> {
     blake3::Hash::from_hex(text).ok().map(|hash| *hash.as_bytes())
 }
+
+/// Seconds since 1970 that a line may have been written at.
+const TIMES: std::ops::Range<f64> = 0.0..1e11;
+/// Far beyond any run, and safe to reckon with.
+const NUMBER_MAX: u64 = 1 << 50;

@@ -5,15 +5,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use peergrad::io::Committed;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::view::{Deal, Member, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Epoch, Incarnation, Instant, PeerId, RunId, StepNumber};
 
+use super::bytes::Sent;
 use super::reading::{Life, Line, StepLine, ViewLine, What};
-use crate::history::{CommitNote, History, Lane, State, Traffic};
+use crate::history::{CommitNote, History, Lane, State};
 use crate::host::HostId;
 
 /// A history, and what belongs to it.
@@ -131,9 +131,12 @@ impl Teller<'_> {
         let mut pause = TRAFFIC_PAUSE;
         let mut traffic_at: Option<f64> = None;
         let mut last_at = life.began();
-        for line in &life.lines {
+        let is_repeated = |line: &Line| matches!(&line.what, What::View(view) if view.is_repeated);
+        // Where older files are gone, there is nothing between the head and what comes after it.
+        let missing = life.lines.iter().position(is_repeated).map_or(0, |repeated| repeated + 2);
+        for (index, line) in life.lines.iter().enumerate() {
             // A process that runs writes at least how much it has sent.
-            if line.at - last_at > SILENCE.max(SILENCE_PAUSES * pause) {
+            if index >= missing && line.at - last_at > SILENCE.max(SILENCE_PAUSES * pause) {
                 let was = self.history.state(host);
                 self.history.become_state(host, self.at(last_at + pause), State::Paused);
                 let words = format!(
@@ -144,10 +147,10 @@ impl Teller<'_> {
                 was.into_iter().for_each(|was| self.history.become_state(host, self.at(line.at), was));
                 traffic_at = None;
             }
-            if let What::Traffic(_) = line.what {
-                if let Some(before) = traffic_at.replace(line.at) {
-                    pause = (line.at - before).clamp(TRAFFIC_PAUSE, TRAFFIC_PAUSE_MAX);
-                }
+            if let What::Traffic(_) = line.what
+                && let Some(before) = traffic_at.replace(line.at)
+            {
+                pause = (line.at - before).clamp(TRAFFIC_PAUSE, TRAFFIC_PAUSE_MAX);
             }
             last_at = line.at;
             self.line(host, line, &mut view);
@@ -293,100 +296,6 @@ fn record(line: &ViewLine, run: RunId) -> View {
     }
 }
 
-/// Bytes that went from one peer to another, by time.
-struct Sent {
-    /// By sender and receiver: seconds since the beginning, and bytes that had been sent by then; by life, as counts begin again.
-    series: BTreeMap<(usize, usize), Vec<Vec<(f64, u64)>>>,
-    began_at: f64,
-}
-
-impl Sent {
-    /// As the senders say; of those who wrote nothing, as the receivers do.
-    fn of(lives: &[Life], peers: &[PeerId], began_at: f64) -> Self {
-        let index = |peer: &PeerId| peers.iter().position(|known| known == peer);
-        let wrote: BTreeSet<PeerId> = lives.iter().map(|life| life.peer).collect();
-        let mut series: BTreeMap<(usize, usize), Vec<Vec<(f64, u64)>>> = BTreeMap::new();
-        for life in lives {
-            let Some(me) = index(&life.peer) else { continue };
-            let mut of_life: BTreeMap<(usize, usize), Vec<(f64, u64)>> = BTreeMap::new();
-            let start = life.began() - began_at;
-            for line in &life.lines {
-                let What::Traffic(bytes) = &line.what else { continue };
-                for (peer, (sent, received)) in bytes {
-                    // Guests and strangers are no peers of the run.
-                    let Some(other) = index(peer) else { continue };
-                    let mut note = |edge, count: u64| {
-                        let series = of_life.entry(edge).or_insert_with(|| vec![(start, 0)]);
-                        series.push((line.at - began_at, count));
-                    };
-                    note((me, other), *sent);
-                    if !wrote.contains(peer) {
-                        note((other, me), *received);
-                    }
-                }
-            }
-            for (edge, one) in of_life {
-                series.entry(edge).or_default().push(one);
-            }
-        }
-        Self { series, began_at }
-    }
-
-    /// All bytes until then.
-    fn until(&self, seconds: f64) -> u64 {
-        let at = seconds - self.began_at;
-        self.series.values().flatten().map(|one| until(one, at)).sum()
-    }
-
-    /// The same as a picture wants it.
-    fn traffic(&self, seconds: f64) -> Traffic {
-        let step = Duration::from_secs_f64((seconds / SLOTS_MAX as f64).max(0.1));
-        let slots = (seconds / step.as_secs_f64()).ceil() as usize;
-        let mut traffic = Traffic { step, over_time: vec![0; slots.max(1)], ..Traffic::default() };
-        for ((from, to), lives) in &self.series {
-            let total: u64 = lives.iter().filter_map(|one| Some(one.last()?.1)).sum();
-            traffic.total += total;
-            traffic.by_link.insert((HostId(*from as u32), HostId(*to as u32)), total);
-            for one in lives {
-                spread(one, step.as_secs_f64(), &mut traffic.over_time);
-            }
-        }
-        traffic
-    }
-}
-
-/// Bytes until then, in between in proportion.
-fn until(one: &[(f64, u64)], at: f64) -> u64 {
-    let after = one.partition_point(|(time, _)| *time <= at);
-    match (after.checked_sub(1).map(|index| one[index]), one.get(after)) {
-        (None, _) => 0,
-        (Some((_, count)), None) => count,
-        (Some((from, before)), Some((to, later))) => {
-            let part = (at - from) / (to - from).max(f64::EPSILON);
-            before + (later.saturating_sub(before) as f64 * part) as u64
-        }
-    }
-}
-
-/// Bytes between two times, evenly over the slots between them.
-fn spread(one: &[(f64, u64)], step: f64, slots: &mut [u64]) {
-    let Some(last) = slots.len().checked_sub(1) else { return };
-    let slot = |at: f64| ((at / step).max(0.0) as usize).min(last);
-    for pair in one.windows(2) {
-        let first = slot(pair[0].0);
-        let until = slot(pair[1].0).max(first);
-        for index in first..=until {
-            let (from, to) = (index as f64 * step, (index + 1) as f64 * step);
-            let bytes = until_within(pair, to.max(pair[0].0)) - until_within(pair, from.max(pair[0].0));
-            slots[index] += bytes;
-        }
-    }
-}
-
-fn until_within(pair: &[(f64, u64)], at: f64) -> u64 {
-    until(pair, at.min(pair[1].0))
-}
-
 /// A process writes at least that often how much it has sent, seconds; at first, and after many full files.
 const TRAFFIC_PAUSE: f64 = 1.0;
 const TRAFFIC_PAUSE_MAX: f64 = 32.0;
@@ -395,4 +304,3 @@ const SILENCE: f64 = 4.0;
 const SILENCE_PAUSES: f64 = 3.0;
 /// So many are called by their lanes in notes.
 const NAMED_MAX: usize = 64;
-const SLOTS_MAX: usize = 20_000;

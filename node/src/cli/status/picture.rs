@@ -118,8 +118,8 @@ fn progress(training: &Training, phase: Phase, width: usize) -> Vec<String> {
 /// Who is in, who owns what, over what they are reached. Those who want to come in are below.
 fn table(status: &Status) -> Vec<String> {
     let largest = status.members.iter().map(|member| member.share).fold(0.0, f64::max);
-    let header = ["member", "state", "owns", "", "step", "heard", "over", "ping", "sent/s", "received/s"]
-        .map(|name| dim(name));
+    let header =
+        ["member", "state", "owns", "", "step", "heard", "over", "ping", "sent/s", "received/s"].map(dim);
     let mut rows = vec![header.to_vec()];
     rows.extend(status.members.iter().map(|member| member_row(member, largest)));
     for other in &status.others {
@@ -200,7 +200,7 @@ fn bar(share: f64, largest: f64) -> String {
     let eighths = (share / whole * (BAR_CELLS * 8) as f64).round() as usize;
     let eighths = if share > 0.0 { eighths.max(1) } else { 0 };
     let (full, rest) = (eighths / 8, eighths % 8);
-    let part = [' ', '▏', '▎', '▍', '▌', '▋', '▊', '▉'][rest];
+    let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][rest];
     let text = format!("{}{part}", "█".repeat(full));
     blue(&format!("{text:<BAR_CELLS$}"))
 }
@@ -338,3 +338,136 @@ const BAR_CELLS: usize = 16;
 const SHORT_CHARS: usize = 8;
 const EVENTS_SHOWN: usize = 8;
 const EVENT_LINES_MAX: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{Told, TrafficStatus, ViewStatus};
+
+    fn member(name: &str, is_this: bool, state: MemberState, share: f64) -> MemberStatus {
+        let link = Link {
+            lane: Some("direct".to_owned()),
+            round_trip_seconds: Some(0.000_41),
+            trouble: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            sent_bytes_per_second: 12_100_000.0,
+            received_bytes_per_second: 950.0,
+        };
+        MemberStatus {
+            peer: name.to_owned(),
+            is_this,
+            state,
+            weight: 4,
+            owned: 0,
+            share,
+            copied: 0,
+            steps: Some(12_345),
+            silent_seconds: (!is_this).then_some(if state == MemberState::Suspected { 4.2 } else { 0.1 }),
+            link: (!is_this).then_some(link),
+        }
+    }
+
+    fn status() -> Status {
+        Status {
+            format: 1,
+            version: "0.1.0".to_owned(),
+            peer: "alice".to_owned(),
+            run: Some("193ac52f00".to_owned()),
+            uptime_seconds: 252.0,
+            phase: Phase::Training,
+            is_well: false,
+            summary: "carol silent for too long: the others are about to go on without".to_owned(),
+            training: Some(Training {
+                steps: 12_345,
+                steps_expected: 53_760,
+                pass: 24,
+                passes: 100,
+                loss: Some(0.021_34),
+                rate: Some(0.01),
+                steps_per_second: 182.0,
+                waits_for: "sums".to_owned(),
+                parameters: 9610,
+                chunks: 600,
+                chunks_to_move: 0,
+            }),
+            view: Some(ViewStatus {
+                epoch: 3,
+                digest: "9f2c41d8ffff".to_owned(),
+                parents: vec!["a81b77c0ffff".to_owned()],
+                age_seconds: 123.0,
+            }),
+            members: vec![
+                member("alice", true, MemberState::Working, 0.25),
+                member("bob", false, MemberState::Working, 0.28),
+                member("carol", false, MemberState::Suspected, 0.47),
+            ],
+            others: vec![],
+            traffic: TrafficStatus {
+                sent_bytes: 0,
+                received_bytes: 0,
+                sent_bytes_per_second: 0.0,
+                received_bytes_per_second: 0.0,
+            },
+            events: vec![Told {
+                seconds_ago: 83.0,
+                event: "view".to_owned(),
+                words: "view 3, 3 peers: with bob; from step 1204 on; nobody was interrupted".to_owned(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_status_is_a_few_lines_with_what_matters_first() {
+        console::set_colors_enabled(false);
+        let status = status();
+        let text = picture(&Block { status: &status, directory: None, trouble: None }, 100);
+        let expected = "\
+▲ carol silent for too long: the others are about to go on without
+  peer alice in run 193ac52f, release 0.1.0, up 4 min 12 s
+
+  step 12,345 of 53,760   pass 24 of 100   loss 0.0213   182 steps/s   3 min 48 s to go
+  ━━━━━━━━━━━━━───────────────────────────────────────────────  22 %
+
+  view 3 (9f2c41d8, after a81b77c0), for 2 min 3 s
+
+  member   state      owns                        step  heard    over     ping   sent/s  received/s
+  alice *  working    ████████          25.0 %  12,345
+  bob      working    █████████         28.0 %  12,345    now  direct  0.41 ms  12.1 MB       950 B
+  carol    suspected  ███████████████   47.0 %  12,345  4.2 s  direct  0.41 ms  12.1 MB       950 B
+
+  1 min 23 s ago  view 3, 3 peers: with bob; from step 1204 on; nobody was interrupted
+";
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        console::set_colors_enabled(false);
+        let status = status();
+        for width in [20, 40, 80, 200] {
+            let text =
+                picture(&Block { status: &status, directory: None, trouble: Some("it is gone") }, width);
+            assert!(text.lines().all(|line| measure_text_width(line) <= width), "{width}:\n{text}");
+            assert!(text.starts_with('✗') && text.contains("it is gone"), "{text}");
+        }
+    }
+
+    #[test]
+    fn shares_are_bars_of_one_scale() {
+        console::set_colors_enabled(false);
+        assert_eq!(bar(0.0, 0.4), " ".repeat(BAR_CELLS));
+        assert_eq!(bar(0.5, 0.5), "█".repeat(BAR_CELLS));
+        assert_eq!(bar(1.0, 1.0), "█".repeat(BAR_CELLS));
+        assert_eq!(bar(1e-9, 0.5).trim(), "▏", "a little is not nothing");
+        assert_eq!(bar(0.0, 0.0), " ".repeat(BAR_CELLS));
+    }
+
+    #[test]
+    fn times_and_numbers_are_short() {
+        let told = [0.04, 9.9, 59.4, 227.0, 3600.0, 7500.0, 100_000.0].map(duration);
+        assert_eq!(told, ["0.0 s", "9.9 s", "59 s", "3 min 47 s", "1 h", "2 h 5 min", "1 d 3 h"]);
+        assert_eq!([0.0, 0.033, 4.25, 1494.4].map(few_digits), ["0", "0.03", "4.2", "1,494"]);
+        assert_eq!([0.0, 0.021_34, 2.3e-7].map(loss_words), ["0.0000", "0.0213", "2.3e-7"]);
+    }
+}
