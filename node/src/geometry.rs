@@ -37,6 +37,9 @@ pub(crate) struct Geometry {
     pub(crate) cut: Cut,
     /// Where the chunks are once all have moved.
     pub(crate) target: Placement,
+    /// Whether a round can go around all members: next to each other are never two who own nothing, since those need not reach
+    /// each other.
+    pub(crate) has_ring: bool,
 }
 
 /// Who keeps what in one step.
@@ -69,7 +72,10 @@ impl Geometry {
     /// What follows from `view`, whose digest is `digest`.
     pub(crate) fn new(view: Arc<View>, digest: ViewDigest, cut: Cut) -> Self {
         let target = cut.place(&view.run, &view.members);
-        Self { view, digest, cut, target }
+        let keepers = view.keepers();
+        let next = keepers.iter().cycle().skip(1);
+        let has_ring = keepers.len() == 1 || keepers.iter().zip(next).all(|(one, other)| *one || *other);
+        Self { view, digest, cut, target, has_ring }
     }
 
     /// How many of the view's moves have been made when `step` is trained.

@@ -33,6 +33,12 @@ pub(crate) struct Joining {
     host: Option<PeerId>,
     /// Members, as the last one that answered has named them.
     contacts: Vec<Contact>,
+    /// Those of them who own nothing.
+    workers: BTreeSet<PeerId>,
+    /// Linked peers to which the way leads through another one.
+    relayed: BTreeSet<PeerId>,
+    /// Members are known by now, be it only from one that is reached through another.
+    has_contacts: bool,
     /// Linked peers that have not answered since this one was excluded: they may be those that it cannot reach.
     unproven: BTreeSet<PeerId>,
     /// Members of a view that has this peer in it, as it seems.
@@ -100,6 +106,9 @@ impl Joining {
             me,
             host: None,
             contacts: Vec::new(),
+            workers: BTreeSet::new(),
+            relayed: BTreeSet::new(),
+            has_contacts: false,
             unproven: BTreeSet::new(),
             insiders: BTreeSet::new(),
             unlinked: BTreeSet::new(),
@@ -122,6 +131,24 @@ impl Joining {
         let contact = |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
         joining.contacts = view.members.iter().map(contact).collect();
         joining
+    }
+
+    /// The way to a peer leads through another one, or not any more.
+    pub(crate) fn set_relayed(&mut self, peer: PeerId, is_relayed: bool) {
+        if is_relayed {
+            self.relayed.insert(peer);
+        } else {
+            self.relayed.remove(&peer);
+        }
+    }
+
+    /// Where this peer is, and what it offers to own, is known better than before: whoever has welcomed it hears of that.
+    pub(crate) fn placed(&mut self, now: Instant, me: &Member, out: &mut Vec<Output>) {
+        self.me = me.clone();
+        if let Some(host) = self.host.filter(|_| self.recording.is_none()) {
+            self.is_ready_told = false;
+            self.ask(now, host, out);
+        }
     }
 
     /// Who is asked for data and told that this peer is ready.
@@ -215,24 +242,44 @@ impl Joining {
         match self.host {
             Some(host) if self.is_ready_told => send(host, &Message::Ready, out),
             Some(host) => {
-                // One that has just died is about to be left out by the others.
-                let is_lasting = !self.unlinked.is_empty() && self.unlinked_before == self.unlinked;
-                if is_lasting && self.told != self.unlinked {
-                    self.told.clone_from(&self.unlinked);
-                    let peers = self.unlinked.iter().copied().collect();
-                    out.push(Output::Event(Event::OutOfReach { peers }));
-                }
-                self.unlinked_before.clone_from(&self.unlinked);
+                self.tell_unlinked(out);
                 self.ask(now, host, out);
                 // Whoever answers is not out of reach.
                 self.unproven.clone().into_iter().for_each(|peer| self.ask(now, peer, out));
             }
             None => {
+                if self.has_contacts && !linked.is_empty() {
+                    self.note_unlinked(|peer| linked.contains(&peer));
+                    self.tell_unlinked(out);
+                }
                 self.tell_idle(out);
                 self.tell_lonely(linked.is_empty(), out);
                 linked.into_iter().for_each(|peer| self.ask(now, peer, out));
             }
         }
+    }
+
+    /// Takes note of the members that this peer would have to reach itself, and does not.
+    fn note_unlinked(&mut self, is_linked: impl Fn(PeerId) -> bool) {
+        let others = self.contacts.iter().map(|contact| contact.peer).filter(|peer| *peer != self.me.peer);
+        let is_far = |peer: &PeerId| {
+            let are_workers = self.me.weight == 0 && self.workers.contains(peer);
+            self.relayed.contains(peer) && !are_workers
+        };
+        self.unlinked =
+            others.filter(|peer| !is_linked(*peer) || self.unproven.contains(peer) || is_far(peer)).collect();
+    }
+
+    /// Tells the user whom it does not reach, once for each set of them that lasts.
+    fn tell_unlinked(&mut self, out: &mut Vec<Output>) {
+        // One that has just died is about to be left out by the others.
+        let is_lasting = !self.unlinked.is_empty() && self.unlinked_before == self.unlinked;
+        if is_lasting && self.told != self.unlinked {
+            self.told.clone_from(&self.unlinked);
+            let peers = self.unlinked.iter().copied().collect();
+            out.push(Output::Event(Event::OutOfReach { peers }));
+        }
+        self.unlinked_before.clone_from(&self.unlinked);
     }
 
     /// Tells the user, once, that others answer and nobody trains.
@@ -279,14 +326,21 @@ impl Joining {
         }
         let is_first = self.host.is_none();
         self.run = Some(run);
-        self.host = Some(from);
+        // Data would have to come from the host: whoever is reached through another only says who else there is.
+        let is_host = !self.relayed.contains(&from);
+        self.host = is_host.then_some(from);
         self.is_ready_told = false;
         self.idle.clear();
         self.idle_count = 0;
         self.contacts = welcome.members;
+        self.workers = welcome.workers.into_iter().collect();
+        self.has_contacts = true;
         self.timers.set(RETRY, now.after(JOIN_RETRY));
         for contact in self.contacts.iter().filter(|contact| contact.peer != self.me.peer) {
             out.push(Output::Dial(contact.clone()));
+        }
+        if !is_host {
+            return Ok(None);
         }
         if is_first {
             out.push(Output::Event(Event::Welcomed { run, by: from }));
@@ -300,8 +354,7 @@ impl Joining {
         if self.is_ready_told {
             return;
         }
-        let others = self.contacts.iter().map(|contact| contact.peer).filter(|peer| *peer != self.me.peer);
-        self.unlinked = others.filter(|peer| !is_linked(*peer) || self.unproven.contains(peer)).collect();
+        self.note_unlinked(is_linked);
         if self.unlinked.is_empty() {
             self.is_ready_told = true;
             send(host, &Message::Ready, out);

@@ -29,7 +29,7 @@ fn view(peers: &[u8]) -> View {
 fn welcome(peers: &[u8]) -> Welcome {
     let contact = |byte: &u8| Contact { peer: peer(*byte), addresses: vec![format!("/{byte}")] };
     let members = peers.iter().map(contact).collect();
-    Welcome { specification: SPECIFICATION.to_vec(), nonce: NONCE, members }
+    Welcome { specification: SPECIFICATION.to_vec(), nonce: NONCE, members, workers: vec![] }
 }
 
 /// What was sent to whom.

@@ -184,7 +184,9 @@ impl Machine {
         let mut session = Session::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
         let (me, count, memo) = (self.me.clone(), self.persisted_count, self.memo.clone());
-        let membership = Membership::new(now, me, Arc::clone(view), digest, linked, count, memo);
+        let mut membership = Membership::new(now, me, Arc::clone(view), digest, linked, count, memo);
+        self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
+        membership.offer(self.me.weight);
         out.push(Output::Event(session.installed(None)));
         if let Some(reply) = self.parked.take() {
             session.ready(reply, out);
@@ -282,7 +284,8 @@ impl Machine {
             return self.end(Err(Failure::Left), out);
         }
         self.me.incarnation = self.me.incarnation.again();
-        let joining = Joining::again(view, self.me.clone());
+        let mut joining = Joining::again(view, self.me.clone());
+        self.relayed.iter().for_each(|peer| joining.set_relayed(*peer, true));
         let Stage::Member(seat) = std::mem::replace(&mut self.stage, Stage::Joining(Box::new(joining)))
         else {
             return;

@@ -22,7 +22,7 @@ use super::identity::to_libp2p;
 use super::notice::{DialTrouble, Notice};
 use super::quic::Carrier;
 use target::{Cause, First, NEIGHBOUR_FAILURES_MAX, State, Target, WANTED_FAILURES_TOLD};
-pub(super) use trouble::refused_everywhere;
+pub(super) use trouble::{refused_everywhere, trouble_of};
 
 mod target;
 mod trouble;
@@ -133,6 +133,37 @@ impl Dialing {
         }
         self.targets.retain(|target| target.peer != Some(peer) || target.cause != Cause::CutOff);
         self.mark_connected(peer, carrier);
+    }
+
+    /// A connection is there that is of no use: the next attempt is made at `due`.
+    pub(super) fn try_later(&mut self, attempt: ConnectionId, due: Instant) {
+        let state = State::Trying { attempt };
+        for target in self.targets.iter_mut().filter(|target| target.state == state) {
+            target.state = State::Waiting { due };
+        }
+    }
+
+    /// Somebody knows where this peer is, who is wanted: tried at once where that is news.
+    pub(super) fn learn(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
+        for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
+            for address in &addresses {
+                if target.addresses.contains(address) {
+                    continue;
+                }
+                remember(&mut target.addresses, address.clone());
+                if let State::Waiting { due } = &mut target.state {
+                    *due = now.min(*due);
+                }
+            }
+        }
+    }
+
+    /// Those who are wanted, and were not reached in the last rounds.
+    pub(super) fn missing(&self) -> impl Iterator<Item = PeerId> {
+        let is_missing = |target: &&Target| {
+            target.cause >= Cause::CutOff && target.failures > 0 && target.state != State::Connected
+        };
+        self.targets.iter().filter(is_missing).filter_map(|target| target.peer)
     }
 
     /// A connection to `peer` is there already, over this carrier.

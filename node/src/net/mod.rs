@@ -13,10 +13,12 @@
 //!
 //! # Where to start
 //! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
-//! [`directory`] is what lies on disk.
+//! [`directory`] is what lies on disk; [`reach`] says how others reach this peer.
 
 mod addresses;
 mod bootstrap;
+mod check;
+mod circuits;
 pub mod clock;
 pub mod compute;
 pub mod counters;
@@ -25,6 +27,7 @@ mod direct;
 pub mod directory;
 pub mod driver;
 mod files;
+mod finding;
 pub mod identity;
 pub mod link;
 pub mod listen;
@@ -33,6 +36,7 @@ pub mod notice;
 mod proof;
 mod quic;
 pub mod random;
+pub mod reach;
 pub mod record;
 mod remote;
 pub mod store;
@@ -50,5 +54,6 @@ pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use network::{Network, NetworkOptions, Scissors, StartError};
 pub use notice::Notice;
 pub use random::random_bytes;
+pub use reach::{Advice, Mapping, Reachability, Standing, Tried};
 pub use record::{RecordError, RunRecord};
 pub use store::Store;

@@ -262,7 +262,7 @@ mod tests {
         };
         let welcome = |bytes, members, addresses| {
             let members = vec![contact(addresses); members];
-            Message::Welcome(Welcome { specification: vec![0; bytes], nonce: [0; 32], members })
+            Message::Welcome(Welcome { specification: vec![0; bytes], nonce: [0; 32], members, workers: vec![] })
         };
         let weight = WEIGHT_MAX;
         for fitting in [
