@@ -259,6 +259,25 @@ mod tests {
     }
 
     #[test]
+    fn a_ring_goes_around_only_where_neighbours_reach_each_other() {
+        for (weights, has_ring) in [
+            (&[1][..], true),
+            (&[1, 0], true),
+            (&[0, 1, 0, 1], true),
+            (&[0, 1, 0], false),
+            (&[1, 0, 0, 1], false),
+            (&[1, 1, 1, 1], true),
+        ] {
+            let peers: Vec<u8> = (1..=weights.len() as u8).collect();
+            let mut view = fixtures::view(&peers);
+            view.members.iter_mut().zip(weights).for_each(|(member, weight)| member.weight = *weight);
+            let (digest, chunks) = (view.digest(), Chunks::of(16 * CHUNKS));
+            let cut = Cut { chunks, copies: TWO, has_state: true, segment_elements: 10 };
+            assert_eq!(Geometry::new(Arc::new(view), digest, cut).has_ring, has_ring, "{weights:?}");
+        }
+    }
+
+    #[test]
     fn chunks_move_a_few_a_step() {
         let target = geometry(3, TWO, true, Moves::default()).target;
         let elsewhere = |chunk: usize| (0..3).map(Rank).find(|rank| *rank != target.owner(chunk)).unwrap();

@@ -103,13 +103,15 @@ impl Report {
     fn reachability(&mut self, reachability: &Reachability) {
         match self.style {
             Style::Words => {
-                let gist = (reachability.standing, reachability.advice.clone(), reachability.relays.is_empty());
+                let gist =
+                    (reachability.standing, reachability.advice.clone(), reachability.relays.is_empty());
                 if self.reach_told.replace(gist.clone()) != Some(gist) {
                     self.screen.say(&reachability.to_string());
                 }
             }
             Style::Json => {
-                let mut object = serde_json::to_value(reachability).expect("text and numbers have a JSON form");
+                let mut object =
+                    serde_json::to_value(reachability).expect("text and numbers have a JSON form");
                 object["event"] = json!("reachability");
                 object["text"] = json!(reachability.to_string());
                 emit(&object);

@@ -86,7 +86,8 @@ impl Membership {
                 return self.own_offer(now).map(|offer| offer.weight);
             }
             let offered = self.offers.get(&member.peer).filter(is_fresh)?;
-            (offered.weight != member.weight && !self.retiring.contains(&member.peer)).then_some(offered.weight)
+            (offered.weight != member.weight && !self.retiring.contains(&member.peer))
+                .then_some(offered.weight)
         };
         let staying = || {
             let ranks = (0..self.view.members.len()).map(Rank::from_index);
@@ -109,3 +110,94 @@ impl Membership {
 const UNDER_WAY: Duration = Duration::from_secs(4);
 /// An offer is repeated with every beat for as long as it is one.
 const OFFER_MEMORY: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use peergrad_protocol::view::View;
+
+    use super::*;
+    use crate::fixtures::{self, peer};
+    use crate::memo::Memo;
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant(0).after(Duration::from_millis(milliseconds))
+    }
+
+    /// Peer 2 of 1, 2 and 3, each with this weight, with the others linked.
+    fn membership(weights: [u8; 3]) -> Membership {
+        let members =
+            [1, 2, 3].iter().zip(weights).map(|(byte, weight)| Member { weight, ..fixtures::member(*byte) });
+        let view = View { members: members.collect(), ..fixtures::view(&[1, 2, 3]) };
+        let (me, digest) = (view.members[1].clone(), view.digest());
+        let linked: BTreeSet<PeerId> = [1, 3].map(peer).into();
+        Membership::new(at(0), me, Arc::new(view), digest, linked, 0, Memo::default())
+    }
+
+    fn offered(membership: &Membership, now: Instant) -> Option<u8> {
+        membership.own_offer(now).map(|offer| offer.weight)
+    }
+
+    #[test]
+    fn whoever_is_out_of_reach_offers_nothing_and_something_again_once_it_reaches_everybody() {
+        let mut membership = membership([1, 4, 0]);
+        assert_eq!(offered(&membership, at(0)), None, "it is as it is");
+        membership.offer(0);
+        assert_eq!(offered(&membership, at(0)), Some(0));
+        let mut membership = self::membership([1, 0, 0]);
+        membership.offer(4);
+        membership.set_relayed(at(0), peer(3), true);
+        assert_eq!(offered(&membership, at(0)), None, "peer 3 would be cut off from its owner");
+        membership.set_relayed(at(0), peer(3), false);
+        assert_eq!(offered(&membership, at(0)), Some(4));
+        membership.link_down(&peer(1));
+        assert_eq!(offered(&membership, at(0)), None);
+    }
+
+    #[test]
+    fn two_who_own_nothing_need_not_reach_each_other_and_all_others_do() {
+        for (weights, lost) in [([1, 0, 0], &[][..]), ([1, 1, 0], &[Rank(2)]), ([1, 0, 1], &[Rank(2)])] {
+            let mut membership = membership(weights);
+            membership.set_relayed(at(0), peer(3), true);
+            (0..10).for_each(|second| membership.heard(at(1000 * second), &peer(1)));
+            (0..10).for_each(|second| membership.heard(at(1000 * second), &peer(3)));
+            assert_eq!(membership.lost(at(1000)), [], "a better way may still be found");
+            assert_eq!(membership.lost(at(9000)), lost, "{weights:?}");
+            membership.set_relayed(at(9000), peer(3), false);
+            assert_eq!(membership.lost(at(9000)), []);
+        }
+    }
+
+    #[test]
+    fn a_circuit_in_the_place_of_a_link_is_none() {
+        let mut membership = membership([1, 1, 1]);
+        membership.link_down(&peer(3));
+        assert_eq!(membership.lost(at(0)), [Rank(2)]);
+        membership.set_relayed(at(0), peer(3), true);
+        membership.link_up(at(0), peer(3));
+        assert_eq!(membership.lost(at(0)), [Rank(2)]);
+    }
+
+    #[test]
+    fn offers_come_into_the_next_view_as_long_as_they_are_repeated_and_somebody_owns_something() {
+        let mut membership = membership([1, 0, 2]);
+        let offer = |byte: u8, weight| Member { weight, ..fixtures::member(byte) };
+        let weights = |membership: &Membership, now| membership.other_weights(now, &Exchange::default());
+        assert_eq!(weights(&membership, at(0)), []);
+        membership.on_offer(at(0), &offer(1, 5));
+        membership.on_offer(at(0), &offer(3, 2));
+        assert_eq!(weights(&membership, at(0)), [(Rank(0), 5)], "the other one is as it is");
+        membership.on_offer(at(0), &offer(1, 0));
+        assert_eq!(weights(&membership, at(0)), [(Rank(0), 0)]);
+        membership.on_offer(at(0), &offer(3, 0));
+        assert_eq!(weights(&membership, at(0)), [], "somebody must own something");
+        membership.offer(1);
+        assert_eq!(weights(&membership, at(0)), [(Rank(0), 0), (Rank(1), 1), (Rank(2), 0)]);
+        membership.retiring.insert(peer(1));
+        assert_eq!(weights(&membership, at(0)), [(Rank(1), 1), (Rank(2), 0)], "it hands over anyway");
+        membership.forget_offers(at(3000));
+        assert_eq!(weights(&membership, at(3000)), [(Rank(1), 1)]);
+    }
+}

@@ -81,8 +81,13 @@ pub(super) async fn ask(
     let answer: Option<Answer> = wire::decode_record(&bytes).ok();
     let answer = answer.filter(|answer| answer.len() == addresses.len()).ok_or(io::ErrorKind::InvalidData)?;
     // Words of others are shown to people: no more of them than it takes.
-    let cut = |reason: String| reason.chars().filter(|letter| !letter.is_control()).take(REASON_CHARACTERS_MAX).collect();
-    Ok(answer.into_iter().map(|reason| reason.map_or(Finding::Reached, |reason| Finding::Failed(cut(reason)))).collect())
+    let cut = |reason: String| {
+        reason.chars().filter(|letter| !letter.is_control()).take(REASON_CHARACTERS_MAX).collect()
+    };
+    Ok(answer
+        .into_iter()
+        .map(|reason| reason.map_or(Finding::Reached, |reason| Finding::Failed(cut(reason))))
+        .collect())
 }
 
 /// What dials for others.
@@ -278,3 +283,91 @@ const DIAL_MAX: Duration = Duration::from_secs(4);
 const ANSWER_MAX: Duration = Duration::from_secs(8);
 const RECORD_BYTES_MAX: usize = 16 << 10;
 const REASON_CHARACTERS_MAX: usize = 120;
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use libp2p::Swarm;
+    use libp2p::swarm::SwarmEvent;
+
+    use super::*;
+    use crate::net::Identity;
+    use crate::net::transport::{self, Behaviour};
+
+    const SECRET: Secret = Secret([1; 32]);
+
+    /// A swarm that listens over TCP and QUIC, and where.
+    async fn listener() -> (Swarm<Behaviour>, [Multiaddr; 2]) {
+        let mut swarm = transport::swarm(&Identity::generate(), &SECRET, false).unwrap().0;
+        let mut addresses = Vec::new();
+        for address in ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"] {
+            swarm.listen_on(address.parse().unwrap()).unwrap();
+            let event = swarm.select_next_some().await;
+            let SwarmEvent::NewListenAddr { address, .. } = event else { panic!("{event:?}") };
+            addresses.push(address);
+        }
+        (swarm, addresses.try_into().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_seen_where_it_is_and_its_swarm_hears_of_nobody() {
+        let (mut swarm, addresses) = listener().await;
+        let (peer, other) = (*swarm.local_peer_id(), Identity::generate().keypair().public().to_peer_id());
+        let prologue = SECRET.handshake_prologue();
+        let looking = async {
+            for address in addresses {
+                assert_eq!(look(prologue, peer, address.clone()).await, Finding::Reached, "{address}");
+                let finding = look(prologue, other, address.clone()).await;
+                assert_eq!(finding, Finding::Failed("answered, but as another peer".to_owned()), "{address}");
+            }
+        };
+        let hearing = async {
+            loop {
+                let event = swarm.select_next_some().await;
+                assert!(!matches!(event, SwarmEvent::ConnectionEstablished { .. }), "{event:?}");
+            }
+        };
+        tokio::select! {
+            () = looking => {}
+            () = hearing => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn why_it_is_not_reached_is_said_in_words() {
+        let (mut swarm, [address, _]) = listener().await;
+        let peer = *swarm.local_peer_id();
+        let looking = async {
+            let stranger = look(Secret([2; 32]).handshake_prologue(), peer, address).await;
+            assert!(
+                matches!(&stranger, Finding::Failed(reason) if reason.contains("secret")),
+                "{stranger:?}"
+            );
+            let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let refused = look([0; 32], peer, format!("/ip4/127.0.0.1/tcp/{nobody}").parse().unwrap()).await;
+            assert_eq!(refused, Finding::Failed("connection refused".to_owned()));
+            let circuit = format!("/ip4/127.0.0.1/tcp/{nobody}/p2p/{peer}/p2p-circuit").parse().unwrap();
+            assert_eq!(
+                look([0; 32], peer, circuit).await,
+                Finding::Failed("not a way of its own".to_owned())
+            );
+        };
+        tokio::select! {
+            () = looking => {}
+            () = async { loop { swarm.select_next_some().await; } } => {}
+        }
+    }
+
+    #[test]
+    fn few_are_dialed_for_and_each_once() {
+        let helper = Helper::new(&SECRET);
+        let peer = || Identity::generate().keypair().public().to_peer_id();
+        let first = peer();
+        let place = helper.take_place(first);
+        assert!(place.is_some() && helper.take_place(first).is_none());
+        let others: Vec<_> = (1..ASKERS_MAX).map(|_| helper.take_place(peer())).collect();
+        assert!(others.iter().all(Option::is_some) && helper.take_place(peer()).is_none());
+        drop(place);
+        assert!(helper.take_place(first).is_some());
+    }
+}

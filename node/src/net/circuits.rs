@@ -10,7 +10,7 @@
 //! - A link that carries tensors never goes on over a circuit: it ends, and another one begins (see [`remote`](super::remote)).
 //! - What a relay spends on others has limits, which are here.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::num::NonZeroU32;
 use std::task::{Context, Poll};
@@ -19,13 +19,15 @@ use std::time::Duration;
 use libp2p::core::Endpoint;
 use libp2p::core::transport::PortUse;
 use libp2p::multiaddr::Protocol;
-use libp2p::swarm::behaviour::{ConnectionClosed, ConnectionEstablished};
+use libp2p::swarm::behaviour::{ConnectionClosed, ConnectionEstablished, NewExternalAddrCandidate};
 use libp2p::swarm::{
     ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent,
     ToSwarm, dummy,
 };
 use libp2p::{Multiaddr, PeerId, relay};
 use peergrad_protocol::limits::MEMBERS_MAX;
+
+use super::quic::over_quic;
 
 /// Whether an address leads through a relay.
 pub(super) fn is_relayed(address: &Multiaddr) -> bool {
@@ -75,6 +77,8 @@ pub(super) fn relay_server(own: PeerId) -> relay::Behaviour {
 pub(super) struct Circuits {
     /// Connections without a relay, by peer.
     direct: BTreeMap<PeerId, u32>,
+    /// Where this peer may be over QUIC, to be tried when a hole is made.
+    guesses: VecDeque<Multiaddr>,
 }
 
 /// A circuit is turned away.
@@ -131,6 +135,11 @@ impl NetworkBehaviour for Circuits {
                 }
                 self.direct.retain(|_, count| *count > 0);
             }
+            // Where others see it over TCP, a router mostly has the UDP port of the same number for it, too.
+            FromSwarm::NewExternalAddrCandidate(NewExternalAddrCandidate { addr }) => {
+                self.guesses.extend(over_quic(addr));
+                self.guesses.truncate(GUESSES_MAX);
+            }
             _ => {}
         }
     }
@@ -140,10 +149,15 @@ impl NetworkBehaviour for Circuits {
     }
 
     fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
-        Poll::Pending
+        // Whoever tells this of a candidate polls again after it.
+        self.guesses
+            .pop_front()
+            .map_or(Poll::Pending, |guess| Poll::Ready(ToSwarm::NewExternalAddrCandidate(guess)))
     }
 }
 
+/// Guesses that nobody has taken yet.
+const GUESSES_MAX: usize = 8;
 /// Peers that may be asked for through this one.
 const RESERVATIONS_MAX: usize = 128;
 /// They are renewed well before.

@@ -18,6 +18,7 @@ use tokio::time::Instant;
 
 use super::addresses::{parse_all, remember, without_peer};
 use super::bootstrap::Bootstrap;
+use super::circuits::is_relayed;
 use super::identity::to_libp2p;
 use super::notice::{DialTrouble, Notice};
 use super::quic::Carrier;
@@ -143,27 +144,16 @@ impl Dialing {
         }
     }
 
-    /// Somebody knows where this peer is, who is wanted: tried at once where that is news.
-    pub(super) fn learn(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, now: Instant) {
-        for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
-            for address in &addresses {
-                if target.addresses.contains(address) {
-                    continue;
-                }
-                remember(&mut target.addresses, address.clone());
-                if let State::Waiting { due } = &mut target.state {
-                    *due = now.min(*due);
-                }
-            }
-        }
-    }
-
-    /// Those who are wanted, and were not reached in the last rounds.
-    pub(super) fn missing(&self) -> impl Iterator<Item = PeerId> {
-        let is_missing = |target: &&Target| {
-            target.cause >= Cause::CutOff && target.failures > 0 && target.state != State::Connected
+    /// Those who are wanted and not there, and the ways through relays that are known of.
+    pub(super) fn missing(&self) -> impl Iterator<Item = (PeerId, Vec<Multiaddr>)> {
+        let is_missing = |target: &&Target| target.cause >= Cause::CutOff && target.state != State::Connected;
+        let circuits = |target: &Target| {
+            target.addresses.iter().filter(|address| is_relayed(address)).cloned().collect()
         };
-        self.targets.iter().filter(is_missing).filter_map(|target| target.peer)
+        self.targets
+            .iter()
+            .filter(is_missing)
+            .filter_map(move |target| Some((target.peer?, circuits(target))))
     }
 
     /// A connection to `peer` is there already, over this carrier.

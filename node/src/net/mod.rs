@@ -54,6 +54,6 @@ pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use network::{Network, NetworkOptions, Scissors, StartError};
 pub use notice::Notice;
 pub use random::random_bytes;
-pub use reach::{Advice, Mapping, Reachability, Standing, Tried};
+pub use reach::{Advice, Reachability, Standing, Tried};
 pub use record::{RecordError, RunRecord};
 pub use store::Store;

@@ -22,6 +22,7 @@ use serde::{Serialize, Serializer};
 use tokio::time::Instant;
 
 use super::check::{CHECKED_MAX, Finding};
+use super::direct::PORT_OFFSET;
 use super::listen::to_multiaddr;
 use super::quic::{over_quic, over_tcp};
 use super::remote::machine_of;
@@ -42,8 +43,10 @@ pub struct Reachability {
     /// Peers through which it can be spoken to.
     #[serde(serialize_with = "as_texts")]
     pub relays: Vec<peergrad_protocol::PeerId>,
-    /// What the router is known to do for it, or what kept it from that, if it was asked.
-    pub mapping: Option<Mapping>,
+    /// Peers that were met through a relay, and are reached without one since.
+    pub met: usize,
+    /// Peers that are reached through a relay only.
+    pub relayed: usize,
     /// The one thing to do.
     pub advice: Advice,
 }
@@ -77,22 +80,6 @@ pub struct Tried {
     pub reason: Option<String>,
 }
 
-/// What a router was asked by UPnP, and what came of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Mapping {
-    /// It forwards ports.
-    Mapped {
-        /// To these addresses of its own.
-        addresses: Vec<String>,
-    },
-    /// It does not.
-    Failed {
-        /// Why, in words.
-        reason: String,
-    },
-}
-
 /// The one thing to do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -121,7 +108,7 @@ pub enum Advice {
 /// What is known, as it comes in.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// Given by the user, or by a router that was asked.
+    /// Given by the user.
     pub(super) given: Vec<Multiaddr>,
     /// Where this machine listens, over TCP, without what only it can use itself.
     pub(super) listening: Vec<Multiaddr>,
@@ -201,7 +188,11 @@ impl Survey {
     }
 
     /// Who is to be asked now, of these: few at a time, and each again after a while.
-    pub(super) fn next_helper(&mut self, mut peers: impl Iterator<Item = PeerId>, now: Instant) -> Option<PeerId> {
+    pub(super) fn next_helper(
+        &mut self,
+        mut peers: impl Iterator<Item = PeerId>,
+        now: Instant,
+    ) -> Option<PeerId> {
         if self.listening.is_empty() {
             // Only this machine can reach it, and knows that it can.
             return None;
@@ -304,7 +295,7 @@ impl Survey {
         &self,
         announced: Vec<String>,
         relays: Vec<peergrad_protocol::PeerId>,
-        mapping: Option<Mapping>,
+        (met, relayed): (usize, usize),
     ) -> Reachability {
         let (standing, tried) = (self.standing(), self.tried());
         let seen_at: Vec<IpAddr> = self.routers().into_iter().collect();
@@ -318,12 +309,12 @@ impl Survey {
             Standing::Unknown => Advice::Wait,
             Standing::Reachable => Advice::Fine,
             Standing::Unreachable => match self.given.iter().find(is_wrong) {
-                Some(given) if mapping.is_none() => Advice::MendExternal { address: given.to_string() },
+                Some(given) => Advice::MendExternal { address: given.to_string() },
                 _ if seen_at.is_empty() => Advice::Open { port },
                 _ => Advice::Forward { port },
             },
         };
-        Reachability { standing, announced, tried, helpers, seen_at, relays, mapping, advice }
+        Reachability { standing, announced, tried, helpers, seen_at, relays, met, relayed, advice }
     }
 }
 
@@ -332,7 +323,9 @@ impl fmt::Display for Reachability {
         match self.standing {
             Standing::Unknown => write!(f, "nobody has tried yet whether others can dial this peer")?,
             Standing::Reachable => write!(f, "others can dial this peer")?,
-            Standing::Unreachable => write!(f, "others cannot dial this peer: it trains, and owns no parameters")?,
+            Standing::Unreachable => {
+                write!(f, "others cannot dial this peer: it trains, and owns no parameters")?
+            }
         }
         if let Some(router) = self.seen_at.first() {
             write!(f, "; it is behind a router, others see it as {router}")?;
@@ -351,20 +344,25 @@ impl fmt::Display for Reachability {
             let names: Vec<String> = self.relays.iter().map(peergrad_protocol::PeerId::short).collect();
             write!(f, "\n  whoever it does not reach itself speaks to it through {}", names.join(" or "))?;
         }
-        match &self.mapping {
-            Some(Mapping::Mapped { addresses }) => {
-                write!(f, "\n  the router forwards {} (UPnP)", addresses.join(", "))?;
+        if self.met + self.relayed > 0 {
+            write!(
+                f,
+                "\n  of {} met through a relay, it now reaches {} itself",
+                self.met + self.relayed,
+                self.met
+            )?;
+            if self.relayed > 0 {
+                write!(f, "; {ROUTER_THAT_DRAWS}")?;
             }
-            Some(Mapping::Failed { reason }) => write!(f, "\n  UPnP: {reason}")?,
-            None => {}
         }
         match &self.advice {
             Advice::Fine => write!(f, "\n  nothing to do"),
             Advice::Wait => write!(f, "\n  nothing to do for now"),
             Advice::Forward { port } => write!(
                 f,
-                "\n  to own a share, forward port {port} (TCP and UDP) of the router to this machine; if it is another port there, \
-                 say so with --external ADDRESS:PORT"
+                "\n  to own a share, forward port {port} (TCP and UDP) of the router to this machine, and for speed {} (TCP); if it is \
+                 another port there, say so with --external ADDRESS:PORT",
+                port.saturating_add(PORT_OFFSET)
             ),
             Advice::Open { port } => {
                 write!(f, "\n  to own a share, let port {port} (TCP and UDP) through this machine's firewall")
@@ -376,6 +374,8 @@ impl fmt::Display for Reachability {
     }
 }
 
+/// What mostly keeps two from making a hole.
+const ROUTER_THAT_DRAWS: &str = "a router here or there probably draws a port for each connection";
 /// Peers that are asked: more would say the same.
 const HELPERS_MAX: usize = 3;
 /// Attempts in a row that have to fail before one who was reached is taken for unreachable.
@@ -384,3 +384,158 @@ const FAILURES_BELIEVED: u32 = 2;
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(60);
 const PAUSE_WHERE_REACHED: Duration = Duration::from_secs(300);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::Identity;
+
+    fn address(text: &str) -> Multiaddr {
+        text.parse().unwrap()
+    }
+
+    fn peer() -> PeerId {
+        Identity::generate().keypair().public().to_peer_id()
+    }
+
+    const HOME: &str = "/ip4/192.168.1.10/tcp/4747";
+    const ROUTER: &str = "/ip4/203.0.113.1/tcp/4747";
+
+    /// Of one at home, whom `helper` sees at the router.
+    fn at_home(helper: PeerId) -> Survey {
+        let mut survey = Survey::new(vec![], vec![address(HOME)]);
+        survey.seen_at(helper, &address("/ip4/203.0.113.1/tcp/40001"));
+        survey
+    }
+
+    /// Asks `helper`, who reaches this peer at these addresses and no others.
+    fn ask(survey: &mut Survey, helper: PeerId, reached: &[&str], now: Instant) {
+        assert_eq!(survey.next_helper([helper].into_iter(), now), Some(helper));
+        let finding = |address: &Multiaddr| match reached.contains(&address.to_string().as_str()) {
+            true => Finding::Reached,
+            false => Finding::Failed("timed out".to_owned()),
+        };
+        let findings = survey.candidates().into_iter().map(|address| (address.clone(), finding(&address)));
+        let findings = findings.collect();
+        survey.found(helper, Some(findings), now);
+    }
+
+    fn words(survey: &Survey) -> String {
+        survey.report(vec![], vec![], (0, 0)).to_string()
+    }
+
+    #[test]
+    fn whoever_others_see_elsewhere_is_behind_a_router() {
+        let helper = peer();
+        let survey = at_home(helper);
+        assert_eq!(survey.standing(), Standing::Unreachable);
+        assert_eq!(
+            survey.routers().into_iter().collect::<Vec<_>>(),
+            ["203.0.113.1".parse::<IpAddr>().unwrap()]
+        );
+        let candidates: Vec<String> = survey.candidates().iter().map(Multiaddr::to_string).collect();
+        let over_quic = |text: &str| text.replace("tcp/4747", "udp/4747/quic-v1");
+        assert_eq!(candidates, [ROUTER.to_owned(), over_quic(ROUTER), HOME.to_owned(), over_quic(HOME)]);
+        // Whoever is seen where it listens is assumed to be reached, and so is one that says where it is.
+        let mut survey = Survey::new(vec![], vec![address(HOME)]);
+        survey.seen_at(helper, &address("/ip4/192.168.1.10/tcp/40001"));
+        assert_eq!(survey.standing(), Standing::Unknown);
+        let mut survey = Survey::new(vec![address(ROUTER)], vec![address(HOME)]);
+        survey.seen_at(helper, &address("/ip4/203.0.113.1/tcp/40001"));
+        assert_eq!(survey.standing(), Standing::Unknown);
+    }
+
+    #[test]
+    fn one_that_listens_on_its_own_machine_only_asks_nobody() {
+        let mut survey = Survey::new(vec![], vec![]);
+        assert_eq!(survey.next_helper([peer()].into_iter(), Instant::now()), None);
+    }
+
+    #[test]
+    fn a_forwarded_port_is_found_and_its_loss_is_believed_at_the_second_time() {
+        let (helper, now) = (peer(), Instant::now());
+        let mut survey = at_home(helper);
+        ask(&mut survey, helper, &[], now);
+        assert_eq!(survey.standing(), Standing::Unreachable);
+        assert_eq!(survey.next_helper([helper].into_iter(), now), None, "not at once again");
+        let soon = now + PAUSE_MIN;
+        ask(&mut survey, helper, &[ROUTER], soon);
+        assert_eq!(survey.standing(), Standing::Reachable);
+        assert_eq!(survey.reached(), [address(ROUTER)]);
+        let later = soon + PAUSE_WHERE_REACHED;
+        ask(&mut survey, helper, &[], later);
+        assert_eq!(survey.standing(), Standing::Reachable, "a packet may get lost");
+        ask(&mut survey, helper, &[], later + PAUSE_MIN);
+        assert_eq!(survey.standing(), Standing::Unreachable);
+    }
+
+    #[test]
+    fn an_owner_has_to_be_reached_by_each() {
+        let (near, far, now) = (peer(), peer(), Instant::now());
+        let mut survey = at_home(far);
+        ask(&mut survey, near, &[HOME], now);
+        assert_eq!(survey.standing(), Standing::Reachable);
+        ask(&mut survey, far, &[], now);
+        ask(&mut survey, far, &[], now + PAUSE_MIN);
+        assert_eq!(survey.standing(), Standing::Unreachable);
+        let report = survey.report(vec![], vec![], (0, 0));
+        assert_eq!(
+            (report.tried[0].address.as_str(), report.tried[0].reached_by, report.tried[0].failed_by),
+            (HOME, 1, 1)
+        );
+        survey.forget(&far);
+        assert_eq!(survey.standing(), Standing::Unreachable, "what it came to still holds");
+    }
+
+    #[test]
+    fn few_are_asked_and_one_after_the_other() {
+        let now = Instant::now();
+        let peers: Vec<PeerId> = (0..10).map(|_| peer()).collect();
+        let mut survey = at_home(peers[0]);
+        let mut asked = BTreeSet::new();
+        for _ in 0..10 {
+            let Some(helper) = survey.next_helper(peers.iter().copied(), now) else { break };
+            assert_eq!(survey.next_helper(peers.iter().copied(), now), None, "one after the other");
+            asked.insert(helper);
+            survey.found(helper, None, now);
+        }
+        assert_eq!(asked.len(), HELPERS_MAX);
+    }
+
+    #[test]
+    fn a_machine_that_is_somewhere_else_is_asked_about_anew() {
+        let (helper, now) = (peer(), Instant::now());
+        let mut survey = at_home(helper);
+        ask(&mut survey, helper, &[], now);
+        survey.listen_on(vec![address("/ip4/203.0.113.77/tcp/4747")], now);
+        assert_eq!(survey.standing(), Standing::Unknown);
+        ask(&mut survey, helper, &["/ip4/203.0.113.77/tcp/4747"], now);
+        assert_eq!(survey.standing(), Standing::Reachable);
+    }
+
+    #[test]
+    fn a_report_says_what_to_do() {
+        let (helper, now) = (peer(), Instant::now());
+        let mut survey = at_home(helper);
+        ask(&mut survey, helper, &[], now);
+        let said = words(&survey);
+        for part in
+            ["owns no parameters", "others see it as 203.0.113.1", "forward port 4747", "0 of 1 (timed out)"]
+        {
+            assert!(said.contains(part), "{part}: {said}");
+        }
+        ask(&mut survey, helper, &[ROUTER], now + PAUSE_MIN);
+        let said = words(&survey);
+        assert!(
+            said.contains(&format!("{ROUTER}: reached by 1 of 1")) && said.contains("nothing to do"),
+            "{said}"
+        );
+        // A firewall, and an address that is wrong.
+        let mut survey = Survey::new(vec![], vec![address("/ip4/203.0.113.77/tcp/4747")]);
+        ask(&mut survey, helper, &[], now);
+        assert!(words(&survey).contains("firewall"), "{}", words(&survey));
+        let mut survey = Survey::new(vec![address(ROUTER)], vec![address(HOME)]);
+        ask(&mut survey, helper, &[], now);
+        assert!(words(&survey).contains(&format!("mend --external {ROUTER}")), "{}", words(&survey));
+    }
+}

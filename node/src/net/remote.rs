@@ -182,7 +182,8 @@ impl Remote {
         if self.connections.is_empty() || self.has_own_way() || now < self.detour.due {
             return None;
         }
-        let addresses: Vec<_> = self.addresses.iter().filter(|address| !is_relayed(address)).cloned().collect();
+        let addresses: Vec<_> =
+            self.addresses.iter().filter(|address| !is_relayed(address)).cloned().collect();
         if addresses.is_empty() {
             // They are about to be told.
             return None;

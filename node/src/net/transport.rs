@@ -92,7 +92,9 @@ pub(super) fn swarm(
                 identify::Config::new(LANE_PROTOCOL.to_string(), keypair.public())
                     .with_agent_version("peergrad".to_owned())
                     // Who knows where this peer is, hears when that changes.
-                    .with_push_listen_addr_updates(true),
+                    .with_push_listen_addr_updates(true)
+                    // What it would add to attempts of its own accord are also addresses that only the other end can use.
+                    .with_cache_size(0),
             ),
             ping: ping::Behaviour::new(
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),

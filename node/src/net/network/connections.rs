@@ -59,7 +59,6 @@ impl Switchboard {
             BehaviourEvent::Identify(identify::Event::Received { peer_id, connection_id, info }) => {
                 self.on_identified(peer_id, connection_id, &info);
             }
-            BehaviourEvent::Finding(event) => self.on_found(event),
             BehaviourEvent::Neighbours(mdns::Event::Discovered(found)) => {
                 let is_other = |(peer, address): &(libp2p::PeerId, _)| {
                     peer != self.swarm.local_peer_id() && Carrier::of(address) == Carrier::Tcp
@@ -135,6 +134,9 @@ impl Switchboard {
             self.swarm.close_connection(connection);
         }
         news.into_iter().for_each(|notice| self.notify(notice));
+        if is_relayed {
+            self.tell_reach();
+        }
         self.open_lane(id);
     }
 
@@ -206,6 +208,8 @@ impl Switchboard {
             link.set_relayed(false);
             self.tell(LinkEvent::Widened(link));
             self.notify(Notice::Unrelayed { peer });
+            self.reaching.met.insert(id);
+            self.tell_reach();
         }
     }
 }

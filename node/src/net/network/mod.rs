@@ -35,9 +35,7 @@ use super::counters::Counters;
 use super::direct::{CredentialsError, Doorway};
 use super::identity::Identity;
 use super::link::{LinkEvent, system_error, words_of};
-use super::listen::{
-    self, Claim, DEFAULT_PORT, Listen, ListenError, Port, announced, port_of, to_multiaddr,
-};
+use super::listen::{self, Claim, DEFAULT_PORT, Listen, ListenError, Port, announced, port_of, to_multiaddr};
 use super::notice::Notice;
 use super::quic::over_quic;
 use super::transport::{self, Behaviour, BehaviourEvent, TransportError};

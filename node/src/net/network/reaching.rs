@@ -13,7 +13,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use libp2p::core::transport::ListenerId;
-use libp2p::kad::{self, GetClosestPeersError, GetClosestPeersOk, QueryResult};
 use libp2p::swarm::ConnectionId;
 use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
 use libp2p::{Multiaddr, PeerId, identify, relay};
@@ -28,7 +27,7 @@ use super::super::link::LinkEvent;
 use super::super::listen::{announced, beyond_this_machine};
 use super::super::notice::Notice;
 use super::super::reach::{Reachability, Standing, Survey};
-use super::super::remote::machine_of;
+use super::super::remote::{Remote, machine_of};
 use super::switchboard::Switchboard;
 
 /// What is known of how this peer is reached, and what is being done about it.
@@ -48,6 +47,8 @@ pub(super) struct Reaching {
     told: Option<Reachability>,
     /// What the driver knows: addresses, and whether this peer is reached.
     placed: (Vec<String>, bool),
+    /// Peers that were met through a relay, and are reached without one since.
+    pub(super) met: BTreeSet<PeerId>,
     /// When those who are missing are looked for next.
     search_due: Instant,
 }
@@ -66,6 +67,7 @@ impl Reaching {
             confirmed: Vec::new(),
             told: None,
             placed: (announced, true),
+            met: BTreeSet::new(),
             search_due: now,
         }
     }
@@ -102,7 +104,10 @@ impl Switchboard {
         usable.extend(info.listen_addrs.iter().filter(is_way).cloned().map(without_peer));
         for address in &usable {
             remote.note_host(address);
-            remote.remember(address.clone());
+            if !remote.addresses.contains(address) {
+                remote.remember(address.clone());
+                remote.begin_detour(Instant::now());
+            }
         }
         let known = remote.connections.get(&connection).filter(|known| !known.is_relayed);
         let known = known.map(|known| known.dialed.clone());
@@ -135,6 +140,7 @@ impl Switchboard {
         self.reaching.helpers.remove(&id);
         self.reaching.relays.remove(&id);
         self.reaching.survey.forget(&id);
+        self.reaching.met.remove(&id);
     }
 
     // What is done about it.
@@ -184,7 +190,10 @@ impl Switchboard {
         }
         let relays = self.reaching.relays.iter();
         let Some((relay, address)) =
-            relays.clone().find(|(relay, _)| !self.reaching.places.contains_key(relay)) else { return };
+            relays.clone().find(|(relay, _)| !self.reaching.places.contains_key(relay))
+        else {
+            return;
+        };
         let (relay, way) = (*relay, through(*relay, address.clone()));
         self.reaching.places_due = now + PLACE_PAUSE;
         if let Ok(place) = self.swarm.listen_on(way) {
@@ -193,8 +202,11 @@ impl Switchboard {
     }
 
     fn do_without_relays(&mut self, now: Instant) {
-        let due: Vec<_> =
-            self.remotes.iter_mut().filter_map(|(id, remote)| Some((*id, remote.take_detour(now)?))).collect();
+        let due: Vec<_> = self
+            .remotes
+            .iter_mut()
+            .filter_map(|(id, remote)| Some((*id, remote.take_detour(now)?)))
+            .collect();
         for (id, addresses) in due {
             let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(addresses);
             // There is a way already: nobody need hear that there is no better one.
@@ -202,37 +214,32 @@ impl Switchboard {
         }
     }
 
-    /// Asks those who are there for those who are not.
+    /// Those who are wanted and not there are asked for at relays, and looked for among all.
     fn search(&mut self, now: Instant) {
         if now < self.reaching.search_due {
             return;
         }
         self.reaching.search_due = now + SEARCH_PAUSE;
+        let guesses = self.reaching.relays.iter().map(|(relay, address)| through(*relay, address.clone()));
+        let guesses: Vec<Multiaddr> = guesses.take(GUESSES_MAX).collect();
         let missing: Vec<_> = self.dialing.missing().take(SEARCHES_MAX).collect();
-        for id in missing {
+        for (id, mut circuits) in missing {
+            circuits.extend(guesses.iter().cloned());
+            circuits.retain(|circuit| relay_of(circuit) != Some(id));
+            if !circuits.is_empty() {
+                let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(circuits);
+                // Beside the attempts that are told of: those are at addresses of its own, and may take long.
+                let _ = self.swarm.dial(options.allocate_new_port().build());
+            }
+            // What comes of this joins the addresses of the next attempt.
             self.swarm.behaviour_mut().finding.get_closest_peers(id);
-        }
-    }
-
-    /// Somebody has said where others are.
-    pub(super) fn on_found(&mut self, event: kad::Event) {
-        let kad::Event::OutboundQueryProgressed { result: QueryResult::GetClosestPeers(result), .. } = event
-        else {
-            return;
-        };
-        let (Ok(GetClosestPeersOk { key, peers }) | Err(GetClosestPeersError::Timeout { key, peers })) = result;
-        let Ok(wanted) = PeerId::from_bytes(&key) else { return };
-        for found in peers.into_iter().filter(|found| found.peer_id == wanted) {
-            let usable = found.addrs.iter().filter(|address| relay_of(address) != Some(wanted));
-            let addresses = usable.cloned().map(without_peer).take(ADDRESSES_MAX).collect();
-            self.dialing.learn(wanted, addresses, Instant::now());
         }
     }
 
     // What is told.
 
     /// Tells driver and user what is new.
-    fn tell_reach(&mut self) {
+    pub(super) fn tell_reach(&mut self) {
         let survey = &self.reaching.survey;
         let standing = survey.standing();
         let listening: Vec<_> = self.swarm.listeners().cloned().collect();
@@ -262,7 +269,9 @@ impl Switchboard {
             self.reaching.placed = placed;
         }
         let relays = self.reaching.places.keys().filter_map(from_libp2p).collect();
-        let report = self.reaching.survey.report(addresses, relays, None);
+        let is_relayed = |remote: &&Remote| !remote.connections.is_empty() && !remote.has_own_way();
+        let relayed = self.remotes.values().filter(is_relayed).count();
+        let report = self.reaching.survey.report(addresses, relays, (self.reaching.met.len(), relayed));
         if report.standing != Standing::Unknown && self.reaching.told.as_ref() != Some(&report) {
             self.reaching.told = Some(report.clone());
             self.notify(Notice::Reach(Box::new(report)));
@@ -275,6 +284,8 @@ const PLACES_MAX: usize = 2;
 /// Between two requests for a place.
 const PLACE_PAUSE: Duration = Duration::from_secs(2);
 /// How often those who are missing are looked for.
-const SEARCH_PAUSE: Duration = Duration::from_secs(2);
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
 /// Who is looked for at once; the others later.
-const SEARCHES_MAX: usize = 4;
+const SEARCHES_MAX: usize = 8;
+/// Relays at which one is asked for who may be known there.
+const GUESSES_MAX: usize = 3;
