@@ -53,6 +53,7 @@ enum Kind {
     Crash,
     Restart,
     Leave,
+    Unreachable,
     Slow,
     Bursts,
     Pause,
@@ -175,6 +176,7 @@ impl FaultSection {
                 Fault::Restart { whom: whom()?, lasting: span()?, keeps_disk: self.keeps_disk(context)? }
             }
             Kind::Leave => Fault::Leave { whom: whom()? },
+            Kind::Unreachable => Fault::Unreachable { whom: whom()?, lasting },
             Kind::Slow => Fault::Slow { whom: whom()?, percent: percent()?, lasting },
             Kind::Bursts => Fault::Bursts {
                 whom: whom()?,
@@ -267,6 +269,7 @@ impl FaultSection {
             Kind::Flap => vec!["groups", "split", "times", "every", "for"],
             Kind::Crash => [whom, &["reset"]].concat(),
             Kind::Restart => [whom, &["for", "disk"]].concat(),
+            Kind::Unreachable => [whom, &["for"]].concat(),
             Kind::Slow => [whom, &["slower", "for"]].concat(),
             Kind::Bursts => [whom, &["slower", "chance"]].concat(),
             Kind::Pause => [whom, &["for"]].concat(),
