@@ -263,7 +263,8 @@ impl Switchboard {
             is_new
         });
         let placed = (addresses.clone(), standing != Standing::Unreachable);
-        if self.reaching.placed != placed {
+        // One that only its own machine reaches need not be told.
+        if self.reaching.placed != placed && !self.reaching.survey.listening.is_empty() {
             let (addresses, is_reachable) = placed.clone();
             self.tell(LinkEvent::Placed { addresses, is_reachable });
             self.reaching.placed = placed;
