@@ -1,7 +1,7 @@
 //! Reachability: whether others can dial this peer, where, why not elsewhere, and the one thing to do about it.
 //!
 //! Nobody can see from inside whether a door opens from outside. So it is others who say: peers that this one is connected with
-//! dial it when asked (see [`check`](super::check)), and what they find is put together here.
+//! dial it when asked (`check.rs`), and what they find is put together here.
 //!
 //! # How it works
 //! - *Reachable* is who is reached, at some address, by each that tried: an owner that only some reach is none.
