@@ -207,10 +207,11 @@ impl Switchboard {
         if let Some(link) = remote.link.as_ref().filter(|link| link.is_relayed()).cloned() {
             link.set_relayed(false);
             self.tell(LinkEvent::Widened(link));
-            self.notify(Notice::Unrelayed { peer });
-            self.reaching.met.insert(id);
-            self.tell_reach();
         }
+        // Whoever was told of the circuit hears of this, also where no link had begun over it.
+        self.notify(Notice::Unrelayed { peer });
+        self.reaching.met.insert(id);
+        self.tell_reach();
     }
 }
 
