@@ -48,6 +48,7 @@ impl Party {
 
     /// Waits until all have trained on for so many steps from where the first is.
     fn train(&mut self, steps: u64) {
+        self.peers[0].wait_for("step");
         let newest = self.peers[0].newest_step();
         self.peers.iter_mut().for_each(|peer| peer.wait_for_step(newest + steps));
     }
