@@ -400,6 +400,11 @@ impl Joining {
         Some(saved)
     }
 
+    /// The view that waits for a checkpoint.
+    pub(crate) fn restoring(&self) -> Option<&View> {
+        self.restoring.as_ref()
+    }
+
     /// The checkpoint is here. The view that waits for it.
     pub(crate) fn restored(&mut self, checkpoint: Arc<Checkpoint>) -> Option<View> {
         self.checkpoint = Some(checkpoint);

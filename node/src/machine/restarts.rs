@@ -70,13 +70,20 @@ impl Machine {
             // A founder may get it before it has read its data.
             parameters.is_none_or(|count| count == checkpoint.parameters.len())
         };
-        let checkpoint = match result {
-            Ok(checkpoint) if fits(&checkpoint) => checkpoint,
-            Ok(checkpoint) => {
-                let (steps, reason) = (checkpoint.saved.steps.0, "it is of another model".to_owned());
-                return self.end(Err(Failure::CheckpointLost { steps, reason }), out);
-            }
-            Err(reason) => return self.end(Err(Failure::CheckpointLost { steps: 0, reason }), out),
+        let fitting = result.and_then(|checkpoint| match fits(&checkpoint) {
+            true => Ok(checkpoint),
+            false => Err("it is of another model".to_owned()),
+        });
+        let asked = match &self.stage {
+            Stage::Founding(founding) => founding.wants().map(|saved| saved.steps),
+            Stage::Joining(joining) => joining.restoring().map(|view| view.first_step()),
+            Stage::Member(_) | Stage::Ended => None,
+        };
+        // Nobody asks for it any more.
+        let Some(StepNumber(steps)) = asked else { return };
+        let checkpoint = match fitting {
+            Ok(checkpoint) => checkpoint,
+            Err(reason) => return self.end(Err(Failure::CheckpointLost { steps, reason }), out),
         };
         match &mut self.stage {
             Stage::Founding(founding) => founding.restored(checkpoint),

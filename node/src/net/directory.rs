@@ -52,7 +52,9 @@ pub enum DirectoryError {
         path: PathBuf,
     },
     /// All default directories are taken.
-    #[error("{DEFAULTS_MAX} peers run on this machine already; name a directory with --dir")]
+    #[error(
+        "{DEFAULTS_MAX} peers run on this machine or were stopped in the middle of a run; name a directory with --dir"
+    )]
     AllInUse,
     /// There is no home directory to put it in.
     #[error("neither XDG_DATA_HOME nor HOME is set; name a directory with --dir")]
