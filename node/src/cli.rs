@@ -1,7 +1,7 @@
 //! The command line: what a user types, and what they are told.
 //!
 //! Human words go to standard error, results to standard output; with `--json`, one object a line on standard output.
-//! Exit codes: 0 done, 1 failed, 2 misused. A binary with a task of its own shares `start`, `join`, `invite` and `export`.
+//! Exit codes: 0 done, 1 failed, 2 misused. A binary with a task of its own shares `start`, `join`, `invite`, `status` and `export`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -24,7 +24,7 @@ mod demo;
 mod files;
 mod invite;
 mod model;
-mod objects;
+pub(crate) mod objects;
 mod passes;
 pub mod plot;
 mod progress;
@@ -32,8 +32,10 @@ mod report;
 mod resume;
 mod run;
 mod signals;
+mod status;
 mod swarm;
 pub mod table;
+pub(crate) mod words;
 
 /// Training one model on many machines with no server.
 #[derive(Parser)]
@@ -46,7 +48,8 @@ struct Cli {
 const AFTER_HELP: &str = "\
 Try it on this machine:    peer demo
 On several machines:       peer init --data my.csv > run.toml
-                           peer start run.toml        (prints the line to type on the others)";
+                           peer start run.toml        (prints the line to type on the others)
+Is it well?                peer status --watch";
 
 #[derive(Subcommand)]
 enum Command {
@@ -76,6 +79,8 @@ enum Command {
     Resume(ResumeArguments),
     /// Print a fresh invite of the peer that is running on this machine
     Invite(invite::InviteArguments),
+    /// Say how the peers on this machine are, or one elsewhere: who is in, who owns what, how fast it goes, what is wrong
+    Status(status::StatusArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
     /// Say how well a saved model does on data
@@ -166,6 +171,9 @@ struct PeerArguments {
     #[arg(long, value_name = "N", default_value_t = peergrad_protocol::limits::WEIGHT_DEFAULT,
           value_parser = clap::value_parser!(u8).range(..=i64::from(peergrad_protocol::limits::WEIGHT_MAX)))]
     weight: u8,
+    /// Offer numbers for Prometheus at this port of this machine alone, 127.0.0.1 [default: 9747]; 0: any port that is free
+    #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = DEFAULT_METRICS_PORT_TEXT)]
+    metrics: Option<u16>,
     /// Do not look for peers on the local network
     #[arg(long)]
     no_mdns: bool,
@@ -173,6 +181,9 @@ struct PeerArguments {
     #[arg(long)]
     json: bool,
 }
+
+/// As text: [`DEFAULT_METRICS_PORT`](crate::status::DEFAULT_METRICS_PORT).
+const DEFAULT_METRICS_PORT_TEXT: &str = "9747";
 
 /// A binary that brings its own task.
 #[derive(Parser)]
@@ -192,6 +203,8 @@ enum OwnCommand {
     Resume(ResumeArguments),
     /// Print a fresh invite of the peer that is running on this machine
     Invite(invite::InviteArguments),
+    /// Say how the peers on this machine are, or one elsewhere: who is in, who owns what, how fast it goes, what is wrong
+    Status(status::StatusArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
 }
@@ -211,12 +224,13 @@ pub fn main() -> ExitCode {
         Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),
         Command::Resume(arguments) => resume::resume(arguments, Arc::new(BuiltinLoader)),
         Command::Invite(arguments) => invite::invite(&arguments),
+        Command::Status(arguments) => status::status(&arguments),
         Command::Export(arguments) => model::export(&arguments),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
     })
 }
 
-/// Runs a binary that brings its own task: `start`, `join`, `resume`, `invite` and `export` as `peer` has them.
+/// Runs a binary that brings its own task: `start`, `join`, `resume`, `invite`, `status` and `export` as `peer` has them.
 ///
 /// All peers of a run must be the same binary. `name` is what others are told when theirs is another one.
 #[must_use]
@@ -255,6 +269,7 @@ fn run_own_command(
             resume::resume(arguments, Arc::new(OwnLoader::new(name, task, program)))
         }
         OwnCommand::Invite(arguments) => invite::invite(&arguments),
+        OwnCommand::Status(arguments) => status::status(&arguments),
         OwnCommand::Export(arguments) => model::export(&arguments),
     }
 }

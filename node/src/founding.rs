@@ -10,6 +10,7 @@ use peergrad_protocol::{Frame, PeerId, RunId, ViewDigest};
 
 use crate::checkpoint::Checkpoint;
 use crate::io::{Event, Output, PersistId};
+use crate::overview::Overview;
 
 /// The founder before the first view.
 pub(crate) struct Founding {
@@ -94,6 +95,13 @@ impl Founding {
     pub(crate) fn candidates(&self) -> impl Iterator<Item = PeerId> {
         let is_other = |peer: &PeerId| *peer != self.me.peer;
         self.candidates.keys().chain(self.ready.keys()).copied().filter(is_other)
+    }
+
+    /// How it stands.
+    pub(crate) fn overview(&self) -> Overview {
+        let preparing = self.candidates.keys().map(|peer| (*peer, false));
+        let peers = preparing.chain(self.ready.keys().map(|peer| (*peer, true))).collect();
+        Overview::Founding { run: self.run, wanted: self.wanted, peers }
     }
 
     /// A peer has left, or its link is gone.

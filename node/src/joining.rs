@@ -19,6 +19,7 @@ use peergrad_protocol::{Frame, Instant, PeerId, RunId, ViewDigest};
 
 use crate::checkpoint::Checkpoint;
 use crate::io::{Event, Failure, Output, PersistId};
+use crate::overview::Overview;
 use crate::returning::Returning;
 use crate::succession::Basis;
 
@@ -121,6 +122,16 @@ impl Joining {
     /// Who is asked for data and told that this peer is ready.
     pub(crate) fn host(&self) -> Option<PeerId> {
         self.host
+    }
+
+    /// How it stands.
+    pub(crate) fn overview(&self) -> Overview {
+        Overview::Joining {
+            run: self.run,
+            host: self.host,
+            is_ready: self.is_ready_told,
+            out_of_reach: self.unlinked.iter().copied().collect(),
+        }
     }
 
     // Asking.

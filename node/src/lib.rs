@@ -4,7 +4,7 @@
 //! The pure half decides everything and waits for nothing: [`node`] is its surface and [`io`] what crosses it. Inside, a
 //! machine founds or joins a run and trains in a session, and a [`program`] is the algorithm as straight-line code.
 //! [`task`] is what a user brings; [`loader`] builds one from a specification; [`specification`] is what a run.toml
-//! becomes. [`page`] draws what people look at.
+//! becomes. [`page`] draws what people look at; an [`overview`] is what a node tells those who ask how it is.
 //!
 //! # Bringing one's own
 //! A binary with a [`Task`] of its own calls `run`; one that also has a [`Program`] of its own calls `run_program`. All that
@@ -12,7 +12,8 @@
 //! asks its [`Peer`] for a [`Step`], and makes [`Contribution`]s.
 //!
 //! The shell (feature `net`, on by default) is everything that waits: `net` holds the links over libp2p, the data
-//! directory, the compute thread and the driver; `cli` is the `peer` binary.
+//! directory, the compute thread and the driver; `status` tells how a peer is, to those who ask and to its event log; `cli` is the
+//! `peer` binary.
 
 #![forbid(unsafe_code)]
 
@@ -41,6 +42,7 @@ pub mod memo;
 pub mod model_file;
 pub mod node;
 pub mod optimizer;
+pub mod overview;
 pub mod page;
 pub mod pairing;
 pub mod peer;
@@ -54,6 +56,8 @@ pub mod task;
 pub mod cli;
 #[cfg(feature = "net")]
 pub mod net;
+#[cfg(feature = "net")]
+pub mod status;
 
 pub use peergrad_collectives as collectives;
 pub use peergrad_protocol as protocol;

@@ -26,6 +26,7 @@ use crate::session::Session;
 use crate::task::Evaluation;
 
 mod frames;
+mod looking;
 mod restarts;
 mod views;
 

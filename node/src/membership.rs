@@ -34,10 +34,12 @@ use crate::io::{Event, Output, PersistId};
 use crate::memo::{Difference, Memo};
 use crate::succession::Basis;
 use exchange::{Ban, Candidate};
+pub(crate) use looking::Impression;
 use term::Term;
 
 mod agreeing;
 mod exchange;
+mod looking;
 mod term;
 mod watching;
 
@@ -363,12 +365,17 @@ impl Membership {
     fn tell_paused(&mut self, missing: Vec<PeerId>, out: &mut Vec<Output>) {
         let members = self.view.members.len();
         let reached = members - missing.len();
-        // Half of them are enough with rank 0, and for one more there is always somebody to wait for.
-        let needed = (members / 2 + 1).max(reached + 1);
+        let needed = self.needed(reached);
         if self.term.paused != Some(reached) {
             self.term.paused = Some(reached);
             out.push(Output::Event(Event::Paused { reached, needed, members, missing }));
         }
+    }
+
+    /// How many members a view takes that has only so many of them. Half of them are enough with rank 0, and for one more
+    /// there is always somebody to wait for.
+    fn needed(&self, reached: usize) -> usize {
+        (self.view.members.len() / 2 + 1).max(reached + 1)
     }
 
     /// Tells the user, once, who has to come back if all who have parameters are lost.

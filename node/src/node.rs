@@ -20,6 +20,7 @@ use crate::io::{Input, Output};
 use crate::loader::Loader;
 use crate::machine::Machine;
 use crate::memo::Memo;
+use crate::overview::Overview;
 
 /// One peer's deciding half.
 pub struct Node {
@@ -102,6 +103,12 @@ impl Node {
     #[must_use]
     pub fn standing(&self) -> Standing {
         self.machine.standing()
+    }
+
+    /// How this node stands and how it sees the others, for a person; goes through all members.
+    #[must_use]
+    pub fn overview(&self, now: Instant) -> Overview {
+        self.machine.overview(now)
     }
 
     /// The newest committed parameters: where members drift, its own.

@@ -173,6 +173,14 @@ impl Watch {
         self.watched.get(peer).map_or(first_patience(self.beat), Watched::patience)
     }
 
+    /// How long nothing has been heard of `peer`, the watcher's own absences left out; `None` if it is not watched, or was
+    /// never heard.
+    #[must_use]
+    pub fn silence(&self, now: Instant, peer: &PeerId) -> Option<Duration> {
+        let watched = self.watched.get(peer).filter(|watched| watched.known)?;
+        Some(self.awake(now).since(watched.heard))
+    }
+
     /// When the next peer becomes suspected if nothing is heard; in the past where one already is.
     #[must_use]
     pub fn next_suspicion(&self) -> Option<Instant> {
@@ -307,6 +315,8 @@ mod tests {
         }
         assert!(!watch.is_suspected(at(11_449), &PEER));
         assert!(watch.is_suspected(at(11_450), &PEER));
+        assert_eq!(watch.silence(at(11_450), &PEER), Some(Duration::from_millis(1_450)));
+        assert_eq!(watch.silence(at(11_450), &PeerId([2; 32])), None);
         assert_eq!(watch.suspected(at(11_449)).count(), 0);
         assert!(watch.suspected(at(11_450)).eq([&PEER]));
         assert_eq!(watch.next_suspicion_after(at(11_449)), Some(at(11_450)));

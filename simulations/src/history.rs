@@ -1,7 +1,7 @@
-//! The history of one simulated run: what a report draws and a summary tells.
+//! The history of one run: what a report draws and a summary tells.
 //!
-//! Noted while the run goes on, by whoever knows: the cluster notes lives and traffic, commits and views come from the
-//! nodes' own events, cuts from the faults.
+//! Noted while a simulated run goes on, by whoever knows: the cluster notes lives and traffic, commits and views come from the
+//! nodes' own events, cuts from the faults. That of a real run is read from its peers' event logs ([`logs`](crate::logs)).
 //!
 //! # Not here
 //! Verdicts: a history says what happened, the laws whether it may.
@@ -37,6 +37,10 @@ pub struct History {
     pub trained: Option<Instant>,
     /// When the run was over, or was given up.
     pub end: Instant,
+    /// Whether its times are those of real machines.
+    pub is_real: bool,
+    /// Elements of the parameter vector, where not all owners are known.
+    pub parameters: Option<usize>,
 }
 
 /// The life of one host's peer.
@@ -105,6 +109,8 @@ pub struct CommitNote {
     pub committed: Committed,
     /// Bytes sent by everyone up to then.
     pub bytes: u64,
+    /// How many steps it stands for, itself the last of them: more than one where not all were written down.
+    pub count: u64,
 }
 
 /// A time in which the network was not whole.
@@ -119,17 +125,19 @@ pub struct Band {
 }
 
 /// Bytes on the wire over time and by link.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Traffic {
     /// All bytes sent.
     pub total: u64,
-    /// By [`TRAFFIC_STEP`] of virtual time, from the start: bytes sent in it.
+    /// Resolution of `over_time`.
+    pub step: Duration,
+    /// By `step`, from the start: bytes sent in it.
     pub over_time: Vec<u64>,
     /// By (sender, receiver): bytes sent.
     pub by_link: BTreeMap<(HostId, HostId), u64>,
 }
 
-/// Resolution of [`Traffic::over_time`].
+/// Resolution of [`Traffic::over_time`] of a simulated run.
 pub const TRAFFIC_STEP: Duration = Duration::from_millis(100);
 
 impl History {
@@ -202,7 +210,7 @@ impl History {
         let is_known = |note: &CommitNote| note.committed.step == committed.step && note.view == view;
         // The newest are at the end.
         if !self.commits.iter().rev().take(COMMITS_ALIVE_MAX).any(is_known) {
-            self.commits.push(CommitNote { at, view, committed, bytes: self.traffic.total });
+            self.commits.push(CommitNote { at, view, committed, bytes: self.traffic.total, count: 1 });
         }
     }
 
@@ -231,11 +239,17 @@ fn redone(view: &View) -> Option<u64> {
     }
 }
 
+impl Default for Traffic {
+    fn default() -> Self {
+        Self { total: 0, step: TRAFFIC_STEP, over_time: Vec::new(), by_link: BTreeMap::new() }
+    }
+}
+
 impl Traffic {
     /// A frame leaves.
     pub fn add(&mut self, at: Instant, from: HostId, to: HostId, bytes: u64) {
         self.total += bytes;
-        let slot = (at.0 / TRAFFIC_STEP.as_nanos() as u64) as usize;
+        let slot = (at.0 / self.step.as_nanos() as u64) as usize;
         if slot < SLOTS_MAX {
             if self.over_time.len() <= slot {
                 self.over_time.resize(slot + 1, 0);

@@ -14,6 +14,7 @@ pub mod host;
 pub mod laws;
 pub mod links;
 pub mod liveness;
+pub mod logs;
 mod network;
 pub mod oracles;
 pub mod pace;

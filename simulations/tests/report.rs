@@ -110,7 +110,7 @@ impl Tale {
                 self.history.traffic.add(at(millis), HostId(*host), HostId(other), 900);
             }
             let bytes = self.history.traffic.total;
-            self.history.commits.push(CommitNote { at: at(millis), view, committed, bytes });
+            self.history.commits.push(CommitNote { at: at(millis), view, committed, bytes, count: 1 });
         }
     }
 

@@ -2,8 +2,7 @@
 
 use peergrad_protocol::PeerId;
 
-use super::report::plural;
-use super::table::count;
+use super::table::{count, plural};
 use crate::io::Change;
 
 /// One line for a view that is another one than before.

@@ -20,8 +20,9 @@ use clap::Args;
 use serde_json::json;
 
 use super::progress::Screen;
-use super::report::{emit, plural, print_line};
+use super::report::{emit, print_line};
 use super::swarm::{Channel, Founding, Scratch, Show, Swarm};
+use super::table::plural;
 use course::{Course, Standing};
 use entries::Entry;
 use results::{Contest, Ending};

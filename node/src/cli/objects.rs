@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::io::{Change, Event};
 
 /// What a program that reads along is told of an event.
-pub(super) fn event_object(event: &Event) -> Option<Value> {
+pub(crate) fn event_object(event: &Event) -> Option<Value> {
     Some(match event {
         Event::Asking(peer) => json!({"event": "asking", "peer": peer.to_string()}),
         Event::Gathered { peer, ready, wanted } => {

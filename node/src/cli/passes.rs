@@ -4,8 +4,8 @@
 
 use serde_json::{Value, json};
 
-use super::report::plural;
 use super::table::count;
+use super::table::plural;
 use crate::io::Committed;
 
 /// What was committed, pass by pass.

@@ -8,13 +8,13 @@ use std::sync::Arc;
 use peergrad_protocol::{Instant, PeerId, RunId};
 use serde_json::{Value, json};
 
-use super::changes;
 use super::curve::Curve;
 use super::objects::event_object;
 use super::passes::Passes;
 use super::plot;
 use super::progress::{Progress, Screen};
-use super::table::{bytes, count};
+use super::table::{bytes, count, plural};
+use super::words::event_words;
 use crate::io::{Committed, Event, FinalState, Scope};
 use crate::net::{Clock, Counters, Notice, Traffic};
 
@@ -158,163 +158,37 @@ impl Report {
     }
 
     fn say_event(&mut self, event: &Event) {
-        let say = |words: String| self.screen.say(&words);
         match event {
-            Event::Asking(peer) if self.asked.insert(*peer) => {
-                say(format!("asking peer {} to be let in", peer.short()));
-            }
-            Event::Asking(_) => {}
-            Event::Gathered { peer, ready, wanted } if *peer == self.me && ready >= wanted => {
-                say("ready".to_owned());
-            }
-            Event::Gathered { peer, ready, wanted } if *peer == self.me => {
-                say(format!("ready; waiting for {} more", wanted - ready));
-            }
-            Event::Gathered { peer, ready, wanted } => {
-                say(format!("peer {} is ready: {ready} of {wanted}", peer.short()));
-            }
-            Event::Withdrawn { peer, reason, ready, wanted } => {
-                say(format!(
-                    "peer {} has gone before the start ({reason}): {ready} of {wanted}",
-                    peer.short()
-                ));
-            }
-            Event::Welcomed { run, by } => {
-                say(format!("let into run {} by peer {}", run.short(), by.short()))
-            }
-            Event::Returned { epoch } => say(format!(
-                "this peer was in view {} of the run before it stopped; what it held in memory is gone",
-                epoch.0
-            )),
-            Event::Fetching { received, total } if received == total => {
-                say(format!("data received from the swarm: {}", bytes(*total)));
-            }
-            Event::Fetching { .. } => {}
-            Event::Prepared(scope) => say(format!(
-                "{} parameters, {} training samples, {} ({})",
-                count(scope.parameters as u64),
-                count(scope.samples),
-                plural(scope.passes as usize, "pass"),
-                plural(scope.steps as usize, "step"),
-            )),
-            Event::OutOfReach { peers } => say(format!(
-                "ready, but these members cannot be reached from here: {}; either they have stopped, and the run waits for them, or the network between here and there has to be looked at",
-                short_names(peers)
-            )),
+            // Told of once.
+            Event::Asking(peer) if !self.asked.insert(*peer) => return,
+            Event::Missed(peer) if !self.gone.insert(*peer) => return,
+            Event::Stopped { peer, .. } => _ = self.gone.insert(*peer),
+            Event::Paused { .. } => self.is_paused = true,
+            // Mostly the others train, and let it in at once.
             Event::Regrouping { present: 1, .. } if !self.is_waiting_for_others => {
-                // Mostly the others train, and let it in at once.
                 self.is_waiting_for_others = true;
+                return;
             }
-            Event::Regrouping { present, needed, missing, .. } => {
-                self.is_waiting_for_others = true;
-                let of = present + missing.len();
-                say(match (needed.checked_sub(*present), missing.len()) {
-                    (_, 0) => format!("all {of} members are back"),
-                    (None | Some(0), _) => format!(
-                        "{present} of {of} members are back, which is enough; giving {} a moment",
-                        short_names(missing)
-                    ),
-                    (Some(more), _) => format!(
-                        "{present} of {of} members are back, and {needed} are needed; waiting for {more} more of {} (to go on alone, as a run of its own: Ctrl-C, then `{} resume --alone`)",
-                        short_names(missing),
-                        program_name()
-                    ),
-                });
+            Event::Regrouping { .. } => self.is_waiting_for_others = true,
+            Event::NobodyTrains { .. } | Event::NobodyAnswers if self.is_waiting_for_others => return,
+            Event::Restored { .. } => self.is_waiting_for_others = false,
+            Event::Saved { steps, result } => {
+                // Told of when it changes.
+                let had_failed = std::mem::replace(&mut self.has_save_failed, result.is_err());
+                match (had_failed, result.is_err()) {
+                    (true, false) => {
+                        let words = format!("checkpoints are written again: after step {}", steps.0);
+                        return self.screen.say(&words);
+                    }
+                    (false, true) => {}
+                    _ => return,
+                }
             }
-            Event::NobodyTrains { .. } | Event::NobodyAnswers if self.is_waiting_for_others => {}
-            Event::NobodyTrains { peers } => say(format!(
-                "{} {}, but nobody trains; waiting for a member that does (if all of them have stopped, the run is gone: start it anew)",
-                short_names(peers),
-                if peers.len() == 1 { "answers" } else { "answer" },
-            )),
-            Event::NobodyAnswers => say(format!(
-                "nobody answers any more; still trying. The run may be over; if it goes on, `{} invite` on a machine where it does prints an invite with another address",
-                program_name()
-            )),
-            event => self.say_change(event),
-        }
-    }
-
-    /// As [`Self::say_event`], from the first view on.
-    fn say_change(&mut self, event: &Event) {
-        let say = |words: String| self.screen.say(&words);
-        match event {
-            Event::Installed { view, change: Some(change), .. } => {
-                say(changes::words(view.epoch.0, view.members.len(), change));
-            }
-            Event::Installed { view, shard, .. } => {
-                let total = self.scope.map_or(0, |scope| scope.parameters).max(1);
-                let share = 100.0 * *shard as f64 / total as f64;
-                let owns = match shard {
-                    0 => "its share moves here in the next steps".to_owned(),
-                    _ => format!("this one owns {} parameters ({share:.0} %)", count(*shard as u64)),
-                };
-                say(format!("training with {}; {owns}", plural(view.members.len(), "peer")));
-            }
-            Event::Missed(peer) if self.gone.insert(*peer) => {
-                say(format!("no contact with peer {}", peer.short()));
-            }
-            Event::Missed(_) => {}
-            Event::Stopped { peer, reason } => {
-                self.gone.insert(*peer);
-                say(format!("peer {} stops: {reason}", peer.short()));
-            }
-            Event::Paused { reached, needed, members, missing } => {
-                self.is_paused = true;
-                say(format!(
-                    "paused: {reached} of {members} peers can be reached, this one included, and {needed} are needed; waiting for {} more of {} (one that has stopped can join again from its data directory; Ctrl-C saves the model as it is)",
-                    needed - reached,
-                    short_names(missing)
-                ));
-            }
-            Event::Orphaned { peers } => say(format!(
-                "nobody who can be reached has the parameters; waiting for one of {}",
-                short_names(peers)
-            )),
-            Event::Restored { steps, pass, restarted, .. } => {
-                self.is_waiting_for_others = false;
-                let lost = if restarted.is_empty() {
-                    String::new()
-                } else {
-                    let chunks = plural(restarted.len(), "chunk");
-                    format!("; nobody who is back has saved the optimizer state of {chunks}, it starts anew")
-                };
-                say(format!(
-                    "everybody had stopped: going on from the checkpoint after step {}, in pass {}{lost}",
-                    count(steps.0),
-                    pass + 1
-                ));
-            }
-            Event::Saved { steps, result: Err(reason) } if !self.has_save_failed => {
-                self.has_save_failed = true;
-                say(format!(
-                    "cannot write the checkpoint after step {} ({reason}); training goes on, but if all peers stop now, they go back to the one before: make room",
-                    steps.0
-                ));
-            }
-            Event::Saved { steps, result: Ok(()) } if self.has_save_failed => {
-                self.has_save_failed = false;
-                say(format!("checkpoints are written again: after step {}", steps.0));
-            }
-            Event::Saved { .. } => {}
-            Event::Excluded { .. } => {
-                say("the others could not reach this peer and have gone on; asking to be let in again"
-                    .to_owned());
-            }
-            Event::Leaving => say("handing over to the others before leaving".to_owned()),
-            Event::HandedOver { chunks: 0, .. } => {
-                say("others hold all that this peer owned; nothing is lost".to_owned());
-            }
-            Event::HandedOver { chunks, members } => say(format!(
-                "{} handed over to {}; nothing is lost",
-                plural(*chunks, "chunk"),
-                plural(*members, "peer")
-            )),
-            Event::Committed(committed) => self.say_committed(committed),
-            Event::Violation { peer, reject } => {
-                say(format!("peer {} misbehaves, ignored: {reject}", peer.short()))
-            }
+            Event::Committed(committed) => return self.say_committed(committed),
             _ => {}
+        }
+        if let Some(words) = event_words(event, &self.me, self.scope.as_ref()) {
+            self.screen.say(&words);
         }
     }
 
@@ -467,10 +341,6 @@ fn summary_words(summary: &Summary, passes: &str) -> String {
     )
 }
 
-fn short_names(peers: &[PeerId]) -> String {
-    peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
-}
-
 /// One object, one line, at once: whoever reads may be waiting for it.
 pub(super) fn emit(object: &Value) {
     print_line(&object.to_string());
@@ -493,13 +363,4 @@ pub(super) fn program_name() -> String {
     let path = std::env::args_os().next().map(std::path::PathBuf::from);
     let name = path.as_deref().and_then(std::path::Path::file_name).and_then(std::ffi::OsStr::to_str);
     name.unwrap_or("peer").to_owned()
-}
-
-pub(super) fn plural(number: usize, noun: &str) -> String {
-    let ending = match (number, noun.ends_with('s')) {
-        (1, _) => "",
-        (_, true) => "es",
-        (_, false) => "s",
-    };
-    format!("{} {noun}{ending}", count(number as u64))
 }

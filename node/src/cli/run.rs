@@ -32,6 +32,8 @@ use crate::node::{Config, Node, Role};
 use crate::program::Launch;
 use crate::specification::own::{OwnLoader, OwnSpecification};
 use crate::specification::{BuiltinLoader, RunFile, resolve};
+use crate::status::log::Author;
+use crate::status::{MetricsPort, Passage, Reception};
 use crate::task::Task;
 
 /// Everything that tells one peer from another.
@@ -131,7 +133,8 @@ fn found(
 }
 
 pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
-    let (run_id, secret, bootstraps) = whom_to_ask(&arguments)?;
+    let Invitation { run: run_id, secret, bootstraps } =
+        whom_to_ask(&arguments.invite, &arguments.more, arguments.secret_file.as_deref())?;
     if let Some(path) = &arguments.data {
         // Now, and not only once somebody has let this peer in.
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -141,15 +144,27 @@ pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow:
     run(Plan { role, loader, secret, bootstraps, data, peer: arguments.peer, taken: None })
 }
 
-/// The run, its secret, and its members as far as they are known.
-fn whom_to_ask(arguments: &JoinArguments) -> anyhow::Result<(Option<RunId>, Secret, Vec<Bootstrap>)> {
-    if let Some(path) = &arguments.secret_file {
+/// What opens the door to a run: its secret, and its members as far as they are known.
+pub(super) struct Invitation {
+    /// The run, where an invite says which.
+    pub(super) run: Option<RunId>,
+    pub(super) secret: Secret,
+    pub(super) bootstraps: Vec<Bootstrap>,
+}
+
+/// Takes in an invite, or with a file that holds the secret an address and perhaps more of them.
+pub(super) fn whom_to_ask(
+    invite: &str,
+    more: &[String],
+    secret_file: Option<&Path>,
+) -> anyhow::Result<Invitation> {
+    if let Some(path) = secret_file {
         let secret = parse_secret(path, &files::read_text(path)?)?;
-        let addresses = std::iter::once(&arguments.invite).chain(&arguments.more);
-        let bootstraps = addresses.map(|text| Bootstrap::from_str(text)).collect::<Result<_, _>>()?;
-        return Ok((None, secret, bootstraps));
+        let addresses = std::iter::once(invite).chain(more.iter().map(String::as_str));
+        let bootstraps = addresses.map(Bootstrap::from_str).collect::<Result<_, _>>()?;
+        return Ok(Invitation { run: None, secret, bootstraps });
     }
-    let text = match arguments.invite.as_str() {
+    let text = match invite {
         "-" => {
             let text = std::io::read_to_string(std::io::stdin());
             let text = text.context("cannot read the invite from standard input")?;
@@ -171,7 +186,7 @@ fn whom_to_ask(arguments: &JoinArguments) -> anyhow::Result<(Option<RunId>, Secr
     }
     let invite: Invite = text.parse()?;
     let bootstraps = invite.contacts.into_iter().map(Bootstrap::Contact).collect();
-    Ok((Some(invite.run), invite.secret, bootstraps))
+    Ok(Invitation { run: Some(invite.run), secret: invite.secret, bootstraps })
 }
 
 fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {
@@ -227,6 +242,10 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         Some(directory) => Chosen { directory, passed_over: vec![], stopped: vec![] },
         None => open_directory(peer.dir.as_deref(), &role)?,
     };
+    let metrics = match peer.metrics {
+        Some(port) => Some(MetricsPort::take(port).await?),
+        None => None,
+    };
     let identity = directory.identity()?;
     let incarnation = directory.next_incarnation()?;
     let restored = directory.restored()?;
@@ -241,7 +260,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         port = left.map_or(port, |left| Port::Preferred(left.port));
     }
     let segments = Pool::new(SEGMENTS_KEPT_MAX);
-    let (network, notices) = Network::start(NetworkOptions {
+    let (mut network, notices) = Network::start(NetworkOptions {
         identity,
         start: incarnation,
         secret,
@@ -273,8 +292,9 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     }
     report.listening(&contact.addresses, network.direct_port());
     let shelf = directory.shelf();
-    let (listening, contact) = (network.port(), contact.clone());
-    let mut session = Session { directory, secret, contact, listening, report, has_handed_over: false };
+    let listening = network.port();
+    let mut session =
+        Session { directory, secret, contact: contact.clone(), listening, report, has_handed_over: false };
     for Damaged { path, reason } in damaged {
         session
             .report
@@ -283,6 +303,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     if restored.is_some() && record.is_none() {
         session.report.say("what this peer had promised in an earlier run is damaged on its disk: it takes part as a new one");
     }
+    let mut founded = None;
     if let Role::Founder { specification, nonce, .. } = &role {
         if let Some(record) = &record {
             session.report.say(&format!(
@@ -292,8 +313,10 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
                 session.directory.path().display()
             ));
         }
-        session.publish(RunId::derive(specification, nonce))?;
-        session.tell_invite(RunId::derive(specification, nonce));
+        let run = RunId::derive(specification, nonce);
+        session.publish(run)?;
+        session.tell_invite(run);
+        founded = Some(run);
     }
     let config = Config {
         peer: session.contact.peer,
@@ -307,7 +330,15 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         saved,
         role,
     };
+    let author = Author { peer: contact.peer, incarnation, run: founded };
     let (events, told) = mpsc::unbounded_channel();
+    let (reception, passage) =
+        Reception::open(session.directory.path(), &author, (&mut network, clock), told, notices);
+    // Held until the run has ended.
+    let _metrics = metrics.map(|port| {
+        session.report.notice(&Notice::Metrics { address: port.address() });
+        port.serve(reception.desk().clone())
+    });
     let kept = shelf.clone();
     let locate = Arc::new(move |reference: &_| match &data {
         Data::Held(bytes) => Some(Arc::clone(bytes)),
@@ -316,11 +347,14 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let compute = Compute::start(network.counters()).context("cannot start a thread")?;
     let store = Store::start(session.directory.durable_path()).context("cannot start a thread")?;
     let checkpoints = Checkpoints::start(shelf).context("cannot start a thread")?;
-    let surroundings = Surroundings { network, compute, clock, locate, store, checkpoints, events };
+    let Passage { inquiries, events: told, notices } = passage;
+    let surroundings =
+        Surroundings { network, compute, clock, locate, store, checkpoints, events, inquiries };
     let mut node = Node::new(config);
     let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt()).await });
     let ended = session.watch(told, notices).await?;
     driving.await.context("the peer stopped in the middle")?;
+    reception.close().await;
     session.end(ended)
 }
 

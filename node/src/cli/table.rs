@@ -51,6 +51,17 @@ pub fn count(number: u64) -> String {
     groups.join(",")
 }
 
+/// "1 peer", "2 peers", "3 passes".
+#[must_use]
+pub fn plural(number: usize, noun: &str) -> String {
+    let ending = match (number, noun.ends_with('s')) {
+        (1, _) => "",
+        (_, true) => "es",
+        (_, false) => "s",
+    };
+    format!("{} {noun}{ending}", count(number as u64))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

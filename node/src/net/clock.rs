@@ -30,3 +30,11 @@ impl Clock {
         at.since(self.now())
     }
 }
+
+/// The time of day as the system has it, in seconds since 1970: for lines that people and other machines read. It may jump.
+#[must_use]
+#[expect(clippy::disallowed_methods, reason = "here, and nowhere else")]
+pub fn unix_seconds() -> f64 {
+    let now = std::time::SystemTime::now();
+    now.duration_since(std::time::UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
+}

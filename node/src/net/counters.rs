@@ -3,8 +3,13 @@
 //! Bytes are counted where frames are written and read, acknowledgements included; what Noise, yamux, TLS, QUIC and TCP add is
 //! not in them (a few percent).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use peergrad_protocol::PeerId;
+use peergrad_protocol::limits::MEMBERS_MAX;
 
 use super::link::Way;
 
@@ -20,6 +25,23 @@ pub struct Counters {
     direct_bytes: AtomicU64,
     refused_strangers: AtomicU64,
     computing_nanoseconds: AtomicU64,
+    /// The same bytes once more, by the peer at the other end: also of links that have ended.
+    peers: Mutex<BTreeMap<PeerId, Arc<PeerCounters>>>,
+}
+
+/// What has gone to and from one peer.
+#[derive(Debug, Default)]
+struct PeerCounters {
+    sent_bytes: AtomicU64,
+    received_bytes: AtomicU64,
+}
+
+/// The counters, for a lane of one peer's link: each byte is counted for all and for that peer.
+#[derive(Debug)]
+pub(super) struct LaneCounters<'a> {
+    all: &'a Counters,
+    /// `None` for the few beyond any limit of members.
+    peer: Option<Arc<PeerCounters>>,
 }
 
 /// What the counters showed at one moment.
@@ -70,25 +92,25 @@ impl Counters {
         self.computing_nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
-    pub(super) fn add_sent_bytes(&self, byte_count: usize) {
-        self.sent_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+    /// The counters for a lane of this peer's link.
+    pub(super) fn with(&self, peer: PeerId) -> LaneCounters<'_> {
+        let mut peers = self.peers();
+        let has_room = peers.len() < PEERS_MAX || peers.contains_key(&peer);
+        let peer = has_room.then(|| Arc::clone(peers.entry(peer).or_default()));
+        LaneCounters { all: self, peer }
     }
 
-    pub(super) fn add_sent_frame(&self, way: Way, byte_count: usize) {
-        self.sent_frames.fetch_add(1, Ordering::Relaxed);
-        self.add_sent_bytes(byte_count);
-        if way == Way::Direct {
-            self.direct_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
-        }
+    /// By peer: bytes that were written to its links, and bytes that were read from them.
+    #[must_use]
+    pub fn by_peer(&self) -> BTreeMap<PeerId, (u64, u64)> {
+        let show = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let both = |one: &Arc<PeerCounters>| (show(&one.sent_bytes), show(&one.received_bytes));
+        self.peers().iter().map(|(peer, one)| (*peer, both(one))).collect()
     }
 
-    pub(super) fn add_received_bytes(&self, byte_count: usize) {
-        self.received_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
-    }
-
-    pub(super) fn add_received_frame(&self, byte_count: usize) {
-        self.received_frames.fetch_add(1, Ordering::Relaxed);
-        self.add_received_bytes(byte_count);
+    /// A panic elsewhere cannot leave it half-changed.
+    fn peers(&self) -> MutexGuard<'_, BTreeMap<PeerId, Arc<PeerCounters>>> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn add_bad_stream(&self) {
@@ -102,5 +124,69 @@ impl Counters {
     /// Counts one more, and says how many there are.
     pub(super) fn add_refused_stranger(&self) -> u64 {
         self.refused_strangers.fetch_add(1, Ordering::Relaxed) + 1
+    }
+}
+
+impl LaneCounters<'_> {
+    pub(super) fn add_sent_bytes(&self, byte_count: usize) {
+        self.all.sent_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+        if let Some(peer) = &self.peer {
+            peer.sent_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn add_sent_frame(&self, way: Way, byte_count: usize) {
+        self.all.sent_frames.fetch_add(1, Ordering::Relaxed);
+        self.add_sent_bytes(byte_count);
+        if way == Way::Direct {
+            self.all.direct_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn add_received_bytes(&self, byte_count: usize) {
+        self.all.received_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+        if let Some(peer) = &self.peer {
+            peer.received_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn add_received_frame(&self, byte_count: usize) {
+        self.all.received_frames.fetch_add(1, Ordering::Relaxed);
+        self.add_received_bytes(byte_count);
+    }
+}
+
+/// Peers whose bytes are counted one by one; those who come and go with new identities are not without end.
+const PEERS_MAX: usize = 2 * MEMBERS_MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_counted_for_all_and_for_each() {
+        let counters = Counters::default();
+        let [first, second] = [1, 2].map(|byte| PeerId([byte; 32]));
+        counters.with(first).add_sent_frame(Way::Direct, 10);
+        // A lane that ended and another one of the same peer.
+        counters.with(first).add_sent_frame(Way::Substream, 5);
+        counters.with(second).add_received_frame(7);
+        let Traffic { sent_bytes, received_bytes, sent_frames, received_frames, direct_bytes, .. } =
+            counters.read();
+        assert_eq!((sent_bytes, received_bytes, direct_bytes), (15, 7, 10));
+        assert_eq!((sent_frames, received_frames), (2, 1));
+        assert_eq!(counters.by_peer(), BTreeMap::from([(first, (15, 0)), (second, (0, 7))]));
+    }
+
+    #[test]
+    fn strangers_without_end_are_counted_together() {
+        let counters = Counters::default();
+        for number in 0..PEERS_MAX as u64 + 3 {
+            let mut id = [0; 32];
+            id[..8].copy_from_slice(&number.to_le_bytes());
+            counters.with(PeerId(id)).add_sent_bytes(1);
+        }
+        assert_eq!(counters.by_peer().len(), PEERS_MAX);
+        assert_eq!(counters.read().sent_bytes, PEERS_MAX as u64 + 3);
     }
 }

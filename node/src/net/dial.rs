@@ -184,6 +184,11 @@ impl Dialing {
         }
     }
 
+    /// Whether everyone was tried, over everything, and nobody was reached.
+    pub(super) fn have_all_failed(&self) -> bool {
+        self.targets.iter().all(|target| target.failures > 0)
+    }
+
     fn add(&mut self, peer: Option<PeerId>, addresses: Vec<Multiaddr>, cause: Cause, due: Instant) {
         let is_same = |target: &&mut Target| match peer {
             Some(peer) => target.peer == Some(peer),

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::{Instant, PeerId};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::checkpoints::Checkpoints;
@@ -21,6 +21,7 @@ use super::link::{Link, LinkEvent};
 use super::network::Network;
 use super::store::Store;
 use crate::io::{DataReference, Event, Input, Output};
+use crate::overview::Overview;
 
 /// What the driver drives: a node, or something simpler in a test.
 pub trait Machine {
@@ -29,6 +30,11 @@ pub trait Machine {
 
     /// When to call again with a tick, at the latest.
     fn deadline(&self) -> Option<Instant>;
+
+    /// How it stands, for somebody who asks; `None` if it has nothing to tell.
+    fn overview(&self, _now: Instant) -> Option<Overview> {
+        None
+    }
 }
 
 impl Machine for crate::node::Node {
@@ -39,10 +45,17 @@ impl Machine for crate::node::Node {
     fn deadline(&self) -> Option<Instant> {
         Self::deadline(self)
     }
+
+    fn overview(&self, now: Instant) -> Option<Overview> {
+        Some(Self::overview(self, now))
+    }
 }
 
 /// Looks for a data file on this machine. May read from disk: it runs on a thread where that does no harm.
 pub type Locate = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
+
+/// Somebody wants to know how the machine stands. Dropped without an answer if it has none.
+pub type Inquiry = oneshot::Sender<Overview>;
 
 /// All that a machine needs around it.
 pub struct Surroundings {
@@ -60,6 +73,8 @@ pub struct Surroundings {
     pub checkpoints: Checkpoints,
     /// Where its events go.
     pub events: mpsc::UnboundedSender<Event>,
+    /// Who asks how it stands.
+    pub inquiries: mpsc::Receiver<Inquiry>,
 }
 
 /// Drives `machine` until it has told [`Event::Ended`], and its last frames have arrived or had `PARTING_MAX` to.
@@ -79,6 +94,7 @@ pub async fn drive(machine: &mut impl Machine, surroundings: Surroundings, leave
             input = driver.store.persisted() => driver.feed(machine, input),
             input = driver.checkpoints.answer() => driver.feed(machine, input),
             () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
+            Some(inquiry) = driver.inquiries.recv() => driver.answer(machine, inquiry),
             () = &mut leave, if !is_leaving => {
                 is_leaving = true;
                 driver.feed(machine, Input::Leave);
@@ -96,6 +112,7 @@ struct Driver {
     store: Store,
     checkpoints: Checkpoints,
     events: mpsc::UnboundedSender<Event>,
+    inquiries: mpsc::Receiver<Inquiry>,
     /// The links that the machine knows of.
     links: BTreeMap<PeerId, Arc<Link>>,
     /// Links that the machine has hung up; what it sent last is still on its way.
@@ -109,7 +126,8 @@ struct Driver {
 
 impl Driver {
     fn new(surroundings: Surroundings) -> Self {
-        let Surroundings { network, compute, clock, locate, store, checkpoints, events } = surroundings;
+        let Surroundings { network, compute, clock, locate, store, checkpoints, events, inquiries } =
+            surroundings;
         let (found, located) = mpsc::unbounded_channel();
         Self {
             network,
@@ -119,6 +137,7 @@ impl Driver {
             store,
             checkpoints,
             events,
+            inquiries,
             links: BTreeMap::new(),
             parting: Vec::new(),
             own: VecDeque::new(),
@@ -162,6 +181,13 @@ impl Driver {
             }
             // Of a link that the machine has hung up.
             LinkEvent::Frame { .. } | LinkEvent::Credit { .. } | LinkEvent::Down { .. } => {}
+        }
+    }
+
+    fn answer(&self, machine: &impl Machine, inquiry: Inquiry) {
+        if let Some(overview) = machine.overview(self.clock.now()) {
+            // Whoever has asked may have gone.
+            let _ = inquiry.send(overview);
         }
     }
 

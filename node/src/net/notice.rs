@@ -1,7 +1,8 @@
 //! Notices: what the shell has to tell the user that the run itself does not know of. Told, never printed here.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::path::PathBuf;
 
 use libp2p::Multiaddr;
 use peergrad_protocol::PeerId;
@@ -83,6 +84,23 @@ pub enum Notice {
         /// What was wrong.
         reason: String,
     },
+    /// The event log cannot be written. Told once, until it works again.
+    NoEventLog {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        reason: String,
+    },
+    /// `peer status` cannot ask this peer on its own machine.
+    NoStatus {
+        /// Why.
+        reason: String,
+    },
+    /// Numbers for Prometheus are there to be had.
+    Metrics {
+        /// Where.
+        address: SocketAddr,
+    },
 }
 
 /// Why an address could not be reached.
@@ -148,6 +166,15 @@ impl fmt::Display for Notice {
                     "refused a connection from {from} to the port for tensors: {reason} ({count} so far)"
                 )
             }
+            Self::NoEventLog { path, reason } => write!(
+                f,
+                "cannot write the event log {} ({reason}): training goes on without it, and it is tried again",
+                path.display()
+            ),
+            Self::NoStatus { reason } => {
+                write!(f, "`peer status` cannot ask this peer from its own machine: {reason}")
+            }
+            Self::Metrics { address } => write!(f, "metrics at http://{address}/metrics"),
             Self::BadStream { peer, reason } => {
                 write!(f, "peer {} sent something that is no frame, ignored: {reason}", peer.short())
             }

@@ -105,8 +105,9 @@ struct FileForm {
     port: u16,
 }
 
-/// Tries the lock for an instant, shared, so that two commands that look at once do not mistake each other for a peer.
-fn is_in_use(directory: &Path) -> bool {
+/// Whether a peer runs in a data directory. Tries the lock for an instant, shared, so that two commands that look at once do not mistake each other for a peer.
+#[must_use]
+pub fn is_in_use(directory: &Path) -> bool {
     let Ok(lock) = File::open(directory.join(LOCK_FILE)) else { return false };
     matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock))
 }

@@ -45,6 +45,8 @@ pub(super) struct Remote {
     pub(super) outage: Option<Outage>,
     /// What its last connection runs over, or ran over.
     pub(super) carrier: Carrier,
+    /// How long the last ping took.
+    pub(super) round_trip: Option<Duration>,
     /// Machines that it has been connected from or to, since there is a link or a connection.
     pub(super) machines: Vec<IpAddr>,
     /// When an opening was answered by one who did not know what it named.
@@ -121,6 +123,7 @@ impl Remote {
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
             carrier: Carrier::default(),
+            round_trip: None,
             machines: Vec::new(),
             forgotten_at: None,
             closing: None,

@@ -21,6 +21,9 @@ use super::quic::{self, Strangers};
 /// The protocol of link lanes.
 pub(super) const LANE_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/1");
 
+/// The protocol of those who ask how a peer is.
+pub(super) const STATUS_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/status/1");
+
 /// What runs on every connection.
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {

@@ -161,6 +161,29 @@ impl Session {
         })
     }
 
+    /// By rank: elements that it owns at present, and elements of whose state it keeps a copy.
+    pub(crate) fn shares(&self) -> Vec<(usize, usize)> {
+        let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
+        let chunks = self.geometry.cut.chunks;
+        let len_of = |list: &Vec<usize>| list.iter().map(|&chunk| chunks.range(chunk).len()).sum();
+        shards
+            .owned
+            .iter()
+            .zip(&shards.copied)
+            .map(|(owned, copied)| (len_of(owned), len_of(copied)))
+            .collect()
+    }
+
+    /// Chunks that the view lists and that have not moved yet.
+    pub(crate) fn moves_left(&self) -> usize {
+        self.view().moves.list.len() - self.geometry.moved(self.step)
+    }
+
+    /// The pass that is trained, and the chunks of the parameter vector.
+    pub(crate) fn pass_and_chunks(&self) -> (u64, usize) {
+        (self.dealt.pass, self.geometry.cut.chunks.count())
+    }
+
     /// What the user is told when a view is entered.
     pub(crate) fn installed(&self, difference: Option<&Difference>) -> Event {
         let view = Arc::clone(self.view());

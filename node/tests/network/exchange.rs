@@ -24,6 +24,7 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
         store: Store::start(folder.path().join("durable")).unwrap(),
         checkpoints: Checkpoints::start(Shelf::in_directory(folder.path())).unwrap(),
         events,
+        inquiries: mpsc::channel(1).1,
     };
     drive(&mut courier, surroundings, std::future::pending()).await;
     (courier, counters.read())

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad::node::Standing;
+use peergrad::overview::Overview;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::Saved;
 use peergrad_protocol::{Buffer, Instant, PeerId, RunId};
@@ -50,6 +51,12 @@ impl Cluster {
     #[must_use]
     pub fn standing(&self, host: HostId) -> Option<Standing> {
         self.hosts[host.index()].process.as_ref().map(|process| process.node.standing())
+    }
+
+    /// How the node on a host stands and how it sees the others; `None` if no process runs there.
+    #[must_use]
+    pub fn overview(&self, host: HostId) -> Option<Overview> {
+        self.hosts[host.index()].process.as_ref().map(|process| process.node.overview(self.now))
     }
 
     /// The newest committed parameters of the node on a host.

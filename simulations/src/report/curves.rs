@@ -41,14 +41,14 @@ fn over_time(timeline: &Timeline<'_>, values: &Values) -> String {
     let mut drawing = Drawing::default();
     let (top, bottom) = (22.0, 22.0 + HEIGHT);
     let scale = if values.is_logarithmic { " (loss on a logarithmic scale)" } else { "" };
-    drawing.text("small-head", LEFT, 14.0, &format!("against virtual time{scale}"));
+    drawing.text("small-head", LEFT, 14.0, &format!("against {}{scale}", timeline.time()));
     line_names(timeline, &mut drawing);
     timeline.backdrop(&mut drawing, top, bottom);
     levels(&mut drawing, values, (top, bottom));
     curves(timeline, &mut drawing, values, (top, bottom), |note| timeline.x(note.at));
     timeline.foreground(&mut drawing, top, bottom);
     let height = timeline.axis(&mut drawing, bottom);
-    drawing.finish(height, &timeline.attributes(), "Loss over virtual time")
+    drawing.finish(height, &timeline.attributes(), &format!("Loss over {}", timeline.time()))
 }
 
 fn over_bytes(timeline: &Timeline<'_>, values: &Values) -> String {

@@ -105,7 +105,8 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let note = marks::notes(timeline, &mut drawing, rows);
     steps.draw(timeline, &mut drawing);
     let bottom = timeline.axis(&mut drawing, steps.bottom());
-    let drawn = drawing.finish(bottom, &timeline.attributes(), "Lanes of peers over virtual time");
+    let drawn =
+        drawing.finish(bottom, &timeline.attributes(), &format!("Lanes of peers over {}", timeline.time()));
     format!("{}{drawn}", legend::lanes(timeline, rows, note))
 }
 

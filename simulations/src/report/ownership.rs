@@ -24,7 +24,8 @@ struct Stage {
 /// The panel.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let history = timeline.history;
-    let whole = history.views.iter().map(|view| view.shards.values().sum::<usize>()).max().unwrap_or(0);
+    let told = history.views.iter().map(|view| view.shards.values().sum::<usize>()).max().unwrap_or(0);
+    let whole = history.parameters.filter(|_| told > 0).unwrap_or(told);
     if whole == 0 {
         return "<p class=\"empty\">No view was ever installed: nobody owned anything.</p>\n".to_owned();
     }
@@ -93,7 +94,11 @@ fn picture(timeline: &Timeline<'_>, groups: Groups, lineage: usize, stages: &[St
         drawing.text("tick end", LEFT - 8.0, y + 4.0, label);
     }
     let height = timeline.axis(&mut drawing, bottom);
-    drawing.finish(height, &timeline.attributes(), "Shares of the parameters over virtual time")
+    drawing.finish(
+        height,
+        &timeline.attributes(),
+        &format!("Shares of the parameters over {}", timeline.time()),
+    )
 }
 
 /// One group's share as an area that steps from view to view, with its name and size where there is room.
@@ -170,7 +175,8 @@ impl Change {
         let hosts = before.shards.keys().chain(&joined);
         let gains = hosts.map(|host| (*host, share(after, host) - share(before, host)));
         let mut gains: Vec<_> = gains.filter(|gain| gain.1 != 0.0).collect();
-        let moved = gains.iter().map(|gain| gain.1.max(0.0)).sum();
+        // The sum of nothing is a negative zero.
+        let moved = gains.iter().map(|gain| gain.1.max(0.0)).sum::<f64>().abs();
         gains.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then(a.0.cmp(&b.0)));
         Self { joined, left, moved, gains }
     }

@@ -69,7 +69,7 @@ impl Steps {
         let commits = timeline.history.commits.iter();
         let commits: Vec<&CommitNote> =
             commits.filter(|note| self.line(timeline.lineage(note.view)) == line).collect();
-        let are_apart = commits.len() <= TICKS_MAX;
+        let are_apart = commits.len() <= TICKS_MAX && commits.iter().all(|note| note.count == 1);
         let (grain, width) = if are_apart { (1.0, 1.2) } else { (COLUMN, COLUMN - 0.5) };
         let bottom = self.top + (line + 1) as f64 * LINE - 2.0;
         let columns = columns(timeline, &commits, grain);
@@ -120,9 +120,10 @@ fn columns(timeline: &Timeline<'_>, commits: &[&CommitNote], grain: f64) -> BTre
     for note in commits {
         let (step, lineage) = (note.committed.step.0, timeline.lineage(note.view));
         let place = ((timeline.x(note.at) - LEFT) / grain) as u32;
-        let column = columns.entry(place).or_insert(Column { count: 0, first: step, last: step, lineage });
-        column.count += 1;
-        column.first = column.first.min(step);
+        let first = step.saturating_sub(note.count - 1);
+        let column = columns.entry(place).or_insert(Column { count: 0, first, last: step, lineage });
+        column.count += note.count;
+        column.first = column.first.min(first);
         column.last = column.last.max(step);
     }
     columns

@@ -1,4 +1,4 @@
-//! The timeline: one horizontal axis of virtual time that several panels share, so that what happens in one can be
+//! The timeline: one horizontal axis of time, virtual or real, that several panels share, so that what happens in one can be
 //! followed down into the next.
 //!
 //! Cuts stand behind all of them: a label and a bar above the lanes, a tint and dashed edges in every panel.
@@ -130,6 +130,11 @@ impl<'a> Timeline<'a> {
     /// What an aligned drawing says of itself to the script that shows where the pointer is.
     pub(super) fn attributes(&self) -> String {
         format!(" class=\"time\" data-left=\"{LEFT}\" data-right=\"{RIGHT}\" data-extent=\"{}\"", self.extent)
+    }
+
+    /// What kind of time it is.
+    pub(super) fn time(&self) -> &'static str {
+        if self.history.is_real { "time" } else { "virtual time" }
     }
 
     /// The name of a view: its epoch, behind its lineage's letter where there are several lineages.

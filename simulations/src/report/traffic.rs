@@ -5,7 +5,6 @@ use peergrad_protocol::Instant;
 use super::axis::{self, Values};
 use super::svg::{Area, Drawing, LEFT, Px, RIGHT};
 use super::timeline::{Timeline, times};
-use crate::history::TRAFFIC_STEP;
 
 /// The picture.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
@@ -16,7 +15,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     }
     let mut drawing = Drawing::default();
     let (top, bottom) = (22.0, 22.0 + HEIGHT);
-    let resolution = axis::duration(TRAFFIC_STEP.as_nanos() as u64);
+    let resolution = axis::duration(timeline.history.traffic.step.as_nanos() as u64);
     drawing.text(
         "small-head",
         LEFT,
@@ -45,12 +44,12 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     }
     timeline.foreground(&mut drawing, top, bottom);
     let height = timeline.axis(&mut drawing, bottom);
-    drawing.finish(height, &timeline.attributes(), "Bytes per second over virtual time")
+    drawing.finish(height, &timeline.attributes(), &format!("Bytes per second over {}", timeline.time()))
 }
 
 /// Left end, right end and bytes per second, at most one column a pixel.
 fn columns(timeline: &Timeline<'_>) -> Vec<(f64, f64, f64)> {
-    let slot_nanos = TRAFFIC_STEP.as_nanos() as u64;
+    let slot_nanos = timeline.history.traffic.step.as_nanos() as u64;
     let slots = &timeline.history.traffic.over_time;
     let pixels = (RIGHT - LEFT) as u64;
     let together = (timeline.extent / slot_nanos).div_ceil(pixels).max(1) as usize;

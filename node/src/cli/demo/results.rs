@@ -6,8 +6,9 @@ use serde_json::{Value, json};
 
 use super::trouble::{Loss, Trouble};
 use crate::cli::plot;
-use crate::cli::report::{emit, plural, print_line};
+use crate::cli::report::{emit, print_line};
 use crate::cli::swarm::{Peer, Swarm, short};
+use crate::cli::table::plural;
 use crate::cli::table::{bytes, count, table};
 
 /// A demo that is over.

@@ -11,7 +11,7 @@ use peergrad_protocol::{Frame, Pool};
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::super::counters::Counters;
+use super::super::counters::{Counters, LaneCounters};
 use super::greeting::RECORD_BYTES;
 use super::inbox::Standing;
 use super::{Answer, GOODBYE, LaneError, Link, LinkEvent, Opening, PATIENCE, Record, Session, Verdict};
@@ -49,8 +49,9 @@ pub(in crate::net) async fn receive(
     Answer { verdict: Verdict::Welcome, port: shared.port, session, record: start }
         .write(&mut writer)
         .await?;
+    let counters = &shared.counters.with(link.peer());
     let reading = async {
-        match read_frames(&mut reader, link, lane, shared).await {
+        match read_frames(&mut reader, link, lane, shared, counters).await {
             Ok(End::Goodbye) => said_goodbye(),
             Ok(End::Superseded) => {}
             Err(error) => return error,
@@ -58,7 +59,7 @@ pub(in crate::net) async fn receive(
         // The writer ends by itself, once the goodbye is acknowledged.
         std::future::pending().await
     };
-    let writing = write_records(&mut writer, link, lane, start, shared.counters);
+    let writing = write_records(&mut writer, link, lane, start, counters);
     let ended = tokio::select! {
         error = reading => return Err(error),
         ended = writing => ended?,
@@ -91,6 +92,7 @@ async fn read_frames(
     link: &Arc<Link>,
     lane: u64,
     shared: &Shared<'_>,
+    counters: &LaneCounters<'_>,
 ) -> Result<End, LaneError> {
     loop {
         // Room first: a full queue stops the reading, and with it the sender.
@@ -102,7 +104,7 @@ async fn read_frames(
         let byte_count = frame.byte_count();
         let event = LinkEvent::Frame { link: Arc::clone(link), frame, room };
         let hand_over = || {
-            shared.counters.add_received_frame(byte_count);
+            counters.add_received_frame(byte_count);
             // A driver that is gone needs no frames.
             drop(shared.events.send(event));
         };
@@ -154,7 +156,7 @@ async fn write_records(
     link: &Link,
     lane: u64,
     start: Record,
-    counters: &Counters,
+    counters: &LaneCounters<'_>,
 ) -> Result<End, LaneError> {
     let mut told = start;
     loop {

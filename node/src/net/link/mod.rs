@@ -118,6 +118,9 @@ pub enum LaneError {
         "version {0} of the link format; this peer speaks {LANE_VERSION}: use the same release on both machines"
     )]
     Version(u8),
+    /// The other end takes no frames: it only looks on.
+    #[error("it takes no frames")]
+    Unwanted,
     /// A greeting that no peer sends.
     #[error("a greeting that makes no sense")]
     Greeting,
@@ -133,7 +136,7 @@ impl LaneError {
     /// Whether the other end did what no correct peer does.
     #[must_use]
     pub fn is_violation(&self) -> bool {
-        !matches!(self, Self::Broken(_) | Self::Stalled)
+        !matches!(self, Self::Broken(_) | Self::Stalled | Self::Unwanted)
     }
 }
 
@@ -156,7 +159,12 @@ impl Link {
 
     /// Whether frames are under way on a substream, and getting somewhere.
     pub(super) fn is_moving_on_substream(&self) -> bool {
-        !self.is_direct.load(Ordering::Relaxed) && self.outbox.is_moving()
+        !self.is_direct() && self.outbox.is_moving()
+    }
+
+    /// Whether its outgoing lane is, or last was, a direct one.
+    pub(super) fn is_direct(&self) -> bool {
+        self.is_direct.load(Ordering::Relaxed)
     }
 
     pub(super) fn theirs(&self) -> Session {

@@ -8,7 +8,7 @@ use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
-use super::super::counters::Counters;
+use super::super::counters::{Counters, LaneCounters};
 use super::greeting::RECORD_BYTES;
 use super::outbox::Next;
 use super::{Answer, LaneError, Link, LinkEvent, Opening, PATIENCE, Record, Way};
@@ -38,6 +38,7 @@ pub(in crate::net) async fn transmit(
 ) -> Result<(), LaneError> {
     link.is_direct.store(way == Way::Direct, Ordering::Relaxed);
     let (reader, writer) = stream.split();
+    let counters = &counters.with(link.peer());
     // Whichever ends first ends the lane: a frame that was half written is written again in the next one.
     tokio::select! {
         ended = write_frames(writer, way, link, lane, counters) => ended,
@@ -51,7 +52,7 @@ async fn write_frames(
     way: Way,
     link: &Link,
     lane: u64,
-    counters: &Counters,
+    counters: &LaneCounters<'_>,
 ) -> Result<(), LaneError> {
     loop {
         match link.outbox.next(lane) {
@@ -76,7 +77,7 @@ async fn read_records(
     link: &Arc<Link>,
     lane: u64,
     events: &mpsc::UnboundedSender<LinkEvent>,
-    counters: &Counters,
+    counters: &LaneCounters<'_>,
 ) -> Result<(), LaneError> {
     loop {
         let record = Record::read(&mut reader).await?;

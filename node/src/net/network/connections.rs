@@ -42,6 +42,11 @@ impl Switchboard {
 
     fn on_behaviour_event(&mut self, event: BehaviourEvent) {
         match event {
+            BehaviourEvent::Ping(ping::Event { peer, result: Ok(round_trip), .. }) => {
+                if let Some(remote) = self.remotes.get_mut(&peer) {
+                    remote.round_trip = Some(round_trip);
+                }
+            }
             // libp2p only reports it; what to do is ours to say.
             BehaviourEvent::Ping(ping::Event { peer, connection, result: Err(error) })
                 if !matches!(error, ping::Failure::Unsupported) =>

@@ -176,6 +176,7 @@ impl Lanes {
         match timeout(OPEN_MAX, control.open_stream(peer, LANE_PROTOCOL)).await {
             Ok(Ok(stream)) => Ok(stream),
             Ok(Err(OpenStreamError::Io(error))) => Err(error.into()),
+            Ok(Err(OpenStreamError::UnsupportedProtocol(_))) => Err(LaneError::Unwanted),
             Ok(Err(error)) => Err(std::io::Error::other(error).into()),
             Err(_) => Err(LaneError::Stalled),
         }

@@ -10,6 +10,7 @@
 
 mod connections;
 mod lanes;
+mod looking;
 mod switchboard;
 
 use std::io;
@@ -31,12 +32,14 @@ use tokio::time::{Instant, sleep, timeout_at};
 use super::bootstrap::Bootstrap;
 use super::counters::Counters;
 use super::direct::{CredentialsError, Doorway};
+use super::guest::Questions;
 use super::identity::Identity;
 use super::link::{LinkEvent, system_error, words_of};
 use super::listen::{self, Claim, Listen, ListenError, Port, announced, to_multiaddr};
 use super::notice::Notice;
 use super::quic::over_quic;
 use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
+pub use looking::{Lane, LinkStatus, Lookout};
 use switchboard::{Command, Switchboard};
 
 /// What a network is made from.
@@ -83,6 +86,7 @@ pub struct Network {
     counters: Arc<Counters>,
     port: u16,
     direct_port: Option<NonZeroU16>,
+    questions: Option<Questions>,
     tasks: Vec<JoinHandle<()>>,
     /// As long as this is held the lanes go on.
     _open: watch::Sender<()>,
@@ -109,6 +113,7 @@ impl Network {
         // Lanes are accepted before anybody can connect, or the first one would be refused.
         let mut control = swarm.behaviour().streams.new_control();
         let incoming = control.accept(transport::LANE_PROTOCOL).expect("the only one to accept lanes");
+        let questions = control.accept(transport::STATUS_PROTOCOL).expect("the only one to accept questions");
         let mut claim = options.listen.claim()?;
         let Opened { listening, meanwhile, quic } =
             open_ports(&mut swarm, &options.listen, &mut claim).await?;
@@ -162,6 +167,7 @@ impl Network {
             counters,
             port,
             direct_port,
+            questions: Some(Questions(questions)),
             tasks,
             _open: open,
         };
@@ -217,6 +223,17 @@ impl Network {
     /// Stops trying everyone else: nobody is needed any more who was named by the user, or in an earlier view.
     pub fn keep_dialing_only(&self, peers: Vec<PeerId>) {
         self.command(Command::KeepWanted(peers));
+    }
+
+    /// Those who come to ask something; once. If nobody takes them, nobody is answered.
+    pub fn questions(&mut self) -> Option<Questions> {
+        self.questions.take()
+    }
+
+    /// Where to ask for its links.
+    #[must_use]
+    pub fn lookout(&self) -> Lookout {
+        Lookout { commands: self.commands.clone() }
     }
 
     /// Scissors for this network's connections.

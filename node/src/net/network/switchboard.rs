@@ -30,6 +30,7 @@ use super::super::notice::Notice;
 use super::super::remote::{Learned, Outage, Outgoing, Parting, Remote, Stance};
 use super::super::transport::Behaviour;
 use super::lanes::{Admission, Lanes, Report};
+use super::looking::LinkStatus;
 
 /// What the switchboard is told.
 #[derive(Debug)]
@@ -39,6 +40,8 @@ pub(super) enum Command {
     StopDialing(peergrad_protocol::PeerId),
     KeepWanted(Vec<peergrad_protocol::PeerId>),
     Cut(peergrad_protocol::PeerId),
+    /// Somebody wants to know what links there are.
+    Look(oneshot::Sender<Vec<LinkStatus>>),
     Report(libp2p::PeerId, Report),
     /// Somebody on another machine wanted a direct lane, and was sent away; no reason: it went by itself.
     Stranger {
@@ -143,6 +146,8 @@ impl Switchboard {
                     self.disconnect(id, "cut on request");
                 }
             }
+            // Whoever has asked may have gone.
+            Command::Look(reply) => _ = reply.send(self.links()),
             Command::Report(id, report) => self.on_report(id, report),
             Command::Stranger { from, reason } => {
                 let count = self.lanes.counters.add_refused_stranger();
@@ -283,7 +288,11 @@ impl Switchboard {
             Outgoing::Running { number: current, .. } if *current == number => {}
             _ => return,
         }
-        let pause = if result.is_ok() { Duration::ZERO } else { REOPEN_PAUSE };
+        let pause = match &result {
+            Ok(()) => Duration::ZERO,
+            Err(LaneError::Unwanted) => LOOKING_PAUSE,
+            Err(_) => REOPEN_PAUSE,
+        };
         remote.outgoing = Outgoing::Idle { not_before: now + pause };
         let Err(error) = result else { return self.open_lane(id) };
         remote.note_outage(error.to_string(), now);
@@ -488,5 +497,7 @@ impl Switchboard {
 const ROUND: Duration = Duration::from_millis(100);
 /// Pause before a lane that failed is opened again on a connection that is still there.
 const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+/// As above, for one who speaks no lanes: it only asks how things stand, and goes.
+const LOOKING_PAUSE: Duration = Duration::from_secs(10);
 /// An opening that is not understood twice within this time is not tried a third time at once.
 const FORGOTTEN_PAUSE: Duration = Duration::from_secs(1);

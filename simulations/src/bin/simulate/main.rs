@@ -1,4 +1,5 @@
-//! `simulate`: a swarm in virtual time. The same nodes that run over libp2p, under faults that a seed decides.
+//! `simulate`: a swarm in virtual time. The same nodes that run over libp2p, under faults that a seed decides. And the report
+//! of a real run, which is drawn the same way.
 
 #![forbid(unsafe_code)]
 
@@ -14,6 +15,7 @@ mod json;
 mod list;
 mod plants;
 mod replay;
+mod report;
 mod run;
 mod say;
 mod source;
@@ -52,6 +54,9 @@ enum Command {
     /// Runs scenarios that train the same model in different ways, and compares them: how good the model is after how many
     /// samples, how much time, how many bytes.
     Compare(CompareArguments),
+    /// Draws the report of a real run from the event logs that its peers have written to their data directories: one HTML file,
+    /// as of a simulated run. The logs' clocks are set by the steps and views that several of them tell of.
+    Report(LogArguments),
     /// Plants known bugs and looks whether the laws notice them. Exit code 1 if one is missed.
     Plants(PlantsArguments),
 }
@@ -123,6 +128,19 @@ struct CompareArguments {
 }
 
 #[derive(Args)]
+struct LogArguments {
+    /// Event logs: data directories of peers, or files out of them (events.jsonl); of as many peers as there are.
+    #[arg(value_name = "LOG", required = true)]
+    logs: Vec<PathBuf>,
+    /// Where the page is written.
+    #[arg(long, short, value_name = "FILE", default_value = "report.html")]
+    output: PathBuf,
+    /// The run, by the beginning of its id, if the logs tell of several; else it is the last.
+    #[arg(long, value_name = "RUN")]
+    run: Option<String>,
+}
+
+#[derive(Args)]
 struct PlantsArguments {
     /// Which seeds are tried: from A up to, not including, B.
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = seeds)]
@@ -138,6 +156,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::replay(&arguments),
         Command::Sweep(arguments) => sweep::sweep(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),
+        Command::Report(arguments) => report::report(&arguments),
         Command::Plants(arguments) => plants::plants(&arguments),
     };
     outcome.unwrap_or_else(|error| {

@@ -86,6 +86,32 @@ pub(crate) fn time(seconds: f64) -> String {
     }
 }
 
+/// A time of day, as clocks in Greenwich show it: "2026-11-23 08:27:15 UTC".
+pub(crate) fn date(unix_seconds: f64) -> String {
+    let seconds = unix_seconds.max(0.0) as u64;
+    let (mut days, within) = (seconds / 86_400, seconds % 86_400);
+    let (mut year, mut month) = (1970, 1);
+    loop {
+        let length = month_days(year, month);
+        if days < length {
+            break;
+        }
+        days -= length;
+        (year, month) = if month == 12 { (year + 1, 1) } else { (year, month + 1) };
+    }
+    let (hour, minute, second) = (within / 3600, within / 60 % 60, within % 60);
+    format!("{year}-{month:02}-{:02} {hour:02}:{minute:02}:{second:02} UTC", days + 1)
+}
+
+fn month_days(year: u64, month: u64) -> u64 {
+    let is_leap = year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
+    match month {
+        2 => 28 + u64::from(is_leap),
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
 pub(crate) fn bytes(count: u64) -> String {
     match count as f64 {
         c if c < 1e3 => format!("{c} B"),
@@ -101,3 +127,16 @@ pub(crate) fn plural(count: usize, word: &str) -> String {
 
 /// Cuts that are told one by one.
 const BANDS_TOLD_MAX: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_have_names() {
+        assert_eq!(date(0.0), "1970-01-01 00:00:00 UTC");
+        assert_eq!(date(1_795_422_435.67), "2026-11-23 08:27:15 UTC");
+        assert_eq!(date(951_782_400.0), "2000-02-29 00:00:00 UTC");
+        assert_eq!(date(4_107_542_400.0), "2100-03-01 00:00:00 UTC", "not a leap year");
+    }
+}

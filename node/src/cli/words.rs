@@ -1,0 +1,137 @@
+//! Words: what an event is to a person.
+
+use peergrad_protocol::PeerId;
+
+use super::changes;
+use super::report::program_name;
+use super::table::{bytes, count, plural};
+use crate::io::{Event, Scope};
+
+/// One line for an event, as the peer `me` tells it; `None` for those that come all the time, and for the end.
+pub(crate) fn event_words(event: &Event, me: &PeerId, scope: Option<&Scope>) -> Option<String> {
+    Some(match event {
+        Event::Asking(peer) => format!("asking peer {} to be let in", peer.short()),
+        Event::Gathered { peer, ready, wanted } if peer == me && ready >= wanted => "ready".to_owned(),
+        Event::Gathered { peer, ready, wanted } if peer == me => {
+            format!("ready; waiting for {} more", wanted - ready)
+        }
+        Event::Gathered { peer, ready, wanted } => {
+            format!("peer {} is ready: {ready} of {wanted}", peer.short())
+        }
+        Event::Withdrawn { peer, reason, ready, wanted } => {
+            format!("peer {} has gone before the start ({reason}): {ready} of {wanted}", peer.short())
+        }
+        Event::Welcomed { run, by } => format!("let into run {} by peer {}", run.short(), by.short()),
+        Event::Returned { epoch } => format!(
+            "this peer was in view {} of the run before it stopped; what it held in memory is gone",
+            epoch.0
+        ),
+        Event::Fetching { received, total } if received == total => {
+            format!("data received from the swarm: {}", bytes(*total))
+        }
+        Event::Fetching { .. } => return None,
+        Event::Prepared(scope) => format!(
+            "{} parameters, {} training samples, {} ({})",
+            count(scope.parameters as u64),
+            count(scope.samples),
+            plural(scope.passes as usize, "pass"),
+            plural(scope.steps as usize, "step"),
+        ),
+        Event::OutOfReach { peers } => format!(
+            "ready, but these members cannot be reached from here: {}; either they have stopped, and the run waits for them, or the network between here and there has to be looked at",
+            short_names(peers)
+        ),
+        Event::Regrouping { present, needed, missing, .. } => regrouping_words(*present, *needed, missing),
+        Event::NobodyTrains { peers } => format!(
+            "{} {}, but nobody trains; waiting for a member that does (if all of them have stopped, the run is gone: start it anew)",
+            short_names(peers),
+            if peers.len() == 1 { "answers" } else { "answer" },
+        ),
+        Event::NobodyAnswers => format!(
+            "nobody answers any more; still trying. The run may be over; if it goes on, `{} invite` on a machine where it does prints an invite with another address",
+            program_name()
+        ),
+        event => return change_words(event, scope),
+    })
+}
+
+/// As [`event_words`], from the first view on.
+fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
+    Some(match event {
+        Event::Installed { view, change: Some(change), .. } => {
+            changes::words(view.epoch.0, view.members.len(), change)
+        }
+        Event::Installed { view, shard, .. } => {
+            let total = scope.map_or(0, |scope| scope.parameters).max(1);
+            let share = 100.0 * *shard as f64 / total as f64;
+            let owns = match shard {
+                0 => "its share moves here in the next steps".to_owned(),
+                _ => format!("this one owns {} parameters ({share:.0} %)", count(*shard as u64)),
+            };
+            format!("training with {}; {owns}", plural(view.members.len(), "peer"))
+        }
+        Event::Missed(peer) => format!("no contact with peer {}", peer.short()),
+        Event::Stopped { peer, reason } => format!("peer {} stops: {reason}", peer.short()),
+        Event::Paused { reached, needed, members, missing } => format!(
+            "paused: {reached} of {members} peers can be reached, this one included, and {needed} are needed; waiting for {} more of {} (one that has stopped can join again from its data directory; Ctrl-C saves the model as it is)",
+            needed - reached,
+            short_names(missing)
+        ),
+        Event::Orphaned { peers } => {
+            format!("nobody who can be reached has the parameters; waiting for one of {}", short_names(peers))
+        }
+        Event::Restored { steps, pass, restarted, .. } => {
+            let lost = match restarted.len() {
+                0 => String::new(),
+                count => format!(
+                    "; nobody who is back has saved the optimizer state of {}, it starts anew",
+                    plural(count, "chunk")
+                ),
+            };
+            let (steps, pass) = (count(steps.0), pass + 1);
+            format!(
+                "everybody had stopped: going on from the checkpoint after step {steps}, in pass {pass}{lost}"
+            )
+        }
+        Event::Saved { steps, result: Err(reason) } => format!(
+            "cannot write the checkpoint after step {} ({reason}); training goes on, but if all peers stop now, they go back to the one before: make room",
+            steps.0
+        ),
+        Event::Excluded { .. } => {
+            "the others could not reach this peer and have gone on; asking to be let in again".to_owned()
+        }
+        Event::Leaving => "handing over to the others before leaving".to_owned(),
+        Event::HandedOver { chunks: 0, .. } => {
+            "others hold all that this peer owned; nothing is lost".to_owned()
+        }
+        Event::HandedOver { chunks, members } => format!(
+            "{} handed over to {}; nothing is lost",
+            plural(*chunks, "chunk"),
+            plural(*members, "peer")
+        ),
+        Event::Violation { peer, reject } => format!("peer {} misbehaves, ignored: {reject}", peer.short()),
+        _ => return None,
+    })
+}
+
+/// Who is back of those who had all stopped.
+fn regrouping_words(present: usize, needed: usize, missing: &[PeerId]) -> String {
+    let of = present + missing.len();
+    match (needed.checked_sub(present), missing.len()) {
+        (_, 0) => format!("all {of} members are back"),
+        (None | Some(0), _) => format!(
+            "{present} of {of} members are back, which is enough; giving {} a moment",
+            short_names(missing)
+        ),
+        (Some(more), _) => format!(
+            "{present} of {of} members are back, and {needed} are needed; waiting for {more} more of {} (to go on alone, as a run of its own: Ctrl-C, then `{} resume --alone`)",
+            short_names(missing),
+            program_name()
+        ),
+    }
+}
+
+/// Peers by the names that people know them by.
+pub(crate) fn short_names(peers: &[PeerId]) -> String {
+    peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,203 @@
+//! The guest: reaches a peer of a run without being one, to ask it something.
+//!
+//! It has a key for this visit alone, listens nowhere, and shows that it holds the run's secret as everyone does: in the
+//! handshake. The host opens it a lane, as it does to everybody; a guest takes none, and the host lets that rest.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::io::BufReader;
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Stream, Swarm};
+use libp2p_stream::{IncomingStreams, OpenStreamError};
+use peergrad_protocol::PeerId;
+use peergrad_protocol::invite::Secret;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::bootstrap::Bootstrap;
+use super::dial::Dialing;
+use super::identity::{Identity, from_libp2p};
+use super::notice::{DialTrouble, Notice};
+use super::quic::Carrier;
+use super::transport::{self, Behaviour, STATUS_PROTOCOL, TransportError};
+
+/// Where to go, and what opens the door.
+#[derive(Debug)]
+pub struct GuestInvitation {
+    /// The run's secret.
+    pub secret: Secret,
+    /// Peers, any of which will do.
+    pub bootstraps: Vec<Bootstrap>,
+}
+
+/// A visit to a peer.
+#[derive(Debug)]
+pub struct Guest {
+    host: PeerId,
+    stream: BufReader<Stream>,
+    /// Keeps the connection moving.
+    driving: JoinHandle<()>,
+}
+
+/// Nobody could be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum GuestError {
+    /// Nobody could be reached.
+    #[error("no peer of the run could be reached:\n{}", lines(troubles))]
+    Unreachable {
+        /// By address: why.
+        troubles: BTreeMap<String, DialTrouble>,
+    },
+    /// Nobody answered in time.
+    #[error("no peer of the run has answered within {} s: check the addresses and the network between here and there", PATIENCE.as_secs())]
+    Silent,
+    /// It does not know the question.
+    #[error("peer {} answers, but does not know this question: it is of another release; use the same one on both machines", host.short())]
+    Unknown {
+        /// Who.
+        host: PeerId,
+    },
+    /// It was reached, and lost again.
+    #[error("peer {} was reached, and lost again ({reason}): try again", host.short())]
+    Lost {
+        /// Who.
+        host: PeerId,
+        /// Why.
+        reason: String,
+    },
+    /// libp2p cannot be set up.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+/// Those who ask this peer something.
+pub struct Questions(pub(super) IncomingStreams);
+
+impl std::fmt::Debug for Questions {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Questions")
+    }
+}
+
+impl Questions {
+    /// The next one; `None` once the network is gone.
+    pub async fn next(&mut self) -> Option<Stream> {
+        self.0.next().await.map(|(_, stream)| stream)
+    }
+}
+
+impl Guest {
+    /// Goes to whoever is reached first.
+    ///
+    /// # Errors
+    /// Nobody is, or does not know what a guest asks.
+    pub async fn visit(invitation: GuestInvitation) -> Result<Self, GuestError> {
+        let GuestInvitation { secret, bootstraps } = invitation;
+        let (mut swarm, _) = transport::swarm(&Identity::generate(), &secret, false)?;
+        let mut dialing = Dialing::default();
+        for bootstrap in bootstraps {
+            dialing.want_bootstrap(bootstrap, Instant::now());
+        }
+        let meeting = timeout(PATIENCE, meet(&mut swarm, &mut dialing)).await;
+        let (id, host) = meeting.map_err(|_| GuestError::Silent)??;
+        let mut control = swarm.behaviour().streams.new_control();
+        let driving = tokio::spawn(async move {
+            loop {
+                swarm.select_next_some().await;
+            }
+        });
+        let lost = |reason: String| GuestError::Lost { host, reason };
+        let stream = match timeout(OPEN_MAX, control.open_stream(id, STATUS_PROTOCOL)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(OpenStreamError::UnsupportedProtocol(_))) => Err(GuestError::Unknown { host }),
+            Ok(Err(error)) => Err(lost(error.to_string())),
+            Err(_) => Err(lost("no answer".to_owned())),
+        };
+        match stream {
+            Ok(stream) => Ok(Self { host, stream: BufReader::new(stream), driving }),
+            Err(error) => {
+                driving.abort();
+                Err(error)
+            }
+        }
+    }
+
+    /// Who was reached.
+    #[must_use]
+    pub fn host(&self) -> PeerId {
+        self.host
+    }
+
+    /// What is asked and answered on.
+    pub fn stream(&mut self) -> &mut BufReader<Stream> {
+        &mut self.stream
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        self.driving.abort();
+    }
+}
+
+/// Dials all until one answers, or none has.
+async fn meet(
+    swarm: &mut Swarm<Behaviour>,
+    dialing: &mut Dialing,
+) -> Result<(libp2p::PeerId, PeerId), GuestError> {
+    let mut troubles = BTreeMap::new();
+    let mut rounds = interval(ROUND);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        for options in dialing.take_due(Instant::now()) {
+            let attempt = options.connection_id();
+            if let Err(error) = swarm.dial(options) {
+                note(&mut troubles, dialing.failed(attempt, &error, Instant::now()));
+            }
+        }
+        tokio::select! {
+            event = swarm.select_next_some() => match event {
+                SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                    dialing.connected(peer_id, connection_id, Carrier::of(endpoint.get_remote_address()));
+                    if let Some(host) = from_libp2p(&peer_id) {
+                        return Ok((peer_id, host));
+                    }
+                }
+                SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                    note(&mut troubles, dialing.failed(connection_id, &error, Instant::now()));
+                }
+                _ => {}
+            },
+            _ = rounds.tick() => {}
+        }
+        if dialing.have_all_failed() {
+            return Err(GuestError::Unreachable { troubles });
+        }
+    }
+}
+
+fn note(troubles: &mut BTreeMap<String, DialTrouble>, notices: Vec<Notice>) {
+    for notice in notices {
+        if let Notice::Unreachable { address, trouble } = notice {
+            troubles.insert(address.to_string(), trouble);
+        }
+    }
+}
+
+fn lines(troubles: &BTreeMap<String, DialTrouble>) -> String {
+    let mut text = String::new();
+    for (address, trouble) in troubles {
+        writeln!(text, "  {address}: {trouble}").expect("a string takes any text");
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// How often it is looked whom to dial again.
+const ROUND: Duration = Duration::from_millis(50);
+/// One address may take two attempts of five seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+const OPEN_MAX: Duration = Duration::from_secs(5);

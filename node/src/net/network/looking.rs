@@ -1,0 +1,72 @@
+//! Looking on: which links there are, over what they run, and how far away the others are.
+
+use std::time::Duration;
+
+use peergrad_protocol::PeerId;
+use tokio::sync::{mpsc, oneshot};
+
+use super::super::quic::Carrier;
+use super::super::remote::{Outgoing, Remote};
+use super::switchboard::{Command, Switchboard};
+
+/// A peer that there is a link or a connection to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LinkStatus {
+    /// The other end.
+    pub peer: PeerId,
+    /// What frames to it go over; `None` while there is no way.
+    pub lane: Option<Lane>,
+    /// How long its answer to the last ping took.
+    pub round_trip: Option<Duration>,
+    /// Why there is no lane, where there was one.
+    pub trouble: Option<String>,
+}
+
+/// What frames go over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lane {
+    /// A connection of their own, TLS over TCP.
+    Direct,
+    /// A substream of a libp2p connection over TCP.
+    Tcp,
+    /// A substream of a libp2p connection over QUIC.
+    Quic,
+}
+
+/// Asks a network for its links.
+#[derive(Clone, Debug)]
+pub struct Lookout {
+    pub(super) commands: mpsc::UnboundedSender<Command>,
+}
+
+impl Lookout {
+    /// The links as they are now; none once the network is gone.
+    pub async fn links(&self) -> Vec<LinkStatus> {
+        let (reply, answer) = oneshot::channel();
+        if self.commands.send(Command::Look(reply)).is_err() {
+            return Vec::new();
+        }
+        answer.await.unwrap_or_default()
+    }
+}
+
+impl Switchboard {
+    pub(super) fn links(&self) -> Vec<LinkStatus> {
+        let mut links: Vec<LinkStatus> = self.remotes.values().map(describe).collect();
+        links.sort_unstable_by_key(|link| link.peer);
+        links
+    }
+}
+
+fn describe(remote: &Remote) -> LinkStatus {
+    let is_running = matches!(remote.outgoing, Outgoing::Running { .. });
+    let link = remote.link.as_ref().filter(|_| is_running && remote.outage.is_none());
+    let lane = link.map(|link| match (link.is_direct(), remote.carrier) {
+        (true, _) => Lane::Direct,
+        (false, Carrier::Tcp) => Lane::Tcp,
+        (false, Carrier::Quic) => Lane::Quic,
+    });
+    let trouble = remote.outage.as_ref().filter(|outage| outage.was_up).map(|outage| outage.reason.clone());
+    let round_trip = remote.round_trip.filter(|_| !remote.connections.is_empty());
+    LinkStatus { peer: remote.peer, lane, round_trip, trouble }
+}

@@ -1,0 +1,385 @@
+//! The desk: puts together what a peer tells of itself, for whoever asks.
+//!
+//! Three know parts of it: the node (members, view, steps), the network (links), the observer (what happened, rates). Many
+//! may ask at once, on sockets and over the network; those who come within a moment of each other are given the same answer.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad_protocol::{Instant, PeerId};
+use tokio::sync::mpsc::error::TrySendError;
+use tokio::sync::{Mutex, mpsc, oneshot};
+use tokio::time::timeout;
+
+use super::observer::{Memory, Recent};
+use super::{
+    FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, Status, Told, TrafficStatus,
+    Training, ViewStatus,
+};
+use crate::cli::table::{count, plural};
+use crate::cli::words::short_names;
+use crate::net::{Inquiry, Lane, LinkStatus, Lookout};
+use crate::node::Wait;
+use crate::overview::{Condition, MemberOverview, Overview, Seen};
+
+/// Where to ask how a peer is. Its clones are one desk.
+#[derive(Clone, Debug)]
+pub struct Desk {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    me: PeerId,
+    inquiries: mpsc::Sender<Inquiry>,
+    lookout: Lookout,
+    memory: Arc<Memory>,
+    /// The last answer, and when it was given.
+    last: Mutex<Option<(Instant, Arc<Status>)>>,
+}
+
+/// The driver had no time to say how its node stands.
+struct Busy;
+
+/// What a status is put together from.
+struct Parts<'a> {
+    me: PeerId,
+    now: Instant,
+    overview: Result<Overview, Busy>,
+    links: &'a BTreeMap<PeerId, Link>,
+    recent: &'a Recent,
+}
+
+impl Desk {
+    /// A desk, and where the driver hears who asks.
+    #[must_use]
+    pub fn new(me: PeerId, lookout: Lookout, memory: Arc<Memory>) -> (Self, mpsc::Receiver<Inquiry>) {
+        let (inquiries, asked) = mpsc::channel(INQUIRIES_MAX);
+        let inner = Inner { me, inquiries, lookout, memory, last: Mutex::default() };
+        (Self { inner: Arc::new(inner) }, asked)
+    }
+
+    /// How the peer is.
+    pub async fn status(&self) -> Arc<Status> {
+        let inner = &*self.inner;
+        // Those who come meanwhile wait here, and are given the same.
+        let mut last = inner.last.lock().await;
+        let now = inner.memory.clock.now();
+        if let Some((at, status)) = &*last
+            && now.since(*at) < FRESH
+        {
+            return Arc::clone(status);
+        }
+        let status = Arc::new(inner.look().await);
+        *last = Some((inner.memory.clock.now(), Arc::clone(&status)));
+        status
+    }
+
+    /// What happened, for whoever counts.
+    pub(super) fn memory(&self) -> &Memory {
+        &self.inner.memory
+    }
+}
+
+impl Inner {
+    async fn look(&self) -> Status {
+        let overview = self.overview().await;
+        let links = timeout(ANSWER_MAX, self.lookout.links()).await.unwrap_or_default();
+        let (now, bytes) = (self.memory.clock.now(), self.memory.counters.by_peer());
+        let recent = self.memory.recent();
+        let rates = recent.bytes_per_second(now, &bytes);
+        let links = links.into_iter().map(|link| (link.peer, link_form(link, &bytes, &rates))).collect();
+        let traffic = self.memory.counters.read();
+        let sum = |of: fn(&(f64, f64)) -> f64| rates.values().map(of).sum();
+        let parts = Parts { me: self.me, now, overview, links: &links, recent: &recent };
+        parts.status(TrafficStatus {
+            sent_bytes: traffic.sent_bytes,
+            received_bytes: traffic.received_bytes,
+            sent_bytes_per_second: sum(|rates| rates.0),
+            received_bytes_per_second: sum(|rates| rates.1),
+        })
+    }
+
+    async fn overview(&self) -> Result<Overview, Busy> {
+        let (reply, answer) = oneshot::channel();
+        match self.inquiries.try_send(reply) {
+            Ok(()) => {}
+            Err(TrySendError::Full(_)) => return Err(Busy),
+            Err(TrySendError::Closed(_)) => return Ok(Overview::Ended),
+        }
+        match timeout(ANSWER_MAX, answer).await {
+            Ok(Ok(overview)) => Ok(overview),
+            // It ended meanwhile.
+            Ok(Err(_)) => Ok(Overview::Ended),
+            Err(_) => Err(Busy),
+        }
+    }
+}
+
+fn link_form(
+    link: LinkStatus,
+    bytes: &BTreeMap<PeerId, (u64, u64)>,
+    rates: &BTreeMap<PeerId, (f64, f64)>,
+) -> Link {
+    let (sent_bytes, received_bytes) = bytes.get(&link.peer).copied().unwrap_or_default();
+    let (sent_rate, received_rate) = rates.get(&link.peer).copied().unwrap_or_default();
+    let lane = link.lane.map(|lane| match lane {
+        Lane::Direct => "direct",
+        Lane::Tcp => "tcp",
+        Lane::Quic => "quic",
+    });
+    Link {
+        lane: lane.map(str::to_owned),
+        round_trip_seconds: link.round_trip.map(|time| time.as_secs_f64()),
+        trouble: link.trouble,
+        sent_bytes,
+        received_bytes,
+        sent_bytes_per_second: sent_rate,
+        received_bytes_per_second: received_rate,
+    }
+}
+
+impl Parts<'_> {
+    fn status(self, traffic: TrafficStatus) -> Status {
+        let events = self.recent.events().map(|happened| Told {
+            seconds_ago: self.now.since(happened.at).as_secs_f64(),
+            event: happened.event.to_owned(),
+            words: happened.words.clone(),
+        });
+        let mut status = Status {
+            format: FORMAT,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            peer: self.me.to_string(),
+            run: self.recent.run.map(|run| run.to_string()),
+            uptime_seconds: self.now.since(Instant::default()).as_secs_f64(),
+            phase: Phase::Ended,
+            is_well: true,
+            summary: "the run has ended here".to_owned(),
+            training: None,
+            view: None,
+            members: Vec::new(),
+            others: Vec::new(),
+            traffic,
+            events: events.collect(),
+        };
+        match &self.overview {
+            Ok(Overview::Founding { run, wanted, peers }) => {
+                status.run = Some(run.to_string());
+                status.phase = Phase::Founding;
+                let ready = peers.iter().filter(|(_, is_ready)| *is_ready).count();
+                status.summary = format!(
+                    "waiting for {} more before training begins: {ready} of {wanted} ready, this one included",
+                    plural(wanted.saturating_sub(ready), "peer")
+                );
+                status.others = self.others(peers.iter().map(coming));
+            }
+            Ok(Overview::Joining { run, host, is_ready, out_of_reach }) => {
+                status.run = run.map(|run| run.to_string()).or(status.run);
+                status.phase = Phase::Joining;
+                (status.is_well, status.summary) = joining_words(host.as_ref(), *is_ready, out_of_reach);
+                status.others = self.others(self.links.keys().map(|peer| (*peer, OtherState::Linked)));
+            }
+            Ok(Overview::Member(member)) => self.member(member, &mut status),
+            Ok(Overview::Ended) => {}
+            Err(Busy) => {
+                status.phase = Phase::Busy;
+                status.is_well = false;
+                status.summary = "too busy to say how it is: ask again, and if this goes on, look at what else this machine does".to_owned();
+            }
+        }
+        status
+    }
+
+    fn member(&self, member: &MemberOverview, status: &mut Status) {
+        let MemberOverview { standing, scope, .. } = member;
+        let total = scope.parameters.max(1) as f64;
+        status.members = member.members.iter().map(|seen| self.seen(seen, total)).collect();
+        status.others = self.others(member.comers.iter().map(coming));
+        status.view = Some(ViewStatus {
+            epoch: standing.view.epoch.0,
+            digest: standing.digest.to_string(),
+            parents: standing.view.parents.iter().map(ToString::to_string).collect(),
+            age_seconds: member.view_age.as_secs_f64(),
+        });
+        let committed = self.recent.committed.as_ref();
+        let finite =
+            |of: fn(&crate::io::Committed) -> f64| committed.map(of).filter(|value| value.is_finite());
+        status.training = Some(Training {
+            steps: standing.committed,
+            steps_expected: scope.steps.max(standing.complete),
+            pass: (member.pass + 1).min(scope.passes),
+            passes: scope.passes,
+            loss: finite(|committed| committed.loss),
+            rate: finite(|committed| committed.rate),
+            steps_per_second: self.recent.steps_per_second(self.now),
+            waits_for: wait_words(standing.wait).to_owned(),
+            parameters: scope.parameters as u64,
+            chunks: member.chunks as u64,
+            chunks_to_move: member.moves_left as u64,
+        });
+        status.phase = phase(member);
+        (status.is_well, status.summary) = member_words(member, status.phase, &self.me);
+    }
+
+    fn seen(&self, seen: &Seen, total: f64) -> MemberStatus {
+        MemberStatus {
+            peer: seen.peer.to_string(),
+            is_this: seen.peer == self.me,
+            state: state(seen.condition),
+            weight: seen.weight,
+            owned: seen.owned as u64,
+            share: seen.owned as f64 / total,
+            copied: seen.copied as u64,
+            steps: seen.complete.map(|step| step.0),
+            silent_seconds: seen.silence.map(|silence| silence.as_secs_f64()),
+            link: self.links.get(&seen.peer).filter(|_| seen.peer != self.me).cloned(),
+        }
+    }
+
+    fn others(&self, peers: impl Iterator<Item = (PeerId, OtherState)>) -> Vec<OtherStatus> {
+        let others = peers.filter(|(peer, _)| *peer != self.me);
+        let form = |(peer, state): (PeerId, _)| OtherStatus {
+            peer: peer.to_string(),
+            state,
+            link: self.links.get(&peer).cloned(),
+        };
+        others.map(form).collect()
+    }
+}
+
+/// One that wants to come in.
+fn coming((peer, is_ready): &(PeerId, bool)) -> (PeerId, OtherState) {
+    (*peer, if *is_ready { OtherState::Ready } else { OtherState::Preparing })
+}
+
+fn phase(member: &MemberOverview) -> Phase {
+    match member.standing.wait {
+        _ if member.paused.is_some() || member.is_orphaned => Phase::Paused,
+        Wait::Evaluation => Phase::Evaluating,
+        Wait::Closing => Phase::Closing,
+        Wait::View => Phase::Agreeing,
+        _ if !member.standing.has_parameters => Phase::CatchingUp,
+        _ => Phase::Training,
+    }
+}
+
+fn state(condition: Condition) -> MemberState {
+    match condition {
+        Condition::Stopped => MemberState::Stopped,
+        Condition::Unreachable => MemberState::Unreachable,
+        Condition::Suspected => MemberState::Suspected,
+        Condition::Hanging => MemberState::Hanging,
+        Condition::Paused => MemberState::Paused,
+        Condition::Connecting => MemberState::Connecting,
+        Condition::CatchingUp => MemberState::CatchingUp,
+        Condition::HandingOver => MemberState::HandingOver,
+        Condition::Working => MemberState::Working,
+        Condition::Unwatched => MemberState::Unwatched,
+    }
+}
+
+fn wait_words(wait: Wait) -> &'static str {
+    match wait {
+        Wait::Start => "start",
+        Wait::View => "view",
+        Wait::Program => "program",
+        Wait::Sums => "sums",
+        Wait::Shards => "shards",
+        Wait::Closing => "closing",
+        Wait::Evaluation => "evaluation",
+    }
+}
+
+fn joining_words(host: Option<&PeerId>, is_ready: bool, out_of_reach: &[PeerId]) -> (bool, String) {
+    match (host, is_ready) {
+        (None, _) => (false, "looking for a member that lets it in".to_owned()),
+        (Some(host), true) if out_of_reach.is_empty() => {
+            (true, format!("ready; peer {} sees to it that it is let in", host.short()))
+        }
+        (Some(_), true) => (
+            false,
+            format!(
+                "ready, but has to reach these members too before it is let in: {}",
+                short_names(out_of_reach)
+            ),
+        ),
+        (Some(host), false) => {
+            (true, format!("welcomed by peer {}; fetching and preparing the data", host.short()))
+        }
+    }
+}
+
+/// Whether all is well at a member, and a sentence about it.
+fn member_words(member: &MemberOverview, phase: Phase, me: &PeerId) -> (bool, String) {
+    let total = member.members.len();
+    let others = || member.members.iter().filter(|seen| seen.peer != *me);
+    let of = |condition: Condition| -> Vec<PeerId> {
+        others().filter(|seen| seen.condition == condition).map(|seen| seen.peer).collect()
+    };
+    let troubled: Vec<PeerId> =
+        others().filter(|seen| seen.condition.is_trouble()).map(|seen| seen.peer).collect();
+    if let Some((reached, needed)) = member.paused {
+        let lacking = needed.saturating_sub(reached);
+        let missing =
+            if troubled.is_empty() { String::new() } else { format!(" of {}", short_names(&troubled)) };
+        return (
+            false,
+            format!(
+                "paused: {reached} of {total} peers can be reached and {needed} are needed; waiting for {lacking} more{missing}. Start one of them again from its data directory, or mend the network: training goes on by itself"
+            ),
+        );
+    }
+    if member.is_orphaned {
+        return (false, "paused: nobody who can be reached has the parameters".to_owned());
+    }
+    match phase {
+        Phase::Evaluating => return (true, "trained; evaluating the model".to_owned()),
+        Phase::Closing => return (true, "done; waiting for the others to finish the last step".to_owned()),
+        _ => {}
+    }
+    if !troubled.is_empty() {
+        let word = |condition, words: &str| {
+            let peers = of(condition);
+            (!peers.is_empty()).then(|| format!("{} {words}", short_names(&peers)))
+        };
+        let words: Vec<String> = [
+            word(Condition::Unreachable, "cannot be reached"),
+            word(Condition::Suspected, "silent for too long"),
+            word(Condition::Hanging, "hanging in one step"),
+            word(Condition::Stopped, "stopping"),
+        ]
+        .into_iter()
+        .flatten()
+        .collect();
+        return (false, format!("{}: the others are about to go on without", words.join(", ")));
+    }
+    match phase {
+        Phase::Agreeing => (true, "the members agree on the next view".to_owned()),
+        Phase::CatchingUp => (true, "in the view; the parameters come with the first step".to_owned()),
+        _ => {
+            let mut words = format!("training with {}", plural(total, "peer"));
+            for (condition, said) in [
+                (Condition::CatchingUp, "gets its parameters"),
+                (Condition::HandingOver, "hands over and leaves"),
+                (Condition::Connecting, "is being connected"),
+            ] {
+                let peers = of(condition);
+                if !peers.is_empty() {
+                    words.push_str(&format!("; {} {said}", short_names(&peers)));
+                }
+            }
+            if member.moves_left > 0 {
+                words.push_str(&format!("; {} chunks have yet to move", count(member.moves_left as u64)));
+            }
+            (true, words)
+        }
+    }
+}
+
+/// As many may wait for the driver at once.
+const INQUIRIES_MAX: usize = 16;
+/// How long parts may take to come.
+const ANSWER_MAX: Duration = Duration::from_secs(2);
+/// An answer is given again within this time.
+const FRESH: Duration = Duration::from_millis(100);

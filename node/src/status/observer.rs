@@ -1,0 +1,376 @@
+//! The observer: hears what a peer and its network tell, remembers the last of it, and passes it on.
+//!
+//! It stands between the driver and the report, so that whoever reads the report as slowly as they like, the event log and
+//! those who ask are told in time; and it never waits for any of them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use peergrad_protocol::{Instant, PeerId, RunId};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::log::EventLog;
+use crate::cli::words::event_words;
+use crate::io::{Committed, Event, Failure, Scope};
+use crate::net::{Clock, Counters, Notice};
+
+/// By peer: bytes written and read.
+type Bytes = BTreeMap<PeerId, (u64, u64)>;
+
+/// Hears everything.
+pub struct Observer {
+    me: PeerId,
+    memory: Arc<Memory>,
+    log: EventLog,
+    /// What the log has to say for itself.
+    log_notices: mpsc::UnboundedReceiver<Notice>,
+}
+
+/// What is remembered of what happened, shared with those who answer questions.
+#[derive(Debug)]
+pub struct Memory {
+    pub(super) clock: Clock,
+    pub(super) counters: Arc<Counters>,
+    state: Mutex<Recent>,
+}
+
+/// What happened of late, and how often in all.
+#[derive(Debug, Default)]
+pub(super) struct Recent {
+    pub(super) run: Option<RunId>,
+    pub(super) scope: Option<Scope>,
+    pub(super) committed: Option<Committed>,
+    pub(super) tallies: Tallies,
+    events: VecDeque<Happened>,
+    /// Committed steps at a few times, the oldest first.
+    steps: VecDeque<(Instant, u64)>,
+    /// Bytes by peer at a few times.
+    traffic: VecDeque<(Instant, Bytes)>,
+}
+
+/// How often things happened.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Tallies {
+    pub(super) steps: u64,
+    pub(super) samples: u64,
+    pub(super) left_out: u64,
+    pub(super) views: u64,
+    pub(super) interruptions: u64,
+    pub(super) pauses: u64,
+    pub(super) missed: u64,
+    pub(super) violations: u64,
+}
+
+/// Something that happened, in words.
+#[derive(Clone, Debug)]
+pub(super) struct Happened {
+    pub(super) at: Instant,
+    pub(super) event: &'static str,
+    pub(super) words: String,
+}
+
+impl Observer {
+    /// One for the peer `me`; the log writes its lines for `memory` too.
+    #[must_use]
+    pub fn new(
+        me: PeerId,
+        memory: Arc<Memory>,
+        log: EventLog,
+        log_notices: mpsc::UnboundedReceiver<Notice>,
+    ) -> Self {
+        Self { me, memory, log, log_notices }
+    }
+
+    /// Listens until the peer has ended, and passes everything on. Then what is to be on disk is there.
+    pub async fn listen(
+        mut self,
+        mut events: mpsc::UnboundedReceiver<Event>,
+        mut notices: mpsc::UnboundedReceiver<Notice>,
+        told: mpsc::UnboundedSender<Event>,
+        noticed: mpsc::UnboundedSender<Notice>,
+    ) {
+        let mut looks = interval(LOOK);
+        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                event = events.recv() => {
+                    let Some(event) = event else { break };
+                    self.on_event(&event);
+                    // Nobody has to listen.
+                    let _ = told.send(event);
+                }
+                Some(notice) = notices.recv() => {
+                    self.on_notice(&notice);
+                    let _ = noticed.send(notice);
+                }
+                Some(notice) = self.log_notices.recv() => drop(noticed.send(notice)),
+                _ = looks.tick() => self.look(),
+            }
+        }
+        drop(told);
+        self.log.close().await;
+    }
+
+    fn on_event(&mut self, event: &Event) {
+        let now = self.memory.clock.now();
+        let sent_bytes = || self.memory.counters.read().sent_bytes;
+        let mut recent = self.memory.recent();
+        recent.note(now, event);
+        let words = match event {
+            Event::Ended(ended) => {
+                Some(ended.outcome.as_ref().map_or_else(Failure::to_string, |()| "finished".to_owned()))
+            }
+            event => event_words(event, &self.me, recent.scope.as_ref()),
+        };
+        if let Some(words) = &words {
+            recent.tell(Happened { at: now, event: name_of(event), words: words.clone() });
+        }
+        drop(recent);
+        self.log.event(now, event, words, sent_bytes);
+    }
+
+    fn on_notice(&mut self, notice: &Notice) {
+        let (at, words) = (self.memory.clock.now(), notice.to_string());
+        self.memory.recent().tell(Happened { at, event: "notice", words: words.clone() });
+        self.log.notice(words);
+    }
+
+    fn look(&mut self) {
+        let (now, bytes) = (self.memory.clock.now(), self.memory.counters.by_peer());
+        self.log.traffic(now, &bytes);
+        self.memory.recent().look(now, bytes);
+    }
+}
+
+impl Memory {
+    /// Nothing has happened yet.
+    #[must_use]
+    pub fn new(clock: Clock, counters: Arc<Counters>) -> Arc<Self> {
+        Arc::new(Self { clock, counters, state: Mutex::default() })
+    }
+
+    /// The run that this peer is about to found.
+    pub fn note_run(&self, run: RunId) {
+        self.recent().run = Some(run);
+    }
+
+    /// A panic elsewhere cannot leave it half-changed.
+    pub(super) fn recent(&self) -> MutexGuard<'_, Recent> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Recent {
+    fn note(&mut self, now: Instant, event: &Event) {
+        match event {
+            Event::Welcomed { run, .. } => self.run = Some(*run),
+            Event::Prepared(scope) => self.scope = Some(*scope),
+            Event::Installed { view, change, .. } => {
+                self.run = Some(view.run);
+                self.tallies.views += 1;
+                self.tallies.interruptions +=
+                    u64::from(change.as_ref().is_some_and(|change| change.is_interruption));
+            }
+            Event::Paused { .. } => self.tallies.pauses += 1,
+            Event::Missed(_) => self.tallies.missed += 1,
+            Event::Violation { .. } => self.tallies.violations += 1,
+            Event::Committed(committed) => self.committed(now, committed),
+            _ => {}
+        }
+    }
+
+    fn committed(&mut self, now: Instant, committed: &Committed) {
+        self.tallies.steps += 1;
+        self.tallies.samples += committed.samples;
+        self.tallies.left_out += committed.left_out;
+        self.committed = Some(*committed);
+        // Hundreds of steps a second need no more than a few places.
+        let is_early =
+            self.steps.len() > 1 && self.steps.back().is_some_and(|last| now.since(last.0) < STEPS_APART);
+        if !is_early {
+            self.steps.push_back((now, self.tallies.steps));
+        }
+        forget_before(&mut self.steps, now);
+    }
+
+    fn look(&mut self, now: Instant, bytes: Bytes) {
+        self.traffic.push_back((now, bytes));
+        forget_before(&mut self.traffic, now);
+    }
+
+    fn tell(&mut self, happened: Happened) {
+        if self.events.len() == EVENTS_KEPT {
+            self.events.pop_front();
+        }
+        self.events.push_back(happened);
+    }
+
+    /// What happened last, the newest at the end.
+    pub(super) fn events(&self) -> impl Iterator<Item = &Happened> {
+        self.events.iter()
+    }
+
+    /// Committed steps a second, over the last seconds; where steps are longer than that, by the last one.
+    pub(super) fn steps_per_second(&self, now: Instant) -> f64 {
+        let is_recent = |(at, _): &&(Instant, u64)| now.since(*at) <= WINDOW;
+        let newest = self.steps.iter().rev();
+        match (self.steps.iter().find(is_recent), newest.clone().next(), newest.clone().nth(1)) {
+            (Some((from, before)), Some(last), _) if *from < last.0 => {
+                rate(self.tallies.steps - before, now.since(*from))
+            }
+            (_, Some((last, steps)), Some((from, before))) if now.since(*last) <= 3 * last.since(*from) => {
+                rate(steps - before, last.since(*from).max(now.since(*last)))
+            }
+            _ => 0.0,
+        }
+    }
+
+    /// By peer: bytes written and read a second, over the last seconds. `bytes` are those of now.
+    pub(super) fn bytes_per_second(&self, now: Instant, bytes: &Bytes) -> BTreeMap<PeerId, (f64, f64)> {
+        let is_recent = |(at, _): &&(Instant, _)| now.since(*at) <= WINDOW;
+        let Some((from, before)) = self.traffic.iter().find(is_recent) else { return BTreeMap::new() };
+        let time = now.since(*from);
+        let of = |(peer, (sent, received)): (&PeerId, &(u64, u64))| {
+            let (sent_before, received_before) = before.get(peer).copied().unwrap_or_default();
+            (
+                *peer,
+                (
+                    rate(sent.saturating_sub(sent_before), time),
+                    rate(received.saturating_sub(received_before), time),
+                ),
+            )
+        };
+        bytes.iter().map(of).collect()
+    }
+}
+
+/// Over less than this, a rate says nothing.
+fn rate(count: u64, time: Duration) -> f64 {
+    if time < SHORT { 0.0 } else { count as f64 / time.as_secs_f64() }
+}
+
+/// Keeps one from before the window, so that it is full.
+fn forget_before<T>(list: &mut VecDeque<(Instant, T)>, now: Instant) {
+    while list.get(1).is_some_and(|second| now.since(second.0) > WINDOW) {
+        list.pop_front();
+    }
+}
+
+/// The name of an event, as in its JSON form.
+pub(super) fn name_of(event: &Event) -> &'static str {
+    match event {
+        Event::Asking(_) => "asking",
+        Event::Gathered { .. } => "gathered",
+        Event::Withdrawn { .. } => "withdrawn",
+        Event::Welcomed { .. } => "welcomed",
+        Event::Returned { .. } => "returned",
+        Event::OutOfReach { .. } => "out_of_reach",
+        Event::Fetching { .. } => "fetching",
+        Event::Prepared(_) => "prepared",
+        Event::Installed { .. } => "view",
+        Event::Missed(_) => "missed",
+        Event::Stopped { .. } => "stopped",
+        Event::Paused { .. } => "paused",
+        Event::NobodyTrains { .. } => "nobody_trains",
+        Event::NobodyAnswers => "nobody_answers",
+        Event::Orphaned { .. } => "orphaned",
+        Event::Regrouping { .. } => "regrouping",
+        Event::Restored { .. } => "restored",
+        Event::Saved { .. } => "saved",
+        Event::Excluded { .. } => "excluded",
+        Event::Leaving => "leaving",
+        Event::HandedOver { .. } => "handed_over",
+        Event::Committed(_) => "step",
+        Event::Violation { .. } => "violation",
+        Event::Ended(_) => "ended",
+    }
+}
+
+/// How often bytes are looked at.
+const LOOK: Duration = Duration::from_secs(1);
+/// What "of late" means.
+const WINDOW: Duration = Duration::from_secs(8);
+const SHORT: Duration = Duration::from_millis(200);
+const STEPS_APART: Duration = Duration::from_millis(250);
+/// As many events are told.
+const EVENTS_KEPT: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::StepNumber;
+
+    use super::*;
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant(0).after(Duration::from_millis(milliseconds))
+    }
+
+    fn step(number: u64) -> Event {
+        Event::Committed(Committed {
+            step: StepNumber(number),
+            pass: 0,
+            loss: 1.0,
+            samples: 8,
+            left_out: 0,
+            may_be_late: false,
+            rate: 0.1,
+            digest: None,
+        })
+    }
+
+    #[test]
+    fn rates_are_of_the_last_seconds() {
+        let mut recent = Recent::default();
+        assert_eq!(recent.steps_per_second(at(0)), 0.0);
+        // A hundred a second, for a minute.
+        for number in 0..6_000 {
+            recent.note(at(number * 10), &step(number));
+        }
+        assert!(recent.steps.len() < 40, "{}", recent.steps.len());
+        let rate = recent.steps_per_second(at(60_000));
+        assert!((rate - 100.0).abs() < 1.0, "{rate}");
+        // Then nothing: it falls, and is nothing after the window.
+        let rate = recent.steps_per_second(at(64_000));
+        assert!(rate > 40.0 && rate < 60.0, "{rate}");
+        assert_eq!(recent.steps_per_second(at(90_000)), 0.0);
+        assert_eq!((recent.tallies.steps, recent.tallies.samples), (6_000, 48_000));
+    }
+
+    #[test]
+    fn long_steps_have_a_rate_too() {
+        let mut recent = Recent::default();
+        for number in 0..3 {
+            recent.note(at(30_000 * number), &step(number));
+        }
+        for now in [61_000, 80_000, 90_000] {
+            let rate = recent.steps_per_second(at(now));
+            assert!((rate - 1.0 / 30.0).abs() < 1e-9, "{rate}");
+        }
+        assert_eq!(recent.steps_per_second(at(200_000)), 0.0, "it stands still");
+    }
+
+    #[test]
+    fn bytes_are_told_by_peer() {
+        let (mut recent, peer) = (Recent::default(), PeerId([1; 32]));
+        let bytes = |count| BTreeMap::from([(peer, (count, 2 * count))]);
+        assert!(recent.bytes_per_second(at(0), &bytes(5)).is_empty());
+        for second in 0..20 {
+            recent.look(at(1000 * second), bytes(1000 * second));
+        }
+        let rates = recent.bytes_per_second(at(20_000), &bytes(20_000));
+        assert_eq!(rates[&peer], (1000.0, 2000.0));
+        assert!(recent.traffic.len() < 12);
+    }
+
+    #[test]
+    fn only_the_last_events_are_kept() {
+        let mut recent = Recent::default();
+        for number in 0..100 {
+            recent.tell(Happened { at: at(number), event: "missed", words: number.to_string() });
+        }
+        assert_eq!(recent.events().count(), EVENTS_KEPT);
+        assert_eq!(recent.events().last().unwrap().words, "99");
+    }
+}

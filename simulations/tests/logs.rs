@@ -1,0 +1,330 @@
+//! Histories of real runs, from logs that are cut, damaged, missing, of clocks hours apart, or that contradict each other.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use peergrad_protocol::PeerId;
+use peergrad_simulations::history::State;
+use peergrad_simulations::logs::{LogError, Tale, tale};
+use peergrad_simulations::report::{Report, render};
+use serde_json::{Value, json};
+
+const RUN: u8 = 9;
+const BEGAN: f64 = 1_795_000_000.0;
+
+fn hex(byte: u8) -> String {
+    format!("{byte:02x}").repeat(32)
+}
+
+/// A log that is being made up.
+struct Diary {
+    text: String,
+    /// How far this peer's clock is ahead, seconds.
+    ahead: f64,
+}
+
+impl Diary {
+    fn new(peer: u8, ahead: f64) -> Self {
+        let mut diary = Self { text: String::new(), ahead };
+        diary.start(0.0, peer, 1);
+        diary
+    }
+
+    fn line(&mut self, at: f64, mut line: Value) {
+        line["at"] = json!(BEGAN + self.ahead + at);
+        self.text.push_str(&(line.to_string() + "\n"));
+    }
+
+    fn start(&mut self, at: f64, peer: u8, incarnation: u64) {
+        let peer = PeerId([peer; 32]).to_string();
+        self.line(at, json!({"event": "log", "format": 1, "version": "0.1.0", "peer": peer, "incarnation": incarnation}));
+    }
+
+    fn view(&mut self, at: f64, epoch: u8, members: &[u8], first_step: u64, shard: u64) {
+        self.line(at, view(epoch, hex(epoch), members, first_step, shard));
+    }
+
+    fn steps(&mut self, from: f64, until: f64, first: u64, bytes_per_step: u64) {
+        for (index, number) in (first..).step_by(10).enumerate() {
+            let at = from + index as f64 * 0.5;
+            if at >= until {
+                break;
+            }
+            let loss = 2.0 / (1.0 + number as f64);
+            self.line(
+                at,
+                json!({"event": "step", "step": number, "pass": 0, "loss": loss, "samples": 8, "left_out": 0,
+                    "rate": 0.1, "bytes_sent": number * bytes_per_step}),
+            );
+        }
+    }
+
+    fn traffic(&mut self, from: u64, until: u64, other: u8) {
+        let other = PeerId([other; 32]).to_string();
+        for second in from..until {
+            let bytes = json!({&other: [second * 1000, second * 500]});
+            self.line(second as f64, json!({"event": "traffic", "bytes": bytes}));
+        }
+    }
+
+    fn end(&mut self, at: f64) {
+        self.line(at, json!({"event": "ended", "finished": true, "words": "finished"}));
+    }
+}
+
+fn view(epoch: u8, digest: String, members: &[u8], first_step: u64, shard: u64) -> Value {
+    let parents: Vec<String> = if epoch == 1 { vec![] } else { vec![hex(epoch - 1)] };
+    let members: Vec<String> = members.iter().map(|peer| PeerId([*peer; 32]).to_string()).collect();
+    json!({"event": "view", "epoch": epoch, "digest": digest, "parents": parents, "members": members,
+        "first_step": first_step, "redone": first_step > 0, "shard": shard, "run": hex(RUN)})
+}
+
+/// Two peers that train for a minute, the second with a clock that is ahead.
+fn two(ahead: f64) -> [Diary; 2] {
+    [(1, 2, 0.0), (2, 1, ahead)].map(|(peer, other, ahead)| {
+        let mut diary = Diary::new(peer, ahead);
+        diary.line(
+            0.2,
+            json!({"event": "prepared", "parameters": 100, "samples": 80, "steps": 1200, "passes": 1}),
+        );
+        diary.view(1.0, 1, &[1, 2], 0, if peer == 1 { 60 } else { 40 });
+        // In the order of time, as they are written.
+        for second in 1..60 {
+            diary.traffic(second, second + 1, other);
+            diary.steps(second as f64 + 0.01 * f64::from(peer), second as f64 + 0.9, 20 * second, 100);
+        }
+        diary.end(60.0);
+        diary
+    })
+}
+
+/// Files with these names and texts, in a folder of their own.
+fn written(test: &str, files: &[(&str, &[u8])]) -> Vec<PathBuf> {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("logs-{test}"));
+    let _ = std::fs::remove_dir_all(&folder);
+    std::fs::create_dir_all(&folder).unwrap();
+    let write = |(name, bytes): &(&str, &[u8])| {
+        let path = folder.join(name);
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, bytes).unwrap();
+        path
+    };
+    files.iter().map(write).collect()
+}
+
+fn tale_of(test: &str, diaries: &[Diary]) -> Tale {
+    let names: Vec<String> = (0..diaries.len()).map(|index| format!("{index}.jsonl")).collect();
+    let files: Vec<(&str, &[u8])> =
+        names.iter().zip(diaries).map(|(name, diary)| (name.as_str(), diary.text.as_bytes())).collect();
+    tale(&written(test, &files), None).unwrap()
+}
+
+fn page(tale: &Tale) -> String {
+    render(&Report {
+        title: "a run",
+        about: "made up",
+        command: "",
+        words: &[],
+        facts: &[],
+        verdicts: &tale.verdicts,
+        history: &tale.history,
+    })
+}
+
+fn states(tale: &Tale, lane: usize) -> Vec<State> {
+    tale.history.lanes[lane].spans.iter().map(|span| span.state).collect()
+}
+
+#[test]
+fn clocks_that_are_hours_apart_are_set_by_the_steps_that_both_tell_of() {
+    for ahead in [0.0, 7200.0, -86_400.0] {
+        let tale = tale_of("clocks", &two(ahead));
+        let setting =
+            |peer: u8| tale.settings.iter().find(|setting| setting.peer == PeerId([peer; 32])).unwrap();
+        let apart = setting(1).added - setting(2).added;
+        assert!((apart - ahead).abs() < 0.02, "{apart}");
+        assert!(
+            setting(1).points.max(setting(2).points) > 100 && setting(1).points.min(setting(2).points) == 0
+        );
+        let seconds = tale.history.end.0 as f64 / 1e9;
+        assert!((seconds - 60.0).abs() < 0.1, "{seconds}");
+        assert!(tale.verdicts.iter().all(|verdict| verdict.outcome.is_ok()), "{:?}", tale.verdicts);
+        assert_eq!(tale.verdicts.len(), 3, "nothing is said of digests that nobody tells");
+        for lane in 0..2 {
+            assert_eq!(
+                states(&tale, lane),
+                [State::Joining, State::Member(0), State::Ended { is_finished: true }]
+            );
+        }
+    }
+}
+
+#[test]
+fn steps_and_bytes_that_were_not_written_down_are_counted() {
+    let tale = tale_of("counts", &two(0.0));
+    assert_eq!(tale.steps, 1191);
+    let commits = &tale.history.commits;
+    // From the first that is told of to the last, and itself.
+    assert_eq!(commits.iter().map(|note| note.count).sum::<u64>(), 1190 - 20 + 1);
+    assert!(commits.is_sorted_by_key(|note| note.at) && commits.is_sorted_by_key(|note| note.bytes));
+    // As the senders say; what receivers say of them is not counted again.
+    assert_eq!(tale.history.traffic.total, 2 * 59_000);
+    let over_time: u64 = tale.history.traffic.over_time.iter().sum();
+    assert!(over_time.abs_diff(2 * 59_000) < 1000, "{over_time}");
+    assert_eq!(tale.history.parameters, Some(100));
+}
+
+#[test]
+fn what_is_cut_or_damaged_is_passed_over() {
+    let [one, other] = two(0.0);
+    let text = other.text.as_bytes();
+    let cut = &text[..text.len() / 2];
+    let garbage = [
+        cut,
+        b"\n{\"at\":1}\n\xff\xfe\0\n{\"at\":1795000031.0,\"event\":\"step\",\"step\":\"x\"}\nnull\n[]\n",
+        b"{\"at\":1e300,\"event\":\"missed\"}\n{\"at\":-5,\"event\":\"missed\"}\n",
+    ]
+    .concat();
+    for (bytes, damaged) in [(cut, 1), (garbage.as_slice(), 8), (&text[..text.len() - 1], 0)] {
+        let paths = written("cut", &[("0.jsonl", one.text.as_bytes()), ("1.jsonl", bytes)]);
+        let tale = tale(&paths, None).unwrap();
+        assert_eq!(tale.damaged_lines, damaged);
+        assert_eq!(tale.steps, 1191, "the other one has them");
+        page(&tale);
+    }
+}
+
+#[test]
+fn a_peer_without_a_log_is_told_of_by_the_others() {
+    let [mut one, _] = two(0.0);
+    one.text.truncate(one.text.rfind("{\"at\"").unwrap_or(0));
+    one.text.truncate(one.text.rfind("{\"at\"").unwrap());
+    one.view(61.0, 2, &[1], 1200, 100);
+    one.end(62.0);
+    let tale = tale_of("missing", &[one]);
+    assert_eq!(tale.names.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(states(&tale, 1), [State::Member(0), State::Down]);
+    // What was received from it is all that is known of what it sent.
+    assert!(tale.history.traffic.total > 80_000, "{}", tale.history.traffic.total);
+    assert!(page(&tale).contains("p1"));
+}
+
+#[test]
+fn one_that_stands_still_and_one_that_is_killed_are_told_apart() {
+    let [one, _] = two(0.0);
+    let mut other = Diary::new(2, 0.0);
+    other.view(1.0, 1, &[1, 2], 0, 40);
+    other.traffic(1, 20, 1);
+    // Suspended for ten seconds, then killed, and started again.
+    other.traffic(30, 40, 1);
+    other.start(50.0, 2, 2);
+    other.view(52.0, 2, &[1, 2], 500, 40);
+    other.traffic(52, 60, 1);
+    let tale = tale_of("still", &[one, other]);
+    let lane = tale.history.lanes.iter().position(|lane| lane.peer == PeerId([2; 32])).unwrap();
+    let member = State::Member(0);
+    assert_eq!(
+        states(&tale, lane),
+        [State::Joining, member, State::Paused, member, State::Down, State::Joining, State::Member(1)]
+    );
+    let notes: Vec<&str> = tale.history.lanes[lane].notes.iter().map(|note| note.1.as_str()).collect();
+    assert!(notes[0].contains("stood still") && notes[1].contains("breaks off"), "{notes:?}");
+    let gap = tale.history.lanes[lane].spans[2];
+    assert!(gap.until.since(gap.from).as_secs() >= 8);
+}
+
+#[test]
+fn files_of_a_directory_are_one_log() {
+    let [one, _] = two(0.0);
+    let lines: Vec<&str> = one.text.lines().collect();
+    let (early, late) = lines.split_at(lines.len() / 2);
+    // As the writer begins each file.
+    let mut again: Value =
+        serde_json::from_str(lines.iter().find(|line| line.contains("\"view\"")).unwrap()).unwrap();
+    again["again"] = json!(true);
+    let late = format!("{}\n{again}\n{}\n", lines[0], late.join("\n"));
+    let early = early.join("\n") + "\n";
+    let files = [
+        ("lab/events.1.jsonl", early.as_bytes()),
+        ("lab/events.jsonl", late.as_bytes()),
+        ("lab/events.backup.jsonl", b"nonsense"),
+        ("lab/identity", b"no log"),
+    ];
+    let path = written("directory", &files)[0].parent().unwrap().to_owned();
+    let whole = tale(&[path], None).unwrap();
+    let direct = tale_of("directly", &[one]);
+    assert_eq!(format!("{:?}", whole.history), format!("{:?}", direct.history));
+    assert_eq!(whole.damaged_lines, 0);
+    // The second file alone begins with the view of then.
+    let alone = tale(&written("alone", &[("events.jsonl", late.as_bytes())]), None).unwrap();
+    assert_eq!(states(&alone, 0), [State::Joining, State::Member(0), State::Ended { is_finished: true }]);
+}
+
+#[test]
+fn logs_that_contradict_each_other_are_told() {
+    let [one, mut other] = two(0.0);
+    other.text = other.text.replace(&hex(1), &hex(77));
+    let told = tale_of("views", &[one, other]);
+    let broken: Vec<_> = told.verdicts.iter().filter(|verdict| verdict.outcome.is_err()).collect();
+    assert_eq!(broken.len(), 1);
+    assert!(broken[0].outcome.as_ref().unwrap_err().contains("view 1 is one at p"), "{:?}", broken[0]);
+
+    let [one, mut other] = two(0.0);
+    other.text = other.text.replacen("\"loss\":0.09523809523809523", "\"loss\":0.5", 1);
+    assert!(other.text.contains("\"loss\":0.5"));
+    let paths = written("losses", &[("0.jsonl", one.text.as_bytes()), ("1.jsonl", other.text.as_bytes())]);
+    let told = tale(&paths, None).unwrap();
+    let broken = told.verdicts.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
+    assert!(broken.contains("the first is step 20"), "{broken}");
+    let page = paths[0].with_file_name("page.html");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_simulate"));
+    let output = command.arg("report").args(&paths).arg("-o").arg(&page).output().unwrap();
+    let words = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{words}");
+    assert!(words.contains("BROKEN") && words.contains("page.html"), "{words}");
+    assert!(std::fs::read_to_string(page).unwrap().contains("1 of 3 checks broken"));
+}
+
+#[test]
+fn a_long_run_makes_a_page_of_bounded_size() {
+    let [mut one, _] = two(0.0);
+    for hour in 1..200 {
+        let at = 3600.0 * f64::from(hour);
+        for minute in 0..60 {
+            let number = 1200 + (u64::from(hour as u32) * 60 + minute) * 1000;
+            one.steps(at + 60.0 * minute as f64, at + 60.0 * minute as f64 + 0.4, number, 100);
+        }
+        one.line(at + 3599.0, json!({"event": "missed", "words": format!("no contact {hour}")}));
+    }
+    let tale = tale_of("long", &[one]);
+    assert!(tale.history.traffic.over_time.len() <= 20_001);
+    let page = page(&tale);
+    assert!(page.len() < 2_000_000, "{}", page.len());
+}
+
+#[test]
+fn what_is_no_log_is_told_with_what_to_do() {
+    let [one, _] = two(0.0);
+    let newer = one.text.replace("\"format\":1", "\"format\":2");
+    let files = [
+        ("good.jsonl", one.text.as_bytes()),
+        ("newer.jsonl", newer.as_bytes()),
+        ("foreign.jsonl", &b"hello\nworld\n"[..]),
+        ("empty.jsonl", b""),
+        ("lost.jsonl", one.text.lines().next().unwrap().as_bytes()),
+        ("folder/x", b""),
+    ];
+    let paths = written("mistakes", &files);
+    let failure = |path: PathBuf, run: Option<&str>| tale(&[path], run).unwrap_err();
+    assert!(matches!(failure(paths[1].clone(), None), LogError::OtherForm { form: 2, .. }));
+    assert!(matches!(failure(paths[2].clone(), None), LogError::Foreign { .. }));
+    assert!(matches!(failure(paths[3].clone(), None), LogError::Foreign { .. }));
+    assert!(matches!(failure(paths[4].clone(), None), LogError::NoRun));
+    assert!(matches!(failure(paths[5].parent().unwrap().to_owned(), None), LogError::NoLog { .. }));
+    assert!(matches!(failure(paths[0].with_file_name("absent"), None), LogError::Unreadable { .. }));
+    let error = failure(paths[0].clone(), Some("ffff")).to_string();
+    assert!(error.contains("`ffff`") && error.contains(&hex(RUN)[..8]), "{error}");
+    assert!(tale(&[paths[0].clone()], Some("0909")).is_ok());
+}
