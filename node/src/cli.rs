@@ -161,13 +161,14 @@ struct PeerArguments {
     /// Listen on this address of the machine only
     #[arg(long, value_name = "IP")]
     listen: Option<IpAddr>,
-    /// An address under which others reach this peer, e.g. of a forwarded port (a multiaddress; may be repeated)
+    /// An address under which others reach this peer, e.g. of a router that forwards another port (HOST:PORT or a multiaddress; may be
+    /// repeated). Others try it, and this peer says what they found
     #[arg(long, value_name = "ADDRESS")]
     external: Vec<String>,
     /// Data directory [default: the first free one of ~/.local/share/peergrad, .../2, ...]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// How much of the parameters to own relative to other peers, 0 to 16
+    /// How much of the parameters to own relative to other peers, 0 to 16; nothing for as long as others cannot dial this peer
     #[arg(long, value_name = "N", default_value_t = peergrad_protocol::limits::WEIGHT_DEFAULT,
           value_parser = clap::value_parser!(u8).range(..=i64::from(peergrad_protocol::limits::WEIGHT_MAX)))]
     weight: u8,

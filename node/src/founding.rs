@@ -73,7 +73,9 @@ impl Founding {
         self.ready.remove(&from);
         self.candidates.insert(from, member);
         let members = vec![Contact { peer: self.me.peer, addresses: self.me.addresses.clone() }];
-        let welcome = Welcome { specification: specification.to_vec(), nonce: self.nonce, members };
+        // Whoever joins has to reach the founder itself: it hears of all else from it.
+        let workers = vec![];
+        let welcome = Welcome { specification: specification.to_vec(), nonce: self.nonce, members, workers };
         out.push(Output::Send { to: from, frame: Frame::encode(&Message::Welcome(welcome), None) });
     }
 
@@ -89,6 +91,14 @@ impl Founding {
     pub(crate) fn ready_here(&mut self, out: &mut Vec<Output>) {
         self.ready.insert(self.me.peer, self.me.clone());
         self.tell_gathered(self.me.peer, out);
+    }
+
+    /// Where this peer is, and what it offers to own, is known better than before.
+    pub(crate) fn placed(&mut self, me: &Member) {
+        self.me = me.clone();
+        if let Some(ready) = self.ready.get_mut(&me.peer) {
+            ready.clone_from(me);
+        }
     }
 
     /// Everyone that asked to be let in and is still there.

@@ -39,6 +39,9 @@ pub(crate) struct Geometry {
     pub(crate) cut: Cut,
     /// Where the chunks are once all have moved.
     pub(crate) target: Placement,
+    /// Whether a round can go around all members: next to each other are never two who own nothing, since those need not reach
+    /// each other.
+    pub(crate) has_ring: bool,
 }
 
 /// Who keeps what in one step.
@@ -81,7 +84,10 @@ impl Geometry {
     /// What follows from `view`, whose digest is `digest`.
     pub(crate) fn new(view: Arc<View>, digest: ViewDigest, cut: Cut) -> Self {
         let target = cut.place(&view.run, &view.members);
-        Self { view, digest, cut, target }
+        let keepers = view.keepers();
+        let next = keepers.iter().cycle().skip(1);
+        let has_ring = keepers.len() == 1 || keepers.iter().zip(next).all(|(one, other)| *one || *other);
+        Self { view, digest, cut, target, has_ring }
     }
 
     /// How many of the view's moves have been made when `step` is trained.
@@ -262,6 +268,25 @@ mod tests {
         let (digest, cut) = (view.digest(), settled.cut);
         assert!(settled.shards(0).is_whole);
         assert!(!Geometry::new(Arc::new(view), digest, cut).shards(0).is_whole);
+    }
+
+    #[test]
+    fn a_ring_goes_around_only_where_neighbours_reach_each_other() {
+        for (weights, has_ring) in [
+            (&[1][..], true),
+            (&[1, 0], true),
+            (&[0, 1, 0, 1], true),
+            (&[0, 1, 0], false),
+            (&[1, 0, 0, 1], false),
+            (&[1, 1, 1, 1], true),
+        ] {
+            let peers: Vec<u8> = (1..=weights.len() as u8).collect();
+            let mut view = fixtures::view(&peers);
+            view.members.iter_mut().zip(weights).for_each(|(member, weight)| member.weight = *weight);
+            let (digest, chunks) = (view.digest(), Chunks::of(16 * CHUNKS));
+            let cut = Cut { chunks, copies: TWO, has_state: true, segment_elements: 10 };
+            assert_eq!(Geometry::new(Arc::new(view), digest, cut).has_ring, has_ring, "{weights:?}");
+        }
     }
 
     #[test]

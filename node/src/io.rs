@@ -45,6 +45,21 @@ pub enum Input {
         /// What the driver knows about it, in words.
         reason: String,
     },
+    /// The way to this peer leads through another one, which carries words and nothing larger; or it does not any more. Told
+    /// before `LinkUp` where it does; a link of which nothing is said is one that tensors can take.
+    Relayed {
+        /// The other end.
+        peer: PeerId,
+        /// Whether it does.
+        is_relayed: bool,
+    },
+    /// Where others can dial this peer is known better than before.
+    Placed {
+        /// Where, best first.
+        addresses: Vec<String>,
+        /// Whether they can: otherwise it works, and owns nothing.
+        is_reachable: bool,
+    },
     /// A process with this peer's identity was started later than this one: a data directory was copied.
     Outdated {
         /// The peer that knows it.
@@ -370,7 +385,7 @@ pub struct Change {
     pub joined: Vec<PeerId>,
     /// Who is gone.
     pub left: Vec<PeerId>,
-    /// Who hands over what it owns, to leave later.
+    /// Who hands over what it owns: to leave later, or since others cannot reach it.
     pub retiring: Vec<PeerId>,
     /// The step with which training goes on.
     pub step: StepNumber,

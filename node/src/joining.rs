@@ -23,6 +23,8 @@ use crate::overview::Overview;
 use crate::returning::Returning;
 use crate::succession::Basis;
 
+mod reaching;
+
 /// A peer that asks to be let in.
 pub(crate) struct Joining {
     /// The run of the invite; known at the latest from the first welcome.
@@ -32,6 +34,12 @@ pub(crate) struct Joining {
     host: Option<PeerId>,
     /// Members, as the last one that answered has named them.
     contacts: Vec<Contact>,
+    /// Those of them who own nothing.
+    workers: BTreeSet<PeerId>,
+    /// Linked peers to which the way leads through another one.
+    relayed: BTreeSet<PeerId>,
+    /// Members are known by now, be it only from one that is reached through another.
+    has_contacts: bool,
     /// Linked peers that have not answered since this one was excluded: they may be those that it cannot reach.
     unproven: BTreeSet<PeerId>,
     /// Members of a view that has this peer in it, as it seems.
@@ -90,6 +98,9 @@ impl Joining {
             me,
             host: None,
             contacts: Vec::new(),
+            workers: BTreeSet::new(),
+            relayed: BTreeSet::new(),
+            has_contacts: false,
             unproven: BTreeSet::new(),
             insiders: BTreeSet::new(),
             unlinked: BTreeSet::new(),
@@ -223,19 +234,16 @@ impl Joining {
         match self.host {
             Some(host) if self.is_ready_told => send(host, &Message::Ready, out),
             Some(host) => {
-                // One that has just died is about to be left out by the others.
-                let is_lasting = !self.unlinked.is_empty() && self.unlinked_before == self.unlinked;
-                if is_lasting && self.told != self.unlinked {
-                    self.told.clone_from(&self.unlinked);
-                    let peers = self.unlinked.iter().copied().collect();
-                    out.push(Output::Event(Event::OutOfReach { peers }));
-                }
-                self.unlinked_before.clone_from(&self.unlinked);
+                self.tell_unlinked(out);
                 self.ask(now, host, out);
                 // Whoever answers is not out of reach.
                 self.unproven.clone().into_iter().for_each(|peer| self.ask(now, peer, out));
             }
             None => {
+                if self.has_contacts && !linked.is_empty() {
+                    self.note_unlinked(|peer| linked.contains(&peer));
+                    self.tell_unlinked(out);
+                }
                 self.tell_idle(out);
                 self.tell_lonely(linked.is_empty(), out);
                 linked.into_iter().for_each(|peer| self.ask(now, peer, out));
@@ -287,14 +295,21 @@ impl Joining {
         }
         let is_first = self.host.is_none();
         self.run = Some(run);
-        self.host = Some(from);
+        // Data would have to come from the host: whoever is reached through another only says who else there is.
+        let is_host = !self.relayed.contains(&from);
+        self.host = is_host.then_some(from);
         self.is_ready_told = false;
         self.idle.clear();
         self.idle_count = 0;
         self.contacts = welcome.members;
+        self.workers = welcome.workers.into_iter().collect();
+        self.has_contacts = true;
         self.timers.set(RETRY, now.after(JOIN_RETRY));
         for contact in self.contacts.iter().filter(|contact| contact.peer != self.me.peer) {
             out.push(Output::Dial(contact.clone()));
+        }
+        if !is_host {
+            return Ok(None);
         }
         if is_first {
             out.push(Output::Event(Event::Welcomed { run, by: from }));
@@ -308,8 +323,7 @@ impl Joining {
         if self.is_ready_told {
             return;
         }
-        let others = self.contacts.iter().map(|contact| contact.peer).filter(|peer| *peer != self.me.peer);
-        self.unlinked = others.filter(|peer| !is_linked(*peer) || self.unproven.contains(peer)).collect();
+        self.note_unlinked(is_linked);
         if self.unlinked.is_empty() {
             self.is_ready_told = true;
             send(host, &Message::Ready, out);

@@ -131,9 +131,10 @@ pub struct Training {
 }
 
 impl Training {
-    /// Along which edges a round over `layout` goes: the same at all members, who know as much.
+    /// Along which edges a round over `layout` goes: the same at all members, who know as much. `has_ring`: whether each of them
+    /// reaches the next one itself.
     #[must_use]
-    pub fn topology(&self, layout: &Layout) -> Topology {
+    pub fn topology(&self, layout: &Layout, has_ring: bool) -> Topology {
         // In a ring nobody sees single contributions, and what is encoded would be so at each hop.
         let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups > 0;
         let segment_bytes = self.segment_elements * size_of::<f32>();
@@ -143,8 +144,8 @@ impl Training {
             room_bytes: ROUND_BYTES_MAX,
         };
         match self.fixed_topology {
+            _ if is_direct || !has_ring => Topology::Direct,
             Some(topology) => topology,
-            None if is_direct => Topology::Direct,
             None => terms.choose(layout),
         }
     }

@@ -43,6 +43,10 @@ pub(crate) struct Machine {
     preparation: Option<Preparation>,
     /// Peers that frames can be sent to, and how many segments: those of members are counted by the session.
     credits: BTreeMap<PeerId, u32>,
+    /// Peers to which the way leads through another one.
+    relayed: BTreeSet<PeerId>,
+    /// How much this peer offers to own where others can reach it.
+    offered_weight: u8,
     /// The random bytes drawn when the run was founded, once they are known.
     nonce: Option<[u8; 32]>,
     /// Frames of members whose view is not entered here yet, and that view; at most a window a link.
@@ -116,6 +120,8 @@ impl Machine {
             specification,
             preparation: None,
             credits: BTreeMap::new(),
+            relayed: BTreeSet::new(),
+            offered_weight: weight,
             nonce,
             early: BTreeMap::new(),
             jobs: Jobs::default(),
@@ -159,6 +165,8 @@ impl Machine {
             }
             Input::LinkUp(peer) => self.link_up(now, peer, out),
             Input::LinkDown { peer, reason } => self.link_down(now, peer, reason, out),
+            Input::Relayed { peer, is_relayed } => self.set_relayed(now, peer, is_relayed, out),
+            Input::Placed { addresses, is_reachable } => self.placed(now, addresses, is_reachable, out),
             Input::Outdated { by } => {
                 self.end(Err(Failure::Refused { by, refusal: Refusal::Copied }), out);
             }
@@ -216,12 +224,54 @@ impl Machine {
         }
     }
 
+    /// The way to a peer leads through another one from now on, or does not any more.
+    fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool, out: &mut Vec<Output>) {
+        if is_relayed {
+            self.relayed.insert(peer);
+        } else {
+            self.relayed.remove(&peer);
+        }
+        match &mut self.stage {
+            Stage::Joining(joining) => {
+                joining.set_relayed(peer, is_relayed);
+                if !is_relayed && joining.host().is_none() && self.credits.contains_key(&peer) {
+                    joining.link_up(now, peer, out);
+                }
+                self.report_ready(out);
+            }
+            Stage::Member(seat) => {
+                seat.membership.set_relayed(now, peer, is_relayed);
+                self.look(now, out);
+            }
+            Stage::Founding(_) | Stage::Ended => {}
+        }
+    }
+
+    /// Where others can dial this peer is known better than before. Whom they cannot dial owns nothing.
+    fn placed(&mut self, now: Instant, addresses: Vec<String>, is_reachable: bool, out: &mut Vec<Output>) {
+        self.me.addresses = addresses;
+        self.me.weight = if is_reachable { self.offered_weight } else { 0 };
+        match &mut self.stage {
+            Stage::Founding(founding) => founding.placed(&self.me),
+            Stage::Joining(joining) => joining.placed(now, &self.me, out),
+            Stage::Member(seat) => {
+                seat.membership.offer(self.me.weight);
+                self.look(now, out);
+            }
+            Stage::Ended => {}
+        }
+    }
+
     fn link_down(&mut self, now: Instant, peer: PeerId, reason: String, out: &mut Vec<Output>) {
         self.credits.remove(&peer);
+        self.relayed.remove(&peer);
         self.early.remove(&peer);
         match &mut self.stage {
             Stage::Founding(founding) => founding.gone(peer, reason, out),
-            Stage::Joining(joining) => joining.link_down(now, peer),
+            Stage::Joining(joining) => {
+                joining.set_relayed(peer, false);
+                joining.link_down(now, peer);
+            }
             Stage::Member(seat) => {
                 seat.session.link_down(&peer);
                 seat.membership.link_down(&peer);

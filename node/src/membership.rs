@@ -35,11 +35,13 @@ use crate::memo::{Difference, Memo};
 use crate::succession::Basis;
 use exchange::{Ban, Candidate};
 pub(crate) use looking::Impression;
+use offering::Offered;
 use term::Term;
 
 mod agreeing;
 mod exchange;
 mod looking;
+mod offering;
 mod term;
 mod watching;
 
@@ -58,6 +60,10 @@ pub(crate) struct Membership {
     persisted_count: u64,
 
     // Watching.
+    /// Peers to which the way leads through another one, and since when.
+    relayed: BTreeMap<PeerId, Instant>,
+    /// By rank: those who own anything, or may.
+    keepers: Vec<bool>,
     watch: Watch,
     /// Peers that frames can be sent to.
     linked: BTreeSet<PeerId>,
@@ -79,6 +85,10 @@ pub(crate) struct Membership {
     /// Members that want to go.
     retiring: BTreeSet<PeerId>,
     bans: BTreeMap<PeerId, Ban>,
+    /// How much this member would own if it were asked now.
+    offered_weight: u8,
+    /// What other members offer to own that is not in the view.
+    offers: BTreeMap<PeerId, Offered>,
     /// How often of late a change was named too late.
     lead_doublings: u32,
     /// How long it took of late until a change between two steps was chosen.
@@ -187,6 +197,10 @@ impl Membership {
             guests: BTreeSet::new(),
             retiring: BTreeSet::new(),
             bans: BTreeMap::new(),
+            offered_weight: me.weight,
+            offers: BTreeMap::new(),
+            relayed: BTreeMap::new(),
+            keepers: Vec::new(),
             me,
             view,
             digest,
@@ -198,6 +212,7 @@ impl Membership {
 
     /// What a new view brings with it.
     fn begin(&mut self, now: Instant) {
+        self.keepers = self.view.keepers();
         self.watch.set_beat(watching::beat_of(&self.view));
         for peer in self.partners() {
             self.watch.add(now, peer);

@@ -52,6 +52,8 @@ pub(crate) struct Exchange {
     pub(crate) leavers: Vec<Rank>,
     /// By rank; they are to hand over what they own, and leave later.
     pub(crate) retirees: Vec<Rank>,
+    /// By rank: members who are to own another share from now on.
+    pub(crate) weights: Vec<(Rank, u8)>,
 }
 
 impl<'a> Basis<'a> {
@@ -178,6 +180,10 @@ impl Basis<'_> {
                 return None;
             }
             if have.len() < holders.len() {
+                // Two who own nothing may not reach each other.
+                let owning: Vec<Rank> =
+                    have.iter().copied().filter(|rank| self.view().member(*rank).weight > 0).collect();
+                let have = if owning.is_empty() { have } else { owning };
                 // In longer runs, dealt to all who have them.
                 let rank = roll.new_rank(have[chunk / DONOR_RUN % have.len()]).expect("a holder stays");
                 let first = chunk as u32;
@@ -309,6 +315,9 @@ impl Roll {
             (0..view.members.len()).map(Rank::from_index).filter(|rank| !exchange.leavers.contains(rank));
         let staying = old.map(|rank| {
             let mut member = view.member(rank).clone();
+            if let Some((_, weight)) = exchange.weights.iter().find(|(of, _)| *of == rank) {
+                member.weight = *weight;
+            }
             if exchange.retirees.contains(&rank) {
                 member.weight = 0;
             }

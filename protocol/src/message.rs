@@ -120,6 +120,8 @@ pub struct Welcome {
     pub nonce: [u8; 32],
     /// Members of the run: whom to dial, and whom to ask if the sender goes. The sender first.
     pub members: Vec<Contact>,
+    /// Those of them who own nothing: a joiner that owns nothing either need not reach them itself.
+    pub workers: Vec<PeerId>,
 }
 
 /// A peer and where to dial it.

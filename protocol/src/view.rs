@@ -238,6 +238,16 @@ impl View {
         self.members.len() > FEW_MAX
     }
 
+    /// By rank: whether a member owns or copies anything in this view, or may: it has weight, or chunks have yet to move from it.
+    ///
+    /// Two that do not have nothing to send each other but words.
+    #[must_use]
+    pub fn keepers(&self) -> Vec<bool> {
+        let mut keepers: Vec<bool> = self.members.iter().map(|member| member.weight > 0).collect();
+        self.moves.list.iter().flat_map(|moved| &moved.from).for_each(|rank| keepers[rank.index()] = true);
+        keepers
+    }
+
     /// The digest that names this view.
     #[must_use]
     pub fn digest(&self) -> ViewDigest {

@@ -41,6 +41,7 @@ enum Deed {
     Wake { host: HostId },
     Steady { host: HostId },
     Unthrottle { host: HostId },
+    Reach { host: HostId },
     Churn { times: u32, every: Duration },
 }
 
@@ -146,6 +147,10 @@ impl Director {
                 let links = cluster.links().clone();
                 cluster.throttle(host, links.up, links.down);
             }
+            Deed::Reach { host } => {
+                remark(cluster, &format!("{host} can be dialed again"));
+                cluster.place(host, true);
+            }
             Deed::Churn { times, every } => self.churn(cluster, times, every),
         }
     }
@@ -200,6 +205,13 @@ impl Director {
                 director.touch(host);
                 cluster.note(host, "asked to leave");
                 cluster.leave(host);
+            }),
+            Fault::Unreachable { whom, lasting } => self.each(cluster, &whom, |director, cluster, host| {
+                cluster.note(host, "cannot be dialed");
+                cluster.place(host, false);
+                if let Some(lasting) = lasting {
+                    director.plan(cluster.now().after(lasting), Deed::Reach { host });
+                }
             }),
             Fault::Slow { whom, percent, lasting } => self.slow(cluster, &whom, lasting, |pace| {
                 pace.slowness_percent = percent;

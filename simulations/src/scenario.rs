@@ -120,6 +120,13 @@ pub enum Fault {
         /// Who.
         whom: Whom,
     },
+    /// Others cannot dial peers any more, as those are told: they work, and own nothing. Links stay.
+    Unreachable {
+        /// Whom.
+        whom: Whom,
+        /// For so long; for ever if `None`.
+        lasting: Option<Duration>,
+    },
     /// Peers compute more slowly.
     Slow {
         /// Who.
@@ -382,6 +389,7 @@ impl Fault {
             Self::Crash { whom, .. }
             | Self::Restart { whom, .. }
             | Self::Leave { whom }
+            | Self::Unreachable { whom, .. }
             | Self::Slow { whom, .. }
             | Self::Bursts { whom, .. }
             | Self::Pause { whom, .. }

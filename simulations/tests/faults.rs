@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use peergrad::specification::RunFile;
+use peergrad_protocol::view::Recovery;
 use peergrad_simulations::disk::DiskMode;
 use peergrad_simulations::history::{Span, State};
 use peergrad_simulations::links::Links;
@@ -232,5 +233,61 @@ fn a_peer_that_comes_back_does_not_wait_with_a_member_that_is_cut_off() {
             is_in.from,
             cut.until
         );
+    }
+}
+
+/// By view: the weights of its members, by peer.
+fn weights(outcome: &Outcome) -> Vec<Vec<u8>> {
+    let views = outcome.history.views.iter();
+    views.map(|note| note.view.members.iter().map(|member| member.weight).collect()).collect()
+}
+
+#[test]
+fn whoever_cannot_be_dialed_owns_nothing_until_it_can_and_nobody_is_interrupted() {
+    for count in [1, 2, 3] {
+        let whom = Whom::Peers((0..count).collect());
+        let outcome = after(Fault::Unreachable { whom, lasting: Some(LONG) }, Ending::Finish);
+        assert_eq!(outcome.endings, endings([("finished", 4)]), "{count}");
+        let weights = weights(&outcome);
+        let owners: Vec<usize> =
+            weights.iter().map(|all| all.iter().filter(|weight| **weight > 0).count()).collect();
+        assert_eq!((owners.first(), owners.last()), (Some(&4), Some(&4)), "{count}: {owners:?}");
+        assert_eq!(owners.iter().min(), Some(&(4 - count)), "{count}: {owners:?}");
+        for note in &outcome.history.views {
+            if let Recovery::Resume(resume) = &note.view.recovery {
+                assert!(!resume.is_interruption(), "{count}: {resume:?}");
+            }
+            assert!(note.view.moves.restarted.is_empty(), "{count}: no state is lost");
+        }
+    }
+}
+
+#[test]
+fn where_nobody_can_be_dialed_somebody_owns_everything_all_the_same() {
+    let whom = Whom::Peers((0..4).collect());
+    let outcome = after(Fault::Unreachable { whom, lasting: None }, Ending::Finish);
+    assert_eq!(outcome.endings, endings([("finished", 4)]));
+    assert!(weights(&outcome).iter().all(|all| all.iter().any(|weight| *weight > 0)));
+}
+
+/// Owners and others crash and come while weights change.
+#[test]
+fn weights_change_amid_crashes_and_joiners() {
+    for seed in 0..20 {
+        let run =
+            RunFile::parse("passes = 20\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01").unwrap();
+        let mut scenario = Scenario::new("weights", 6, Workload::squares(&run, 500, 640).unwrap());
+        scenario.sample_time = Duration::from_millis(12);
+        scenario.expect.patience = Duration::from_secs(60);
+        let any = |count| Whom::Any(count);
+        let within = Duration::from_secs(5);
+        let scenario = scenario
+            .after(Duration::from_secs(2), Fault::Unreachable { whom: any(3), lasting: Some(LONG) })
+            .after(within, Fault::Crash { whom: any(1), has_reset: seed % 2 == 0 })
+            .after(within + SHORT, Fault::Join { count: 1 })
+            .after(2 * within, Fault::Unreachable { whom: any(2), lasting: None })
+            .after(2 * within + SHORT, Fault::Crash { whom: any(1), has_reset: true });
+        let outcome = Simulation::new(&scenario, seed).run();
+        assert_eq!(outcome.violations, [], "seed {seed}: {:?}", outcome.endings);
     }
 }

@@ -161,7 +161,7 @@ fn run() -> RunId {
 
 fn welcome(by: PeerId) -> Message {
     let members = vec![Contact { peer: by, addresses: vec![] }];
-    Message::Welcome(Welcome { specification: b"toy".to_vec(), nonce: NONCE, members })
+    Message::Welcome(Welcome { specification: b"toy".to_vec(), nonce: NONCE, members, workers: vec![] })
 }
 
 /// A first view with [`OTHER`], and this peer in some incarnation.

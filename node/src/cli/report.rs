@@ -16,7 +16,7 @@ use super::progress::{Progress, Screen};
 use super::table::{bytes, count, plural};
 use super::words::event_words;
 use crate::io::{Committed, Event, FinalState, Scope};
-use crate::net::{Clock, Counters, Notice, Traffic};
+use crate::net::{Advice, Clock, Counters, Notice, Reachability, Standing, Traffic};
 
 /// Tells the user what happens.
 pub(super) struct Report {
@@ -40,6 +40,8 @@ pub(super) struct Report {
     is_waiting_for_others: bool,
     /// The last checkpoint could not be written.
     has_save_failed: bool,
+    /// What was said last of how others reach this peer: whether they do, what to do, and whether only itself knows a way.
+    reach_told: Option<(Standing, Advice, bool)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -81,6 +83,7 @@ impl Report {
             is_paused: false,
             is_waiting_for_others: false,
             has_save_failed: false,
+            reach_told: None,
         }
     }
 
@@ -92,10 +95,33 @@ impl Report {
         }
     }
 
-    pub(super) fn notice(&self, notice: &Notice) {
+    pub(super) fn notice(&mut self, notice: &Notice) {
+        if let Notice::Reach(reachability) = notice {
+            return self.reachability(reachability);
+        }
         match self.style {
             Style::Words => self.screen.say(&notice.to_string()),
             Style::Json => emit(&json!({"event": "notice", "text": notice.to_string()})),
+        }
+    }
+
+    /// How others reach this peer: in words only when there is something else to be said than before.
+    fn reachability(&mut self, reachability: &Reachability) {
+        match self.style {
+            Style::Words => {
+                let gist =
+                    (reachability.standing, reachability.advice.clone(), reachability.relays.is_empty());
+                if self.reach_told.replace(gist.clone()) != Some(gist) {
+                    self.screen.say(&reachability.to_string());
+                }
+            }
+            Style::Json => {
+                let mut object =
+                    serde_json::to_value(reachability).expect("text and numbers have a JSON form");
+                object["event"] = json!("reachability");
+                object["text"] = json!(reachability.to_string());
+                emit(&object);
+            }
         }
     }
 

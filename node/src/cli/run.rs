@@ -11,7 +11,7 @@ use peergrad_protocol::durable::Durable;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
 use peergrad_protocol::message::Contact;
-use peergrad_protocol::view::Member;
+use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{PeerId, Pool, RunId};
 use tokio::sync::mpsc;
 
@@ -293,8 +293,16 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     report.listening(&contact.addresses, network.direct_port());
     let shelf = directory.shelf();
     let listening = network.port();
-    let mut session =
-        Session { directory, secret, contact: contact.clone(), listening, report, has_handed_over: false };
+    let mut session = Session {
+        directory,
+        secret,
+        contact: contact.clone(),
+        listening,
+        run: None,
+        others: vec![],
+        report,
+        has_handed_over: false,
+    };
     for Damaged { path, reason } in damaged {
         session
             .report
@@ -314,8 +322,9 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
             ));
         }
         let run = RunId::derive(specification, nonce);
-        session.publish(run)?;
-        session.tell_invite(run);
+        session.run = Some(run);
+        session.publish()?;
+        session.report.invite(&session.invite(run).to_string(), &run);
         founded = Some(run);
     }
     let config = Config {
@@ -394,23 +403,52 @@ struct Session {
     contact: Contact,
     /// The port on which it listens.
     listening: u16,
+    /// The run, once it is known.
+    run: Option<RunId>,
+    /// Other members, some of them.
+    others: Vec<Contact>,
     report: Report,
     /// Others own what this peer owned, as it was asked to see to before it leaves.
     has_handed_over: bool,
 }
 
 impl Session {
+    /// This peer first, and some others, who let a joiner in where this one is gone by then.
     fn invite(&self, run: RunId) -> Invite {
-        Invite { run, secret: self.secret, contacts: vec![self.contact.clone()] }
+        let contacts = std::iter::once(&self.contact).chain(&self.others).cloned().collect();
+        Invite { run, secret: self.secret, contacts }
     }
 
-    /// Lets `peer invite` find this run.
-    fn publish(&self, run: RunId) -> anyhow::Result<()> {
+    /// Lets `peer invite` find this run, and where its members are.
+    fn publish(&self) -> anyhow::Result<()> {
+        let Some(run) = self.run else { return Ok(()) };
         Ok(self.directory.publish(&RunRecord { invite: self.invite(run), port: self.listening })?)
     }
 
-    fn tell_invite(&self, run: RunId) {
-        self.report.invite(&self.invite(run).to_string(), &run);
+    /// Takes note of members that can be dialed, for invites.
+    fn note_members(&mut self, view: &View) -> anyhow::Result<()> {
+        let mut members: Vec<&Member> =
+            view.members.iter().filter(|member| member.peer != self.contact.peer).collect();
+        // Those that own nothing may be out of reach.
+        members.sort_by_key(|member| member.weight == 0);
+        let contact = |member: &&Member| Contact {
+            peer: member.peer,
+            addresses: member.addresses.iter().take(INVITED_ADDRESSES_MAX).cloned().collect(),
+        };
+        let others = members.iter().take(INVITED_MAX).map(contact).collect();
+        if std::mem::replace(&mut self.others, others) == self.others {
+            return Ok(());
+        }
+        self.publish()
+    }
+
+    /// Others reach this peer elsewhere than they did.
+    fn note_reach(&mut self, announced: &[String]) -> anyhow::Result<()> {
+        if self.contact.addresses == announced {
+            return Ok(());
+        }
+        self.contact.addresses = announced.to_vec();
+        self.publish()
     }
 
     /// Passes on what happens until the run has ended.
@@ -424,8 +462,13 @@ impl Session {
             tokio::select! {
                 event = events.recv() => {
                     let Some(event) = event else { break };
-                    if let Event::Welcomed { run, .. } = &event {
-                        self.publish(*run)?;
+                    match &event {
+                        Event::Welcomed { run, .. } => {
+                            self.run = Some(*run);
+                            self.publish()?;
+                        }
+                        Event::Installed { view, .. } => self.note_members(view)?,
+                        _ => {}
                     }
                     self.has_handed_over |= matches!(event, Event::HandedOver { .. });
                     self.report.event(&event);
@@ -433,7 +476,12 @@ impl Session {
                         ended = Some(end);
                     }
                 }
-                Some(notice) = notices.recv(), if ended.is_none() => self.report.notice(&notice),
+                Some(notice) = notices.recv(), if ended.is_none() => {
+                    if let Notice::Reach(reachability) = &notice {
+                        self.note_reach(&reachability.announced)?;
+                    }
+                    self.report.notice(&notice);
+                }
             }
         }
         ended.context("the peer stopped without saying why")
@@ -516,5 +564,8 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<Path
     Ok(aside)
 }
 
+/// Other members that an invite names, and addresses of each: more of them make a longer line.
+const INVITED_MAX: usize = 3;
+const INVITED_ADDRESSES_MAX: usize = 3;
 /// Threads for the network: one would do, two let sending and receiving overlap.
 const NETWORK_THREADS: usize = 2;

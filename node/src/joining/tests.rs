@@ -26,7 +26,7 @@ fn view(peers: &[u8]) -> View {
 fn welcome(peers: &[u8]) -> Welcome {
     let contact = |byte: &u8| Contact { peer: peer(*byte), addresses: vec![format!("/{byte}")] };
     let members = peers.iter().map(contact).collect();
-    Welcome { specification: SPECIFICATION.to_vec(), nonce: NONCE, members }
+    Welcome { specification: SPECIFICATION.to_vec(), nonce: NONCE, members, workers: vec![] }
 }
 
 /// What was sent to whom.
@@ -104,6 +104,42 @@ fn that_nobody_answers_is_told_once_it_lasts() {
         told.extend(out.drain(..).filter(is_told).map(|_| second));
     }
     assert_eq!(told, [5 + LONELY_TOLD_AT]);
+}
+
+#[test]
+fn one_that_is_reached_through_another_says_who_there_is_and_no_more() {
+    let (mut joining, mut out) = (Joining::new(Some(run()), member(9), None), Vec::new());
+    joining.set_relayed(peer(3), true);
+    joining.link_up(NOW, peer(3), &mut out);
+    assert_eq!(asked(&mut out), [3]);
+    assert!(joining.welcome(NOW, peer(3), welcome(&[3, 1]), &mut out).is_ok_and(|taken| taken.is_none()));
+    assert_eq!(joining.host(), None, "data would have to come from it");
+    let dialed = out.iter().filter(|output| matches!(output, Output::Dial(_))).count();
+    assert_eq!(dialed, 2);
+    out.clear();
+    joining.link_up(NOW, peer(1), &mut out);
+    assert_eq!(asked(&mut out), [1]);
+}
+
+#[test]
+fn whoever_owns_nothing_need_not_reach_others_who_own_nothing() {
+    for (weight, workers, is_ready) in
+        [(1, &[][..], false), (0, &[], false), (1, &[3], false), (0, &[3], true)]
+    {
+        let (mut joining, mut out) = (welcomed(), Vec::new());
+        joining.placed(NOW, &Member { weight, ..member(9) }, &mut out);
+        assert_eq!(asked(&mut out), [1], "the host hears what it offers now");
+        let workers = workers.iter().copied().map(peer).collect();
+        let again = Welcome { workers, ..welcome(&[1, 2, 3]) };
+        assert!(joining.welcome(NOW, peer(1), again, &mut out).is_ok());
+        joining.set_relayed(peer(3), true);
+        out.clear();
+        joining.report_ready(|_| true, &mut out);
+        assert_eq!(sent(&mut out) == [(1, Message::Ready)], is_ready, "weight {weight}");
+        joining.set_relayed(peer(3), false);
+        joining.report_ready(|_| true, &mut out);
+        assert_eq!(joining.unlinked.len(), 0, "it is reached itself");
+    }
 }
 
 #[test]

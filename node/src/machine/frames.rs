@@ -342,7 +342,11 @@ impl Machine {
             // It was welcomed by an earlier incarnation of this member, or is not heard of any more: it has to ask again.
             Message::Ready => self.send(from, &Message::Refuse(Refusal::NotYet), None, out),
             Message::Candidate(member) => {
-                membership.on_candidate(now, member);
+                if member.peer == from && membership.is_me_in(&member) {
+                    membership.on_offer(now, &member);
+                } else {
+                    membership.on_candidate(now, member);
+                }
                 self.look(now, out);
             }
             Message::Retire => {
@@ -417,10 +421,12 @@ impl Machine {
         let (Stage::Member(seat), Some(preparation)) = (&self.stage, &self.preparation) else {
             panic!("members welcome others, and they are prepared")
         };
+        let contacts = seat.membership.contacts();
         Message::Welcome(Welcome {
             specification: preparation.specification().to_vec(),
             nonce: self.nonce.expect("a member knows its run"),
-            members: seat.membership.contacts(),
+            workers: seat.session.workers(&contacts),
+            members: contacts,
         })
     }
 

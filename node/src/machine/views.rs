@@ -197,7 +197,10 @@ impl Machine {
         let mut session = Session::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
         let (me, count, memo) = (self.me.clone(), self.persisted_count, self.memo.clone());
-        let membership = Membership::new(now, me, Arc::clone(view), digest, linked, count, (memo, charter));
+        let mut membership =
+            Membership::new(now, me, Arc::clone(view), digest, linked, count, (memo, charter));
+        self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
+        membership.offer(self.me.weight);
         out.push(Output::Event(session.installed(None)));
         out.extend(session.restored().map(Output::Event));
         if let Some(reply) = self.parked.take() {
@@ -302,7 +305,8 @@ impl Machine {
             return self.end(Err(Failure::Left), out);
         }
         self.me.incarnation = self.me.incarnation.again();
-        let joining = Joining::again(view, self.me.clone());
+        let mut joining = Joining::again(view, self.me.clone());
+        self.relayed.iter().for_each(|peer| joining.set_relayed(*peer, true));
         let Stage::Member(seat) = std::mem::replace(&mut self.stage, Stage::Joining(Box::new(joining)))
         else {
             return;

@@ -172,6 +172,7 @@ impl Membership {
     pub(super) fn repeat(&mut self, now: Instant, out: &mut Vec<Output>) {
         self.repeat_attempt(now, out);
         self.forget_stale(now);
+        self.forget_offers(now);
         let Some(convener) = self.convener(now) else { return };
         let convener = self.view.member(convener).peer;
         if convener == self.me.peer {
@@ -179,6 +180,9 @@ impl Membership {
         }
         for candidate in self.guests.iter().filter_map(|peer| self.candidates.get(peer)) {
             self.send(convener, &Message::Candidate(candidate.member.clone()), out);
+        }
+        if let Some(offer) = self.own_offer(now) {
+            self.send(convener, &Message::Candidate(offer), out);
         }
         if self.is_retiring() {
             self.send(convener, &Message::Retire, out);
@@ -194,10 +198,9 @@ impl Membership {
     /// The change that is due between two steps, if this member is to propose it.
     pub(super) fn exchange_due(&self, now: Instant, facts: &Facts<'_>) -> Option<Succession> {
         let is_quiet = facts.has_committed && !facts.is_closing && !facts.is_still;
-        if !is_quiet || (self.candidates.is_empty() && self.retiring.is_empty()) {
-            return None;
-        }
-        if self.convener(now) != Some(self.rank) {
+        let is_wanted =
+            !self.candidates.is_empty() || !self.retiring.is_empty() || self.wants_other_weights(now);
+        if !is_quiet || !is_wanted || self.convener(now) != Some(self.rank) {
             return None;
         }
         let step = StepNumber(facts.step.0 + self.lead());
@@ -232,6 +235,7 @@ impl Membership {
                 exchange.retirees.push(rank);
             }
         }
+        exchange.weights = self.other_weights(now, &exchange);
         exchange
     }
 

@@ -119,6 +119,7 @@ impl Membership {
     /// They cannot any more, and some may be lost.
     pub(crate) fn link_down(&mut self, peer: &PeerId) {
         self.linked.remove(peer);
+        self.relayed.remove(peer);
         if let Some(rank) = self.view.rank(peer) {
             self.term.broken.insert(rank);
             self.unlinked.insert(*peer);
@@ -145,7 +146,9 @@ impl Membership {
         let is_cut = |rank: &&Rank| self.unlinked.contains(&self.view.member(**rank).peer);
         let cut = self.term.broken.iter().filter(is_cut).copied();
         let silent = self.watch.suspected(now).filter_map(|peer| self.view.rank(peer));
-        let lost: BTreeSet<Rank> = cut.chain(self.term.departed.iter().copied()).chain(silent).collect();
+        let far = self.relayed.iter().filter_map(|(peer, since)| self.out_of_reach(now, peer, *since));
+        let lost: BTreeSet<Rank> =
+            cut.chain(self.term.departed.iter().copied()).chain(silent).chain(far).collect();
         lost.into_iter().collect()
     }
 

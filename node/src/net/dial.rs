@@ -18,11 +18,12 @@ use tokio::time::Instant;
 
 use super::addresses::{parse_all, remember, without_peer};
 use super::bootstrap::Bootstrap;
+use super::circuits::is_relayed;
 use super::identity::to_libp2p;
 use super::notice::{DialTrouble, Notice};
 use super::quic::Carrier;
 use target::{Cause, First, NEIGHBOUR_FAILURES_MAX, State, Target, WANTED_FAILURES_TOLD};
-pub(super) use trouble::refused_everywhere;
+pub(super) use trouble::{refused_everywhere, trouble_of};
 
 mod target;
 mod trouble;
@@ -133,6 +134,26 @@ impl Dialing {
         }
         self.targets.retain(|target| target.peer != Some(peer) || target.cause != Cause::CutOff);
         self.mark_connected(peer, carrier);
+    }
+
+    /// A connection is there that is of no use: the next attempt is made at `due`.
+    pub(super) fn try_later(&mut self, attempt: ConnectionId, due: Instant) {
+        let state = State::Trying { attempt };
+        for target in self.targets.iter_mut().filter(|target| target.state == state) {
+            target.state = State::Waiting { due };
+        }
+    }
+
+    /// Those who are wanted and not there, and the ways through relays that are known of.
+    pub(super) fn missing(&self) -> impl Iterator<Item = (PeerId, Vec<Multiaddr>)> {
+        let is_missing = |target: &&Target| target.cause >= Cause::CutOff && target.state != State::Connected;
+        let circuits = |target: &Target| {
+            target.addresses.iter().filter(|address| is_relayed(address)).cloned().collect()
+        };
+        self.targets
+            .iter()
+            .filter(is_missing)
+            .filter_map(move |target| Some((target.peer?, circuits(target))))
     }
 
     /// A connection to `peer` is there already, over this carrier.

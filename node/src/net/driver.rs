@@ -6,7 +6,7 @@
 //!   dropped: it is about to hear of that.
 //! - The machine is called by one task only, and never waits for anything.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -115,6 +115,8 @@ struct Driver {
     inquiries: mpsc::Receiver<Inquiry>,
     /// The links that the machine knows of.
     links: BTreeMap<PeerId, Arc<Link>>,
+    /// Those of them that lead through another peer, as the machine knows it.
+    relayed: BTreeSet<PeerId>,
     /// Links that the machine has hung up; what it sent last is still on its way.
     parting: Vec<Arc<Link>>,
     /// Inputs that outputs led to.
@@ -139,6 +141,7 @@ impl Driver {
             events,
             inquiries,
             links: BTreeMap::new(),
+            relayed: BTreeSet::new(),
             parting: Vec::new(),
             own: VecDeque::new(),
             found,
@@ -164,8 +167,12 @@ impl Driver {
     fn on_link_event(&mut self, machine: &mut impl Machine, event: LinkEvent) {
         match event {
             LinkEvent::Up(link) => {
-                let peer = link.peer();
+                let (peer, is_relayed) = (link.peer(), link.is_relayed());
                 self.links.insert(peer, link);
+                if is_relayed {
+                    self.relayed.insert(peer);
+                    self.feed(machine, Input::Relayed { peer, is_relayed });
+                }
                 self.feed(machine, Input::LinkUp(peer));
             }
             LinkEvent::Frame { link, frame, room: _room } if self.knows(&link) => {
@@ -174,13 +181,24 @@ impl Driver {
             LinkEvent::Credit { link, segments } if self.knows(&link) => {
                 self.feed(machine, Input::Credit { peer: link.peer(), segments });
             }
+            LinkEvent::Widened(link) if self.knows(&link) => {
+                self.relayed.remove(&link.peer());
+                self.feed(machine, Input::Relayed { peer: link.peer(), is_relayed: false });
+            }
+            LinkEvent::Placed { addresses, is_reachable } => {
+                self.feed(machine, Input::Placed { addresses, is_reachable });
+            }
             LinkEvent::Outdated { by } => self.feed(machine, Input::Outdated { by }),
             LinkEvent::Down { link, reason } if self.knows(&link) => {
                 self.links.remove(&link.peer());
+                self.relayed.remove(&link.peer());
                 self.feed(machine, Input::LinkDown { peer: link.peer(), reason });
             }
             // Of a link that the machine has hung up.
-            LinkEvent::Frame { .. } | LinkEvent::Credit { .. } | LinkEvent::Down { .. } => {}
+            LinkEvent::Frame { .. }
+            | LinkEvent::Credit { .. }
+            | LinkEvent::Widened(_)
+            | LinkEvent::Down { .. } => {}
         }
     }
 
@@ -195,6 +213,12 @@ impl Driver {
         match output {
             Output::Send { to, frame } if to == self.network.peer() => {
                 self.own.push_back(Input::Frame { from: to, frame });
+            }
+            Output::Send { to, frame } if frame.payload.is_some() && self.relayed.contains(&to) => {
+                // Tensors never pass through a relay. Whoever has some for this peer has to reach it.
+                let reason = "only a relay leads to it, and that carries no tensors".to_owned();
+                self.carry_out(Output::Hangup(to));
+                self.own.push_back(Input::LinkDown { peer: to, reason });
             }
             Output::Send { to, frame } => {
                 if let Some(link) = self.links.get(&to) {
@@ -212,6 +236,7 @@ impl Driver {
             Output::Dial(contact) => self.network.dial(contact),
             Output::Hangup(peer) => match self.links.remove(&peer) {
                 Some(link) => {
+                    self.relayed.remove(&peer);
                     self.parting.push(link);
                     self.network.hang_up(peer);
                 }

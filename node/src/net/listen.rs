@@ -7,6 +7,7 @@ use libp2p::Multiaddr;
 use libp2p::multiaddr::Protocol;
 use peergrad_protocol::limits::ADDRESSES_MAX;
 
+use super::circuits::is_relayed;
 use super::link::system_error;
 use super::quic::Carrier;
 
@@ -140,6 +141,20 @@ pub(super) fn to_multiaddr(address: IpAddr, port: u16) -> Multiaddr {
     Multiaddr::from(address).with(Protocol::Tcp(port))
 }
 
+/// The TCP port in an address.
+pub(super) fn port_of(address: &Multiaddr) -> Option<u16> {
+    address.iter().find_map(|part| match part {
+        Protocol::Tcp(port) => Some(port),
+        _ => None,
+    })
+}
+
+/// Those of the addresses that the system gave us, which another machine can use.
+pub(super) fn beyond_this_machine(listening: &[Multiaddr]) -> Vec<Multiaddr> {
+    let is_useful = |address: &&Multiaddr| reach(address).is_some_and(|reach| reach < LOOPBACK);
+    listening.iter().filter(is_useful).cloned().collect()
+}
+
 /// What to tell others, best first: what the user said, then IPv4, then IPv6; loopback only if there is nothing else. Where a
 /// peer is over QUIC follows from where it is over TCP.
 pub(super) fn announced(external: &[Multiaddr], listening: &[Multiaddr]) -> Vec<String> {
@@ -161,7 +176,7 @@ pub(super) fn announced(external: &[Multiaddr], listening: &[Multiaddr]) -> Vec<
 
 /// How far an address reaches, smaller being better; `None` if no other machine can use it as it stands, or need be told it.
 fn reach(address: &Multiaddr) -> Option<u8> {
-    if Carrier::of(address) == Carrier::Quic {
+    if Carrier::of(address) == Carrier::Quic || is_relayed(address) {
         return None;
     }
     match address.iter().next()? {

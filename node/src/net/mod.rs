@@ -13,11 +13,13 @@
 //!
 //! # Where to start
 //! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
-//! [`directory`] is what lies on disk.
+//! [`directory`] is what lies on disk; [`reach`] says how others reach this peer.
 
 mod addresses;
 mod bootstrap;
+mod check;
 pub mod checkpoints;
+mod circuits;
 pub mod clock;
 pub mod compute;
 pub mod counters;
@@ -26,6 +28,7 @@ mod direct;
 pub mod directory;
 pub mod driver;
 mod files;
+mod finding;
 mod guest;
 pub mod identity;
 pub mod link;
@@ -35,6 +38,7 @@ pub mod notice;
 mod proof;
 mod quic;
 pub mod random;
+pub mod reach;
 pub mod record;
 mod remote;
 pub mod store;
@@ -54,5 +58,6 @@ pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
 pub use network::{Lane, LinkStatus, Lookout, Network, NetworkOptions, Scissors, StartError};
 pub use notice::Notice;
 pub use random::random_bytes;
+pub use reach::{Advice, Reachability, Standing, Tried};
 pub use record::{RecordError, RunRecord, is_in_use};
 pub use store::Store;

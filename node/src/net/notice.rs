@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use libp2p::Multiaddr;
 use peergrad_protocol::PeerId;
 
+use super::reach::Reachability;
+
 /// One thing to tell; its text form is for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
@@ -34,6 +36,18 @@ pub enum Notice {
         /// The other end.
         peer: PeerId,
     },
+    /// A peer is reached through another one only: what is said passes, tensors do not.
+    Relayed {
+        /// The other end.
+        peer: PeerId,
+    },
+    /// A peer is reached itself, after it was reached through another one.
+    Unrelayed {
+        /// The other end.
+        peer: PeerId,
+    },
+    /// How others reach this peer is known better than before.
+    Reach(Box<Reachability>),
     /// This peer is not reached over QUIC. It still reaches others over it.
     NoQuic {
         /// What the system said.
@@ -138,6 +152,13 @@ impl fmt::Display for Notice {
             }
             Self::Unreachable { address, trouble } => write!(f, "{address}: {trouble}; still trying"),
             Self::OverQuic { peer } => write!(f, "connected to peer {} over QUIC (UDP)", peer.short()),
+            Self::Relayed { peer } => write!(
+                f,
+                "peer {} is reached through another peer only: what is said passes, tensors do not",
+                peer.short()
+            ),
+            Self::Unrelayed { peer } => write!(f, "peer {} is reached without a relay now", peer.short()),
+            Self::Reach(reachability) => write!(f, "{reachability}"),
             Self::NoQuic { reason } => write!(
                 f,
                 "cannot listen for QUIC ({reason}): peers that TCP does not get through from cannot reach this one"

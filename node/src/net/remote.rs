@@ -23,6 +23,7 @@ use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
 use super::addresses::remember;
+use super::circuits::is_relayed;
 use super::direct::DirectPath;
 use super::link::{Link, Opening, Session};
 use super::quic::Carrier;
@@ -38,7 +39,11 @@ pub(super) struct Remote {
     /// A link that is closed for the node, and on which last frames and goodbyes are still under way.
     pub(super) parting: Option<Parting>,
     pub(super) stance: Stance,
-    pub(super) connections: BTreeMap<ConnectionId, Instant>,
+    pub(super) connections: BTreeMap<ConnectionId, Connection>,
+    /// It has said where it sees this peer: before that, nobody here knows what this peer can offer it.
+    pub(super) is_identified: bool,
+    /// When a way without a relay is looked for next, where there is none, and after which pause again.
+    detour: Detour,
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) outgoing: Outgoing,
     /// Since when, and why, the link has no outgoing lane; `None` while it has one.
@@ -57,6 +62,23 @@ pub(super) struct Remote {
     pub(super) direct: Arc<DirectPath>,
     /// The user was told that there is no direct lane.
     pub(super) is_indirect_told: bool,
+}
+
+/// A connection of libp2p.
+#[derive(Clone, Debug)]
+pub(super) struct Connection {
+    pub(super) since: Instant,
+    /// It leads through another peer.
+    pub(super) is_relayed: bool,
+    /// Where this peer has dialed the other one; `None`: it was dialed.
+    pub(super) dialed: Option<Multiaddr>,
+}
+
+/// Attempts to do without a relay.
+#[derive(Clone, Copy, Debug)]
+struct Detour {
+    due: Instant,
+    pause: Duration,
 }
 
 /// A link that is being ended in an orderly way.
@@ -119,6 +141,8 @@ impl Remote {
             parting: None,
             stance: Stance::Linking,
             connections: BTreeMap::new(),
+            is_identified: false,
+            detour: Detour { due: now, pause: DETOUR_PAUSE },
             addresses: Vec::new(),
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
@@ -131,6 +155,50 @@ impl Remote {
             direct: Arc::new(DirectPath::new(now)),
             is_indirect_told: false,
         }
+    }
+
+    /// Whether there is a connection that the link may use: one that carries tensors never goes on over a circuit.
+    pub(super) fn has_way(&self) -> bool {
+        let takes_circuits = self.link.as_ref().is_none_or(|link| link.is_relayed());
+        self.connections.values().any(|connection| takes_circuits || !connection.is_relayed)
+    }
+
+    /// Whether a link may begin: who the other end is to us is known, or it does not say.
+    pub(super) fn may_begin(&self, now: Instant) -> bool {
+        let is_late = |connection: &Connection| now >= connection.since + IDENTIFIED_AFTER_MAX;
+        self.is_identified || self.link.is_some() || self.connections.values().any(is_late)
+    }
+
+    /// Whether there is a connection without a relay.
+    pub(super) fn has_own_way(&self) -> bool {
+        self.connections.values().any(|connection| !connection.is_relayed)
+    }
+
+    /// Its circuits.
+    pub(super) fn circuits(&self) -> Vec<ConnectionId> {
+        let circuits = self.connections.iter().filter(|(_, connection)| connection.is_relayed);
+        circuits.map(|(id, _)| *id).collect()
+    }
+
+    /// There is only a circuit, and it is time to look for a better way. Where that may be.
+    pub(super) fn take_detour(&mut self, now: Instant) -> Option<Vec<Multiaddr>> {
+        if self.connections.is_empty() || self.has_own_way() || now < self.detour.due {
+            return None;
+        }
+        let addresses: Vec<_> =
+            self.addresses.iter().filter(|address| !is_relayed(address)).cloned().collect();
+        if addresses.is_empty() {
+            // They are about to be told.
+            return None;
+        }
+        self.detour.due = now + self.detour.pause;
+        self.detour.pause = (2 * self.detour.pause).min(DETOUR_PAUSE_MAX);
+        Some(addresses)
+    }
+
+    /// The first circuit is there: a better way is looked for from now on.
+    pub(super) fn begin_detour(&mut self, now: Instant) {
+        self.detour = Detour { due: now, pause: DETOUR_PAUSE };
     }
 
     /// What to say when opening a lane.
@@ -160,7 +228,7 @@ impl Remote {
     pub(super) fn is_gone(&self, refused: &[Multiaddr]) -> bool {
         let is_known =
             |address: &Multiaddr| machine_of(address).is_some_and(|ip| self.machines.contains(&ip));
-        self.connections.is_empty() && self.carrier == Carrier::Tcp && refused.iter().any(is_known)
+        !self.has_way() && self.carrier == Carrier::Tcp && refused.iter().any(is_known)
     }
 
     /// Takes note of where it is.
@@ -185,6 +253,7 @@ impl Remote {
         }
         self.last_start = self.last_start.max(theirs.start);
         let new = Arc::new(Link::new(self.peer, theirs));
+        new.set_relayed(!self.connections.is_empty() && !self.has_own_way());
         self.outage =
             Some(Outage { since: now, reason: "no answer".to_owned(), was_up: false, is_told: false });
         match self.link.replace(Arc::clone(&new)) {
@@ -221,15 +290,15 @@ impl Remote {
     /// Why the link is to be given up now, if it is.
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
         let outage = self.outage.as_ref().filter(|_| self.link.is_some())?;
-        let patience = match (self.connections.is_empty(), self.carrier) {
-            (true, Carrier::Tcp) => RECONNECT_MAX,
-            (true, Carrier::Quic) => RECONNECT_OVER_QUIC_MAX,
-            (false, _) => ANSWER_MAX,
+        let patience = match (self.has_way(), self.carrier) {
+            (false, Carrier::Tcp) => RECONNECT_MAX,
+            (false, Carrier::Quic) => RECONNECT_OVER_QUIC_MAX,
+            (true, _) => ANSWER_MAX,
         };
         if now < outage.since + patience {
             return None;
         }
-        Some(if self.connections.is_empty() {
+        Some(if !self.has_way() {
             outage.reason.clone()
         } else {
             format!("no answer for {} s", ANSWER_MAX.as_secs())
@@ -267,6 +336,11 @@ pub(super) fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
     })
 }
 
+/// A link does not wait for longer than this until the other end has said who it is.
+const IDENTIFIED_AFTER_MAX: Duration = Duration::from_secs(1);
+/// Before the second attempt to do without a relay; it grows.
+const DETOUR_PAUSE: Duration = Duration::from_secs(2);
+const DETOUR_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Machines that are remembered of one peer.
 const MACHINES_MAX: usize = 4;
 /// A link without a connection is given up after this.
@@ -282,6 +356,44 @@ mod tests {
 
     fn remote(now: Instant) -> Remote {
         Remote::new(PeerId([1; 32]), Incarnation(1), now)
+    }
+
+    fn connection(since: Instant, is_relayed: bool) -> Connection {
+        Connection { since, is_relayed, dialed: None }
+    }
+
+    #[test]
+    fn a_link_that_carries_tensors_does_not_go_on_over_a_circuit() {
+        let now = Instant::now();
+        let mut remote = remote(now);
+        remote.connections.insert(ConnectionId::new_unchecked(1), connection(now, false));
+        let Learned::New(link) = remote.learn(draw(), now) else { panic!("the first") };
+        assert!(!link.is_relayed() && remote.has_way());
+        remote.connections.clear();
+        remote.connections.insert(ConnectionId::new_unchecked(2), connection(now, true));
+        assert!(!remote.has_way());
+        remote.outage = None;
+        remote.note_outage("connection reset".to_owned(), now);
+        assert_eq!(remote.overdue(now + RECONNECT_MAX).as_deref(), Some("connection reset"));
+        remote.take_link().unwrap();
+        let Learned::New(link) = remote.learn(draw(), now) else { panic!("another one") };
+        assert!(link.is_relayed() && remote.has_way() && !remote.has_own_way());
+    }
+
+    #[test]
+    fn a_better_way_than_a_circuit_is_looked_for_ever_more_rarely() {
+        let now = Instant::now();
+        let mut remote = remote(now);
+        let address: Multiaddr = "/ip4/10.0.0.7/tcp/9".parse().unwrap();
+        remote.remember(address.clone());
+        assert_eq!(remote.take_detour(now), None, "there is no circuit");
+        remote.connections.insert(ConnectionId::new_unchecked(2), connection(now, true));
+        assert_eq!(remote.take_detour(now), Some(vec![address]));
+        assert_eq!(remote.take_detour(now), None);
+        assert!(remote.take_detour(now + DETOUR_PAUSE).is_some());
+        assert_eq!(remote.take_detour(now + 2 * DETOUR_PAUSE), None);
+        remote.connections.insert(ConnectionId::new_unchecked(1), connection(now, false));
+        assert_eq!(remote.take_detour(now + DETOUR_PAUSE_MAX), None);
     }
 
     fn draw() -> Session {
@@ -340,7 +452,7 @@ mod tests {
         remote.note_outage("connection refused".to_owned(), now);
         assert_eq!(remote.overdue(now), None);
         assert_eq!(remote.overdue(now + RECONNECT_MAX).as_deref(), Some("connection reset"));
-        remote.connections.insert(ConnectionId::new_unchecked(1), now);
+        remote.connections.insert(ConnectionId::new_unchecked(1), connection(now, false));
         assert_eq!(remote.overdue(now + RECONNECT_MAX), None);
         assert_eq!(remote.overdue(now + ANSWER_MAX).as_deref(), Some("no answer for 10 s"));
     }
@@ -378,7 +490,7 @@ mod tests {
         remote.carrier = Carrier::Quic;
         assert!(!remote.is_gone(&refused), "what keeps TCP out may say so as well");
         remote.carrier = Carrier::Tcp;
-        remote.connections.insert(ConnectionId::new_unchecked(1), now);
+        remote.connections.insert(ConnectionId::new_unchecked(1), connection(now, false));
         assert!(!remote.is_gone(&refused));
     }
 

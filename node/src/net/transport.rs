@@ -11,10 +11,12 @@ use std::time::Duration;
 use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::{NetworkBehaviour, StreamProtocol};
-use libp2p::{Swarm, SwarmBuilder, identify, mdns, noise, ping, tcp, yamux};
+use libp2p::{Swarm, SwarmBuilder, dcutr, identify, mdns, noise, ping, relay, tcp, yamux};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::MEMBERS_MAX;
 
+use super::circuits::{self, Circuits};
+use super::finding::{self, Finding};
 use super::identity::Identity;
 use super::quic::{self, Strangers};
 
@@ -30,9 +32,17 @@ pub(super) struct Behaviour {
     /// Asked first: whom it turns away the limits never count.
     pub(super) strangers: Strangers,
     pub(super) limits: connection_limits::Behaviour,
+    /// Before those to whom a connection that is turned away would be one more.
+    pub(super) circuits: Circuits,
     pub(super) identify: identify::Behaviour,
     pub(super) ping: ping::Behaviour,
     pub(super) neighbours: Toggle<mdns::tokio::Behaviour>,
+    pub(super) finding: Finding,
+    /// What this peer does for others that cannot be reached.
+    pub(super) relay: relay::Behaviour,
+    /// What others do for this one.
+    pub(super) relayed: relay::client::Behaviour,
+    pub(super) punch: dcutr::Behaviour,
     pub(super) streams: libp2p_stream::Behaviour,
 }
 
@@ -54,6 +64,7 @@ pub(super) fn swarm(
     neighbours: bool,
 ) -> Result<(Swarm<Behaviour>, Option<io::Error>), TransportError> {
     let prologue = secret.handshake_prologue().to_vec();
+    let inner_prologue = prologue.clone();
     let peer = identity.keypair().public().to_peer_id();
     let (neighbours, trouble) =
         match neighbours.then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), peer)) {
@@ -72,17 +83,30 @@ pub(super) fn swarm(
         .expect("making the transport cannot fail")
         .with_dns()
         .map_err(TransportError::Resolver)?
-        .with_behaviour(|keypair| Behaviour {
+        .with_relay_client(
+            |keypair: &_| noise::Config::new(keypair).map(|config| config.with_prologue(inner_prologue)),
+            yamux::Config::default,
+        )?
+        .with_behaviour(|keypair, relayed| Behaviour {
             strangers: Strangers::default(),
             limits: connection_limits::Behaviour::new(limits()),
+            circuits: Circuits::default(),
             identify: identify::Behaviour::new(
                 identify::Config::new(LANE_PROTOCOL.to_string(), keypair.public())
-                    .with_agent_version("peergrad".to_owned()),
+                    .with_agent_version("peergrad".to_owned())
+                    // Who knows where this peer is, hears when that changes.
+                    .with_push_listen_addr_updates(true)
+                    // What it would add to attempts of its own accord are also addresses that only the other end can use.
+                    .with_cache_size(0),
             ),
             ping: ping::Behaviour::new(
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),
             ),
             neighbours: neighbours.into(),
+            finding: finding::behaviour(peer, secret),
+            relay: circuits::relay_server(peer),
+            relayed,
+            punch: dcutr::Behaviour::new(peer),
             streams: libp2p_stream::Behaviour::new(),
         })
         .expect("making the behaviour cannot fail")

@@ -143,6 +143,22 @@ impl Session {
         })
     }
 
+    /// Those of `contacts` who own nothing at present, and are to own nothing.
+    pub(crate) fn workers(&self, contacts: &[Contact]) -> Vec<PeerId> {
+        let view = self.view();
+        if view.members.iter().all(|member| member.weight > 0) {
+            return vec![];
+        }
+        let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));
+        let is_worker = |peer: &PeerId| {
+            view.rank(peer).is_some_and(|rank| {
+                let keeps = [&shards.owned, &shards.copied].iter().any(|kept| !kept[rank.index()].is_empty());
+                view.member(rank).weight == 0 && !keeps
+            })
+        };
+        contacts.iter().map(|contact| contact.peer).filter(is_worker).collect()
+    }
+
     /// Elements that this member owns at present.
     fn shard_len(&self) -> usize {
         let shards = self.memo.shards(&self.geometry, self.geometry.moved(self.step));

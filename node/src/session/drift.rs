@@ -42,16 +42,23 @@ impl Session {
         let count = view.members.len();
         let among = self.current.as_ref().and_then(|current| current.among);
         let is_last = self.deal_of(self.step.next()).pass >= self.loaded.training.passes;
-        let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last) {
+        // Two who own nothing need not reach each other, and there may be nobody else in their group.
+        let keepers = view.keepers();
+        let has_groups = keepers.iter().filter(|is_keeper| !**is_keeper).count() < 2;
+        let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last && has_groups) {
             Some(groups) => groups.of(self.rank.index(), count, self.step.0).into(),
             None => (0..count).collect(),
         };
         let has_parameters = |rank: usize| newcomers.iter().all(|newcomer| newcomer.index() != rank);
-        let owners: Vec<usize> = (0..group.len()).filter(|place| has_parameters(group[*place])).collect();
+        let mut owners: Vec<usize> = (0..group.len()).filter(|place| has_parameters(group[*place])).collect();
+        let contributor_count = owners.len();
+        if owners.iter().any(|place| keepers[group[*place]]) {
+            owners.retain(|place| keepers[group[*place]]);
+        }
         let cut = self.geometry.cut;
         let layout = Layout::even(cut.chunks.parameter_count(), group.len(), &owners, cut.segment_elements);
         let rank = group.binary_search(&self.rank.index()).expect("everyone is in its own group");
-        let topology = self.loaded.training.topology(&layout);
+        let topology = self.loaded.training.topology(&layout, self.geometry.has_ring);
         let combine = Combine::Sum;
         let plan = Plan {
             layout: Arc::new(layout),
@@ -62,7 +69,7 @@ impl Session {
             group: Some(group),
             contributors: None,
         };
-        (plan, Drifting { contributor_count: owners.len(), own_samples: own.samples, combined: 0 })
+        (plan, Drifting { contributor_count, own_samples: own.samples, combined: 0 })
     }
 
     /// The group's round is complete, and with it the step.

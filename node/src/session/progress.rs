@@ -105,7 +105,7 @@ impl Session {
             (plan, Some(drifting))
         } else {
             let layout = Arc::clone(&shards.layout);
-            let topology = self.loaded.training.topology(&layout);
+            let topology = self.loaded.training.topology(&layout, self.geometry.has_ring);
             let combine = self.loaded.training.combine;
             let (codecs, rank) = (self.codecs(&shards), self.rank.index());
             (Plan { layout, topology, combine, codecs, rank, group: None, contributors }, None)

@@ -157,7 +157,7 @@ mod tests {
         assert_eq!((settings.gradients, settings.parameters), (Packing::Int8, Packing::Bf16));
         // A ring would be faster for shares like these, and is what others take.
         let uneven = Layout::even(1 << 20, 8, &[0], 1 << 15);
-        let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven);
+        let topology = |sync: &str| resolve(sync).unwrap().training().topology(&uneven, true);
         assert_eq!(topology("parameters = \"bf16\""), Topology::Ring);
         for sync in
             ["gradients = \"int8\"", "kind = \"quorum\"", "combine = \"median\"", "topology = \"direct\""]

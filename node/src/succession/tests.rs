@@ -534,6 +534,28 @@ fn chunks_that_have_not_moved_yet_move_from_where_they_are() {
     }
 }
 
+/// One that cannot be reached any more hands over what it has, and one that can be again gets a share; nobody stops.
+#[test]
+fn weights_change_between_two_steps_and_chunks_move() {
+    let before = geometry(view(&[1, 3, 5]), cut(1, true));
+    let exchange = Exchange { weights: vec![(Rank(1), 0)], ..Exchange::default() };
+    let change = between_steps(&before, &exchange).expect("the run goes on");
+    assert_eq!((&change.weights[..], change.removed.len()), (&[(Rank(1), 0)][..], 0));
+    assert!(!change.resume.is_interruption());
+    let moving: Vec<usize> = change.moves.list.iter().map(|moved| moved.chunk as usize).collect();
+    assert_eq!(moving, chunks_of(&before, 1, false), "all that it owns, and nothing else");
+    let next = before.view.succeed(before.digest, &change).expect("a valid change");
+    assert_eq!(next.keepers(), [true; 3], "until its chunks have moved it has to be reached");
+    let worker = View { moves: Moves::default(), ..next };
+    assert_eq!(worker.keepers(), [true, false, true]);
+    let after = geometry(worker, before.cut);
+    let exchange = Exchange { weights: vec![(Rank(1), 1)], ..Exchange::default() };
+    let change = between_steps(&after, &exchange).expect("the run goes on");
+    assert_eq!(change.weights, [(Rank(1), 1)]);
+    let moving: Vec<usize> = change.moves.list.iter().map(|moved| moved.chunk as usize).collect();
+    assert_eq!(moving, chunks_of(&before, 1, false), "they come back");
+}
+
 #[test]
 fn a_leaver_goes_at_once_if_others_keep_copies_and_else_hands_over_first() {
     let step = StepNumber(STEP.0 + 3);
@@ -593,8 +615,12 @@ fn no_view_begins_after_the_last_step() {
 #[test]
 fn the_order_of_peers_gives_everyone_its_new_rank() {
     let view = view(&[2, 4, 6, 8]);
-    let exchange =
-        Exchange { joiners: vec![member(1), member(5)], leavers: vec![Rank(1)], retirees: vec![Rank(3)] };
+    let exchange = Exchange {
+        joiners: vec![member(1), member(5)],
+        leavers: vec![Rank(1)],
+        retirees: vec![Rank(3)],
+        ..Exchange::default()
+    };
     let roll = Roll::new(&view, &exchange);
     let peers: Vec<u8> = roll.members.iter().map(|member| member.peer.0[0]).collect();
     assert_eq!(peers, [1, 2, 5, 6, 8]);

@@ -3,7 +3,8 @@
 //! The counterpart of the simulator: the same faults, but with the kernel's TCP, the real clock and the real shell. What
 //! the simulator shows a million times over, this shows once to be true of the program that people run.
 //!
-//! It needs Linux, root, and the commands `unshare`, `nsenter`, `ip` and `bash`; without them each test says so and passes.
+//! It needs Linux, root, and the commands `unshare`, `nsenter`, `ip` and `bash`, and `nft` for routers; without them each test says
+//! so and passes.
 //! Nothing here touches the network of the machine that it runs on.
 //!
 //! A test waits for events. Only how long a short cut lasts is real time, since the kernel's and the links' patience is.
@@ -18,6 +19,8 @@ mod lasting;
 #[allow(dead_code, reason = "shared with tests/processes, where all of it is used")]
 mod process;
 mod quic;
+mod reaching;
+mod routers;
 mod swarm;
 mod training;
 mod world;

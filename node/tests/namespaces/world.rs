@@ -78,7 +78,7 @@ impl World {
 
 impl Namespace {
     /// A new one, with nothing in it.
-    fn hold() -> Self {
+    pub(crate) fn hold() -> Self {
         let command = ["--net", "cat"];
         let piped =
             Command::new("unshare").args(command).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
@@ -96,10 +96,20 @@ impl Namespace {
         command
     }
 
+    /// The process that keeps it.
+    pub(crate) fn id(&self) -> u32 {
+        self.holder.id()
+    }
+
     /// Lines for `ip`, each of which must succeed.
     pub(crate) fn ip(&self, lines: &str) {
-        let mut command = self.command("ip");
-        command.args(["-batch", "-"]).stdin(Stdio::piped()).stderr(Stdio::piped());
+        self.feed("ip", &["-batch", "-"], lines);
+    }
+
+    /// Lines for a command that reads them from its standard input, and succeeds.
+    pub(crate) fn feed(&self, program: &str, arguments: &[&str], lines: &str) {
+        let mut command = self.command(program);
+        command.args(arguments).stdin(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("it was tried out");
         let mut stdin = child.stdin.take().expect("piped");
         // It may stop at a line that fails; then it says why.
@@ -151,7 +161,7 @@ fn last_byte(index: usize) -> u8 {
 }
 
 /// Whether we may do what a world is made with; otherwise the system's words.
-fn try_out() -> Result<(), String> {
+pub(crate) fn try_out() -> Result<(), String> {
     let script = "for command in nsenter bash; do
             command -v $command >/dev/null || { echo there is no $command >&2; exit 1; }
         done

@@ -60,6 +60,8 @@ async fn next(network: &mut Network) -> String {
         LinkEvent::Up(link) => format!("up {}", link.peer().short()),
         LinkEvent::Frame { link, frame, .. } => format!("frame {} {:?}", link.peer().short(), frame.decode()),
         LinkEvent::Credit { link, segments } => format!("credit {} {segments}", link.peer().short()),
+        LinkEvent::Widened(link) => format!("widened {}", link.peer().short()),
+        LinkEvent::Placed { addresses, is_reachable } => format!("placed {addresses:?} {is_reachable}"),
         LinkEvent::Outdated { by } => format!("outdated {}", by.short()),
         LinkEvent::Down { link, reason } => format!("down {} {reason}", link.peer().short()),
     }

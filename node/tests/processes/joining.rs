@@ -2,7 +2,8 @@
 
 use std::net::{TcpListener, UdpSocket};
 
-use super::process::{ENDLESS, LOCAL, Place, Process, end_all, invite_of, listening};
+use super::departures::training;
+use super::process::{ENDLESS, LOCAL, Place, Process, end_all, invite_of, is_change, listening};
 
 /// The digits for a moment.
 fn place() -> Place {
@@ -31,6 +32,21 @@ fn through_a_joiner_that_waits() {
     assert_eq!(invite.code, Some(0), "{}", invite.stderr);
     let second = place.join("second", invite.stdout.trim());
     finish(vec![founder, first, second]);
+}
+
+#[test]
+fn by_an_invite_of_one_that_is_dead() {
+    let (place, peers) = training(3, ENDLESS);
+    let invite = place.invite("peer-1");
+    let (mut peers, names): (Vec<Process>, Vec<String>) = peers.into_iter().unzip();
+    let killed = peers.remove(0).kill();
+    for peer in &mut peers {
+        peer.wait(|event| is_change(event, "left", &names[0]));
+    }
+    let mut late = place.join("late", &invite);
+    late.wait_for("step");
+    peers.push(late);
+    end_all(&place, "late", peers, &[killed]);
 }
 
 #[test]

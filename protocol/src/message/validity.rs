@@ -44,6 +44,7 @@ impl Message {
             Self::Welcome(welcome) => bounded(
                 welcome.specification.len() <= SPECIFICATION_BYTES_MAX
                     && welcome.members.len() <= CONTACTS_MAX
+                    && welcome.workers.len() <= welcome.members.len()
                     && welcome.members.iter().all(|contact| are_bounded(&contact.addresses)),
             ),
             Self::Refer(contact) => bounded(are_bounded(&contact.addresses)),
@@ -273,7 +274,12 @@ mod tests {
         };
         let welcome = |bytes, members, addresses| {
             let members = vec![contact(addresses); members];
-            Message::Welcome(Welcome { specification: vec![0; bytes], nonce: [0; 32], members })
+            Message::Welcome(Welcome {
+                specification: vec![0; bytes],
+                nonce: [0; 32],
+                members,
+                workers: vec![],
+            })
         };
         let weight = WEIGHT_MAX;
         for fitting in [

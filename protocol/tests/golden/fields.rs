@@ -159,11 +159,12 @@ fn join_fields(join: &Join, sheet: &mut Sheet) {
 }
 
 fn welcome_fields(welcome: &Welcome, sheet: &mut Sheet) {
-    let Welcome { specification, nonce, members } = welcome;
+    let Welcome { specification, nonce, members, workers } = welcome;
     sheet.length("specification", specification.len());
     sheet.raw(specification, format!("{:?}", String::from_utf8_lossy(specification)));
     sheet.array("nonce", nonce);
     sheet.list("members", members, |sheet, contact| sheet.contact("member", contact));
+    sheet.list("workers", workers, |sheet, worker| sheet.array("worker", &worker.0));
 }
 
 fn refusal_fields(refusal: &Refusal, sheet: &mut Sheet) {

@@ -156,7 +156,13 @@ fn join(run: Option<RunId>) -> Join {
 
 fn welcome() -> Welcome {
     let other = Contact { peer: PeerId(bytes(0x80)), addresses: vec![] };
-    Welcome { specification: b"[model]\n".to_vec(), nonce: bytes(0x40), members: vec![contact(), other] }
+    let workers = vec![other.peer];
+    Welcome {
+        specification: b"[model]\n".to_vec(),
+        nonce: bytes(0x40),
+        members: vec![contact(), other],
+        workers,
+    }
 }
 
 fn contact() -> Contact {

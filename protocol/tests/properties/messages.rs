@@ -234,7 +234,10 @@ fn coming() -> impl Strategy<Value = Message> {
     );
     let specification = prop::collection::vec(any::<u8>(), 0..300);
     let welcome = (specification, array(), prop::collection::vec(contact(), 0..4)).prop_map(
-        |(specification, nonce, members)| Message::Welcome(Welcome { specification, nonce, members }),
+        |(specification, nonce, members)| {
+            let workers = members.iter().skip(1).map(|contact| contact.peer).collect();
+            Message::Welcome(Welcome { specification, nonce, members, workers })
+        },
     );
     let refusal = prop_oneof![
         array().prop_map(|run| Refusal::OtherRun { run: RunId(run) }),

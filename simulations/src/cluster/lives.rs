@@ -125,6 +125,12 @@ impl Cluster {
         self.input_later(self.now, host, Input::Leave);
     }
 
+    /// Tells a peer whether others can dial it.
+    pub fn place(&mut self, host: HostId, is_reachable: bool) {
+        let addresses = vec![address(host)];
+        self.input_later(self.now, host, Input::Placed { addresses, is_reachable });
+    }
+
     /// The machine falls asleep: nothing reaches its process until [`Cluster::wake`].
     pub fn sleep(&mut self, host: HostId) {
         let place = &mut self.hosts[host.index()];

@@ -114,7 +114,15 @@ impl Target {
                 DialOpts::unknown_peer_id().address(address.clone()).allocate_new_port().build()
             }
             (None, []) => unreachable!("a target without a peer is made from an address"),
-            (Some(peer), _) => DialOpts::peer_id(peer).addresses(addresses).allocate_new_port().build(),
+            (Some(peer), _) => {
+                let options = DialOpts::peer_id(peer).addresses(addresses).allocate_new_port();
+                // It may be somewhere else by now, and others know where.
+                if self.failures > 0 {
+                    options.extend_addresses_through_behaviour().build()
+                } else {
+                    options.build()
+                }
+            }
         }
     }
 
@@ -200,7 +208,9 @@ impl Target {
         };
         match error {
             DialError::Transport(errors) => {
-                errors.iter().map(|(at, error)| (as_given(at), trouble_of(error))).collect()
+                let all = errors.iter().map(|(at, error)| (as_given(at), trouble_of(error)));
+                // Of what others said of it nobody need hear.
+                all.filter(|(at, _)| self.peer.is_none() || self.addresses.contains(at)).collect()
             }
             DialError::WrongPeerId { obtained, address } => {
                 one(address, DialTrouble::OtherPeer { found: *obtained })

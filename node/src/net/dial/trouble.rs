@@ -35,7 +35,7 @@ pub(in super::super) fn refused_everywhere(error: &DialError) -> Vec<Multiaddr> 
 }
 
 /// Finds out of libp2p's nested errors what the user can do something about.
-pub(super) fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
+pub(in super::super) fn trouble_of(error: &TransportError<io::Error>) -> DialTrouble {
     let error = match error {
         TransportError::MultiaddrNotSupported(_) => {
             return DialTrouble::Unusable(

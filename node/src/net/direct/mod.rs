@@ -180,7 +180,7 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Between the port of libp2p and that for direct lanes: far enough that nobody who counts up meets it.
-const PORT_OFFSET: u16 = 1000;
+pub(super) const PORT_OFFSET: u16 = 1000;
 /// Handshakes that are answered at once; so that no machine takes all places, with one of them fewer.
 const STRANGERS_MAX: usize = 256;
 const STRANGERS_OF_A_MACHINE_MAX: usize = 64;

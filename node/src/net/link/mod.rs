@@ -58,6 +58,8 @@ pub struct Link {
     pub(super) inbox: Inbox,
     /// Whether its outgoing lane is a direct one.
     is_direct: AtomicBool,
+    /// Whether it leads through another peer: then it carries words only.
+    is_relayed: AtomicBool,
 }
 
 /// What a lane runs over.
@@ -94,6 +96,15 @@ pub enum LinkEvent {
     Outdated {
         /// The one who says so.
         by: PeerId,
+    },
+    /// The link has led through another peer, and does not any more: it carries tensors now.
+    Widened(Arc<Link>),
+    /// Where others can dial this peer, and whether they can, is known better than before.
+    Placed {
+        /// Where, best first.
+        addresses: Vec<String>,
+        /// Whether they can.
+        is_reachable: bool,
     },
     /// The link is closed.
     Down {
@@ -148,7 +159,18 @@ impl Link {
             outbox: Outbox::default(),
             inbox: Inbox::default(),
             is_direct: AtomicBool::new(false),
+            is_relayed: AtomicBool::new(false),
         }
+    }
+
+    /// Whether it leads through another peer, and so carries no tensors. Once it does not, it never does again.
+    #[must_use]
+    pub fn is_relayed(&self) -> bool {
+        self.is_relayed.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn set_relayed(&self, is_relayed: bool) {
+        self.is_relayed.store(is_relayed, Ordering::Relaxed);
     }
 
     /// The other end.

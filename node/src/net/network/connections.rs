@@ -9,13 +9,12 @@ use libp2p::swarm::{ConnectionError, ConnectionId, DialError, SwarmEvent};
 use libp2p::{identify, mdns, ping};
 use tokio::time::Instant;
 
-use super::super::addresses::{parse_all, without_peer};
+use super::super::addresses::without_peer;
 use super::super::dial::refused_everywhere;
-use super::super::link::words_of;
-use super::super::listen::announced;
+use super::super::link::{LinkEvent, words_of};
 use super::super::notice::Notice;
 use super::super::quic::{Carrier, over_tcp};
-use super::super::remote::Stance;
+use super::super::remote::{Connection, Stance};
 use super::super::transport::BehaviourEvent;
 use super::switchboard::Switchboard;
 
@@ -31,10 +30,8 @@ impl Switchboard {
             SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
                 self.on_dial_failed(connection_id, &error);
             }
-            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => {
-                let listening: Vec<_> = self.swarm.listeners().cloned().collect();
-                self.announce.send_replace(announced(&self.external, &listening));
-            }
+            SwarmEvent::NewListenAddr { .. } | SwarmEvent::ExpiredListenAddr { .. } => self.on_listening(),
+            SwarmEvent::ListenerClosed { listener_id, .. } => self.on_listener_closed(listener_id),
             SwarmEvent::Behaviour(event) => self.on_behaviour_event(event),
             _ => {}
         }
@@ -64,15 +61,8 @@ impl Switchboard {
                 }
                 self.swarm.close_connection(connection);
             }
-            BehaviourEvent::Identify(identify::Event::Received { peer_id, info, .. }) => {
-                if let Some(remote) = self.remotes.get_mut(&peer_id) {
-                    // Its own loopback addresses would lead us to ourselves.
-                    let usable = parse_all(&announced(&[], &info.listen_addrs));
-                    for address in usable {
-                        remote.note_host(&address);
-                        remote.remember(address);
-                    }
-                }
+            BehaviourEvent::Identify(identify::Event::Received { peer_id, connection_id, info }) => {
+                self.on_identified(peer_id, connection_id, &info);
             }
             BehaviourEvent::Neighbours(mdns::Event::Discovered(found)) => {
                 let is_other = |(peer, address): &(libp2p::PeerId, _)| {
@@ -88,14 +78,30 @@ impl Switchboard {
 
     fn on_connected(&mut self, id: libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let now = Instant::now();
+        let is_relayed = endpoint.is_relayed();
         let carrier = Carrier::of(endpoint.get_remote_address());
-        self.dialing.connected(id, connection, carrier);
         let Some(remote) = self.remote(id) else {
             self.swarm.close_connection(connection);
             return;
         };
+        if is_relayed && remote.link.as_ref().is_some_and(|link| !link.is_relayed()) {
+            // What carries tensors waits for a way of its own, for as long as any lost connection is waited for.
+            self.swarm.close_connection(connection);
+            self.dialing.try_later(connection, now + CIRCUIT_LATER);
+            return self.forget_if_idle(id);
+        }
+        self.dialing.connected(id, connection, carrier);
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
         let mut outlived = Vec::new();
         match endpoint {
+            _ if is_relayed => {
+                if remote.connections.is_empty() {
+                    remote.begin_detour(now);
+                }
+                if let ConnectedPoint::Dialer { address, .. } = endpoint {
+                    remote.remember(without_peer(address.clone()));
+                }
+            }
             ConnectedPoint::Dialer { address, .. } => {
                 remote.remember(over_tcp(without_peer(address.clone())));
                 remote.note_machine(address);
@@ -103,16 +109,27 @@ impl Switchboard {
             // Nobody dials a peer to which it has a connection: the other end has given up those from before.
             ConnectedPoint::Listener { send_back_addr, .. } => {
                 remote.note_machine(send_back_addr);
-                let is_old = |since: &Instant| now.duration_since(*since) > DIALED_AT_ONCE;
+                let is_old = |known: &Connection| now.duration_since(known.since) > DIALED_AT_ONCE;
                 outlived
-                    .extend(remote.connections.iter().filter(|(_, since)| is_old(since)).map(|(id, _)| *id));
+                    .extend(remote.connections.iter().filter(|(_, known)| is_old(known)).map(|(id, _)| *id));
             }
         }
-        remote.connections.insert(connection, now);
+        if !is_relayed {
+            outlived.extend(remote.circuits());
+        }
+        let had_circuits = !remote.circuits().is_empty();
+        let dialed = match endpoint {
+            ConnectedPoint::Dialer { address, .. } => Some(without_peer(address.clone())),
+            ConnectedPoint::Listener { .. } => None,
+        };
+        remote.connections.insert(connection, Connection { since: now, is_relayed, dialed });
         remote.closing = None;
-        let was = std::mem::replace(&mut remote.carrier, carrier);
-        let news =
-            (was != carrier && carrier == Carrier::Quic).then_some(Notice::OverQuic { peer: remote.peer });
+        let mut news = None;
+        if is_relayed {
+            news = (!had_circuits).then_some(Notice::Relayed { peer: remote.peer });
+        } else if std::mem::replace(&mut remote.carrier, carrier) != carrier && carrier == Carrier::Quic {
+            news = Some(Notice::OverQuic { peer: remote.peer });
+        }
         // Whoever has said goodbye may come back; and whoever we said goodbye to, once that has been heard.
         let is_parting = remote.stance == Stance::Leaving && remote.parting.is_some();
         if !is_parting {
@@ -122,6 +139,9 @@ impl Switchboard {
             self.swarm.close_connection(connection);
         }
         news.into_iter().for_each(|notice| self.notify(notice));
+        if is_relayed {
+            self.tell_reach();
+        }
         self.open_lane(id);
     }
 
@@ -146,8 +166,21 @@ impl Switchboard {
         let now = Instant::now();
         let is_smaller = *self.swarm.local_peer_id() < id;
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.connections.remove(&connection);
-        if !remote.connections.is_empty() {
+        let closed = remote.connections.remove(&connection);
+        let has_own_way = remote.has_own_way();
+        if !has_own_way {
+            self.forget_way(id);
+        }
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        if remote.has_way() {
+            let was_circuit = closed.is_some_and(|closed| closed.is_relayed);
+            if was_circuit && remote.circuits().is_empty() {
+                self.widen(id);
+            }
+            return;
+        }
+        if closed.is_none() {
+            // It was never taken.
             return;
         }
         remote.stop_outgoing();
@@ -171,6 +204,22 @@ impl Switchboard {
     }
 }
 
+impl Switchboard {
+    /// The last circuit to a peer is gone, and a better way is there: a link that led through it carries tensors from now on.
+    fn widen(&mut self, id: libp2p::PeerId) {
+        let Some(remote) = self.remotes.get(&id) else { return };
+        let peer = remote.peer;
+        if let Some(link) = remote.link.as_ref().filter(|link| link.is_relayed()).cloned() {
+            link.set_relayed(false);
+            self.tell(LinkEvent::Widened(link));
+        }
+        // Whoever was told of the circuit hears of this, also where no link had begun over it.
+        self.notify(Notice::Unrelayed { peer });
+        self.reaching.met.insert(id);
+        self.tell_reach();
+    }
+}
+
 fn words_of_cause(cause: Option<ConnectionError>) -> String {
     match cause {
         Some(ConnectionError::IO(error)) => words_of(&error),
@@ -181,5 +230,7 @@ fn words_of_cause(cause: Option<ConnectionError>) -> String {
 
 /// How much later the larger id dials again.
 const REDIAL_LATER: Duration = Duration::from_millis(500);
+/// How long after a circuit that is of no use another attempt is made.
+const CIRCUIT_LATER: Duration = Duration::from_millis(500);
 /// Two connections within this time come from dialing each other at once, and both stay.
 const DIALED_AT_ONCE: Duration = Duration::from_secs(3);

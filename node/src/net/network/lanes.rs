@@ -13,13 +13,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::{AsyncRead, AsyncWrite, StreamExt};
-use libp2p::{PeerId, Stream};
+use libp2p::{Multiaddr, PeerId, Stream};
 use libp2p_stream::{Control, IncomingStreams, OpenStreamError};
 use peergrad_protocol::Pool;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
+use super::super::check::{self, CHECK_PROTOCOL, Helper};
 use super::super::counters::Counters;
 use super::super::direct::{DirectPath, Doorway, HandshakeError, Listeners, Records};
 use super::super::link::{
@@ -77,6 +78,14 @@ pub(super) async fn accept(mut incoming: IncomingStreams, lanes: Lanes) {
     }
 }
 
+/// Dials for those who ask whether they can be reached.
+pub(super) async fn help(mut questions: IncomingStreams, helper: Helper, lanes: Lanes) {
+    while let Some((peer, stream)) = questions.next().await {
+        let helper = helper.clone();
+        lanes.spawn(helper.answer(peer, stream));
+    }
+}
+
 /// Answers those who connect for a direct lane.
 pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
     loop {
@@ -116,6 +125,18 @@ impl Lanes {
         self.report(peer, Report::OutgoingEnded { number, result });
     }
 
+    /// Asks a peer to dial this one.
+    pub(super) async fn check(self, peer: PeerId, addresses: Vec<Multiaddr>) {
+        let mut control = self.control.clone();
+        let asked = async {
+            let stream = timeout(OPEN_MAX, control.open_stream(peer, CHECK_PROTOCOL)).await.ok()?.ok()?;
+            check::ask(stream, &addresses).await.ok()
+        };
+        let findings = asked.await.map(|findings| addresses.iter().cloned().zip(findings).collect());
+        // A switchboard that is gone has no use for it.
+        let _ = self.reports.send(Command::Checked(peer, findings));
+    }
+
     /// Waits until a parting link has nothing more to say.
     pub(super) async fn settle(self, peer: PeerId, link: Arc<Link>) {
         // An end that does not listen any more is not waited for.
@@ -138,7 +159,8 @@ impl Lanes {
             opening.known = Some(link.theirs());
             let way = (Way::Substream, link::PATIENCE);
             let substream = link::transmit(stream, way, &link, lane, &self.events, &self.counters);
-            let Some(port) = port else { return substream.await };
+            // Where two do not reach each other, there is nothing to be tried.
+            let Some(port) = port.filter(|_| !link.is_relayed()) else { return substream.await };
             // The other end lets go of the substream as soon as it has answered on the direct lane.
             let mut records = tokio::select! {
                 ended = substream => return ended,

@@ -11,6 +11,7 @@
 mod connections;
 mod lanes;
 mod looking;
+mod reaching;
 mod switchboard;
 
 use std::io;
@@ -30,12 +31,13 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
 use super::bootstrap::Bootstrap;
+use super::check::{CHECK_PROTOCOL, Helper};
 use super::counters::Counters;
 use super::direct::{CredentialsError, Doorway};
 use super::guest::Questions;
 use super::identity::Identity;
 use super::link::{LinkEvent, system_error, words_of};
-use super::listen::{self, Claim, Listen, ListenError, Port, announced, to_multiaddr};
+use super::listen::{self, Claim, Listen, ListenError, Port, announced, port_of, to_multiaddr};
 use super::notice::Notice;
 use super::quic::over_quic;
 use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
@@ -114,6 +116,7 @@ impl Network {
         let mut control = swarm.behaviour().streams.new_control();
         let incoming = control.accept(transport::LANE_PROTOCOL).expect("the only one to accept lanes");
         let questions = control.accept(transport::STATUS_PROTOCOL).expect("the only one to accept questions");
+        let checks = control.accept(CHECK_PROTOCOL).expect("the only one to answer");
         let mut claim = options.listen.claim()?;
         let Opened { listening, meanwhile, quic } =
             open_ports(&mut swarm, &options.listen, &mut claim).await?;
@@ -145,7 +148,11 @@ impl Network {
             reports: commands.clone(),
             open: open_out,
         };
-        let mut tasks = vec![tokio::spawn(lanes::accept(incoming, lanes.clone()))];
+        let helper = Helper::new(&options.secret);
+        let mut tasks = vec![
+            tokio::spawn(lanes::accept(incoming, lanes.clone())),
+            tokio::spawn(lanes::help(checks, helper, lanes.clone())),
+        ];
         match listeners {
             Ok(listeners) => tasks.push(tokio::spawn(lanes::answer(listeners, lanes.clone()))),
             Err(error) => _ = notices.send(Notice::NoDirectLanes { reason: error.to_string() }),
@@ -367,13 +374,6 @@ impl Opened {
             other => self.meanwhile.push(other),
         }
     }
-}
-
-fn port_of(address: &Multiaddr) -> Option<u16> {
-    address.iter().find_map(|part| match part {
-        libp2p::multiaddr::Protocol::Tcp(port) => Some(port),
-        _ => None,
-    })
 }
 
 const FIRST_ADDRESS: Duration = Duration::from_secs(5);

@@ -22,6 +22,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 
 use super::super::addresses::parse_all;
 use super::super::bootstrap::Bootstrap;
+use super::super::check::Finding;
 use super::super::dial::Dialing;
 use super::super::identity::{from_libp2p, to_libp2p};
 use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict, Way};
@@ -31,6 +32,7 @@ use super::super::remote::{Learned, Outage, Outgoing, Parting, Remote, Stance};
 use super::super::transport::Behaviour;
 use super::lanes::{Admission, Lanes, Report};
 use super::looking::LinkStatus;
+use super::reaching::Reaching;
 
 /// What the switchboard is told.
 #[derive(Debug)]
@@ -43,6 +45,8 @@ pub(super) enum Command {
     /// Somebody wants to know what links there are.
     Look(oneshot::Sender<Vec<LinkStatus>>),
     Report(libp2p::PeerId, Report),
+    /// What a peer has found that was asked to dial this one; nothing: it could not be asked.
+    Checked(libp2p::PeerId, Option<Vec<(Multiaddr, Finding)>>),
     /// Somebody on another machine wanted a direct lane, and was sent away; no reason: it went by itself.
     Stranger {
         from: IpAddr,
@@ -52,13 +56,13 @@ pub(super) enum Command {
 
 pub(super) struct Switchboard {
     pub(super) swarm: Swarm<Behaviour>,
-    lanes: Lanes,
+    pub(super) lanes: Lanes,
     notices: mpsc::UnboundedSender<Notice>,
     pub(super) announce: watch::Sender<Vec<String>>,
-    pub(super) external: Vec<Multiaddr>,
     /// Looked up only by key: its order never matters.
     pub(super) remotes: BTreeMap<libp2p::PeerId, Remote>,
     pub(super) dialing: Dialing,
+    pub(super) reaching: Reaching,
     outgoing_count: u64,
     /// Of this process.
     start: Incarnation,
@@ -76,12 +80,14 @@ impl Switchboard {
         start: Incarnation,
         claim: Claim,
     ) -> Self {
+        let listening: Vec<_> = swarm.listeners().cloned().collect();
+        let reaching = Reaching::new(external, &listening, announce.borrow().clone());
         Self {
             swarm,
             lanes,
             notices,
             announce,
-            external,
+            reaching,
             remotes: BTreeMap::new(),
             dialing: Dialing::default(),
             outgoing_count: 0,
@@ -121,7 +127,7 @@ impl Switchboard {
                 self.dialing.want(id, parse_all(&contact.addresses), Instant::now());
                 if let Some(remote) = self.remotes.get_mut(&id) {
                     remote.stance = Stance::Linking;
-                    if !remote.connections.is_empty() {
+                    if remote.has_way() {
                         self.dialing.mark_connected(id, remote.carrier);
                     }
                     self.open_lane(id);
@@ -149,6 +155,7 @@ impl Switchboard {
             // Whoever has asked may have gone.
             Command::Look(reply) => _ = reply.send(self.links()),
             Command::Report(id, report) => self.on_report(id, report),
+            Command::Checked(id, findings) => self.on_checked(id, findings),
             Command::Stranger { from, reason } => {
                 let count = self.lanes.counters.add_refused_stranger();
                 // Told ever more rarely, so that nobody can fill the screen.
@@ -185,8 +192,11 @@ impl Switchboard {
     ) {
         let Some(remote) = self.remote(id) else { return };
         // A direct lane is one more way to a peer that there is a connection to, and no other way in.
-        let is_alone = way == Way::Direct && remote.connections.is_empty();
-        if remote.stance == Stance::Leaving || is_alone {
+        let is_alone = way == Way::Direct && !remote.has_own_way();
+        // Nor does what carries tensors go on over a circuit; the other end hears of that when one of both has given up.
+        let is_barred = way == Way::Substream && !remote.connections.is_empty() && !remote.has_way();
+        let is_early = way == Way::Substream && !remote.may_begin(Instant::now());
+        if remote.stance == Stance::Leaving || is_alone || is_barred || is_early {
             return self.forget_if_idle(id);
         }
         let session = remote.mine;
@@ -419,8 +429,10 @@ impl Switchboard {
     /// Opens a lane to `id`, if we want one, have none, and there is a connection for it.
     pub(super) fn open_lane(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        let is_due = matches!(remote.outgoing, Outgoing::Idle { not_before } if not_before <= Instant::now());
-        if !is_due || remote.stance != Stance::Linking || remote.connections.is_empty() {
+        let now = Instant::now();
+        let is_due = matches!(remote.outgoing, Outgoing::Idle { not_before } if not_before <= now)
+            && remote.may_begin(now);
+        if !is_due || remote.stance != Stance::Linking || !remote.has_way() {
             return;
         }
         let opening = remote.opening();
@@ -446,6 +458,7 @@ impl Switchboard {
         for (id, reason) in overdue {
             self.take_down(id, reason);
         }
+        self.look_for_ways(now);
         let ids: Vec<_> = self.remotes.keys().copied().collect();
         for id in ids {
             self.open_lane(id);
@@ -482,7 +495,7 @@ impl Switchboard {
         }
     }
 
-    fn tell(&self, event: LinkEvent) {
+    pub(super) fn tell(&self, event: LinkEvent) {
         // A driver that is gone has no use for it.
         let _ = self.lanes.events.send(event);
     }

@@ -55,6 +55,7 @@ enum Kind {
     Restart,
     Blackout,
     Leave,
+    Unreachable,
     Slow,
     Bursts,
     Pause,
@@ -183,6 +184,7 @@ impl FaultSection {
                 damaged: self.damaged.map_or(0, Whole::count),
             },
             Kind::Leave => Fault::Leave { whom: whom()? },
+            Kind::Unreachable => Fault::Unreachable { whom: whom()?, lasting },
             Kind::Slow => Fault::Slow { whom: whom()?, percent: percent()?, lasting },
             Kind::Bursts => Fault::Bursts {
                 whom: whom()?,
@@ -276,6 +278,7 @@ impl FaultSection {
             Kind::Crash => [whom, &["reset"]].concat(),
             Kind::Restart => [whom, &["for", "disk"]].concat(),
             Kind::Blackout => vec!["for", "every", "count", "damaged"],
+            Kind::Unreachable => [whom, &["for"]].concat(),
             Kind::Slow => [whom, &["slower", "for"]].concat(),
             Kind::Bursts => [whom, &["slower", "chance"]].concat(),
             Kind::Pause => [whom, &["for"]].concat(),
