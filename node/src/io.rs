@@ -213,6 +213,19 @@ pub struct DataReference {
     pub byte_count: u64,
 }
 
+/// Who is back of a view of which all have stopped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Regrouping {
+    /// The number of the view.
+    pub epoch: Epoch,
+    /// Members of it that are back, this one included.
+    pub present: usize,
+    /// Members that are needed to go on.
+    pub needed: usize,
+    /// Those that are not back.
+    pub missing: Vec<PeerId>,
+}
+
 /// Something the user may want to know. `Ended` is the last.
 #[derive(Clone, Debug)]
 pub enum Event {
@@ -324,16 +337,7 @@ pub enum Event {
     },
     /// All who had parameters have stopped, and some of them are back: they wait until they are enough to go on from what they
     /// have saved.
-    Regrouping {
-        /// The number of the view that they were in.
-        epoch: Epoch,
-        /// Members of it that are back, this one included.
-        present: usize,
-        /// Members that are needed.
-        needed: usize,
-        /// Those that are not back.
-        missing: Vec<PeerId>,
-    },
+    Regrouping(Regrouping),
     /// Training goes on from checkpoints.
     Restored {
         /// Steps behind them.

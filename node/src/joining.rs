@@ -142,6 +142,7 @@ impl Joining {
             host: self.host,
             is_ready: self.is_ready_told,
             out_of_reach: self.unlinked.iter().copied().collect(),
+            regrouping: self.returning.as_ref().filter(|_| self.host.is_none()).map(Returning::overview),
         }
     }
 

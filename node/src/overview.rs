@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use peergrad_protocol::{PeerId, RunId, StepNumber};
 
-use crate::io::Scope;
+use crate::io::{Regrouping, Scope};
 use crate::node::MemberStanding;
 
 /// How a node stands, as it sees it itself.
@@ -37,6 +37,8 @@ pub enum Overview {
         is_ready: bool,
         /// Members that it cannot reach, and has to.
         out_of_reach: Vec<PeerId>,
+        /// It was a member before it stopped: who of that view is back with it, as long as nobody trains.
+        regrouping: Option<Regrouping>,
     },
     /// It is a member.
     Member(Box<MemberOverview>),

@@ -39,7 +39,7 @@ use peergrad_protocol::view::{Member, Succession, View};
 use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
-use crate::io::{Event, Output, PersistId};
+use crate::io::{Event, Output, PersistId, Regrouping};
 use crate::succession::{Basis, Restart};
 
 /// A member that is back without what it held in memory.
@@ -398,16 +398,23 @@ impl Returning {
 
     /// Tells the user who is back, each time that somebody is.
     fn tell(&mut self, present: &BTreeSet<Rank>, out: &mut Vec<Output>) {
-        let members = self.view.members.len();
-        if self.told.replace(present.len()) == Some(present.len()) {
-            return;
+        if self.told.replace(present.len()) != Some(present.len()) {
+            out.push(Output::Event(Event::Regrouping(self.regrouping(present))));
         }
+    }
+
+    /// Who is back, as far as this one knows.
+    pub(crate) fn overview(&self) -> Regrouping {
+        self.regrouping(&self.present())
+    }
+
+    fn regrouping(&self, present: &BTreeSet<Rank>) -> Regrouping {
+        let members = self.view.members.len();
         let ranks = (0..members).map(Rank::from_index).filter(|rank| !present.contains(rank));
         let missing = ranks.map(|rank| self.view.member(rank).peer).collect();
         let is_half_enough = members.is_multiple_of(2) && present.contains(&Rank(0));
         let needed = members / 2 + usize::from(!is_half_enough);
-        let epoch = self.view.epoch;
-        out.push(Output::Event(Event::Regrouping { epoch, present: present.len(), needed, missing }));
+        Regrouping { epoch: self.view.epoch, present: present.len(), needed, missing }
     }
 }
 

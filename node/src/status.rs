@@ -81,6 +81,8 @@ pub enum Phase {
     Founding,
     /// It asks to be let in.
     Joining,
+    /// It was a member before it stopped, and nobody of those trains: it waits for others to be back.
+    Returning,
     /// It is in, and gets the parameters.
     CatchingUp,
     /// It trains.

@@ -78,7 +78,8 @@ fn view(epoch: u8, digest: String, members: &[u8], first_step: u64, shard: u64) 
     let parents: Vec<String> = if epoch == 1 { vec![] } else { vec![hex(epoch - 1)] };
     let members: Vec<String> = members.iter().map(|peer| PeerId([*peer; 32]).to_string()).collect();
     json!({"event": "view", "epoch": epoch, "digest": digest, "parents": parents, "members": members,
-        "first_step": first_step, "redone": first_step > 0, "shard": shard, "run": hex(RUN)})
+        "first_step": first_step, "redone": first_step > 0, "branch": {"epoch": 1, "step": 0}, "shard": shard,
+        "run": hex(RUN)})
 }
 
 /// Two peers that train for a minute, the second with a clock that is ahead.
@@ -233,6 +234,44 @@ fn one_that_stands_still_and_one_that_is_killed_are_told_apart() {
     assert!(notes[0].contains("stood still") && notes[1].contains("breaks off"), "{notes:?}");
     let gap = tale.history.lanes[lane].spans[2];
     assert!(gap.until.since(gap.from).as_secs() >= 8);
+}
+
+#[test]
+fn a_swarm_that_went_on_from_a_checkpoint_went_back_and_broke_no_promise() {
+    let told = |test, stops, branch: Value| {
+        let diaries = [(1, 2), (2, 1)].map(|(peer, other)| {
+            let mut diary = Diary::new(peer, 0.0);
+            diary.view(1.0, 1, &[1, 2], 0, 50);
+            diary.traffic(1, 10, other);
+            diary.steps(2.0, 10.0, 10, 100);
+            if stops {
+                diary.start(30.0, peer, 2);
+            }
+            // On from the checkpoint after step 50.
+            let mut restored = view(2, hex(2), &[1, 2], 50, 50);
+            restored["branch"] = branch.clone();
+            diary.line(31.0, restored);
+            diary.traffic(31, 40, other);
+            diary.steps(32.0, 40.0, 50, 90);
+            diary.end(40.0);
+            diary
+        });
+        tale_of(test, &diaries)
+    };
+    let anew = json!({"epoch": 2, "step": 50});
+    // All stop; or some who had only just come in go on with those who had stopped.
+    for (test, stops) in [("stopped", true), ("restored", false)] {
+        let tale = told(test, stops, anew.clone());
+        assert!(tale.verdicts.iter().all(|verdict| verdict.outcome.is_ok()), "{:?}", tale.verdicts);
+        let steps: Vec<u64> = tale.history.commits.iter().map(|note| note.committed.step.0).collect();
+        assert_eq!(steps, (10..170).step_by(10).chain((50..210).step_by(10)).collect::<Vec<_>>());
+        let back = &tale.history.commits[16];
+        assert_eq!((back.view, back.count), (1, 1), "it belongs to the view after the stop");
+    }
+    // Without a checkpoint it is a promise that was broken.
+    let tale = told("undone", false, json!({"epoch": 1, "step": 0}));
+    let broken = tale.verdicts.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
+    assert!(broken.contains("tells of step 50 after a later one"), "{broken}");
 }
 
 #[test]

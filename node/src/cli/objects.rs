@@ -3,7 +3,7 @@
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
 
-use crate::io::{Change, Event};
+use crate::io::{Change, Event, Regrouping};
 
 /// What a program that reads along is told of an event.
 pub(crate) fn event_object(event: &Event) -> Option<Value> {
@@ -44,7 +44,7 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
         Event::NobodyTrains { peers } => json!({"event": "nobody_trains", "peers": texts(peers)}),
         Event::NobodyAnswers => json!({"event": "nobody_answers"}),
         Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
-        Event::Regrouping { epoch, present, needed, missing } => json!({
+        Event::Regrouping(Regrouping { epoch, present, needed, missing }) => json!({
             "event": "regrouping", "epoch": epoch.0, "present": present, "needed": needed, "missing": texts(missing),
         }),
         Event::Restored { steps, pass, digest, restarted } => json!({

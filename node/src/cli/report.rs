@@ -15,7 +15,7 @@ use super::plot;
 use super::progress::{Progress, Screen};
 use super::table::{bytes, count, plural};
 use super::words::event_words;
-use crate::io::{Committed, Event, FinalState, Scope};
+use crate::io::{Committed, Event, FinalState, Regrouping, Scope};
 use crate::net::{Advice, Clock, Counters, Notice, Reachability, Standing, Traffic};
 
 /// Tells the user what happens.
@@ -191,11 +191,11 @@ impl Report {
             Event::Stopped { peer, .. } => _ = self.gone.insert(*peer),
             Event::Paused { .. } => self.is_paused = true,
             // Mostly the others train, and let it in at once.
-            Event::Regrouping { present: 1, .. } if !self.is_waiting_for_others => {
+            Event::Regrouping(Regrouping { present: 1, .. }) if !self.is_waiting_for_others => {
                 self.is_waiting_for_others = true;
                 return;
             }
-            Event::Regrouping { .. } => self.is_waiting_for_others = true,
+            Event::Regrouping(_) => self.is_waiting_for_others = true,
             Event::NobodyTrains { .. } | Event::NobodyAnswers if self.is_waiting_for_others => return,
             Event::Restored { .. } => self.is_waiting_for_others = false,
             Event::Saved { steps, result } => {

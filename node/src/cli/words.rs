@@ -5,7 +5,7 @@ use peergrad_protocol::PeerId;
 use super::changes;
 use super::report::program_name;
 use super::table::{bytes, count, plural};
-use crate::io::{Event, Scope};
+use crate::io::{Event, Regrouping, Scope};
 
 /// One line for an event, as the peer `me` tells it; `None` for those that come all the time, and for the end.
 pub(crate) fn event_words(event: &Event, me: &PeerId, scope: Option<&Scope>) -> Option<String> {
@@ -41,7 +41,7 @@ pub(crate) fn event_words(event: &Event, me: &PeerId, scope: Option<&Scope>) -> 
             "ready, but these members cannot be reached from here: {}; either they have stopped, and the run waits for them, or the network between here and there has to be looked at",
             short_names(peers)
         ),
-        Event::Regrouping { present, needed, missing, .. } => regrouping_words(*present, *needed, missing),
+        Event::Regrouping(regrouping) => regrouping_words(regrouping),
         Event::NobodyTrains { peers } => format!(
             "{} {}, but nobody trains; waiting for a member that does (if all of them have stopped, the run is gone: start it anew)",
             short_names(peers),
@@ -115,7 +115,8 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
 }
 
 /// Who is back of those who had all stopped.
-fn regrouping_words(present: usize, needed: usize, missing: &[PeerId]) -> String {
+pub(crate) fn regrouping_words(regrouping: &Regrouping) -> String {
+    let Regrouping { present, needed, ref missing, .. } = *regrouping;
     let of = present + missing.len();
     match (needed.checked_sub(present), missing.len()) {
         (_, 0) => format!("all {of} members are back"),

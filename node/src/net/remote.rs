@@ -62,6 +62,8 @@ pub(super) struct Remote {
     pub(super) direct: Arc<DirectPath>,
     /// The user was told that there is no direct lane.
     pub(super) is_indirect_told: bool,
+    /// The user was told that the way leads through another peer.
+    pub(super) is_relay_told: bool,
 }
 
 /// A connection of libp2p.
@@ -154,6 +156,7 @@ impl Remote {
             violations: 0,
             direct: Arc::new(DirectPath::new(now)),
             is_indirect_told: false,
+            is_relay_told: false,
         }
     }
 
@@ -167,6 +170,11 @@ impl Remote {
     pub(super) fn may_begin(&self, now: Instant) -> bool {
         let is_late = |connection: &Connection| now >= connection.since + IDENTIFIED_AFTER_MAX;
         self.is_identified || self.link.is_some() || self.connections.values().any(is_late)
+    }
+
+    /// Whether no lane of the link is open yet.
+    pub(super) fn is_unanswered(&self) -> bool {
+        self.link.is_none() || self.outage.is_some()
     }
 
     /// Whether there is a connection without a relay.

@@ -18,7 +18,7 @@ use super::{
     Training, ViewStatus,
 };
 use crate::cli::table::{count, plural};
-use crate::cli::words::short_names;
+use crate::cli::words::{regrouping_words, short_names};
 use crate::net::{Inquiry, Lane, LinkStatus, Lookout};
 use crate::node::Wait;
 use crate::overview::{Condition, MemberOverview, Overview, Seen};
@@ -174,10 +174,17 @@ impl Parts<'_> {
                 );
                 status.others = self.others(peers.iter().map(coming));
             }
-            Ok(Overview::Joining { run, host, is_ready, out_of_reach }) => {
+            Ok(Overview::Joining { run, host, is_ready, out_of_reach, regrouping }) => {
                 status.run = run.map(|run| run.to_string()).or(status.run);
-                status.phase = Phase::Joining;
-                (status.is_well, status.summary) = joining_words(host.as_ref(), *is_ready, out_of_reach);
+                if let Some(regrouping) = regrouping {
+                    status.phase = Phase::Returning;
+                    status.is_well = false;
+                    status.summary =
+                        format!("it was a member when it stopped: {}", regrouping_words(regrouping));
+                } else {
+                    status.phase = Phase::Joining;
+                    (status.is_well, status.summary) = joining_words(host.as_ref(), *is_ready, out_of_reach);
+                }
                 status.others = self.others(self.links.keys().map(|peer| (*peer, OtherState::Linked)));
             }
             Ok(Overview::Member(member)) => self.member(member, &mut status),

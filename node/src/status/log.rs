@@ -234,6 +234,7 @@ fn add_view(line: &mut Value, view: &View, digest: &ViewDigest) {
     line["parents"] = view.parents.iter().map(ToString::to_string).collect();
     line["first_step"] = json!(view.first_step().0);
     line["redone"] = json!(redone);
+    line["branch"] = json!({ "epoch": view.branch.epoch.0, "step": view.branch.step.0 });
 }
 
 impl Default for Thinning {

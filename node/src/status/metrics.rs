@@ -407,9 +407,10 @@ fn word(value: &impl serde::Serialize) -> String {
 
 /// The port, where none is given; it is nobody else's by custom.
 pub const DEFAULT_METRICS_PORT: u16 = 9747;
-pub(super) const PHASES: [Phase; 10] = [
+pub(super) const PHASES: [Phase; 11] = [
     Phase::Founding,
     Phase::Joining,
+    Phase::Returning,
     Phase::CatchingUp,
     Phase::Training,
     Phase::Agreeing,

@@ -300,6 +300,16 @@ pub(crate) struct Place {
     folder: TempDir,
 }
 
+/// What the peers of a test that failed have written stays, their event logs above all.
+impl Drop for Place {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.folder.disable_cleanup(true);
+            println!("the test's folder is kept: {}", self.folder.path().display());
+        }
+    }
+}
+
 impl Place {
     pub(crate) fn new() -> Self {
         Self { folder: TempDir::new().expect("the system's folder for temporary files is writable") }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use peergrad_protocol::{PeerId, ViewDigest};
 
-use super::reading::{Life, What};
+use super::reading::{Life, StepLine, Told, What};
 use crate::report::Verdict;
 
 /// Three things that logs can show. `peers` are in the order of the lanes.
@@ -69,24 +69,19 @@ fn views(lives: &[Life]) -> impl Iterator<Item = (&Life, &super::reading::ViewLi
     })
 }
 
-fn steps(lives: &[Life]) -> impl Iterator<Item = (&Life, &super::reading::StepLine)> {
-    lives.iter().flat_map(|life| {
-        life.lines.iter().filter_map(move |line| match &line.what {
-            What::Step(step) => Some((life, step)),
-            _ => None,
-        })
-    })
+fn steps(lives: &[Life]) -> impl Iterator<Item = (&Life, Told, &StepLine)> {
+    lives.iter().flat_map(|life| life.steps().map(move |(_, told, step)| (life, told, step)))
 }
 
-/// No process tells of a step after a later one: what is committed is not undone.
+/// No process tells of a step after a later one: what is committed is not undone, unless all have stopped.
 fn in_order(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Outcome {
     for life in lives {
         let mut last = None;
-        for (_, step) in steps(std::slice::from_ref(life)) {
-            if last.is_some_and(|last| step.step <= last) {
+        for (_, told, step) in life.steps() {
+            if last.is_some_and(|last| told <= last) {
                 return Err(format!("{} tells of step {} after a later one", name(&life.peer), step.step));
             }
-            last = Some(step.step);
+            last = Some(told);
         }
     }
     Ok(())
@@ -94,12 +89,12 @@ fn in_order(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Outcome {
 
 /// `None` where nobody tells of the same steps, or where members have losses of their own, as in programs that drift.
 fn same_losses(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Option<Outcome> {
-    let mut known: BTreeMap<u64, (u64, PeerId)> = BTreeMap::new();
+    let mut known: BTreeMap<Told, (u64, PeerId)> = BTreeMap::new();
     let (mut same, mut other) = (0, Vec::new());
-    for (life, step) in steps(lives) {
+    for (life, at, step) in steps(lives) {
         let bits = step.loss.to_bits();
-        match known.get(&step.step) {
-            None => drop(known.insert(step.step, (bits, life.peer))),
+        match known.get(&at) {
+            None => drop(known.insert(at, (bits, life.peer))),
             Some((_, by)) if *by == life.peer => {}
             Some((told, _)) if *told == bits => same += 1,
             Some((_, by)) => other.push((step.step, *by, life.peer)),
@@ -120,11 +115,11 @@ fn same_losses(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Option<Outc
 
 /// `None` where nobody tells of the same ones.
 fn same_digests(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Option<Outcome> {
-    let mut known: BTreeMap<u64, (&str, PeerId)> = BTreeMap::new();
+    let mut known: BTreeMap<Told, (&str, PeerId)> = BTreeMap::new();
     let mut compared = 0;
-    for (life, step) in steps(lives) {
+    for (life, at, step) in steps(lives) {
         let Some(digest) = step.digest.as_deref() else { continue };
-        let (told, by) = *known.entry(step.step).or_insert((digest, life.peer));
+        let (told, by) = *known.entry(at).or_insert((digest, life.peer));
         compared += usize::from(by != life.peer);
         if told != digest {
             return Some(Err(format!(

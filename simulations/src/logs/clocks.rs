@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use peergrad_protocol::{PeerId, ViewDigest};
 
-use super::reading::{Life, What};
+use super::reading::{Life, Told, What};
 
 /// How the clock of one life was set.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,7 @@ pub struct Setting {
 /// Something that several tell of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Point {
-    Step(u64),
+    Step(Told),
     View(ViewDigest),
 }
 
@@ -73,15 +73,13 @@ fn next(waiting: &[usize], points: &[BTreeMap<Point, f64>], known: &BTreeMap<Poi
 }
 
 fn points_of(life: &Life) -> BTreeMap<Point, f64> {
+    let views = life.lines.iter().filter_map(|line| match &line.what {
+        What::View(view) => Some((Point::View(view.digest), line.at)),
+        _ => None,
+    });
+    let steps = life.steps().map(|(at, told, _)| (Point::Step(told), at));
     let mut points = BTreeMap::new();
-    for line in &life.lines {
-        let point = match &line.what {
-            What::Step(step) => Point::Step(step.step),
-            What::View(view) => Point::View(view.digest),
-            _ => continue,
-        };
-        points.entry(point).or_insert(line.at);
-    }
+    views.chain(steps).for_each(|(point, at)| _ = points.entry(point).or_insert(at));
     points
 }
 

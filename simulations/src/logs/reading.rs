@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use peergrad_protocol::{PeerId, RunId, ViewDigest};
+use peergrad_protocol::view::Branch;
+use peergrad_protocol::{Epoch, PeerId, RunId, StepNumber, ViewDigest};
 use serde_json::Value;
 
 use super::{FORM, LogError};
@@ -96,6 +97,8 @@ pub struct ViewLine {
     pub first_step: u64,
     /// Whether that begins again.
     pub is_redone: bool,
+    /// Where the run's present branch begins: with the first view, or the last one that went on from checkpoints.
+    pub branch: Branch,
     /// Told again at the head of a file; what was before is not there.
     pub is_repeated: bool,
 }
@@ -119,6 +122,25 @@ pub struct StepLine {
     pub digest: Option<String>,
     /// Bytes that this peer had sent.
     pub sent_bytes: u64,
+}
+
+/// Which step is told of: the view with which its branch of the run begins, and its number. What was trained after a
+/// checkpoint, and given up for it, is trained again under the same number.
+pub type Told = (Epoch, u64);
+
+impl Life {
+    /// The steps it tells of, and when it did.
+    pub fn steps(&self) -> impl Iterator<Item = (f64, Told, &StepLine)> {
+        let mut branch = Epoch(0);
+        self.lines.iter().filter_map(move |line| match &line.what {
+            What::View(view) => {
+                branch = view.branch.epoch;
+                None
+            }
+            What::Step(step) => Some((line.at, (branch, step.step), step)),
+            _ => None,
+        })
+    }
 }
 
 impl Log {
@@ -284,6 +306,7 @@ fn what(value: &Value) -> Option<What> {
             shard: number("shard")? as usize,
             first_step: number("first_step")?,
             is_redone: value["redone"].as_bool()?,
+            branch: branch(&value["branch"])?,
             is_repeated: value["again"] == true,
         }),
         "step" => What::Step(StepLine {
@@ -311,6 +334,11 @@ fn what(value: &Value) -> Option<What> {
         "asking" | "gathered" | "welcomed" | "lost" => What::Other,
         _ => value["words"].as_str().map_or(What::Other, |words| What::Note(words.to_owned())),
     })
+}
+
+fn branch(value: &Value) -> Option<Branch> {
+    let number = |key: &str| value[key].as_u64().filter(|number| *number <= NUMBER_MAX);
+    Some(Branch { epoch: Epoch(number("epoch")?), step: StepNumber(number("step")?) })
 }
 
 fn list<T>(value: &Value, of: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {

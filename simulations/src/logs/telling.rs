@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use peergrad::io::Committed;
 use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::view::{Branch, Deal, Member, Moves, Recovery, Resume, View};
+use peergrad_protocol::view::{Deal, Member, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Epoch, Incarnation, Instant, PeerId, RunId, StepNumber};
 
 use super::bytes::Sent;
@@ -225,7 +225,7 @@ impl Teller<'_> {
 
     /// Each step that somebody tells of, when it was first known; how many it stands for, and what had been sent by then.
     fn commits(&mut self, lives: &[Life], sent: &Sent) {
-        let mut first: BTreeMap<(usize, u64), (f64, &StepLine)> = BTreeMap::new();
+        let mut first: BTreeMap<(usize, Epoch, u64), (f64, &StepLine)> = BTreeMap::new();
         for life in lives {
             let mut view = None;
             for line in &life.lines {
@@ -233,7 +233,8 @@ impl Teller<'_> {
                     What::View(installed) => view = Some(self.view_index(installed)),
                     What::Step(step) => {
                         let Some(view) = view else { continue };
-                        let known = first.entry((self.history.views[view].lineage, step.step));
+                        let note = &self.history.views[view];
+                        let known = first.entry((note.lineage, note.view.branch.epoch, step.step));
                         let known = known.or_insert((line.at, step));
                         if line.at < known.0 {
                             *known = (line.at, step);
@@ -245,16 +246,18 @@ impl Teller<'_> {
             }
         }
         let views = &self.history.views;
-        let mut before: Option<(usize, u64)> = None;
-        for ((lineage, number), (seconds, step)) in first {
-            // A step belongs to the last view that begins with it or before.
+        let mut before: Option<(usize, Epoch, u64)> = None;
+        for ((lineage, branch, number), (seconds, step)) in first {
+            // A step belongs to the last view of its branch that begins with it or before.
             let is_before = |(_, note): &(usize, &crate::history::ViewNote)| {
-                note.lineage == lineage && note.view.first_step().0 <= number
+                let of = (note.lineage, note.view.branch.epoch);
+                of == (lineage, branch) && note.view.first_step().0 <= number
             };
             let view = views.iter().enumerate().filter(is_before).max_by_key(|(_, note)| note.view.epoch);
             let Some((view, _)) = view else { continue };
-            let count = before.filter(|before| before.0 == lineage).map_or(1, |before| number - before.1);
-            before = Some((lineage, number));
+            let is_same = |before: &(usize, Epoch, u64)| (before.0, before.1) == (lineage, branch);
+            let count = before.filter(is_same).map_or(1, |before| number - before.2);
+            before = Some((lineage, branch, number));
             let committed = Committed {
                 step: StepNumber(number),
                 pass: step.pass,
@@ -279,19 +282,19 @@ fn record(line: &ViewLine, run: RunId) -> View {
         |peer: &PeerId| Member { peer: *peer, incarnation: Incarnation(0), addresses: Vec::new(), weight: 1 };
     let mut members: Vec<Member> = line.members.iter().map(member).collect();
     members.sort_by_key(|member| member.peer);
-    let recovery = if line.parents.is_empty() {
+    let is_restored = line.branch.epoch == Epoch(line.epoch) && line.branch.step != StepNumber(0);
+    let recovery = if line.parents.is_empty() && !is_restored {
         Recovery::Found
     } else {
         let deal = line.is_redone.then(|| Deal { pass: 0, parts: Vec::new() });
-        Recovery::Resume(Resume { deal, ..Resume::at(StepNumber(line.first_step)) })
+        Recovery::Resume(Resume { deal, is_restored, ..Resume::at(StepNumber(line.first_step)) })
     };
     View {
         run,
         epoch: Epoch(line.epoch),
         parents: line.parents.clone(),
         members,
-        // Logs do not tell of restarts from checkpoints yet.
-        branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
+        branch: line.branch,
         recovery,
         ledger: Ledger::default(),
         moves: Moves::default(),

@@ -117,7 +117,6 @@ impl Switchboard {
         if !is_relayed {
             outlived.extend(remote.circuits());
         }
-        let had_circuits = !remote.circuits().is_empty();
         let dialed = match endpoint {
             ConnectedPoint::Dialer { address, .. } => Some(without_peer(address.clone())),
             ConnectedPoint::Listener { .. } => None,
@@ -126,7 +125,8 @@ impl Switchboard {
         remote.closing = None;
         let mut news = None;
         if is_relayed {
-            news = (!had_circuits).then_some(Notice::Relayed { peer: remote.peer });
+            let was_told = std::mem::replace(&mut remote.is_relay_told, true);
+            news = (!was_told).then_some(Notice::Relayed { peer: remote.peer });
         } else if std::mem::replace(&mut remote.carrier, carrier) != carrier && carrier == Carrier::Quic {
             news = Some(Notice::OverQuic { peer: remote.peer });
         }
@@ -141,6 +141,8 @@ impl Switchboard {
         news.into_iter().for_each(|notice| self.notify(notice));
         if is_relayed {
             self.tell_reach();
+        } else {
+            self.widen(id);
         }
         self.open_lane(id);
     }
@@ -173,11 +175,12 @@ impl Switchboard {
         }
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         if remote.has_way() {
-            let was_circuit = closed.is_some_and(|closed| closed.is_relayed);
-            if was_circuit && remote.circuits().is_empty() {
-                self.widen(id);
+            if remote.is_unanswered() {
+                // Its opening may have gone the way that is no more, and then nothing comes of it, not even an error.
+                remote.stop_outgoing();
             }
-            return;
+            self.widen(id);
+            return self.open_lane(id);
         }
         if closed.is_none() {
             // It was never taken.
@@ -205,9 +208,13 @@ impl Switchboard {
 }
 
 impl Switchboard {
-    /// The last circuit to a peer is gone, and a better way is there: a link that led through it carries tensors from now on.
+    /// If the last circuit to a peer is gone, and a better way is there: a link that led through it carries tensors from now on.
     fn widen(&mut self, id: libp2p::PeerId) {
-        let Some(remote) = self.remotes.get(&id) else { return };
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let is_wide = remote.has_own_way() && remote.circuits().is_empty();
+        if !is_wide || !std::mem::take(&mut remote.is_relay_told) {
+            return;
+        }
         let peer = remote.peer;
         if let Some(link) = remote.link.as_ref().filter(|link| link.is_relayed()).cloned() {
             link.set_relayed(false);
