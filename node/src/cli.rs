@@ -28,6 +28,7 @@ pub(crate) mod objects;
 mod passes;
 pub mod plot;
 mod progress;
+mod remove;
 mod report;
 mod resume;
 mod run;
@@ -81,6 +82,8 @@ enum Command {
     Invite(invite::InviteArguments),
     /// Say how the peers on this machine are, or one elsewhere: who is in, who owns what, how fast it goes, what is wrong
     Status(status::StatusArguments),
+    /// Put a member out of the run for good: it hands over what it owns, and is not let in again
+    Remove(remove::RemoveArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
     /// Say how well a saved model does on data
@@ -206,6 +209,8 @@ enum OwnCommand {
     Invite(invite::InviteArguments),
     /// Say how the peers on this machine are, or one elsewhere: who is in, who owns what, how fast it goes, what is wrong
     Status(status::StatusArguments),
+    /// Put a member out of the run for good: it hands over what it owns, and is not let in again
+    Remove(remove::RemoveArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
 }
@@ -226,6 +231,7 @@ pub fn main() -> ExitCode {
         Command::Resume(arguments) => resume::resume(arguments, Arc::new(BuiltinLoader)),
         Command::Invite(arguments) => invite::invite(&arguments),
         Command::Status(arguments) => status::status(&arguments),
+        Command::Remove(arguments) => remove::remove(&arguments),
         Command::Export(arguments) => model::export(&arguments),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
     })
@@ -271,6 +277,7 @@ fn run_own_command(
         }
         OwnCommand::Invite(arguments) => invite::invite(&arguments),
         OwnCommand::Status(arguments) => status::status(&arguments),
+        OwnCommand::Remove(arguments) => remove::remove(&arguments),
         OwnCommand::Export(arguments) => model::export(&arguments),
     }
 }

@@ -15,9 +15,10 @@ use std::sync::Arc;
 
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{Contact, Refusal, Saved};
-use peergrad_protocol::view::View;
+use peergrad_protocol::view::{Cause, Expulsion, View};
 use peergrad_protocol::wire::WireError;
 use peergrad_protocol::{Buffer, Epoch, Frame, PeerId, RunId, StepNumber, ViewDigest};
 
@@ -97,6 +98,8 @@ pub enum Input {
     },
     /// The answer to [`Output::Restore`]: the checkpoint, or in words why it cannot be read any more.
     Restored(Result<Arc<Checkpoint>, String>),
+    /// The user wants this member put out of the run for good.
+    Expel(PeerId),
     /// The user wants this peer to go.
     Leave,
 }
@@ -335,6 +338,8 @@ pub enum Event {
         /// How many others.
         members: usize,
     },
+    /// The members have put a peer out of the run for good.
+    Expelled(Expulsion),
     /// All who had parameters have stopped, and some of them are back: they wait until they are enough to go on from what they
     /// have saved.
     Regrouping(Regrouping),
@@ -538,6 +543,14 @@ fn refusal_words(refusal: Refusal, by: PeerId) -> String {
         ),
         Refusal::Full => format!("peer {by} says the run has all the members that it can have"),
         Refusal::NotYet => format!("peer {by} is itself still joining"),
+        Refusal::Expelled(Expulsion { by, cause: Cause::Request, .. }) => format!(
+            "this peer was removed from the run, as a user wanted it at peer {}: ask there why",
+            by.short()
+        ),
+        Refusal::Expelled(Expulsion { by, cause: Cause::Violations, .. }) => format!(
+            "this peer was put out of the run: peer {} had to refuse {REJECTS_MAX} of its frames; use the same release on all machines, and if it was the same, look at this machine's memory",
+            by.short()
+        ),
     }
 }
 

@@ -361,9 +361,11 @@ impl Joining {
                 self.leave_host();
                 Ok(())
             }
-            Refusal::OtherRun { .. } | Refusal::Full | Refusal::Over | Refusal::Copied => {
-                Err(Failure::Refused { by, refusal })
-            }
+            Refusal::OtherRun { .. }
+            | Refusal::Full
+            | Refusal::Over
+            | Refusal::Copied
+            | Refusal::Expelled(_) => Err(Failure::Refused { by, refusal }),
         }
     }
 

@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use peergrad_protocol::durable::Durable;
-use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{Departure, Message, Refusal};
-use peergrad_protocol::view::Member;
+use peergrad_protocol::view::{Cause, Member};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
 
 use crate::checkpoint::Timetable;
@@ -185,6 +185,7 @@ impl Machine {
             Input::Persisted { id, result } => self.persisted(now, id, result, out),
             Input::Saved { steps, result } => out.push(Output::Event(Event::Saved { steps, result })),
             Input::Restored(result) => self.restored(result, out),
+            Input::Expel(peer) => self.expel(now, peer, out),
             Input::Leave => self.leave(now, out),
         }
         self.advance(now, out);
@@ -514,13 +515,25 @@ impl Machine {
         out.push(Output::Send { to, frame: Frame::encode(message, payload) });
     }
 
+    /// A user wants a member out.
+    fn expel(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
+        if let Stage::Member(seat) = &mut self.stage {
+            seat.membership.expel(peer, Cause::Request, out);
+            self.look(now, out);
+        }
+    }
+
     fn reject(&mut self, now: Instant, peer: PeerId, reject: Reject, out: &mut Vec<Output>) {
         out.push(Output::Event(Event::Violation { peer, reject }));
         let count = self.rejects.entry(peer).or_default();
         *count += 1;
         // A round cannot end without the segment that should have come, so there is nothing to wait for.
         let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit);
-        if *count >= peergrad_protocol::limits::REJECTS_MAX || is_fatal {
+        let is_last = *count >= REJECTS_MAX;
+        if let (Stage::Member(seat), true) = (&mut self.stage, is_last) {
+            seat.membership.expel(peer, Cause::Violations, out);
+        }
+        if is_last || is_fatal {
             let words = format!("hung up on it after {count} violations, the last: {reject}");
             out.push(Output::Hangup(peer));
             self.link_down(now, peer, words, out);

@@ -25,7 +25,7 @@ use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::{Beat, Message, Report};
 use peergrad_protocol::time::TimerTable;
-use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::view::{Expulsion, Member, Recovery, View};
 use peergrad_protocol::watch::Watch;
 use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 
@@ -40,6 +40,7 @@ use term::Term;
 
 mod agreeing;
 mod exchange;
+mod expelling;
 mod looking;
 mod offering;
 mod term;
@@ -85,6 +86,8 @@ pub(crate) struct Membership {
     /// Members that want to go.
     retiring: BTreeSet<PeerId>,
     bans: BTreeMap<PeerId, Ban>,
+    /// Members that are to be put out for good.
+    expelling: BTreeMap<PeerId, Expulsion>,
     /// How much this member would own if it were asked now.
     offered_weight: u8,
     /// What other members offer to own that is not in the view.
@@ -197,6 +200,7 @@ impl Membership {
             guests: BTreeSet::new(),
             retiring: BTreeSet::new(),
             bans: BTreeMap::new(),
+            expelling: BTreeMap::new(),
             offered_weight: me.weight,
             offers: BTreeMap::new(),
             relayed: BTreeMap::new(),
@@ -247,6 +251,7 @@ impl Membership {
         again.into_iter().for_each(|rank| self.superseded(rank));
         self.pace.restart(now);
         self.retiring.retain(|peer| self.view.rank(peer).is_some());
+        self.expelling.retain(|peer, _| self.view.expulsion(peer).is_none());
         self.begin(now);
         Some(difference)
     }

@@ -137,8 +137,21 @@ pub struct ViewStatus {
     pub digest: String,
     /// The digests of those that it follows: none of the first.
     pub parents: Vec<String>,
+    /// Peers that were put out of the run for good, the last at the end.
+    pub expelled: Vec<Expelled>,
     /// How long this peer has been in it.
     pub age_seconds: f64,
+}
+
+/// A peer that was put out of the run for good.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Expelled {
+    /// Who.
+    pub peer: String,
+    /// The member on whose word.
+    pub by: String,
+    /// `request` of a user, or `violations`.
+    pub cause: String,
 }
 
 /// A member, as the peer that tells this sees it.

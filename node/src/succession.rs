@@ -383,6 +383,7 @@ impl Roll {
             resume,
             ledger,
             moves,
+            expelled: vec![],
         }
     }
 }

@@ -26,7 +26,7 @@ use peergrad_protocol::message::{
     Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Report, Save, Saved, Segment, Tally, WantChunks,
 };
 use peergrad_protocol::view::{
-    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 use peergrad_protocol::{
     Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest,
@@ -309,13 +309,14 @@ impl Truth<'_> {
     }
 
     fn word(&self, draws: &mut Draws<'_>) -> Message {
-        match draws.below(7, 7) {
+        match draws.below(8, 8) {
             0 => Message::Candidate(self.member(draws)),
             1 => Message::Retire,
             2 => Message::Closed(Closed { view: self.digest, left_out: draws.below(10, SAMPLES_MAX) }),
             3 => Message::Save(Save { view: self.digest, steps: self.near(draws) }),
             4 => Message::Leave(Departure::new("why not")),
             5 => Message::Ready,
+            6 => Message::Expel(self.expulsion(draws)),
             _ => {
                 let Member { incarnation, addresses, weight, .. } = self.member(draws);
                 Message::Join(Join { run: None, incarnation, addresses, weight })
@@ -413,7 +414,23 @@ impl Truth<'_> {
         let members = (self.view.members.len() + added.len()).saturating_sub(removed.len()).max(1) as u64;
         let (resume, ledger) = self.resume(members, draws);
         let weights = draws.list(2, |draws| (self.rank(draws), draws.below(3, 255) as u8));
-        Succession { parent: self.digest, removed, added, weights, resume, ledger, moves: self.moves(draws) }
+        let expelled = draws.list(2, |draws| self.expulsion(draws));
+        Succession {
+            parent: self.digest,
+            removed,
+            added,
+            weights,
+            resume,
+            ledger,
+            moves: self.moves(draws),
+            expelled,
+        }
+    }
+
+    fn expulsion(&self, draws: &mut Draws<'_>) -> Expulsion {
+        let who = |draws: &mut Draws<'_>| self.member(draws).peer;
+        let (peer, by) = (who(draws), who(draws));
+        Expulsion { peer, by, cause: if draws.is() { Cause::Request } else { Cause::Violations } }
     }
 
     fn record(&self, draws: &mut Draws<'_>) -> View {

@@ -37,6 +37,8 @@ pub const ADDRESSES_MAX: usize = 8;
 pub const ADDRESS_BYTES_MAX: usize = 128;
 /// Views that a view can follow: its own lineage, and after a merge another.
 pub const PARENTS_MAX: usize = 2;
+/// Peers of which a run remembers that it has put them out.
+pub const EXPELLED_MAX: usize = 64;
 /// Ranges of a pass that departed members gave back untrained.
 pub const GIVEN_BACK_MAX: usize = 4096;
 /// Ranges in which one batch is dealt: it may be made of what was given back, and each member's part is cut out of it.
@@ -79,7 +81,7 @@ pub const ROUND_BYTES_MAX: usize = 32 << 20;
 pub const HOP_BYTES: usize = 64 << 10;
 /// Idle segment buffers that a peer keeps for reuse.
 pub const SEGMENTS_KEPT_MAX: usize = 64;
-/// Violations by one peer before its link is closed for good.
+/// Violations by one peer before the others put it out of the run.
 pub const REJECTS_MAX: u32 = 64;
 
 /// Checkpoints of a run that a peer keeps, and speaks of.
@@ -102,7 +104,8 @@ const VIEW_BYTES_MAX: usize = 1024
     + CHUNKS_MAX * 3 * INDEX_BYTES_MAX
     // Moves.
     + CHUNKS_MAX * (2 + COPIES_MAX) * INDEX_BYTES_MAX
-    + GIVEN_BACK_MAX * SPAN_BYTES_MAX;
+    + GIVEN_BACK_MAX * SPAN_BYTES_MAX
+    + EXPELLED_MAX * 65;
 /// Bytes of a change: besides what is in a view, who goes, and whose weight is another one.
 const CHANGE_BYTES_MAX: usize = VIEW_BYTES_MAX + MEMBERS_MAX * (2 * INDEX_BYTES_MAX + 1);
 /// Bytes of what is said of a checkpoint: a few numbers and digests, a bookmark, and a set of chunks.

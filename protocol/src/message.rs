@@ -19,6 +19,7 @@
 //! member                                            member
 //!   | -- Beat, four times a second ----------------> |
 //!   | -- Save -------------------------------------> |    of the lowest rank: the step after which all write a checkpoint
+//!   | -- Expel ------------------------------------> |    somebody is to be put out for good
 //!   | -- Offer ------------------------------------> |    where a step does not wait for all: to its first owner
 //!   | <---------------------------------- Chosen --- |    whose contributions are in it
 //!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of copies
@@ -32,7 +33,7 @@ use crate::chunks::ChunkSet;
 use crate::id::{ContentDigest, Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::ledger::Ledger;
 use crate::limits::REASON_BYTES_MAX;
-use crate::view::{Branch, Member, Succession, View};
+use crate::view::{Branch, Expulsion, Member, Succession, View};
 use crate::wire::{Decode, Encode};
 
 mod validity;
@@ -96,6 +97,8 @@ pub enum Message {
     Chosen(Chosen),
     /// Lowest rank to every member: a checkpoint is due. Whoever is beyond that step already leaves it out.
     Save(Save),
+    /// Member to every member: this one is to be put out for good. Repeated until it is.
+    Expel(Expulsion),
 }
 
 /// A joiner's request.
@@ -149,6 +152,8 @@ pub enum Refusal {
     Copied,
     /// The one asked is not in the run itself yet, or still reads its data: ask again.
     NotYet,
+    /// The members have put the joiner out of the run for good.
+    Expelled(Expulsion),
 }
 
 /// A request for one piece of the data file.

@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::ledger::{Ledger, Span, are_disjoint};
 use crate::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, MEMBERS_MAX, PARENTS_MAX,
-    STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, EXPELLED_MAX, MEMBERS_MAX,
+    PARENTS_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use crate::message::Tally;
 use crate::wire::{self, Decode, Encode};
@@ -43,6 +43,28 @@ pub struct View {
     pub ledger: Ledger,
     /// What the placement among these members differs in from what members hold.
     pub moves: Moves,
+    /// Peers that are not let in any more, the last at the end; of many, the last [`EXPELLED_MAX`].
+    pub expelled: Vec<Expulsion>,
+}
+
+/// A peer that the members have put out of the run for good, under its identity of then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Expulsion {
+    /// Who.
+    pub peer: PeerId,
+    /// The member on whose word.
+    pub by: PeerId,
+    /// Why.
+    pub cause: Cause,
+}
+
+/// Why a peer is put out of a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Cause {
+    /// A user wanted it; it hands over what it owns first.
+    Request,
+    /// It went on sending what no correct peer sends.
+    Violations,
 }
 
 /// Where a run's history begins that has led to a view without going back: with the run's first view, or with the last one
@@ -171,6 +193,8 @@ pub struct Succession {
     pub ledger: Ledger,
     /// As in [`View`]; ranks are those of the next view.
     pub moves: Moves,
+    /// Peers that are not let in any more from now on.
+    pub expelled: Vec<Expulsion>,
 }
 
 /// Why a view record cannot be one.
@@ -203,6 +227,9 @@ pub enum InvalidView {
     /// A change of a view that does not fit it.
     #[error("it does not follow the view that it names")]
     Parent,
+    /// More peers put out than are remembered, or one of them that is in.
+    #[error("of those who were put out, none is in, and at most {EXPELLED_MAX} are remembered")]
+    Expelled,
     /// Too many or too long addresses.
     #[error("a member has at most {ADDRESSES_MAX} addresses of at most {ADDRESS_BYTES_MAX} bytes")]
     Addresses,
@@ -221,6 +248,7 @@ impl View {
             recovery: Recovery::Found,
             ledger: Ledger::default(),
             moves: Moves::default(),
+            expelled: vec![],
         }
     }
 
@@ -289,6 +317,10 @@ impl View {
         if !self.members.iter().all(|member| are_bounded(&member.addresses)) {
             return Err(InvalidView::Addresses);
         }
+        let is_out = |expelled: &Expulsion| self.rank(&expelled.peer).is_none();
+        if self.expelled.len() > EXPELLED_MAX || !self.expelled.iter().all(is_out) {
+            return Err(InvalidView::Expelled);
+        }
         if self.parents.len() > PARENTS_MAX {
             return Err(InvalidView::Parents);
         }
@@ -325,6 +357,12 @@ impl View {
             && is_resumed
             && self.moves.list.iter().all(|moved| is_chunk(moved.chunk))
             && self.moves.restarted.iter().all(|chunk| is_chunk(*chunk))
+    }
+
+    /// Why a peer is not let in any more, if it is not.
+    #[must_use]
+    pub fn expulsion(&self, peer: &PeerId) -> Option<&Expulsion> {
+        self.expelled.iter().rfind(|expelled| expelled.peer == *peer)
     }
 
     /// The first step that is trained in this view.
@@ -368,6 +406,9 @@ impl View {
         });
         members.extend(change.added.iter().cloned());
         members.sort_by_key(|member| member.peer);
+        let mut expelled = self.expelled.clone();
+        expelled.extend(&change.expelled);
+        expelled.drain(..expelled.len().saturating_sub(EXPELLED_MAX));
         let epoch = Epoch(self.epoch.0 + 1);
         let is_restored = change.resume.is_restored;
         let branch = if is_restored { Branch { epoch, step: change.resume.step } } else { self.branch };
@@ -380,6 +421,7 @@ impl View {
             recovery: Recovery::Resume(change.resume.clone()),
             ledger: change.ledger.clone(),
             moves: change.moves.clone(),
+            expelled,
         };
         next.validate()?;
         Ok(next)
@@ -397,6 +439,7 @@ impl Succession {
             && self.resume.is_bounded()
             && self.ledger.is_valid()
             && self.moves.are_bounded()
+            && self.expelled.len() <= EXPELLED_MAX
     }
 }
 
@@ -524,6 +567,10 @@ mod tests {
             addresses: vec![format!("/ip4/127.0.0.1/tcp/{byte}")],
             weight: 1,
         }
+    }
+
+    fn expulsion(byte: u8) -> Expulsion {
+        Expulsion { peer: PeerId([byte; 32]), by: PeerId([1; 32]), cause: Cause::Request }
     }
 
     fn view(peers: &[u8]) -> View {
@@ -717,6 +764,7 @@ mod tests {
             resume: Resume::at(StepNumber(9)),
             ledger: Ledger::default(),
             moves: Moves::default(),
+            expelled: vec![],
         };
         assert!(change.is_bounded());
         let ranks = |count: usize| vec![Rank(0); count];
@@ -748,6 +796,7 @@ mod tests {
             Succession { moves: moves(vec![moved(1); CHUNKS_MAX + 1], vec![]), ..change.clone() },
             Succession { moves: moves(vec![moved(COPIES_MAX + 1)], vec![]), ..change.clone() },
             Succession { moves: moves(vec![], vec![0; CHUNKS_MAX + 1]), ..change.clone() },
+            Succession { expelled: vec![expulsion(9); EXPELLED_MAX + 1], ..change.clone() },
         ] {
             assert!(!odd.is_bounded(), "{odd:?}");
         }
@@ -765,6 +814,7 @@ mod tests {
             resume: Resume::at(StepNumber(9)),
             ledger: Ledger { position: 5, ..Ledger::default() },
             moves: Moves::default(),
+            expelled: vec![expulsion(7)],
         };
         let next = base.succeed(digest, &change).unwrap();
         let members: Vec<_> = next.members.iter().map(|m| (m.peer.0[0], m.incarnation.0, m.weight)).collect();
@@ -779,13 +829,36 @@ mod tests {
     }
 
     #[test]
+    fn who_is_put_out_is_remembered_and_not_in() {
+        let base = View { expelled: (100..164).map(expulsion).collect(), ..view(&[1, 3]) };
+        assert_eq!(base.validate(), Ok(()));
+        assert_eq!(base.expulsion(&PeerId([100; 32])), Some(&expulsion(100)));
+        let put_out = |peer, removed| {
+            let (parent, resume) = (base.digest(), Resume::at(StepNumber(9)));
+            let (added, weights, ledger, moves) = (vec![], vec![], Ledger::default(), Moves::default());
+            let expelled = vec![expulsion(peer)];
+            base.succeed(
+                parent,
+                &Succession { parent, removed, added, weights, resume, ledger, moves, expelled },
+            )
+        };
+        let next = put_out(3, vec![Rank(1)]).unwrap();
+        assert_eq!(next.expelled.len(), EXPELLED_MAX);
+        assert_eq!(next.expulsion(&PeerId([3; 32])), Some(&expulsion(3)));
+        assert_eq!(next.expulsion(&PeerId([100; 32])), None, "the oldest is forgotten");
+        assert_eq!(put_out(3, vec![]), Err(InvalidView::Expelled), "it is in");
+        let many = View { expelled: vec![expulsion(9); EXPELLED_MAX + 1], ..view(&[1]) };
+        assert_eq!(many.validate(), Err(InvalidView::Expelled));
+    }
+
+    #[test]
     fn a_branch_begins_where_training_goes_on_from_checkpoints() {
         let base = view(&[1, 3]);
         let follow = |view: &View, resume| {
             let parent = view.digest();
             let (ledger, moves) = (Ledger::default(), Moves::default());
-            let change =
-                Succession { parent, removed: vec![], added: vec![], weights: vec![], resume, ledger, moves };
+            let (removed, added, weights, expelled) = (vec![], vec![], vec![], vec![]);
+            let change = Succession { parent, removed, added, weights, resume, ledger, moves, expelled };
             view.succeed(parent, &change)
         };
         let restored = |step| Resume { is_restored: true, ..Resume::at(StepNumber(step)) };

@@ -206,6 +206,12 @@ impl Director {
                 cluster.note(host, "asked to leave");
                 cluster.leave(host);
             }),
+            Fault::Remove { whom } => self.each(cluster, &whom, |director, cluster, host| {
+                let Some(&asked) = director.bootstraps(cluster, host).first() else { return };
+                director.touch(host);
+                cluster.note(host, &format!("removed by a user at {asked}"));
+                cluster.expel(asked, host);
+            }),
             Fault::Unreachable { whom, lasting } => self.each(cluster, &whom, |director, cluster, host| {
                 cluster.note(host, "cannot be dialed");
                 cluster.place(host, false);

@@ -16,6 +16,7 @@
 //! | 7 nothing waits on the departed | a member that is gone is out of everybody's view in no longer than it takes to notice and to agree | [`departed`] |
 //! | 8 progress | faults off, steps are committed again within a bounded time | [`crate::liveness`] |
 //! | 9 bounded | segments and chunks in flight, and segments held, keep to the limits | [`bounded`] |
+//! | expelled | who was put out of the run is in no later view, and the views go on saying so | [`expelled`] |
 //! | restarts | after a stop of everybody, the run goes on from the newest step of which those who are back have saved everything | [`restarts`] |
 //! | written first | a member says nothing in a view before the view is on its disk | [`written_first`] |
 //! | blameless | nothing that a correct peer sends is refused as an offence | [`blameless`] |
@@ -38,6 +39,7 @@ pub mod bounded;
 pub mod departed;
 pub mod every_sample_once;
 pub mod exactly_once;
+pub mod expelled;
 pub mod one_chain;
 pub mod restarts;
 pub mod same_bits;
@@ -148,6 +150,7 @@ impl Laws {
             Box::<bounded::Bounded>::default(),
             Box::<written_first::WrittenFirst>::default(),
             Box::<blameless::Blameless>::default(),
+            Box::<expelled::Expelled>::default(),
             Box::new(restarts::Restarts::new(&known.loaded)),
         ];
         if known.loaded.program.drifts() {

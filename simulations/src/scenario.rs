@@ -120,6 +120,11 @@ pub enum Fault {
         /// Who.
         whom: Whom,
     },
+    /// A user of another member has peers removed from the run for good.
+    Remove {
+        /// Whom.
+        whom: Whom,
+    },
     /// Others cannot dial peers any more, as those are told: they work, and own nothing. Links stay.
     Unreachable {
         /// Whom.
@@ -389,6 +394,7 @@ impl Fault {
             Self::Crash { whom, .. }
             | Self::Restart { whom, .. }
             | Self::Leave { whom }
+            | Self::Remove { whom }
             | Self::Unreachable { whom, .. }
             | Self::Slow { whom, .. }
             | Self::Bursts { whom, .. }

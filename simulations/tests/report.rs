@@ -67,6 +67,7 @@ impl Tale {
             branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
             recovery,
             ledger: Ledger::default(),
+            expelled: vec![],
             moves: Moves::default(),
         });
         let mut left = PARAMETERS;

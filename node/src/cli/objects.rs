@@ -1,5 +1,6 @@
 //! Events as JSON: one object each, with the names that the words use; and back, where this program reads itself.
 
+use peergrad_protocol::view::{Cause, Expulsion};
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
 
@@ -44,6 +45,9 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
         Event::NobodyTrains { peers } => json!({"event": "nobody_trains", "peers": texts(peers)}),
         Event::NobodyAnswers => json!({"event": "nobody_answers"}),
         Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
+        Event::Expelled(Expulsion { peer, by, cause }) => json!({
+            "event": "expelled", "peer": peer.to_string(), "by": by.to_string(), "cause": cause_word(*cause),
+        }),
         Event::Regrouping(Regrouping { epoch, present, needed, missing }) => json!({
             "event": "regrouping", "epoch": epoch.0, "present": present, "needed": needed, "missing": texts(missing),
         }),
@@ -127,5 +131,13 @@ mod tests {
         let object = json!({"epoch": 3, "members": ["a", "b"], "change": change_object(&change)});
         assert_eq!(change_of(&object), Some((3, 2, change)));
         assert_eq!(change_of(&json!({"epoch": 1, "members": [], "change": null})), None);
+    }
+}
+
+/// Why a peer was put out of the run, in a word.
+pub(crate) fn cause_word(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Request => "request",
+        Cause::Violations => "violations",
     }
 }

@@ -1,6 +1,7 @@
 //! Words: what an event is to a person.
 
 use peergrad_protocol::PeerId;
+use peergrad_protocol::view::{Cause, Expulsion};
 
 use super::changes;
 use super::report::program_name;
@@ -41,6 +42,13 @@ pub(crate) fn event_words(event: &Event, me: &PeerId, scope: Option<&Scope>) -> 
             "ready, but these members cannot be reached from here: {}; either they have stopped, and the run waits for them, or the network between here and there has to be looked at",
             short_names(peers)
         ),
+        Event::Expelled(Expulsion { peer, by, cause }) => {
+            let reason = match cause {
+                Cause::Request => "as a user wants it at",
+                Cause::Violations => "as it keeps sending what no correct peer sends to",
+            };
+            format!("peer {} is out of the run for good, {reason} peer {}", peer.short(), by.short())
+        }
         Event::Regrouping(regrouping) => regrouping_words(regrouping),
         Event::NobodyTrains { peers } => format!(
             "{} {}, but nobody trains; waiting for a member that does (if all of them have stopped, the run is gone: start it anew)",

@@ -270,7 +270,7 @@ impl Machine {
             }
             // Of a view that this peer is not in yet, or not any more.
             Message::Succeed(_) | Message::Candidate(_) => Ok(()),
-            Message::Retire => Ok(()),
+            Message::Retire | Message::Expel(_) => Ok(()),
             _ => return Err(Reject::OutOfPlace),
         };
         if let Err(failure) = result {
@@ -351,6 +351,10 @@ impl Machine {
             }
             Message::Retire => {
                 membership.on_retire(from);
+                self.look(now, out);
+            }
+            Message::Expel(expulsion) => {
+                membership.on_expel(&from, expulsion);
                 self.look(now, out);
             }
             Message::WantData(want) => self.give_data(from, want, out)?,

@@ -250,6 +250,9 @@ impl Machine {
             return self.exclude(now, &view, out);
         }
         let guests = seat.membership.guests_in(&view);
+        let known = &seat.session.view().expelled;
+        let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
+        out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
         seat.session.enter(&view, digest, &mut self.credits, out);
         let difference = seat.membership.advance(now).expect("the next view is known");
         out.push(Output::Event(seat.session.installed(Some(&difference))));
@@ -294,6 +297,11 @@ impl Machine {
     pub(super) fn exclude(&mut self, now: Instant, view: &View, out: &mut Vec<Output>) {
         if !matches!(self.stage, Stage::Member(_)) {
             return;
+        }
+        if let Some(expulsion) = view.expulsion(&self.me.peer).copied() {
+            let by = expulsion.by;
+            let refusal = Refusal::Expelled(expulsion);
+            return self.end(Err(Failure::Refused { by, refusal }), out);
         }
         if self.is_leaving {
             // Perhaps it was lost before its turn came, and something with it.

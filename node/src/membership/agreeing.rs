@@ -247,12 +247,12 @@ impl Membership {
     }
 
     fn propose(&mut self, now: Instant, kept: &[Rank], facts: &Facts<'_>, out: &mut Vec<Output>) {
-        let Some(attempt) = &mut self.term.attempt else { return };
-        let planned = attempt.planned.clone();
-        if attempt.proposer.adopted().is_none() && planned.is_none() {
-            let dealt_of = |step| facts.dealt_of(step);
+        let Some(attempt) = &self.term.attempt else { return };
+        let own = if attempt.planned.is_some() || attempt.proposer.adopted().is_some() {
+            attempt.planned.clone()
+        } else {
             let reports = attempt.proposer.reports();
-            let change = match facts.basis.after_loss(kept, reports, dealt_of) {
+            let change = match facts.basis.after_loss(kept, reports, |step| facts.dealt_of(step)) {
                 Some(change) => change,
                 // Nobody of those who can be reached has parameters any more; others may come back.
                 None => match facts.basis.after_stop(kept, reports) {
@@ -260,10 +260,11 @@ impl Membership {
                     Some(_) | None => return,
                 },
             };
-            attempt.proposer.propose(|_| change);
-        } else {
-            attempt.proposer.propose(|_| planned.expect("checked before"));
-        }
+            let expelled = self.put_out_with(&change);
+            Some(Succession { expelled, ..change })
+        };
+        let Some(attempt) = &mut self.term.attempt else { return };
+        attempt.proposer.propose(|_| own.expect("there is one, or somebody's is adopted"));
         attempt.since = now;
         self.tell_proposal(out);
     }

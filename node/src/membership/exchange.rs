@@ -56,6 +56,9 @@ impl Membership {
         if is_closing {
             return Err(Refusal::Over);
         }
+        if let Some(expulsion) = self.barred(&from) {
+            return Err(Refusal::Expelled(*expulsion));
+        }
         if self.is_paused() && !self.is_member(&from) {
             // Nobody comes in here now, and there are others who train, perhaps.
             return Err(Refusal::NotYet);
@@ -173,6 +176,7 @@ impl Membership {
         self.repeat_attempt(now, out);
         self.forget_stale(now);
         self.forget_offers(now);
+        self.repeat_expulsions(out);
         let Some(convener) = self.convener(now) else { return };
         let convener = self.view.member(convener).peer;
         if convener == self.me.peer {
@@ -192,23 +196,30 @@ impl Membership {
     fn convener(&self, now: Instant) -> Option<Rank> {
         let lost = self.lost(now);
         let ranks = (0..self.view.members.len()).map(Rank::from_index);
-        ranks.into_iter().find(|rank| !lost.contains(rank) && !self.is_newcomer(*rank))
+        let is_to_go = |rank: &Rank| self.expelling.contains_key(&self.view.member(*rank).peer);
+        ranks.into_iter().find(|rank| !lost.contains(rank) && !is_to_go(rank) && !self.is_newcomer(*rank))
     }
 
     /// The change that is due between two steps, if this member is to propose it.
     pub(super) fn exchange_due(&self, now: Instant, facts: &Facts<'_>) -> Option<Succession> {
         let is_quiet = facts.has_committed && !facts.is_closing && !facts.is_still;
-        let is_wanted =
-            !self.candidates.is_empty() || !self.retiring.is_empty() || self.wants_other_weights(now);
+        let has_gone = |peer: &PeerId| self.view.rank(peer).is_none();
+        // Who was to be put out has gone before it was.
+        let is_late = self.expelling.keys().any(has_gone);
+        let is_wanted = is_late
+            || !self.candidates.is_empty()
+            || !self.retiring.is_empty()
+            || self.wants_other_weights(now);
         if !is_quiet || !is_wanted || self.convener(now) != Some(self.rank) {
             return None;
         }
         let step = StepNumber(facts.step.0 + self.lead());
         let exchange = self.exchange(now, step, facts);
-        if exchange == Exchange::default() {
+        if exchange == Exchange::default() && !is_late {
             return None;
         }
-        facts.basis.between_steps(step, facts.step, facts.dealt, &exchange)
+        let change = facts.basis.between_steps(step, facts.step, facts.dealt, &exchange)?;
+        Some(Succession { expelled: self.put_out_with(&change), ..change })
     }
 
     fn exchange(&self, now: Instant, step: StepNumber, facts: &Facts<'_>) -> Exchange {
@@ -218,7 +229,8 @@ impl Membership {
             .candidates
             .values()
             .map(|candidate| &candidate.member)
-            .filter(|member| is_admitted(&member.peer) && self.view.rank(&member.peer).is_none());
+            .filter(|member| is_admitted(&member.peer) && self.view.rank(&member.peer).is_none())
+            .filter(|member| self.barred(&member.peer).is_none());
         let joiners = candidates.take(room).cloned().collect();
         let mut exchange = Exchange { joiners, ..Exchange::default() };
         let mut retiring: Vec<Rank> = self.retiring.iter().filter_map(|peer| self.view.rank(peer)).collect();

@@ -147,8 +147,12 @@ impl Membership {
         let cut = self.term.broken.iter().filter(is_cut).copied();
         let silent = self.watch.suspected(now).filter_map(|peer| self.view.rank(peer));
         let far = self.relayed.iter().filter_map(|(peer, since)| self.out_of_reach(now, peer, *since));
-        let lost: BTreeSet<Rank> =
-            cut.chain(self.term.departed.iter().copied()).chain(silent).chain(far).collect();
+        let lost: BTreeSet<Rank> = cut
+            .chain(self.term.departed.iter().copied())
+            .chain(silent)
+            .chain(far)
+            .chain(self.outcasts())
+            .collect();
         lost.into_iter().collect()
     }
 

@@ -54,8 +54,14 @@ impl Machine for crate::node::Node {
 /// Looks for a data file on this machine. May read from disk: it runs on a thread where that does no harm.
 pub type Locate = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
 
-/// Somebody wants to know how the machine stands. Dropped without an answer if it has none.
-pub type Inquiry = oneshot::Sender<Overview>;
+/// What somebody at this machine asks of a machine that is driven.
+#[derive(Debug)]
+pub enum Inquiry {
+    /// How does it stand?
+    Look(oneshot::Sender<Overview>),
+    /// This member is to be put out of the run.
+    Expel(PeerId),
+}
 
 /// All that a machine needs around it.
 pub struct Surroundings {
@@ -94,7 +100,7 @@ pub async fn drive(machine: &mut impl Machine, surroundings: Surroundings, leave
             input = driver.store.persisted() => driver.feed(machine, input),
             input = driver.checkpoints.answer() => driver.feed(machine, input),
             () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
-            Some(inquiry) = driver.inquiries.recv() => driver.answer(machine, inquiry),
+            Some(inquiry) = driver.inquiries.recv() => driver.take(machine, inquiry),
             () = &mut leave, if !is_leaving => {
                 is_leaving = true;
                 driver.feed(machine, Input::Leave);
@@ -202,10 +208,15 @@ impl Driver {
         }
     }
 
-    fn answer(&self, machine: &impl Machine, inquiry: Inquiry) {
-        if let Some(overview) = machine.overview(self.clock.now()) {
-            // Whoever has asked may have gone.
-            let _ = inquiry.send(overview);
+    fn take(&mut self, machine: &mut impl Machine, inquiry: Inquiry) {
+        match inquiry {
+            Inquiry::Look(reply) => {
+                if let Some(overview) = machine.overview(self.clock.now()) {
+                    // Whoever has asked may have gone.
+                    let _ = reply.send(overview);
+                }
+            }
+            Inquiry::Expel(peer) => self.feed(machine, Input::Expel(peer)),
         }
     }
 

@@ -64,6 +64,7 @@ fn change(parent: ViewDigest) -> Succession {
         resume: Resume::at(StepNumber(5)),
         ledger: Ledger::default(),
         moves: Moves::default(),
+        expelled: vec![],
     }
 }
 

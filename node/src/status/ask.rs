@@ -83,6 +83,14 @@ pub enum AskError {
         /// What it said.
         words: String,
     },
+    /// It does not remove whom it was asked to remove.
+    #[error("{whom} removes nobody: {words}")]
+    NotRemoved {
+        /// Who was asked.
+        whom: String,
+        /// Why not.
+        words: String,
+    },
     /// What came is no status.
     #[error("{whom} answers in a way that this program (release {}) does not understand: use the same release on both machines", env!("CARGO_PKG_VERSION"))]
     NoStatus {
@@ -170,8 +178,26 @@ impl Asker {
     /// # Errors
     /// It does not answer, or not so that this program understands it.
     pub async fn status(&mut self) -> Result<Status, AskError> {
+        self.ask(&Request { format: FORMAT, remove: None }).await
+    }
+
+    /// Has a member put out of the run; how the peer is that was asked to see to it.
+    ///
+    /// # Errors
+    /// As [`Asker::status`]; or it will not.
+    pub async fn remove(&mut self, peer: &str) -> Result<Status, AskError> {
+        let answer = self.ask(&Request { format: FORMAT, remove: Some(peer.to_owned()) }).await;
+        answer.map_err(|error| match error {
+            AskError::OtherRelease { whom, version, words } if version == env!("CARGO_PKG_VERSION") => {
+                AskError::NotRemoved { whom, words }
+            }
+            error => error,
+        })
+    }
+
+    async fn ask(&mut self, request: &Request) -> Result<Status, AskError> {
         let whom = || self.whom.clone();
-        let mut request = serde_json::to_vec(&Request { format: FORMAT }).expect("a number has a JSON form");
+        let mut request = serde_json::to_vec(request).expect("text and numbers have a JSON form");
         request.push(b'\n');
         let exchange = timeout(ANSWER_MAX, self.conversation.exchange(&request)).await;
         let line = match exchange {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_protocol::view::Expulsion;
 use peergrad_protocol::{Instant, PeerId};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Mutex, mpsc, oneshot};
@@ -14,9 +15,10 @@ use tokio::time::timeout;
 
 use super::observer::{Memory, Recent};
 use super::{
-    FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, Status, Told, TrafficStatus,
-    Training, ViewStatus,
+    Expelled, FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, Status, Told,
+    TrafficStatus, Training, ViewStatus,
 };
+use crate::cli::objects::cause_word;
 use crate::cli::table::{count, plural};
 use crate::cli::words::{regrouping_words, short_names};
 use crate::net::{Inquiry, Lane, LinkStatus, Lookout};
@@ -76,6 +78,26 @@ impl Desk {
         status
     }
 
+    /// Has a member put out of the run.
+    ///
+    /// # Errors
+    /// In words, why that cannot be.
+    pub(super) async fn remove(&self, peer: &str) -> Result<(), String> {
+        let Ok(peer) = peer.parse::<PeerId>() else { return Err(format!("{peer} is no peer's id")) };
+        let inner = &*self.inner;
+        match inner.overview().await {
+            Ok(Overview::Member(member)) if member.members.iter().any(|seen| seen.peer == peer) => {}
+            Ok(Overview::Member(_)) => return Err(format!("peer {} is not in the run", peer.short())),
+            Ok(_) => return Err("this peer is no member now: ask at one that trains".to_owned()),
+            Err(Busy) => return Err("this peer is too busy: try again".to_owned()),
+        }
+        if peer == inner.me {
+            return Err("that is this very peer: Ctrl-C at its terminal hands over and leaves".to_owned());
+        }
+        let asked = inner.inquiries.try_send(Inquiry::Expel(peer));
+        asked.map_err(|_| "this peer is too busy, or ends: try again".to_owned())
+    }
+
     /// What happened, for whoever counts.
     pub(super) fn memory(&self) -> &Memory {
         &self.inner.memory
@@ -103,7 +125,7 @@ impl Inner {
 
     async fn overview(&self) -> Result<Overview, Busy> {
         let (reply, answer) = oneshot::channel();
-        match self.inquiries.try_send(reply) {
+        match self.inquiries.try_send(Inquiry::Look(reply)) {
             Ok(()) => {}
             Err(TrySendError::Full(_)) => return Err(Busy),
             Err(TrySendError::Closed(_)) => return Ok(Overview::Ended),
@@ -207,6 +229,7 @@ impl Parts<'_> {
             epoch: standing.view.epoch.0,
             digest: standing.digest.to_string(),
             parents: standing.view.parents.iter().map(ToString::to_string).collect(),
+            expelled: standing.view.expelled.iter().map(expelled).collect(),
             age_seconds: member.view_age.as_secs_f64(),
         });
         let committed = self.recent.committed.as_ref();
@@ -315,6 +338,11 @@ fn joining_words(host: Option<&PeerId>, is_ready: bool, out_of_reach: &[PeerId])
             (true, format!("welcomed by peer {}; fetching and preparing the data", host.short()))
         }
     }
+}
+
+fn expelled(expulsion: &Expulsion) -> Expelled {
+    let Expulsion { peer, by, cause } = expulsion;
+    Expelled { peer: peer.to_string(), by: by.to_string(), cause: cause_word(*cause).to_owned() }
 }
 
 /// Whether all is well at a member, and a sentence about it.

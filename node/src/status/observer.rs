@@ -276,6 +276,7 @@ pub(super) fn name_of(event: &Event) -> &'static str {
         Event::NobodyTrains { .. } => "nobody_trains",
         Event::NobodyAnswers => "nobody_answers",
         Event::Orphaned { .. } => "orphaned",
+        Event::Expelled(_) => "expelled",
         Event::Regrouping(_) => "regrouping",
         Event::Restored { .. } => "restored",
         Event::Saved { .. } => "saved",

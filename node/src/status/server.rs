@@ -30,6 +30,18 @@ use crate::net::Questions;
 pub(super) struct Request {
     /// The form that it reads.
     pub(super) format: u32,
+    /// The id of a member that is to be put out of the run, first of all; only from this machine.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) remove: Option<String>,
+}
+
+/// Where an asker is.
+#[derive(Clone, Copy, PartialEq)]
+enum From {
+    /// On this machine, as the user who started the peer.
+    Here,
+    /// Somewhere that the run's secret is known.
+    Elsewhere,
 }
 
 /// What it is told if it cannot be told how the peer is.
@@ -93,16 +105,29 @@ impl Drop for Server {
 }
 
 /// The answer to one line.
-async fn answer(line: &[u8], desk: &Desk) -> Vec<u8> {
+async fn answer(line: &[u8], from: From, desk: &Desk) -> Vec<u8> {
     let declined = |error: String| {
         let declined = Declined { error, version: env!("CARGO_PKG_VERSION").to_owned() };
         serde_json::to_vec(&declined).expect("text has a JSON form")
     };
     let mut bytes = match serde_json::from_slice::<Request>(line) {
-        Ok(Request { format: FORMAT }) => {
-            serde_json::to_vec(&*desk.status().await).expect("text and numbers have a JSON form")
+        Ok(Request { format: FORMAT, remove }) => {
+            let removed = match remove {
+                None => Ok(()),
+                Some(_) if from == From::Elsewhere => {
+                    Err("who is to be removed is for the users of members to say, at their machines"
+                        .to_owned())
+                }
+                Some(peer) => desk.remove(&peer).await,
+            };
+            match removed {
+                Ok(()) => {
+                    serde_json::to_vec(&*desk.status().await).expect("text and numbers have a JSON form")
+                }
+                Err(error) => declined(error),
+            }
         }
-        Ok(Request { format }) => {
+        Ok(Request { format, .. }) => {
             declined(format!("asked in form {format}, and this peer speaks form {FORMAT}"))
         }
         Err(_) => declined("asked in a way that this peer does not understand".to_owned()),
@@ -178,7 +203,7 @@ mod local {
             let mut reading = (&mut stream).take(REQUEST_BYTES_MAX);
             timeout(IDLE_MAX, reading.read_until(b'\n', &mut line)).await.map_err(late)??;
             let Some(line) = request(line)? else { return Ok(()) };
-            let answer = answer(&line, desk).await;
+            let answer = answer(&line, From::Here, desk).await;
             timeout(WRITING_MAX, stream.get_mut().write_all(&answer)).await.map_err(late)??;
         }
     }
@@ -211,7 +236,7 @@ mod network {
             let mut reading = (&mut stream).take(REQUEST_BYTES_MAX);
             timeout(IDLE_MAX, reading.read_until(b'\n', &mut line)).await.map_err(late)??;
             let Some(line) = request(line)? else { return Ok(()) };
-            let answer = answer(&line, desk).await;
+            let answer = answer(&line, From::Elsewhere, desk).await;
             let writing = async {
                 stream.get_mut().write_all(&answer).await?;
                 stream.get_mut().flush().await

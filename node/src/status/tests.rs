@@ -63,6 +63,7 @@ pub(crate) fn sample() -> Status {
             epoch: 3,
             digest: "ab".repeat(32),
             parents: vec!["cd".repeat(32)],
+            expelled: vec![],
             age_seconds: 12.5,
         }),
         members: vec![

@@ -83,7 +83,12 @@ impl Message {
             Self::Save(save) => in_range(is_step(save.steps)),
             Self::Closed(closed) => in_range(closed.left_out <= SAMPLES_MAX),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
-            Self::Refuse(_) | Self::WantData(_) | Self::Data(_) | Self::Ready | Self::Retire => Ok(()),
+            Self::Refuse(_)
+            | Self::WantData(_)
+            | Self::Data(_)
+            | Self::Ready
+            | Self::Retire
+            | Self::Expel(_) => Ok(()),
         }
     }
 }
@@ -335,6 +340,7 @@ mod tests {
             resume: crate::view::Resume::at(StepNumber(0)),
             ledger: crate::ledger::Ledger::default(),
             moves: crate::view::Moves::default(),
+            expelled: vec![],
         };
         let with = |attempt, change: Succession| {
             let promise = Promise {

@@ -9,7 +9,7 @@ use peergrad_protocol::message::{
     WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
-    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 
 use crate::sheet::Sheet;
@@ -112,6 +112,7 @@ fn fields(message: &Message) -> Sheet {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
         }
+        Message::Expel(expulsion) => expulsion_fields(expulsion, &mut sheet),
     }
     sheet
 }
@@ -145,6 +146,7 @@ fn tag(message: &Message) -> (u8, &'static str) {
         Message::Offer(_) => (23, "Offer"),
         Message::Chosen(_) => (24, "Chosen"),
         Message::Save(_) => (25, "Save"),
+        Message::Expel(_) => (26, "Expel"),
     }
 }
 
@@ -177,6 +179,10 @@ fn refusal_fields(refusal: &Refusal, sheet: &mut Sheet) {
         Refusal::Over => sheet.raw(&[2], "refusal = Over"),
         Refusal::Copied => sheet.raw(&[3], "refusal = Copied"),
         Refusal::NotYet => sheet.raw(&[4], "refusal = NotYet"),
+        Refusal::Expelled(expulsion) => {
+            sheet.raw(&[5], "refusal = Expelled");
+            expulsion_fields(expulsion, sheet);
+        }
     }
 }
 
@@ -191,7 +197,7 @@ fn member_fields(member: &Member, sheet: &mut Sheet) {
 }
 
 pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
-    let View { run, epoch, parents, members, branch, recovery, ledger, moves } = view;
+    let View { run, epoch, parents, members, branch, recovery, ledger, moves, expelled } = view;
     sheet.array("run", &run.0);
     sheet.value("epoch", epoch);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
@@ -206,6 +212,16 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     }
     ledger_fields(ledger, sheet);
     moves_fields(moves, sheet);
+    sheet.list("expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
+}
+
+fn expulsion_fields(Expulsion { peer, by, cause }: &Expulsion, sheet: &mut Sheet) {
+    sheet.array("expelled.peer", &peer.0);
+    sheet.array("expelled.by", &by.0);
+    match cause {
+        Cause::Request => sheet.raw(&[0], "expelled.cause = Request"),
+        Cause::Violations => sheet.raw(&[1], "expelled.cause = Violations"),
+    }
 }
 
 fn branch_fields(Branch { epoch, step }: &Branch, sheet: &mut Sheet) {
@@ -305,7 +321,7 @@ fn saved_fields(Saved { steps, branch, ledger, digest, states }: &Saved, sheet: 
 }
 
 pub(crate) fn change_fields(change: &Succession, sheet: &mut Sheet) {
-    let Succession { parent, removed, added, weights, resume, ledger, moves } = change;
+    let Succession { parent, removed, added, weights, resume, ledger, moves, expelled } = change;
     sheet.array("change.parent", &parent.0);
     sheet.list("change.removed", removed, |sheet, rank| sheet.value("removed", rank));
     sheet.list("change.added", added, |sheet, member| member_fields(member, sheet));
@@ -316,6 +332,7 @@ pub(crate) fn change_fields(change: &Succession, sheet: &mut Sheet) {
     resume_fields(resume, sheet);
     ledger_fields(ledger, sheet);
     moves_fields(moves, sheet);
+    sheet.list("change.expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
 }
 
 // Training.

@@ -14,7 +14,7 @@ use peergrad_protocol::message::{
     Segment, Tally, WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
-    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
@@ -43,6 +43,7 @@ fn coming() -> Vec<Sample> {
         control("refuse_over", refuse(Refusal::Over)),
         control("refuse_copied", refuse(Refusal::Copied)),
         control("refuse_not_yet", refuse(Refusal::NotYet)),
+        control("refuse_expelled", refuse(Refusal::Expelled(expulsion()))),
         control(
             "want_data",
             Message::WantData(WantData { digest: ContentDigest(bytes(0x60)), offset: 262_144 }),
@@ -111,6 +112,7 @@ fn training() -> Vec<Sample> {
         control("want_chunks", Message::WantChunks(want)),
         control("complete", Message::Complete(complete)),
         control("save", Message::Save(Save { view, steps: StepNumber(70_002) })),
+        control("expel", Message::Expel(expulsion())),
         control("closed", Message::Closed(Closed { view, left_out: 64 })),
         control(
             "offer",
@@ -204,8 +206,13 @@ pub(crate) fn later_view() -> View {
         recovery: Recovery::Resume(resume),
         ledger: ledger(),
         moves: moves(),
+        expelled: vec![expulsion()],
         ..first_view()
     }
+}
+
+fn expulsion() -> Expulsion {
+    Expulsion { peer: PeerId(bytes(0x60)), by: PeerId(bytes(0x20)), cause: Cause::Violations }
 }
 
 fn ledger() -> Ledger {
@@ -246,6 +253,7 @@ fn loss() -> Succession {
         },
         ledger: ledger(),
         moves: Moves { restarted: vec![3, 4095], ..Moves::default() },
+        expelled: vec![],
     }
 }
 
@@ -259,6 +267,7 @@ fn exchange() -> Succession {
         resume: Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(70_002)) },
         ledger: ledger(),
         moves: moves(),
+        expelled: vec![Expulsion { cause: Cause::Request, ..expulsion() }],
     }
 }
 

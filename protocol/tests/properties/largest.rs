@@ -6,14 +6,15 @@ use peergrad_protocol::durable::{Charter, Durable};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, GIVEN_BACK_MAX,
-    MEMBERS_MAX, PARCEL_CHUNKS_MAX, SAVED_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, EXPELLED_MAX,
+    GIVEN_BACK_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, SAVED_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX,
+    WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
     Again, Content, Holdings, Message, Parcel, Piece, Promise, Propose, Report, Saved, Tally, WantChunks,
 };
 use peergrad_protocol::view::{
-    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 use peergrad_protocol::{Epoch, Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
@@ -66,6 +67,8 @@ fn last_branch() -> Branch {
 /// The largest view, a change, and a report.
 fn all_of_them() -> (View, Succession, Report) {
     let (resume, ledger, moves) = largest();
+    let nobody = PeerId([254; 32]);
+    let expelled = vec![Expulsion { peer: nobody, by: nobody, cause: Cause::Violations }; EXPELLED_MAX];
     let view = View {
         run: RunId([255; 32]),
         epoch: Epoch(STEPS_MAX),
@@ -75,6 +78,7 @@ fn all_of_them() -> (View, Succession, Report) {
         recovery: Recovery::Resume(resume.clone()),
         ledger: ledger.clone(),
         moves: moves.clone(),
+        expelled: expelled.clone(),
     };
     let change = Succession {
         parent: ViewDigest([255; 32]),
@@ -84,6 +88,7 @@ fn all_of_them() -> (View, Succession, Report) {
         resume,
         ledger,
         moves,
+        expelled,
     };
     let all = || ChunkSet::all(CHUNKS_MAX);
     let tally = Some(Tally { samples: u64::from(u32::MAX), loss: 0.1 });

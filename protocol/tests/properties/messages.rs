@@ -15,7 +15,7 @@ use peergrad_protocol::message::{
     Segment, Tally, WantChunks, WantData, Welcome,
 };
 use peergrad_protocol::view::{
-    Branch, Deal, Donor, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
 };
 use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use proptest::prelude::*;
@@ -142,6 +142,8 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
             recovery,
             ledger,
             moves,
+            // No peer that is drawn has this id.
+            expelled: vec![Expulsion { peer: PeerId([0; 32]), by: PeerId([1; 32]), cause: Cause::Request }],
         },
     )
 }
@@ -158,8 +160,9 @@ fn branch_of(epoch: u64, recovery: &Recovery) -> Branch {
 pub(crate) fn change() -> impl Strategy<Value = Succession> {
     let weights = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
     let removed = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
-    (digest(), removed, members(), weights, resume(5), moves(5)).prop_map(
-        |(parent, removed, added, weights, (resume, ledger), moves)| Succession {
+    let expelled = prop::collection::vec(expulsion(), 0..3);
+    (digest(), removed, members(), weights, resume(5), (moves(5), expelled)).prop_map(
+        |(parent, removed, added, weights, (resume, ledger), (moves, expelled))| Succession {
             parent,
             removed,
             added,
@@ -167,8 +170,18 @@ pub(crate) fn change() -> impl Strategy<Value = Succession> {
             resume,
             ledger,
             moves,
+            expelled,
         },
     )
+}
+
+fn expulsion() -> impl Strategy<Value = Expulsion> {
+    let cause = prop_oneof![Just(Cause::Request), Just(Cause::Violations)];
+    (array(), array(), cause).prop_map(|(peer, by, cause)| Expulsion {
+        peer: PeerId(peer),
+        by: PeerId(by),
+        cause,
+    })
 }
 
 fn chunks() -> impl Strategy<Value = ChunkSet> {
@@ -244,7 +257,8 @@ fn coming() -> impl Strategy<Value = Message> {
         Just(Refusal::Full),
         Just(Refusal::Over),
         Just(Refusal::Copied),
-        Just(Refusal::NotYet)
+        Just(Refusal::NotYet),
+        expulsion().prop_map(Refusal::Expelled),
     ];
     let want =
         (array(), number()).prop_map(|(digest, offset)| WantData { digest: ContentDigest(digest), offset });
@@ -337,6 +351,7 @@ fn training() -> impl Strategy<Value = Message> {
         complete.prop_map(Message::Complete),
         (digest(), 0..=SAMPLES_MAX).prop_map(|(view, left_out)| Message::Closed(Closed { view, left_out })),
         (digest(), step()).prop_map(|(view, steps)| Message::Save(Save { view, steps: StepNumber(steps) })),
+        expulsion().prop_map(Message::Expel),
     ]
 }
 

@@ -125,6 +125,12 @@ impl Cluster {
         self.input_later(self.now, host, Input::Leave);
     }
 
+    /// Asks a peer to put the peer of another host out of the run for good.
+    pub fn expel(&mut self, asked: HostId, host: HostId) {
+        let peer = self.peer(host);
+        self.input_later(self.now, asked, Input::Expel(peer));
+    }
+
     /// Tells a peer whether others can dial it.
     pub fn place(&mut self, host: HostId, is_reachable: bool) {
         let addresses = vec![address(host)];

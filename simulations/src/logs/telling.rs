@@ -298,6 +298,7 @@ fn record(line: &ViewLine, run: RunId) -> View {
         recovery,
         ledger: Ledger::default(),
         moves: Moves::default(),
+        expelled: Vec::new(),
     }
 }
 

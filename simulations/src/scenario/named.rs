@@ -30,6 +30,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("drifters-back", include_str!("../../scenarios/drifters-back.toml")),
     ("restarted-voter", include_str!("../../scenarios/restarted-voter.toml")),
     ("leave", include_str!("../../scenarios/leave.toml")),
+    ("removed", include_str!("../../scenarios/removed.toml")),
     ("rolling-restart", include_str!("../../scenarios/rolling-restart.toml")),
     ("flash-crowd", include_str!("../../scenarios/flash-crowd.toml")),
     ("churn", include_str!("../../scenarios/churn.toml")),

@@ -395,6 +395,7 @@ mod tests {
                 epoch: 3,
                 digest: "9f2c41d8ffff".to_owned(),
                 parents: vec!["a81b77c0ffff".to_owned()],
+                expelled: vec![],
                 age_seconds: 123.0,
             }),
             members: vec![

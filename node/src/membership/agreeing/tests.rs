@@ -141,6 +141,7 @@ impl Bench {
             resume: Resume::at(STEP),
             ledger: Ledger { position: 96, ..Ledger::default() },
             moves: Moves::default(),
+            expelled: vec![],
         }
     }
 }

@@ -166,6 +166,9 @@ impl Switchboard {
             Standing::Reachable => self.reaching.survey.reached(),
             Standing::Unknown | Standing::Unreachable => Vec::new(),
         };
+        if self.reaching.confirmed == reached {
+            return;
+        }
         for address in std::mem::replace(&mut self.reaching.confirmed, reached.clone()) {
             if !reached.contains(&address) {
                 self.swarm.remove_external_address(&address);
@@ -174,12 +177,19 @@ impl Switchboard {
         let status = if reached.is_empty() { relay::Status::Disable } else { relay::Status::Enable };
         self.swarm.behaviour_mut().relay.set_status(Some(status));
         reached.into_iter().for_each(|address| self.swarm.add_external_address(address));
+        // Whoever speaks to this peer through a relay is to find the better way.
+        let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
+        self.swarm.behaviour_mut().identify.push(connected);
     }
 
-    /// Takes places at relays while this peer is not reached, and gives them back once it is.
+    /// Takes places at relays while this peer is not reached, and gives them back once it is and nobody speaks to it there any
+    /// more.
     fn take_places(&mut self, now: Instant) {
         let is_unreachable = self.reaching.survey.standing() == Standing::Unreachable;
         if !is_unreachable {
+            if self.remotes.values().any(|remote| !remote.circuits().is_empty()) {
+                return;
+            }
             for (_, place) in std::mem::take(&mut self.reaching.places) {
                 self.swarm.remove_listener(place);
             }

@@ -55,6 +55,7 @@ enum Kind {
     Restart,
     Blackout,
     Leave,
+    Remove,
     Unreachable,
     Slow,
     Bursts,
@@ -184,6 +185,7 @@ impl FaultSection {
                 damaged: self.damaged.map_or(0, Whole::count),
             },
             Kind::Leave => Fault::Leave { whom: whom()? },
+            Kind::Remove => Fault::Remove { whom: whom()? },
             Kind::Unreachable => Fault::Unreachable { whom: whom()?, lasting },
             Kind::Slow => Fault::Slow { whom: whom()?, percent: percent()?, lasting },
             Kind::Bursts => Fault::Bursts {
@@ -282,7 +284,9 @@ impl FaultSection {
             Kind::Slow => [whom, &["slower", "for"]].concat(),
             Kind::Bursts => [whom, &["slower", "chance"]].concat(),
             Kind::Pause => [whom, &["for"]].concat(),
-            Kind::Leave | Kind::Panic | Kind::Hang | Kind::Clone | Kind::StaleViews => whom.to_vec(),
+            Kind::Leave | Kind::Remove | Kind::Panic | Kind::Hang | Kind::Clone | Kind::StaleViews => {
+                whom.to_vec()
+            }
             Kind::Garbage => [whom, &["count"]].concat(),
             Kind::Disk => [whom, &["disk"]].concat(),
             Kind::Throttle => [whom, &["up_mbit", "down_mbit", "for"]].concat(),

@@ -1,0 +1,104 @@
+//! `peer remove`: puts a member out of the run for good, asked of a member on this machine.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use peergrad_protocol::PeerId;
+
+use super::report::{print_line, program_name};
+use super::signals::stop_requested;
+use super::words::short_names;
+use crate::net::{default_directories, is_in_use};
+use crate::status::{Asker, Status, ask_directory};
+
+#[derive(Args)]
+pub(super) struct RemoveArguments {
+    /// Whom: the six characters by which peers are called, as `status` tells them, or the whole id
+    #[arg(value_name = "PEER")]
+    peer: String,
+    /// The data directory of the member to ask, if several run on this machine
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.context("cannot start asking")?;
+    runtime.block_on(async {
+        let directory = member_here(arguments.dir.as_deref())?;
+        let mut asker = ask_directory(&directory).await?;
+        let status = asker.status().await?;
+        let peer = member_called(&arguments.peer, &status)?;
+        let name = short_names(&[peer]);
+        let status = asker.remove(&peer.to_string()).await?;
+        if !is_out(&peer, &status) {
+            print_line(&format!("removing peer {name}: it hands over what it owns first"));
+        }
+        tokio::select! {
+            epoch = until_out(&mut asker, &peer, status) => {
+                let epoch = epoch?;
+                print_line(&format!("peer {name} is out of the run since view {epoch}, and is not let in again as the one it was; whoever knows the secret can still join under another key"));
+                Ok(ExitCode::SUCCESS)
+            }
+            () = stop_requested() => {
+                print_line(&format!("the members go on seeing to it; `{} status` tells who is in", program_name()));
+                Ok(ExitCode::SUCCESS)
+            }
+        }
+    })
+}
+
+async fn until_out(asker: &mut Asker, peer: &PeerId, mut status: Status) -> anyhow::Result<u64> {
+    loop {
+        if let Some(view) = status.view.as_ref().filter(|_| is_out(peer, &status)) {
+            return Ok(view.epoch);
+        }
+        tokio::time::sleep(ROUND).await;
+        status = asker.status().await?;
+    }
+}
+
+fn is_out(peer: &PeerId, status: &Status) -> bool {
+    let peer = peer.to_string();
+    status.view.as_ref().is_some_and(|view| view.expelled.iter().any(|expelled| expelled.peer == peer))
+}
+
+/// The data directory of the one member that is meant.
+fn member_here(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+    if let Some(directory) = given {
+        return Ok(directory.to_owned());
+    }
+    let mut running: Vec<PathBuf> = default_directories().into_iter().filter(|it| is_in_use(it)).collect();
+    match (running.pop(), running.len()) {
+        (Some(directory), 0) => Ok(directory),
+        (Some(last), _) => bail!(
+            "several peers run on this machine: say with --dir which one to ask, {} for one",
+            last.display()
+        ),
+        (None, _) => bail!(
+            "no peer runs in this user's default directories: type this where a member runs, or name its data directory with --dir"
+        ),
+    }
+}
+
+/// The member that goes by this name.
+fn member_called(name: &str, status: &Status) -> anyhow::Result<PeerId> {
+    let all: Vec<PeerId> = status.members.iter().filter_map(|member| member.peer.parse().ok()).collect();
+    let called: Vec<PeerId> =
+        all.iter().copied().filter(|peer| peer.short() == name || peer.to_string() == name).collect();
+    match called[..] {
+        [peer] => Ok(peer),
+        [] if all.is_empty() => bail!("that peer is no member of a view now: ask at one that trains"),
+        [] => bail!("no member is called {name}; these are in: {}", short_names(&all)),
+        [..] => bail!(
+            "several members are called {name}: give the whole id, which `{} status --json` tells",
+            program_name()
+        ),
+    }
+}
+
+/// How often the member is asked how things are.
+const ROUND: Duration = Duration::from_millis(200);
