@@ -121,6 +121,7 @@ mod tests {
                 branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
                 recovery: Recovery::Resume(Resume::at(StepNumber(step))),
                 ledger: Ledger::default(),
+                expelled: vec![],
                 moves: Moves { restarted: vec![index as u32 + 1], ..Moves::default() },
             };
             lineage.install(&Arc::new(view), ViewDigest([index as u8; 32]));

@@ -1,0 +1,71 @@
+//! `peer remove`: a member is put out of a real run for good.
+
+#![cfg(unix)]
+
+use serde_json::Value;
+
+use super::departures::training;
+use super::process::{ENDLESS, Ended, end_all};
+
+/// The six characters by which a peer is called.
+fn short(name: &str) -> &str {
+    &name[name.len() - 6..]
+}
+
+fn last_view(peer: &Ended) -> &Value {
+    peer.all("view").last().expect("it was in one")
+}
+
+#[test]
+fn one_that_is_removed_hands_over_and_cannot_come_back() {
+    let (place, mut peers) = training(3, ENDLESS);
+    let (removed, name) = peers.pop().expect("three");
+    let invite = place.ask(&["invite", "--dir", "peer-1"]).stdout.trim().to_owned();
+
+    let answer = place.ask(&["remove", short(&name), "--dir", "peer-1"]);
+    assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+    for part in [short(&name), "hands over what it owns", "is out of the run since view", "under another key"]
+    {
+        assert!(answer.stdout.contains(part), "`{part}` in\n{}", answer.stdout);
+    }
+    let told = removed.end();
+    let by = short(&peers[0].1);
+    assert_eq!(
+        told.failure(),
+        format!("this peer was removed from the run, as a user wanted it at peer {by}: ask there why")
+    );
+    let again = place.join("peer-3", &invite).end();
+    assert_eq!(again.failure(), told.failure(), "nor does it get in again");
+
+    // The others have lost nothing, and were not interrupted.
+    for (peer, _) in &mut peers {
+        let step = peer.newest_step();
+        peer.wait_for_step(step + 20);
+    }
+    let peers: Vec<_> = peers.into_iter().map(|(peer, _)| peer).rev().collect();
+    let ended = end_all(&place, "peer-1", peers, &[]);
+    for peer in &ended {
+        let expelled: Vec<&Value> = peer.all("expelled").collect();
+        assert_eq!(expelled.len(), 1);
+        assert_eq!((&expelled[0]["peer"], &expelled[0]["cause"]), (&Value::from(&*name), &"request".into()));
+        assert!(peer.all("view").all(|view| view["change"]["interrupted"] != true));
+        assert!(!last_view(peer)["members"].as_array().expect("a list").contains(&Value::from(&*name)));
+    }
+}
+
+#[test]
+fn nobody_is_removed_by_mistake() {
+    let (place, peers) = training(2, ENDLESS);
+    let refused =
+        |whom: &str, directory: &str| place.ask(&["remove", whom, "--dir", directory]).failure().to_owned();
+    let unknown = refused("nobody", "peer-1");
+    assert!(unknown.contains("no member is called nobody; these are in: "), "{unknown}");
+    assert!(peers.iter().all(|(_, name)| unknown.contains(short(name))), "{unknown}");
+    let itself = refused(&peers[1].1, "peer-2");
+    assert!(itself.contains("that is this very peer: Ctrl-C at its terminal"), "{itself}");
+    let nowhere = refused("nobody", "elsewhere");
+    assert!(nowhere.contains("no peer runs in elsewhere"), "{nowhere}");
+    let peers: Vec<_> = peers.into_iter().map(|(peer, _)| peer).rev().collect();
+    let ended = end_all(&place, "peer-1", peers, &[]);
+    assert_eq!(ended.iter().map(|peer| peer.all("expelled").count()).sum::<usize>(), 0);
+}
