@@ -22,6 +22,7 @@ mod compare;
 pub mod curve;
 mod demo;
 mod files;
+mod hosting;
 mod invite;
 mod model;
 pub(crate) mod objects;

@@ -158,19 +158,7 @@ impl Director {
     fn fault(&mut self, cluster: &mut Cluster, fault: Fault) {
         remark(cluster, &format!("{fault:?}"));
         match fault {
-            Fault::Partition { groups, lasting } => {
-                let groups = groups_of(cluster, &groups);
-                let label = groups.iter().map(|group| names(group)).collect::<Vec<_>>().join(" | ");
-                let mut edges = Vec::new();
-                for (index, group) in groups.iter().enumerate() {
-                    for other in
-                        groups.iter().enumerate().filter(|(other, _)| *other != index).flat_map(|o| o.1)
-                    {
-                        edges.extend(group.iter().map(|&host| (host, *other)));
-                    }
-                }
-                self.cut(cluster, edges, format!("cut {label}"), lasting);
-            }
+            Fault::Partition { groups, lasting } => self.part(cluster, &groups, lasting),
             Fault::Cut { between, one_way, lasting } => self.cut_between(cluster, between, one_way, lasting),
             Fault::Flap { cut, times, every } => {
                 for turn in 0..times {
@@ -188,18 +176,7 @@ impl Director {
                 })
             }
             Fault::Blackout { lasting, every, count, damaged } => {
-                let all = running(cluster);
-                let back = self.choose(all.clone(), count.unwrap_or(all.len()));
-                all.into_iter().for_each(|host| self.crash(cluster, host, false));
-                for (index, &host) in back.iter().enumerate() {
-                    if index < damaged {
-                        cluster.setup_mut(host).disk.spoil();
-                    }
-                    let at = cluster.now().after(lasting + every * index as u32);
-                    self.plan(at, Deed::Start { host });
-                }
-                // They are to finish what they have begun.
-                self.touched.retain(|host| !back.contains(host));
+                self.black_out(cluster, lasting, every, count, damaged)
             }
             Fault::Leave { whom } => self.each(cluster, &whom, |director, cluster, host| {
                 director.touch(host);
@@ -282,6 +259,19 @@ impl Director {
         self.cut(cluster, edges, format!("cut {a} {sign} {b}"), lasting);
     }
 
+    /// No frames between groups.
+    fn part(&mut self, cluster: &mut Cluster, groups: &Groups, lasting: Option<Duration>) {
+        let groups = groups_of(cluster, groups);
+        let label = groups.iter().map(|group| names(group)).collect::<Vec<_>>().join(" | ");
+        let mut edges = Vec::new();
+        for (index, group) in groups.iter().enumerate() {
+            for other in groups.iter().enumerate().filter(|(other, _)| *other != index).flat_map(|o| o.1) {
+                edges.extend(group.iter().map(|&host| (host, *other)));
+            }
+        }
+        self.cut(cluster, edges, format!("cut {label}"), lasting);
+    }
+
     fn cut(
         &mut self,
         cluster: &mut Cluster,
@@ -311,6 +301,29 @@ impl Director {
         self.touch(host);
         cluster.note(host, if has_reset { "killed" } else { "lost power" });
         cluster.crash(host, has_reset);
+    }
+
+    /// The power goes everywhere, and comes back at one after the other.
+    fn black_out(
+        &mut self,
+        cluster: &mut Cluster,
+        lasting: Duration,
+        every: Duration,
+        count: Option<usize>,
+        damaged: usize,
+    ) {
+        let all = running(cluster);
+        let back = self.choose(all.clone(), count.unwrap_or(all.len()));
+        all.into_iter().for_each(|host| self.crash(cluster, host, false));
+        for (index, &host) in back.iter().enumerate() {
+            if index < damaged {
+                cluster.setup_mut(host).disk.spoil();
+            }
+            let at = cluster.now().after(lasting + every * index as u32);
+            self.plan(at, Deed::Start { host });
+        }
+        // They are to finish what they have begun.
+        self.touched.retain(|host| !back.contains(host));
     }
 
     fn touch(&mut self, host: HostId) {

@@ -111,6 +111,14 @@ fn texts(peers: &[PeerId]) -> Vec<String> {
     peers.iter().map(PeerId::to_string).collect()
 }
 
+/// Why a peer was put out of the run, in a word.
+pub(crate) fn cause_word(cause: Cause) -> &'static str {
+    match cause {
+        Cause::Request => "request",
+        Cause::Violations => "violations",
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,13 +139,5 @@ mod tests {
         let object = json!({"epoch": 3, "members": ["a", "b"], "change": change_object(&change)});
         assert_eq!(change_of(&object), Some((3, 2, change)));
         assert_eq!(change_of(&json!({"epoch": 1, "members": [], "change": null})), None);
-    }
-}
-
-/// Why a peer was put out of the run, in a word.
-pub(crate) fn cause_word(cause: Cause) -> &'static str {
-    match cause {
-        Cause::Request => "request",
-        Cause::Violations => "violations",
     }
 }

@@ -10,23 +10,21 @@ use libp2p::Multiaddr;
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
-use peergrad_protocol::message::Contact;
-use peergrad_protocol::view::{Member, View};
+use peergrad_protocol::message::{Contact, Saved};
+use peergrad_protocol::view::Member;
 use peergrad_protocol::{PeerId, Pool, RunId};
 use tokio::sync::mpsc;
 
 use super::files;
+use super::hosting::Hosting;
 use super::report::{Meter, Report, Style, complain, program_name};
 use super::signals::stop_requested;
 use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
-use crate::io::{Ended, Event, Failure, FinalState};
 use crate::loader::Loader;
 use crate::memo::Memo;
-use crate::model_file::{ModelFile, Origin};
 use crate::net::{
     Bootstrap, Checkpoints, Chosen, Clock, Compute, DEFAULT_PORT, Damaged, Directory, Listen, Network,
-    NetworkOptions, Notice, Port, RunRecord, Store, Surroundings, create_private, drive, random_bytes,
-    write_atomically,
+    NetworkOptions, Notice, Port, Store, Surroundings, create_private, drive, random_bytes,
 };
 use crate::node::{Config, Node, Role};
 use crate::program::Launch;
@@ -238,7 +236,7 @@ pub(super) fn run(plan: Plan) -> anyhow::Result<ExitCode> {
 
 async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let Plan { role, loader, secret, mut bootstraps, data, peer, taken } = plan;
-    let Chosen { directory, passed_over, stopped } = match taken {
+    let chosen = match taken {
         Some(directory) => Chosen { directory, passed_over: vec![], stopped: vec![] },
         None => open_directory(peer.dir.as_deref(), &role)?,
     };
@@ -246,25 +244,16 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         Some(port) => Some(MetricsPort::take(port).await?),
         None => None,
     };
-    let identity = directory.identity()?;
-    let incarnation = directory.next_incarnation()?;
-    let restored = directory.restored()?;
-    let record = restored.as_deref().and_then(Durable::from_bytes);
-    let mut port = Port::default();
-    let (mut saved, mut damaged) = (vec![], vec![]);
-    if let (Role::Joiner { run }, Some(record)) = (&role, &record) {
-        bootstraps.extend(members_before(record, run.as_ref(), identity.peer()));
-        (saved, damaged) = directory.shelf().look(&record.view.run);
-        // Others that are started again look for it where it was.
-        let left = directory.left().filter(|left| left.invite.run == record.view.run);
-        port = left.map_or(port, |left| Port::Preferred(left.port));
-    }
+    let identity = chosen.directory.identity()?;
+    let incarnation = chosen.directory.next_incarnation()?;
+    let past = Past::read(&chosen.directory, &role, identity.peer())?;
+    bootstraps.extend(past.members.iter().cloned());
     let segments = Pool::new(SEGMENTS_KEPT_MAX);
     let (mut network, notices) = Network::start(NetworkOptions {
         identity,
         start: incarnation,
         secret,
-        listen: Listen { address: peer.listen, port: peer.port.map_or(port, Port::Exactly) },
+        listen: Listen { address: peer.listen, port: peer.port.map_or(past.port, Port::Exactly) },
         external: multiaddresses(&peer.external)?,
         bootstraps,
         neighbours: !peer.no_mdns,
@@ -276,76 +265,36 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let clock = Clock::start();
     let meter = Meter { clock, counters: network.counters() };
     let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words }, meter);
-    if !passed_over.is_empty() {
-        report.say(&format!(
-            "another peer runs on this machine: this one keeps its data in {}",
-            directory.path().display()
-        ));
-    }
-    if let Some(path) = stopped.first() {
-        report.say(&format!(
-            "a run was stopped in the middle in {} (`{} resume` goes on with it): this peer keeps its data in {}",
-            path.display(),
-            program_name(),
-            directory.path().display()
-        ));
-    }
+    say_where(&chosen, &report);
     report.listening(&contact.addresses, network.direct_port());
-    let shelf = directory.shelf();
-    let listening = network.port();
-    let mut session = Session {
-        directory,
-        secret,
-        contact: contact.clone(),
-        listening,
-        run: None,
-        others: vec![],
-        report,
-        has_handed_over: false,
-    };
-    for Damaged { path, reason } in damaged {
-        session
-            .report
-            .say(&format!("the checkpoint {} is damaged ({reason}): it is passed over", path.display()));
-    }
-    if restored.is_some() && record.is_none() {
-        session.report.say("what this peer had promised in an earlier run is damaged on its disk: it takes part as a new one");
-    }
+    past.say(&role, &chosen.directory, &report);
+    let shelf = chosen.directory.shelf();
+    let mut hosting = Hosting::new(chosen.directory, secret, contact.clone(), network.port(), report);
     let mut founded = None;
     if let Role::Founder { specification, nonce, .. } = &role {
-        if let Some(record) = &record {
-            session.report.say(&format!(
-                "the last peer here was in run {} when it stopped; this is a new run (to go back, stop this one: `{} resume --dir {}`)",
-                record.view.run.short(),
-                program_name(),
-                session.directory.path().display()
-            ));
-        }
         let run = RunId::derive(specification, nonce);
-        session.run = Some(run);
-        session.publish()?;
-        session.report.invite(&session.invite(run).to_string(), &run);
+        hosting.found(run)?;
         founded = Some(run);
     }
     let config = Config {
-        peer: session.contact.peer,
+        peer: contact.peer,
         incarnation,
-        addresses: session.contact.addresses.clone(),
+        addresses: contact.addresses,
         weight: peer.weight,
         loader,
         segments,
         memo: Memo::default(),
-        restored,
-        saved,
+        restored: past.restored,
+        saved: past.saved,
         role,
     };
     let author = Author { peer: contact.peer, incarnation, run: founded };
     let (events, told) = mpsc::unbounded_channel();
     let (reception, passage) =
-        Reception::open(session.directory.path(), &author, (&mut network, clock), told, notices);
+        Reception::open(hosting.directory.path(), &author, (&mut network, clock), told, notices);
     // Held until the run has ended.
     let _metrics = metrics.map(|port| {
-        session.report.notice(&Notice::Metrics { address: port.address() });
+        hosting.report.notice(&Notice::Metrics { address: port.address() });
         port.serve(reception.desk().clone())
     });
     let kept = shelf.clone();
@@ -354,17 +303,79 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         Data::Search(given) => kept.data(reference).or_else(|| files::locate(reference, given.as_deref())),
     });
     let compute = Compute::start(network.counters()).context("cannot start a thread")?;
-    let store = Store::start(session.directory.durable_path()).context("cannot start a thread")?;
+    let store = Store::start(hosting.directory.durable_path()).context("cannot start a thread")?;
     let checkpoints = Checkpoints::start(shelf).context("cannot start a thread")?;
     let Passage { inquiries, events: told, notices } = passage;
     let surroundings =
         Surroundings { network, compute, clock, locate, store, checkpoints, events, inquiries };
     let mut node = Node::new(config);
     let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt()).await });
-    let ended = session.watch(told, notices).await?;
+    let ended = hosting.watch(told, notices).await?;
     driving.await.context("the peer stopped in the middle")?;
     reception.close().await;
-    session.end(ended)
+    hosting.end(ended)
+}
+
+/// Says where this peer keeps its data, if that is not where the user expects it.
+fn say_where(Chosen { directory, passed_over, stopped }: &Chosen, report: &Report) {
+    let here = directory.path().display();
+    if !passed_over.is_empty() {
+        report.say(&format!("another peer runs on this machine: this one keeps its data in {here}"));
+    }
+    if let Some(path) = stopped.first() {
+        report.say(&format!(
+            "a run was stopped in the middle in {} (`{} resume` goes on with it): this peer keeps its data in {here}",
+            path.display(),
+            program_name()
+        ));
+    }
+}
+
+/// What an earlier start of this peer has left in its data directory.
+struct Past {
+    /// The bytes that it had to remember, and what they say.
+    restored: Option<Arc<[u8]>>,
+    record: Option<Durable>,
+    /// Members of its last view.
+    members: Vec<Bootstrap>,
+    saved: Vec<Saved>,
+    damaged: Vec<Damaged>,
+    /// Others that are started again look for it where it was.
+    port: Port,
+}
+
+impl Past {
+    fn read(directory: &Directory, role: &Role, me: PeerId) -> anyhow::Result<Self> {
+        let restored = directory.restored()?;
+        let record = restored.as_deref().and_then(Durable::from_bytes);
+        let mut past =
+            Self { members: vec![], saved: vec![], damaged: vec![], port: Port::default(), restored, record };
+        if let (Role::Joiner { run }, Some(record)) = (role, &past.record) {
+            past.members = members_before(record, run.as_ref(), me);
+            (past.saved, past.damaged) = directory.shelf().look(&record.view.run);
+            let left = directory.left().filter(|left| left.invite.run == record.view.run);
+            past.port = left.map_or(past.port, |left| Port::Preferred(left.port));
+        }
+        Ok(past)
+    }
+
+    fn say(&self, role: &Role, directory: &Directory, report: &Report) {
+        for Damaged { path, reason } in &self.damaged {
+            report
+                .say(&format!("the checkpoint {} is damaged ({reason}): it is passed over", path.display()));
+        }
+        if self.restored.is_some() && self.record.is_none() {
+            report.say("what this peer had promised in an earlier run is damaged on its disk: it takes part as a new one");
+        }
+        if let (Role::Founder { .. }, Some(record)) = (role, &self.record) {
+            report.say(&format!(
+                "the last peer here was in run {} when it stopped; this is a new run (to go back, stop this one: `{} resume --dir {}`)",
+                record.view.run.short(),
+                program_name(),
+                directory.path().display()
+            ));
+        }
+    }
 }
 
 /// Those who were members with this peer when it stopped, if that was in the same run: they may go on where the one that it
@@ -396,176 +407,5 @@ async fn interrupt() {
     });
 }
 
-/// What the shell keeps of one peer while it runs.
-struct Session {
-    directory: Directory,
-    secret: Secret,
-    contact: Contact,
-    /// The port on which it listens.
-    listening: u16,
-    /// The run, once it is known.
-    run: Option<RunId>,
-    /// Other members, some of them.
-    others: Vec<Contact>,
-    report: Report,
-    /// Others own what this peer owned, as it was asked to see to before it leaves.
-    has_handed_over: bool,
-}
-
-impl Session {
-    /// This peer first, and some others, who let a joiner in where this one is gone by then.
-    fn invite(&self, run: RunId) -> Invite {
-        let contacts = std::iter::once(&self.contact).chain(&self.others).cloned().collect();
-        Invite { run, secret: self.secret, contacts }
-    }
-
-    /// Lets `peer invite` find this run, and where its members are.
-    fn publish(&self) -> anyhow::Result<()> {
-        let Some(run) = self.run else { return Ok(()) };
-        Ok(self.directory.publish(&RunRecord { invite: self.invite(run), port: self.listening })?)
-    }
-
-    /// Takes note of members that can be dialed, for invites.
-    fn note_members(&mut self, view: &View) -> anyhow::Result<()> {
-        let mut members: Vec<&Member> =
-            view.members.iter().filter(|member| member.peer != self.contact.peer).collect();
-        // Those that own nothing may be out of reach.
-        members.sort_by_key(|member| member.weight == 0);
-        let contact = |member: &&Member| Contact {
-            peer: member.peer,
-            addresses: member.addresses.iter().take(INVITED_ADDRESSES_MAX).cloned().collect(),
-        };
-        let others = members.iter().take(INVITED_MAX).map(contact).collect();
-        if std::mem::replace(&mut self.others, others) == self.others {
-            return Ok(());
-        }
-        self.publish()
-    }
-
-    /// Others reach this peer elsewhere than they did.
-    fn note_reach(&mut self, announced: &[String]) -> anyhow::Result<()> {
-        if self.contact.addresses == announced {
-            return Ok(());
-        }
-        self.contact.addresses = announced.to_vec();
-        self.publish()
-    }
-
-    /// Passes on what happens until the run has ended.
-    async fn watch(
-        &mut self,
-        mut events: mpsc::UnboundedReceiver<Event>,
-        mut notices: mpsc::UnboundedReceiver<Notice>,
-    ) -> anyhow::Result<Ended> {
-        let mut ended = None;
-        loop {
-            tokio::select! {
-                event = events.recv() => {
-                    let Some(event) = event else { break };
-                    match &event {
-                        Event::Welcomed { run, .. } => {
-                            self.run = Some(*run);
-                            self.publish()?;
-                        }
-                        Event::Installed { view, .. } => self.note_members(view)?,
-                        _ => {}
-                    }
-                    self.has_handed_over |= matches!(event, Event::HandedOver { .. });
-                    self.report.event(&event);
-                    if let Event::Ended(end) = event {
-                        ended = Some(end);
-                    }
-                }
-                Some(notice) = notices.recv(), if ended.is_none() => {
-                    if let Notice::Reach(reachability) = &notice {
-                        self.note_reach(&reachability.announced)?;
-                    }
-                    self.report.notice(&notice);
-                }
-            }
-        }
-        ended.context("the peer stopped without saying why")
-    }
-
-    /// Saves what the run leaves here, and says how it ended.
-    fn end(self, ended: Ended) -> anyhow::Result<ExitCode> {
-        self.report.close();
-        let saved = match &ended.state {
-            // Before the first step there is nothing that was learnt.
-            Some(state) if state.steps > 0 => save(&self.directory, state).map(|aside| Some((state, aside))),
-            Some(_) | None => Ok(None),
-        };
-        if let Ok(Some((state, aside))) = &saved {
-            if let Some(aside) = aside {
-                self.report.say(&format!("the model of an earlier run is kept in {}", aside.display()));
-            }
-            self.report.say(&format!(
-                "the state after {} committed steps is saved; `{} export FILE --dir {}` copies it",
-                state.steps,
-                program_name(),
-                self.directory.path().display()
-            ));
-        }
-        // The last words: whoever reads JSON stops here.
-        let code = match (&ended.outcome, &ended.state) {
-            (Ok(()), Some(state)) => {
-                self.report.summary(state);
-                ExitCode::SUCCESS
-            }
-            (Ok(()), None) => ExitCode::SUCCESS,
-            // It did all that it was asked to do.
-            (Err(Failure::Left), state) if self.has_handed_over => {
-                self.report.left(state.as_ref());
-                ExitCode::SUCCESS
-            }
-            (Err(failure @ Failure::Left), _) => {
-                self.report.stopped(&failure.to_string());
-                ExitCode::FAILURE
-            }
-            (Err(failure), _) => {
-                self.report.failed(&failure.to_string());
-                ExitCode::FAILURE
-            }
-        };
-        if ended.outcome.is_ok() || self.has_handed_over {
-            // Nobody needs this peer's vote any more.
-            self.directory.forget_run();
-        }
-        if let (Ok(()), Some(state)) = (&ended.outcome, &ended.state) {
-            // What the run has come to is saved.
-            self.directory.shelf().forget(&state.run);
-        }
-        // What the run came to is said all the same.
-        saved.map(|_| code)
-    }
-}
-
-/// Puts the model of another run aside, so that a run that is broken off does not cost what an earlier one learnt. Where
-/// to, if there was one.
-fn keep_earlier_run(path: &Path, run: RunId) -> Option<PathBuf> {
-    let earlier = ModelFile::decode(&std::fs::read(path).ok()?).ok()?.origin.run;
-    let aside = path.with_file_name(format!("model-{}.safetensors", earlier.short()));
-    // If it cannot be put aside, the newer one still has to be saved.
-    (earlier != run && std::fs::rename(path, &aside).is_ok()).then_some(aside)
-}
-
-/// Writes the model into the data directory. Where the one of an earlier run is now, if there was one.
-fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<PathBuf>> {
-    let path = directory.path().join(super::model::MODEL_FILE);
-    let origin = Origin {
-        run: state.run,
-        steps: state.steps,
-        specification: String::from_utf8(state.specification.to_vec()).unwrap_or_default(),
-    };
-    let aside = keep_earlier_run(&path, state.run);
-    let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
-    write_atomically(&path, &model.encode())
-        .with_context(|| format!("cannot save the model to {}", path.display()))?;
-    Ok(aside)
-}
-
-/// Other members that an invite names, and addresses of each: more of them make a longer line.
-const INVITED_MAX: usize = 3;
-const INVITED_ADDRESSES_MAX: usize = 3;
 /// Threads for the network: one would do, two let sending and receiving overlap.
 const NETWORK_THREADS: usize = 2;
