@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::{Contact, Join, Message, Refusal, Saved, Welcome};
-use peergrad_protocol::view::{Member, View};
+use peergrad_protocol::view::{Member, Moves, View};
 use peergrad_protocol::{Frame, PeerId, RunId, ViewDigest};
 
 use crate::checkpoint::Checkpoint;
@@ -123,8 +123,8 @@ impl Founding {
         }
     }
 
-    /// The first view, once enough peers are ready.
-    pub(crate) fn view(&self) -> Option<View> {
+    /// The first view, once enough peers are ready, of a run that keeps optimizer state of so many chunks.
+    pub(crate) fn view(&self, stateful: usize) -> Option<View> {
         if self.recording.is_some()
             || self.ready.len() < self.wanted
             || !self.ready.contains_key(&self.me.peer)
@@ -134,7 +134,10 @@ impl Founding {
         }
         if let Some((saved, _)) = &self.from {
             let me = Member { weight: self.me.weight.max(1), ..self.me.clone() };
-            return Some(View::first_from(self.run, me, saved.steps, saved.ledger.clone()));
+            let restarted = (0..stateful as u32).filter(|chunk| !saved.states.contains(*chunk as usize));
+            let moves = Moves { restarted: restarted.collect(), ..Moves::default() };
+            let first = View::first_from(self.run, me, saved.steps, saved.ledger.clone());
+            return Some(View { moves, ..first });
         }
         let mut members: Vec<Member> = self.ready.values().cloned().collect();
         if members.iter().all(|member| member.weight == 0) {

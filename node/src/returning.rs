@@ -59,7 +59,9 @@ pub(crate) struct Returning {
     answers: Vec<(PersistId, PeerId, Message)>,
     /// Linked peers that are back in the same view.
     companions: BTreeSet<Rank>,
-    /// When the last one of them came back.
+    /// Those who were, at any time.
+    met: BTreeSet<Rank>,
+    /// When the last one of them came back for the first time.
     met_at: Option<Instant>,
     /// Who was told of the view.
     informed: BTreeSet<PeerId>,
@@ -93,6 +95,7 @@ impl Returning {
             acceptor,
             answers: Vec::new(),
             companions: BTreeSet::new(),
+            met: BTreeSet::new(),
             met_at: None,
             informed: BTreeSet::new(),
             told: None,
@@ -158,6 +161,7 @@ impl Returning {
             self.acceptor = Acceptor::default();
             self.answers.clear();
             self.companions.clear();
+            self.met.clear();
             self.informed.clear();
             self.attempt = None;
             self.attempts = 0;
@@ -165,7 +169,8 @@ impl Returning {
             return;
         }
         let companion = self.view.rank(&from).filter(|_| from != self.me.peer);
-        if companion.is_some_and(|rank| self.companions.insert(rank)) {
+        // One that comes and goes is waited for once.
+        if companion.is_some_and(|rank| self.companions.insert(rank) && self.met.insert(rank)) {
             self.met_at = Some(now);
         }
     }
@@ -232,9 +237,10 @@ impl Returning {
     /// Names what a quorum may have accepted already, or where to go on from what everyone has saved; but waits a while for
     /// those who still read their data, and a longer one if otherwise state would be lost.
     fn propose(&mut self, now: Instant, basis: &Basis<'_>, waited: Duration, out: &mut Vec<Output>) {
-        let is_all = self.present().len() == self.view.members.len();
         let Some(attempt) = &mut self.attempt else { return };
         let reports = attempt.proposer.reports();
+        let could_train = reports.values().filter(|report| report.again.is_some()).count();
+        let is_all = could_train == self.view.members.len();
         let is_long = is_all || waited >= PATIENCE_FOR_STATE;
         let change = match attempt.proposer.adopted() {
             Some(adopted) => adopted.clone(),
@@ -265,6 +271,10 @@ impl Returning {
         else {
             return;
         };
+        if promise.report.again.as_ref().is_some_and(|again| again.member.peer != from) {
+            // Nobody speaks for somebody else.
+            return;
+        }
         if promise.report.complete.is_some() {
             // It has never stopped: that is for it to look after.
             return self.give_up(now, RETRY_FOR_STATE);
@@ -342,7 +352,8 @@ impl Returning {
     ) {
         let Propose { ballot, change } = propose;
         let view = change.parent;
-        if !self.is_asked(view, from, ballot.rank) {
+        // What cannot follow must not be chosen: it would be proposed for ever.
+        if !self.is_asked(view, from, ballot.rank) || self.view.succeed(self.digest, &change).is_err() {
             return;
         }
         match self.acceptor.accept(ballot, change) {

@@ -326,11 +326,10 @@ impl Roll {
         let mut all: Vec<(Member, Option<Rank>)> =
             staying.chain(exchange.joiners.iter().map(|member| (member.clone(), None))).collect();
         all.sort_by_key(|(member, _)| member.peer);
-        if all.iter().all(|(member, _)| member.weight == 0)
-            && let Some((member, _)) = all.iter_mut().find(|(_, old)| old.is_some())
-        {
-            // Nobody who is left has offered to own anything, and somebody must.
-            member.weight = 1;
+        if all.iter().all(|(member, _)| member.weight == 0) {
+            // Nobody who is left has offered to own anything, and somebody must; after a stop all come anew.
+            let owner = all.iter().position(|(_, old)| old.is_some()).unwrap_or_default();
+            all.iter_mut().skip(owner).take(1).for_each(|(member, _)| member.weight = 1);
         }
         let mut new_ranks = vec![None; view.members.len()];
         for (index, (_, old)) in all.iter().enumerate() {
@@ -356,6 +355,12 @@ impl Roll {
         old.filter_map(|rank| self.new_rank(rank)).collect()
     }
 
+    /// Those who were not in the view before, as they are in this one.
+    fn added(&self) -> Vec<Member> {
+        let new = self.members.iter().zip(&self.old_ranks).filter(|(_, old)| old.is_none());
+        new.map(|(member, _)| member.clone()).collect()
+    }
+
     /// Those who were not in the view before.
     fn newcomers(&self) -> Vec<Rank> {
         let is_new = |(_, old): &(usize, &Option<Rank>)| old.is_none();
@@ -378,7 +383,7 @@ impl Roll {
         Succession {
             parent: geometry.digest,
             removed: exchange.leavers.clone(),
-            added: exchange.joiners.clone(),
+            added: self.added(),
             weights,
             resume,
             ledger,

@@ -106,7 +106,13 @@ impl Hosting {
                             self.run = Some(*run);
                             self.publish()?;
                         }
-                        Event::Installed { view, .. } => self.note_members(view)?,
+                        Event::Installed { view, .. } => {
+                            let is_news = self.run.replace(view.run) != Some(view.run);
+                            self.note_members(view)?;
+                            if is_news {
+                                self.publish()?;
+                            }
+                        }
                         _ => {}
                     }
                     self.has_handed_over |= matches!(event, Event::HandedOver { .. });
@@ -166,13 +172,15 @@ impl Hosting {
                 ExitCode::FAILURE
             }
         };
-        let is_expelled =
-            matches!(ended.outcome, Err(Failure::Refused { refusal: Refusal::Expelled(_), .. }));
-        if ended.outcome.is_ok() || self.has_handed_over || is_expelled {
+        let is_over = matches!(
+            ended.outcome,
+            Ok(()) | Err(Failure::Refused { refusal: Refusal::Expelled(_) | Refusal::Over, .. })
+        );
+        if saved.is_ok() && (is_over || self.has_handed_over) {
             // Nobody needs this peer's vote any more.
             self.directory.forget_run();
         }
-        if let (Ok(()), Some(state)) = (&ended.outcome, &ended.state) {
+        if let (Ok(()), Some(state), Ok(_)) = (&ended.outcome, &ended.state, &saved) {
             // What the run has come to is saved.
             self.directory.shelf().forget(&state.run);
         }
@@ -201,7 +209,10 @@ fn save(directory: &Directory, state: &FinalState) -> anyhow::Result<Option<Path
     let aside = keep_earlier_run(&path, state.run);
     let model = ModelFile { manifest: state.manifest.clone(), parameters: state.parameters.to_vec(), origin };
     write_atomically(&path, &model.encode())
-        .with_context(|| format!("cannot save the model to {}", path.display()))?;
+        .with_context(|| {
+            let path = path.display();
+            format!("cannot save the model to {path}: make room (the checkpoints beside it are kept, and each is a model too)")
+        })?;
     Ok(aside)
 }
 

@@ -280,7 +280,10 @@ impl Report {
                 ));
             }
             Style::Words if self.peers == 1 => {
-                self.screen.say(&format!("{reason}; nobody else was in the run, so it ends here"));
+                self.screen.say(&format!(
+                    "{reason}; nobody else was in the run: `{} resume` goes on with it",
+                    program_name()
+                ));
             }
             Style::Words => self.screen.say(reason),
             Style::Json => self.failed(reason),

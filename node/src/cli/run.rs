@@ -369,9 +369,8 @@ impl Past {
         }
         if let (Role::Founder { .. }, Some(record)) = (role, &self.record) {
             report.say(&format!(
-                "the last peer here was in run {} when it stopped; this is a new run (to go back, stop this one: `{} resume --dir {}`)",
+                "the last peer here was in run {} when it stopped; this is a new run, which takes its place in {} (another time, give a new run a directory of its own with --dir)",
                 record.view.run.short(),
-                program_name(),
                 directory.path().display()
             ));
         }

@@ -1,7 +1,7 @@
 //! Words: what an event is to a person.
 
-use peergrad_protocol::PeerId;
 use peergrad_protocol::view::{Cause, Expulsion};
+use peergrad_protocol::{PeerId, StepNumber};
 
 use super::changes;
 use super::report::program_name;
@@ -51,9 +51,10 @@ pub(crate) fn event_words(event: &Event, me: &PeerId, scope: Option<&Scope>) -> 
         }
         Event::Regrouping(regrouping) => regrouping_words(regrouping),
         Event::NobodyTrains { peers } => format!(
-            "{} {}, but nobody trains; waiting for a member that does (if all of them have stopped, the run is gone: start it anew)",
+            "{} {}, but nobody trains; waiting for a member that does (if all of them have stopped, `{} resume` on their machines goes on from what they have saved)",
             short_names(peers),
             if peers.len() == 1 { "answers" } else { "answer" },
+            program_name(),
         ),
         Event::NobodyAnswers => format!(
             "nobody answers any more; still trying. The run may be over; if it goes on, `{} invite` on a machine where it does prints an invite with another address",
@@ -88,6 +89,9 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
         Event::Orphaned { peers } => {
             format!("nobody who can be reached has the parameters; waiting for one of {}", short_names(peers))
         }
+        Event::Restored { steps: StepNumber(0), .. } => {
+            "everybody had stopped, and nobody who is back has a checkpoint: beginning anew".to_owned()
+        }
         Event::Restored { steps, pass, restarted, .. } => {
             let lost = match restarted.len() {
                 0 => String::new(),
@@ -102,7 +106,7 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
             )
         }
         Event::Saved { steps, result: Err(reason) } => format!(
-            "cannot write the checkpoint after step {} ({reason}); training goes on, but if all peers stop now, they go back to the one before: make room",
+            "cannot write the checkpoint after step {} ({reason}); training goes on, but if all peers stop now, they go back to the one before",
             steps.0
         ),
         Event::Excluded { .. } => {

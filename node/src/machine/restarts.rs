@@ -38,8 +38,11 @@ impl Machine {
         let Stage::Member(seat) = &mut self.stage else { return };
         let Some(steps) = seat.timetable.tick(now, seat.session.step()) else { return };
         if seat.session.rank() == Rank(0) {
-            seat.session.save_after(steps);
-            seat.tell_when_to_save(Some(steps), out);
+            // Where steps are slow, a step that is still to come is not put off by the next one.
+            if seat.session.save_is_due().is_none() {
+                seat.session.save_after(steps);
+            }
+            seat.tell_when_to_save(seat.session.save_is_due(), out);
         }
     }
 

@@ -11,6 +11,7 @@ use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use super::{Machine, Progress, Seat, Stage};
 use crate::checkpoint::Timetable;
+use crate::geometry::Cut;
 use crate::io::{Answer, Event, Failure, Output, PersistId, Reject};
 use crate::jobs::{Jobs, Purpose};
 use crate::joining::{Entry, Joining};
@@ -99,8 +100,10 @@ impl Machine {
 
     /// Whatever became possible: the first view, the next view, the end of the run.
     pub(super) fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
+        let cut = loaded.map(Cut::of).filter(|cut| cut.has_state);
         if let Stage::Founding(founding) = &mut self.stage
-            && let Some(view) = founding.view()
+            && let Some(view) = founding.view(cut.map_or(0, |cut| cut.chunks.count()))
         {
             let record = self.record(&view, view.digest(), out);
             if let Stage::Founding(founding) = &mut self.stage {
@@ -203,6 +206,13 @@ impl Machine {
         membership.offer(self.me.weight);
         out.push(Output::Event(session.installed(None)));
         out.extend(session.restored().map(Output::Event));
+        if view.parents.is_empty()
+            && let Some(checkpoint) = session.checkpoint().filter(|_| session.restored().is_some())
+        {
+            // A run of its own: the one that it goes on from is another one's, which nobody looks for.
+            let keep = session.loaded().training.checkpoints_kept;
+            out.push(Output::Save { checkpoint: Arc::new(checkpoint), keep });
+        }
         if let Some(reply) = self.parked.take() {
             session.ready(reply, out);
         }

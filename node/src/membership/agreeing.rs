@@ -257,7 +257,7 @@ impl Membership {
                 // Nobody of those who can be reached has parameters any more; others may come back.
                 None => match facts.basis.after_stop(kept, reports) {
                     Some(Restart { change, is_whole }) if is_whole || attempt.unanswered.is_empty() => change,
-                    Some(_) | None => return,
+                    Some(_) | None => return self.look_for_more(now),
                 },
             };
             let expelled = self.put_out_with(&change);
@@ -267,6 +267,14 @@ impl Membership {
         attempt.proposer.propose(|_| own.expect("there is one, or somebody's is adopted"));
         attempt.since = now;
         self.tell_proposal(out);
+    }
+
+    /// Those who are back have too little to go on from, so far: they are asked again after a while.
+    fn look_for_more(&mut self, now: Instant) {
+        if self.term.attempt.as_ref().is_some_and(|attempt| now.since(attempt.since) > ASK_AGAIN) {
+            self.term.attempt = None;
+            self.term.not_before = now.after(RETRY);
+        }
     }
 
     fn tell_proposal(&self, out: &mut Vec<Output>) {
@@ -310,7 +318,8 @@ impl Membership {
         facts: &Facts<'_>,
         out: &mut Vec<Output>,
     ) -> Vec<Wish> {
-        let rank = self.view.rank(&from);
+        let is_own = promise.report.again.as_ref().is_none_or(|again| again.member.peer == from);
+        let rank = self.view.rank(&from).filter(|_| is_own);
         if let (Some(attempt), Some(rank)) = (&mut self.term.attempt, rank)
             && promise.ballot == attempt.proposer.ballot()
             && promise.view == self.digest
@@ -385,6 +394,8 @@ const RETRY: Duration = Duration::from_millis(800);
 const COLLECT_MAX: Duration = Duration::from_secs(4);
 /// How long acceptances are waited for.
 const ATTEMPT_MAX: Duration = Duration::from_secs(4);
+/// How long those who are back after a stop have to say that they could train.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
 /// When questions are asked again.
 const REPEAT: Duration = Duration::from_millis(400);
 /// How long links have to come back, or to come about, before somebody is left out for lack of them.

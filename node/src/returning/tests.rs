@@ -224,3 +224,33 @@ fn a_checkpoint_is_found_by_its_step_and_the_beginning_needs_none() {
     assert_eq!(returning.checkpoint_of(&from(40)), Some(&saved(40)));
     assert_eq!((returning.checkpoint_of(&from(39)), returning.checkpoint_of(&from(0))), (None, None));
 }
+
+#[test]
+fn one_that_comes_and_goes_is_waited_for_once() {
+    let (mut returning, _) = voter(Acceptor::default());
+    let at = |seconds| NOW.after(Duration::from_secs(seconds));
+    returning.meet(at(1), peer(1), view(&[1, 2, 9]));
+    assert_eq!(returning.met_at, Some(at(1)));
+    for again in [4, 8] {
+        returning.link_down(&peer(1));
+        returning.meet(at(again), peer(1), view(&[1, 2, 9]));
+        assert_eq!((returning.met_at, returning.present().len()), (Some(at(1)), 2));
+    }
+    returning.meet(at(9), peer(2), view(&[1, 2, 9]));
+    assert_eq!(returning.met_at, Some(at(9)), "another one is back");
+}
+
+#[test]
+fn what_can_be_no_view_is_not_accepted() {
+    let (mut returning, digest) = voter(Acceptor::default());
+    let (mut count, mut out) = (0, Vec::new());
+    for odd in [
+        Succession { removed: vec![Rank(0), Rank(1), Rank(2)], ..change(digest) },
+        Succession { weights: vec![(Rank(0), 0), (Rank(1), 0)], ..change(digest) },
+        Succession { added: vec![member(2)], ..change(digest) },
+    ] {
+        let propose = Propose { ballot: ballot(1, 1), change: odd };
+        returning.on_propose(NOW, peer(2), propose, &mut count, &mut out);
+    }
+    assert_eq!((out.len(), count), (0, 0));
+}

@@ -67,10 +67,13 @@ impl Basis<'_> {
         let chosen = positions.iter().find(|position| is_whole(position)).or(positions.first()).copied();
         let all: Vec<Rank> = (0..roll.members.len()).map(Rank::from_index).collect();
         let Some(position) = chosen else {
-            // Everyone can draw the initial parameters, and nobody has any state.
-            let resume = Resume { is_restored: true, ..Resume::at(StepNumber(0)) };
+            // Everyone who comes can draw the initial parameters, and nobody has any state.
+            let newcomers = kept.iter().filter_map(|rank| roll.new_rank(*rank)).collect();
+            let resume = Resume { newcomers, is_restored: true, ..Resume::at(StepNumber(0)) };
             let change = roll.change(self.geometry, &exchange, resume, Ledger::default(), Moves::default());
-            return Some(Restart { change, is_whole: true });
+            // Whoever is not back may have saved something.
+            let is_whole = self.view().first_step() == StepNumber(0);
+            return Some(Restart { change, is_whole });
         };
         let new_rank = |old: Rank| roll.rank_of(&self.view().member(old).peer);
         let has_saved: Vec<Rank> = holders(position).filter_map(|note| new_rank(note.rank)).collect();

@@ -15,6 +15,7 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
 use peergrad_protocol::RunId;
@@ -34,6 +35,9 @@ mod form;
 pub struct Checkpoints {
     orders: std::sync::mpsc::Sender<Order>,
     results: mpsc::UnboundedReceiver<Input>,
+    /// Checkpoints that are being written, or wait for it.
+    saving: Arc<AtomicUsize>,
+    refused: mpsc::UnboundedSender<Input>,
 }
 
 /// What the thread is asked for.
@@ -51,12 +55,15 @@ impl Checkpoints {
     pub fn start(shelf: Shelf) -> io::Result<Self> {
         let (orders, queue) = std::sync::mpsc::channel::<Order>();
         let (done, results) = mpsc::unbounded_channel();
+        let saving = Arc::new(AtomicUsize::new(0));
+        let (refused, written) = (done.clone(), Arc::clone(&saving));
         thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
             for order in queue {
                 let answer = match order {
                     Order::Save { checkpoint, keep } => {
                         let steps = checkpoint.saved.steps;
                         let result = shelf.save(&checkpoint, keep).map_err(|error| error.to_string());
+                        written.fetch_sub(1, Ordering::Relaxed);
                         Some(Input::Saved { steps, result })
                     }
                     Order::Restore(saved) => Some(Input::Restored(shelf.restore(&saved).map(Arc::new))),
@@ -70,12 +77,19 @@ impl Checkpoints {
                 let _ = answer.map(|answer| done.send(answer));
             }
         })?;
-        Ok(Self { orders, results })
+        Ok(Self { orders, results, saving, refused })
     }
 
-    /// Writes a checkpoint, and drops those of the run that are older than the newest `keep`.
+    /// Writes a checkpoint, and drops those of the run that are older than the newest `keep`. A disk that is slower than
+    /// checkpoints come is left alone: each of them is a model and more in memory.
     pub fn save(&self, checkpoint: Arc<Checkpoint>, keep: usize) {
-        self.order(Order::Save { checkpoint, keep });
+        if self.saving.fetch_add(1, Ordering::Relaxed) < SAVING_MAX {
+            return self.order(Order::Save { checkpoint, keep });
+        }
+        self.saving.fetch_sub(1, Ordering::Relaxed);
+        let (steps, reason) = (checkpoint.saved.steps, "the one before is still being written".to_owned());
+        // Whoever does not listen does not mind.
+        let _ = self.refused.send(Input::Saved { steps, result: Err(reason) });
     }
 
     /// Reads one back. Those of its run that are newer go.
@@ -99,8 +113,8 @@ impl Checkpoints {
 
     /// Waits until all that was ordered is done; the answers that nobody has taken.
     pub async fn finish(self) -> Vec<Input> {
-        let Self { orders, mut results } = self;
-        drop(orders);
+        let Self { orders, mut results, refused, .. } = self;
+        drop((orders, refused));
         let mut answers = Vec::new();
         while let Some(answer) = results.recv().await {
             answers.push(answer);
@@ -108,6 +122,9 @@ impl Checkpoints {
         answers
     }
 }
+
+/// One that is being written, and one that a peer writes when it stops.
+const SAVING_MAX: usize = 2;
 
 /// The folder in which checkpoints lie.
 #[derive(Clone, Debug)]

@@ -202,3 +202,22 @@ async fn the_thread_answers_in_order_and_finishes_what_it_was_asked() {
     assert_eq!(shelf.data(&reference), Some(data));
     assert_eq!(shelf.data(&DataReference { digest: ContentDigest([0; 32]), ..reference }), None);
 }
+
+#[tokio::test]
+async fn a_disk_that_is_too_slow_is_given_no_more_than_it_can_take() {
+    let (_folder, shelf) = shelf();
+    let checkpoints = Checkpoints::start(shelf.clone()).unwrap();
+    // As if these were being written.
+    checkpoints.saving.store(SAVING_MAX, Ordering::Relaxed);
+    checkpoints.save(Arc::new(checkpoint(10)), 3);
+    checkpoints.saving.store(SAVING_MAX - 1, Ordering::Relaxed);
+    checkpoints.save(Arc::new(checkpoint(20)), 3);
+    let answers = checkpoints.finish().await;
+    let told = answers.iter().filter_map(|answer| match answer {
+        Input::Saved { steps, result } => Some((steps.0, result.is_ok())),
+        _ => None,
+    });
+    let told: std::collections::BTreeMap<u64, bool> = told.collect();
+    assert_eq!(told, [(10, false), (20, true)].into());
+    assert_eq!(steps(&shelf), [20]);
+}

@@ -109,11 +109,37 @@ fn what_was_given_up_before_is_not_gone_back_to() {
 
 #[test]
 fn without_any_checkpoint_all_begin_at_the_beginning() {
+    for (first_step, expected) in [(StepNumber(0), true), (STEP, false)] {
+        let geometry = geometry(later_view(&[1, 2, 3], first_step, &[]), cut(2, true));
+        let Restart { change, is_whole } =
+            after_stop(&geometry, [back(&geometry, 0, vec![]), back(&geometry, 1, vec![])]);
+        assert_eq!((change.resume.step, &change.ledger), (StepNumber(0), &Ledger::default()));
+        assert!(change.resume.newcomers.is_empty() && change.moves == Moves::default());
+        assert_eq!(is_whole, expected, "where training was further, somebody may come who has saved that");
+    }
+}
+
+#[test]
+fn who_never_stopped_and_has_nothing_gets_even_the_beginning_from_others() {
+    let geometry = geometry(later_view(&[1, 2, 3], STEP, &[2]), cut(2, true));
+    let all = reports([back(&geometry, 0, vec![]), (2, Report::default())]);
+    let restart = basis(&geometry).after_stop(&[Rank(2)], &all).expect("somebody is back");
+    assert_eq!((restart.change.resume.step, restart.change.resume.newcomers), (StepNumber(0), vec![Rank(1)]));
+}
+
+#[test]
+fn somebody_owns_something_although_nobody_who_is_back_offers_to() {
     let geometry = geometry(later_view(&[1, 2, 3], STEP, &[]), cut(2, true));
-    let Restart { change, is_whole } =
-        after_stop(&geometry, [back(&geometry, 0, vec![]), back(&geometry, 1, vec![])]);
-    assert_eq!((change.resume.step, &change.ledger, is_whole), (StepNumber(0), &Ledger::default(), true));
-    assert!(change.resume.newcomers.is_empty() && change.moves == Moves::default());
+    for lists in [[vec![], vec![]], [vec![saved(50, ChunkSet::all(CHUNKS))], vec![]]] {
+        let reports = lists.into_iter().zip([1, 2]).map(|(list, rank)| {
+            let (rank, mut report) = back(&geometry, rank, list);
+            report.again.as_mut().expect("it is back").member.weight = 0;
+            (rank, report)
+        });
+        let restart = after_stop(&geometry, reports.collect::<Vec<_>>());
+        let weights: Vec<u8> = restart.change.added.iter().map(|member| member.weight).collect();
+        assert_eq!(weights, [1, 0]);
+    }
 }
 
 #[test]

@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+"""Eight peers, each on a host of its own (a network namespace), and something goes wrong every few seconds.
+
+    sudo bench/faults.py [MINUTES [SEED [FOLDER]]]
+
+Peers are killed and started again, stand still, lose their network for a while, leave and come back, and others come that were
+not there before. The first peer is left alone: what it says of the run is checked (each pass trains each sample once), and its
+memory is measured. At the end all leave, the logs are put together by `simulate report`, and every digest that anybody wrote down
+is compared. Needs root, Linux and `ip`; build first: cargo build --release --workspace
+"""
+
+import collections
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PEER, SIMULATE = ROOT / "target/release/peer", ROOT / "target/release/simulate"
+PEERS, EXTRA = 8, 2
+# Between two faults, seconds.
+EVERY = 5
+RUN = """passes = 1000000
+batch = 64
+[data]
+file = "digits"
+[model]
+hidden = [256]
+[sync]
+gradients = "bf16"
+parameters = "bf16"
+digest_every = 16
+"""
+
+
+def ip(*arguments):
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+class Network:
+    """Hosts on one bridge."""
+
+    def __init__(self, count):
+        self.names = [f"pgfault{os.getpid()}x{index}" for index in range(count)]
+        self.bridge = f"pgf{os.getpid()}"
+        ip("netns", "add", self.bridge)
+        self.inside(self.bridge, "link", "add", "bridge0", "type", "bridge")
+        self.inside(self.bridge, "link", "set", "bridge0", "up")
+        for index, name in enumerate(self.names):
+            ip("netns", "add", name)
+            self.inside(self.bridge, "link", "add", f"port{index}", "type", "veth", "peer", "name", "wire", "netns", name)
+            self.inside(self.bridge, "link", "set", f"port{index}", "master", "bridge0", "up")
+            self.inside(name, "link", "set", "lo", "up")
+            self.inside(name, "address", "add", f"10.78.0.{index + 1}/24", "dev", "wire")
+            self.inside(name, "link", "set", "wire", "up")
+
+    def inside(self, name, *arguments):
+        ip("-n", name, *arguments)
+
+    def cut(self, index, is_cut):
+        self.inside(self.bridge, "link", "set", f"port{index}", "nomaster" if is_cut else "up", *([] if is_cut else ["master", "bridge0"]))
+
+    def close(self):
+        for name in [*self.names, self.bridge]:
+            subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+class Peer:
+    """A peer on a host, over all its processes."""
+
+    def __init__(self, network, index, folder):
+        self.network, self.index, self.folder = network, index, folder
+        self.process, self.busy_until, self.passes = None, 0, collections.OrderedDict()
+        self.step, self.events, self.problems = -1, collections.Counter(), []
+
+    def start(self, arguments):
+        command = ["ip", "netns", "exec", self.network.names[self.index], PEER, *arguments,
+                   "--dir", f"peer-{self.index}", "--json", "--no-mdns"]
+        words = open(self.folder / f"words-{self.index}", "ab")
+        self.process = subprocess.Popen([str(part) for part in command], cwd=self.folder, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.PIPE, stderr=words, text=True)
+        threading.Thread(target=self.read, args=(self.process,), daemon=True).start()
+
+    def read(self, process):
+        for line in process.stdout:
+            try:
+                event = json.loads(line)
+            except ValueError:
+                # It was killed in the middle of it.
+                continue
+            self.events[event["event"]] += 1
+            if event["event"] == "step":
+                if event["step"] != self.step + 1 and self.index == 0:
+                    self.problems.append(f"step {event['step']} after {self.step}")
+                self.step = event["step"]
+                self.passes[event["pass"]] = self.passes.get(event["pass"], 0) + event["samples"]
+            if event["event"] in ("failed", "violation"):
+                self.problems.append(json.dumps(event))
+
+    def is_running(self):
+        return self.process is not None and self.process.poll() is None
+
+    def signal(self, number):
+        if self.is_running():
+            self.process.send_signal(number)
+
+    def resident(self):
+        text = Path(f"/proc/{self.process.pid}/status").read_text()
+        return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+
+
+def invite(folder):
+    words = subprocess.run([PEER, "invite", "--dir", "peer-0"], cwd=folder, capture_output=True, text=True, check=True)
+    return words.stdout.strip()
+
+
+class Trouble:
+    """What goes wrong, and what is done about it later."""
+
+    def __init__(self, network, peers, generator, invitation):
+        self.network, self.peers, self.generator, self.invitation = network, peers, generator, invitation
+        self.later, self.count = [], collections.Counter()
+
+    def plan(self, seconds, deed):
+        self.later.append((time.monotonic() + seconds, deed))
+
+    def do_due(self):
+        now = time.monotonic()
+        due, self.later = [it for it in self.later if it[0] <= now], [it for it in self.later if it[0] > now]
+        for _, deed in due:
+            deed()
+
+    def join(self, peer):
+        if not peer.is_running():
+            peer.start(["join", self.invitation])
+
+    def one(self):
+        now = time.monotonic()
+        free = [peer for peer in self.peers[1:] if peer.busy_until < now]
+        # More than half are always well.
+        if sum(peer.busy_until >= now for peer in self.peers) >= 3 or not free:
+            self.count["none: enough is wrong already"] += 1
+            return
+        peer, seconds = self.generator.choice(free), self.generator.uniform(1, 8)
+        peer.busy_until = now + seconds + 6
+        if not peer.is_running():
+            self.count["join"] += 1
+            return self.join(peer)
+        kind = self.generator.choice(["kill", "stop", "cut", "leave"])
+        self.count[kind] += 1
+        if kind == "kill":
+            peer.signal(signal.SIGKILL)
+            self.plan(seconds, lambda: self.join(peer))
+        elif kind == "stop":
+            peer.signal(signal.SIGSTOP)
+            self.plan(seconds, lambda: peer.signal(signal.SIGCONT))
+        elif kind == "cut":
+            self.network.cut(peer.index, True)
+            self.plan(seconds, lambda: self.network.cut(peer.index, False))
+        else:
+            peer.signal(signal.SIGINT)
+            self.plan(seconds + 3, lambda: self.join(peer))
+
+
+def watch(first, trouble, minutes):
+    """Memory of the first peer, by time; the longest time without a step."""
+    resident, longest, step, stepped = [], 0, first.step, time.monotonic()
+    began = time.monotonic()
+    due = began + EVERY
+    while time.monotonic() < began + 60 * minutes:
+        time.sleep(0.2)
+        now = time.monotonic()
+        trouble.do_due()
+        if now >= due:
+            due += EVERY
+            trouble.one()
+            resident.append((now - began, first.resident()))
+        if first.step != step:
+            longest, step, stepped = max(longest, now - stepped), first.step, now
+        if now - stepped > 60:
+            sys.exit(f"no step for a minute, after step {step}; see {first.folder}")
+        if not first.is_running():
+            sys.exit(f"the first peer has ended; see {first.folder}")
+    while trouble.later:
+        time.sleep(0.2)
+        trouble.do_due()
+    return resident, longest
+
+
+def digests(folder):
+    """Every digest in the event logs, by branch and step."""
+    known, wrong = {}, 0
+    compared = 0
+    for path in sorted(folder.glob("peer-*/events*.jsonl")):
+        for line in path.read_text(errors="replace").splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:
+                continue
+            if event.get("event") == "step" and event.get("digest"):
+                told = known.setdefault(event["step"], event["digest"])
+                compared += 1
+                wrong += told != event["digest"]
+    return len(known), compared, wrong
+
+
+def main(minutes, seed, folder):
+    network = Network(PEERS + EXTRA)
+    peers = [Peer(network, index, folder) for index in range(PEERS + EXTRA)]
+    try:
+        (folder / "run.toml").write_text(RUN)
+        peers[0].start(["start", "run.toml", "--peers", PEERS])
+        while peers[0].events["invite"] == 0 and not (folder / "peer-0/run.json").exists():
+            time.sleep(0.1)
+        invitation = invite(folder)
+        for peer in peers[1:PEERS]:
+            peer.start(["join", invitation])
+        while peers[0].step < 20:
+            time.sleep(0.1)
+        trouble = Trouble(network, peers, random.Random(seed), invitation)
+        resident, longest = watch(peers[0], trouble, minutes)
+        time.sleep(15)
+        ends = [peer for peer in peers if peer.is_running()]
+        for peer in reversed(ends):
+            peer.signal(signal.SIGINT)
+            peer.process.wait(60)
+    finally:
+        for peer in peers:
+            peer.signal(signal.SIGCONT)
+            peer.signal(signal.SIGKILL)
+        network.close()
+    tell(folder, peers, trouble, resident, longest, len(ends))
+
+
+def tell(folder, peers, trouble, resident, longest, left):
+    first = peers[0]
+    whole = list(first.passes.values())[:-1]
+    sizes = collections.Counter(whole)
+    early = [mib for seconds, mib in resident if seconds < max(120, resident[-1][0] / 4)]
+    late = [mib for seconds, mib in resident if seconds > resident[-1][0] * 3 / 4]
+    middle = lambda values: sorted(values)[len(values) // 2]
+    print(f"faults: {dict(trouble.count)}")
+    print(f"steps: {first.step + 1:,}, longest time without one {longest:.1f} s; views: {first.events['view']}")
+    print(f"passes: {len(whole):,} whole ones, of so many samples each: {dict(sizes)}")
+    known, compared, wrong = digests(folder)
+    print(f"digests: {compared:,} of {known:,} steps, {wrong} of them unlike another one of the same step")
+    print(f"memory of the first peer: {middle(early):.1f} MiB early, {middle(late):.1f} MiB late ({middle(late) / middle(early):.3f} x), at most {max(mib for _, mib in resident):.1f}")
+    print(f"at the end {left} peers left in order")
+    for peer in peers:
+        for problem in peer.problems[:3]:
+            print(f"peer {peer.index}: {problem}")
+    logs = sorted(str(path) for path in folder.glob("peer-*"))
+    report = subprocess.run([SIMULATE, "report", *logs, "-o", folder / "report.html"], capture_output=True, text=True)
+    print(report.stdout + report.stderr)
+
+
+if __name__ == "__main__":
+    where = Path(sys.argv[3]) if len(sys.argv) > 3 else Path(tempfile.mkdtemp(prefix="faults-"))
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else 60, int(sys.argv[2]) if len(sys.argv) > 2 else 1, where)
