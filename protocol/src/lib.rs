@@ -25,6 +25,10 @@
 //! | master copy | the exact parameters, kept by owner and copies where everyone computes with less precise ones |
 //! | backup, late | a member whose contribution a step need not wait for; one whose contribution was not waited for |
 //! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of the chunks that it owns or copies; a step is *committed* when it is known to be complete at every member |
+//! | checkpoint | what a member has written down of a committed step: all parameters, and the optimizer state that it keeps |
+//! | branch | the run's history since its beginning, or since the last time that all had stopped and it went on from checkpoints |
+//! | companion | of a peer that was a member when it stopped: another one that was in the same view, and is back too |
+//! | expelled | put out of the run for good, by name, in every view from then on |
 //! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |
 //! | task, program | what a user brings: a model with its loss, gradient and data; an algorithm, the same on every peer |
 //!
