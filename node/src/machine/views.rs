@@ -100,11 +100,7 @@ impl Machine {
 
     /// Whatever became possible: the first view, the next view, the end of the run.
     pub(super) fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
-        let cut = loaded.map(Cut::of).filter(|cut| cut.has_state);
-        if let Stage::Founding(founding) = &mut self.stage
-            && let Some(view) = founding.view(cut.map_or(0, |cut| cut.chunks.count()))
-        {
+        if let Some(view) = self.first_view() {
             let record = self.record(&view, view.digest(), out);
             if let Stage::Founding(founding) = &mut self.stage {
                 founding.recording(record, view);
@@ -144,6 +140,14 @@ impl Machine {
             let work = Box::new(move || Box::new(task.evaluate(&parameters)) as Answer);
             self.jobs.start(Purpose::Evaluate, cost, work, out);
         }
+    }
+
+    /// A founder's first view, once it can begin.
+    fn first_view(&self) -> Option<View> {
+        let Stage::Founding(founding) = &self.stage else { return None };
+        let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
+        let cut = loaded.map(Cut::of).filter(|cut| cut.has_state);
+        founding.view(cut.map_or(0, |cut| cut.chunks.count()))
     }
 
     /// Has a view written down in which this peer is to be.

@@ -1,3 +1,5 @@
+//! Event logs: what is kept of a run, what is thinned out, and what a full disk or a crash leaves.
+
 use peergrad_protocol::StepNumber;
 use peergrad_protocol::view::Member;
 
