@@ -3,7 +3,7 @@
 //! The same batches in the same order, the same rates and the same rule as a run of many peers; only the order in which a
 //! batch's gradients are summed is another one, so results agree closely but not in every bit.
 
-use peergrad_protocol::ledger::{Ledger, permutation};
+use peergrad_protocol::ledger::Ledger;
 
 use crate::loader::Loaded;
 
@@ -29,7 +29,7 @@ pub fn train_alone(loaded: &Loaded, mut watch: impl FnMut(AloneStep)) -> Vec<f32
     let mut new = old.clone();
     let sample_count = task.sample_count();
     let mut ledger = Ledger::default();
-    let mut order = permutation(training.seed, 0, sample_count);
+    let mut order = training.order(0, sample_count);
     let mut samples = Vec::new();
     for step in 0.. {
         let (batch, after) = ledger.take(training.batch_size, u64::from(sample_count));
@@ -37,7 +37,7 @@ pub fn train_alone(loaded: &Loaded, mut watch: impl FnMut(AloneStep)) -> Vec<f32
             break;
         }
         if batch.pass != ledger.pass {
-            order = permutation(training.seed, batch.pass, sample_count);
+            order = training.order(batch.pass, sample_count);
         }
         ledger = after;
         samples.clear();

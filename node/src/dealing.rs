@@ -80,6 +80,11 @@ impl Dealt {
             Recovery::Resume(Resume { deal: Some(deal), .. }) => {
                 Self::of_record(deal, view, view.ledger.clone())
             }
+            // The step is for what another lineage brings.
+            Recovery::Resume(Resume { merge: Some(_), .. }) => {
+                let ledger = &view.ledger;
+                Self { pass: ledger.pass, parts: named(view, |_| vec![]), after: ledger.clone() }
+            }
             Recovery::Resume(_) | Recovery::Found => {
                 Self::next(&view.ledger, batch_size, sample_count, view, step)
             }
@@ -146,13 +151,14 @@ mod tests {
 
     #[test]
     fn what_was_given_back_is_dealt_first() {
-        let ledger = Ledger { pass: 0, position: 50, given_back: vec![span(10, 13), span(30, 33)] };
+        let ledger =
+            Ledger { pass: 0, position: 50, given_back: vec![span(10, 13), span(30, 33)], put_off: vec![] };
         let dealt = Dealt::next(&ledger, 12, 100, &view(), StepNumber(6));
         assert_eq!(
             parts(&dealt),
             [&[span(10, 13), span(30, 31)][..], &[span(31, 33), span(50, 52)], &[span(52, 56)]]
         );
-        assert_eq!(dealt.after, Ledger { pass: 0, position: 56, given_back: vec![] });
+        assert_eq!(dealt.after, Ledger { position: 56, ..Ledger::default() });
     }
 
     /// Ranks change from view to view, and a peer that comes back has computed nothing of what it was dealt before.
@@ -162,7 +168,7 @@ mod tests {
         let others = [member(0), member(1), Member { incarnation: Incarnation(2), ..member(2) }, member(3)];
         let (deal, ledger) = dealt.among(&others, &[]);
         assert_eq!(deal.parts, [vec![], vec![span(0, 4)], vec![], vec![span(8, 12)]]);
-        assert_eq!(ledger, Ledger { pass: 0, position: 12, given_back: vec![span(4, 8)] });
+        assert_eq!(ledger, Ledger { position: 12, given_back: vec![span(4, 8)], ..Ledger::default() });
         assert_eq!(dealt.part(&PeerId([2; 32]), Incarnation(2)), []);
     }
 
@@ -192,7 +198,7 @@ mod tests {
 
     #[test]
     fn if_nobody_stays_all_of_it_goes_back() {
-        let ledger = Ledger { pass: 3, position: 20, given_back: vec![span(2, 4)] };
+        let ledger = Ledger { pass: 3, position: 20, given_back: vec![span(2, 4)], put_off: vec![] };
         let dealt = Dealt::next(&ledger, 10, 100, &view(), StepNumber(6));
         let (deal, after) = dealt.among(&[], &[]);
         assert_eq!((deal.parts.len(), after.taken(100)), (0, ledger.taken(100)));

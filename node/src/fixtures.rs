@@ -1,7 +1,16 @@
-//! Peers and views for tests, named by one byte.
+//! Peers and views for tests, named by one byte, and how they train.
 
+use std::time::Duration;
+
+use peergrad_collectives::codec::Codec;
+use peergrad_collectives::combine::Combine;
+use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Incarnation, PeerId, RunId};
+
+use crate::loader::Training;
+use crate::optimizer::{Rule, Schedule};
+use crate::policy::Policy;
 
 pub(crate) fn peer(byte: u8) -> PeerId {
     PeerId([byte; 32])
@@ -9,6 +18,30 @@ pub(crate) fn peer(byte: u8) -> PeerId {
 
 pub(crate) fn member(byte: u8) -> Member {
     Member { peer: peer(byte), incarnation: Incarnation(1), addresses: vec![], weight: 1 }
+}
+
+/// How a small task is trained.
+pub(crate) fn training() -> Training {
+    Training {
+        seed: 7,
+        batch_size: 30,
+        local_steps: 1,
+        passes: 8,
+        rule: Rule::Sgd { weight_decay: 0.0 },
+        schedule: Schedule::constant(0.01),
+        fixed_topology: None,
+        gradients: Codec::F32,
+        parameters: Codec::F32,
+        combine: Combine::Sum,
+        backups: 0,
+        segment_elements: 100,
+        copies: Copies::Number(2),
+        digest_every: 0,
+        checkpoint_every: Duration::ZERO,
+        checkpoints_kept: 1,
+        policy: Policy::Majority,
+        is_shuffled: true,
+    }
 }
 
 /// The first view of a run of these peers.

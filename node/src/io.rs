@@ -18,7 +18,7 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{Contact, Refusal, Saved};
-use peergrad_protocol::view::{Cause, Expulsion, View};
+use peergrad_protocol::view::{Cause, Expulsion, Merge, View};
 use peergrad_protocol::wire::WireError;
 use peergrad_protocol::{Buffer, Epoch, Frame, PeerId, RunId, StepNumber, ViewDigest};
 
@@ -329,6 +329,27 @@ pub enum Event {
         /// The number of the view in which it is not.
         epoch: Epoch,
     },
+    /// At the member that speaks for a lineage which is to yield: another lineage of the run was met, after the swarm had been cut
+    /// in two.
+    Met(Met),
+    /// Two lineages have become one, and their parameters were averaged.
+    Merged(Merged),
+    /// How well each of the two did, and both together do, on samples that are never trained.
+    Weighed {
+        /// The one that leads, before.
+        ours: Evaluation,
+        /// The one that yields.
+        theirs: Evaluation,
+        /// What came of both.
+        merged: Evaluation,
+    },
+    /// Another lineage was to be merged into this one, and some member could not get what it needed for it.
+    NotMerged,
+    /// Another lineage of the run stays, and the one that this peer was in does not: it asks to be let in.
+    GaveWay {
+        /// What it had come to is merged into the other; otherwise it is given up.
+        is_merged: bool,
+    },
     /// This peer is asked to leave, and hands over what it owns first.
     Leaving,
     /// It has.
@@ -385,6 +406,30 @@ pub struct Scope {
     pub steps: u64,
     /// Passes over the training samples.
     pub passes: u64,
+}
+
+/// Another lineage that was met.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Met {
+    /// Who speaks for the one that leads.
+    pub leads: PeerId,
+    /// Samples that this lineage alone has trained.
+    pub ours: u64,
+    /// Samples that the one that leads alone has trained.
+    pub theirs: u64,
+    /// What this lineage has is merged into the other; otherwise it is given up.
+    pub is_merged: bool,
+}
+
+/// Two lineages that have become one.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Merged {
+    /// Which was merged into this one, and what each weighs.
+    pub merge: Merge,
+    /// How far apart their parameters were: the length of the difference.
+    pub distance: f64,
+    /// The length of this one's parameter vector, to compare that with.
+    pub norm: f64,
 }
 
 /// What is another way in a view than in the one before.

@@ -12,6 +12,8 @@ pub(crate) enum Purpose {
     Load,
     /// How well the final parameters do.
     Evaluate,
+    /// How well the parameters of two lineages do, and those that came of them.
+    Weigh,
     /// Something that the program waits for, in a step.
     Program(StepNumber, Box<dyn FnOnce(Answer) + Send>),
 }
@@ -42,7 +44,7 @@ impl Jobs {
     pub(crate) fn computing(&self) -> Option<StepNumber> {
         self.purposes.values().find_map(|purpose| match purpose {
             Purpose::Program(step, _) => Some(*step),
-            Purpose::Load | Purpose::Evaluate => None,
+            Purpose::Load | Purpose::Evaluate | Purpose::Weigh => None,
         })
     }
 

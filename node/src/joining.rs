@@ -122,11 +122,10 @@ impl Joining {
         }
     }
 
-    /// A peer whose others have gone on to `view` without it.
-    pub(crate) fn again(view: &View, me: Member) -> Self {
-        let mut joining = Self::new(Some(view.run), me, None);
-        let contact = |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
-        joining.contacts = view.members.iter().map(contact).collect();
+    /// A peer whose others have gone on without it; these are some of them.
+    pub(crate) fn again(run: RunId, contacts: Vec<Contact>, me: Member) -> Self {
+        let mut joining = Self::new(Some(run), me, None);
+        joining.contacts = contacts;
         joining
     }
 

@@ -46,6 +46,7 @@ pub mod overview;
 pub mod page;
 pub mod pairing;
 pub mod peer;
+pub mod policy;
 pub mod program;
 pub mod programs;
 pub mod schedule;

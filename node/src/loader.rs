@@ -10,12 +10,14 @@ use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::cost::Terms;
 use peergrad_collectives::plan::{Layout, Topology};
+use peergrad_protocol::ledger::permutation;
 use peergrad_protocol::limits::{HOP_BYTES, LINK_SEGMENTS, ROUND_BYTES_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::placement::Copies;
 
 use crate::io::{DataReference, Scope};
 use crate::optimizer::{Rule, Schedule};
+use crate::policy::Policy;
 use crate::program::Launch;
 use crate::task::Task;
 
@@ -128,9 +130,30 @@ pub struct Training {
     pub checkpoint_every: Duration,
     /// Checkpoints that a peer keeps.
     pub checkpoints_kept: usize,
+    /// What happens when the swarm is cut in two.
+    pub policy: Policy,
+    /// Whether each pass has an order of its own; otherwise it is the order in which the task numbers its samples.
+    pub is_shuffled: bool,
 }
 
 impl Training {
+    /// The order in which a pass visits the samples: `order[position]` is a sample's index.
+    #[must_use]
+    pub fn order(&self, pass: u64, sample_count: u32) -> Vec<u32> {
+        if self.is_shuffled {
+            permutation(self.seed, pass, sample_count)
+        } else {
+            (0..sample_count).collect()
+        }
+    }
+
+    /// Whether what two lineages have come to can be averaged: where members have parameters of their own, or steps do not wait
+    /// for everybody, one of the two is kept.
+    #[must_use]
+    pub fn merges(&self, drifts: bool) -> bool {
+        self.policy == Policy::Merge && !drifts && self.backups == 0
+    }
+
     /// Along which edges a round over `layout` goes: the same at all members, who know as much. `has_ring`: whether each of them
     /// reaches the next one itself.
     #[must_use]

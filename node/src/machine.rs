@@ -24,8 +24,10 @@ use crate::preparation::{Ingredients, Preparation};
 use crate::returning::Returning;
 use crate::session::Session;
 use crate::task::Evaluation;
+use healing::Healing;
 
 mod frames;
+mod healing;
 mod looking;
 mod restarts;
 mod views;
@@ -77,6 +79,7 @@ struct Seat {
     membership: Membership,
     progress: Progress,
     timetable: Timetable,
+    healing: Healing,
 }
 
 /// How far a member is.
@@ -202,6 +205,7 @@ impl Machine {
                     seat.with_facts(&self.jobs, |membership, facts| membership.tick(now, facts, out));
                 self.grant(wishes, out);
                 self.save_in_time(now, out);
+                self.heal(now, out);
             }
             Stage::Founding(_) | Stage::Member(_) | Stage::Ended => {}
         }
@@ -386,6 +390,10 @@ impl Machine {
                 Ok(loaded) => self.loaded(loaded, out),
                 Err(words) => self.end(Err(Failure::Unusable(words)), out),
             },
+            Purpose::Weigh => {
+                let [ours, theirs, merged] = *answer.downcast().expect("three evaluations");
+                out.push(Output::Event(Event::Weighed { ours, theirs, merged }));
+            }
             Purpose::Evaluate => {
                 let evaluation: Evaluation = *answer.downcast().expect("an evaluation");
                 self.finish(Some(evaluation), out);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Record;
-use peergrad_protocol::message::{Beat, Message, Report};
+use peergrad_protocol::message::{Beat, Contact, Message, Report, Will};
 use peergrad_protocol::time::TimerTable;
 use peergrad_protocol::view::{Expulsion, Member, Recovery, View};
 use peergrad_protocol::watch::Watch;
@@ -32,6 +32,7 @@ use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
 use crate::dealing::Dealt;
 use crate::io::{Event, Output, PersistId};
 use crate::memo::{Difference, Memo};
+use crate::policy::Policy;
 use crate::succession::Basis;
 use exchange::{Ban, Candidate};
 pub(crate) use looking::Impression;
@@ -42,6 +43,7 @@ mod agreeing;
 mod exchange;
 mod expelling;
 mod looking;
+mod meeting;
 mod offering;
 mod term;
 mod watching;
@@ -88,6 +90,10 @@ pub(crate) struct Membership {
     bans: BTreeMap<PeerId, Ban>,
     /// Members that are to be put out for good.
     expelling: BTreeMap<PeerId, Expulsion>,
+    /// Whether all parts of a swarm that is cut in two go on.
+    forks: bool,
+    /// Members that were lost, and may have gone on as another lineage.
+    estranged: BTreeMap<PeerId, Contact>,
     /// How much this member would own if it were asked now.
     offered_weight: u8,
     /// What other members offer to own that is not in the view.
@@ -131,6 +137,10 @@ pub(crate) struct Facts<'a> {
     pub(crate) is_closing: bool,
     /// A step of this view is committed.
     pub(crate) has_committed: bool,
+    /// The view and the steps of another lineage of which all is here that this member is to merge.
+    pub(crate) inherited: Option<(ViewDigest, StepNumber)>,
+    /// What is to be merged, once all members have their part of it; at the convener.
+    pub(crate) will: Option<&'a Will>,
 }
 
 impl Facts<'_> {
@@ -175,7 +185,7 @@ impl Membership {
         digest: ViewDigest,
         linked: BTreeSet<PeerId>,
         persisted_count: u64,
-        (memo, charter): (Memo, Arc<[u8]>),
+        (memo, charter, policy): (Memo, Arc<[u8]>, Policy),
     ) -> Self {
         let rank = view.rank(&me.peer).expect("a view is installed at its members");
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
@@ -201,6 +211,8 @@ impl Membership {
             retiring: BTreeSet::new(),
             bans: BTreeMap::new(),
             expelling: BTreeMap::new(),
+            forks: policy.forks(),
+            estranged: BTreeMap::new(),
             offered_weight: me.weight,
             offers: BTreeMap::new(),
             relayed: BTreeMap::new(),
@@ -228,7 +240,7 @@ impl Membership {
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Arc<Difference>> {
         let Next { view, digest, .. } = self.next.take()?;
         let difference = self.memo.difference((&self.view, self.digest), (&view, digest));
-        self.view = view;
+        let before = std::mem::replace(&mut self.view, view);
         self.digest = digest;
         self.rank = self.view.rank(&self.me.peer).expect("a view is installed at its members");
         // Those who are watched are other ones from view to view.
@@ -240,6 +252,7 @@ impl Membership {
         if matches!(&self.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
             self.ban_lost(now, left);
         }
+        self.note_estranged(&before, left);
         self.term = Term::new(now);
         self.lead_doublings = self.lead_doublings.saturating_sub(1);
         self.asking.retain(|_, member| !is_in(&self.view, member));

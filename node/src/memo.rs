@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use peergrad_protocol::ledger::{Ledger, permutation};
+use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::{InvalidView, Succession, View};
 use peergrad_protocol::wire::{WireError, encode_record};
@@ -19,6 +19,7 @@ use peergrad_protocol::{Frame, PeerId, StepNumber, ViewDigest};
 
 use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry, Shards};
+use crate::loader::Training;
 
 /// Shared by the nodes of one process: its clones are one memo.
 #[derive(Clone, Default)]
@@ -133,8 +134,9 @@ impl Memo {
     }
 
     /// The order of samples in `pass`.
-    pub(crate) fn order(&self, seed: u64, pass: u64, sample_count: u32) -> Arc<Vec<u32>> {
-        self.orders.recall((seed, pass, sample_count), || permutation(seed, pass, sample_count))
+    pub(crate) fn order(&self, training: &Training, pass: u64, sample_count: u32) -> Arc<Vec<u32>> {
+        // Nodes with one memo are of one run.
+        self.orders.recall((training.seed, pass, sample_count), || training.order(pass, sample_count))
     }
 }
 
@@ -194,17 +196,20 @@ const LONG_BYTES: usize = 256;
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::ledger::permutation;
+
     use super::*;
 
     #[test]
     fn an_answer_is_computed_once_and_the_oldest_are_forgotten() {
         let memo = Memo::default();
-        let first = memo.order(7, 0, 10);
-        assert!(Arc::ptr_eq(&first, &memo.clone().order(7, 0, 10)));
-        assert_eq!(*first, permutation(7, 0, 10));
+        let training = crate::fixtures::training();
+        let first = memo.order(&training, 0, 10);
+        assert!(Arc::ptr_eq(&first, &memo.clone().order(&training, 0, 10)));
+        assert_eq!(*first, permutation(training.seed, 0, 10));
         for pass in 1..=ANSWERS_KEPT_MAX as u64 {
-            assert_eq!(*memo.order(7, pass, 10), permutation(7, pass, 10));
+            assert_eq!(*memo.order(&training, pass, 10), permutation(training.seed, pass, 10));
         }
-        assert!(!Arc::ptr_eq(&first, &memo.order(7, 0, 10)));
+        assert!(!Arc::ptr_eq(&first, &memo.order(&training, 0, 10)));
     }
 }

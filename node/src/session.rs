@@ -37,11 +37,12 @@ use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDiges
 use crate::checkpoint::Checkpoint;
 use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry, Shards};
-use crate::io::{Committed, Event, Output, Reject};
+use crate::io::{Committed, Event, Merged, Output, Reject};
 use crate::loader::Loaded;
 use crate::memo::Memo;
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, OwnerRule, Reply};
+use bequest::{Bequest, Inheritance, Weighing};
 use drift::Drifting;
 use omissions::Omissions;
 use quorum::Quorum;
@@ -50,6 +51,7 @@ use wiring::Wiring;
 
 mod account;
 mod arrivals;
+mod bequest;
 mod change;
 mod closing;
 mod drift;
@@ -124,6 +126,13 @@ pub(crate) struct Session {
     committed: Option<Arc<Dealt>>,
     /// As soon as so many steps are committed, a checkpoint is written.
     save_after: Option<StepNumber>,
+    /// As soon as so many are, what is here is kept for another lineage.
+    bequeath_after: Option<StepNumber>,
+    bequest: Option<Bequest>,
+    inheritance: Option<Inheritance>,
+    /// What was merged with the newest complete step, until that is committed.
+    merged: Option<Merged>,
+    weighing: Option<Weighing>,
 }
 
 /// What the program waits for.
@@ -265,6 +274,11 @@ impl Session {
             mirror_room: Vec::new(),
             committed: None,
             save_after: None,
+            bequeath_after: None,
+            bequest: None,
+            inheritance: None,
+            merged: None,
+            weighing: None,
             me,
             geometry,
             loaded,
@@ -324,7 +338,7 @@ impl Session {
             Arc::new([])
         } else {
             let sample_count = self.loaded.task.sample_count();
-            let order = self.memo.order(training.seed, self.dealt.pass, sample_count);
+            let order = self.memo.order(training, self.dealt.pass, sample_count);
             let of = |span: &Span| order[span.start as usize..span.end as usize].iter().copied();
             self.part().iter().flat_map(of).collect()
         };
@@ -450,7 +464,13 @@ impl Session {
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));
         self.committed = Some(record.dealt);
+        if self.view().merge().is_some() && StepNumber(steps - 1) == self.view().first_step() {
+            self.owned.blend = None;
+            self.inheritance = None;
+        }
+        out.extend(self.merged.take().map(|merged| Output::Event(Event::Merged(merged))));
         self.save_if_due(out);
+        self.bequeath_if_due();
     }
 
     /// A checkpoint is to be written after so many steps: all of them, or those who are not that far yet, do so.

@@ -32,6 +32,7 @@ use crate::data::layout::Layout;
 use crate::data::table::TableError;
 use crate::loader::Training;
 use crate::optimizer::{Rule, Schedule};
+use crate::policy::Policy;
 use crate::schedule::Decay;
 use crate::task::activation::Activation;
 use crate::task::loss::Loss;
@@ -100,6 +101,10 @@ pub struct TrainingSettings {
     pub checkpoint_seconds: u64,
     /// Checkpoints that a peer keeps.
     pub checkpoints_kept: usize,
+    /// What happens when the swarm is cut in two.
+    pub policy: Policy,
+    /// Whether each pass has an order of its own.
+    pub shuffle: bool,
     /// The optimizer.
     pub optimizer: Rule,
     /// The learning rate.
@@ -349,6 +354,8 @@ impl TrainingSettings {
             digest_every: self.digest_every,
             checkpoint_every: Duration::from_secs(self.checkpoint_seconds),
             checkpoints_kept: self.checkpoints_kept,
+            policy: self.policy,
+            is_shuffled: self.shuffle,
         }
     }
 
@@ -363,6 +370,16 @@ impl TrainingSettings {
         check_rule(&self.optimizer)?;
         self.combine.check(self.topology, &self.algorithm)?;
         self.algorithm.check(self.topology)?;
+        if self.policy == Policy::Merge && !self.algorithm.can_merge() {
+            let allowed =
+                "\"majority\" or \"winner\" with this [sync] kind: its peers do not hold the same parameters"
+                    .to_owned();
+            return Err(SpecificationError::Setting {
+                key: "partition.policy",
+                found: "merge".to_owned(),
+                allowed,
+            });
+        }
         packing::check(self)?;
         check_schedule(&self.schedule)
     }

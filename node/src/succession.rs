@@ -20,9 +20,11 @@
 use std::collections::BTreeMap;
 
 use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::message::Report;
+use peergrad_protocol::message::{Report, Will};
 use peergrad_protocol::placement::Placement;
-use peergrad_protocol::view::{Donor, Forward, Member, Move, Moves, Resume, Succession, View};
+use peergrad_protocol::view::{
+    Donor, Forward, Member, Merge, Move, Moves, Resume, Root, Succession, View, fork,
+};
 use peergrad_protocol::{PeerId, Rank, StepNumber};
 
 use crate::dealing::Dealt;
@@ -41,6 +43,8 @@ pub(crate) struct Basis<'a> {
     pub(crate) passes: u64,
     /// Members have parameters of their own: nobody undoes anything, and who is behind skips what others have done.
     pub(crate) drifts: bool,
+    /// Those who are lost may go on as well.
+    pub(crate) forks: bool,
 }
 
 /// Who comes and goes between two steps.
@@ -65,6 +69,7 @@ impl<'a> Basis<'a> {
             batch_size: training.step_samples(),
             passes: training.passes,
             drifts: loaded.program.drifts(),
+            forks: training.policy.forks(),
         }
     }
 }
@@ -105,7 +110,37 @@ impl Basis<'_> {
         let newcomers = roll.newcomers();
         let moves = self.moves(&roll.members, &newcomers, keepers, turns);
         let resume = Resume { newcomers, ..Resume::at(step) };
-        Some(roll.change(self.geometry, exchange, resume, before.after, moves))
+        let roots = self.root(before.after.taken(self.sample_count));
+        Some(Succession { roots, ..roll.change(self.geometry, exchange, resume, before.after, moves) })
+    }
+
+    /// As [`Basis::between_steps`], with what another lineage leaves to this one.
+    pub(crate) fn merging(
+        &self,
+        step: StepNumber,
+        from: StepNumber,
+        dealt: &Dealt,
+        will: &Will,
+    ) -> Option<Succession> {
+        let mut change = self.between_steps(step, from, dealt, &Exchange::default())?;
+        let trained = change.ledger.taken(self.sample_count);
+        let theirs = Root { view: will.view, trained: will.trained };
+        let ours: Vec<Root> = self.view().roots.iter().chain(&change.roots).copied().collect();
+        let their_roots: Vec<Root> = will.roots.iter().copied().chain([theirs]).collect();
+        let common = fork(&ours, &their_roots).unwrap_or(0);
+        let alone = |trained: u64| trained.saturating_sub(common);
+        let (ours, theirs_alone) = (alone(trained), alone(will.trained));
+        let has_weight = ours + theirs_alone > 0 && will.ledger.position <= self.sample_count;
+        change.resume.merge = Some(Merge { view: will.view, steps: will.steps, ours, theirs: theirs_alone });
+        change.ledger = change.ledger.united(&will.ledger, self.sample_count);
+        change.roots.push(theirs);
+        has_weight.then_some(change)
+    }
+
+    /// The present view, for the next one to say that it comes from it, where that may not be the only one.
+    fn root(&self, trained: u64) -> Vec<Root> {
+        let root = Root { view: self.geometry.digest, trained };
+        if self.forks { vec![root] } else { vec![] }
     }
 
     /// Whether nothing is lost if `leavers` go before `step`: others keep the state of all that they keep.
@@ -149,17 +184,26 @@ impl Basis<'_> {
         let newcomers = roll.renamed(kept.iter().filter(is_new).copied());
         let (deal, ledger) = if dealt.pass >= self.passes {
             // Of a pass that never comes nobody has anything: the bookmark stays at the end of the last one.
-            let end = Ledger { pass: self.passes - 1, position: self.sample_count, given_back: vec![] };
+            let end = Ledger { pass: self.passes - 1, position: self.sample_count, ..Ledger::default() };
             (None, end)
         } else {
             let (deal, ledger) = dealt.among(&roll.members, &newcomers);
             (Some(deal), ledger)
         };
+        // Those who are lost may train what is left of the pass as well: they begin with it somewhere else.
+        let first_kept = kept.first().map_or(0, |rank| u64::from(rank.0));
+        let parts = self.view().members.len() as u64;
+        let ledger = if self.forks { ledger.apart(first_kept, parts, self.sample_count) } else { ledger };
         let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
         let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
         let moves = self.moves(&roll.members, &newcomers, keepers, TURNS);
-        let resume = Resume { newcomers, deal, forward, ..Resume::at(step) };
-        Some(roll.change(self.geometry, &exchange, resume, ledger, moves))
+        // What was to be merged with the first step still is, if that one begins again, and nothing is lost that it is merged with.
+        let is_first = step == self.view().first_step() && forward.is_none() && moves.restarted.is_empty();
+        let merge = self.view().merge().copied().filter(|_| is_first);
+        let resume = Resume { newcomers, deal, forward, merge, ..Resume::at(step) };
+        let trained = dealt.after.taken(self.sample_count).saturating_sub(dealt.len());
+        let roots = self.root(trained);
+        Some(Succession { roots, ..roll.change(self.geometry, &exchange, resume, ledger, moves) })
     }
 
     fn deal_after(&self, dealt: &Dealt, step: StepNumber) -> Dealt {
@@ -389,6 +433,7 @@ impl Roll {
             ledger,
             moves,
             expelled: vec![],
+            roots: vec![],
         }
     }
 }

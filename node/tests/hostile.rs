@@ -22,11 +22,13 @@ use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
-    Accepted, Again, Beat, Chosen, Closed, Complete, Content, Departure, Holdings, Join, Message, Offer,
-    Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Report, Save, Saved, Segment, Tally, WantChunks,
+    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, Departure, Donation, Holdings,
+    Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose,
+    Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, Will,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
+    Succession, View,
 };
 use peergrad_protocol::{
     Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest,
@@ -309,7 +311,20 @@ impl Truth<'_> {
     }
 
     fn word(&self, draws: &mut Draws<'_>) -> Message {
-        match draws.below(8, 8) {
+        match draws.below(13, 13) {
+            8 => Message::Meet(self.meeting(draws)),
+            9 => Message::Bequeath(Save { view: self.digest, steps: self.near(draws) }),
+            10 => Message::Will(self.will(draws)),
+            11 => {
+                let (view, steps) = (self.some_view(draws), self.near(draws));
+                Message::Inherited(Inherited { heirs: self.digest, view, steps })
+            }
+            12 => {
+                let content = if draws.is() { Content::Values } else { Content::State };
+                let chunks = [self.chunk(draws) as usize].into_iter().collect();
+                let (view, steps) = (self.some_view(draws), self.near(draws));
+                Message::WantBequest(WantBequest { view, steps, content, chunks })
+            }
             0 => Message::Candidate(self.member(draws)),
             1 => Message::Retire,
             2 => Message::Closed(Closed { view: self.digest, left_out: draws.below(10, SAMPLES_MAX) }),
@@ -322,6 +337,33 @@ impl Truth<'_> {
                 Message::Join(Join { run: None, incarnation, addresses, weight })
             }
         }
+    }
+
+    fn meeting(&self, draws: &mut Draws<'_>) -> Meeting {
+        let contact = |draws: &mut Draws<'_>| Contact { peer: self.member(draws).peer, addresses: vec![] };
+        Meeting {
+            run: self.view.run,
+            view: self.some_view(draws),
+            steps: self.near(draws),
+            trained: draws.below(100, SAMPLES_MAX),
+            roots: vec![Root { view: self.some_view(draws), trained: draws.below(100, SAMPLES_MAX) }],
+            convener: contact(draws),
+            yields: draws.some(|draws| self.some_view(draws)),
+            question: draws.below(10, u64::MAX),
+            answers: draws.below(10, u64::MAX),
+        }
+    }
+
+    fn will(&self, draws: &mut Draws<'_>) -> Will {
+        let Meeting { view, steps, trained, roots, convener, .. } = self.meeting(draws);
+        let states = [self.chunk(draws) as usize].into_iter().collect();
+        let donors = vec![Donation { contact: convener, states }];
+        Will { view, steps, ledger: self.ledger_and_spans(draws).0, trained, roots, donors }
+    }
+
+    /// The present view, or one that nobody has heard of.
+    fn some_view(&self, draws: &mut Draws<'_>) -> ViewDigest {
+        if draws.is() { self.digest } else { ViewDigest([9; 32]) }
     }
 
     /// A step that is about the one in progress.
@@ -368,7 +410,7 @@ impl Truth<'_> {
         let mut spans: Vec<Span> =
             cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
         let given_back = spans.split_off(spans.len() / 2);
-        (Ledger { pass: draws.below(8, STEPS_MAX), position, given_back }, spans)
+        (Ledger { pass: draws.below(8, STEPS_MAX), position, given_back, put_off: vec![] }, spans)
     }
 
     fn resume(&self, members: u64, draws: &mut Draws<'_>) -> (Resume, Ledger) {
@@ -392,7 +434,13 @@ impl Truth<'_> {
             Forward { tally: self.tally(draws), donors: draws.list(4, donor) }
         });
         let is_restored = draws.below(4, 1) == 1;
-        (Resume { step, newcomers, deal, forward, is_restored }, ledger)
+        let merge = draws.some(|draws| Merge {
+            view: self.some_view(draws),
+            steps: self.near(draws),
+            ours: draws.below(100, SAMPLES_MAX),
+            theirs: 1 + draws.below(100, SAMPLES_MAX - 1),
+        });
+        (Resume { step, newcomers, deal, forward, is_restored, merge }, ledger)
     }
 
     fn moves(&self, draws: &mut Draws<'_>) -> Moves {
@@ -424,6 +472,10 @@ impl Truth<'_> {
             ledger,
             moves: self.moves(draws),
             expelled,
+            roots: draws.list(2, |draws| Root {
+                view: self.some_view(draws),
+                trained: draws.below(100, SAMPLES_MAX),
+            }),
         }
     }
 
@@ -457,7 +509,7 @@ impl Truth<'_> {
     fn again(&self, draws: &mut Draws<'_>) -> Again {
         let saved = draws.list(4, |draws| Saved {
             steps: self.near(draws),
-            branch: Branch { epoch: Epoch(draws.below(4, STEPS_MAX)), step: self.near(draws) },
+            branch: Branch { epoch: Epoch(draws.below(4, STEPS_MAX)), step: self.near(draws), fork: 0 },
             ledger: self.ledger_and_spans(draws).0,
             digest: ContentDigest([draws.below(3, 255) as u8; 32]),
             states: self.chunks(draws),
@@ -493,7 +545,9 @@ impl Truth<'_> {
         let pieces = draws.list(4, piece);
         let content = if draws.is() { Content::Values } else { Content::State };
         let digest = ContentDigest::of(&payload);
-        (Message::Parcel(Parcel { view: self.digest, steps, content, pieces, digest }), Some(payload))
+        let parcel = Parcel { view: self.digest, steps, content, pieces, digest };
+        let message = if draws.is() { Message::Parcel(parcel) } else { Message::Bequest(parcel) };
+        (message, Some(payload))
     }
 
     fn segment(&self, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {

@@ -32,6 +32,11 @@
 //!     before it asks the others, and tries only ballots above the one it has promised.
 //!   - A member that has installed the successor gives no more answers here; then it may forget the record.
 //!
+//! # Where both parts of a swarm go on
+//! There a value needs no quorum: it is chosen when all members that stay by it have accepted it
+//! ([`Proposer::among_those_who_stay`]). Several values may follow one view then, each for members of its own. Nothing has to
+//! be adopted: a member that has promised a higher ballot accepts no more under a lower one, so what it was to stay by is not chosen.
+//!
 //! # Not here
 //! Messages, timers and views: the caller sends, waits and decides when to try again. A lost message is not missed: a
 //! proposer that asks again gets the same answers.
@@ -117,6 +122,8 @@ pub struct Proposer<V, R> {
     adopted: Option<(Ballot, V)>,
     proposed: Option<V>,
     accepted_by: BTreeSet<Rank>,
+    /// Whose acceptance it takes, where that is not a quorum.
+    needed: Option<BTreeSet<Rank>>,
 }
 
 impl<V: Clone, R> Proposer<V, R> {
@@ -130,7 +137,14 @@ impl<V: Clone, R> Proposer<V, R> {
             adopted: None,
             proposed: None,
             accepted_by: BTreeSet::new(),
+            needed: None,
         }
+    }
+
+    /// As [`Proposer::new`], of a value that takes the acceptance of all who [stay](Self::propose_to), and of nobody else.
+    #[must_use]
+    pub fn among_those_who_stay(ballot: Ballot, member_count: usize) -> Self {
+        Self { needed: Some(BTreeSet::new()), ..Self::new(ballot, member_count) }
     }
 
     /// The ballot of this attempt.
@@ -161,16 +175,19 @@ impl<V: Clone, R> Proposer<V, R> {
         &self.reports
     }
 
-    /// Whether a quorum has promised, so that a value may be proposed.
+    /// Whether enough have promised that a value may be proposed: a quorum, or where none is needed, the proposer itself.
     #[must_use]
     pub fn has_quorum(&self) -> bool {
+        if self.needed.is_some() {
+            return self.reports.contains_key(&self.ballot.rank);
+        }
         is_majority(self.reports.len(), self.reports.contains_key(&Rank(0)), self.member_count)
     }
 
     /// What it must propose: the value accepted under the highest ballot among the promises so far.
     #[must_use]
     pub fn adopted(&self) -> Option<&V> {
-        self.adopted.as_ref().map(|(_, value)| value)
+        self.adopted.as_ref().filter(|_| self.needed.is_none()).map(|(_, value)| value)
     }
 
     /// The value to ask all members to accept: the adopted one, else `own`, made from the reports. Once proposed, it stays:
@@ -180,11 +197,25 @@ impl<V: Clone, R> Proposer<V, R> {
     /// If no quorum has promised: the value might differ from one that is chosen already.
     pub fn propose(&mut self, own: impl FnOnce(&BTreeMap<Rank, R>) -> V) -> &V {
         assert!(self.has_quorum(), "a value is proposed after a quorum has promised");
-        let (adopted, reports) = (&self.adopted, &self.reports);
-        self.proposed.get_or_insert_with(|| match adopted {
-            Some((_, value)) => value.clone(),
-            None => own(reports),
-        })
+        let adopted = self.adopted().cloned();
+        let reports = &self.reports;
+        self.proposed.get_or_insert_with(|| adopted.unwrap_or_else(|| own(reports)))
+    }
+
+    /// As [`Proposer::propose`], where all of `staying` have to accept it if no quorum decides.
+    ///
+    /// # Panics
+    /// If any of them has not promised.
+    pub fn propose_to(
+        &mut self,
+        staying: impl IntoIterator<Item = Rank>,
+        own: impl FnOnce(&BTreeMap<Rank, R>) -> V,
+    ) -> &V {
+        if let Some(needed) = &mut self.needed {
+            *needed = staying.into_iter().collect();
+            assert!(needed.iter().all(|rank| self.reports.contains_key(rank)), "who stays has promised");
+        }
+        self.propose(own)
     }
 
     /// The value it has proposed.
@@ -206,6 +237,9 @@ impl<V: Clone, R> Proposer<V, R> {
     }
 
     fn is_chosen(&self) -> bool {
+        if let Some(needed) = &self.needed {
+            return needed.is_subset(&self.accepted_by);
+        }
         is_majority(self.accepted_by.len(), self.accepted_by.contains(&Rank(0)), self.member_count)
     }
 }
@@ -345,6 +379,18 @@ mod tests {
         assert_eq!(proposer.adopted(), None);
         let own = |reports: &BTreeMap<Rank, &str>| reports.values().copied().collect::<Vec<_>>().join(" ");
         assert_eq!(proposer.propose(own), "zero two");
+    }
+
+    #[test]
+    fn without_a_quorum_a_value_takes_all_who_stay_and_nobody_else() {
+        let mut proposer: Proposer<char, ()> = Proposer::among_those_who_stay(ballot(2, 1), 5);
+        assert!(proposer.promised(Rank(4), Some((ballot(1, 0), 'a')), ()) && !proposer.has_quorum());
+        assert!(proposer.promised(Rank(1), None, ()) && proposer.has_quorum());
+        assert_eq!(proposer.adopted(), None);
+        assert_eq!(proposer.propose_to([Rank(1), Rank(4)], |_| 'b'), &'b');
+        assert!(!proposer.accepted(Rank(1)) && !proposer.accepted(Rank(0)));
+        assert!(proposer.accepted(Rank(4)), "both have");
+        assert!(!proposer.accepted(Rank(2)));
     }
 
     #[test]

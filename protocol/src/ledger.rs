@@ -2,13 +2,16 @@
 //!
 //! Think of a deck of cards that is shuffled once a pass. Each step takes the next few cards from the top and deals them
 //! to the members; the ledger is the bookmark in the deck. Cards that a departed member took with it come back and are
-//! dealt first. Whoever comes and goes, each card is played once before the deck is shuffled again.
+//! dealt first. Whoever comes and goes, each card is played once before the deck is shuffled again. Players who cannot hear
+//! the others any more go on at another place of the deck, so that both sides play other cards as long as they can; when
+//! they meet again, what either has played is played.
 //!
 //! # Invariants
 //! - The batch is a function of (seed, ledger, sample count, batch size): members that agree on the ledger need no
 //!   messages to agree on who computes what.
 //! - A batch never spans two passes; the last batch of a pass may be smaller, and a weighted mean makes that exact.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use rand::rngs::ChaCha8Rng;
@@ -26,6 +29,8 @@ pub struct Ledger {
     pub position: u64,
     /// Ranges of positions that were taken and came back untrained, in order and disjoint.
     pub given_back: Vec<Span>,
+    /// Ranges of positions that were passed over and come last in the pass, in order, and disjoint from those given back.
+    pub put_off: Vec<Span>,
 }
 
 /// A range of positions in a pass's permutation.
@@ -48,6 +53,13 @@ impl Span {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.start == self.end
+    }
+
+    /// The positions that it has in common with each of these.
+    fn common_with<'a>(&self, others: &'a [Self]) -> impl Iterator<Item = Self> + use<'a> {
+        let Self { start, end } = *self;
+        let common = move |other: &Self| Self { start: start.max(other.start), end: end.min(other.end) };
+        others.iter().map(common).filter(|common| common.start < common.end)
     }
 }
 
@@ -109,11 +121,15 @@ impl Ledger {
     #[must_use]
     pub fn is_valid(&self) -> bool {
         let is_behind = |span: &Span| span.start < span.end && span.end <= self.position;
+        let mut untrained: Vec<Span> = self.given_back.iter().chain(&self.put_off).copied().collect();
+        untrained.sort_unstable_by_key(|span| span.start);
         self.pass <= STEPS_MAX
             && self.position <= u64::from(u32::MAX)
-            && self.given_back.len() <= GIVEN_BACK_MAX
-            && self.given_back.iter().all(is_behind)
+            && untrained.len() <= GIVEN_BACK_MAX
+            && untrained.iter().all(is_behind)
             && are_disjoint(&self.given_back)
+            && are_disjoint(&self.put_off)
+            && are_disjoint(&untrained)
     }
 
     /// The bookmark with `spans` of its pass untrained again: they are dealt first.
@@ -122,18 +138,8 @@ impl Ledger {
     /// If they were not taken, or are given back already.
     #[must_use]
     pub fn give_back(&self, spans: impl IntoIterator<Item = Span>) -> Self {
-        let mut given_back = self.given_back.clone();
-        given_back.extend(spans.into_iter().filter(|span| !span.is_empty()));
-        given_back.sort_unstable_by_key(|span| span.start);
-        // Neighbours are one range, so that the list stays short.
-        let mut joined: Vec<Span> = Vec::with_capacity(given_back.len());
-        for span in given_back {
-            match joined.last_mut() {
-                Some(last) if last.end == span.start => last.end = span.end,
-                _ => joined.push(span),
-            }
-        }
-        let ledger = Self { given_back: joined, ..self.clone() };
+        let given_back = joined(self.given_back.iter().copied().chain(spans));
+        let ledger = Self { given_back, ..self.clone() };
         let is_taken = |span: &Span| span.end <= ledger.position;
         assert!(
             ledger.given_back.iter().all(is_taken) && are_disjoint(&ledger.given_back),
@@ -145,9 +151,49 @@ impl Ledger {
     /// Samples taken and not given back, over all passes of `sample_count` each.
     #[must_use]
     pub fn taken(&self, sample_count: u64) -> u64 {
-        let given_back: u64 = self.given_back.iter().map(Span::len).sum();
+        let untrained: u64 = self.given_back.iter().chain(&self.put_off).map(Span::len).sum();
         let taken = self.pass.saturating_mul(sample_count).saturating_add(self.position);
-        taken.saturating_sub(given_back)
+        taken.saturating_sub(untrained)
+    }
+
+    /// The bookmark of `part` of `parts` that go on without each other: each begins at another place of what is left of the
+    /// pass, and puts off what lies before that.
+    #[must_use]
+    pub fn apart(&self, part: u64, parts: u64, sample_count: u64) -> Self {
+        let rest = sample_count.saturating_sub(self.position);
+        let place = self.position + (u128::from(rest) * u128::from(part) / u128::from(parts.max(1))) as u64;
+        let skipped = Span { start: self.position, end: place.min(sample_count) };
+        let put_off = joined(self.put_off.iter().copied().chain([skipped]));
+        let ledger = Self { position: skipped.end.max(self.position), put_off, ..self.clone() };
+        if ledger.is_valid() { ledger } else { self.clone() }
+    }
+
+    /// The bookmark that has behind it what either of two has: what both have trained was trained twice.
+    #[must_use]
+    pub fn united(&self, other: &Self, sample_count: u64) -> Self {
+        // Whoever is in a later pass has all of the earlier ones behind it.
+        match self.pass.cmp(&other.pass) {
+            Ordering::Greater => return self.clone(),
+            Ordering::Less => return other.clone(),
+            Ordering::Equal => {}
+        }
+        let theirs = other.untrained(sample_count);
+        let common = |spans: &[Span]| joined(spans.iter().flat_map(|span| span.common_with(&theirs)));
+        let ahead = common(&[Span { start: self.position, end: sample_count }]);
+        // What is left ahead of the position, but not all to the end, comes before what was put off.
+        let position =
+            ahead.last().filter(|last| last.end == sample_count).map_or(sample_count, |last| last.start);
+        let between = ahead.iter().copied().filter(|span| span.end <= position);
+        let given_back = joined(common(&self.given_back).into_iter().chain(between));
+        let united = Self { pass: self.pass, position, given_back, put_off: common(&self.put_off) };
+        // With too many holes in it, what the other one has trained is trained again.
+        if united.is_valid() { united } else { self.clone() }
+    }
+
+    /// What is left of the pass, in order and disjoint.
+    fn untrained(&self, sample_count: u64) -> Vec<Span> {
+        let ahead = Span { start: self.position.min(sample_count), end: sample_count };
+        joined(self.given_back.iter().chain(&self.put_off).copied().chain([ahead]))
     }
 
     /// The next batch of at most `batch_size` samples out of `sample_count`, and the ledger after it.
@@ -158,28 +204,50 @@ impl Ledger {
     pub fn take(&self, batch_size: u64, sample_count: u64) -> (Batch, Self) {
         assert!(batch_size > 0 && sample_count > 0, "a batch has samples");
         let mut ledger = self.clone();
-        if ledger.position >= sample_count && ledger.given_back.is_empty() {
+        if ledger.position >= sample_count && ledger.given_back.is_empty() && ledger.put_off.is_empty() {
             ledger = Self { pass: self.pass + 1, ..Self::default() };
         }
-        let mut spans = Vec::new();
-        let mut wanted = batch_size.min(sample_count);
-        while wanted > 0 && !ledger.given_back.is_empty() {
-            let span = &mut ledger.given_back[0];
-            let end = span.end.min(span.start + wanted);
-            spans.push(Span { start: span.start, end });
-            wanted -= end - span.start;
-            span.start = end;
-            if span.is_empty() {
-                ledger.given_back.remove(0);
-            }
-        }
-        let end = sample_count.min(ledger.position + wanted);
-        if end > ledger.position {
-            spans.push(Span { start: ledger.position, end });
-            ledger.position = end;
-        }
+        let wanted = batch_size.min(sample_count);
+        let mut spans = take_from(&mut ledger.given_back, wanted);
+        let wanted = wanted - spans.iter().map(Span::len).sum::<u64>();
+        let end = sample_count.min(ledger.position + wanted).max(ledger.position);
+        let ahead = Span { start: ledger.position, end };
+        ledger.position = end;
+        let last = take_from(&mut ledger.put_off, wanted - ahead.len());
+        spans.extend(Some(ahead).filter(|ahead| !ahead.is_empty()).into_iter().chain(last));
         (Batch { pass: ledger.pass, spans }, ledger)
     }
+}
+
+/// Takes as many positions from the beginning of a list, or all that there are.
+fn take_from(list: &mut Vec<Span>, mut wanted: u64) -> Vec<Span> {
+    let mut taken = Vec::new();
+    while wanted > 0
+        && let Some(span) = list.first_mut()
+    {
+        let end = span.end.min(span.start + wanted);
+        taken.push(Span { start: span.start, end });
+        wanted -= end - span.start;
+        span.start = end;
+        if span.is_empty() {
+            list.remove(0);
+        }
+    }
+    taken
+}
+
+/// Ranges in order, neighbours as one, so that lists stay short.
+fn joined(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
+    let mut spans: Vec<Span> = spans.into_iter().filter(|span| !span.is_empty()).collect();
+    spans.sort_unstable_by_key(|span| span.start);
+    let mut joined: Vec<Span> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match joined.last_mut() {
+            Some(last) if last.end == span.start => last.end = span.end,
+            _ => joined.push(span),
+        }
+    }
+    joined
 }
 
 /// Whether ranges that are sorted by their starts have no position in common.
@@ -223,22 +291,37 @@ mod tests {
 
     #[test]
     fn given_back_samples_are_dealt_first() {
-        let ledger = Ledger { pass: 3, position: 10, given_back: vec![Span { start: 2, end: 4 }] };
+        let ledger = Ledger {
+            pass: 3,
+            position: 10,
+            given_back: vec![Span { start: 2, end: 4 }],
+            ..Ledger::default()
+        };
         let (batch, after) = ledger.take(5, 12);
         assert_eq!(batch.spans, [Span { start: 2, end: 4 }, Span { start: 10, end: 12 }]);
-        assert_eq!(after, Ledger { pass: 3, position: 12, given_back: vec![] });
+        assert_eq!(after, Ledger { pass: 3, position: 12, ..Ledger::default() });
         assert_eq!(after.take(5, 12).0, Batch { pass: 4, spans: vec![Span { start: 0, end: 5 }] });
     }
 
     #[test]
     fn an_endless_batch_takes_what_is_left() {
-        let ledger = Ledger { pass: 0, position: 10, given_back: vec![Span { start: 2, end: 4 }] };
+        let ledger = Ledger {
+            pass: 0,
+            position: 10,
+            given_back: vec![Span { start: 2, end: 4 }],
+            ..Ledger::default()
+        };
         assert_eq!(ledger.take(u64::MAX, 12).0.len(), 4);
     }
 
     #[test]
     fn what_is_given_back_is_joined_and_counted() {
-        let ledger = Ledger { pass: 1, position: 10, given_back: vec![Span { start: 2, end: 4 }] };
+        let ledger = Ledger {
+            pass: 1,
+            position: 10,
+            given_back: vec![Span { start: 2, end: 4 }],
+            ..Ledger::default()
+        };
         let empty = Span { start: 7, end: 7 };
         let after = ledger.give_back([Span { start: 6, end: 8 }, empty, Span { start: 4, end: 5 }]);
         assert_eq!(after.given_back, [Span { start: 2, end: 5 }, Span { start: 6, end: 8 }]);
@@ -249,7 +332,7 @@ mod tests {
     fn bookmarks_that_cannot_be_are_refused() {
         let ledger = |position, spans: &[(u64, u64)]| {
             let given_back = spans.iter().map(|&(start, end)| Span { start, end }).collect();
-            Ledger { pass: 0, position, given_back }
+            Ledger { position, given_back, ..Ledger::default() }
         };
         assert!(ledger(10, &[(1, 2), (2, 3), (5, 10)]).is_valid());
         for spans in
@@ -258,10 +341,71 @@ mod tests {
             assert!(!ledger(10, spans).is_valid(), "{spans:?}");
         }
         assert!(!ledger(u64::MAX, &[]).is_valid());
+        let both = |put_off| Ledger { put_off: vec![put_off], ..ledger(10, &[(4, 6)]) };
+        assert!(both(Span { start: 1, end: 4 }).is_valid());
+        assert!(!both(Span { start: 5, end: 8 }).is_valid() && !both(Span { start: 8, end: 11 }).is_valid());
         assert!(!Ledger { pass: u64::MAX, ..Ledger::default() }.is_valid());
     }
 
+    /// By position: how often it is dealt in what is left of the pass.
+    fn rest_of(ledger: &Ledger, sample_count: u64) -> Vec<usize> {
+        let mut seen = vec![0; sample_count as usize];
+        let mut ledger = ledger.clone();
+        loop {
+            let (batch, after) = ledger.take(3, sample_count);
+            if batch.pass > ledger.pass {
+                return seen;
+            }
+            for span in batch.spans {
+                (span.start..span.end).for_each(|position| seen[position as usize] += 1);
+            }
+            assert!(after.is_valid(), "{after:?}");
+            ledger = after;
+        }
+    }
+
+    #[test]
+    fn sides_that_are_apart_begin_at_different_places_and_train_everything() {
+        let ledger =
+            Ledger { position: 10, given_back: vec![Span { start: 2, end: 4 }], ..Ledger::default() };
+        assert_eq!(ledger.apart(0, 5, 30), ledger);
+        let other = ledger.apart(3, 5, 30);
+        assert_eq!((other.position, &other.put_off[..]), (22, &[Span { start: 10, end: 22 }][..]));
+        assert_eq!(other.taken(30), ledger.taken(30));
+        let (batch, after) = other.take(11, 30);
+        assert_eq!(batch.spans, [(2, 4), (22, 30), (10, 11)].map(|(start, end)| Span { start, end }));
+        // Once more, and at the end of a pass.
+        assert_eq!(after.apart(1, 2, 30), after);
+        assert_eq!(rest_of(&other, 30), rest_of(&ledger, 30));
+    }
+
     proptest! {
+        #[test]
+        fn what_either_has_trained_is_behind_both(
+            sample_count in 1_u64..200,
+            batches in prop::collection::vec(1_u64..20, 1..12),
+            forked_at in 0_usize..12,
+            parts in 1_u64..6,
+            part in 0_u64..6,
+        ) {
+            let train = |ledger: &Ledger, batches: &[u64]| {
+                batches.iter().fold(ledger.clone(), |ledger, size| ledger.take(*size, sample_count).1)
+            };
+            let forked_at = forked_at.min(batches.len());
+            let common = train(&Ledger::default(), &batches[..forked_at]);
+            let one = train(&common.apart(0, parts, sample_count), &batches[forked_at..]);
+            let other = train(&common.apart(part.min(parts - 1), parts, sample_count), &batches[forked_at..]);
+            let united = one.united(&other, sample_count);
+            prop_assert!(united.is_valid());
+            prop_assert_eq!(united.pass, one.pass.max(other.pass));
+            if one.pass == other.pass {
+                let due = rest_of(&one, sample_count).into_iter().zip(rest_of(&other, sample_count));
+                let due: Vec<usize> = due.map(|(one, other)| one.min(other)).collect();
+                prop_assert_eq!(rest_of(&united, sample_count), due);
+            }
+            prop_assert!(united.taken(sample_count) >= one.taken(sample_count).max(other.taken(sample_count)));
+        }
+
         #[test]
         fn a_pass_deals_each_sample_once(
             sample_count in 1_u64..500,

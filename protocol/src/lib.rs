@@ -14,7 +14,7 @@
 //! | member, rank | a peer in one incarnation in the view; its index there, meaningless without the view |
 //! | view | an agreed [record](view::View): epoch, digests of its parents, members, recovery decision, ledger, moves |
 //! | epoch, lineage | the number of a view; the chain of view digests. A pass over the data is a *pass*, never an epoch |
-//! | ledger | what has been trained: pass, position in the pass's permutation, ranges given back |
+//! | ledger | what has been trained: pass, position in the pass's permutation, ranges given back and put off |
 //! | chunk | contiguous block of the flat parameter vector: unit of placement, versioning, hashing and transfer |
 //! | shard | the chunks that one member owns |
 //! | owner, copy | the member whose state of a chunk is authoritative; another member's kept copy of it |
@@ -26,7 +26,10 @@
 //! | backup, late | a member whose contribution a step need not wait for; one whose contribution was not waited for |
 //! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of the chunks that it owns or copies; a step is *committed* when it is known to be complete at every member |
 //! | checkpoint | what a member has written down of a committed step: all parameters, and the optimizer state that it keeps |
-//! | branch | the run's history since its beginning, or since the last time that all had stopped and it went on from checkpoints |
+//! | branch | the run's history since its beginning, or since the last time that all had stopped and it went on from checkpoints, or that it forked |
+//! | fork, root | a view that several lineages come from; a view that one comes from, as later ones name it |
+//! | merge, yield | a lineage *leads*, and takes into its state that of another one which *yields*, or lets its members in |
+//! | bequest, will, heir | the state that a lineage which yields keeps for the other; the word of what it is, and who has it; a member that fetches its part |
 //! | companion | of a peer that was a member when it stopped: another one that was in the same view, and is back too |
 //! | expelled | put out of the run for good, by name, in every view from then on |
 //! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |

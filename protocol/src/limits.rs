@@ -39,6 +39,8 @@ pub const ADDRESS_BYTES_MAX: usize = 128;
 pub const PARENTS_MAX: usize = 2;
 /// Peers of which a run remembers that it has put them out.
 pub const EXPELLED_MAX: usize = 64;
+/// Views that a view says it comes from, where lineages can fork.
+pub const ROOTS_MAX: usize = 64;
 /// Ranges of a pass that departed members gave back untrained.
 pub const GIVEN_BACK_MAX: usize = 4096;
 /// Ranges in which one batch is dealt: it may be made of what was given back, and each member's part is cut out of it.
@@ -105,7 +107,9 @@ const VIEW_BYTES_MAX: usize = 1024
     // Moves.
     + CHUNKS_MAX * (2 + COPIES_MAX) * INDEX_BYTES_MAX
     + GIVEN_BACK_MAX * SPAN_BYTES_MAX
-    + EXPELLED_MAX * 65;
+    + EXPELLED_MAX * 65
+    + ROOTS_MAX * 41
+    + 64;
 /// Bytes of a change: besides what is in a view, who goes, and whose weight is another one.
 const CHANGE_BYTES_MAX: usize = VIEW_BYTES_MAX + MEMBERS_MAX * (2 * INDEX_BYTES_MAX + 1);
 /// Bytes of what is said of a checkpoint: a few numbers and digests, a bookmark, and a set of chunks.

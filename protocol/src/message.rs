@@ -27,6 +27,7 @@
 //!   | <--------------------------------- Parcel ---- |    chunks asked for, or whose turn to move has come
 //!   | <====== Complete, Closed ====================> |    after the last step
 //! ```
+//! Two lineages that meet: see [`Meeting`].
 
 use crate::agreement::Ballot;
 use crate::chunks::ChunkSet;
@@ -36,8 +37,10 @@ use crate::limits::REASON_BYTES_MAX;
 use crate::view::{Branch, Expulsion, Member, Succession, View};
 use crate::wire::{Decode, Encode};
 
+mod healing;
 mod validity;
 
+pub use healing::{Donation, Inherited, Meeting, WantBequest, Will, Yield};
 pub use validity::Invalid;
 
 /// One message; its payload, if it has one, travels beside it.
@@ -99,6 +102,22 @@ pub enum Message {
     Save(Save),
     /// Member to every member: this one is to be put out for good. Repeated until it is.
     Expel(Expulsion),
+    /// Member to a peer in another lineage of the run, and from there to its convener: this is where we are.
+    Meet(Meeting),
+    /// Convener to every member: what is here after that step is kept for another lineage.
+    Bequeath(Save),
+    /// Convener of a lineage that yields to that of the other, and from there to its members: what is left to you. Repeated until
+    /// it is merged.
+    Will(Will),
+    /// Heir to a member of the lineage that yields: send me these chunks. Answered by `Bequest`, with as many of them as make a
+    /// parcel.
+    WantBequest(WantBequest),
+    /// Its answer: chunks, as payload.
+    Bequest(Parcel),
+    /// Member to its convener: what this member needs of another lineage is here.
+    Inherited(Inherited),
+    /// Convener to that of a lineage which has offered to yield, and from there to its members: join this one.
+    Yield(Yield),
 }
 
 /// A joiner's request.
@@ -472,7 +491,7 @@ impl Message {
             Self::Closed(closed) => Some(closed.view),
             Self::Offer(offer) => Some(offer.view),
             Self::Chosen(chosen) => Some(chosen.view),
-            Self::Save(save) => Some(save.view),
+            Self::Save(save) | Self::Bequeath(save) => Some(save.view),
             _ => None,
         }
     }

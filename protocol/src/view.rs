@@ -19,7 +19,7 @@ use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest}
 use crate::ledger::{Ledger, Span, are_disjoint};
 use crate::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, EXPELLED_MAX, MEMBERS_MAX,
-    PARENTS_MAX, STEPS_MAX, WEIGHT_MAX,
+    PARENTS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use crate::message::Tally;
 use crate::wire::{self, Decode, Encode};
@@ -45,6 +45,28 @@ pub struct View {
     pub moves: Moves,
     /// Peers that are not let in any more, the last at the end; of many, the last [`EXPELLED_MAX`].
     pub expelled: Vec<Expulsion>,
+    /// Where both parts of a swarm that is cut in two go on: views that this one comes from, the last at the end; of many, the
+    /// last [`ROOTS_MAX`].
+    pub roots: Vec<Root>,
+}
+
+/// A view that a later one comes from, as its successor or by merging: what both of two lineages come from is their fork.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Root {
+    /// The view.
+    pub view: ViewDigest,
+    /// Samples that were trained when it was left.
+    pub trained: u64,
+}
+
+/// Samples up to which two histories are one, given the views that each comes from, itself among them.
+#[must_use]
+pub fn fork(ours: &[Root], theirs: &[Root]) -> Option<u64> {
+    let common = |our: &Root| {
+        let their = theirs.iter().find(|their| their.view == our.view)?;
+        Some(our.trained.min(their.trained))
+    };
+    ours.iter().filter_map(common).max()
 }
 
 /// A peer that the members have put out of the run for good, under its identity of then.
@@ -68,13 +90,16 @@ pub enum Cause {
 }
 
 /// Where a run's history begins that has led to a view without going back: with the run's first view, or with the last one
-/// that went on from checkpoints. What was trained before it and beyond its first step is no part of that history.
+/// that went on from checkpoints, or without some of the members. What was trained before it and beyond its first step is no part of that history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub struct Branch {
     /// The number of that view.
     pub epoch: Epoch,
     /// Its first step.
     pub step: StepNumber,
+    /// Which of several views with that number, where both parts of a swarm go on: drawn from the one that they follow and from
+    /// whom they keep of it. 0 where there is only one.
+    pub fork: u32,
 }
 
 /// A peer in one incarnation, as a view names it.
@@ -112,6 +137,29 @@ pub struct Resume {
     pub forward: Option<Forward>,
     /// Nobody had parameters any more: all but the newcomers begin with what they have saved after as many steps.
     pub is_restored: bool,
+    /// The first step trains nothing: its owners blend in what another lineage has come to.
+    pub merge: Option<Merge>,
+}
+
+/// What of another lineage is merged into this one; its members come as newcomers later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Merge {
+    /// The other lineage's view.
+    pub view: ViewDigest,
+    /// Its state after so many steps.
+    pub steps: StepNumber,
+    /// Samples that this lineage alone has trained: what its own state weighs.
+    pub ours: u64,
+    /// Samples that the other one alone has trained: what the other state weighs.
+    pub theirs: u64,
+}
+
+impl Merge {
+    /// How much of the blend is the other state.
+    #[must_use]
+    pub fn share(&self) -> f32 {
+        (self.theirs as f64 / (self.ours as f64 + self.theirs as f64)) as f32
+    }
 }
 
 /// One step's batch, as it is dealt.
@@ -195,6 +243,8 @@ pub struct Succession {
     pub moves: Moves,
     /// Peers that are not let in any more from now on.
     pub expelled: Vec<Expulsion>,
+    /// Views that the next one comes from, beyond those that this one does.
+    pub roots: Vec<Root>,
 }
 
 /// Why a view record cannot be one.
@@ -230,6 +280,9 @@ pub enum InvalidView {
     /// More peers put out than are remembered, or one of them that is in.
     #[error("of those who were put out, none is in, and at most {EXPELLED_MAX} are remembered")]
     Expelled,
+    /// More views than are remembered, or more samples than can be.
+    #[error("a view names at most {ROOTS_MAX} that it comes from")]
+    Roots,
     /// Too many or too long addresses.
     #[error("a member has at most {ADDRESSES_MAX} addresses of at most {ADDRESS_BYTES_MAX} bytes")]
     Addresses,
@@ -244,11 +297,12 @@ impl View {
             epoch: Epoch(1),
             parents: vec![],
             members,
-            branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
+            branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
             recovery: Recovery::Found,
             ledger: Ledger::default(),
             moves: Moves::default(),
             expelled: vec![],
+            roots: vec![],
         }
     }
 
@@ -256,7 +310,7 @@ impl View {
     #[must_use]
     pub fn first_from(run: RunId, founder: Member, step: StepNumber, ledger: Ledger) -> Self {
         let resume = Resume { is_restored: true, ..Resume::at(step) };
-        let branch = Branch { epoch: Epoch(1), step };
+        let branch = Branch { epoch: Epoch(1), step, fork: 0 };
         Self { branch, recovery: Recovery::Resume(resume), ledger, ..Self::first(run, vec![founder]) }
     }
 
@@ -317,6 +371,9 @@ impl View {
         if !self.members.iter().all(|member| are_bounded(&member.addresses)) {
             return Err(InvalidView::Addresses);
         }
+        if self.roots.len() > ROOTS_MAX || self.roots.iter().any(|root| root.trained > SAMPLES_MAX) {
+            return Err(InvalidView::Roots);
+        }
         let is_out = |expelled: &Expulsion| self.rank(&expelled.peer).is_none();
         if self.expelled.len() > EXPELLED_MAX || !self.expelled.iter().all(is_out) {
             return Err(InvalidView::Expelled);
@@ -329,7 +386,7 @@ impl View {
             return Err(InvalidView::Epoch);
         }
         let is_restored = matches!(&self.recovery, Recovery::Resume(resume) if resume.is_restored);
-        let begins_here = self.branch == Branch { epoch: self.epoch, step: self.first_step() };
+        let begins_here = self.branch == Branch { epoch: self.epoch, step: self.first_step(), fork: 0 };
         if self.branch.step.0 > STEPS_MAX || (is_restored && !begins_here) {
             return Err(InvalidView::Branch);
         }
@@ -374,6 +431,15 @@ impl View {
         }
     }
 
+    /// What is merged into this lineage with the first step.
+    #[must_use]
+    pub fn merge(&self) -> Option<&Merge> {
+        match &self.recovery {
+            Recovery::Found => None,
+            Recovery::Resume(resume) => resume.merge.as_ref(),
+        }
+    }
+
     /// Members who have no parameters before the first step.
     #[must_use]
     pub fn newcomers(&self) -> &[Rank] {
@@ -409,19 +475,33 @@ impl View {
         let mut expelled = self.expelled.clone();
         expelled.extend(&change.expelled);
         expelled.drain(..expelled.len().saturating_sub(EXPELLED_MAX));
+        let mut roots = self.roots.clone();
+        roots.extend(&change.roots);
+        roots.drain(..roots.len().saturating_sub(ROOTS_MAX));
         let epoch = Epoch(self.epoch.0 + 1);
         let is_restored = change.resume.is_restored;
-        let branch = if is_restored { Branch { epoch, step: change.resume.step } } else { self.branch };
+        let step = change.resume.step;
+        let branch = if is_restored {
+            Branch { epoch, step, fork: 0 }
+        } else if change.roots.is_empty() || change.removed.is_empty() {
+            self.branch
+        } else {
+            // Others may go on from the same view, and keep others of it.
+            let first_kept = (0..self.members.len()).find(|index| !removed.contains(index)).unwrap_or(0);
+            let of_parent = u32::from_le_bytes([digest.0[0], digest.0[1], digest.0[2], digest.0[3]]);
+            Branch { epoch, step, fork: of_parent.wrapping_add(first_kept as u32) }
+        };
         let next = Self {
             run: self.run,
             epoch,
-            parents: vec![digest],
+            parents: std::iter::once(digest).chain(change.resume.merge.map(|merge| merge.view)).collect(),
             members,
             branch,
             recovery: Recovery::Resume(change.resume.clone()),
             ledger: change.ledger.clone(),
             moves: change.moves.clone(),
             expelled,
+            roots,
         };
         next.validate()?;
         Ok(next)
@@ -440,6 +520,7 @@ impl Succession {
             && self.ledger.is_valid()
             && self.moves.are_bounded()
             && self.expelled.len() <= EXPELLED_MAX
+            && self.roots.len() <= ROOTS_MAX
     }
 }
 
@@ -447,7 +528,7 @@ impl Resume {
     /// Training goes on at `step`, as if nothing had happened.
     #[must_use]
     pub fn at(step: StepNumber) -> Self {
-        Self { step, newcomers: vec![], deal: None, forward: None, is_restored: false }
+        Self { step, newcomers: vec![], deal: None, forward: None, is_restored: false, merge: None }
     }
 
     /// Whether the view before was interrupted; otherwise its members went on from one step to the next.
@@ -482,7 +563,19 @@ impl Resume {
         let is_forward = self.forward.as_ref().is_none_or(has_donors);
         // What was going on when everything was lost is lost with it.
         let is_one_kind = !(self.is_restored && self.is_interruption());
-        if are_newcomers && is_dealt && is_forward && is_one_kind { Ok(()) } else { Err(InvalidView::Lists) }
+        let can_merge = |merge: &Merge| {
+            let is_bare = !self.is_restored && self.forward.is_none();
+            let is_idle = self.deal.as_ref().is_none_or(Deal::is_empty);
+            let counts = [merge.ours, merge.theirs];
+            let has_weight = counts.iter().all(|count| *count <= SAMPLES_MAX) && counts != [0, 0];
+            is_bare && is_idle && has_weight && merge.steps.0 <= STEPS_MAX
+        };
+        let is_merge = self.merge.as_ref().is_none_or(can_merge);
+        if are_newcomers && is_dealt && is_forward && is_one_kind && is_merge {
+            Ok(())
+        } else {
+            Err(InvalidView::Lists)
+        }
     }
 }
 
@@ -713,7 +806,8 @@ mod tests {
     #[test]
     fn what_is_dealt_was_taken_once() {
         let span = |start, end| Span { start, end };
-        let ledger = Ledger { pass: 1, position: 20, given_back: vec![span(4, 6), span(9, 10)] };
+        let given_back = vec![span(4, 6), span(9, 10)];
+        let ledger = Ledger { pass: 1, position: 20, given_back, put_off: vec![] };
         let validate = |pass, parts: &[&[Span]]| {
             let parts = parts.iter().map(|part| part.to_vec()).collect();
             let resume = Resume { deal: Some(Deal { pass, parts }), ..Resume::at(StepNumber(3)) };
@@ -765,6 +859,7 @@ mod tests {
             ledger: Ledger::default(),
             moves: Moves::default(),
             expelled: vec![],
+            roots: vec![],
         };
         assert!(change.is_bounded());
         let ranks = |count: usize| vec![Rank(0); count];
@@ -815,6 +910,7 @@ mod tests {
             ledger: Ledger { position: 5, ..Ledger::default() },
             moves: Moves::default(),
             expelled: vec![expulsion(7)],
+            roots: vec![],
         };
         let next = base.succeed(digest, &change).unwrap();
         let members: Vec<_> = next.members.iter().map(|m| (m.peer.0[0], m.incarnation.0, m.weight)).collect();
@@ -839,7 +935,17 @@ mod tests {
             let expelled = vec![expulsion(peer)];
             base.succeed(
                 parent,
-                &Succession { parent, removed, added, weights, resume, ledger, moves, expelled },
+                &Succession {
+                    parent,
+                    removed,
+                    added,
+                    weights,
+                    resume,
+                    ledger,
+                    moves,
+                    expelled,
+                    roots: vec![],
+                },
             )
         };
         let next = put_out(3, vec![Rank(1)]).unwrap();
@@ -852,20 +958,56 @@ mod tests {
     }
 
     #[test]
+    fn a_view_names_the_views_that_it_comes_from_and_two_find_their_fork() {
+        let root = |byte, trained| Root { view: ViewDigest([byte; 32]), trained };
+        let base = View { roots: (0..ROOTS_MAX as u8).map(|byte| root(byte, 5)).collect(), ..view(&[1, 3]) };
+        let parent = base.digest();
+        let change = |resume, roots| Succession {
+            parent,
+            removed: vec![],
+            added: vec![],
+            weights: vec![],
+            resume,
+            ledger: Ledger::default(),
+            moves: Moves::default(),
+            expelled: vec![],
+            roots,
+        };
+        let merge = Merge { view: ViewDigest([90; 32]), steps: StepNumber(7), ours: 30, theirs: 10 };
+        let resume = Resume { merge: Some(merge), ..Resume::at(StepNumber(9)) };
+        let next = base.succeed(parent, &change(resume.clone(), vec![root(80, 64), root(90, 70)])).unwrap();
+        assert_eq!((&next.parents, next.merge()), (&vec![parent, merge.view], Some(&merge)));
+        assert_eq!((next.roots.len(), next.roots[0], merge.share()), (ROOTS_MAX, root(2, 5), 0.25));
+        // Of a history that goes on from the same view later, only what came before counts.
+        assert_eq!(fork(&next.roots, &[root(90, 75), root(80, 60), root(70, 90)]), Some(70));
+        assert_eq!(fork(&next.roots, &[root(70, 90)]), None);
+        for odd in [Merge { ours: 0, theirs: 0, ..merge }, Merge { ours: u64::MAX, ..merge }] {
+            let resume = Resume { merge: Some(odd), ..resume.clone() };
+            assert_eq!(base.succeed(parent, &change(resume, vec![])), Err(InvalidView::Lists));
+        }
+        let parts = vec![vec![Span { start: 0, end: 1 }], vec![]];
+        let trains = Resume { deal: Some(Deal { pass: 0, parts }), ..resume };
+        assert!(base.succeed(parent, &change(trains, vec![])).is_err(), "its first step trains nothing");
+        assert!(!change(Resume::at(StepNumber(9)), vec![root(1, 1); ROOTS_MAX + 1]).is_bounded());
+    }
+
+    #[test]
     fn a_branch_begins_where_training_goes_on_from_checkpoints() {
         let base = view(&[1, 3]);
         let follow = |view: &View, resume| {
             let parent = view.digest();
             let (ledger, moves) = (Ledger::default(), Moves::default());
             let (removed, added, weights, expelled) = (vec![], vec![], vec![], vec![]);
-            let change = Succession { parent, removed, added, weights, resume, ledger, moves, expelled };
+            let roots = vec![];
+            let change =
+                Succession { parent, removed, added, weights, resume, ledger, moves, expelled, roots };
             view.succeed(parent, &change)
         };
         let restored = |step| Resume { is_restored: true, ..Resume::at(StepNumber(step)) };
         let next = follow(&base, Resume::at(StepNumber(9))).unwrap();
-        assert_eq!(next.branch, Branch { epoch: Epoch(1), step: StepNumber(0) });
+        assert_eq!(next.branch, Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 });
         let back = follow(&next, restored(4)).unwrap();
-        let branch = Branch { epoch: Epoch(3), step: StepNumber(4) };
+        let branch = Branch { epoch: Epoch(3), step: StepNumber(4), fork: 0 };
         assert_eq!(back.branch, branch);
         assert_eq!(follow(&back, Resume::at(StepNumber(7))).unwrap().branch, branch);
         let interrupted = Resume { deal: Some(Deal { pass: 0, parts: vec![vec![], vec![]] }), ..restored(4) };
@@ -873,7 +1015,7 @@ mod tests {
         for branch in [Branch { epoch: Epoch(2), ..branch }, Branch { step: StepNumber(5), ..branch }] {
             assert_eq!(View { branch, ..back.clone() }.validate(), Err(InvalidView::Branch));
         }
-        let early = Branch { epoch: Epoch(4), step: StepNumber(0) };
+        let early = Branch { epoch: Epoch(4), step: StepNumber(0), fork: 0 };
         assert_eq!(View { branch: early, ..next }.validate(), Err(InvalidView::Epoch));
         let alone = View::first_from(base.run, member(1), StepNumber(7), Ledger::default());
         assert_eq!((alone.validate(), alone.first_step()), (Ok(()), StepNumber(7)));

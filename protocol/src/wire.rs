@@ -87,7 +87,7 @@ impl Kind {
         match message {
             Message::Segment(_) => Self::Segment,
             Message::Data(_) => Self::Data,
-            Message::Parcel(_) => Self::Parcel,
+            Message::Parcel(_) | Message::Bequest(_) => Self::Parcel,
             _ => Self::Control,
         }
     }

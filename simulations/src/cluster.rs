@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::checkpoint::Checkpoint;
-use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId};
+use peergrad::io::{Event, Input, Job, Merged, Output, Panicked, PersistId};
 use peergrad::memo::Memo;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::Contact;
@@ -404,6 +404,24 @@ impl Cluster {
                 let words = format!("view {} goes on without it: asks to be let in again", epoch.0);
                 self.history.note(host, self.now, words);
                 self.history.become_state(host, self.now, State::Joining);
+            }
+            Event::GaveWay { is_merged } => {
+                let what = if *is_merged { "was merged into another" } else { "gives way to another" };
+                self.history.note(host, self.now, format!("its lineage {what}: asks to be let in there"));
+                self.history.become_state(host, self.now, State::Joining);
+            }
+            Event::Merged(Merged { merge, distance, norm }) => {
+                let apart = 100.0 * distance / norm.max(f64::MIN_POSITIVE);
+                let words = format!(
+                    "merges another lineage: {} samples here, {} there since the fork, parameters {apart:.1} % apart",
+                    merge.ours, merge.theirs
+                );
+                self.history.note(host, self.now, words);
+            }
+            Event::Weighed { ours, theirs, merged } => {
+                let (ours, theirs, merged) = (ours.loss, theirs.loss, merged.loss);
+                let words = format!("held-out loss {ours:.4} here, {theirs:.4} there, {merged:.4} merged");
+                self.history.note(host, self.now, words);
             }
             Event::Committed(committed) => self.history.committed(host, self.now, *committed),
             Event::Restored { steps, .. } => {

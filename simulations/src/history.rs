@@ -6,7 +6,7 @@
 //! # Not here
 //! Verdicts: a history says what happened, the laws whether it may.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -183,6 +183,32 @@ impl History {
         self.views[index].shards.insert(host, shard);
         self.become_state(host, at, State::Member(index));
         index
+    }
+
+    /// Whether the swarm was in more than one lineage at any time.
+    #[must_use]
+    pub fn has_forked(&self) -> bool {
+        self.views.iter().any(|note| note.lineage > 0)
+    }
+
+    /// A view and those that it comes from, as indices into [`History::views`]; without those that it only merges.
+    #[must_use]
+    pub fn chain(&self, view: usize) -> BTreeSet<usize> {
+        let parent = |index: &usize| {
+            let parent = self.views[*index].view.parents.first()?;
+            self.views.iter().position(|note| note.digest == *parent)
+        };
+        std::iter::successors(Some(view), parent).collect()
+    }
+
+    /// The views of the run, as indices: where there were several lineages, those of the one that got the furthest.
+    #[must_use]
+    pub fn main_chain(&self) -> BTreeSet<usize> {
+        let furthest = self.commits.iter().max_by_key(|note| note.committed.step);
+        match furthest.filter(|_| self.has_forked()) {
+            Some(note) => self.chain(note.view),
+            None => (0..self.views.len()).collect(),
+        }
     }
 
     /// The parent's lineage for its first child, a new one for the next.

@@ -21,17 +21,24 @@
 //! | written first | a member says nothing in a view before the view is on its disk | [`written_first`] |
 //! | blameless | nothing that a correct peer sends is refused as an offence | [`blameless`] |
 //!
+//! Where both parts of a swarm that is cut in two go on, laws 2 to 6, the one about who was put out and the one about restarts hold
+//! for each lineage by itself: the file `laws/lineages.rs` says how.
+//!
 //! Where members have parameters of their own (`Program::DRIFTS`), laws 2 to 6 do not apply between two rounds of all of them,
 //! and are not watched. Law 10, that a mean within a group preserves the total, is shown by `tests/programs.rs`.
+
+use std::any::Any;
 
 use peergrad::io::Event;
 use peergrad::loader::Loaded;
 use peergrad_protocol::Instant;
 use peergrad_protocol::message::Message;
+use peergrad_protocol::view::View;
 
 use crate::cluster::World;
 use crate::host::HostId;
 use crate::task::Integers;
+use lineages::Lineages;
 
 pub mod all_or_nothing;
 pub mod blameless;
@@ -40,6 +47,7 @@ pub mod departed;
 pub mod every_sample_once;
 pub mod exactly_once;
 pub mod expelled;
+mod lineages;
 pub mod one_chain;
 pub mod restarts;
 pub mod same_bits;
@@ -102,6 +110,19 @@ pub trait Law: Send {
     /// In words, what is against the law.
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String>;
 
+    /// A copy that goes on by itself, of a law that counts what one lineage of views has done; the others know all of them.
+    fn fork(&self) -> Option<Box<dyn Law>> {
+        None
+    }
+
+    /// The lineage is at a view that merges another one, which `other` has counted.
+    fn merge(&mut self, _other: &dyn Law, _view: &View) {}
+
+    /// Itself, for [`Law::merge`].
+    fn as_any(&self) -> Option<&dyn Any> {
+        None
+    }
+
     /// Looks at what only time can break; called once a virtual second.
     ///
     /// # Errors
@@ -126,6 +147,8 @@ pub struct Violation {
 #[derive(Default)]
 pub struct Laws {
     laws: Vec<Box<dyn Law>>,
+    /// Where there may be more than one.
+    lineages: Option<Lineages>,
     violations: Vec<Violation>,
 }
 
@@ -144,9 +167,11 @@ impl Laws {
     /// All of them.
     #[must_use]
     pub fn all(known: &Known) -> Self {
+        let forks = known.loaded.training.policy.forks();
+        let lineages = forks.then(Lineages::default);
         let mut laws: Vec<Box<dyn Law>> = vec![
-            Box::<one_chain::OneChain>::default(),
-            Box::new(departed::Departed::new(known.patience)),
+            Box::new(one_chain::OneChain::new(forks)),
+            Box::new(departed::Departed::new(known.patience, forks)),
             Box::<bounded::Bounded>::default(),
             Box::<written_first::WrittenFirst>::default(),
             Box::<blameless::Blameless>::default(),
@@ -155,7 +180,7 @@ impl Laws {
         ];
         if known.loaded.program.drifts() {
             // Each member has parameters of its own, and commits its steps by itself.
-            return Self { laws, violations: Vec::new() };
+            return Self { laws, lineages, violations: Vec::new() };
         }
         laws.push(Box::new(single_owner::SingleOwner::new(&known.loaded)));
         laws.push(Box::new(same_bits::SameBits::new(&known.loaded)));
@@ -167,7 +192,7 @@ impl Laws {
         {
             laws.push(Box::new(exactly_once::ExactlyOnce::new(integers.clone(), training)));
         }
-        Self { laws, violations: Vec::new() }
+        Self { laws, lineages, violations: Vec::new() }
     }
 
     /// One more.
@@ -201,11 +226,19 @@ impl Laws {
     }
 
     pub(crate) fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) {
-        for law in &mut self.laws {
+        let mut objections = Vec::new();
+        let mut show = |law: &mut Box<dyn Law>| {
             if let Err(words) = law.observe(observation, world) {
-                self.violations.push(Violation { at: world.now, law: law.name(), words });
+                objections.push(Violation { at: world.now, law: law.name(), words });
             }
+        };
+        if let Some(lineages) = &mut self.lineages {
+            lineages.concerned(observation, world, &self.laws).for_each(&mut show);
+            self.laws.iter_mut().filter(|law| law.as_any().is_none()).for_each(show);
+        } else {
+            self.laws.iter_mut().for_each(show);
         }
+        self.violations.extend(objections);
     }
 
     pub(crate) fn take_census(&mut self, world: &World<'_>) {

@@ -1,6 +1,6 @@
 //! One run of a scenario: a cluster, its faults, its laws and oracles, from the first process to the verdict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use peergrad::io::{Committed, Event, Failure, FinalState};
@@ -9,7 +9,7 @@ use peergrad_protocol::{Epoch, Instant};
 
 use crate::cluster::Cluster;
 use crate::faults::{Director, host_of};
-use crate::history::{History, State};
+use crate::history::{History, Lane, State};
 use crate::host::{Entry, HostId};
 use crate::laws::{Known, Laws, Violation};
 use crate::liveness::{Liveness, who_waits};
@@ -196,7 +196,8 @@ impl Simulation {
         let lineage = Lineage::of(self.cluster.history());
         let passes = self.passes(&lineage, committed.len() as u64);
         let mut plain_apart = None;
-        if self.scenario.workload.is_plain() && violations.is_empty() && self.is_asked(PLAIN) {
+        let has_forked = self.cluster.history().has_forked();
+        if self.scenario.workload.is_plain() && !has_forked && violations.is_empty() && self.is_asked(PLAIN) {
             checked.push(PLAIN);
             let Scenario { workload, expect, .. } = &self.scenario;
             match plain::compare(&workload.loaded, &lineage, &committed, expect.apart) {
@@ -212,7 +213,8 @@ impl Simulation {
         }
         let finals = self.finals();
         let digests: Vec<String> = finals.iter().map(|state| state.digest.to_string()).collect();
-        if violations.is_empty() && digests.windows(2).any(|pair| pair[0] != pair[1]) {
+        let may_differ = self.cluster.history().has_forked() && self.ends_apart();
+        if violations.is_empty() && !may_differ && digests.windows(2).any(|pair| pair[0] != pair[1]) {
             let words = "peers that finished hold different parameters".to_owned();
             violations.push(Violation { at: now, law: ONE_MODEL, words });
         }
@@ -238,6 +240,12 @@ impl Simulation {
     /// The passes up to the last committed step, as the views deal them.
     fn passes(&self, lineage: &Lineage, steps: u64) -> Passes {
         let mut passes = Passes::new(&self.scenario.workload.loaded);
+        let history = self.cluster.history();
+        for (step, merge) in lineage.merging() {
+            let other = history.views.iter().position(|note| note.digest == merge.view);
+            let other = other.map(|view| Lineage::of_chain(history, &history.chain(view)));
+            other.iter().for_each(|other| passes.merge(step, self.passes(other, merge.steps.0)));
+        }
         while passes.steps() < steps && passes.count(lineage).is_some() {}
         passes
     }
@@ -251,9 +259,10 @@ impl Simulation {
         let mut steps: BTreeMap<u64, Committed> = BTreeMap::new();
         let history = self.cluster.history();
         let mut newest = Epoch(1);
-        for note in &history.commits {
+        let chain = history.main_chain();
+        for note in history.commits.iter().filter(|note| chain.contains(&note.view)) {
             let branch = history.views[note.view].view.branch;
-            if branch.epoch > newest {
+            if branch.epoch > newest && branch.fork == 0 {
                 newest = branch.epoch;
                 steps.split_off(&branch.step.0);
             }
@@ -269,6 +278,18 @@ impl Simulation {
             _ => None,
         });
         ended.collect()
+    }
+
+    /// Whether peers have finished in different lineages: the cut lasted longer than the run.
+    fn ends_apart(&self) -> bool {
+        let history = self.cluster.history();
+        let last = |state: &State| match state {
+            State::Member(view) => Some(history.views[*view].lineage),
+            _ => None,
+        };
+        let of_lane = |lane: &Lane| lane.spans.iter().rev().find_map(|span| last(&span.state));
+        let lineages: BTreeSet<usize> = history.lanes.iter().filter_map(of_lane).collect();
+        lineages.len() > 1
     }
 
     /// How the process on each host ended, if it did.

@@ -52,6 +52,8 @@ impl Alone {
             digest_every: 0,
             checkpoint_every: Duration::ZERO,
             checkpoints_kept: 1,
+            policy: peergrad::policy::Policy::Majority,
+            is_shuffled: true,
             copies: Copies::Number(1),
         };
         let config = Config {

@@ -64,10 +64,11 @@ impl Tale {
             epoch: Epoch(epoch),
             parents,
             members,
-            branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
+            branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
             recovery,
             ledger: Ledger::default(),
             expelled: vec![],
+            roots: vec![],
             moves: Moves::default(),
         });
         let mut left = PARAMETERS;

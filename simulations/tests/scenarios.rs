@@ -16,11 +16,15 @@ fn named_scenarios_keep_every_law() {
 }
 
 /// Seeds that have found something: what was wrong is mended, and is not to come back.
-const FOUND: [(&str, u64); 2] = [
+const FOUND: [(&str, u64); 4] = [
     // A peer's own request, held up by a cut, was taken for that of a copy of its identity.
     ("flapping-member", 1687),
     // A peer waited to be let in until all members that it knew of had crashed.
     ("outer", 1961),
+    // Two members of one lineage told two of the other different things about which of them yields: both did.
+    ("halves", 1),
+    // A state had had more updates than its lineage had steps, since another one that was further was merged into it.
+    ("flapping-apart", 11),
 ];
 
 #[test]

@@ -4,7 +4,8 @@ use peergrad_protocol::view::{Cause, Expulsion};
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
 
-use crate::io::{Change, Event, Regrouping};
+use crate::io::{Change, Event, Merged, Met, Regrouping};
+use crate::task::Evaluation;
 
 /// What a program that reads along is told of an event.
 pub(crate) fn event_object(event: &Event) -> Option<Value> {
@@ -59,6 +60,20 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
             "event": "saved", "steps": steps.0, "failure": result.as_ref().err(),
         }),
         Event::Excluded { epoch } => json!({"event": "excluded", "epoch": epoch.0}),
+        Event::Met(Met { leads, ours, theirs, is_merged }) => json!({
+            "event": "met", "leads": leads.to_string(), "own_samples": ours, "their_samples": theirs,
+            "merged": is_merged,
+        }),
+        Event::Merged(Merged { merge, distance, norm }) => json!({
+            "event": "merged", "view": merge.view.to_string(), "steps": merge.steps.0, "own_samples": merge.ours,
+            "their_samples": merge.theirs, "distance": distance, "norm": norm,
+        }),
+        Event::Weighed { ours, theirs, merged } => json!({
+            "event": "weighed", "own": evaluation_object(ours), "theirs": evaluation_object(theirs),
+            "merged": evaluation_object(merged),
+        }),
+        Event::NotMerged => json!({"event": "not_merged"}),
+        Event::GaveWay { is_merged } => json!({"event": "gave_way", "merged": is_merged}),
         Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),
         Event::Leaving => json!({"event": "leaving"}),
         Event::HandedOver { chunks, members } => {
@@ -75,6 +90,10 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
         // Told as `summary` or `failed`.
         Event::Ended(_) => return None,
     })
+}
+
+fn evaluation_object(evaluation: &Evaluation) -> Value {
+    json!({"samples": evaluation.samples, "loss": evaluation.loss, "accuracy": evaluation.accuracy})
 }
 
 fn change_object(change: &Change) -> Value {

@@ -6,7 +6,8 @@ use peergrad_protocol::{PeerId, StepNumber};
 use super::changes;
 use super::report::program_name;
 use super::table::{bytes, count, plural};
-use crate::io::{Event, Regrouping, Scope};
+use crate::io::{Event, Merged, Met, Regrouping, Scope};
+use crate::task::Evaluation;
 
 /// One line for an event, as the peer `me` tells it; `None` for those that come all the time, and for the end.
 pub(crate) fn event_words(event: &Event, me: &PeerId, scope: Option<&Scope>) -> Option<String> {
@@ -112,6 +113,32 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
         Event::Excluded { .. } => {
             "the others could not reach this peer and have gone on; asking to be let in again".to_owned()
         }
+        Event::Met(Met { leads, ours, theirs, is_merged }) => format!(
+            "met other peers of this run again, which have gone on since the cut: {} samples there, {} here; {} (peer {} speaks for them)",
+            count(*theirs),
+            count(*ours),
+            if *is_merged { "what was learnt here is merged into theirs" } else { "what they have is kept" },
+            leads.short()
+        ),
+        Event::Merged(Merged { merge, distance, norm }) => format!(
+            "merged with the other part of the swarm: {} samples here and {} there since the cut; parameters were {:.1} % apart",
+            count(merge.ours),
+            count(merge.theirs),
+            100.0 * distance / norm.max(f64::MIN_POSITIVE)
+        ),
+        Event::Weighed { ours, theirs, merged } => format!(
+            "on held-out samples: {} here before, {} there, {} merged",
+            quality(ours),
+            quality(theirs),
+            quality(merged)
+        ),
+        Event::NotMerged => "the other part of the swarm was not merged: somebody could not get its parameters; what this part has is kept".to_owned(),
+        Event::GaveWay { is_merged: true } => {
+            "what was learnt here is merged with the other part of the swarm; asking to be let in there".to_owned()
+        }
+        Event::GaveWay { is_merged: false } => {
+            "the other part of the swarm is further, and what it has is kept; asking to be let in there".to_owned()
+        }
         Event::Leaving => "handing over to the others before leaving".to_owned(),
         Event::HandedOver { chunks: 0, .. } => {
             "others hold all that this peer owned; nothing is lost".to_owned()
@@ -124,6 +151,14 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
         Event::Violation { peer, reject } => format!("peer {} misbehaves, ignored: {reject}", peer.short()),
         _ => return None,
     })
+}
+
+/// How well parameters do, in a few words.
+fn quality(evaluation: &Evaluation) -> String {
+    match evaluation.accuracy {
+        Some(accuracy) => format!("loss {:.3} ({:.1} % right)", evaluation.loss, 100.0 * accuracy),
+        None => format!("loss {:.4}", evaluation.loss),
+    }
 }
 
 /// Who is back of those who had all stopped.

@@ -240,7 +240,7 @@ fn a_peer_is_in_a_view_of_its_run_in_its_incarnation_once() {
 
 #[test]
 fn an_excluded_peer_asks_all_and_trusts_only_those_it_hears() {
-    let mut joining = Joining::again(&view(&[1, 2, 9]), member(9));
+    let mut joining = Joining::again(run(), welcome(&[1, 2, 9]).members, member(9));
     let mut out = Vec::new();
     joining.ask_all(NOW, [1, 2].map(peer).into_iter(), &mut out);
     assert_eq!(asked(&mut out), [1, 2]);

@@ -34,7 +34,7 @@ impl Machine {
         match &self.stage {
             Stage::Founding(_) => self.founder_told(from, message, out),
             Stage::Joining(_) => self.joiner_told(now, from, message, frame.payload, out),
-            Stage::Member(_) => self.member_told(now, from, message, out),
+            Stage::Member(_) => self.member_told(now, from, message, frame.payload, out),
             Stage::Ended => Ok(()),
         }
     }
@@ -84,6 +84,11 @@ impl Machine {
             Message::Closed(closed) => seat.session.closed_elsewhere(from, closed),
             Message::Offer(offer) => seat.session.offered(from, offer, out),
             Message::Chosen(chosen) => seat.session.chosen(from, chosen, out),
+            // Whoever speaks for this lineage.
+            Message::Bequeath(save) => {
+                seat.session.bequeath_after(save.steps);
+                Ok(())
+            }
             Message::Save(save) => {
                 let is_first = seat.session.view().rank(&from) == Some(Rank(0));
                 if !is_first {
@@ -271,6 +276,9 @@ impl Machine {
             // Of a view that this peer is not in yet, or not any more.
             Message::Succeed(_) | Message::Candidate(_) => Ok(()),
             Message::Retire | Message::Expel(_) => Ok(()),
+            // This peer has given its lineage up.
+            Message::Meet(_) | Message::Will(_) | Message::Inherited(_) => Ok(()),
+            Message::WantBequest(_) | Message::Bequest(_) | Message::Yield(_) => Ok(()),
             _ => return Err(Reject::OutOfPlace),
         };
         if let Err(failure) = result {
@@ -302,6 +310,7 @@ impl Machine {
         now: Instant,
         from: PeerId,
         message: Message,
+        payload: Option<Buffer>,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let Stage::Member(seat) = &mut self.stage else { return Err(Reject::OutOfPlace) };
@@ -331,7 +340,7 @@ impl Machine {
             Message::Succeed(change) => {
                 seat.with_facts(&self.jobs, |membership, facts| membership.on_succeed(&change, facts, out))?
             }
-            Message::Install(view) => self.told_of(now, view, out)?,
+            Message::Install(view) => self.told_of(now, from, view, out)?,
             Message::Join(join) => self.welcome(from, &join, out),
             Message::Ready if membership.on_ready(now, from) => self.look(now, out),
             // It is in, and has not heard of it.
@@ -357,6 +366,18 @@ impl Machine {
                 membership.on_expel(&from, expulsion);
                 self.look(now, out);
             }
+            Message::Meet(meeting) => self.met(now, from, meeting, out)?,
+            Message::Will(will) => self.willed(now, from, will, out)?,
+            Message::Inherited(inherited) => {
+                self.has_inherited(from, inherited);
+                self.look(now, out);
+            }
+            Message::WantBequest(want) => self.give_bequest(from, &want, out),
+            Message::Bequest(parcel) => {
+                seat.session.inherited(from, &parcel, &payload.ok_or(Reject::Chunk)?)?;
+                self.fetch_on(now, out);
+            }
+            Message::Yield(words) => self.told_to_yield(now, from, words, out),
             Message::WantData(want) => self.give_data(from, want, out)?,
             Message::Leave(Departure { reason }) => self.departed(now, from, &reason, out),
             // An answer from when this member asked to be let in.
@@ -385,12 +406,33 @@ impl Machine {
         Ok(())
     }
 
-    fn told_of(&mut self, now: Instant, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
+    fn told_of(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        view: View,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
         let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
         if view.run != seat.session.view().run
             || !seat.with_facts(&self.jobs, |_, facts| facts.basis.fits(&view))
         {
             return Err(Reject::OutOfPlace);
+        }
+        let own = seat.session.digest();
+        if seat.membership.forks() && view.parents.first() != Some(&own) {
+            // What this member has is part of that one's past, or in another lineage.
+            let is_ours = view.parents.contains(&own) || view.roots.iter().any(|root| root.view == own);
+            if is_ours {
+                if seat.session.has_bequeathed() {
+                    // The others of this lineage may not have heard of it: whoever is left behind would go on alone.
+                    seat.tell_others(&Message::Install(view.clone()), out);
+                }
+                self.exclude(now, &view, out);
+            } else if !seat.membership.comes_from(view.digest()) {
+                seat.membership.note_elsewhere(now, &from);
+            }
+            return Ok(());
         }
         if !seat.membership.on_install(view.clone(), out) {
             // Others have gone on for more than one view: this peer is not among them any more.

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::{Contact, Message, Refusal};
-use peergrad_protocol::view::{Recovery, View};
-use peergrad_protocol::{Instant, PeerId, ViewDigest};
+use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::{Instant, PeerId, RunId, ViewDigest};
 
-use super::{Machine, Progress, Seat, Stage};
+use super::{Healing, Machine, Progress, Seat, Stage};
 use crate::checkpoint::Timetable;
 use crate::geometry::Cut;
 use crate::io::{Answer, Event, Failure, Output, PersistId, Reject};
@@ -28,7 +28,8 @@ impl Seat {
     ) -> T {
         let session = &self.session;
         let report = || session.report();
-        let facts = session.facts(&report, jobs.computing());
+        let mut facts = session.facts(&report, jobs.computing());
+        facts.will = self.healing.will_of_all(&session.view().members);
         ask(&mut self.membership, &facts)
     }
 
@@ -107,6 +108,7 @@ impl Machine {
             }
         }
         self.enter_next(now, out);
+        self.weigh(out);
         let Stage::Member(seat) = &mut self.stage else { return };
         let is_alone = seat.session.view().members.len() == 1 || seat.membership.is_paused();
         if self.is_leaving && is_alone && seat.progress == Progress::Training {
@@ -204,8 +206,9 @@ impl Machine {
         let mut session = Session::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
         let (me, count, memo) = (self.me.clone(), self.persisted_count, self.memo.clone());
+        let policy = session.loaded().training.policy;
         let mut membership =
-            Membership::new(now, me, Arc::clone(view), digest, linked, count, (memo, charter));
+            Membership::new(now, me, Arc::clone(view), digest, linked, count, (memo, charter, policy));
         self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
         membership.offer(self.me.weight);
         out.push(Output::Event(session.installed(None)));
@@ -221,7 +224,8 @@ impl Machine {
             session.ready(reply, out);
         }
         let progress = Progress::Training;
-        self.stage = Stage::Member(Box::new(Seat { session, membership, progress, timetable }));
+        let healing = Healing::default();
+        self.stage = Stage::Member(Box::new(Seat { session, membership, progress, timetable, healing }));
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
         dial(view, others, out);
         self.take_early(now, out);
@@ -269,6 +273,7 @@ impl Machine {
         out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
         seat.session.enter(&view, digest, &mut self.credits, out);
         let difference = seat.membership.advance(now).expect("the next view is known");
+        seat.healing.enter(&view);
         out.push(Output::Event(seat.session.installed(Some(&difference))));
         // Who has come since does not know of it.
         let due = seat.session.save_is_due();
@@ -326,8 +331,25 @@ impl Machine {
             }
             return self.end(Err(Failure::Left), out);
         }
+        // They come from this view, and what was here has been left to them.
+        let is_merged = matches!(&self.stage, Stage::Member(seat) if seat.session.has_bequeathed());
+        let event =
+            if is_merged { Event::GaveWay { is_merged } } else { Event::Excluded { epoch: view.epoch } };
+        out.push(Output::Event(event));
+        let contact = |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
+        self.ask_again(now, view.run, view.members.iter().map(contact).collect(), out);
+    }
+
+    /// This peer is in no view any more, and asks to be let in, members that it knows of first.
+    pub(super) fn ask_again(
+        &mut self,
+        now: Instant,
+        run: RunId,
+        contacts: Vec<Contact>,
+        out: &mut Vec<Output>,
+    ) {
         self.me.incarnation = self.me.incarnation.again();
-        let mut joining = Joining::again(view, self.me.clone());
+        let mut joining = Joining::again(run, contacts, self.me.clone());
         self.relayed.iter().for_each(|peer| joining.set_relayed(*peer, true));
         let Stage::Member(seat) = std::mem::replace(&mut self.stage, Stage::Joining(Box::new(joining)))
         else {
@@ -339,7 +361,6 @@ impl Machine {
         for peer in self.early.keys().copied().collect::<Vec<_>>() {
             self.forget_held(peer, None, out);
         }
-        out.push(Output::Event(Event::Excluded { epoch: view.epoch }));
         if let Stage::Joining(joining) = &mut self.stage {
             joining.ask_all(now, self.credits.keys().copied(), out);
         }

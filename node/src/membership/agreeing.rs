@@ -5,7 +5,8 @@
 //!    does so at once, each higher one a little later, and whoever has promised somebody else waits for that one first.
 //! 2. With the reports of all that it can reach, and of a quorum at least, it proposes: what a member has accepted before,
 //!    if there is such a thing; else the change that `succession.rs` makes of the reports.
-//! 3. What a quorum has accepted is chosen, and everyone is told.
+//! 3. What a quorum has accepted is chosen, and everyone is told. (Where all parts of a swarm go on, what all have accepted who
+//!    are to stay.)
 //!
 //! Collecting reports ends well before others lose patience with the proposer, or two would outbid each other for ever: one
 //! that is linked has the longest time to answer; one that is not, or that those who watch it do not hear either, a short one.
@@ -145,7 +146,8 @@ impl Membership {
     ) {
         self.term.attempts += 1;
         let ballot = Ballot { attempt: self.term.attempts, rank: self.rank };
-        let proposer = Proposer::new(ballot, self.view.members.len());
+        let make = if self.forks { Proposer::among_those_who_stay } else { Proposer::new };
+        let proposer = make(ballot, self.view.members.len());
         let unanswered = (0..self.view.members.len()).map(Rank::from_index).collect();
         let missed = BTreeSet::new();
         let (began, since) = (now, now);
@@ -256,7 +258,12 @@ impl Membership {
                 Some(change) => change,
                 // Nobody of those who can be reached has parameters any more; others may come back.
                 None => match facts.basis.after_stop(kept, reports) {
-                    Some(Restart { change, is_whole }) if is_whole || attempt.unanswered.is_empty() => change,
+                    // Where others may have gone on, nothing is begun anew without them.
+                    Some(Restart { change, is_whole })
+                        if (is_whole && !self.forks) || attempt.unanswered.is_empty() =>
+                    {
+                        change
+                    }
                     Some(_) | None => return self.look_for_more(now),
                 },
             };
@@ -264,7 +271,9 @@ impl Membership {
             Some(Succession { expelled, ..change })
         };
         let Some(attempt) = &mut self.term.attempt else { return };
-        attempt.proposer.propose(|_| own.expect("there is one, or somebody's is adopted"));
+        let removed = own.as_ref().map_or(&[][..], |change| &change.removed);
+        let staying: Vec<Rank> = kept.iter().copied().filter(|rank| !removed.contains(rank)).collect();
+        attempt.proposer.propose_to(staying, |_| own.expect("there is one, or somebody's is adopted"));
         attempt.since = now;
         self.tell_proposal(out);
     }

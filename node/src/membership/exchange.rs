@@ -88,6 +88,7 @@ impl Membership {
         if self.view.members.len() + self.candidates.len() >= MEMBERS_MAX {
             return Err(Refusal::Full);
         }
+        self.is_no_stranger(&from);
         let Join { incarnation, addresses, weight, .. } = join.clone();
         // As long as it prepares, it is nobody's candidate.
         self.candidates.remove(&from);
@@ -193,7 +194,7 @@ impl Membership {
         }
     }
 
-    fn convener(&self, now: Instant) -> Option<Rank> {
+    pub(super) fn convener(&self, now: Instant) -> Option<Rank> {
         let lost = self.lost(now);
         let ranks = (0..self.view.members.len()).map(Rank::from_index);
         let is_to_go = |rank: &Rank| self.expelling.contains_key(&self.view.member(*rank).peer);
@@ -210,10 +211,14 @@ impl Membership {
             || !self.candidates.is_empty()
             || !self.retiring.is_empty()
             || self.wants_other_weights(now);
-        if !is_quiet || !is_wanted || self.convener(now) != Some(self.rank) {
+        let will = facts.will.filter(|_| is_quiet);
+        if !is_quiet || !(is_wanted || will.is_some()) || self.convener(now) != Some(self.rank) {
             return None;
         }
         let step = StepNumber(facts.step.0 + self.lead());
+        if let Some(will) = will {
+            return facts.basis.merging(step, facts.step, facts.dealt, will);
+        }
         let exchange = self.exchange(now, step, facts);
         if exchange == Exchange::default() && !is_late {
             return None;
@@ -301,6 +306,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, peer};
     use crate::memo::Memo;
+    use crate::policy::Policy;
 
     fn member(byte: u8, incarnation: u64) -> Member {
         Member { incarnation: Incarnation(incarnation), ..fixtures::member(byte) }
@@ -324,7 +330,7 @@ mod tests {
             digest,
             BTreeSet::new(),
             0,
-            (Memo::default(), Arc::new([])),
+            (Memo::default(), Arc::new([]), Policy::Majority),
         )
     }
 

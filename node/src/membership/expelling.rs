@@ -80,13 +80,22 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, peer};
     use crate::memo::Memo;
+    use crate::policy::Policy;
 
     /// Peer 2 of 1, 2 and 3, with the others linked.
     fn membership() -> Membership {
         let view = fixtures::view(&[1, 2, 3]);
         let (me, digest) = (view.members[1].clone(), view.digest());
         let linked = [peer(1), peer(3)].into();
-        Membership::new(Instant(0), me, Arc::new(view), digest, linked, 0, (Memo::default(), [].into()))
+        Membership::new(
+            Instant(0),
+            me,
+            Arc::new(view),
+            digest,
+            linked,
+            0,
+            (Memo::default(), [].into(), Policy::Majority),
+        )
     }
 
     fn told(out: &[Output]) -> Vec<(PeerId, Message)> {
@@ -119,6 +128,7 @@ mod tests {
             ledger: Ledger::default(),
             moves: Moves::default(),
             expelled: vec![],
+            roots: vec![],
         };
         assert_eq!(membership.put_out_with(&without(vec![Rank(2)])), [expulsion]);
         assert_eq!(membership.put_out_with(&without(vec![Rank(0)])), [], "it is still in");

@@ -121,6 +121,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{self, peer};
     use crate::memo::Memo;
+    use crate::policy::Policy;
 
     fn at(milliseconds: u64) -> Instant {
         Instant(0).after(Duration::from_millis(milliseconds))
@@ -133,7 +134,15 @@ mod tests {
         let view = View { members: members.collect(), ..fixtures::view(&[1, 2, 3]) };
         let (me, digest) = (view.members[1].clone(), view.digest());
         let linked: BTreeSet<PeerId> = [1, 3].map(peer).into();
-        Membership::new(at(0), me, Arc::new(view), digest, linked, 0, (Memo::default(), [].into()))
+        Membership::new(
+            at(0),
+            me,
+            Arc::new(view),
+            digest,
+            linked,
+            0,
+            (Memo::default(), [].into(), Policy::Majority),
+        )
     }
 
     fn offered(membership: &Membership, now: Instant) -> Option<u8> {

@@ -17,6 +17,8 @@ pub(super) struct Term {
     pub(super) entered_at: Instant,
     /// Members whose link broke in this view, or whose process is another one: what they had sent may be lost.
     pub(super) broken: BTreeSet<Rank>,
+    /// Members that are heard of in other views only, and since when.
+    pub(super) elsewhere: BTreeMap<Rank, Instant>,
     /// Members that have said that they stop.
     pub(super) departed: BTreeSet<Rank>,
     /// Where those are that are heard.
@@ -52,6 +54,7 @@ impl Term {
         Self {
             entered_at: now,
             broken: BTreeSet::new(),
+            elsewhere: BTreeMap::new(),
             departed: BTreeSet::new(),
             seen: BTreeMap::new(),
             has_committed: false,

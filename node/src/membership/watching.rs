@@ -86,6 +86,9 @@ impl Membership {
 
     /// A member says where it is. Whoever is behind is told of the view, unless it is about to hear of it anyway.
     pub(crate) fn on_beat(&mut self, now: Instant, from: PeerId, beat: Beat, out: &mut Vec<Output>) {
+        if beat.view != self.digest {
+            self.note_elsewhere(now, &from);
+        }
         if beat.epoch < self.view.epoch {
             if beat.epoch.0 + 1 == self.view.epoch.0 && now.since(self.term.entered_at) < HEARSAY {
                 return;
@@ -105,6 +108,7 @@ impl Membership {
             seen.computing == beat.computing && (beat.computing.is_some() || seen.complete == beat.complete)
         };
         let since = self.term.seen.get(&rank).filter(is_same).map_or(now, |seen| seen.since);
+        self.term.elsewhere.remove(&rank);
         let Beat { complete, computing, .. } = beat;
         self.term.seen.insert(rank, Seen { complete, computing, since });
     }
@@ -151,6 +155,7 @@ impl Membership {
             .chain(self.term.departed.iter().copied())
             .chain(silent)
             .chain(far)
+            .chain(self.elsewhere(now))
             .chain(self.outcasts())
             .collect();
         lost.into_iter().collect()

@@ -27,7 +27,7 @@ fn view(peers: &[u8]) -> View {
 fn saved(steps: u64) -> Saved {
     Saved {
         steps: StepNumber(steps),
-        branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
+        branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
         ledger: Ledger::default(),
         digest: ContentDigest([steps as u8; 32]),
         states: ChunkSet::default(),
@@ -65,6 +65,7 @@ fn change(parent: ViewDigest) -> Succession {
         ledger: Ledger::default(),
         moves: Moves::default(),
         expelled: vec![],
+        roots: vec![],
     }
 }
 

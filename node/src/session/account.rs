@@ -38,7 +38,15 @@ impl Session {
             is_unbegun: self.is_unbegun,
             is_closing: self.is_closing(),
             has_committed: self.committed_steps() > self.view().first_step().0,
+            inherited: self.inherited_here(),
+            will: None,
         }
+    }
+
+    /// Samples that the committed steps have taken.
+    pub(super) fn trained(&self) -> u64 {
+        let dealt = self.uncommitted.as_ref().map_or(&self.dealt, |record| &record.dealt);
+        dealt.after.taken(u64::from(self.loaded.task.sample_count())).saturating_sub(dealt.len())
     }
 
     /// Whether the program is done, or would be at once.

@@ -165,6 +165,8 @@ impl Session {
         self.omissions.leave_view();
         self.leave_quorum();
         self.stop_before = None;
+        self.bequeath_after = None;
+        self.owned.blend = None;
         self.is_open = false;
         self.is_unbegun = false;
         // A committed step is never undone, whatever a record says.
@@ -210,6 +212,7 @@ impl Session {
     fn undo(&mut self) {
         let was_new = self.is_entering();
         let record = self.uncommitted.take().expect("a committed step is never undone");
+        self.merged = None;
         self.step = StepNumber(self.step.0 - 1);
         self.live.clear();
         self.transfer.clear();
@@ -250,6 +253,10 @@ impl Session {
         if part != self.part() {
             // What the program computes is not asked for any more.
             self.interrupt();
+        }
+        if !was_late && self.current.as_ref().is_some_and(|current| current.is_silent) {
+            // It begins anew, with nothing to contribute, or without what was to be blended in.
+            self.current = None;
         }
         let Some(current) = &mut self.current else { return };
         current.updated = Updated::default();

@@ -67,9 +67,17 @@ impl Session {
         }
         self.is_open = true;
         self.move_chunks();
-        if self.complete.is_none() && !self.has_backups() {
-            // The others get nothing from this member yet, and this one everything from them.
-            self.current = Some(Current::new(0, true));
+        let share = self.merging().map(|merge| merge.share());
+        if share.is_some() || (self.complete.is_none() && !self.has_backups()) {
+            // The others get nothing from this member yet, and this one everything from them; or nobody has anything to
+            // contribute, and owners know what to do.
+            let mut current = Current::new(0, true);
+            if let Some(share) = share {
+                self.blend(share);
+                let (rule, rate) = (self.loaded.training.rule, 0.0);
+                current.rule = Some(OwnerRule::Stock { rule, rate });
+            }
+            self.current = Some(current);
             let vector = self.vectors.take_zeroed(self.geometry.cut.chunks.parameter_count());
             self.start_round(Contribution { vector, tally: Tally::default() });
             if let Err((peer, _)) = self.take_early(out) {
@@ -291,7 +299,11 @@ impl Session {
     pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, record: Record) {
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
         self.uncommitted = Some(record);
+        let is_merge = self.merging().is_some();
         self.previous = self.complete.replace(vector);
+        if is_merge {
+            self.note_merge();
+        }
         if self.loaded.program.drifts() {
             // Nobody goes back.
             self.previous = None;

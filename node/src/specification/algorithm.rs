@@ -138,6 +138,11 @@ impl Algorithm {
         if let Self::Quorum { backups } = *self { backups } else { 0 }
     }
 
+    /// Whether all peers hold the same parameters after each step, and have to complete it.
+    pub(super) fn can_merge(&self) -> bool {
+        matches!(self, Self::Ring | Self::Local { .. } | Self::Diloco { .. })
+    }
+
     /// What makes the program.
     #[must_use]
     pub fn launch(&self) -> Launch {

@@ -76,7 +76,10 @@ impl Specification {
         if table.rows() != data.rows as usize {
             return Err(other("it has another number of rows"));
         }
-        let split = Split::draw(self.training.seed, data.rows, data.held_out_rows);
+        let mut split = Split::draw(self.training.seed, data.rows, data.held_out_rows);
+        if !self.training.shuffle {
+            split.training.sort_unstable();
+        }
         let select = |rows: &[u32]| Samples::select(&table, &labels, &data.standardization, rows);
         Ok(Dataset { training: select(&split.training), held_out: select(&split.held_out) })
     }

@@ -240,7 +240,8 @@ seconds = 30               # how often the peers write down where they are, for 
 keep = 3                   # how many of these each peer keeps
 
 [partition]
-policy = \"majority\"        # whoever can reach more than half of the peers goes on; the others wait
+policy = \"majority\"        # whoever can reach more than half of the peers goes on, the others wait; or all go on by themselves,
+                           # and when they meet again, \"merge\" averages what both have, \"winner\" keeps who is further
 
 [network]                  # this peer's own affair; the others may have other values
 port = 4747                # port to listen on, TCP and UDP; tensors use TCP on the one 1000 above it

@@ -71,6 +71,8 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         digest_every: run.sync.digest_every,
         checkpoint_seconds: run.checkpoints.seconds,
         checkpoints_kept: run.checkpoints.keep,
+        policy: run.partition.policy,
+        shuffle: run.shuffle,
         optimizer: resolve_rule(&run.optimizer)?,
         schedule: resolve_schedule(run, rated_steps)?,
     };

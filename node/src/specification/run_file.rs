@@ -9,6 +9,7 @@ use serde::Deserialize;
 use super::{Route, SpecificationError, copies};
 use crate::data::labels::{Classes, Predict};
 use crate::data::layout::Column;
+use crate::policy::Policy;
 use crate::task::activation::Activation;
 
 /// The port that a peer listens on when it was not told another.
@@ -31,6 +32,9 @@ pub struct RunFile {
     /// Decides initial parameters, order of samples and held-out rows. Default 7.
     #[serde(default = "seed_default")]
     pub seed: u64,
+    /// Whether each pass visits the samples in an order of its own; otherwise it is that of the file. Default true.
+    #[serde(default = "shuffle_default")]
+    pub shuffle: bool,
     /// `[data]`: there for the built-in models; a task of one's own brings its data itself.
     pub data: Option<DataSection>,
     /// `[model]`
@@ -302,17 +306,8 @@ pub struct CheckpointsSection {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PartitionSection {
-    /// Default `majority`, the only one in this version.
-    pub policy: PartitionPolicy,
-}
-
-/// The policies.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum PartitionPolicy {
-    /// The larger part goes on.
-    #[default]
-    Majority,
+    /// Default `majority`.
+    pub policy: Policy,
 }
 
 /// `[network]`: how this peer is reached; not part of what the peers agree on.
@@ -420,6 +415,10 @@ fn batch_default() -> u64 {
     64
 }
 
+fn shuffle_default() -> bool {
+    true
+}
+
 fn seed_default() -> u64 {
     SEED_DEFAULT
 }
@@ -460,8 +459,8 @@ mod tests {
             &["rule", "adagrad", "`adamw`"],
         );
         assert_error(
-            "[data]\nfile = \"x\"\n[partition]\npolicy = \"merge\"",
-            &["policy", "merge", "`majority`"],
+            "[data]\nfile = \"x\"\n[partition]\npolicy = \"average\"",
+            &["policy", "average", "`majority`"],
         );
         assert_error("[data]\nfile = \"x\"\n[sync]\nkind = \"gossip\"", &["kind", "gossip", "`ring`"]);
         let without_data = RunFile::parse("passes = 3").unwrap();

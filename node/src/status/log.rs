@@ -30,7 +30,7 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::thread;
 use std::time::Duration;
 
-use peergrad_protocol::view::{Recovery, View};
+use peergrad_protocol::view::{Branch, Recovery, View};
 use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, ViewDigest};
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, oneshot};
@@ -234,7 +234,8 @@ fn add_view(line: &mut Value, view: &View, digest: &ViewDigest) {
     line["parents"] = view.parents.iter().map(ToString::to_string).collect();
     line["first_step"] = json!(view.first_step().0);
     line["redone"] = json!(redone);
-    line["branch"] = json!({ "epoch": view.branch.epoch.0, "step": view.branch.step.0 });
+    let Branch { epoch, step, fork } = view.branch;
+    line["branch"] = json!({ "epoch": epoch.0, "step": step.0, "fork": fork });
 }
 
 impl Default for Thinning {

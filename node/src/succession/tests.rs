@@ -52,7 +52,7 @@ fn geometry(view: View, cut: Cut) -> Geometry {
 }
 
 fn basis(geometry: &Geometry) -> Basis<'_> {
-    Basis { geometry, sample_count: SAMPLES, batch_size: BATCH, passes: PASSES, drifts: false }
+    Basis { geometry, sample_count: SAMPLES, batch_size: BATCH, passes: PASSES, drifts: false, forks: false }
 }
 
 /// How the batch of `step` is dealt in a view that has been there from the beginning of the run.

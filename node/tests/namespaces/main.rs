@@ -14,6 +14,7 @@
 
 mod cuts;
 mod direct;
+mod forks;
 mod lasting;
 #[path = "../common/process.rs"]
 #[allow(dead_code, reason = "shared with tests/processes, where all of it is used")]

@@ -24,10 +24,16 @@ impl Swarm {
 
     /// As [`start`](Self::start), in a world that is there.
     pub(crate) fn start_in(world: World, passes: u64) -> Self {
+        let run = format!("passes = {passes}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
+        Self::start_run(world, &run, &[])
+    }
+
+    /// As [`start_in`](Self::start_in), of a run of one's own, with files beside it.
+    pub(crate) fn start_run(world: World, run: &str, files: &[(&str, &[u8])]) -> Self {
         let count = world.len();
         let place = Place::new();
-        let run = format!("passes = {passes}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
         place.write("run.toml", run);
+        files.iter().for_each(|(name, contents)| place.write(name, contents));
         let wanted = count.to_string();
         let mut founder = spawn(&world, &place, 0, &["start", "run.toml", "--peers", &wanted]);
         let mut ids = vec![listening(&mut founder).0];

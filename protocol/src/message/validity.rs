@@ -70,8 +70,12 @@ impl Message {
             // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
             Self::Segment(segment) => in_range(segment.tally.is_bounded() && is_step(segment.step)),
             Self::WantChunks(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
-            Self::Parcel(parcel) if parcel.pieces.len() > PARCEL_CHUNKS_MAX => Err(Invalid::TooLong),
-            Self::Parcel(parcel) => in_range(parcel.is_possible() && is_step(parcel.steps)),
+            Self::Parcel(parcel) | Self::Bequest(parcel) if parcel.pieces.len() > PARCEL_CHUNKS_MAX => {
+                Err(Invalid::TooLong)
+            }
+            Self::Parcel(parcel) | Self::Bequest(parcel) => {
+                in_range(parcel.is_possible() && is_step(parcel.steps))
+            }
             Self::Complete(complete) => in_range(is_step(complete.steps) && complete.left_out <= SAMPLES_MAX),
             Self::Offer(offer) => in_range(is_step(offer.step) && offer.left_out <= SAMPLES_MAX),
             Self::Chosen(chosen) if chosen.late.len() > MEMBERS_MAX => Err(Invalid::TooLong),
@@ -80,7 +84,14 @@ impl Message {
                     && chosen.late.is_sorted_by(|one, next| one < next)
                     && chosen.left_out <= SAMPLES_MAX,
             ),
-            Self::Save(save) => in_range(is_step(save.steps)),
+            Self::Save(save) | Self::Bequeath(save) => in_range(is_step(save.steps)),
+            Self::Meet(meeting) if !meeting.is_bounded() => Err(Invalid::TooLong),
+            Self::Meet(meeting) => in_range(meeting.is_possible()),
+            Self::Will(will) if !will.is_bounded() => Err(Invalid::TooLong),
+            Self::Will(will) => in_range(will.is_possible()),
+            Self::WantBequest(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
+            Self::Inherited(inherited) => in_range(is_step(inherited.steps)),
+            Self::Yield(words) => bounded(words.is_bounded()),
             Self::Closed(closed) => in_range(closed.left_out <= SAMPLES_MAX),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             Self::Refuse(_)
@@ -341,6 +352,7 @@ mod tests {
             ledger: crate::ledger::Ledger::default(),
             moves: crate::view::Moves::default(),
             expelled: vec![],
+            roots: vec![],
         };
         let with = |attempt, change: Succession| {
             let promise = Promise {

@@ -4,12 +4,13 @@
 
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Again, Beat, Chosen, Closed, Complete, Content, DataPiece, Departure, Holdings, Join, Message,
-    Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Save, Saved, Segment,
-    WantChunks, WantData, Welcome,
+    Accepted, Again, Beat, Chosen, Closed, Complete, Content, DataPiece, Departure, Donation, Holdings,
+    Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose,
+    Refusal, Report, Save, Saved, Segment, WantBequest, WantChunks, WantData, Welcome, Will, Yield,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
+    Succession, View,
 };
 
 use crate::sheet::Sheet;
@@ -22,7 +23,7 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
     let (kind, kind_name) = match message {
         Message::Segment(_) => (1, "segment"),
         Message::Data(_) => (2, "data"),
-        Message::Parcel(_) => (3, "parcel"),
+        Message::Parcel(_) | Message::Bequest(_) => (3, "parcel"),
         _ => (0, "control"),
     };
     let mut sheet = Sheet::default();
@@ -84,7 +85,7 @@ fn fields(message: &Message) -> Sheet {
             sheet.value("steps", steps);
             sheet.chunks("chunks", chunks);
         }
-        Message::Parcel(parcel) => parcel_fields(parcel, &mut sheet),
+        Message::Parcel(parcel) | Message::Bequest(parcel) => parcel_fields(parcel, &mut sheet),
         Message::Complete(Complete { view, steps, left_out }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
@@ -108,11 +109,29 @@ fn fields(message: &Message) -> Sheet {
             late.iter().for_each(|rank| sheet.value("rank", rank));
             sheet.value("left_out", left_out);
         }
-        Message::Save(Save { view, steps }) => {
+        Message::Save(Save { view, steps }) | Message::Bequeath(Save { view, steps }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
         }
         Message::Expel(expulsion) => expulsion_fields(expulsion, &mut sheet),
+        Message::Meet(meeting) => meeting_fields(meeting, &mut sheet),
+        Message::Will(will) => will_fields(will, &mut sheet),
+        Message::WantBequest(WantBequest { view, steps, content, chunks }) => {
+            sheet.array("view", &view.0);
+            sheet.value("steps", steps);
+            content_field(*content, &mut sheet);
+            sheet.chunks("chunks", chunks);
+        }
+        Message::Inherited(Inherited { heirs, view, steps }) => {
+            sheet.array("heirs", &heirs.0);
+            sheet.array("view", &view.0);
+            sheet.value("steps", steps);
+        }
+        Message::Yield(Yield { view, question, contacts }) => {
+            sheet.array("view", &view.0);
+            sheet.value("question", question);
+            sheet.list("contacts", contacts, |sheet, contact| sheet.contact("contact", contact));
+        }
     }
     sheet
 }
@@ -147,6 +166,13 @@ fn tag(message: &Message) -> (u8, &'static str) {
         Message::Chosen(_) => (24, "Chosen"),
         Message::Save(_) => (25, "Save"),
         Message::Expel(_) => (26, "Expel"),
+        Message::Meet(_) => (27, "Meet"),
+        Message::Bequeath(_) => (28, "Bequeath"),
+        Message::Will(_) => (29, "Will"),
+        Message::WantBequest(_) => (30, "WantBequest"),
+        Message::Bequest(_) => (31, "Bequest"),
+        Message::Inherited(_) => (32, "Inherited"),
+        Message::Yield(_) => (33, "Yield"),
     }
 }
 
@@ -197,7 +223,7 @@ fn member_fields(member: &Member, sheet: &mut Sheet) {
 }
 
 pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
-    let View { run, epoch, parents, members, branch, recovery, ledger, moves, expelled } = view;
+    let View { run, epoch, parents, members, branch, recovery, ledger, moves, expelled, roots } = view;
     sheet.array("run", &run.0);
     sheet.value("epoch", epoch);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
@@ -213,6 +239,14 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     ledger_fields(ledger, sheet);
     moves_fields(moves, sheet);
     sheet.list("expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
+    roots_fields(roots, sheet);
+}
+
+fn roots_fields(roots: &[Root], sheet: &mut Sheet) {
+    sheet.list("roots", roots, |sheet, Root { view, trained }| {
+        sheet.array("root.view", &view.0);
+        sheet.value("root.trained", trained);
+    });
 }
 
 fn expulsion_fields(Expulsion { peer, by, cause }: &Expulsion, sheet: &mut Sheet) {
@@ -224,13 +258,14 @@ fn expulsion_fields(Expulsion { peer, by, cause }: &Expulsion, sheet: &mut Sheet
     }
 }
 
-fn branch_fields(Branch { epoch, step }: &Branch, sheet: &mut Sheet) {
+fn branch_fields(Branch { epoch, step, fork }: &Branch, sheet: &mut Sheet) {
     sheet.value("branch.epoch", epoch);
     sheet.value("branch.step", step);
+    sheet.value("branch.fork", fork);
 }
 
 fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
-    let Resume { step, newcomers, deal, forward, is_restored } = resume;
+    let Resume { step, newcomers, deal, forward, is_restored, merge } = resume;
     sheet.value("resume.step", step);
     sheet.list("resume.newcomers", newcomers, |sheet, rank| sheet.value("newcomer", rank));
     sheet.some("resume.deal", deal.as_ref(), |sheet, Deal { pass, parts }| {
@@ -248,13 +283,20 @@ fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
         });
     });
     sheet.value("resume.is_restored", is_restored);
+    sheet.some("resume.merge", merge.as_ref(), |sheet, Merge { view, steps, ours, theirs }| {
+        sheet.array("merge.view", &view.0);
+        sheet.value("merge.steps", steps);
+        sheet.value("merge.ours", ours);
+        sheet.value("merge.theirs", theirs);
+    });
 }
 
 fn ledger_fields(ledger: &Ledger, sheet: &mut Sheet) {
-    let Ledger { pass, position, given_back } = ledger;
+    let Ledger { pass, position, given_back, put_off } = ledger;
     sheet.value("ledger.pass", pass);
     sheet.value("ledger.position", position);
     sheet.list("ledger.given_back", given_back, |sheet, span| span_fields(span, sheet));
+    sheet.list("ledger.put_off", put_off, |sheet, span| span_fields(span, sheet));
 }
 
 fn span_fields(span: &Span, sheet: &mut Sheet) {
@@ -321,7 +363,7 @@ fn saved_fields(Saved { steps, branch, ledger, digest, states }: &Saved, sheet: 
 }
 
 pub(crate) fn change_fields(change: &Succession, sheet: &mut Sheet) {
-    let Succession { parent, removed, added, weights, resume, ledger, moves, expelled } = change;
+    let Succession { parent, removed, added, weights, resume, ledger, moves, expelled, roots } = change;
     sheet.array("change.parent", &parent.0);
     sheet.list("change.removed", removed, |sheet, rank| sheet.value("removed", rank));
     sheet.list("change.added", added, |sheet, member| member_fields(member, sheet));
@@ -333,6 +375,35 @@ pub(crate) fn change_fields(change: &Succession, sheet: &mut Sheet) {
     ledger_fields(ledger, sheet);
     moves_fields(moves, sheet);
     sheet.list("change.expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
+    roots_fields(roots, sheet);
+}
+
+// Healing.
+
+fn meeting_fields(meeting: &Meeting, sheet: &mut Sheet) {
+    let Meeting { run, view, steps, trained, roots, convener, yields, question, answers } = meeting;
+    sheet.array("run", &run.0);
+    sheet.array("view", &view.0);
+    sheet.value("steps", steps);
+    sheet.value("trained", trained);
+    roots_fields(roots, sheet);
+    sheet.contact("convener", convener);
+    sheet.some("yields", yields.as_ref(), |sheet, view| sheet.array("yields", &view.0));
+    sheet.value("question", question);
+    sheet.value("answers", answers);
+}
+
+fn will_fields(will: &Will, sheet: &mut Sheet) {
+    let Will { view, steps, ledger, trained, roots, donors } = will;
+    sheet.array("view", &view.0);
+    sheet.value("steps", steps);
+    ledger_fields(ledger, sheet);
+    sheet.value("trained", trained);
+    roots_fields(roots, sheet);
+    sheet.list("donors", donors, |sheet, Donation { contact, states }| {
+        sheet.contact("donor", contact);
+        sheet.chunks("states", states);
+    });
 }
 
 // Training.
@@ -351,14 +422,18 @@ fn segment_fields(segment: &Segment, sheet: &mut Sheet) {
     sheet.tally("tally", tally);
 }
 
-fn parcel_fields(message: &Parcel, sheet: &mut Sheet) {
-    let Parcel { view, steps, content, pieces, digest } = message;
-    sheet.array("view", &view.0);
-    sheet.value("steps", steps);
+fn content_field(content: Content, sheet: &mut Sheet) {
     match content {
         Content::Values => sheet.raw(&[0], "content = Values"),
         Content::State => sheet.raw(&[1], "content = State"),
     }
+}
+
+fn parcel_fields(message: &Parcel, sheet: &mut Sheet) {
+    let Parcel { view, steps, content, pieces, digest } = message;
+    sheet.array("view", &view.0);
+    sheet.value("steps", steps);
+    content_field(*content, sheet);
     sheet.list("pieces", pieces, |sheet, Piece { chunk, updates }| {
         sheet.value("chunk", chunk);
         sheet.value("updates", updates);

@@ -9,12 +9,14 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Holdings, Join,
-    Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Save, Saved,
-    Segment, Tally, WantChunks, WantData, Welcome,
+    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Donation,
+    Holdings, Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise,
+    Propose, Refusal, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome, Will,
+    Yield,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
+    Succession, View,
 };
 use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
@@ -27,7 +29,7 @@ pub(crate) struct Sample {
 
 /// Every message, and every variant within one; numbers are chosen so that each length of a varint occurs.
 pub(crate) fn samples() -> Vec<Sample> {
-    [coming(), agreeing(), training()].into_iter().flatten().collect()
+    [coming(), agreeing(), training(), healing()].into_iter().flatten().collect()
 }
 
 /// What is said until a peer is in a view.
@@ -98,8 +100,54 @@ fn agreeing() -> Vec<Sample> {
             "propose_between_steps",
             Message::Propose(Propose { ballot: ballot(3, 0), change: exchange() }),
         ),
+        control("propose_to_merge", Message::Propose(Propose { ballot: ballot(3, 0), change: merging() })),
         control("accepted", Message::Accepted(Accepted { view, ballot: ballot(3, 0) })),
         control("succeed", Message::Succeed(exchange())),
+    ]
+}
+
+/// What lineages say that meet again.
+fn healing() -> Vec<Sample> {
+    let (run, view, heirs) = (RunId(bytes(0x00)), ViewDigest(bytes(0xa0)), ViewDigest(bytes(0x60)));
+    let steps = StepNumber(300);
+    let meeting = |yields| {
+        let (trained, roots, convener) = (70_000, vec![root()], contact());
+        Message::Meet(Meeting {
+            run,
+            view,
+            steps,
+            trained,
+            roots,
+            convener,
+            yields,
+            question: 70_000,
+            answers: 300,
+        })
+    };
+    let will = Will {
+        view,
+        steps,
+        ledger: ledger(),
+        trained: 70_000,
+        roots: vec![root()],
+        donors: vec![Donation { contact: contact(), states: chunks(&[0, 9, 300]) }],
+    };
+    let want =
+        |content| Message::WantBequest(WantBequest { view, steps, content, chunks: chunks(&[0, 9, 300]) });
+    let payload = [1.0_f32.to_le_bytes(), 0.5_f32.to_le_bytes()].concat();
+    let pieces = vec![Piece { chunk: 9, updates: 299 }];
+    let digest = ContentDigest::of(&payload);
+    let bequest = Message::Bequest(Parcel { view, steps, content: Content::State, pieces, digest });
+    vec![
+        control("meet", meeting(None)),
+        control("meet_with_a_verdict", meeting(Some(view))),
+        control("bequeath", Message::Bequeath(Save { view, steps })),
+        control("will", Message::Will(will)),
+        control("want_bequest_values", want(Content::Values)),
+        control("want_bequest_state", want(Content::State)),
+        Sample { name: "bequest", message: bequest, payload: Some(payload) },
+        control("inherited", Message::Inherited(Inherited { heirs, view, steps })),
+        control("yield", Message::Yield(Yield { view, question: 70_000, contacts: vec![contact()] })),
     ]
 }
 
@@ -207,8 +255,19 @@ pub(crate) fn later_view() -> View {
         ledger: ledger(),
         moves: moves(),
         expelled: vec![expulsion()],
+        roots: vec![root()],
         ..first_view()
     }
+}
+
+fn root() -> Root {
+    Root { view: ViewDigest(bytes(0xa0)), trained: 70_000 }
+}
+
+/// What was left of another lineage is merged.
+fn merging() -> Succession {
+    let merge = Merge { view: ViewDigest(bytes(0xa0)), steps: StepNumber(300), ours: 70_000, theirs: 250 };
+    Succession { resume: Resume { merge: Some(merge), ..Resume::at(StepNumber(70_002)) }, ..exchange() }
 }
 
 fn expulsion() -> Expulsion {
@@ -217,7 +276,7 @@ fn expulsion() -> Expulsion {
 
 fn ledger() -> Ledger {
     let given_back = vec![Span { start: 10, end: 20 }, Span { start: 250, end: 300 }];
-    Ledger { pass: 2, position: 65_535, given_back }
+    Ledger { pass: 2, position: 65_535, given_back, put_off: vec![Span { start: 300, end: 301 }] }
 }
 
 fn deal() -> Deal {
@@ -250,10 +309,12 @@ fn loss() -> Succession {
             deal: Some(Deal { pass: 2, parts: vec![vec![Span { start: 65_000, end: 65_032 }]] }),
             forward: Some(Forward { tally: Tally { samples: 64, loss: 0.75 }, donors: vec![] }),
             is_restored: false,
+            merge: None,
         },
         ledger: ledger(),
         moves: Moves { restarted: vec![3, 4095], ..Moves::default() },
         expelled: vec![],
+        roots: vec![],
     }
 }
 
@@ -268,6 +329,7 @@ fn exchange() -> Succession {
         ledger: ledger(),
         moves: moves(),
         expelled: vec![Expulsion { cause: Cause::Request, ..expulsion() }],
+        roots: vec![root()],
     }
 }
 
@@ -295,7 +357,7 @@ fn report() -> Report {
 fn report_again() -> Report {
     let saved = |steps, epoch| Saved {
         steps: StepNumber(steps),
-        branch: Branch { epoch: Epoch(epoch), step: StepNumber(300) },
+        branch: Branch { epoch: Epoch(epoch), step: StepNumber(300), fork: 70_000 },
         ledger: ledger(),
         digest: ContentDigest(bytes(0x60)),
         states: chunks(&[0, 9]),

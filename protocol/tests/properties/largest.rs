@@ -7,14 +7,15 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, EXPELLED_MAX,
-    GIVEN_BACK_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, SAVED_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX,
-    WEIGHT_MAX,
+    GIVEN_BACK_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, ROOTS_MAX, SAMPLES_MAX, SAVED_MAX,
+    SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
     Again, Content, Holdings, Message, Parcel, Piece, Promise, Propose, Report, Saved, Tally, WantChunks,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Root, Succession,
+    View,
 };
 use peergrad_protocol::{Epoch, Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
@@ -53,15 +54,16 @@ fn largest() -> (Resume, Ledger, Moves) {
         deal: Some(Deal { pass: STEPS_MAX, parts }),
         forward: Some(Forward { tally: Tally { samples: end, loss: 0.1 }, donors: vec![donor; CHUNKS_MAX] }),
         is_restored: false,
+        merge: None,
     };
     let from: Vec<Rank> = (0..COPIES_MAX).map(|index| Rank::from_index(MEMBERS_MAX - 1 - index)).collect();
     let list = (0..chunk_end).map(|chunk| Move { chunk, from: from.clone() }).collect();
     let moves = Moves { list, rate: u32::MAX, restarted: vec![] };
-    (resume, Ledger { pass: STEPS_MAX, position: end, given_back }, moves)
+    (resume, Ledger { pass: STEPS_MAX, position: end, given_back, put_off: vec![] }, moves)
 }
 
 fn last_branch() -> Branch {
-    Branch { epoch: Epoch(STEPS_MAX), step: StepNumber(STEPS_MAX) }
+    Branch { epoch: Epoch(STEPS_MAX), step: StepNumber(STEPS_MAX), fork: u32::MAX }
 }
 
 /// The largest view, a change, and a report.
@@ -69,6 +71,7 @@ fn all_of_them() -> (View, Succession, Report) {
     let (resume, ledger, moves) = largest();
     let nobody = PeerId([254; 32]);
     let expelled = vec![Expulsion { peer: nobody, by: nobody, cause: Cause::Violations }; EXPELLED_MAX];
+    let roots = vec![Root { view: ViewDigest([255; 32]), trained: SAMPLES_MAX }; ROOTS_MAX];
     let view = View {
         run: RunId([255; 32]),
         epoch: Epoch(STEPS_MAX),
@@ -79,6 +82,7 @@ fn all_of_them() -> (View, Succession, Report) {
         ledger: ledger.clone(),
         moves: moves.clone(),
         expelled: expelled.clone(),
+        roots: roots.clone(),
     };
     let change = Succession {
         parent: ViewDigest([255; 32]),
@@ -89,6 +93,7 @@ fn all_of_them() -> (View, Succession, Report) {
         ledger,
         moves,
         expelled,
+        roots,
     };
     let all = || ChunkSet::all(CHUNKS_MAX);
     let tally = Some(Tally { samples: u64::from(u32::MAX), loss: 0.1 });

@@ -280,7 +280,9 @@ proptest! {
         let change = Succession { parent: digest, ..change };
         if let Ok(next) = view.succeed(digest, &change) {
             prop_assert_eq!(next.validate(), Ok(()));
-            prop_assert_eq!(next.parents, [digest]);
+            let merged = change.resume.merge.map(|merge| merge.view);
+            let parents: Vec<ViewDigest> = std::iter::once(digest).chain(merged).collect();
+            prop_assert_eq!(next.parents, parents);
         }
     }
 

@@ -10,12 +10,14 @@ use peergrad_protocol::limits::{
     ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, MEMBERS_MAX, SAMPLES_MAX, SAVED_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
-    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Holdings, Join,
-    Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose, Refusal, Report, Save, Saved,
-    Segment, Tally, WantChunks, WantData, Welcome,
+    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Donation,
+    Holdings, Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise,
+    Propose, Refusal, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome, Will,
+    Yield,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Succession, View,
+    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
+    Succession, View,
 };
 use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use proptest::prelude::*;
@@ -76,8 +78,12 @@ fn ledger_and_spans() -> impl Strategy<Value = (Ledger, Vec<Span>)> {
     (step(), 100_000..u64::from(u32::MAX), cuts).prop_map(|(pass, position, cuts)| {
         let cuts: Vec<u64> = cuts.into_iter().collect();
         let spans: Vec<Span> = cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
-        let (given_back, dealt) = spans.split_at(spans.len() / 2);
-        (Ledger { pass, position, given_back: given_back.to_vec() }, dealt.to_vec())
+        let (untrained, dealt) = spans.split_at(spans.len() / 2);
+        let (given_back, put_off) = untrained.split_at(untrained.len() / 2);
+        (
+            Ledger { pass, position, given_back: given_back.to_vec(), put_off: put_off.to_vec() },
+            dealt.to_vec(),
+        )
     })
 }
 
@@ -110,15 +116,34 @@ fn forward(member_count: usize) -> impl Strategy<Value = Forward> {
 fn resume(member_count: usize) -> impl Strategy<Value = (Resume, Ledger)> {
     let owners = prop::collection::vec(0..member_count, 6);
     let forward = prop::option::of(forward(member_count));
-    (step(), ranks(member_count, 0..=member_count - 1), ledger_and_spans(), any::<bool>(), owners, forward)
-        .prop_map(move |(step, newcomers, (ledger, spans), is_dealt, owners, forward)| {
+    let newcomers = ranks(member_count, 0..=member_count - 1);
+    let interruption = (any::<bool>(), owners, forward);
+    (step(), newcomers, ledger_and_spans(), interruption, prop::option::of(merge())).prop_map(
+        move |(step, newcomers, (ledger, spans), (is_dealt, owners, forward), merge)| {
             let mut parts = vec![vec![]; member_count];
             spans.iter().zip(owners).for_each(|(span, owner)| parts[owner].push(*span));
             let deal = is_dealt.then_some(Deal { pass: ledger.pass, parts });
             // One in four of those that nothing interrupted goes on from checkpoints.
             let is_restored = deal.is_none() && forward.is_none() && step % 4 == 0;
-            (Resume { step: StepNumber(step), newcomers, deal, forward, is_restored }, ledger)
-        })
+            let is_bare = deal.is_none() && forward.is_none() && !is_restored;
+            let merge = merge.filter(|_| is_bare);
+            (Resume { step: StepNumber(step), newcomers, deal, forward, is_restored, merge }, ledger)
+        },
+    )
+}
+
+fn merge() -> impl Strategy<Value = Merge> {
+    (digest(), step(), 1..=SAMPLES_MAX, 0..=SAMPLES_MAX).prop_map(|(view, steps, ours, theirs)| Merge {
+        view,
+        steps: StepNumber(steps),
+        ours,
+        theirs,
+    })
+}
+
+fn roots() -> impl Strategy<Value = Vec<Root>> {
+    let root = (digest(), 0..=SAMPLES_MAX).prop_map(|(view, trained)| Root { view, trained });
+    prop::collection::vec(root, 0..4)
 }
 
 pub(crate) fn view() -> impl Strategy<Value = View> {
@@ -132,8 +157,8 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
     });
     let first =
         members().prop_map(|members| (members, vec![], Recovery::Found, Ledger::default(), Moves::default()));
-    (array(), step(), prop_oneof![1 => first, 4 => later]).prop_map(
-        |(run, epoch, (members, parents, recovery, ledger, moves))| View {
+    (array(), step(), prop_oneof![1 => first, 4 => later], roots()).prop_map(
+        |(run, epoch, (members, parents, recovery, ledger, moves), roots)| View {
             branch: branch_of(epoch, &recovery),
             run: RunId(run),
             epoch: Epoch(epoch),
@@ -144,6 +169,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
             moves,
             // No peer that is drawn has this id.
             expelled: vec![Expulsion { peer: PeerId([0; 32]), by: PeerId([1; 32]), cause: Cause::Request }],
+            roots,
         },
     )
 }
@@ -151,8 +177,10 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
 /// One that a view of this number may name.
 fn branch_of(epoch: u64, recovery: &Recovery) -> Branch {
     match recovery {
-        Recovery::Resume(resume) if resume.is_restored => Branch { epoch: Epoch(epoch), step: resume.step },
-        _ => Branch { epoch: Epoch(epoch / 2), step: StepNumber(epoch / 3) },
+        Recovery::Resume(resume) if resume.is_restored => {
+            Branch { epoch: Epoch(epoch), step: resume.step, fork: 0 }
+        }
+        _ => Branch { epoch: Epoch(epoch / 2), step: StepNumber(epoch / 3), fork: epoch as u32 },
     }
 }
 
@@ -161,8 +189,8 @@ pub(crate) fn change() -> impl Strategy<Value = Succession> {
     let weights = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
     let removed = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
     let expelled = prop::collection::vec(expulsion(), 0..3);
-    (digest(), removed, members(), weights, resume(5), (moves(5), expelled)).prop_map(
-        |(parent, removed, added, weights, (resume, ledger), (moves, expelled))| Succession {
+    (digest(), removed, members(), weights, resume(5), (moves(5), expelled, roots())).prop_map(
+        |(parent, removed, added, weights, (resume, ledger), (moves, expelled, roots))| Succession {
             parent,
             removed,
             added,
@@ -171,6 +199,7 @@ pub(crate) fn change() -> impl Strategy<Value = Succession> {
             ledger,
             moves,
             expelled,
+            roots,
         },
     )
 }
@@ -192,8 +221,11 @@ fn chunks() -> impl Strategy<Value = ChunkSet> {
 }
 
 fn again() -> impl Strategy<Value = Again> {
-    let branch =
-        (step(), step()).prop_map(|(epoch, step)| Branch { epoch: Epoch(epoch), step: StepNumber(step) });
+    let branch = (step(), step(), any::<u32>()).prop_map(|(epoch, step, fork)| Branch {
+        epoch: Epoch(epoch),
+        step: StepNumber(step),
+        fork,
+    });
     let saved = (step(), branch, resume(3), digest(), chunks());
     let saved = saved.prop_map(|(steps, branch, (_, ledger), digest, states)| Saved {
         steps: StepNumber(steps),
@@ -347,15 +379,80 @@ fn training() -> impl Strategy<Value = Message> {
         offer.prop_map(Message::Offer),
         chosen.prop_map(Message::Chosen),
         want.prop_map(Message::WantChunks),
-        parcel.prop_map(Message::Parcel),
+        (parcel, any::<bool>()).prop_map(|(parcel, is_own)| {
+            if is_own { Message::Parcel(parcel) } else { Message::Bequest(parcel) }
+        }),
         complete.prop_map(Message::Complete),
         (digest(), 0..=SAMPLES_MAX).prop_map(|(view, left_out)| Message::Closed(Closed { view, left_out })),
         (digest(), step()).prop_map(|(view, steps)| Message::Save(Save { view, steps: StepNumber(steps) })),
         expulsion().prop_map(Message::Expel),
+        healing(),
+    ]
+}
+
+/// What lineages say that meet again.
+fn healing() -> impl Strategy<Value = Message> {
+    let meeting = (
+        array(),
+        digest(),
+        step(),
+        0..=SAMPLES_MAX,
+        roots(),
+        contact(),
+        (prop::option::of(digest()), number(), number()),
+    );
+    let meeting =
+        meeting.prop_map(|(run, view, steps, trained, roots, convener, (yields, question, answers))| {
+            Meeting {
+                run: RunId(run),
+                view,
+                steps: StepNumber(steps),
+                trained,
+                roots,
+                convener,
+                yields,
+                question,
+                answers,
+            }
+        });
+    let donation = (contact(), chunks()).prop_map(|(contact, states)| Donation { contact, states });
+    let donors = prop::collection::vec(donation, 0..4);
+    let will = (digest(), step(), ledger_and_spans(), 0..=SAMPLES_MAX, roots(), donors);
+    let will = will.prop_map(|(view, steps, (ledger, _), trained, roots, donors)| Will {
+        view,
+        steps: StepNumber(steps),
+        ledger,
+        trained,
+        roots,
+        donors,
+    });
+    let content = prop_oneof![Just(Content::Values), Just(Content::State)];
+    let want = (digest(), step(), content, chunks()).prop_map(|(view, steps, content, chunks)| WantBequest {
+        view,
+        steps: StepNumber(steps),
+        content,
+        chunks,
+    });
+    let inherited = (digest(), digest(), step()).prop_map(|(heirs, view, steps)| Inherited {
+        heirs,
+        view,
+        steps: StepNumber(steps),
+    });
+    let words = (digest(), number(), prop::collection::vec(contact(), 0..4))
+        .prop_map(|(view, question, contacts)| Yield { view, question, contacts });
+    let bequeath = (digest(), step())
+        .prop_map(|(view, steps)| Message::Bequeath(Save { view, steps: StepNumber(steps) }));
+    prop_oneof![
+        meeting.prop_map(Message::Meet),
+        bequeath,
+        will.prop_map(Message::Will),
+        want.prop_map(Message::WantBequest),
+        inherited.prop_map(Message::Inherited),
+        words.prop_map(Message::Yield),
     ]
 }
 
 /// Whether a payload may travel beside a message.
 pub(crate) fn may_carry(message: &Message) -> bool {
-    matches!(message, Message::Segment(_) | Message::Data(_) | Message::Parcel(_))
+    matches!(message, Message::Segment(_) | Message::Data(_) | Message::Parcel(_) | Message::Bequest(_))
 }

@@ -2,6 +2,7 @@
 //! process and none left out from where it came in; a committed step is never undone; and what a run leaves at a peer is a
 //! committed state.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use peergrad::io::{Committed, Event};
@@ -16,7 +17,7 @@ use crate::host::HostId;
 use crate::oracles::lineage::is_restored;
 
 /// How far each process, and each view, has committed.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct AllOrNothing {
     /// By host: where its process is.
     places: BTreeMap<HostId, Place>,
@@ -106,6 +107,14 @@ impl AllOrNothing {
 impl Law for AllOrNothing {
     fn name(&self) -> &'static str {
         "all or nothing (law 5)"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Law>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {

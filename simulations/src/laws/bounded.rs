@@ -80,7 +80,10 @@ impl Law for Bounded {
                 Content::State => self.sent(*from, *to),
                 Content::Values => self.answered(*from, *to),
             },
-            Observation::Sent { from, to, message: Message::WantChunks(_), .. } => {
+            Observation::Sent { from, to, message: Message::Bequest(_), .. } => self.answered(*from, *to),
+            Observation::Sent {
+                from, to, message: Message::WantChunks(_) | Message::WantBequest(_), ..
+            } => {
                 *self.asked.entry((*to, *from)).or_default() += 1;
                 Ok(())
             }

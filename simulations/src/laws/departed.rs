@@ -21,6 +21,8 @@ use crate::host::HostId;
 /// Who is gone since when.
 pub struct Departed {
     patience: Duration,
+    /// Whoever is left goes on, however few.
+    forks: bool,
     gone: BTreeMap<(PeerId, Incarnation), Instant>,
     /// By host: the member that its process is.
     members: BTreeMap<HostId, (PeerId, Incarnation)>,
@@ -32,10 +34,11 @@ pub struct Departed {
 type Gone = ((PeerId, Incarnation), Instant);
 
 impl Departed {
-    /// The law where a departure is noticed, and a view without the departed agreed on, within `patience`.
+    /// The law where a departure is noticed, and a view without the departed agreed on, within `patience`; `forks`: where all parts of
+    /// a swarm that is cut in two go on.
     #[must_use]
-    pub fn new(patience: Duration) -> Self {
-        Self { patience, gone: BTreeMap::new(), members: BTreeMap::new(), excused: BTreeMap::new() }
+    pub fn new(patience: Duration, forks: bool) -> Self {
+        Self { patience, forks, gone: BTreeMap::new(), members: BTreeMap::new(), excused: BTreeMap::new() }
     }
 
     fn depart(&mut self, host: HostId, now: Instant) {
@@ -98,7 +101,8 @@ impl Law for Departed {
             let votes = *votes.entry(standing.digest).or_insert_with(|| vote_count(&standing, world));
             // At most so many of the votes are not reached.
             let unlinked = running.saturating_sub(1 + world.linked_count(host));
-            let is_reached = 2 * votes.saturating_sub(unlinked) > standing.view.members.len()
+            let is_reached = self.forks
+                || 2 * votes.saturating_sub(unlinked) > standing.view.members.len()
                 || reaches_quorum(host, &standing, world);
             if standing.wait == Wait::Evaluation || !is_reached {
                 self.excused.insert(host, world.now);

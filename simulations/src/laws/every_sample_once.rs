@@ -15,6 +15,8 @@ use peergrad::loader::Loaded;
 use peergrad::program::Program;
 use peergrad::programs::quorum::Quorum;
 use peergrad::programs::ring::Ring;
+use peergrad_protocol::view::View;
+use std::any::Any;
 
 use super::{Law, Observation};
 use crate::cluster::World;
@@ -23,6 +25,7 @@ use crate::oracles::lineage::Lineage;
 use crate::oracles::passes::Passes;
 
 /// Passes as they must be, counted out without the ledger that nodes use.
+#[derive(Clone)]
 pub struct EverySampleOnce {
     lineage: Lineage,
     passes: Passes,
@@ -73,7 +76,8 @@ impl EverySampleOnce {
                 self.passes.left()
             ));
         }
-        let samples: u64 = self.steps.iter().map(|(_, samples, _)| samples).sum();
+        let own: u64 = self.steps.iter().map(|(_, samples, _)| samples).sum();
+        let samples = own + self.passes.inherited();
         let left_out: u64 = self.steps.iter().map(|(_, _, left_out)| left_out).sum();
         if (state.samples, state.left_out) == (samples - left_out, left_out) {
             return Ok(());
@@ -88,6 +92,23 @@ impl EverySampleOnce {
 impl Law for EverySampleOnce {
     fn name(&self) -> &'static str {
         "every sample once (law 6)"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Law>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn merge(&mut self, other: &dyn Law, view: &View) {
+        let other = other.as_any().and_then(|other| other.downcast_ref::<Self>());
+        if let (Some(other), Some(merge)) = (other, view.merge()) {
+            let mut passes = other.passes.clone();
+            passes.rewind(&other.lineage, merge.steps.0);
+            self.passes.merge(view.first_step().0, passes);
+        }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {

@@ -10,6 +10,7 @@
 //! # Not here
 //! Which member computes and which one owns: nothing of that shows in an integer total.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use peergrad::io::Event;
@@ -17,8 +18,8 @@ use peergrad::loader::Training;
 use peergrad::optimizer::Rule;
 use peergrad::task::Task;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::permutation;
 use peergrad_protocol::message::Message;
+use peergrad_protocol::view::View;
 use peergrad_protocol::{Rank, ViewDigest};
 
 use super::{Law, Observation};
@@ -28,6 +29,7 @@ use crate::oracles::passes::Passes;
 use crate::task::Integers;
 
 /// The totals as they must be.
+#[derive(Clone)]
 pub struct ExactlyOnce {
     task: Integers,
     training: Training,
@@ -38,6 +40,8 @@ pub struct ExactlyOnce {
     late: BTreeMap<(ViewDigest, u64), Vec<Rank>>,
     /// By step: what its commit must hold.
     digests: BTreeMap<u64, ContentDigest>,
+    /// By step with which another lineage is merged: its parameters, and what they weigh.
+    inherited: BTreeMap<u64, (Vec<f32>, f32)>,
 }
 
 impl ExactlyOnce {
@@ -56,7 +60,8 @@ impl ExactlyOnce {
         task.initial(training.seed, &mut parameters);
         let passes = Passes::of(training.step_samples(), u64::from(task.sample_count()));
         let (lineage, late, digests) = (Lineage::default(), BTreeMap::new(), BTreeMap::new());
-        Self { task, training: training.clone(), lineage, passes, parameters, late, digests }
+        let inherited = BTreeMap::new();
+        Self { task, training: training.clone(), lineage, passes, parameters, late, digests, inherited }
     }
 
     /// The digest after a step, counting up to it; `None` if nobody has installed a view.
@@ -64,21 +69,24 @@ impl ExactlyOnce {
         while self.passes.steps() <= step {
             let number = self.passes.steps();
             let counted = self.passes.count(&self.lineage)?;
-            let order = permutation(self.training.seed, counted.pass, self.task.sample_count());
+            let order = self.training.order(counted.pass, self.task.sample_count());
             let view = self.lineage.of_step(number)?.digest;
             let late = self.late.get(&(view, number)).map_or(&[][..], |late| late);
             let samples = counted.samples_but_for(late, &order);
             self.descend(number, &samples);
+            if let Some((theirs, share)) = self.inherited.get(&number) {
+                let pairs = self.parameters.iter_mut().zip(theirs);
+                pairs.for_each(|(ours, theirs)| *ours += (theirs - *ours) * share);
+            }
             let digest = ContentDigest::of(bytemuck::cast_slice(&self.parameters));
             self.digests.insert(number, digest);
         }
         self.digests.get(&step).copied()
     }
 
-    /// One step against the mean of the samples' gradients.
     /// The run goes back: what was trained beyond this step is in no total any more.
     fn rewind(&mut self, step: u64) {
-        self.passes = Passes::of(self.training.step_samples(), u64::from(self.task.sample_count()));
+        self.passes.rewind(&self.lineage, 0);
         self.parameters.fill(0.0);
         self.task.initial(self.training.seed, &mut self.parameters);
         self.digests.clear();
@@ -87,6 +95,7 @@ impl ExactlyOnce {
         }
     }
 
+    /// One step against the mean of the samples' gradients.
     fn descend(&mut self, step: u64, samples: &[u32]) {
         if samples.is_empty() {
             return;
@@ -102,6 +111,24 @@ impl ExactlyOnce {
 impl Law for ExactlyOnce {
     fn name(&self) -> &'static str {
         "exactly once (law 3)"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Law>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn merge(&mut self, other: &dyn Law, view: &View) {
+        let other = other.as_any().and_then(|other| other.downcast_ref::<Self>());
+        if let (Some(other), Some(merge)) = (other, view.merge()) {
+            let mut other = other.clone();
+            other.rewind(merge.steps.0);
+            self.inherited.insert(view.first_step().0, (other.parameters, merge.share()));
+            self.passes.merge(view.first_step().0, other.passes);
+        }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {

@@ -1,5 +1,6 @@
 //! Expelled: who was put out of a run is in no later view of it, and the views go on saying so.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 
 use peergrad::io::Event;
@@ -10,7 +11,7 @@ use super::{Law, Observation};
 use crate::cluster::World;
 
 /// Who was put out, and the first view that said so.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Expelled {
     since: BTreeMap<PeerId, Epoch>,
 }
@@ -37,6 +38,14 @@ impl Expelled {
 impl Law for Expelled {
     fn name(&self) -> &'static str {
         "who was put out stays out"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Law>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _: &World<'_>) -> Result<(), String> {

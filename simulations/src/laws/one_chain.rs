@@ -20,8 +20,12 @@ use crate::host::HostId;
 /// The views that were installed anywhere, and what was said of the next one.
 #[derive(Default)]
 pub struct OneChain {
+    /// Several views may follow one, each agreed on by its own members.
+    forks: bool,
     /// The record of each number.
     chain: BTreeMap<Epoch, (ViewDigest, Arc<View>)>,
+    /// Where there may be several: all of them.
+    tree: BTreeMap<ViewDigest, Arc<View>>,
     /// By the view that is to be followed: what was proposed and accepted.
     ballots: BTreeMap<ViewDigest, BTreeMap<Ballot, Vote>>,
 }
@@ -34,6 +38,12 @@ struct Vote {
 }
 
 impl OneChain {
+    /// The law where several views may follow one, or not.
+    #[must_use]
+    pub fn new(forks: bool) -> Self {
+        Self { forks, ..Self::default() }
+    }
+
     fn proposed(&mut self, from: HostId, ballot: Ballot, change: &Succession) -> Result<(), String> {
         let vote = self.ballots.entry(change.parent).or_default().entry(ballot).or_default();
         let proposed = vote.proposed.get_or_insert_with(|| change.clone());
@@ -53,6 +63,9 @@ impl OneChain {
         let epoch = view.epoch.0;
         if view.rank(peer).is_none() {
             return Err(format!("{host} installs view {epoch} without being in it"));
+        }
+        if self.forks {
+            return self.grown(host, digest, view);
         }
         if let Some((known, other)) = self.chain.get(&view.epoch) {
             if *known == digest {
@@ -79,6 +92,41 @@ impl OneChain {
             }
             _ => Err(format!("view {epoch} at {host} does not follow view {}", epoch - 1)),
         }
+    }
+
+    /// Where several views may follow one: it follows one that is known, and all have accepted it who stay.
+    fn grown(&mut self, host: HostId, digest: ViewDigest, view: &Arc<View>) -> Result<(), String> {
+        if self.tree.insert(digest, Arc::clone(view)).is_some() || view.parents.is_empty() {
+            return Ok(());
+        }
+        let epoch = view.epoch.0;
+        let Some(before) = self.tree.get(&view.parents[0]).filter(|before| before.epoch.0 + 1 == epoch)
+        else {
+            return Err(format!("view {epoch} at {host} follows none that was installed"));
+        };
+        if view.merge().is_some_and(|merge| !self.tree.contains_key(&merge.view)) {
+            return Err(format!("view {epoch} at {host} merges a view that nobody has installed"));
+        }
+        let stays = |peer: &PeerId| {
+            let incarnation = |view: &View| view.rank(peer).map(|rank| view.member(rank).incarnation);
+            incarnation(before) == incarnation(view)
+        };
+        let needed: Vec<PeerId> =
+            before.members.iter().map(|member| member.peer).filter(|peer| stays(peer)).collect();
+        let is_it = |change: &Succession| {
+            before.succeed(view.parents[0], change).is_ok_and(|view| view.digest() == digest)
+        };
+        let is_chosen = |vote: &Vote| {
+            // After a stop of everybody a quorum decides, as ever: those who stay are other processes.
+            let ranks = vote.accepted_by.iter().filter_map(|peer| before.rank(peer));
+            let is_quorum = is_quorum(ranks.collect::<Vec<Rank>>(), before.members.len());
+            let have_all = !needed.is_empty() && needed.iter().all(|peer| vote.accepted_by.contains(peer));
+            (have_all || (needed.is_empty() && is_quorum)) && vote.proposed.as_ref().is_some_and(is_it)
+        };
+        if self.ballots.get(&view.parents[0]).is_some_and(|votes| votes.values().any(is_chosen)) {
+            return Ok(());
+        }
+        Err(format!("{host} installs view {epoch}, which not all have accepted who stay"))
     }
 
     /// Whether a quorum of `before` has accepted under one ballot what makes this view of it.
@@ -129,7 +177,7 @@ impl Law for OneChain {
             Observation::Told { host, event: Event::Committed(_) } => {
                 let Some(Standing::Member(standing)) = world.standing(*host) else { return Ok(()) };
                 let (view, digest) = (&standing.view, standing.digest);
-                match self.chain.get(&view.epoch) {
+                match self.chain.get(&view.epoch).filter(|_| !self.forks) {
                     Some((known, _)) if *known != digest => {
                         Err(format!("{host} commits in another view {} than others", view.epoch.0))
                     }

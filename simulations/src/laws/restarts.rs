@@ -5,6 +5,7 @@
 //! What a peer says it has saved is compared with its disk. When a view goes on from checkpoints, the law looks for the
 //! newest step itself, from what its members have said last.
 
+use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
 use peergrad::io::Event;
@@ -18,6 +19,7 @@ use crate::cluster::World;
 use crate::oracles::lineage::is_restored;
 
 /// What peers that are back have saved.
+#[derive(Clone)]
 pub struct Restarts {
     chunk_count: usize,
     has_state: bool,
@@ -77,6 +79,14 @@ impl Restarts {
 impl Law for Restarts {
     fn name(&self) -> &'static str {
         "restarts"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Law>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {

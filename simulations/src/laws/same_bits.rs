@@ -5,6 +5,7 @@
 //! The digests that members tell must agree, and they must tell them: without a digest several laws would have nothing to
 //! look at. What chunks hold shows when they travel, and the state that is kept of them at every commit.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
@@ -24,6 +25,7 @@ use crate::host::HostId;
 use crate::oracles::lineage::is_restored;
 
 /// What was told of each step, and what was sent and is kept of each chunk.
+#[derive(Clone)]
 pub struct SameBits {
     digest_every: u64,
     chunks_of: Chunks,
@@ -154,6 +156,14 @@ impl SameBits {
 impl Law for SameBits {
     fn name(&self) -> &'static str {
         "same bits (law 4)"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Law>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {

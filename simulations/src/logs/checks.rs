@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use peergrad_protocol::view::Branch;
 use peergrad_protocol::{PeerId, ViewDigest};
 
 use super::reading::{Life, StepLine, Told, What};
@@ -33,11 +34,11 @@ pub fn verdicts(lives: &[Life], peers: &[PeerId]) -> Vec<Verdict> {
 
 type Outcome = Result<(), String>;
 
-/// Each number has one view, which follows the one before it.
+/// In a branch of the run each number has one view, which follows one with the number before it.
 fn one_chain(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Outcome {
-    let mut chain: BTreeMap<u64, (ViewDigest, PeerId)> = BTreeMap::new();
+    let mut chain: BTreeMap<(u64, Branch), (ViewDigest, PeerId)> = BTreeMap::new();
     for (life, view) in views(lives) {
-        let (known, by) = *chain.entry(view.epoch).or_insert((view.digest, life.peer));
+        let (known, by) = *chain.entry((view.epoch, view.branch)).or_insert((view.digest, life.peer));
         if known != view.digest {
             return Err(format!(
                 "view {} is one at {} and another one at {}",
@@ -48,8 +49,10 @@ fn one_chain(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Outcome {
         }
     }
     for (life, view) in views(lives) {
-        let before = view.epoch.checked_sub(1).and_then(|epoch| chain.get(&epoch));
-        if before.is_some_and(|(digest, _)| !view.parents.contains(digest)) {
+        let is_before = |key: &(u64, Branch)| key.0 + 1 == view.epoch;
+        let mut before =
+            chain.iter().filter(|(key, _)| is_before(key)).map(|(_, (digest, _))| digest).peekable();
+        if before.peek().is_some() && !before.any(|digest| view.parents.contains(digest)) {
             return Err(format!(
                 "at {}, view {} does not follow the one before it",
                 name(&life.peer),
@@ -78,7 +81,12 @@ fn in_order(lives: &[Life], name: &impl Fn(&PeerId) -> String) -> Outcome {
     for life in lives {
         let mut last = None;
         for (_, told, step) in life.steps() {
-            if last.is_some_and(|last| told <= last) {
+            // Whoever joins another lineage, which went on elsewhere, begins there wherever that one is.
+            let goes_back = |last: Told| {
+                let is_one_lineage = told.0 == last.0 || (told.0.fork, last.0.fork) == (0, 0);
+                is_one_lineage && told <= last
+            };
+            if last.is_some_and(goes_back) {
                 return Err(format!("{} tells of step {} after a later one", name(&life.peer), step.step));
             }
             last = Some(told);

@@ -97,7 +97,8 @@ pub struct ViewLine {
     pub first_step: u64,
     /// Whether that begins again.
     pub is_redone: bool,
-    /// Where the run's present branch begins: with the first view, or the last one that went on from checkpoints.
+    /// Where the run's present branch begins: with the first view, the last one that went on from checkpoints, or where
+    /// several may go on, the last one that somebody is lost from.
     pub branch: Branch,
     /// Told again at the head of a file; what was before is not there.
     pub is_repeated: bool,
@@ -124,17 +125,17 @@ pub struct StepLine {
     pub sent_bytes: u64,
 }
 
-/// Which step is told of: the view with which its branch of the run begins, and its number. What was trained after a
+/// Which step is told of: its branch of the run, and its number. What was trained after a
 /// checkpoint, and given up for it, is trained again under the same number.
-pub type Told = (Epoch, u64);
+pub type Told = (Branch, u64);
 
 impl Life {
     /// The steps it tells of, and when it did.
     pub fn steps(&self) -> impl Iterator<Item = (f64, Told, &StepLine)> {
-        let mut branch = Epoch(0);
+        let mut branch = Branch { epoch: Epoch(0), step: StepNumber(0), fork: 0 };
         self.lines.iter().filter_map(move |line| match &line.what {
             What::View(view) => {
-                branch = view.branch.epoch;
+                branch = view.branch;
                 None
             }
             What::Step(step) => Some((line.at, (branch, step.step), step)),
@@ -327,7 +328,7 @@ fn what(value: &Value) -> Option<What> {
             };
             What::Traffic(entries.map(entry).collect::<Option<_>>()?)
         }
-        "excluded" => What::Excluded(words()),
+        "excluded" | "gave_way" => What::Excluded(words()),
         "paused" => What::Paused(words()),
         "ended" => What::Ended { is_finished: value["finished"].as_bool()? },
         // Everybody does that at the beginning.
@@ -338,7 +339,8 @@ fn what(value: &Value) -> Option<What> {
 
 fn branch(value: &Value) -> Option<Branch> {
     let number = |key: &str| value[key].as_u64().filter(|number| *number <= NUMBER_MAX);
-    Some(Branch { epoch: Epoch(number("epoch")?), step: StepNumber(number("step")?) })
+    let fork = value["fork"].as_u64().map_or(Some(0), |fork| u32::try_from(fork).ok())?;
+    Some(Branch { epoch: Epoch(number("epoch")?), step: StepNumber(number("step")?), fork })
 }
 
 fn list<T>(value: &Value, of: impl Fn(&str) -> Option<T>) -> Option<Vec<T>> {

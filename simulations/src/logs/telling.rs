@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use peergrad::io::Committed;
 use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::view::{Deal, Member, Moves, Recovery, Resume, View};
+use peergrad_protocol::view::{Branch, Deal, Member, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Epoch, Incarnation, Instant, PeerId, RunId, StepNumber};
 
 use super::bytes::Sent;
@@ -225,7 +225,7 @@ impl Teller<'_> {
 
     /// Each step that somebody tells of, when it was first known; how many it stands for, and what had been sent by then.
     fn commits(&mut self, lives: &[Life], sent: &Sent) {
-        let mut first: BTreeMap<(usize, Epoch, u64), (f64, &StepLine)> = BTreeMap::new();
+        let mut first: BTreeMap<(usize, Branch, u64), (f64, &StepLine)> = BTreeMap::new();
         for life in lives {
             let mut view = None;
             for line in &life.lines {
@@ -234,7 +234,7 @@ impl Teller<'_> {
                     What::Step(step) => {
                         let Some(view) = view else { continue };
                         let note = &self.history.views[view];
-                        let known = first.entry((note.lineage, note.view.branch.epoch, step.step));
+                        let known = first.entry((note.lineage, note.view.branch, step.step));
                         let known = known.or_insert((line.at, step));
                         if line.at < known.0 {
                             *known = (line.at, step);
@@ -246,16 +246,16 @@ impl Teller<'_> {
             }
         }
         let views = &self.history.views;
-        let mut before: Option<(usize, Epoch, u64)> = None;
+        let mut before: Option<(usize, Branch, u64)> = None;
         for ((lineage, branch, number), (seconds, step)) in first {
             // A step belongs to the last view of its branch that begins with it or before.
             let is_before = |(_, note): &(usize, &crate::history::ViewNote)| {
-                let of = (note.lineage, note.view.branch.epoch);
+                let of = (note.lineage, note.view.branch);
                 of == (lineage, branch) && note.view.first_step().0 <= number
             };
             let view = views.iter().enumerate().filter(is_before).max_by_key(|(_, note)| note.view.epoch);
             let Some((view, _)) = view else { continue };
-            let is_same = |before: &(usize, Epoch, u64)| (before.0, before.1) == (lineage, branch);
+            let is_same = |before: &(usize, Branch, u64)| (before.0, before.1) == (lineage, branch);
             let count = before.filter(is_same).map_or(1, |before| number - before.2);
             before = Some((lineage, branch, number));
             let committed = Committed {
@@ -282,7 +282,8 @@ fn record(line: &ViewLine, run: RunId) -> View {
         |peer: &PeerId| Member { peer: *peer, incarnation: Incarnation(0), addresses: Vec::new(), weight: 1 };
     let mut members: Vec<Member> = line.members.iter().map(member).collect();
     members.sort_by_key(|member| member.peer);
-    let is_restored = line.branch.epoch == Epoch(line.epoch) && line.branch.step != StepNumber(0);
+    let begins_here = line.branch.epoch == Epoch(line.epoch) && line.branch.step != StepNumber(0);
+    let is_restored = begins_here && line.branch.fork == 0;
     let recovery = if line.parents.is_empty() && !is_restored {
         Recovery::Found
     } else {
@@ -299,6 +300,7 @@ fn record(line: &ViewLine, run: RunId) -> View {
         ledger: Ledger::default(),
         moves: Moves::default(),
         expelled: Vec::new(),
+        roots: Vec::new(),
     }
 }
 

@@ -12,14 +12,15 @@
 //! behind it. So the view of a step is the last one that begins no later than it, whatever came in between.
 //!
 //! # Not here
-//! Forks: there is one lineage under `majority`, and [`crate::laws::one_chain`] sees to it.
+//! Forks: there is one lineage under `majority`, and [`crate::laws::one_chain`] sees to it; under other policies each lineage
+//! has one of these.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad_protocol::ViewDigest;
-use peergrad_protocol::view::{Recovery, View};
+use peergrad_protocol::view::{Merge, Recovery, View};
 
 use crate::history::History;
 use crate::laws::Observation;
@@ -41,14 +42,25 @@ pub struct Installed {
 }
 
 impl Lineage {
-    /// The views that a history tells of.
+    /// The views that a history tells of; where there were several lineages, those of the one that got the furthest.
     #[must_use]
     pub fn of(history: &History) -> Self {
+        Self::of_chain(history, &history.main_chain())
+    }
+
+    /// The views with these indices in a history.
+    #[must_use]
+    pub fn of_chain(history: &History, chain: &BTreeSet<usize>) -> Self {
         let mut lineage = Self::default();
-        for note in &history.views {
+        for note in chain.iter().map(|&index| &history.views[index]) {
             lineage.install(&note.view, note.digest);
         }
         lineage
+    }
+
+    /// Views with whose first step another lineage is merged.
+    pub fn merging(&self) -> impl Iterator<Item = (u64, &Merge)> {
+        self.views.values().filter_map(|known| Some((known.view.first_step().0, known.view.merge()?)))
     }
 
     /// Takes note of a view that somebody installed; of two records with one number the first counts. True if it is new.
@@ -118,10 +130,11 @@ mod tests {
                 epoch: Epoch(index as u64 + 1),
                 parents: vec![],
                 members: vec![],
-                branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
+                branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
                 recovery: Recovery::Resume(Resume::at(StepNumber(step))),
                 ledger: Ledger::default(),
                 expelled: vec![],
+                roots: vec![],
                 moves: Moves { restarted: vec![index as u32 + 1], ..Moves::default() },
             };
             lineage.install(&Arc::new(view), ViewDigest([index as u8; 32]));

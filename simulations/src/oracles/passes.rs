@@ -7,12 +7,14 @@
 //! 1. A batch is the lowest positions of the pass that no step before was dealt, at most as many as a batch has; once
 //!    there are none, a new pass begins. What a departed member had been dealt is free again, and being low, comes next.
 //! 2. It is dealt in equal parts, in order of rank, to the members that have parameters.
+//!    Where others may train what is left of the pass as well, some positions are put off to its end, as the record says.
 //! 3. If the view changes in the middle of a step, who stays keeps its part, and the others' parts are free again; so is
 //!    that of a member that has no parameters any more.
 //!
 //! # Not here
 //! The ledger, and whatever else nodes deal with: both sides would have the same mistake.
 
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 use peergrad::loader::Loaded;
@@ -31,9 +33,15 @@ pub struct Passes {
     pass: u64,
     /// Its positions that no step was dealt.
     free: BTreeSet<u64>,
+    /// Those of them that come last, since others may train them meanwhile.
+    put_off: BTreeSet<u64>,
     steps: u64,
     /// By pass: how often each position was trained.
     trained: BTreeMap<u64, Vec<u32>>,
+    /// By step with which another lineage is merged: what that one has behind it.
+    merged: BTreeMap<u64, Passes>,
+    /// Samples that only lineages which were merged have trained.
+    inherited: u64,
 }
 
 /// The batch of one step.
@@ -81,12 +89,54 @@ impl Passes {
     #[must_use]
     pub fn of(batch_size: u64, sample_count: u64) -> Self {
         let free = (0..sample_count).collect();
-        Self { batch_size, sample_count, pass: 0, free, steps: 0, trained: BTreeMap::new() }
+        Self {
+            batch_size,
+            sample_count,
+            pass: 0,
+            free,
+            put_off: BTreeSet::new(),
+            steps: 0,
+            trained: BTreeMap::new(),
+            merged: BTreeMap::new(),
+            inherited: 0,
+        }
+    }
+
+    /// With this step another lineage is merged, whose passes were counted so far.
+    pub fn merge(&mut self, step: u64, other: Self) {
+        self.merged.insert(step, other);
+    }
+
+    /// Samples that only lineages which were merged have trained.
+    #[must_use]
+    pub fn inherited(&self) -> u64 {
+        self.inherited
+    }
+
+    /// What another lineage has trained is trained: where both are in one pass, what neither has is left of it.
+    fn unite(&mut self) {
+        let Some(other) = self.merged.get(&self.steps).cloned() else { return };
+        let before = self.taken();
+        match self.pass.cmp(&other.pass) {
+            Ordering::Less => (self.pass, self.free) = (other.pass, other.free),
+            Ordering::Equal => self.free = self.free.intersection(&other.free).copied().collect(),
+            Ordering::Greater => {}
+        }
+        self.inherited += self.taken() - before;
+        for (pass, theirs) in other.trained {
+            let ours = self.trained.entry(pass).or_insert_with(|| vec![0; theirs.len()]);
+            ours.iter_mut().zip(theirs).for_each(|(ours, theirs)| *ours = (*ours).max(theirs));
+        }
+    }
+
+    fn taken(&self) -> u64 {
+        (self.pass + 1) * self.sample_count - self.free.len() as u64
     }
 
     /// The run goes back: only the steps before this one count, as they are counted once more.
     pub fn rewind(&mut self, lineage: &Lineage, step: u64) {
-        *self = Self::of(self.batch_size, self.sample_count);
+        let merged = std::mem::take(&mut self.merged);
+        *self = Self { merged, ..Self::of(self.batch_size, self.sample_count) };
         while self.steps < step && self.count(lineage).is_some() {}
     }
 
@@ -101,12 +151,19 @@ impl Passes {
     pub fn count(&mut self, lineage: &Lineage) -> Option<Counted> {
         let view = &lineage.of_step(self.steps)?.view;
         let is_first = view.first_step().0 == self.steps;
+        if is_first && view.merge().is_some() {
+            self.unite();
+        }
         let free = std::mem::take(&mut self.free);
+        if free.is_empty() {
+            self.put_off.clear();
+        }
         (self.pass, self.free) = self.turned(self.pass, free);
         let mut objections = Vec::new();
         if is_first && deal_of(view).is_none() {
             objections.extend(self.object_to_ledger(view, "before"));
             let (pass, free) = self.left_of(&view.ledger);
+            self.put_off = positions(&view.ledger.put_off).into_iter().collect();
             (self.pass, self.free) = self.turned(pass, free);
         }
         let (mut pass, mut parts) = self.due(view, lineage);
@@ -124,6 +181,7 @@ impl Passes {
         if is_first && deal_of(view).is_some() {
             objections.extend(self.object_to_ledger(view, "after"));
             (self.pass, self.free) = self.left_of(&view.ledger);
+            self.put_off = positions(&view.ledger.put_off).into_iter().collect();
         }
         self.steps += 1;
         Some(Counted { pass, parts, objection: objections.into_iter().next() })
@@ -175,6 +233,11 @@ impl Passes {
     /// The batch of the next step, as its view must deal it.
     fn due(&self, view: &View, lineage: &Lineage) -> Dealt {
         let first = view.first_step().0;
+        if first == self.steps && view.merge().is_some() {
+            // Nobody trains: it is the step in which the other lineage is blended in.
+            let parts = view.members.iter().map(|member| Part::of(member, vec![]));
+            return (view.ledger.pass, parts.collect());
+        }
         let is_kept = first > self.steps || (first == self.steps && deal_of(view).is_some());
         let Some(Installed { view: before, .. }) = lineage.parent(view).filter(|_| is_kept) else {
             return self.fresh(view);
@@ -190,7 +253,9 @@ impl Passes {
 
     /// The next batch, in equal parts for those who have parameters.
     fn fresh(&self, view: &View) -> Dealt {
-        let batch: Vec<u64> = self.free.iter().copied().take(self.batch_size as usize).collect();
+        let (last, soon): (Vec<u64>, Vec<u64>) =
+            self.free.iter().partition(|free| self.put_off.contains(free));
+        let batch: Vec<u64> = soon.into_iter().chain(last).take(self.batch_size as usize).collect();
         let busy_count = (0..view.members.len()).filter(|&index| !self.is_idle(view, index)).count();
         let mut busy_before = 0;
         let mut part = |(index, member): (usize, &Member)| {
@@ -233,8 +298,8 @@ impl Passes {
 
     /// The pass and the positions that a bookmark has not taken, or has taken back.
     fn left_of(&self, ledger: &Ledger) -> (u64, BTreeSet<u64>) {
-        let given_back = positions(&ledger.given_back);
-        (ledger.pass, given_back.into_iter().chain(ledger.position..self.sample_count).collect())
+        let untrained = [positions(&ledger.given_back), positions(&ledger.put_off)].concat();
+        (ledger.pass, untrained.into_iter().chain(ledger.position..self.sample_count).collect())
     }
 }
 
@@ -386,7 +451,7 @@ mod tests {
     }
 
     fn ledger(position: u64, given_back: &[Span]) -> Ledger {
-        Ledger { pass: 0, position, given_back: given_back.to_vec() }
+        Ledger { position, given_back: given_back.to_vec(), ..Ledger::default() }
     }
 
     fn resume(step: u64, newcomers: &[u32], parts: Option<&[&[Span]]>) -> Resume {

@@ -14,7 +14,6 @@
 
 use peergrad::io::Committed;
 use peergrad::loader::Loaded;
-use peergrad_protocol::ledger::permutation;
 use peergrad_protocol::manifest::Chunks;
 
 use super::lineage::Lineage;
@@ -124,7 +123,7 @@ impl<'a> Plain<'a> {
     fn step(&mut self) -> Option<Option<f64>> {
         let number = self.passes.steps();
         let counted = self.passes.count(self.lineage)?;
-        let order = permutation(self.loaded.training.seed, counted.pass, self.loaded.task.sample_count());
+        let order = self.loaded.training.order(counted.pass, self.loaded.task.sample_count());
         let mut samples = counted.samples(&order);
         if self.order == Order::Backwards {
             samples.reverse();

@@ -11,6 +11,7 @@
 //! # Not here
 //! Rounds, segments, credit, links, freezing, undoing, filling in: whatever they do, this must come out.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -19,7 +20,7 @@ use peergrad::loader::Loaded;
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::plan::Layout;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::{Ledger, Span, permutation};
+use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::placement::Placement;
@@ -34,6 +35,7 @@ use crate::laws::{Law, Observation};
 pub const REPLAY: &str = "replay of the commit log";
 
 /// The state of the whole run after the last replayed step.
+#[derive(Clone)]
 pub struct Replay {
     loaded: Loaded,
     chunks: Chunks,
@@ -52,9 +54,21 @@ pub struct Replay {
     /// What the last of them is worth; its loss is a sum in one of several orders.
     tally: Tally,
     placement: Option<Placed>,
+    /// By step with which another lineage is merged: that one's state, and what it weighs.
+    inherited: BTreeMap<u64, Inherited>,
+}
+
+/// What another lineage had come to.
+#[derive(Clone)]
+struct Inherited {
+    share: f32,
+    parameters: Vec<f32>,
+    master: Vec<f32>,
+    moments: Vec<(Vec<f32>, u32)>,
 }
 
 /// Where chunks are in one view.
+#[derive(Clone)]
 struct Placed {
     digest: ViewDigest,
     /// Once all have moved.
@@ -83,6 +97,7 @@ impl Replay {
             steps: 0,
             tally: Tally::default(),
             placement: None,
+            inherited: BTreeMap::new(),
         };
         replay.moments = (0..chunks.count()).map(|chunk| replay.fresh(chunk)).collect();
         replay
@@ -90,8 +105,8 @@ impl Replay {
 
     /// The run goes back: it is replayed once more up to this step.
     fn rewind(&mut self, step: u64) {
-        let lineage = std::mem::take(&mut self.lineage);
-        *self = Self { lineage, ..Self::new(&self.loaded) };
+        let (lineage, inherited) = (std::mem::take(&mut self.lineage), std::mem::take(&mut self.inherited));
+        *self = Self { lineage, inherited, ..Self::new(&self.loaded) };
         while self.steps < step && self.step() {}
     }
 
@@ -111,7 +126,7 @@ impl Replay {
         let sample_count = self.loaded.task.sample_count();
         let training = &self.loaded.training;
         if self.order.as_ref().is_none_or(|(known, _)| *known != pass) {
-            self.order = Some((pass, permutation(training.seed, pass, sample_count)));
+            self.order = Some((pass, training.order(pass, sample_count)));
         }
         let contributions = self.contributions(&parts);
         let rate = training.schedule.rate(self.steps);
@@ -224,6 +239,9 @@ impl Replay {
             if let Recovery::Resume(Resume { deal: Some(deal), .. }) = &view.recovery {
                 return (deal.pass, deal.parts.clone());
             }
+            if view.merge().is_some() {
+                return (self.ledger.pass, vec![vec![]; view.members.len()]);
+            }
         }
         let sample_count = u64::from(self.loaded.task.sample_count());
         let (batch, after) = self.ledger.take(self.loaded.training.step_samples(), sample_count);
@@ -272,6 +290,21 @@ impl Replay {
         let has_master = self.loaded.keeps_master() && self.moments[chunk].1 > 0;
         let old = if has_master { &self.master[range.clone()] } else { &self.parameters[range.clone()] };
         let sum = &mut updated[range.clone()];
+        if let Some(other) = self.inherited.get(&self.steps) {
+            let (theirs, their_updates) = &other.moments[chunk];
+            let has_master = self.loaded.keeps_master() && *their_updates > 0;
+            let exact =
+                if has_master { &other.master[range.clone()] } else { &other.parameters[range.clone()] };
+            let mix = |ours: f32, theirs: f32| ours + (theirs - ours) * other.share;
+            sum.iter_mut()
+                .zip(old.iter().zip(exact))
+                .for_each(|(new, (ours, theirs))| *new = mix(*ours, *theirs));
+            let (moments, updates) = &mut self.moments[chunk];
+            moments.iter_mut().zip(theirs).for_each(|(ours, theirs)| *ours = mix(*ours, *theirs));
+            *updates = (*updates).max(*their_updates).min(self.steps as u32 + 1);
+            self.master[range].copy_from_slice(sum);
+            return;
+        }
         if tally.samples == 0 || !sum.iter().all(|element| element.is_finite()) {
             sum.copy_from_slice(old);
             return;
@@ -325,6 +358,25 @@ fn round_segments(codec: Codec, layout: &Layout, vector: &mut [f32]) {
 impl Law for Replay {
     fn name(&self) -> &'static str {
         REPLAY
+    }
+
+    fn fork(&self) -> Option<Box<dyn Law>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn merge(&mut self, other: &dyn Law, view: &View) {
+        let other = other.as_any().and_then(|other| other.downcast_ref::<Self>());
+        if let (Some(other), Some(merge)) = (other, view.merge()) {
+            let mut other = other.clone();
+            other.rewind(merge.steps.0);
+            let Self { parameters, master, moments, .. } = other;
+            let inherited = Inherited { share: merge.share(), parameters, master, moments };
+            self.inherited.insert(view.first_step().0, inherited);
+        }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {

@@ -9,6 +9,10 @@ use super::file::{ScenarioError, Size, parse};
 pub const NAMED: &[(&str, &str)] = &[
     ("steady", include_str!("../../scenarios/steady.toml")),
     ("partition", include_str!("../../scenarios/partition.toml")),
+    ("merge", include_str!("../../scenarios/merge.toml")),
+    ("winner", include_str!("../../scenarios/winner.toml")),
+    ("halves", include_str!("../../scenarios/halves.toml")),
+    ("flapping-apart", include_str!("../../scenarios/flapping-apart.toml")),
     ("three-way", include_str!("../../scenarios/three-way.toml")),
     ("two-of-four", include_str!("../../scenarios/two-of-four.toml")),
     ("moving", include_str!("../../scenarios/moving.toml")),

@@ -9,6 +9,7 @@ use std::time::Duration;
 use peergrad::io::{Committed, Ended, Event};
 use peergrad::loader::{Loader, Training};
 use peergrad::optimizer::Rule;
+use peergrad::policy::Policy;
 use peergrad::schedule::Schedule;
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
@@ -50,6 +51,8 @@ pub(crate) fn training(topology: Topology) -> Training {
         digest_every: 1,
         checkpoint_every: Duration::ZERO,
         checkpoints_kept: 1,
+        policy: Policy::Majority,
+        is_shuffled: true,
     }
 }
 

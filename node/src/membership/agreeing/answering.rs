@@ -98,6 +98,10 @@ impl Membership {
             return Err(Reject::OutOfPlace);
         }
         self.term.attempts = self.term.attempts.max(ballot.attempt);
+        if change.resume.merge.is_some_and(|merge| facts.inherited != Some((merge.view, merge.steps))) {
+            // Whoever proposes it takes this member for one that has its part.
+            return Ok(());
+        }
         match self.term.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);

@@ -16,6 +16,7 @@ use crate::fixtures::{self, peer};
 use crate::geometry::{Cut, Geometry};
 use crate::io::{PersistId, Reject};
 use crate::memo::Memo;
+use crate::policy::Policy;
 use crate::succession::Basis;
 
 const NOW: Instant = Instant(0);
@@ -64,7 +65,7 @@ impl Bench {
                 digest,
                 linked,
                 10,
-                (Memo::default(), encode_record(&charter).into()),
+                (Memo::default(), encode_record(&charter).into(), Policy::Majority),
             ),
             dealt: Dealt::next(&view.ledger, 12, 100, &view, STEP),
             geometry: Geometry::new(view, digest, cut),
@@ -84,6 +85,7 @@ impl Bench {
                 batch_size: 12,
                 passes: 3,
                 drifts: false,
+                forks: false,
             },
             step: STEP,
             dealt: &self.dealt,
@@ -98,6 +100,8 @@ impl Bench {
             is_unbegun: false,
             is_closing: self.is_closing,
             has_committed: true,
+            inherited: None,
+            will: None,
         };
         ask(&mut self.membership, &facts, &mut self.out)
     }
@@ -142,6 +146,7 @@ impl Bench {
             ledger: Ledger { position: 96, ..Ledger::default() },
             moves: Moves::default(),
             expelled: vec![],
+            roots: vec![],
         }
     }
 }

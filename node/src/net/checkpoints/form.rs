@@ -34,10 +34,13 @@ pub(super) struct Index {
     steps: u64,
     /// The branch of the run: the number of the view with which it begins, and its first step.
     branch: [u64; 2],
+    /// Which of several such views.
+    fork: u32,
     /// The bookmark.
     pass: u64,
     position: u64,
     given_back: Vec<[u64; 2]>,
+    put_off: Vec<[u64; 2]>,
     /// Of the parameters.
     digest: String,
     /// Ranges of chunks whose optimizer state is there.
@@ -66,9 +69,11 @@ impl Index {
             run: run.to_string(),
             steps: steps.0,
             branch: [branch.epoch.0, branch.step.0],
+            fork: branch.fork,
             pass: ledger.pass,
             position: ledger.position,
-            given_back: ledger.given_back.iter().map(|span| [span.start, span.end]).collect(),
+            given_back: ranges_of(&ledger.given_back),
+            put_off: ranges_of(&ledger.put_off),
             digest: digest.to_string(),
             states: ranges,
             left_out: *left_out,
@@ -104,6 +109,7 @@ impl Index {
             pass: self.pass,
             position: self.position,
             given_back: self.given_back.iter().map(span).collect(),
+            put_off: self.put_off.iter().map(span).collect(),
         };
         let is_range = |[first, end]: &[u32; 2]| first < end && *end as usize <= CHUNKS_MAX;
         if !ledger.is_valid() || !self.states.iter().all(is_range) {
@@ -112,7 +118,7 @@ impl Index {
         let [epoch, step] = self.branch;
         Ok(Saved {
             steps: StepNumber(self.steps),
-            branch: Branch { epoch: Epoch(epoch), step: StepNumber(step) },
+            branch: Branch { epoch: Epoch(epoch), step: StepNumber(step), fork: self.fork },
             ledger,
             digest: ContentDigest(*digest.as_bytes()),
             states: self.states.iter().flat_map(|[first, end]| *first as usize..*end as usize).collect(),
@@ -196,3 +202,7 @@ fn state_name(chunk: usize) -> String {
 const UPDATES: &str = "peergrad.updates";
 /// Of the index's form.
 const VERSION: u32 = 1;
+
+fn ranges_of(spans: &[Span]) -> Vec<[u64; 2]> {
+    spans.iter().map(|span| [span.start, span.end]).collect()
+}

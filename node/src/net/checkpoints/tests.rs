@@ -22,8 +22,8 @@ fn checkpoint(steps: u64) -> Checkpoint {
         manifest,
         saved: Saved {
             steps: StepNumber(steps),
-            branch: Branch { epoch: Epoch(2), step: StepNumber(1) },
-            ledger: Ledger { pass: 3, position: 64, given_back },
+            branch: Branch { epoch: Epoch(2), step: StepNumber(1), fork: 0 },
+            ledger: Ledger { pass: 3, position: 64, given_back, put_off: vec![Span { start: 9, end: 12 }] },
             digest: ContentDigest::of(parameters.bytes()),
             states: [0, 1, 7].into_iter().collect(),
         },

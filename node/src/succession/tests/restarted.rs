@@ -11,8 +11,8 @@ use super::*;
 fn saved(steps: u64, states: ChunkSet) -> Saved {
     Saved {
         steps: StepNumber(steps),
-        branch: Branch { epoch: Epoch(1), step: StepNumber(0) },
-        ledger: Ledger { pass: 1, position: steps, given_back: vec![] },
+        branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
+        ledger: Ledger { pass: 1, position: steps, ..Ledger::default() },
         digest: ContentDigest([steps as u8; 32]),
         states,
     }
@@ -91,10 +91,11 @@ fn state_that_nobody_has_saved_starts_anew_and_is_named() {
 
 #[test]
 fn what_was_given_up_before_is_not_gone_back_to() {
-    let branch = Branch { epoch: Epoch(1), step: StepNumber(30) };
+    let branch = Branch { epoch: Epoch(1), step: StepNumber(30), fork: 0 };
     let geometry = geometry(View { branch, ..later_view(&[1, 2], STEP, &[]) }, cut(2, true));
     let old = |steps| saved(steps, ChunkSet::all(CHUNKS));
-    let earlier = |steps| Saved { branch: Branch { epoch: Epoch(0), step: StepNumber(0) }, ..old(steps) };
+    let earlier =
+        |steps| Saved { branch: Branch { epoch: Epoch(0), step: StepNumber(0), fork: 0 }, ..old(steps) };
     let of_this = |steps| Saved { branch, ..old(steps) };
     for (of_one, of_other, expected) in [
         (vec![earlier(60), earlier(30)], vec![earlier(30)], 30),

@@ -1,0 +1,109 @@
+//! Cuts where both parts go on: each trains other digits meanwhile, and when they can reach each other again, they become one
+//! by themselves.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::time::Duration;
+
+use flate2::read::GzDecoder;
+use serde_json::Value;
+
+use super::cuts::between;
+use super::process::{Ended, Process, is_view_of};
+use super::swarm::Swarm;
+use super::world::World;
+
+/// How long both parts go on by themselves, at least.
+const CUT: Duration = Duration::from_secs(4);
+/// How often each row is in the file.
+const COPIES: usize = 60;
+
+/// The digits 0 to 4 many times, and then 5 to 9 as often; in each half in an order in which they are mixed.
+fn halves() -> Vec<u8> {
+    let mut text = String::new();
+    let digits = include_bytes!("../../data/digits.csv.gz").as_slice();
+    GzDecoder::new(digits).read_to_string(&mut text).expect("the digits are there");
+    let is_low = |row: &&str| row.rsplit(',').next().is_some_and(|label| label.trim() < "5");
+    let (low, high): (Vec<&str>, Vec<&str>) = text.lines().partition(is_low);
+    let copies = |half: &[&str]| half.repeat(COPIES).join("\n") + "\n";
+    (copies(&low) + &copies(&high)).into_bytes()
+}
+
+/// A swarm that trains in the order of the file, so that a part that goes on further behind in it sees other digits.
+fn training(policy: &str) -> Option<Swarm> {
+    let run = format!(
+        "passes = 50\nbatch = 2\nshuffle = false\n[data]\nfile = \"halves.csv\"\nheld_out = 0.02\n[model]\nhidden = [256]\n\
+         [optimizer]\nrule = \"sgd\"\nrate = 0.002\n[sync]\ndigest_every = 1\n[partition]\npolicy = \"{policy}\"\n"
+    );
+    let mut swarm = Swarm::start_run(World::of(5)?, &run, &[("halves.csv", &halves())]);
+    swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(100));
+    Some(swarm)
+}
+
+/// Cuts three from two, and heals the cut once both have gone on for a while. Returns the hosts of both parts.
+fn cut(swarm: &mut Swarm) -> [Vec<usize>; 2] {
+    let hosts = swarm.by_rank();
+    let parts = [hosts[..3].to_vec(), hosts[3..].to_vec()];
+    let ways = between(&parts[0], &parts[1]);
+    swarm.world.cut(&ways);
+    for part in &parts {
+        for host in part {
+            swarm.peers[*host].wait(|event| is_view_of(event, part.len()));
+        }
+    }
+    std::thread::sleep(CUT);
+    swarm.world.heal(&ways);
+    parts
+}
+
+/// Waits until all are in one view, and ends them. What they have told since is told alike.
+fn end(mut swarm: Swarm) -> Vec<Ended> {
+    swarm.wait_for_all();
+    let newest = swarm.peers.iter_mut().map(Process::newest_step).max().unwrap_or(0);
+    swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(newest + 20));
+    let ended: Vec<Ended> = swarm.peers.drain(..).map(Process::leave).collect();
+    let mut told: BTreeMap<u64, &Value> = BTreeMap::new();
+    for peer in &ended {
+        let joined = peer.events.iter().position(|event| is_view_of(event, 5) && event["epoch"] != 1);
+        let since = peer.events[joined.expect("all were in one view again")..].iter();
+        for step in since.filter(|event| event["event"] == "step") {
+            let number = step["step"].as_u64().expect("a number");
+            let known = *told.entry(number).or_insert(&step["digest"]);
+            assert_eq!(known, &step["digest"], "step {number} has one state");
+        }
+    }
+    assert!(told.len() > 20);
+    ended
+}
+
+fn accuracy(evaluation: &Value) -> f64 {
+    evaluation["accuracy"].as_f64().expect("digits are classes")
+}
+
+#[test]
+fn what_both_parts_have_learnt_is_merged() {
+    let Some(mut swarm) = training("merge") else { return };
+    cut(&mut swarm);
+    let ended = end(swarm);
+    let weighed: Vec<&Value> = ended.iter().flat_map(|peer| peer.all("weighed")).collect();
+    let [own, theirs, merged] = ["own", "theirs", "merged"].map(|key| accuracy(&weighed[0][key]));
+    let merges: Vec<&Value> = ended.iter().flat_map(|peer| peer.all("merged")).collect();
+    let [ours, others] = ["own_samples", "their_samples"].map(|key| &merges[0][key]);
+    println!("right: {own:.3} ({ours} samples) and {theirs:.3} ({others}) before, {merged:.3} merged");
+    assert!(merged > own.max(theirs) + 0.05, "each part knew half of the digits");
+    assert!(!merges.is_empty() && merges.iter().all(|merge| merge["distance"].as_f64() > Some(0.0)));
+    let gave_way = ended.iter().filter(|peer| peer.all("gave_way").any(|it| it["merged"] == true)).count();
+    assert!((2..=3).contains(&gave_way), "{gave_way} of five joined the others");
+}
+
+#[test]
+fn the_part_that_is_further_is_kept() {
+    let Some(mut swarm) = training("winner") else { return };
+    let parts = cut(&mut swarm);
+    let ended = end(swarm);
+    let gave_way = |host: &usize| ended[*host].all("gave_way").any(|it| it["merged"] == false);
+    let counts = parts.each_ref().map(|part| part.iter().filter(|host| gave_way(host)).count());
+    println!("{counts:?} gave way");
+    assert!(counts == [3, 0] || counts == [0, 2], "one part as a whole: {counts:?}");
+    assert!(ended.iter().all(|peer| peer.all("merged").count() == 0));
+}

@@ -1,0 +1,142 @@
+//! What lineages say to each other that meet again, after a swarm was cut in two and both parts have gone on.
+//!
+//! ```text
+//! lineage that yields                              lineage that leads
+//!   member <---- Meet, until one of the two decides ----> member        each tells its convener
+//!   convener -- Bequeath --> members: keep what you have after that step
+//!   convener -- Will -------------------------------> convener -- Will --> members
+//!   members <-- WantBequest ------------------------- members             each fetches what of it it keeps
+//!   members --- Bequest ----------------------------> members -- Inherited --> convener
+//!                        <-- Install ---------------- a view with which it is merged
+//! ```
+//! Where only one of them stays, the convener of the other offers to yield (`Meet`), that of the first answers with `Yield`, and
+//! when its members have heard that, they come as newcomers.
+
+use super::{Contact, Content};
+use crate::chunks::ChunkSet;
+use crate::id::{RunId, StepNumber, ViewDigest};
+use crate::ledger::Ledger;
+use crate::limits::{CONTACTS_MAX, MEMBERS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX};
+use crate::view::{Root, are_bounded};
+use crate::wire::{Decode, Encode};
+
+/// Where a lineage stands, for another one of the same run.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Meeting {
+    /// The run of both.
+    pub run: RunId,
+    /// The sender's view.
+    pub view: ViewDigest,
+    /// Committed steps behind it.
+    pub steps: StepNumber,
+    /// Samples that they have trained.
+    pub trained: u64,
+    /// The views that it comes from.
+    pub roots: Vec<Root>,
+    /// Who speaks for that lineage.
+    pub convener: Contact,
+    /// Which of the two is to yield, by its view, once that is decided.
+    pub yields: Option<ViewDigest>,
+    /// What an answer is to name, so that an old one does not count; 0: it is no question.
+    pub question: u64,
+    /// The question that it answers; 0: none.
+    pub answers: u64,
+}
+
+/// What a lineage leaves to the one that it yields to.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Will {
+    /// The view of the lineage that yields.
+    pub view: ViewDigest,
+    /// Its state is that after so many steps.
+    pub steps: StepNumber,
+    /// The bookmark after them.
+    pub ledger: Ledger,
+    /// Samples that were trained up to there.
+    pub trained: u64,
+    /// The views that it comes from.
+    pub roots: Vec<Root>,
+    /// Who keeps what of the state; every one of them has all parameters.
+    pub donors: Vec<Donation>,
+}
+
+/// What one member of the lineage that yields can give.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Donation {
+    /// Who.
+    pub contact: Contact,
+    /// The chunks whose optimizer state it keeps.
+    pub states: ChunkSet,
+}
+
+/// A member has what it needs of another lineage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Inherited {
+    /// The view that it needs it in.
+    pub heirs: ViewDigest,
+    /// As in [`Will`].
+    pub view: ViewDigest,
+    /// As in [`Will`].
+    pub steps: StepNumber,
+}
+
+/// A request for chunks of another lineage.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct WantBequest {
+    /// As in [`Will`].
+    pub view: ViewDigest,
+    /// As in [`Will`].
+    pub steps: StepNumber,
+    /// What of the chunks.
+    pub content: Content,
+    /// Which.
+    pub chunks: ChunkSet,
+}
+
+/// A lineage ends: its members are to join another one. Of the convener there to that of the lineage that ends, and from there
+/// to its members.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Yield {
+    /// The view of the lineage that ends.
+    pub view: ViewDigest,
+    /// As in the [`Meeting`] that it answers.
+    pub question: u64,
+    /// Members of the other one.
+    pub contacts: Vec<Contact>,
+}
+
+impl Meeting {
+    pub(super) fn is_bounded(&self) -> bool {
+        self.roots.len() <= ROOTS_MAX && are_bounded(&self.convener.addresses)
+    }
+
+    pub(super) fn is_possible(&self) -> bool {
+        self.steps.0 <= STEPS_MAX && are_possible(self.trained, &self.roots)
+    }
+}
+
+impl Will {
+    pub(super) fn is_bounded(&self) -> bool {
+        self.roots.len() <= ROOTS_MAX
+            && self.donors.len() <= MEMBERS_MAX
+            && self.donors.iter().all(|donor| are_bounded(&donor.contact.addresses))
+    }
+
+    pub(super) fn is_possible(&self) -> bool {
+        self.steps.0 <= STEPS_MAX
+            && self.ledger.is_valid()
+            && are_possible(self.trained, &self.roots)
+            && self.donors.iter().all(|donor| donor.states.is_valid())
+    }
+}
+
+impl Yield {
+    pub(super) fn is_bounded(&self) -> bool {
+        self.contacts.len() <= CONTACTS_MAX
+            && self.contacts.iter().all(|contact| are_bounded(&contact.addresses))
+    }
+}
+
+fn are_possible(trained: u64, roots: &[Root]) -> bool {
+    roots.iter().map(|root| root.trained).chain([trained]).all(|trained| trained <= SAMPLES_MAX)
+}
