@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_protocol::limits::MEMBERS_MAX;
-use peergrad_protocol::message::{Contact, Join, Message, Refusal, Saved, Welcome};
+use peergrad_protocol::message::{Join, Message, Refusal, Saved, Welcome};
 use peergrad_protocol::view::{Member, Moves, View};
 use peergrad_protocol::{Frame, PeerId, RunId, ViewDigest};
 
@@ -72,7 +72,7 @@ impl Founding {
         let member = Member { peer: from, incarnation, addresses, weight };
         self.ready.remove(&from);
         self.candidates.insert(from, member);
-        let members = vec![Contact { peer: self.me.peer, addresses: self.me.addresses.clone() }];
+        let members = vec![self.me.contact()];
         // Whoever joins has to reach the founder itself: it hears of all else from it.
         let workers = vec![];
         let welcome = Welcome { specification: specification.to_vec(), nonce: self.nonce, members, workers };

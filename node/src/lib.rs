@@ -17,6 +17,7 @@
 
 #![forbid(unsafe_code)]
 
+mod blend;
 mod dealing;
 #[cfg(test)]
 mod fixtures;

@@ -20,7 +20,6 @@
 //! - After a commit a chunk is kept only if the committed step updated it: what has moved away is forgotten then.
 //! - Memory is 2 x moments x (shard + copies): it falls as copies / n.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use peergrad_collectives::plan::are_finite;
@@ -42,40 +41,6 @@ pub(crate) struct Owned {
     kept: Vec<Option<Box<Kept>>>,
     /// Sums of one chunk while a copy is updated.
     scratch: Vec<f32>,
-    /// What another lineage has come to, in a step that blends it in.
-    pub(crate) blend: Option<Blend>,
-}
-
-/// What another lineage has come to, by chunk.
-#[derive(Debug)]
-pub(crate) struct Blend {
-    /// How much it weighs, 0 to 1.
-    pub(crate) share: f32,
-    /// Updates that can be behind a state by then.
-    pub(crate) updates_max: u32,
-    pub(crate) values: BTreeMap<usize, Vec<f32>>,
-    pub(crate) states: BTreeMap<usize, State>,
-}
-
-/// The same of one chunk.
-#[derive(Clone, Copy)]
-struct Inherited<'a> {
-    share: f32,
-    updates_max: u32,
-    values: &'a [f32],
-    state: Option<&'a State>,
-}
-
-impl Blend {
-    fn of(&self, chunk: usize) -> Option<Inherited<'_>> {
-        let Self { share, updates_max, .. } = *self;
-        Some(Inherited {
-            share,
-            updates_max,
-            values: self.values.get(&chunk)?,
-            state: self.states.get(&chunk),
-        })
-    }
 }
 
 /// The state of one chunk.
@@ -105,7 +70,7 @@ impl Owned {
     pub(crate) fn new(chunks: Chunks, moment_count: usize, has_master: bool) -> Self {
         let number_count = moment_count + usize::from(has_master);
         let kept = (0..chunks.count()).map(|_| None).collect();
-        Self { chunks, number_count, has_master, kept, scratch: Vec::new(), blend: None }
+        Self { chunks, number_count, has_master, kept, scratch: Vec::new() }
     }
 
     // What is held.
@@ -175,8 +140,7 @@ impl Owned {
         for chunk in chunks {
             let elements = self.chunks.range(chunk);
             let kept = self.kept[chunk].as_mut().expect("the state of a chunk that is updated is here");
-            let inherited = self.blend.as_ref().and_then(|blend| blend.of(chunk));
-            kept.update(&mut updating, &parameters[elements.clone()], &mut vector[elements], inherited);
+            kept.update(&mut updating, chunk, &parameters[elements.clone()], &mut vector[elements]);
         }
     }
 
@@ -216,15 +180,14 @@ impl Owned {
             let kept = self.kept[chunk].as_mut().expect("the state of a copied chunk is here");
             let sums = &mut self.scratch;
             sums.clear();
-            if let OwnerRule::Stock { .. } = updating.rule {
+            if updating.rule.keeps_state() {
                 assert_eq!(kept.summed, elements.len(), "all sums have come in");
                 sums.extend_from_slice(&kept.room[..elements.len()]);
             } else {
                 // It keeps no state, so nothing was sent and nothing changes.
                 sums.resize(elements.len(), f32::NAN);
             }
-            let inherited = self.blend.as_ref().and_then(|blend| blend.of(chunk));
-            kept.update(&mut updating, &parameters[elements], sums, inherited);
+            kept.update(&mut updating, chunk, &parameters[elements], sums);
         }
     }
 
@@ -279,43 +242,9 @@ impl<'a> Updating<'a> {
     }
 }
 
-impl Inherited<'_> {
-    /// Both values and both states, by what they weigh. How many updates are behind the result.
-    ///
-    /// `count` is that of the moments, behind which the master copy is, if there is one: `parameters` are the exact ones.
-    fn blend(
-        self,
-        old: &State,
-        count: usize,
-        parameters: &[f32],
-        values: &mut [f32],
-        moments: &mut [f32],
-    ) -> u32 {
-        let mix = |ours: f32, theirs: f32| ours + (theirs - ours) * self.share;
-        let theirs = self.state;
-        let has_master = moments.len() > count;
-        let exact =
-            theirs.filter(|state| has_master && state.updates > 0).map(|state| &state.moments[count..]);
-        for (index, value) in values.iter_mut().enumerate() {
-            *value = mix(parameters[index], exact.unwrap_or(self.values)[index]);
-        }
-        for (index, moment) in moments[..count].iter_mut().enumerate() {
-            *moment = mix(old.moments[index], theirs.map_or(0.0, |state| state.moments[index]));
-        }
-        moments[count..].copy_from_slice(&values[..if has_master { values.len() } else { 0 }]);
-        old.updates.max(theirs.map_or(0, |state| state.updates)).min(self.updates_max)
-    }
-}
-
 impl Kept {
     /// From `sums` to new values, and from the committed state to the pending one.
-    fn update(
-        &mut self,
-        updating: &mut Updating<'_>,
-        parameters: &[f32],
-        sums: &mut [f32],
-        inherited: Option<Inherited<'_>>,
-    ) {
+    fn update(&mut self, updating: &mut Updating<'_>, chunk: usize, parameters: &[f32], sums: &mut [f32]) {
         assert!(self.pending.is_none(), "the update before is committed");
         let old = self.committed.as_ref().expect("the committed state is here");
         self.summed = 0;
@@ -325,9 +254,10 @@ impl Kept {
         // Without the master copy, if there is one.
         let count = moments.len() - if *has_master { parameters.len() } else { 0 };
         let parameters = if *has_master && old.updates > 0 { &old.moments[count..] } else { parameters };
-        if let Some(inherited) = inherited {
-            let updates = inherited.blend(old, count, parameters, sums, &mut moments);
-            self.pending = Some(State { moments, updates });
+        if let OwnerRule::Blend(blend) = rule
+            && let Some(blended) = blend.apply(chunk, old, count, parameters, sums)
+        {
+            self.pending = Some(blended);
             return;
         }
         let is_passed_by = tally.samples == 0 || !are_finite(sums);
@@ -344,6 +274,8 @@ impl Kept {
                 // No copy would hear of it, and they are to be alike.
                 old.updates
             }
+            // It is for a step without samples.
+            OwnerRule::Blend(_) => old.updates,
             OwnerRule::Mean => panic!("means of members that count alike are for programs that drift"),
             OwnerRule::Stock { rule, rate } => {
                 let scale = 1.0 / tally.samples as f32;

@@ -18,6 +18,7 @@ use peergrad_collectives::groups::Groups;
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::{Buffer, Rank, StepNumber};
 
+use crate::blend::Blend;
 use crate::io::Answer;
 use crate::optimizer::Rule;
 
@@ -57,6 +58,15 @@ pub(crate) enum OwnerRule {
     Mean,
     /// A program's own.
     Own(OwnRule),
+    /// What another lineage has come to is blended in, in a step that nobody contributes to.
+    Blend(Blend),
+}
+
+impl OwnerRule {
+    /// Whether owners have state under it, of which others keep copies.
+    pub(crate) fn keeps_state(&self) -> bool {
+        matches!(self, Self::Stock { .. } | Self::Blend(_))
+    }
 }
 
 pub(crate) type OwnRule = Box<dyn FnMut(Tally, &[f32], &mut [f32]) + Send>;

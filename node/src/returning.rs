@@ -33,7 +33,7 @@ use peergrad_protocol::agreement::{Acceptor, Ballot, Proposer, is_quorum};
 use peergrad_protocol::durable::{Charter, Durable, Record};
 use peergrad_protocol::limits::SAVED_MAX;
 use peergrad_protocol::message::{
-    Accepted, Again, Contact, Message, Outbid, Prepare, Promise, Propose, Report, Saved,
+    Accepted, Again, Message, Outbid, Prepare, Promise, Propose, Report, Saved,
 };
 use peergrad_protocol::view::{Member, Succession, View};
 use peergrad_protocol::wire::encode_record;
@@ -129,7 +129,7 @@ impl Returning {
     /// Whoever was a member with it may lead back in, or be back too.
     pub(crate) fn dial(&self, out: &mut Vec<Output>) {
         for member in self.view.members.iter().filter(|member| member.peer != self.me.peer) {
-            out.push(Output::Dial(Contact { peer: member.peer, addresses: member.addresses.clone() }));
+            out.push(Output::Dial(member.contact()));
         }
     }
 

@@ -37,12 +37,12 @@ use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDiges
 use crate::checkpoint::Checkpoint;
 use crate::dealing::Dealt;
 use crate::geometry::{Cut, Geometry, Shards};
-use crate::io::{Committed, Event, Merged, Output, Reject};
+use crate::io::{Committed, Event, Output, Reject};
 use crate::loader::Loaded;
 use crate::memo::Memo;
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, OwnerRule, Reply};
-use bequest::{Bequest, Inheritance, Weighing};
+use bequest::Bequests;
 use drift::Drifting;
 use omissions::Omissions;
 use quorum::Quorum;
@@ -56,6 +56,7 @@ mod change;
 mod closing;
 mod drift;
 mod omissions;
+mod packing;
 mod progress;
 mod quorum;
 mod transfer;
@@ -126,13 +127,7 @@ pub(crate) struct Session {
     committed: Option<Arc<Dealt>>,
     /// As soon as so many steps are committed, a checkpoint is written.
     save_after: Option<StepNumber>,
-    /// As soon as so many are, what is here is kept for another lineage.
-    bequeath_after: Option<StepNumber>,
-    bequest: Option<Bequest>,
-    inheritance: Option<Inheritance>,
-    /// What was merged with the newest complete step, until that is committed.
-    merged: Option<Merged>,
-    weighing: Option<Weighing>,
+    bequests: Bequests,
 }
 
 /// What the program waits for.
@@ -274,11 +269,7 @@ impl Session {
             mirror_room: Vec::new(),
             committed: None,
             save_after: None,
-            bequeath_after: None,
-            bequest: None,
-            inheritance: None,
-            merged: None,
-            weighing: None,
+            bequests: Bequests::default(),
             me,
             geometry,
             loaded,
@@ -409,7 +400,7 @@ impl Session {
         self.settle(out);
     }
 
-    fn tell_all(&self, message: &Message, out: &mut Vec<Output>) {
+    pub(crate) fn tell_all(&self, message: &Message, out: &mut Vec<Output>) {
         for member in self.view().members.iter().filter(|member| member.peer != self.me.peer) {
             out.push(Output::Send { to: member.peer, frame: Frame::encode(message, None) });
         }
@@ -464,11 +455,7 @@ impl Session {
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));
         self.committed = Some(record.dealt);
-        if self.view().merge().is_some() && StepNumber(steps - 1) == self.view().first_step() {
-            self.owned.blend = None;
-            self.inheritance = None;
-        }
-        out.extend(self.merged.take().map(|merged| Output::Event(Event::Merged(merged))));
+        self.end_merge(out);
         self.save_if_due(out);
         self.bequeath_if_due();
     }
@@ -517,7 +504,7 @@ impl Current {
     /// Whether members gather the sums of the step, and each makes new values of all of them.
     fn gathers_sums(&self, shards: &Shards) -> bool {
         // A program's own rule is promised to be called for what is owned, and nothing else.
-        shards.is_whole && matches!(self.rule, Some(OwnerRule::Stock { .. }))
+        shards.is_whole && self.rule.as_ref().is_some_and(OwnerRule::keeps_state)
     }
 }
 

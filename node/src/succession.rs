@@ -124,16 +124,13 @@ impl Basis<'_> {
     ) -> Option<Succession> {
         let mut change = self.between_steps(step, from, dealt, &Exchange::default())?;
         let trained = change.ledger.taken(self.sample_count);
-        let theirs = Root { view: will.view, trained: will.trained };
-        let ours: Vec<Root> = self.view().roots.iter().chain(&change.roots).copied().collect();
-        let their_roots: Vec<Root> = will.roots.iter().copied().chain([theirs]).collect();
-        let common = fork(&ours, &their_roots).unwrap_or(0);
-        let alone = |trained: u64| trained.saturating_sub(common);
-        let (ours, theirs_alone) = (alone(trained), alone(will.trained));
-        let has_weight = ours + theirs_alone > 0 && will.ledger.position <= self.sample_count;
-        change.resume.merge = Some(Merge { view: will.view, steps: will.steps, ours, theirs: theirs_alone });
+        let history: Vec<Root> = self.view().roots.iter().chain(&change.roots).copied().collect();
+        let common = fork(&history, &will.history()).unwrap_or(0);
+        let (ours, theirs) = (trained.saturating_sub(common), will.trained.saturating_sub(common));
+        let has_weight = ours + theirs > 0 && will.ledger.position <= self.sample_count;
+        change.resume.merge = Some(Merge { view: will.view, steps: will.steps, ours, theirs });
         change.ledger = change.ledger.united(&will.ledger, self.sample_count);
-        change.roots.push(theirs);
+        change.roots.push(Root { view: will.view, trained: will.trained });
         has_weight.then_some(change)
     }
 

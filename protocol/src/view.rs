@@ -21,7 +21,7 @@ use crate::limits::{
     ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, EXPELLED_MAX, MEMBERS_MAX,
     PARENTS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
-use crate::message::Tally;
+use crate::message::{Contact, Tally};
 use crate::wire::{self, Decode, Encode};
 
 /// An agreed record of membership.
@@ -113,6 +113,14 @@ pub struct Member {
     pub addresses: Vec<String>,
     /// How much of the parameters it owns relative to others, 0 to [`WEIGHT_MAX`].
     pub weight: u8,
+}
+
+impl Member {
+    /// Who it is, and where to dial it.
+    #[must_use]
+    pub fn contact(&self) -> Contact {
+        Contact { peer: self.peer, addresses: self.addresses.clone() }
+    }
 }
 
 /// Where training goes on in a new view.
@@ -336,6 +344,12 @@ impl View {
         let mut hasher = blake3::Hasher::new_derive_key("peergrad 1 view");
         hasher.update(&wire::encode_record(self));
         ViewDigest(*hasher.finalize().as_bytes())
+    }
+
+    /// Whether it comes from that view, as its successor or by merging, as far back as it says.
+    #[must_use]
+    pub fn comes_from(&self, view: ViewDigest) -> bool {
+        self.parents.contains(&view) || self.roots.iter().any(|root| root.view == view)
     }
 
     /// The rank of `peer`, if it is in.

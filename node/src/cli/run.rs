@@ -10,8 +10,7 @@ use libp2p::Multiaddr;
 use peergrad_protocol::durable::Durable;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
-use peergrad_protocol::message::{Contact, Saved};
-use peergrad_protocol::view::Member;
+use peergrad_protocol::message::Saved;
 use peergrad_protocol::{PeerId, Pool, RunId};
 use tokio::sync::mpsc;
 
@@ -384,8 +383,7 @@ fn members_before(record: &Durable, run: Option<&RunId>, me: PeerId) -> Vec<Boot
         return Vec::new();
     }
     let members = record.view.members.iter().filter(|member| member.peer != me);
-    let contact = |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
-    members.take(CONTACTS_MAX).map(|member| Bootstrap::Contact(contact(member))).collect()
+    members.take(CONTACTS_MAX).map(|member| Bootstrap::Contact(member.contact())).collect()
 }
 
 fn open_directory(given: Option<&Path>, role: &Role) -> anyhow::Result<Chosen> {

@@ -406,41 +406,6 @@ impl Machine {
         Ok(())
     }
 
-    fn told_of(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        view: View,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
-        if view.run != seat.session.view().run
-            || !seat.with_facts(&self.jobs, |_, facts| facts.basis.fits(&view))
-        {
-            return Err(Reject::OutOfPlace);
-        }
-        let own = seat.session.digest();
-        if seat.membership.forks() && view.parents.first() != Some(&own) {
-            // What this member has is part of that one's past, or in another lineage.
-            let is_ours = view.parents.contains(&own) || view.roots.iter().any(|root| root.view == own);
-            if is_ours {
-                if seat.session.has_bequeathed() {
-                    // The others of this lineage may not have heard of it: whoever is left behind would go on alone.
-                    seat.tell_others(&Message::Install(view.clone()), out);
-                }
-                self.exclude(now, &view, out);
-            } else if !seat.membership.comes_from(view.digest()) {
-                seat.membership.note_elsewhere(now, &from);
-            }
-            return Ok(());
-        }
-        if !seat.membership.on_install(view.clone(), out) {
-            // Others have gone on for more than one view: this peer is not among them any more.
-            self.exclude(now, &view, out);
-        }
-        Ok(())
-    }
-
     /// A peer asks to be let in.
     fn welcome(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };

@@ -6,8 +6,8 @@
 //!    each other, and never both yield. The one with more steps leads.
 //! 2. The convener of the one that yields hears of it. Where both are merged it names a step, and says what was kept after it;
 //!    the convener of the one that leads tells that to its members, and once all have their part of it, they agree on a view
-//!    that merges it. Where one is kept, or the other has trained nothing, it only
-//!    asks whether it may come; an answer counts only if it comes at once, since the other may have yielded to a third meanwhile.
+//!    that merges it. Where one is kept, or the other has trained nothing, it only asks whether it may come; an answer counts only
+//!    if it comes at once, since the other may have yielded to a third meanwhile.
 //! 3. Members of the lineage that yields hear that theirs is over, and ask to be let in as anybody does.
 //!
 //! Nobody stops for any of it. Whatever is lost on the way is said again; what comes to nothing is given up after a while, and
@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use peergrad_protocol::limits::CONTACTS_MAX;
 use peergrad_protocol::message::{Contact, Inherited, Meeting, Message, Save, WantBequest, Will, Yield};
-use peergrad_protocol::view::{Member, Root, View, fork};
+use peergrad_protocol::view::{Member, View, fork};
 use peergrad_protocol::{Frame, Instant, PeerId, StepNumber, ViewDigest};
 
 use super::{Machine, Progress, Seat, Stage};
@@ -39,8 +39,6 @@ pub(super) struct Healing {
 
 /// This lineage leaves what it has to another one.
 struct Yielding {
-    /// The view in which that was decided.
-    view: ViewDigest,
     to: Contact,
     since: Instant,
     /// What it has is merged; otherwise it only waits for the other to say that its members may come.
@@ -79,27 +77,17 @@ impl Seat {
     /// Where this lineage is, for another one.
     fn meeting(&self, now: Instant) -> Option<Meeting> {
         let view = self.session.view();
-        let (_, trained) = self.session.roots();
         Some(Meeting {
             run: view.run,
             view: self.session.digest(),
             steps: self.session.committed(),
-            trained,
+            trained: self.session.trained(),
             roots: view.roots.clone(),
-            convener: self.membership.spokesman(now)?,
+            convener: self.membership.convener_contact(now)?,
             yields: None,
             question: 0,
             answers: 0,
         })
-    }
-
-    pub(super) fn tell_others(&self, message: &Message, out: &mut Vec<Output>) {
-        let frame = Frame::encode(message, None);
-        let me = self.membership.me().peer;
-        for member in self.session.view().members.iter().filter(|member| member.peer != me) {
-            let frame = Frame { head: frame.head.clone(), payload: None };
-            out.push(Output::Send { to: member.peer, frame });
-        }
     }
 
     /// Whether another lineage has anything to do with this one now.
@@ -139,22 +127,22 @@ impl Machine {
         yielding.asked.push_back(now);
         yielding.asked.retain(|asked| now.since(*asked) < ANSWER_MAX);
         let to = yielding.to.clone();
-        if self.credits.contains_key(&to.peer) {
-            let offer = Meeting { yields: Some(own.view), question: now.0, ..own.clone() };
-            self.send(to.peer, &Message::Meet(offer), None, out);
-        } else {
-            out.push(Output::Dial(to));
-        }
+        let offer = Meeting { yields: Some(own.view), question: now.0, ..own.clone() };
+        self.send_or_dial(to, &Message::Meet(offer), out);
     }
 
     /// At the convener of a lineage that leaves something: says what is left to the other one.
     fn leave_will(&mut self, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let Some(yielding) = &seat.healing.yielding else { return };
-        let Some(will) = seat.session.will().filter(|will| will.view == yielding.view) else { return };
-        let to = yielding.to.clone();
+        let Stage::Member(seat) = &self.stage else { return };
+        if let (Some(yielding), Some(will)) = (&seat.healing.yielding, seat.session.will()) {
+            self.send_or_dial(yielding.to.clone(), &Message::Will(will), out);
+        }
+    }
+
+    /// Tells somebody of another lineage, or has a way made there; what is to be said is said again.
+    fn send_or_dial(&self, to: Contact, message: &Message, out: &mut Vec<Output>) {
         if self.credits.contains_key(&to.peer) {
-            self.send(to.peer, &Message::Will(will), None, out);
+            self.send(to.peer, message, None, out);
         } else {
             out.push(Output::Dial(to));
         }
@@ -208,7 +196,7 @@ impl Machine {
     /// Some of it has come.
     pub(super) fn fetch_on(&mut self, now: Instant, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &self.stage else { return };
-        if let Some(convener) = seat.membership.spokesman(now) {
+        if let Some(convener) = seat.membership.convener_contact(now) {
             self.fetch(now, &convener, out);
         }
     }
@@ -227,7 +215,7 @@ impl Machine {
         if meeting.run != seat.session.view().run || !seat.membership.forks() {
             return Err(Reject::OutOfPlace);
         }
-        if seat.membership.comes_from(meeting.view) {
+        if seat.session.view().comes_from(meeting.view) {
             // It is only behind, or has left us what it had.
             let install = Message::Install(View::clone(seat.session.view()));
             self.send(from, &install, None, out);
@@ -249,16 +237,48 @@ impl Machine {
                 let answers = meeting.question;
                 self.send(from, &Message::Meet(Meeting { answers, ..own }), None, out);
             }
-            None if is_mine => self.decide(now, from, meeting, own, out),
+            None if is_mine => self.decide(now, meeting, own, out),
             // It is for the convener to decide, or to do.
             Some(_) | None => self.send(own.convener.peer, &Message::Meet(meeting), None, out),
         }
         Ok(())
     }
 
+    /// A member says what its view is, which this peer may be in next, or not any more.
+    pub(super) fn told_of(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        view: View,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
+        if view.run != seat.session.view().run
+            || !seat.with_facts(&self.jobs, |_, facts| facts.basis.fits(&view))
+        {
+            return Err(Reject::OutOfPlace);
+        }
+        let own = seat.session.digest();
+        if !seat.membership.forks() || view.parents.first() == Some(&own) {
+            if !seat.membership.on_install(view.clone(), out) {
+                // Others have gone on for more than one view: this peer is not among them any more.
+                self.exclude(now, &view, out);
+            }
+        } else if view.comes_from(own) {
+            if seat.session.has_bequeathed() {
+                // The others of this lineage may not have heard of it: whoever is left behind would go on alone.
+                seat.session.tell_all(&Message::Install(view.clone()), out);
+            }
+            self.exclude(now, &view, out);
+        } else if !seat.session.view().comes_from(view.digest()) {
+            seat.membership.note_elsewhere(now, &from);
+        }
+        Ok(())
+    }
+
     /// Says which of the two yields: once, whatever either trains meanwhile, and by what it hears just now. What was sent during
     /// the cut arrives as well.
-    fn decide(&mut self, now: Instant, from: PeerId, other: Meeting, own: Meeting, out: &mut Vec<Output>) {
+    fn decide(&mut self, now: Instant, other: Meeting, own: Meeting, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
         let decided = &mut seat.healing.decided;
         if decided.len() >= DECIDED_MAX {
@@ -267,27 +287,14 @@ impl Machine {
         let to = other.convener.clone();
         let is_fresh = now.since(Instant(other.answers)) <= ANSWER_MAX;
         if !is_fresh && !decided.contains_key(&other.view) {
-            let question = Message::Meet(Meeting { question: now.0, ..own });
-            if self.credits.contains_key(&to.peer) {
-                self.send(to.peer, &question, None, out);
-            } else {
-                out.push(Output::Dial(to));
-            }
-            return;
+            return self.send_or_dial(to, &Message::Meet(Meeting { question: now.0, ..own }), out);
         }
         let is_ahead = (own.steps, other.view) > (other.steps, own.view);
         let yields = *decided.entry(other.view).or_insert(if is_ahead { other.view } else { own.view });
         if yields == own.view {
             return self.yield_to(now, Meeting { yields: Some(yields), ..other }, &own, out);
         }
-        let verdict = Message::Meet(Meeting { yields: Some(yields), ..own });
-        if self.credits.contains_key(&other.convener.peer) {
-            self.send(other.convener.peer, &verdict, None, out);
-        } else if seat.membership.is_member(&from) {
-            out.push(Output::Dial(other.convener));
-        } else {
-            self.send(from, &verdict, None, out);
-        }
+        self.send_or_dial(to, &Message::Meet(Meeting { yields: Some(yields), ..own }), out);
     }
 
     /// This lineage is the one that yields.
@@ -300,26 +307,23 @@ impl Machine {
             return;
         }
         seat.healing.legacy = None;
-        let (roots, trained) = seat.session.roots();
-        let theirs = Root { view: other.view, trained: other.trained };
-        let their_roots: Vec<_> = other.roots.iter().copied().chain([theirs]).collect();
-        let common = fork(&roots, &their_roots).unwrap_or(0);
+        let common = fork(&own.history(), &other.history()).unwrap_or(0);
         let loaded = seat.session.loaded();
         let merges = loaded.training.merges(loaded.program.drifts());
-        let is_kept = merges && trained > common;
+        let is_kept = merges && own.trained > common;
         out.push(Output::Event(Event::Met(Met {
             leads: other.convener.peer,
-            ours: trained.saturating_sub(common),
+            ours: own.trained.saturating_sub(common),
             theirs: other.trained.saturating_sub(common),
             is_merged: is_kept,
         })));
         if is_kept {
             let steps = StepNumber(seat.session.step().0 + seat.membership.steps_ahead());
             seat.session.bequeath_after(steps);
-            seat.tell_others(&Message::Bequeath(Save { view: own.view, steps }), out);
+            seat.session.tell_all(&Message::Bequeath(Save { view: own.view, steps }), out);
         }
         let (to, asked) = (other.convener, VecDeque::new());
-        seat.healing.yielding = Some(Yielding { view: own.view, to, since: now, is_merged: is_kept, asked });
+        seat.healing.yielding = Some(Yielding { to, since: now, is_merged: is_kept, asked });
         self.offer_to_yield(now, own, out);
     }
 
@@ -356,14 +360,14 @@ impl Machine {
         if !seat.membership.forks() {
             return Err(Reject::OutOfPlace);
         }
-        if seat.membership.comes_from(will.view) {
+        if seat.session.view().comes_from(will.view) {
             if !seat.membership.is_member(&from) {
                 let install = Message::Install(View::clone(seat.session.view()));
                 self.send(from, &install, None, out);
             }
             return Ok(());
         }
-        let Some(convener) = seat.membership.spokesman(now).filter(|_| seat.can_heal()) else {
+        let Some(convener) = seat.membership.convener_contact(now).filter(|_| seat.can_heal()) else {
             return Ok(());
         };
         if convener.peer == self.me.peer {
@@ -421,7 +425,7 @@ impl Machine {
             if !yielding.is_merged && (!is_answer || is_late) {
                 return;
             }
-            seat.tell_others(&Message::Yield(words.clone()), out);
+            seat.session.tell_all(&Message::Yield(words.clone()), out);
         }
         self.give_way(now, words.contacts, out);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use peergrad_protocol::durable::Charter;
 use peergrad_protocol::message::{Message, Save};
 use peergrad_protocol::wire::encode_record;
-use peergrad_protocol::{Frame, Instant, Rank, StepNumber};
+use peergrad_protocol::{Instant, Rank, StepNumber};
 
 use super::{Machine, Seat, Stage};
 use crate::checkpoint::Checkpoint;
@@ -16,13 +16,8 @@ use crate::succession::Basis;
 impl Seat {
     /// The lowest rank tells the others after which step to save.
     pub(super) fn tell_when_to_save(&self, steps: Option<StepNumber>, out: &mut Vec<Output>) {
-        let view = self.session.view();
         let (Some(steps), true) = (steps, self.session.rank() == Rank(0)) else { return };
-        let frame = Frame::encode(&Message::Save(Save { view: self.session.digest(), steps }), None);
-        for member in view.members.iter().skip(1) {
-            let frame = Frame { head: frame.head.clone(), payload: None };
-            out.push(Output::Send { to: member.peer, frame });
-        }
+        self.session.tell_all(&Message::Save(Save { view: self.session.digest(), steps }), out);
     }
 
     /// A checkpoint is to be written after so many steps.

@@ -336,8 +336,7 @@ impl Machine {
         let event =
             if is_merged { Event::GaveWay { is_merged } } else { Event::Excluded { epoch: view.epoch } };
         out.push(Output::Event(event));
-        let contact = |member: &Member| Contact { peer: member.peer, addresses: member.addresses.clone() };
-        self.ask_again(now, view.run, view.members.iter().map(contact).collect(), out);
+        self.ask_again(now, view.run, view.members.iter().map(Member::contact).collect(), out);
     }
 
     /// This peer is in no view any more, and asks to be let in, members that it knows of first.
@@ -370,6 +369,6 @@ impl Machine {
 /// Members that are to be linked.
 fn dial(view: &View, peers: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
     for member in peers.filter_map(|peer| view.rank(&peer)).map(|rank| view.member(rank)) {
-        out.push(Output::Dial(Contact { peer: member.peer, addresses: member.addresses.clone() }));
+        out.push(Output::Dial(member.contact()));
     }
 }

@@ -100,7 +100,7 @@ impl Membership {
     pub(crate) fn contacts(&self) -> Vec<Contact> {
         let others = self.view.members.iter().filter(|member| member.peer != self.me.peer);
         let all = std::iter::once(&self.me).chain(others).take(CONTACTS_MAX);
-        all.map(|member| Contact { peer: member.peer, addresses: member.addresses.clone() }).collect()
+        all.map(Member::contact).collect()
     }
 
     /// A peer that was welcomed here is ready. False if it was not, is in already, or has better ask others.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::view::{Recovery, View};
-use peergrad_protocol::{Instant, PeerId, Rank, ViewDigest};
+use peergrad_protocol::{Instant, PeerId, Rank};
 
 use super::Membership;
 use crate::io::Output;
@@ -26,8 +26,7 @@ impl Membership {
             if let Some(rank) = before.rank(peer)
                 && self.estranged.len() < MEMBERS_MAX
             {
-                let addresses = before.member(rank).addresses.clone();
-                self.estranged.insert(*peer, Contact { peer: *peer, addresses });
+                self.estranged.insert(*peer, before.member(rank).contact());
             }
         }
         let view = &self.view;
@@ -60,15 +59,9 @@ impl Membership {
         self.term.elsewhere.iter().filter(move |(_, since)| is_gone(since)).map(|(rank, _)| *rank)
     }
 
-    /// Whether this lineage comes from that view.
-    pub(crate) fn comes_from(&self, view: ViewDigest) -> bool {
-        self.view.parents.contains(&view) || self.view.roots.iter().any(|root| root.view == view)
-    }
-
     /// Who speaks for this lineage.
-    pub(crate) fn spokesman(&self, now: Instant) -> Option<Contact> {
-        let member = self.view.member(self.convener(now)?);
-        Some(Contact { peer: member.peer, addresses: member.addresses.clone() })
+    pub(crate) fn convener_contact(&self, now: Instant) -> Option<Contact> {
+        Some(self.view.member(self.convener(now)?).contact())
     }
 
     /// How long it may take until another lineage has said what it leaves, and all have their part of it.

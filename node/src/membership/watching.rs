@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::message::{Beat, Contact, Message};
+use peergrad_protocol::message::{Beat, Message};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
@@ -212,8 +212,7 @@ impl Membership {
         self.dialed_at = now;
         for rank in self.unlinked.iter().filter_map(|peer| self.view.rank(peer)) {
             let member = self.view.member(rank);
-            let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
-            out.push(Output::Dial(contact));
+            out.push(Output::Dial(member.contact()));
         }
     }
 

@@ -44,7 +44,7 @@ impl Session {
     }
 
     /// Samples that the committed steps have taken.
-    pub(super) fn trained(&self) -> u64 {
+    pub(crate) fn trained(&self) -> u64 {
         let dealt = self.uncommitted.as_ref().map_or(&self.dealt, |record| &record.dealt);
         dealt.after.taken(u64::from(self.loaded.task.sample_count())).saturating_sub(dealt.len())
     }
@@ -69,8 +69,7 @@ impl Session {
 
     /// Where a member can be dialed.
     pub(crate) fn contact_of(&self, peer: &PeerId) -> Option<Contact> {
-        let member = self.view().member(self.view().rank(peer)?);
-        Some(Contact { peer: member.peer, addresses: member.addresses.clone() })
+        Some(self.view().member(self.view().rank(peer)?).contact())
     }
 
     /// Chunks that moved from this member to others after it had offered to own none.

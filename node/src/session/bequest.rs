@@ -17,19 +17,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::{PARCEL_BYTES, PARCEL_CHUNKS_MAX};
-use peergrad_protocol::message::{
-    Contact, Content, Donation, Message, Parcel, Piece, Saved, WantBequest, Will,
-};
-use peergrad_protocol::view::{Merge, Root};
+use peergrad_protocol::message::{Content, Donation, Message, Parcel, Piece, Saved, WantBequest, Will};
+use peergrad_protocol::view::{Member, Merge};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
 use super::Session;
+use super::packing::{Packing, unpack};
+use crate::blend::{Blend, Estate};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::Geometry;
-use crate::io::{Merged, Output, Reject};
-use crate::owned::{Blend, State};
+use crate::io::{Event, Merged, Output, Reject};
+use crate::owned::State;
 use crate::task::{Evaluation, Task};
 
 /// What a member keeps for another lineage.
@@ -44,8 +42,8 @@ pub(super) struct Bequest {
 /// What a member has of another lineage's state so far.
 pub(super) struct Inheritance {
     will: Will,
-    values: BTreeMap<usize, Vec<f32>>,
-    states: BTreeMap<usize, State>,
+    /// What a step that blends it in holds as well, as long as that lasts.
+    estate: Arc<Estate>,
     /// By donor: when it was asked last, and has not answered yet.
     asked: BTreeMap<PeerId, Instant>,
     /// When the convener spoke of it last.
@@ -61,6 +59,30 @@ pub(crate) struct Weighing {
     share: f32,
 }
 
+/// What a session has to do with other lineages.
+#[derive(Default)]
+pub(super) struct Bequests {
+    /// As soon as so many steps are committed, what is here is kept for another lineage.
+    due: Option<StepNumber>,
+    kept: Option<Bequest>,
+    inheritance: Option<Inheritance>,
+    /// What was merged with the newest complete step, until that is committed.
+    merged: Option<Merged>,
+    weighing: Option<Weighing>,
+}
+
+impl Bequests {
+    /// What was to be kept in the view that is left was for another lineage to hear of in that view.
+    pub(super) fn leave_view(&mut self) {
+        self.due = None;
+    }
+
+    /// The newest complete step is undone.
+    pub(super) fn undo(&mut self) {
+        self.merged = None;
+    }
+}
+
 /// What is asked of one donor.
 #[derive(Default)]
 struct Wanted {
@@ -74,16 +96,16 @@ impl Session {
     /// What is here after so many steps is kept for another lineage.
     pub(crate) fn bequeath_after(&mut self, steps: StepNumber) {
         if steps.0 > self.committed_steps() {
-            self.bequeath_after = Some(steps);
+            self.bequests.due = Some(steps);
         }
     }
 
     /// A step was committed: perhaps that one.
     pub(super) fn bequeath_if_due(&mut self) {
         let steps = self.committed_steps();
-        if self.bequeath_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps) {
+        if self.bequests.due.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps) {
             let view = self.digest();
-            self.bequest = self.checkpoint().map(|checkpoint| Bequest {
+            self.bequests.kept = self.checkpoint().map(|checkpoint| Bequest {
                 view,
                 checkpoint: Arc::new(checkpoint),
                 kept_at: None,
@@ -94,19 +116,18 @@ impl Session {
     /// What this lineage leaves to another one, once it is kept.
     pub(crate) fn will(&self) -> Option<Will> {
         let Bequest { view, checkpoint, .. } =
-            self.bequest.as_ref().filter(|bequest| bequest.view == self.digest())?;
+            self.bequests.kept.as_ref().filter(|_| self.has_bequeathed())?;
         let Saved { steps, ledger, .. } = checkpoint.saved.clone();
         let view_record = self.view();
         // Where each chunk was in the last of these steps.
         let moved = self.geometry.moved(StepNumber(steps.0.saturating_sub(1)));
         let placement = self.geometry.target.after(&view_record.moves, moved);
-        let donor = |(index, member): (usize, &peergrad_protocol::view::Member)| {
+        let donor = |(index, member): (usize, &Member)| {
             let rank = Rank::from_index(index);
             let is_its = |chunk: &usize| placement.keepers(*chunk).contains(&rank);
             let chunks = 0..self.geometry.cut.chunks.count();
             let states = chunks.filter(|_| self.geometry.cut.has_state).filter(is_its).collect();
-            let contact = Contact { peer: member.peer, addresses: member.addresses.clone() };
-            Donation { contact, states }
+            Donation { contact: member.contact(), states }
         };
         let donors = view_record.members.iter().enumerate().map(donor).collect();
         let trained = ledger.taken(u64::from(self.loaded.task.sample_count()));
@@ -115,12 +136,12 @@ impl Session {
 
     /// Whether what is here was kept for another lineage in the present view.
     pub(crate) fn has_bequeathed(&self) -> bool {
-        self.bequest.as_ref().is_some_and(|bequest| bequest.view == self.digest())
+        self.bequests.kept.as_ref().is_some_and(|bequest| bequest.view == self.digest())
     }
 
     /// The next parcel of what somebody asks for, if it is kept here.
     pub(crate) fn give(&self, want: &WantBequest) -> Option<Frame> {
-        let Bequest { view, checkpoint, .. } = self.bequest.as_ref()?;
+        let Bequest { view, checkpoint, .. } = self.bequests.kept.as_ref()?;
         if (*view, checkpoint.saved.steps) != (want.view, want.steps) {
             return None;
         }
@@ -130,23 +151,15 @@ impl Session {
             Content::State => checkpoint.state(chunk).map(|state| (&state.moments[..], state.updates)),
         };
         let known = want.chunks.iter().filter(|chunk| *chunk < chunks.count());
-        let (mut elements, mut pieces) = (Vec::new(), Vec::new());
+        let mut packing = Packing::default();
         for (chunk, (part, updates)) in known.filter_map(|chunk| Some((chunk, part(chunk)?))) {
-            elements.extend_from_slice(part);
-            pieces.push(Piece { chunk: chunk as u32, updates });
-            if size_of_val(&elements[..]) >= PARCEL_BYTES || pieces.len() == PARCEL_CHUNKS_MAX {
+            packing.add(chunk, part, updates);
+            if packing.is_full() {
                 break;
             }
         }
-        Some(self.parcel_of(want, pieces, &elements))
-    }
-
-    fn parcel_of(&self, want: &WantBequest, pieces: Vec<Piece>, elements: &[f32]) -> Frame {
-        let mut payload = self.segments.take(elements.len());
-        payload.copy_from_slice(elements);
-        let digest = ContentDigest::of(payload.bytes());
-        let WantBequest { view, steps, content, .. } = *want;
-        Frame::encode(&Message::Bequest(Parcel { view, steps, content, pieces, digest }), Some(payload))
+        let (parcel, payload) = packing.seal(want.view, want.steps, want.content, &self.segments)?;
+        Some(Frame::encode(&Message::Bequest(parcel), Some(payload)))
     }
 
     // Taking over.
@@ -156,34 +169,32 @@ impl Session {
         let is_known = |it: &Inheritance| {
             (it.will.view, it.will.steps, &it.will.donors) == (will.view, will.steps, &will.donors)
         };
-        if !self.inheritance.as_ref().is_some_and(is_known) {
-            let (values, states, asked) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-            self.inheritance =
-                Some(Inheritance { will, values, states, asked, told_at: now, whole_in: None });
-        }
-        if let Some(inheritance) = &mut self.inheritance {
-            inheritance.told_at = now;
+        match self.bequests.inheritance.as_mut().filter(|inheritance| is_known(inheritance)) {
+            Some(inheritance) => inheritance.told_at = now,
+            None => {
+                let (estate, asked) = (Arc::default(), BTreeMap::new());
+                self.bequests.inheritance =
+                    Some(Inheritance { will, estate, asked, told_at: now, whole_in: None });
+            }
         }
     }
 
     /// What nobody speaks of any more is not needed, nor what was kept for others long ago.
     pub(crate) fn forget_inheritance(&mut self, now: Instant) {
         let is_merging = self.view().merge().is_some();
-        self.inheritance.take_if(|it| !is_merging && now.since(it.told_at) > KEPT_FOR);
-        self.bequest.take_if(|bequest| now.since(bequest.kept_at.unwrap_or(now)) > KEPT_FOR);
-        if let Some(bequest) = &mut self.bequest {
-            bequest.kept_at.get_or_insert(now);
-        }
+        let Bequests { inheritance, kept, .. } = &mut self.bequests;
+        inheritance.take_if(|it| !is_merging && now.since(it.told_at) > KEPT_FOR);
+        kept.take_if(|bequest| now.since(*bequest.kept_at.get_or_insert(now)) > KEPT_FOR);
     }
 
     /// What is being inherited.
     pub(crate) fn inheriting(&self) -> Option<(ViewDigest, StepNumber)> {
-        self.inheritance.as_ref().map(|it| (it.will.view, it.will.steps))
+        self.bequests.inheritance.as_ref().map(|it| (it.will.view, it.will.steps))
     }
 
     /// The same, if all that this member needs of it in the present view is here.
     pub(crate) fn inherited_here(&self) -> Option<(ViewDigest, StepNumber)> {
-        let inheritance = self.inheritance.as_ref()?;
+        let inheritance = self.bequests.inheritance.as_ref()?;
         // What a view began with it still has, whatever chunks have come since.
         let is_here = inheritance.whole_in == Some(self.digest()) || self.merging().is_some();
         self.inheriting().filter(|_| is_here)
@@ -203,10 +214,10 @@ impl Session {
     pub(crate) fn fetch(&mut self, now: Instant, is_linked: impl Fn(&PeerId) -> bool, out: &mut Vec<Output>) {
         let needed = self.needed();
         let (has_state, rank, digest) = (self.geometry.cut.has_state, self.rank.index(), self.digest());
-        let Some(inheritance) = &mut self.inheritance else { return };
+        let Some(inheritance) = &mut self.bequests.inheritance else { return };
         let is_here = |chunk: &usize| {
-            let has_state = !has_state || inheritance.states.contains_key(chunk);
-            has_state && inheritance.values.contains_key(chunk)
+            let has_state = !has_state || inheritance.estate.states.contains_key(chunk);
+            has_state && inheritance.estate.values.contains_key(chunk)
         };
         if needed.iter().all(is_here) {
             inheritance.whole_in = Some(digest);
@@ -215,8 +226,8 @@ impl Session {
         let donors = &inheritance.will.donors;
         let mut wanted: BTreeMap<PeerId, Wanted> = BTreeMap::new();
         for chunk in needed {
-            let lacks_values = !inheritance.values.contains_key(&chunk);
-            let lacks_state = has_state && !inheritance.states.contains_key(&chunk);
+            let lacks_values = !inheritance.estate.values.contains_key(&chunk);
+            let lacks_state = has_state && !inheritance.estate.states.contains_key(&chunk);
             if !lacks_values && !lacks_state {
                 continue;
             }
@@ -262,35 +273,24 @@ impl Session {
         parcel: &Parcel,
         payload: &Buffer,
     ) -> Result<(), Reject> {
-        let chunks = self.geometry.cut.chunks;
-        let Some(inheritance) = &mut self.inheritance else { return Ok(()) };
-        let is_it = (parcel.view, parcel.steps) == (inheritance.will.view, inheritance.will.steps);
-        if !is_it || inheritance.asked.remove(&from).is_none() {
+        let is_asked = self.bequests.inheritance.as_mut().is_some_and(|it| {
+            let is_it = (parcel.view, parcel.steps) == (it.will.view, it.will.steps);
+            is_it && it.asked.remove(&from).is_some()
+        });
+        if !is_asked {
             // Asked for twice, or of an earlier will.
             return Ok(());
         }
-        if ContentDigest::of(payload.bytes()) != parcel.digest {
-            return Err(Reject::Chunk);
-        }
-        let mut rest: &[f32] = payload;
-        for Piece { chunk, updates } in &parcel.pieces {
-            let chunk = *chunk as usize;
-            if chunk >= chunks.count() {
-                return Err(Reject::Chunk);
-            }
-            let len = match parcel.content {
-                Content::Values => chunks.range(chunk).len(),
-                Content::State => self.owned.len_of(chunk),
-            };
-            let (part, after) = rest.split_at_checked(len).ok_or(Reject::Chunk)?;
+        let parts = unpack(parcel, payload, |chunk| self.len_of(chunk, parcel.content))?;
+        let inheritance = self.bequests.inheritance.as_mut().expect("just looked at");
+        // Nothing is lacking any more while a step blends it in.
+        let Some(estate) = Arc::get_mut(&mut inheritance.estate) else { return Ok(()) };
+        for (Piece { chunk, updates }, part) in parts {
+            let (chunk, part) = (chunk as usize, part.to_vec());
             match parcel.content {
-                Content::Values => _ = inheritance.values.insert(chunk, part.to_vec()),
-                Content::State => {
-                    let state = State { moments: part.to_vec(), updates: *updates };
-                    inheritance.states.insert(chunk, state);
-                }
+                Content::Values => _ = estate.values.insert(chunk, part),
+                Content::State => _ = estate.states.insert(chunk, State { moments: part, updates }),
             }
-            rest = after;
         }
         Ok(())
     }
@@ -308,38 +308,41 @@ impl Session {
         self.view().merge().filter(|_| is_first)
     }
 
-    /// Both states are blended in the step in progress.
-    pub(super) fn blend(&mut self, share: f32) {
-        let Some(Inheritance { values, states, .. }) = &self.inheritance else { return };
-        // The other lineage may be a few steps further by the time that all of it is here.
+    /// What owners do in the step in progress, if it is the one that merges another lineage.
+    pub(super) fn blend(&self) -> Option<Blend> {
+        let share = self.merging()?.share();
+        // Who has got its part only from a record that is not true blends in nothing.
+        let estate =
+            self.bequests.inheritance.as_ref().map_or_else(Arc::default, |it| Arc::clone(&it.estate));
         let updates_max = u32::try_from(self.step.0 + 1).unwrap_or(u32::MAX);
-        let (values, states) = (values.clone(), states.clone());
-        self.owned.blend = Some(Blend { share, updates_max, values, states });
+        Some(Blend { estate, share, updates_max })
     }
 
-    /// The step that has blended two lineages is complete: how far apart they were.
-    pub(super) fn note_merge(&mut self) {
-        let Some(merge) = self.view().merge().copied() else { return };
+    /// The step that has merged another lineage is complete: how far apart they were.
+    pub(super) fn note_merge(&mut self, merge: Merge) {
         let (Some(before), Some(after)) = (&self.previous, &self.complete) else { return };
         let share = merge.share();
         let apart = |(before, after): (&f32, &f32)| f64::from((after - before) / share).powi(2);
         let distance: f64 = before.iter().zip(after.iter()).map(apart).sum();
         let norm: f64 = before.iter().map(|value| f64::from(*value) * f64::from(*value)).sum();
-        self.merged = Some(Merged { merge, distance: distance.sqrt(), norm: norm.sqrt() });
-        self.weighing = Some(Weighing { ours: Arc::clone(before), merged: Arc::clone(after), share });
+        let weighing = Weighing { ours: Arc::clone(before), merged: Arc::clone(after), share };
+        self.bequests.merged = Some(Merged { merge, distance: distance.sqrt(), norm: norm.sqrt() });
+        self.bequests.weighing = Some(weighing);
+    }
+
+    /// A step was committed: perhaps the one that has merged another lineage.
+    pub(super) fn end_merge(&mut self, out: &mut Vec<Output>) {
+        let committed = self.committed().0.checked_sub(1).map(StepNumber);
+        if self.view().merge().is_some() && committed == Some(self.view().first_step()) {
+            self.bequests.inheritance = None;
+        }
+        out.extend(self.bequests.merged.take().map(|merged| Output::Event(Event::Merged(merged))));
     }
 
     /// What is to be weighed, if this member is the one that does it.
     pub(crate) fn take_weighing(&mut self) -> Option<(Weighing, Arc<dyn Task>)> {
-        let weighing = self.weighing.take().filter(|_| self.rank == Rank(0))?;
+        let weighing = self.bequests.weighing.take().filter(|_| self.rank == Rank(0))?;
         Some((weighing, Arc::clone(&self.loaded.task)))
-    }
-
-    /// What this lineage comes from, itself among it, and how many samples it has trained.
-    pub(crate) fn roots(&self) -> (Vec<Root>, u64) {
-        let trained = self.trained();
-        let own = Root { view: self.digest(), trained };
-        (self.view().roots.iter().copied().chain([own]).collect(), trained)
     }
 }
 

@@ -165,8 +165,7 @@ impl Session {
         self.omissions.leave_view();
         self.leave_quorum();
         self.stop_before = None;
-        self.bequeath_after = None;
-        self.owned.blend = None;
+        self.bequests.leave_view();
         self.is_open = false;
         self.is_unbegun = false;
         // A committed step is never undone, whatever a record says.
@@ -212,7 +211,7 @@ impl Session {
     fn undo(&mut self) {
         let was_new = self.is_entering();
         let record = self.uncommitted.take().expect("a committed step is never undone");
-        self.merged = None;
+        self.bequests.undo();
         self.step = StepNumber(self.step.0 - 1);
         self.live.clear();
         self.transfer.clear();

@@ -190,7 +190,9 @@ impl Drifting {
             match rule {
                 OwnerRule::Mean => sums.iter_mut().for_each(|sum| *sum /= self.contributor_count as f32),
                 OwnerRule::Own(rule) => rule(tally, parameters, sums),
-                OwnerRule::Stock { .. } => panic!("a program that drifts keeps no optimizer state at owners"),
+                OwnerRule::Stock { .. } | OwnerRule::Blend(_) => {
+                    panic!("a program that drifts keeps no optimizer state at owners")
+                }
             }
         }
     }

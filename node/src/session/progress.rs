@@ -67,17 +67,11 @@ impl Session {
         }
         self.is_open = true;
         self.move_chunks();
-        let share = self.merging().map(|merge| merge.share());
-        if share.is_some() || (self.complete.is_none() && !self.has_backups()) {
+        let blend = self.blend();
+        if blend.is_some() || (self.complete.is_none() && !self.has_backups()) {
             // The others get nothing from this member yet, and this one everything from them; or nobody has anything to
             // contribute, and owners know what to do.
-            let mut current = Current::new(0, true);
-            if let Some(share) = share {
-                self.blend(share);
-                let (rule, rate) = (self.loaded.training.rule, 0.0);
-                current.rule = Some(OwnerRule::Stock { rule, rate });
-            }
-            self.current = Some(current);
+            self.current = Some(Current { rule: blend.map(OwnerRule::Blend), ..Current::new(0, true) });
             let vector = self.vectors.take_zeroed(self.geometry.cut.chunks.parameter_count());
             self.start_round(Contribution { vector, tally: Tally::default() });
             if let Err((peer, _)) = self.take_early(out) {
@@ -198,14 +192,14 @@ impl Session {
             return;
         }
         let owned = &owned[..updated.chunks - before.chunks];
-        if let OwnerRule::Stock { .. } = rule {
+        if rule.keeps_state() {
             // As whoever keeps a copy is told of them.
             let sums = live.shards.told(self.loaded.training.sums());
             live.round.round_off(sums, &self.segments);
         }
         let (vector, tally) = live.round.own_shard().expect("some of it is summed up");
         match rule {
-            OwnerRule::Stock { .. } => {
+            OwnerRule::Stock { .. } | OwnerRule::Blend(_) => {
                 owned.iter().for_each(|&chunk| live.mirror.pack(&chunks.range(chunk), vector, tally));
             }
             // It keeps no state, so nobody is told of its sums.
@@ -260,10 +254,10 @@ impl Session {
             return self.complete_group();
         }
         let (owned, copied) = (&live.shards.owned[self.rank.index()], &live.shards.copied[self.rank.index()]);
-        let is_stock = matches!(current.rule, Some(OwnerRule::Stock { .. }));
+        let keeps_state = current.rule.as_ref().is_some_and(OwnerRule::keeps_state);
         let gathers_sums = current.gathers_sums(&live.shards);
         let are_here = owned.iter().chain(copied).all(|&chunk| self.owned.state(chunk, false).is_some());
-        if !are_here || (is_stock && self.geometry.cut.has_state && !live.mirror.is_received()) {
+        if !are_here || (keeps_state && self.geometry.cut.has_state && !live.mirror.is_received()) {
             return false;
         }
         if gathers_sums && !live.round.is_sent() {
@@ -299,11 +293,9 @@ impl Session {
     pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, record: Record) {
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
         self.uncommitted = Some(record);
-        let is_merge = self.merging().is_some();
+        let merge = self.merging().copied();
         self.previous = self.complete.replace(vector);
-        if is_merge {
-            self.note_merge();
-        }
+        merge.into_iter().for_each(|merge| self.note_merge(merge));
         if self.loaded.program.drifts() {
             // Nobody goes back.
             self.previous = None;

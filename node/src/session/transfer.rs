@@ -18,13 +18,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::{CHUNKS_MAX, PARCEL_BYTES, PARCEL_CHUNKS_MAX};
+use peergrad_protocol::limits::CHUNKS_MAX;
 use peergrad_protocol::message::{Content, Message, Parcel, Piece, Tally, WantChunks};
 use peergrad_protocol::view::{Donor, Move};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
 use super::Session;
+use super::packing::{Packing, unpack};
 use crate::io::{Output, Reject};
 use crate::owned::State;
 
@@ -230,7 +230,7 @@ impl Session {
     /// The next chunks of the outbox that go together, as many as make a parcel.
     fn next_parcel(&mut self) -> Option<Frame> {
         let parcel = self.transfer.outbox.front()?.parcel;
-        let (mut elements, mut pieces) = (Vec::new(), Vec::new());
+        let mut packing = Packing::default();
         while let Some(outgoing) = self.transfer.next_of(parcel) {
             let Outgoing { chunk, parcel: Addressed { steps, content, .. } } = outgoing;
             let (part, updates) = match content {
@@ -241,21 +241,14 @@ impl Session {
                 }
             };
             let Some(part) = part else { continue };
-            elements.extend_from_slice(part);
-            pieces.push(Piece { chunk: chunk as u32, updates });
-            if size_of_val(&elements[..]) >= PARCEL_BYTES || pieces.len() == PARCEL_CHUNKS_MAX {
+            packing.add(chunk, part, updates);
+            if packing.is_full() {
                 break;
             }
         }
-        if pieces.is_empty() {
-            return None;
-        }
-        let mut payload = self.segments.take(elements.len());
-        payload.copy_from_slice(&elements);
         let Addressed { steps, content, .. } = parcel;
-        let digest = ContentDigest::of(payload.bytes());
-        let message = Parcel { view: self.digest(), steps, content, pieces, digest };
-        Some(Frame::encode(&Message::Parcel(message), Some(payload)))
+        let (parcel, payload) = packing.seal(self.digest(), steps, content, &self.segments)?;
+        Some(Frame::encode(&Message::Parcel(parcel), Some(payload)))
     }
 
     /// The values of a chunk after so many steps, if they are here.
@@ -298,25 +291,11 @@ impl Session {
         if message.content == Content::State {
             out.push(Output::Credit { to: from, segments: 1 });
         }
-        if ContentDigest::of(payload.bytes()) != message.digest {
-            return Err(Reject::Chunk);
-        }
-        let mut rest: &[f32] = payload;
-        for piece in &message.pieces {
-            let chunk = piece.chunk as usize;
-            if chunk >= self.geometry.cut.chunks.count() {
-                return Err(Reject::Chunk);
-            }
-            let len = match message.content {
-                Content::Values => self.geometry.cut.chunks.range(chunk).len(),
-                Content::State => self.owned.len_of(chunk),
-            };
-            let (part, after) = rest.split_at_checked(len).ok_or(Reject::Chunk)?;
+        for (piece, part) in unpack(message, payload, |chunk| self.len_of(chunk, message.content))? {
             match message.content {
-                Content::Values => self.values_in(message.steps, chunk, part)?,
-                Content::State => self.state_in(rank, message.steps, *piece, part)?,
+                Content::Values => self.values_in(message.steps, piece.chunk as usize, part)?,
+                Content::State => self.state_in(rank, message.steps, piece, part)?,
             }
-            rest = after;
         }
         // What this member has reported stays true: a step that is whole now is completed later.
         if !self.is_still() {
@@ -327,6 +306,15 @@ impl Session {
         }
         self.settle(out);
         Ok(())
+    }
+
+    /// Elements of a chunk's values, or of its state; `None`: there is no such chunk.
+    pub(super) fn len_of(&self, chunk: usize, content: Content) -> Option<usize> {
+        let is_chunk = chunk < self.geometry.cut.chunks.count();
+        is_chunk.then(|| match content {
+            Content::Values => self.geometry.cut.chunks.range(chunk).len(),
+            Content::State => self.owned.len_of(chunk),
+        })
     }
 
     fn state_in(

@@ -106,6 +106,12 @@ pub struct Yield {
 }
 
 impl Meeting {
+    /// The views that the sender's lineage comes from, its own among them.
+    #[must_use]
+    pub fn history(&self) -> Vec<Root> {
+        history(&self.roots, self.view, self.trained)
+    }
+
     pub(super) fn is_bounded(&self) -> bool {
         self.roots.len() <= ROOTS_MAX && are_bounded(&self.convener.addresses)
     }
@@ -116,6 +122,12 @@ impl Meeting {
 }
 
 impl Will {
+    /// The views that the lineage comes from, its own among them.
+    #[must_use]
+    pub fn history(&self) -> Vec<Root> {
+        history(&self.roots, self.view, self.trained)
+    }
+
     pub(super) fn is_bounded(&self) -> bool {
         self.roots.len() <= ROOTS_MAX
             && self.donors.len() <= MEMBERS_MAX
@@ -135,6 +147,10 @@ impl Yield {
         self.contacts.len() <= CONTACTS_MAX
             && self.contacts.iter().all(|contact| are_bounded(&contact.addresses))
     }
+}
+
+fn history(roots: &[Root], view: ViewDigest, trained: u64) -> Vec<Root> {
+    roots.iter().copied().chain([Root { view, trained }]).collect()
 }
 
 fn are_possible(trained: u64, roots: &[Root]) -> bool {
