@@ -88,10 +88,11 @@ struct Swarm {
 }
 
 impl Swarm {
-    fn new(rule: &str) -> Self {
+    fn new(rule: &str, policy: &str) -> Self {
         let task: Arc<dyn Task> = Arc::new(Ones);
-        let run_file =
-            format!("passes = 8\nbatch = 12\n[optimizer]\nrule = \"{rule}\"\n[sync]\nsegment_kib = 1");
+        let run_file = format!(
+            "passes = 8\nbatch = 12\n[optimizer]\nrule = \"{rule}\"\n[sync]\nsegment_kib = 1\n[partition]\npolicy = \"{policy}\""
+        );
         let run_file = RunFile::parse(&run_file).expect("a run file");
         let specification = OwnSpecification::resolve(&run_file, "ones", &*task, &Launch::ring());
         let specification = specification.and_then(|specification| specification.to_bytes());
@@ -572,8 +573,12 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn nobody_panics(has_state in any::<bool>(), mut oddities in prop::collection::vec(oddity(), 1..6)) {
-        let mut swarm = Swarm::new(if has_state { "adam" } else { "sgd" });
+    fn nobody_panics(
+        has_state in any::<bool>(),
+        policy in prop::sample::select(vec!["majority", "merge"]),
+        mut oddities in prop::collection::vec(oddity(), 1..6),
+    ) {
+        let mut swarm = Swarm::new(if has_state { "adam" } else { "sgd" }, policy);
         // Not before there is a view.
         while swarm.steps.contains(&0) {
             prop_assert!(swarm.step());
@@ -595,7 +600,7 @@ proptest! {
 #[test]
 fn left_alone_they_train_to_the_end() {
     for rule in ["adam", "sgd"] {
-        let mut swarm = Swarm::new(rule);
+        let mut swarm = Swarm::new(rule, "majority");
         let mut inputs = 0;
         while swarm.step() {
             inputs += 1;

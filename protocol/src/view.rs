@@ -16,13 +16,17 @@
 use std::collections::BTreeSet;
 
 use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
-use crate::ledger::{Ledger, Span, are_disjoint};
+use crate::ledger::Ledger;
 use crate::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, EXPELLED_MAX, MEMBERS_MAX,
-    PARENTS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, EXPELLED_MAX, MEMBERS_MAX, PARENTS_MAX,
+    ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
-use crate::message::{Contact, Tally};
+use crate::message::Contact;
 use crate::wire::{self, Decode, Encode};
+
+mod resume;
+
+pub use resume::{Deal, Donor, Forward, Merge, Recovery, Resume};
 
 /// An agreed record of membership.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -121,82 +125,6 @@ impl Member {
     pub fn contact(&self) -> Contact {
         Contact { peer: self.peer, addresses: self.addresses.clone() }
     }
-}
-
-/// Where training goes on in a new view.
-#[derive(Clone, Debug, PartialEq, Encode, Decode)]
-pub enum Recovery {
-    /// The run begins here: everyone draws the initial parameters from the specification's seed.
-    Found,
-    /// Training goes on.
-    Resume(Resume),
-}
-
-/// What the members of a new view do with the steps of the one before.
-#[derive(Clone, Debug, PartialEq, Encode, Decode)]
-pub struct Resume {
-    /// The first step of the view. Whoever has completed it under the view before undoes it.
-    pub step: StepNumber,
-    /// Members who have no parameters yet: they contribute nothing to `step`, and get parameters from its all-gather.
-    pub newcomers: Vec<Rank>,
-    /// How the batch of `step` is dealt, where it was dealt in the view before: to each what it has computed.
-    pub deal: Option<Deal>,
-    /// The step before was interrupted, and members together hold all of it: it is rolled forward.
-    pub forward: Option<Forward>,
-    /// Nobody had parameters any more: all but the newcomers begin with what they have saved after as many steps.
-    pub is_restored: bool,
-    /// The first step trains nothing: its owners blend in what another lineage has come to.
-    pub merge: Option<Merge>,
-}
-
-/// What of another lineage is merged into this one; its members come as newcomers later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Merge {
-    /// The other lineage's view.
-    pub view: ViewDigest,
-    /// Its state after so many steps.
-    pub steps: StepNumber,
-    /// Samples that this lineage alone has trained: what its own state weighs.
-    pub ours: u64,
-    /// Samples that the other one alone has trained: what the other state weighs.
-    pub theirs: u64,
-}
-
-impl Merge {
-    /// How much of the blend is the other state.
-    #[must_use]
-    pub fn share(&self) -> f32 {
-        (self.theirs as f64 / (self.ours as f64 + self.theirs as f64)) as f32
-    }
-}
-
-/// One step's batch, as it is dealt.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Deal {
-    /// The pass to whose permutation the positions refer.
-    pub pass: u64,
-    /// By rank: the positions.
-    pub parts: Vec<Vec<Span>>,
-}
-
-/// How an interrupted step is completed.
-#[derive(Clone, Debug, PartialEq, Encode, Decode)]
-pub struct Forward {
-    /// What its sums are worth.
-    pub tally: Tally,
-    /// Where chunks that some members lack are to be had.
-    pub donors: Vec<Donor>,
-}
-
-/// Chunks that a member can give.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Donor {
-    /// The first of them.
-    pub first: u32,
-    /// The one after the last.
-    pub end: u32,
-    /// Who has them.
-    pub rank: Rank,
 }
 
 /// Chunks whose keepers change, and when.
@@ -538,92 +466,6 @@ impl Succession {
     }
 }
 
-impl Resume {
-    /// Training goes on at `step`, as if nothing had happened.
-    #[must_use]
-    pub fn at(step: StepNumber) -> Self {
-        Self { step, newcomers: vec![], deal: None, forward: None, is_restored: false, merge: None }
-    }
-
-    /// Whether the view before was interrupted; otherwise its members went on from one step to the next.
-    #[must_use]
-    pub fn is_interruption(&self) -> bool {
-        self.deal.is_some() || self.forward.is_some()
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.newcomers.len() <= MEMBERS_MAX
-            && self.deal.as_ref().is_none_or(Deal::is_bounded)
-            && self.forward.as_ref().is_none_or(|forward| forward.donors.len() <= CHUNKS_MAX)
-    }
-
-    fn validate(&self, member_count: usize, ledger: &Ledger) -> Result<(), InvalidView> {
-        if self.step.0 > STEPS_MAX {
-            return Err(InvalidView::Ledger);
-        }
-        let is_rank = |rank: Rank| rank.index() < member_count;
-        let are_newcomers = self.newcomers.iter().all(|rank| is_rank(*rank))
-            && self.newcomers.is_sorted_by(|a, b| a < b)
-            // Somebody must have parameters.
-            && self.newcomers.len() < member_count;
-        let is_dealt = self.deal.as_ref().is_none_or(|deal| deal.is_valid(member_count, ledger));
-        let has_donors = |forward: &Forward| {
-            let is_donor =
-                |donor: &Donor| is_rank(donor.rank) && donor.first < donor.end && is_chunk(donor.end - 1);
-            forward.donors.len() <= CHUNKS_MAX
-                && forward.donors.iter().all(is_donor)
-                && forward.tally.samples <= u64::from(u32::MAX)
-        };
-        let is_forward = self.forward.as_ref().is_none_or(has_donors);
-        // What was going on when everything was lost is lost with it.
-        let is_one_kind = !(self.is_restored && self.is_interruption());
-        let can_merge = |merge: &Merge| {
-            let is_bare = !self.is_restored && self.forward.is_none();
-            let is_idle = self.deal.as_ref().is_none_or(Deal::is_empty);
-            let counts = [merge.ours, merge.theirs];
-            let has_weight = counts.iter().all(|count| *count <= SAMPLES_MAX) && counts != [0, 0];
-            is_bare && is_idle && has_weight && merge.steps.0 <= STEPS_MAX
-        };
-        let is_merge = self.merge.as_ref().is_none_or(can_merge);
-        if are_newcomers && is_dealt && is_forward && is_one_kind && is_merge {
-            Ok(())
-        } else {
-            Err(InvalidView::Lists)
-        }
-    }
-}
-
-impl Deal {
-    /// Number of samples.
-    #[must_use]
-    pub fn len(&self) -> u64 {
-        self.parts.iter().flatten().map(Span::len).sum()
-    }
-
-    /// Whether nobody has to compute anything.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    fn is_bounded(&self) -> bool {
-        self.parts.len() <= MEMBERS_MAX && self.parts.iter().map(Vec::len).sum::<usize>() <= DEALT_SPANS_MAX
-    }
-
-    /// Whether it can be what was taken last, where `ledger` is the bookmark after it.
-    fn is_valid(&self, member_count: usize, ledger: &Ledger) -> bool {
-        let dealt = self.parts.iter().flatten();
-        let is_taken = |span: &Span| span.start < span.end && span.end <= ledger.position;
-        if !self.is_bounded() || !dealt.clone().all(is_taken) {
-            return false;
-        }
-        // A sample is dealt once, and not given back as well.
-        let mut spans: Vec<Span> = dealt.chain(&ledger.given_back).copied().collect();
-        spans.sort_unstable_by_key(|span| span.start);
-        self.parts.len() == member_count && self.pass == ledger.pass && are_disjoint(&spans)
-    }
-}
-
 impl Moves {
     fn are_bounded(&self) -> bool {
         self.list.len() <= CHUNKS_MAX
@@ -666,6 +508,9 @@ const FEW_MAX: usize = 32;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::Span;
+    use crate::limits::DEALT_SPANS_MAX;
+    use crate::message::Tally;
 
     fn member(byte: u8) -> Member {
         Member {

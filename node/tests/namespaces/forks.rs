@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
-use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
@@ -13,8 +12,8 @@ use super::process::{Ended, Process, is_view_of};
 use super::swarm::Swarm;
 use super::world::World;
 
-/// How long both parts go on by themselves, at least.
-const CUT: Duration = Duration::from_secs(4);
+/// How many steps each part goes on by itself, at least.
+const APART: u64 = 3000;
 /// How often each row is in the file.
 const COPIES: usize = 60;
 
@@ -51,7 +50,10 @@ fn cut(swarm: &mut Swarm) -> [Vec<usize>; 2] {
             swarm.peers[*host].wait(|event| is_view_of(event, part.len()));
         }
     }
-    std::thread::sleep(CUT);
+    for peer in &mut swarm.peers {
+        let newest = peer.newest_step();
+        peer.wait_for_step(newest + APART);
+    }
     swarm.world.heal(&ways);
     parts
 }
