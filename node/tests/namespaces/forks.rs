@@ -12,8 +12,8 @@ use super::process::{Ended, Process, is_view_of};
 use super::swarm::Swarm;
 use super::world::World;
 
-/// How many steps each part goes on by itself, at least.
-const APART: u64 = 3000;
+/// The step to which each part goes on by itself; they are cut apart soon after the beginning.
+const APART_UNTIL: u64 = 2000;
 /// How often each row is in the file.
 const COPIES: usize = 60;
 
@@ -50,10 +50,7 @@ fn cut(swarm: &mut Swarm) -> [Vec<usize>; 2] {
             swarm.peers[*host].wait(|event| is_view_of(event, part.len()));
         }
     }
-    for peer in &mut swarm.peers {
-        let newest = peer.newest_step();
-        peer.wait_for_step(newest + APART);
-    }
+    swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(APART_UNTIL));
     swarm.world.heal(&ways);
     parts
 }
