@@ -40,7 +40,7 @@ use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
 use crate::io::{Event, Output, PersistId, Regrouping};
-use crate::succession::{Basis, Restart};
+use crate::succession::Basis;
 
 /// A member that is back without what it held in memory.
 pub(crate) struct Returning {
@@ -241,14 +241,13 @@ impl Returning {
         let reports = attempt.proposer.reports();
         let could_train = reports.values().filter(|report| report.again.is_some()).count();
         let is_all = could_train == self.view.members.len();
-        let is_long = is_all || waited >= PATIENCE_FOR_STATE;
         let change = match attempt.proposer.adopted() {
             Some(adopted) => adopted.clone(),
             None if waited < PATIENCE && reports.values().any(|report| report.again.is_none()) => {
                 return self.give_up(now, RETRY);
             }
             None => match basis.after_stop(&[], reports) {
-                Some(Restart { change, is_whole }) if is_whole || is_long => change,
+                Some(restart) if restart.is_due(is_all, waited) => restart.change,
                 Some(_) | None => return self.give_up(now, RETRY_FOR_STATE),
             },
         };
@@ -435,8 +434,6 @@ fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {
 
 /// Where not all are back: how long the last one is back before the others go on without those who are not.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// As [`PATIENCE`], where those who are not back have optimizer state that nobody else has saved.
-const PATIENCE_FOR_STATE: Duration = Duration::from_secs(60);
 /// How long answers are waited for that may be lost.
 const COLLECT_MAX: Duration = Duration::from_secs(3);
 /// How long an attempt may take.

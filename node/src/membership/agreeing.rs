@@ -257,15 +257,16 @@ impl Membership {
             let change = match facts.basis.after_loss(kept, reports, |step| facts.dealt_of(step)) {
                 Some(change) => change,
                 // Nobody of those who can be reached has parameters any more; others may come back.
-                None => match facts.basis.after_stop(kept, reports) {
+                None => {
+                    let waited = self.term.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
+                    let is_all = attempt.unanswered.is_empty();
                     // Where others may have gone on, nothing is begun anew without them.
-                    Some(Restart { change, is_whole })
-                        if (is_whole && !self.forks) || attempt.unanswered.is_empty() =>
-                    {
-                        change
+                    let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.forks);
+                    match facts.basis.after_stop(kept, reports).filter(is_due) {
+                        Some(restart) => restart.change,
+                        None => return self.look_for_more(now),
                     }
-                    Some(_) | None => return self.look_for_more(now),
-                },
+                }
             };
             let expelled = self.put_out_with(&change);
             Some(Succession { expelled, ..change })

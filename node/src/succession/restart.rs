@@ -3,13 +3,15 @@
 //! # How it works
 //! 1. What was saved beyond the beginning of the present branch, in an earlier one, counts for nothing: it was given up before.
 //! 2. Of the steps that are left, the newest is taken of which those who are back have the parameters and all optimizer state.
-//!    If there is none, the newest that any of them has: state that nobody has saved starts from nothing, as after any loss.
+//!    If there is none, others are waited for, but not for ever. Then it is the newest that any of them has: state that nobody
+//!    has saved starts from nothing, as after any loss. Without any checkpoint it is the beginning.
 //! 3. Who has saved that step begins with it. The others are newcomers: they get parameters from its all-gather.
 //! 4. Who has saved a chunk's state is its keeper; where the placement puts it elsewhere, it moves.
 //!
 //! The bookmark comes from the checkpoint, so the run goes on in the same pass, and what was trained after it is trained again.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::message::{Again, Report, Saved};
@@ -22,8 +24,15 @@ use super::{Basis, Exchange, Roll, TURNS};
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Restart {
     pub(crate) change: Succession,
-    /// Whether no optimizer state is lost.
+    /// Whether nothing that anybody may have saved is lost.
     pub(crate) is_whole: bool,
+}
+
+impl Restart {
+    /// Whether to go on from it, or to wait for more members: `is_all` of them are back, or this long was waited for them.
+    pub(crate) fn is_due(&self, is_all: bool, waited: Duration) -> bool {
+        self.is_whole || is_all || waited >= PATIENCE_FOR_STATE
+    }
 }
 
 /// A checkpoint of a peer that is back, by the rank that it had.
@@ -72,8 +81,7 @@ impl Basis<'_> {
             let resume = Resume { newcomers, is_restored: true, ..Resume::at(StepNumber(0)) };
             let change = roll.change(self.geometry, &exchange, resume, Ledger::default(), Moves::default());
             // Whoever is not back may have saved something.
-            let is_whole = self.view().first_step() == StepNumber(0);
-            return Some(Restart { change, is_whole });
+            return Some(Restart { change, is_whole: false });
         };
         let new_rank = |old: Rank| roll.rank_of(&self.view().member(old).peer);
         let has_saved: Vec<Rank> = holders(position).filter_map(|note| new_rank(note.rank)).collect();
@@ -109,3 +117,6 @@ impl Basis<'_> {
         again.saved.iter().filter(is_of_branch).map(move |saved| Note { rank, saved })
     }
 }
+
+/// How long those who are back wait for others who may have saved what nobody else has.
+const PATIENCE_FOR_STATE: Duration = Duration::from_secs(60);

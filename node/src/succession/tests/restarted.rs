@@ -1,5 +1,7 @@
 //! Everybody has stopped, and some are back.
 
+use std::time::Duration;
+
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{Again, Saved};
 use peergrad_protocol::view::Branch;
@@ -110,13 +112,19 @@ fn what_was_given_up_before_is_not_gone_back_to() {
 
 #[test]
 fn without_any_checkpoint_all_begin_at_the_beginning() {
-    for (first_step, expected) in [(StepNumber(0), true), (STEP, false)] {
+    for first_step in [StepNumber(0), STEP] {
         let geometry = geometry(later_view(&[1, 2, 3], first_step, &[]), cut(2, true));
-        let Restart { change, is_whole } =
-            after_stop(&geometry, [back(&geometry, 0, vec![]), back(&geometry, 1, vec![])]);
+        let restart = after_stop(&geometry, [back(&geometry, 0, vec![]), back(&geometry, 1, vec![])]);
+        let Restart { change, is_whole } = &restart;
         assert_eq!((change.resume.step, &change.ledger), (StepNumber(0), &Ledger::default()));
         assert!(change.resume.newcomers.is_empty() && change.moves == Moves::default());
-        assert_eq!(is_whole, expected, "where training was further, somebody may come who has saved that");
+        assert!(!is_whole, "somebody may come who has saved something");
+        let (soon, late) = (Duration::from_secs(59), Duration::from_secs(60));
+        assert_eq!(
+            [restart.is_due(false, soon), restart.is_due(false, late), restart.is_due(true, soon)],
+            [false, true, true],
+            "but not for ever"
+        );
     }
 }
 
