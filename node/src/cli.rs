@@ -169,6 +169,9 @@ struct PeerArguments {
     /// repeated). Others try it, and this peer says what they found
     #[arg(long, value_name = "ADDRESS")]
     external: Vec<String>,
+    /// Ask the router to forward the port by itself (UPnP), for as long as this peer runs
+    #[arg(long)]
+    upnp: bool,
     /// Data directory [default: the first free one of ~/.local/share/peergrad, .../2, ...]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,

@@ -254,6 +254,7 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
         secret,
         listen: Listen { address: peer.listen, port: peer.port.map_or(past.port, Port::Exactly) },
         external: multiaddresses(&peer.external)?,
+        upnp: peer.upnp,
         bootstraps,
         neighbours: !peer.no_mdns,
         pool: segments.clone(),

@@ -304,6 +304,7 @@ impl Driver {
                 let _ = self.events.send(Event::Saved { steps, result });
             }
         }
+        self.network.close().await;
     }
 
     fn knows(&self, link: &Arc<Link>) -> bool {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use libp2p::Multiaddr;
 use peergrad_protocol::PeerId;
 
+use super::gateway::Forwarding;
 use super::reach::Reachability;
 
 /// One thing to tell; its text form is for people.
@@ -48,6 +49,8 @@ pub enum Notice {
     },
     /// How others reach this peer is known better than before.
     Reach(Box<Reachability>),
+    /// What the router says that was asked to forward a port.
+    Router(Forwarding),
     /// This peer is not reached over QUIC. It still reaches others over it.
     NoQuic {
         /// What the system said.
@@ -159,6 +162,7 @@ impl fmt::Display for Notice {
             ),
             Self::Unrelayed { peer } => write!(f, "peer {} is reached without a relay now", peer.short()),
             Self::Reach(reachability) => write!(f, "{reachability}"),
+            Self::Router(answer) => write!(f, "{answer}"),
             Self::NoQuic { reason } => write!(
                 f,
                 "cannot listen for QUIC ({reason}): peers that TCP does not get through from cannot reach this one"

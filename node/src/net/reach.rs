@@ -23,6 +23,7 @@ use tokio::time::Instant;
 
 use super::check::{CHECKED_MAX, Finding};
 use super::direct::PORT_OFFSET;
+use super::gateway::Forwarding;
 use super::listen::to_multiaddr;
 use super::quic::{over_quic, over_tcp};
 use super::remote::machine_of;
@@ -47,6 +48,8 @@ pub struct Reachability {
     pub met: usize,
     /// Peers that are reached through a relay only.
     pub relayed: usize,
+    /// What the router says, if it was asked to forward a port.
+    pub router: Option<Forwarding>,
     /// The one thing to do.
     pub advice: Advice,
 }
@@ -110,6 +113,8 @@ pub enum Advice {
 pub(super) struct Survey {
     /// Given by the user.
     pub(super) given: Vec<Multiaddr>,
+    /// What the router says, if it was asked to forward a port.
+    router: Option<Forwarding>,
     /// Where this machine listens, over TCP, without what only it can use itself.
     pub(super) listening: Vec<Multiaddr>,
     /// Where others see this peer.
@@ -126,6 +131,8 @@ struct Check {
     failures: u32,
     due: Instant,
     is_running: bool,
+    /// There is something new to be tried since it was asked.
+    is_stale: bool,
 }
 
 impl Survey {
@@ -147,6 +154,22 @@ impl Survey {
             self.seen.remove(peer);
         }
         self.checks.remove(peer);
+    }
+
+    /// The router has answered. Says whether that is news.
+    pub(super) fn asked_router(&mut self, answer: Forwarding, now: Instant) -> bool {
+        let is_news = self.router.as_ref() != Some(&answer);
+        if is_news {
+            self.router = Some(answer);
+            self.ask_again(now);
+        }
+        is_news
+    }
+
+    /// Addresses of this peer that it has been told, best first.
+    pub(super) fn told(&self) -> Vec<Multiaddr> {
+        let forwarded = self.router.as_ref().and_then(Forwarding::address);
+        self.given.iter().cloned().chain(forwarded).collect()
     }
 
     /// The machine has these addresses, and no others any more: perhaps it is somewhere else.
@@ -171,7 +194,7 @@ impl Survey {
         let port = self.port();
         let behind = self.routers().into_iter().filter_map(|ip| Some(to_multiaddr(ip, port?)));
         let mut candidates = Vec::new();
-        for address in self.given.iter().cloned().chain(behind).chain(self.listening.iter().cloned()) {
+        for address in self.told().into_iter().chain(behind).chain(self.listening.iter().cloned()) {
             for address in [Some(address.clone()), over_quic(&address)].into_iter().flatten() {
                 if !candidates.contains(&address) {
                     candidates.push(address);
@@ -210,14 +233,18 @@ impl Survey {
             failures: 0,
             due: now,
             is_running: false,
+            is_stale: false,
         });
         check.is_running = true;
+        check.is_stale = false;
         Some(next)
     }
 
     /// All who were asked are asked again at once: there is something new to be tried.
     pub(super) fn ask_again(&mut self, now: Instant) {
-        self.checks.values_mut().for_each(|check| check.due = now);
+        for check in self.checks.values_mut() {
+            (check.due, check.is_stale) = (now, check.is_running);
+        }
     }
 
     /// What a peer has found. Nothing: it could not be asked, and another one is.
@@ -233,7 +260,8 @@ impl Survey {
         check.findings = findings;
         let doublings = check.failures.saturating_sub(2).min(6);
         let pause = if is_reached { PAUSE_WHERE_REACHED } else { PAUSE_MIN * (1 << doublings) };
-        check.due = now + pause.min(if is_reached { PAUSE_WHERE_REACHED } else { PAUSE_MAX });
+        let longest = if is_reached { PAUSE_WHERE_REACHED } else { PAUSE_MAX };
+        check.due = if check.is_stale { now } else { now + pause.min(longest) };
         self.judge();
     }
 
@@ -251,7 +279,7 @@ impl Survey {
     pub(super) fn standing(&self) -> Standing {
         match self.standing {
             Some(standing) => standing,
-            _ if self.given.is_empty() && !self.routers().is_empty() => Standing::Unreachable,
+            _ if self.told().is_empty() && !self.routers().is_empty() => Standing::Unreachable,
             _ => Standing::Unknown,
         }
     }
@@ -310,11 +338,12 @@ impl Survey {
             Standing::Reachable => Advice::Fine,
             Standing::Unreachable => match self.given.iter().find(is_wrong) {
                 Some(given) => Advice::MendExternal { address: given.to_string() },
-                _ if seen_at.is_empty() => Advice::Open { port },
+                _ if seen_at.is_empty() || !self.told().is_empty() => Advice::Open { port },
                 _ => Advice::Forward { port },
             },
         };
-        Reachability { standing, announced, tried, helpers, seen_at, relays, met, relayed, advice }
+        let router = self.router.clone();
+        Reachability { standing, announced, tried, helpers, seen_at, relays, met, relayed, router, advice }
     }
 }
 
@@ -329,6 +358,9 @@ impl fmt::Display for Reachability {
         }
         if let Some(router) = self.seen_at.first() {
             write!(f, "; it is behind a router, others see it as {router}")?;
+        }
+        if let Some(router) = &self.router {
+            write!(f, "\n  {router}")?;
         }
         for tried in &self.tried {
             write!(f, "\n  {}: ", tried.address)?;
@@ -358,12 +390,18 @@ impl fmt::Display for Reachability {
         match &self.advice {
             Advice::Fine => write!(f, "\n  nothing to do"),
             Advice::Wait => write!(f, "\n  nothing to do for now"),
-            Advice::Forward { port } => write!(
-                f,
-                "\n  to own a share, forward port {port} (TCP and UDP) of the router to this machine, and for speed {} (TCP); if it is \
-                 another port there, say so with --external ADDRESS:PORT",
-                port.saturating_add(PORT_OFFSET)
-            ),
+            Advice::Forward { port } => {
+                write!(
+                    f,
+                    "\n  to own a share, forward port {port} (TCP and UDP) of the router to this machine, and for speed {} (TCP); if it \
+                     is another port there, say so with --external ADDRESS:PORT",
+                    port.saturating_add(PORT_OFFSET)
+                )?;
+                match &self.router {
+                    None => write!(f, "; or start it with --upnp, and the router is asked to"),
+                    Some(_) => Ok(()),
+                }
+            }
             Advice::Open { port } => {
                 write!(f, "\n  to own a share, let port {port} (TCP and UDP) through this machine's firewall")
             }
@@ -511,6 +549,22 @@ mod tests {
         assert_eq!(survey.standing(), Standing::Unknown);
         ask(&mut survey, helper, &["/ip4/203.0.113.77/tcp/4747"], now);
         assert_eq!(survey.standing(), Standing::Reachable);
+    }
+
+    #[test]
+    fn what_a_router_forwards_is_tried_at_once_even_while_others_try() {
+        let (helper, now) = (peer(), Instant::now());
+        let mut survey = at_home(helper);
+        assert_eq!(survey.next_helper([helper].into_iter(), now), Some(helper));
+        let forwarded = "/ip4/203.0.113.1/tcp/4748";
+        let answer = Forwarding::Done { address: forwarded.to_owned(), is_direct: true };
+        assert!(survey.asked_router(answer.clone(), now) && !survey.asked_router(answer, now));
+        let unreached = vec![(address(ROUTER), Finding::Failed("timed out".to_owned()))];
+        survey.found(helper, Some(unreached), now);
+        ask(&mut survey, helper, &[forwarded], now);
+        assert_eq!(survey.standing(), Standing::Reachable);
+        assert!(words(&survey).contains("the router forwards /ip4/203.0.113.1/tcp/4748 to this peer\n"));
+        assert_eq!(survey.next_helper([helper].into_iter(), now), None, "that was all there is to try");
     }
 
     #[test]

@@ -118,11 +118,17 @@ fn holes_are_made_through_routers_that_keep_ports() {
 #[test]
 fn words_go_through_a_third_where_no_hole_can_be_made() {
     let Some(outside) = Outside::of(1, Ports::Drawn, &[1, 1]) else { return };
+    let asking: &[&str] = &["--upnp"];
     let mut party =
-        Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), &[]), (outside.home(1, 0), &[])]);
+        Party::start(&[(outside.host(0), &[]), (outside.home(0, 0), asking), (outside.home(1, 0), &[])]);
     for home in [1, 2] {
         party.peers[home].wait_for_notice("is reached through another peer only");
-        party.wait_for_reach(home, "unreachable");
+        let mut report = party.wait_for_reach(home, "unreachable");
+        if home == 1 && report["router"].is_null() {
+            report = party.peers[home].wait(|event| event["router"].is_object());
+        }
+        let expected = if home == 1 { "no router answers to UPnP".into() } else { Value::Null };
+        assert_eq!(report["router"]["refused"]["reason"], expected);
     }
     party.train(50);
     let ended = party.end();
@@ -199,4 +205,42 @@ fn a_hole_is_made_over_quic_where_tcp_makes_none() {
     party.train(50);
     let ended = party.end();
     assert!(ended[..2].iter().all(|home| notices(home, "over QUIC (UDP)").len() == 1));
+}
+
+#[test]
+fn a_router_that_is_asked_forwards_ports_until_the_end() {
+    let Some(mut outside) = Outside::of(1, Ports::Drawn, &[2]) else { return };
+    if !outside.answer_upnp(0) {
+        return;
+    }
+    let asking: &[&str] = &["--upnp"];
+    let mut party = Party::start(&[
+        (outside.host(0), &[]),
+        (outside.home(0, 0), asking),
+        // Both want the same port of the router.
+        (outside.home(0, 1), asking),
+    ]);
+    let mut ports: Vec<String> = (1..=2)
+        .map(|home| {
+            // The one beside it does not get there through the router, which lets nobody in from within.
+            let is_reached = |tried: &Value| {
+                tried["address"].as_str().is_some_and(|address| address.starts_with("/ip4/45.0.0.1/tcp/"))
+                    && tried["reached_by"] == 1
+            };
+            let report = party.peers[home].wait(|event| {
+                event["standing"] == "reachable"
+                    && event["tried"].as_array().is_some_and(|all| all.iter().any(is_reached))
+            });
+            println!("peer {home}: {}", report["text"].as_str().expect("in words"));
+            assert_eq!(report["advice"], "fine");
+            report["router"]["done"]["address"].as_str().expect("it forwards").to_owned()
+        })
+        .collect();
+    ports.sort();
+    assert_eq!(ports, ["/ip4/45.0.0.1/tcp/4747", "/ip4/45.0.0.1/tcp/4748"]);
+    party.wait_for_owners(3);
+    party.train(50);
+    assert!(outside.forwarded(0).contains("dnat"), "{}", outside.forwarded(0));
+    party.end();
+    assert!(!outside.forwarded(0).contains("dnat"), "{}", outside.forwarded(0));
 }

@@ -8,9 +8,13 @@
 //!      ------------+-------------------+------------------+--------------+---------   the rest of the world
 //! ```
 //! A router lets out everything and lets in what answers it. It writes its own address over those of its homes; the port it keeps
-//! where nobody else has it, as most do, or draws another one for each connection.
+//! where nobody else has it, as most do, or draws another one for each connection. One that answers to UPnP (a real daemon) also has
+//! an address that is not set aside for examples, 45.0.0.1: it would serve no other.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+
+use tempfile::NamedTempFile;
 
 use super::world::{Namespace, try_out};
 
@@ -24,6 +28,7 @@ pub(crate) struct Outside {
 struct Router {
     namespace: Namespace,
     homes: Vec<Namespace>,
+    daemon: Option<(Child, NamedTempFile)>,
 }
 
 /// What a router makes of ports.
@@ -89,6 +94,25 @@ impl Outside {
         self.routers[router].namespace.feed("nft", &["-f", "-"], &(rule("tcp") + &rule("udp")));
     }
 
+    /// Has a router forward what its homes ask it to by UPnP; `false`, and the reason printed, where there is no daemon for that.
+    pub(crate) fn answer_upnp(&mut self, router: usize) -> bool {
+        if Command::new("miniupnpd").arg("--version").output().is_err() {
+            println!("skipped: a router that answers to UPnP needs `miniupnpd`, built for nftables");
+            return false;
+        }
+        let outside = format!("45.0.0.{}", 1 + router);
+        self.hosts.iter().for_each(|host| host.ip("route add 45.0.0.0/24 dev pgwire\n"));
+        self.routers[router].answer_upnp(router, &outside);
+        true
+    }
+
+    /// What a router forwards because it was asked to by UPnP, in the words of `nft`.
+    pub(crate) fn forwarded(&self, router: usize) -> String {
+        let mut command = self.routers[router].namespace.command("nft");
+        let output = command.args(["list", "chain", "inet", "pgupnp", "redirected"]).output();
+        String::from_utf8(output.expect("it was tried out").stdout).expect("it speaks UTF-8")
+    }
+
     /// Loses what goes over TCP from a router to another one.
     pub(crate) fn keep_out_tcp(&self, from: usize, to: usize) {
         let rule = format!(
@@ -151,6 +175,53 @@ impl Router {
             inside
         });
         let homes = homes.collect();
-        Self { namespace, homes }
+        Self { namespace, homes, daemon: None }
+    }
+
+    fn answer_upnp(&mut self, index: usize, outside: &str) {
+        self.namespace.ip(&format!("address add {outside}/24 dev pgwire\n"));
+        self.namespace.feed(
+            "nft",
+            &["-f", "-"],
+            "table inet pgupnp {
+                chain forward { type filter hook forward priority -1; jump forwarded; }
+                chain forwarded { }
+                chain in { type nat hook prerouting priority -100; jump redirected; }
+                chain redirected { }
+                chain out { type nat hook postrouting priority 101; jump returned; }
+                chain returned { }
+            }\n",
+        );
+        let settings = NamedTempFile::new().expect("there is room for a small file");
+        let homes = format!("192.168.{}.0/24", index + 1);
+        let text = format!(
+            "ext_ifname=pgwire\next_ip={outside}\nlistening_ip=pghomes\n\
+             enable_upnp=yes\nenable_natpmp=no\nsecure_mode=yes\n\
+             upnp_table_name=pgupnp\nupnp_nat_table_name=pgupnp\nupnp_forward_chain=forwarded\n\
+             upnp_nat_chain=redirected\nupnp_nat_postrouting_chain=returned\n\
+             allow 1024-65535 {homes} 1024-65535\ndeny 0-65535 0.0.0.0/0 0-65535\n"
+        );
+        std::fs::write(settings.path(), text).expect("there is room for a small file");
+        // It ends when this test does, however that ends: then nothing comes in any more.
+        let held = "miniupnpd -d -f \"$0\" -P \"$0.pid\" </dev/null & cat; kill $!; rm \"$0.pid\"";
+        let mut command = self.namespace.command("bash");
+        command.arg("-c").arg(held).arg(settings.path());
+        command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut daemon = command.spawn().expect("it was tried out");
+        let said = BufReader::new(daemon.stderr.take().expect("piped"));
+        self.daemon = Some((daemon, settings));
+        let mut lines = said.lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.contains("listening")), "it says so, or ends");
+        // What it says later is read, or it would wait for room.
+        std::thread::spawn(move || lines.for_each(drop));
+    }
+}
+
+impl Drop for Router {
+    fn drop(&mut self) {
+        if let Some((daemon, _)) = &mut self.daemon {
+            drop(daemon.stdin.take());
+            let _ = daemon.wait();
+        }
     }
 }

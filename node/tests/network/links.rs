@@ -264,6 +264,7 @@ async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
             secret: SECRET,
             listen: Listen { address: Some(std::net::Ipv4Addr::LOCALHOST.into()), port },
             external: vec![],
+            upnp: false,
             bootstraps: vec![],
             neighbours: false,
             pool: peergrad_protocol::Pool::new(4),

@@ -43,6 +43,7 @@ fn options(identity: Identity, secret: Secret, bootstraps: Vec<Bootstrap>) -> Ne
         secret,
         listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any },
         external: vec![],
+        upnp: false,
         bootstraps,
         neighbours: false,
         pool: Pool::new(64),

@@ -34,6 +34,7 @@ use super::bootstrap::Bootstrap;
 use super::check::{CHECK_PROTOCOL, Helper};
 use super::counters::Counters;
 use super::direct::{CredentialsError, Doorway};
+use super::gateway::Gateway;
 use super::guest::Questions;
 use super::identity::Identity;
 use super::link::{LinkEvent, system_error, words_of};
@@ -56,6 +57,8 @@ pub struct NetworkOptions {
     pub listen: Listen,
     /// Addresses under which others reach this peer, that it cannot see itself (a router's, a tunnel's).
     pub external: Vec<Multiaddr>,
+    /// Whether the router is asked to forward the port.
+    pub upnp: bool,
     /// Whom to try when joining.
     pub bootstraps: Vec<Bootstrap>,
     /// Whether to make itself known on the local network, and look for others there.
@@ -90,7 +93,9 @@ pub struct Network {
     direct_port: Option<NonZeroU16>,
     questions: Option<Questions>,
     tasks: Vec<JoinHandle<()>>,
-    /// As long as this is held the lanes go on.
+    /// Keeps the router's ports open, and closes them in the end.
+    gateway: Option<JoinHandle<()>>,
+    /// As long as this is held the lanes go on, and the router is asked.
     _open: watch::Sender<()>,
 }
 
@@ -138,6 +143,10 @@ impl Network {
         let direct_port = doorway.port();
         let (open, open_out) = watch::channel(());
 
+        let gateway = options.upnp.then(|| {
+            let gateway = Gateway::new(port, direct_port);
+            tokio::spawn(keep_forwarded(gateway, commands.clone(), open_out.clone()))
+        });
         let counters = Arc::new(Counters::default());
         let lanes = lanes::Lanes {
             control,
@@ -176,6 +185,7 @@ impl Network {
             direct_port,
             questions: Some(Questions(questions)),
             tasks,
+            gateway,
             _open: open,
         };
         Ok((network, notices_out))
@@ -254,6 +264,17 @@ impl Network {
         self.events.recv().await.expect("the switchboard runs as long as the network is held")
     }
 
+    /// Closes all connections, and what a router has opened.
+    pub async fn close(mut self) {
+        let gateway = self.gateway.take();
+        // Whoever holds it open is told by its end.
+        drop(self);
+        if let Some(gateway) = gateway {
+            // It has a bound of its own, and nothing to say.
+            let _ = gateway.await;
+        }
+    }
+
     fn command(&self, command: Command) {
         // It only ends with us.
         let _ = self.commands.send(command);
@@ -278,6 +299,27 @@ impl Drop for Network {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
+}
+
+/// Asks the router for as long as the network is open.
+async fn keep_forwarded(
+    mut gateway: Gateway,
+    answers: mpsc::UnboundedSender<Command>,
+    mut open: watch::Receiver<()>,
+) {
+    loop {
+        let round = async {
+            let (answer, pause) = gateway.ask().await;
+            // The switchboard ends with the network.
+            let _ = answers.send(Command::AskedRouter(answer));
+            sleep(pause).await;
+        };
+        tokio::select! {
+            () = round => {}
+            _ = open.changed() => break,
+        }
+    }
+    gateway.close().await;
 }
 
 /// Open ports.

@@ -22,6 +22,7 @@ use tokio::time::Instant;
 use super::super::addresses::{parse_all, without_peer};
 use super::super::check::{CHECK_PROTOCOL, Finding};
 use super::super::circuits::{is_relayed, relay_of, through};
+use super::super::gateway::Forwarding;
 use super::super::identity::from_libp2p;
 use super::super::link::LinkEvent;
 use super::super::listen::{announced, beyond_this_machine};
@@ -133,6 +134,14 @@ impl Switchboard {
         self.reaching.survey.found(id, findings, Instant::now());
         self.confirm();
         self.tell_reach();
+    }
+
+    /// What a router says that was asked to forward a port.
+    pub(super) fn on_router(&mut self, answer: Forwarding) {
+        if self.reaching.survey.asked_router(answer.clone(), Instant::now()) {
+            self.notify(Notice::Router(answer));
+            self.tell_reach();
+        }
     }
 
     /// A peer is not connected any more.
@@ -253,7 +262,7 @@ impl Switchboard {
         let survey = &self.reaching.survey;
         let standing = survey.standing();
         let listening: Vec<_> = self.swarm.listeners().cloned().collect();
-        let mut best = survey.given.clone();
+        let mut best = survey.told();
         if standing == Standing::Reachable {
             best.extend(survey.reached());
         }

@@ -24,6 +24,7 @@ use super::super::addresses::parse_all;
 use super::super::bootstrap::Bootstrap;
 use super::super::check::Finding;
 use super::super::dial::Dialing;
+use super::super::gateway::Forwarding;
 use super::super::identity::{from_libp2p, to_libp2p};
 use super::super::link::{Answer, LaneError, Link, LinkEvent, Opening, Session, Verdict, Way};
 use super::super::listen::Claim;
@@ -47,6 +48,8 @@ pub(super) enum Command {
     Report(libp2p::PeerId, Report),
     /// What a peer has found that was asked to dial this one; nothing: it could not be asked.
     Checked(libp2p::PeerId, Option<Vec<(Multiaddr, Finding)>>),
+    /// What the router says that was asked to forward a port.
+    AskedRouter(Forwarding),
     /// Somebody on another machine wanted a direct lane, and was sent away; no reason: it went by itself.
     Stranger {
         from: IpAddr,
@@ -156,6 +159,7 @@ impl Switchboard {
             Command::Look(reply) => _ = reply.send(self.links()),
             Command::Report(id, report) => self.on_report(id, report),
             Command::Checked(id, findings) => self.on_checked(id, findings),
+            Command::AskedRouter(answer) => self.on_router(answer),
             Command::Stranger { from, reason } => {
                 let count = self.lanes.counters.add_refused_stranger();
                 // Told ever more rarely, so that nobody can fill the screen.
