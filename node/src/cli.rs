@@ -29,6 +29,7 @@ pub(crate) mod objects;
 mod passes;
 pub mod plot;
 mod progress;
+mod rekey;
 mod remove;
 mod report;
 mod resume;
@@ -85,6 +86,8 @@ enum Command {
     Status(status::StatusArguments),
     /// Put a member out of the run for good: it hands over what it owns, and is not let in again
     Remove(remove::RemoveArguments),
+    /// Give the run another secret while it goes on: invites from before are of no use any more
+    Rekey(rekey::RekeyArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
     /// Say how well a saved model does on data
@@ -215,6 +218,8 @@ enum OwnCommand {
     Status(status::StatusArguments),
     /// Put a member out of the run for good: it hands over what it owns, and is not let in again
     Remove(remove::RemoveArguments),
+    /// Give the run another secret while it goes on: invites from before are of no use any more
+    Rekey(rekey::RekeyArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
 }
@@ -236,6 +241,7 @@ pub fn main() -> ExitCode {
         Command::Invite(arguments) => invite::invite(&arguments),
         Command::Status(arguments) => status::status(&arguments),
         Command::Remove(arguments) => remove::remove(&arguments),
+        Command::Rekey(arguments) => rekey::rekey(&arguments),
         Command::Export(arguments) => model::export(&arguments),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
     })
@@ -282,6 +288,7 @@ fn run_own_command(
         OwnCommand::Invite(arguments) => invite::invite(&arguments),
         OwnCommand::Status(arguments) => status::status(&arguments),
         OwnCommand::Remove(arguments) => remove::remove(&arguments),
+        OwnCommand::Rekey(arguments) => rekey::rekey(&arguments),
         OwnCommand::Export(arguments) => model::export(&arguments),
     }
 }

@@ -1,14 +1,19 @@
 //! Peers and views for tests, named by one byte, and how they train.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
+use peergrad_protocol::message::Message;
 use peergrad_protocol::placement::Copies;
 use peergrad_protocol::view::{Member, View};
-use peergrad_protocol::{Incarnation, PeerId, RunId};
+use peergrad_protocol::{Incarnation, Instant, PeerId, RunId};
 
+use crate::io::Output;
 use crate::loader::Training;
+use crate::membership::Membership;
+use crate::memo::Memo;
 use crate::optimizer::{Rule, Schedule};
 use crate::policy::Policy;
 
@@ -42,6 +47,24 @@ pub(crate) fn training() -> Training {
         policy: Policy::Majority,
         is_shuffled: true,
     }
+}
+
+/// Peer 2 of 1, 2 and 3, with the others linked.
+pub(crate) fn membership() -> Membership {
+    let view = view(&[1, 2, 3]);
+    let (me, digest) = (view.members[1].clone(), view.digest());
+    let linked = [peer(1), peer(3)].into();
+    let rest = (Memo::default(), [].into(), Policy::Majority);
+    Membership::new(Instant(0), me, Arc::new(view), digest, linked, 0, rest)
+}
+
+/// What is said, and to whom.
+pub(crate) fn told(out: &[Output]) -> Vec<(PeerId, Message)> {
+    let sent = |output: &Output| match output {
+        Output::Send { to, frame } => Some((*to, frame.decode().expect("we have made it"))),
+        _ => None,
+    };
+    out.iter().filter_map(sent).collect()
 }
 
 /// The first view of a run of these peers.

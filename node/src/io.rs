@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{Contact, Refusal, Saved};
@@ -104,6 +105,13 @@ pub enum Input {
     Restored(Result<Arc<Checkpoint>, String>),
     /// The user wants this member put out of the run for good.
     Expel(PeerId),
+    /// The user wants the run to have another secret.
+    Rekey {
+        /// The secret.
+        secret: Secret,
+        /// Unix time in milliseconds.
+        now: u64,
+    },
     /// The user wants this peer to go.
     Leave,
 }

@@ -189,6 +189,11 @@ impl Machine {
             Input::Saved { steps, result } => out.push(Output::Event(Event::Saved { steps, result })),
             Input::Restored(result) => self.restored(result, out),
             Input::Expel(peer) => self.expel(now, peer, out),
+            Input::Rekey { secret, now } => {
+                if let Stage::Member(seat) = &mut self.stage {
+                    seat.membership.rekey(secret, now, out);
+                }
+            }
             Input::Leave => self.leave(now, out),
         }
         self.advance(now, out);

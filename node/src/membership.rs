@@ -37,6 +37,7 @@ use crate::succession::Basis;
 use exchange::{Ban, Candidate};
 pub(crate) use looking::Impression;
 use offering::Offered;
+use rekeying::Rekeying;
 use term::Term;
 
 mod agreeing;
@@ -45,6 +46,7 @@ mod expelling;
 mod looking;
 mod meeting;
 mod offering;
+mod rekeying;
 mod term;
 mod watching;
 
@@ -90,6 +92,8 @@ pub(crate) struct Membership {
     bans: BTreeMap<PeerId, Ban>,
     /// Members that are to be put out for good.
     expelling: BTreeMap<PeerId, Expulsion>,
+    /// A secret that came since this member did.
+    rekeying: Option<Rekeying>,
     /// Whether all parts of a swarm that is cut in two go on.
     forks: bool,
     /// Members that were lost, and may have gone on as another lineage.
@@ -211,6 +215,7 @@ impl Membership {
             retiring: BTreeSet::new(),
             bans: BTreeMap::new(),
             expelling: BTreeMap::new(),
+            rekeying: None,
             forks: policy.forks(),
             estranged: BTreeMap::new(),
             offered_weight: me.weight,
@@ -387,6 +392,12 @@ impl Membership {
             let frame = Frame { head: frame.head.clone(), payload: None };
             out.push(Output::Send { to, frame });
         }
+    }
+
+    /// As [`Membership::tell_members`], but for this one.
+    fn tell_others(&self, message: &Message, out: &mut Vec<Output>) {
+        let others = self.view.members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
+        others.for_each(|peer| self.send(peer, message, out));
     }
 
     /// Whether too few others can be reached: then there is nobody to hand anything over to.

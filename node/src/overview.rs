@@ -69,6 +69,8 @@ pub struct MemberOverview {
     pub paused: Option<(usize, usize)>,
     /// The members that can be reached have no parameters; it waits for one that has.
     pub is_orphaned: bool,
+    /// Members that have not confirmed the secret that this one's user has asked for; `None` if it has not.
+    pub without_secret: Option<Vec<PeerId>>,
     /// Another view is being agreed on because something is wrong.
     pub is_troubled: bool,
 }

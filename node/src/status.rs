@@ -35,7 +35,7 @@ pub use desk::Desk;
 pub use metrics::{DEFAULT_METRICS_PORT, Metrics, MetricsPort};
 pub use observer::{Memory, Observer};
 pub use reception::{Passage, Reception};
-pub use server::Server;
+pub use server::{Order, Server};
 
 /// The number of the form that this program writes and reads.
 pub const FORMAT: u32 = 1;
@@ -67,6 +67,8 @@ pub struct Status {
     pub members: Vec<MemberStatus>,
     /// Peers that are not in the view: they want to come in, or found the run with this one.
     pub others: Vec<OtherStatus>,
+    /// How far another secret has come that was asked for here.
+    pub rekey: Option<Rekey>,
     /// Bytes over all links.
     pub traffic: TrafficStatus,
     /// What happened last, the newest at the end; steps left out.
@@ -126,6 +128,13 @@ pub struct Training {
     pub chunks: u64,
     /// Chunks that have yet to move to their new owners.
     pub chunks_to_move: u64,
+}
+
+/// Another secret of the run, which was asked for at this peer.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rekey {
+    /// Members that have not confirmed it.
+    pub missing: Vec<String>,
 }
 
 /// A view.

@@ -28,12 +28,6 @@ impl Secret {
         blake3::derive_key("peergrad 1 direct lane", &self.0)
     }
 
-    /// What the protocol is called by which members find each other: runs with different secrets never ask each other.
-    #[must_use]
-    pub fn finding_name(&self) -> [u8; 32] {
-        blake3::derive_key("peergrad 1 finding", &self.0)
-    }
-
     /// What keys the proofs of both ends of a QUIC connection.
     #[must_use]
     pub fn quic_key(&self) -> [u8; 32] {

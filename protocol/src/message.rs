@@ -38,9 +38,11 @@ use crate::view::{Branch, Expulsion, Member, Succession, View};
 use crate::wire::{Decode, Encode};
 
 mod healing;
+mod rekey;
 mod validity;
 
 pub use healing::{Donation, Inherited, Meeting, WantBequest, Will, Yield};
+pub use rekey::Rekey;
 pub use validity::Invalid;
 
 /// One message; its payload, if it has one, travels beside it.
@@ -118,6 +120,10 @@ pub enum Message {
     Inherited(Inherited),
     /// Convener to that of a lineage which has offered to yield, and from there to its members: join this one.
     Yield(Yield),
+    /// Member to every member: the run has another secret from now on. Repeated until it is confirmed.
+    Rekey(Rekey),
+    /// The answer, to the member whose user asked for it: the secret of that time is here.
+    Rekeyed(u64),
 }
 
 /// A joiner's request.

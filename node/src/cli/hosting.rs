@@ -113,6 +113,13 @@ impl Hosting {
                                 self.publish()?;
                             }
                         }
+                        Event::Rekeyed(rekey) => {
+                            // One that has come since had it from its invite.
+                            if std::mem::replace(&mut self.secret, rekey.secret) == rekey.secret {
+                                continue;
+                            }
+                            self.publish()?;
+                        }
                         _ => {}
                     }
                     self.has_handed_over |= matches!(event, Event::HandedOver { .. });

@@ -1,5 +1,6 @@
 //! Events as JSON: one object each, with the names that the words use; and back, where this program reads itself.
 
+use peergrad_protocol::message::Rekey;
 use peergrad_protocol::view::{Cause, Expulsion};
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
@@ -49,6 +50,8 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
         Event::Expelled(Expulsion { peer, by, cause }) => json!({
             "event": "expelled", "peer": peer.to_string(), "by": by.to_string(), "cause": cause_word(*cause),
         }),
+        // Never the secret: logs are copied into bug reports.
+        Event::Rekeyed(Rekey { by, .. }) => json!({"event": "rekeyed", "by": by.to_string()}),
         Event::Regrouping(Regrouping { epoch, present, needed, missing }) => json!({
             "event": "regrouping", "epoch": epoch.0, "present": present, "needed": needed, "missing": texts(missing),
         }),

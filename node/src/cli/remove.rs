@@ -12,7 +12,7 @@ use super::report::{print_line, program_name};
 use super::signals::stop_requested;
 use super::words::short_names;
 use crate::net::{default_directories, is_in_use};
-use crate::status::{Asker, Status, ask_directory};
+use crate::status::{Asker, Order, Status, ask_directory};
 
 #[derive(Args)]
 pub(super) struct RemoveArguments {
@@ -33,7 +33,7 @@ pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
         let status = asker.status().await?;
         let peer = member_called(&arguments.peer, &status)?;
         let name = short_names(&[peer]);
-        let status = asker.remove(&peer.to_string()).await?;
+        let status = asker.order(Order::Remove(peer.to_string())).await?;
         if !is_out(&peer, &status) {
             print_line(&format!("removing peer {name}: it hands over what it owns first"));
         }
@@ -67,7 +67,7 @@ fn is_out(peer: &PeerId, status: &Status) -> bool {
 }
 
 /// The data directory of the one member that is meant.
-fn member_here(given: Option<&Path>) -> anyhow::Result<PathBuf> {
+pub(super) fn member_here(given: Option<&Path>) -> anyhow::Result<PathBuf> {
     if let Some(directory) = given {
         return Ok(directory.to_owned());
     }

@@ -1,5 +1,6 @@
 //! Words: what an event is to a person.
 
+use peergrad_protocol::message::Rekey;
 use peergrad_protocol::view::{Cause, Expulsion};
 use peergrad_protocol::{PeerId, StepNumber};
 
@@ -42,6 +43,11 @@ pub(crate) fn event_words(event: &Event, me: &PeerId, scope: Option<&Scope>) -> 
         Event::OutOfReach { peers } => format!(
             "ready, but these members cannot be reached from here: {}; either they have stopped, and the run waits for them, or the network between here and there has to be looked at",
             short_names(peers)
+        ),
+        Event::Rekeyed(Rekey { by, .. }) => format!(
+            "the run has another secret, as a user wants it at peer {}: invites from before are of no use any more, and `{} invite` prints one that is",
+            by.short(),
+            program_name()
         ),
         Event::Expelled(Expulsion { peer, by, cause }) => {
             let reason = match cause {

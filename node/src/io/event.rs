@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::message::Rekey;
 use peergrad_protocol::view::{Expulsion, Merge, View};
 use peergrad_protocol::{Epoch, PeerId, RunId, StepNumber, ViewDigest};
 
@@ -154,6 +155,8 @@ pub enum Event {
     },
     /// The members have put a peer out of the run for good.
     Expelled(Expulsion),
+    /// The run has this secret from now on, unless it had it already.
+    Rekeyed(Rekey),
     /// All who had parameters have stopped, and some of them are back: they wait until they are enough to go on from what they
     /// have saved.
     Regrouping(Regrouping),

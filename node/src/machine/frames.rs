@@ -276,6 +276,8 @@ impl Machine {
             // Of a view that this peer is not in yet, or not any more.
             Message::Succeed(_) | Message::Candidate(_) => Ok(()),
             Message::Retire | Message::Expel(_) => Ok(()),
+            // Whoever comes in is told then.
+            Message::Rekey(_) | Message::Rekeyed(_) => Ok(()),
             // This peer has given its lineage up.
             Message::Meet(_) | Message::Will(_) | Message::Inherited(_) => Ok(()),
             Message::WantBequest(_) | Message::Bequest(_) | Message::Yield(_) => Ok(()),
@@ -366,6 +368,8 @@ impl Machine {
                 membership.on_expel(&from, expulsion);
                 self.look(now, out);
             }
+            Message::Rekey(rekey) => membership.on_rekey(&from, rekey, out),
+            Message::Rekeyed(at) => membership.on_rekeyed(from, at),
             Message::Meet(meeting) => self.met(now, from, meeting, out)?,
             Message::Will(will) => self.willed(now, from, will, out)?,
             Message::Inherited(inherited) => {

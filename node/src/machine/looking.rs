@@ -47,6 +47,7 @@ impl Seat {
             comers: membership.comers(),
             paused: membership.paused(),
             is_orphaned: membership.is_orphaned(),
+            without_secret: membership.without_secret(),
             is_troubled: membership.is_troubled(),
             standing,
         }

@@ -274,6 +274,7 @@ impl Machine {
         seat.session.enter(&view, digest, &mut self.credits, out);
         let difference = seat.membership.advance(now).expect("the next view is known");
         seat.healing.enter(&view);
+        seat.membership.tell_secret(&difference.joined, out);
         out.push(Output::Event(seat.session.installed(Some(&difference))));
         // Who has come since does not know of it.
         let due = seat.session.save_is_due();

@@ -178,6 +178,7 @@ impl Membership {
         self.forget_stale(now);
         self.forget_offers(now);
         self.repeat_expulsions(out);
+        self.repeat_rekey(out);
         let Some(convener) = self.convener(now) else { return };
         let convener = self.view.member(convener).peer;
         if convener == self.me.peer {

@@ -70,41 +70,13 @@ impl Membership {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use peergrad_protocol::ledger::Ledger;
     use peergrad_protocol::message::{Join, Refusal};
     use peergrad_protocol::view::{Moves, Resume};
     use peergrad_protocol::{Incarnation, Instant, StepNumber};
 
     use super::*;
-    use crate::fixtures::{self, peer};
-    use crate::memo::Memo;
-    use crate::policy::Policy;
-
-    /// Peer 2 of 1, 2 and 3, with the others linked.
-    fn membership() -> Membership {
-        let view = fixtures::view(&[1, 2, 3]);
-        let (me, digest) = (view.members[1].clone(), view.digest());
-        let linked = [peer(1), peer(3)].into();
-        Membership::new(
-            Instant(0),
-            me,
-            Arc::new(view),
-            digest,
-            linked,
-            0,
-            (Memo::default(), [].into(), Policy::Majority),
-        )
-    }
-
-    fn told(out: &[Output]) -> Vec<(PeerId, Message)> {
-        let sent = |output: &Output| match output {
-            Output::Send { to, frame } => Some((*to, frame.decode().unwrap())),
-            _ => None,
-        };
-        out.iter().filter_map(sent).collect()
-    }
+    use crate::fixtures::{self, membership, peer, told};
 
     #[test]
     fn everybody_is_told_until_it_is_out() {

@@ -37,7 +37,6 @@ use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade,
 use libp2p::identity::Keypair;
 use libp2p::swarm::StreamProtocol;
 use libp2p::{Multiaddr, PeerId, Transport, TransportError, dns, noise, quic, tcp};
-use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::ADDRESSES_MAX;
 use peergrad_protocol::wire;
 use tokio::task::JoinSet;
@@ -45,6 +44,7 @@ use tokio::time::timeout;
 
 use super::circuits::is_relayed;
 use super::dial::trouble_of;
+use super::keyring::Keyring;
 use super::quic::Carrier;
 
 /// The protocol in which it is asked.
@@ -93,14 +93,14 @@ pub(super) async fn ask(
 /// What dials for others.
 #[derive(Clone)]
 pub(super) struct Helper {
-    prologue: [u8; 32],
+    keyring: Keyring,
     /// Whom it dials for at present.
     askers: Arc<Mutex<BTreeSet<PeerId>>>,
 }
 
 impl Helper {
-    pub(super) fn new(secret: &Secret) -> Self {
-        Self { prologue: secret.handshake_prologue(), askers: Arc::default() }
+    pub(super) fn new(keyring: Keyring) -> Self {
+        Self { keyring, askers: Arc::default() }
     }
 
     /// Answers one who asks, unless too many do: then it hears nothing.
@@ -122,7 +122,7 @@ impl Helper {
         }
         let mut dials = JoinSet::new();
         for (index, text) in question.into_iter().enumerate() {
-            let prologue = self.prologue;
+            let prologue = self.keyring.secret().handshake_prologue();
             dials.spawn(async move {
                 let finding = match text.parse() {
                     Ok(address) => look(prologue, asker, address).await,
@@ -290,6 +290,8 @@ mod tests {
     use libp2p::Swarm;
     use libp2p::swarm::SwarmEvent;
 
+    use peergrad_protocol::invite::Secret;
+
     use super::*;
     use crate::net::Identity;
     use crate::net::transport::{self, Behaviour};
@@ -298,7 +300,7 @@ mod tests {
 
     /// A swarm that listens over TCP and QUIC, and where.
     async fn listener() -> (Swarm<Behaviour>, [Multiaddr; 2]) {
-        let mut swarm = transport::swarm(&Identity::generate(), &SECRET, false).unwrap().0;
+        let mut swarm = transport::swarm(&Identity::generate(), &Keyring::new(SECRET), false).unwrap().0;
         let mut addresses = Vec::new();
         for address in ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"] {
             swarm.listen_on(address.parse().unwrap()).unwrap();
@@ -360,7 +362,7 @@ mod tests {
 
     #[test]
     fn few_are_dialed_for_and_each_once() {
-        let helper = Helper::new(&SECRET);
+        let helper = Helper::new(Keyring::new(SECRET));
         let peer = || Identity::generate().keypair().public().to_peer_id();
         let first = peer();
         let place = helper.take_place(first);

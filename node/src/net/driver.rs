@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_protocol::invite::Secret;
 use peergrad_protocol::{Instant, PeerId};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
@@ -61,6 +62,13 @@ pub enum Inquiry {
     Look(oneshot::Sender<Overview>),
     /// This member is to be put out of the run.
     Expel(PeerId),
+    /// The run is to have another secret.
+    Rekey {
+        /// The secret.
+        secret: Secret,
+        /// Unix time in milliseconds.
+        now: u64,
+    },
 }
 
 /// All that a machine needs around it.
@@ -217,6 +225,7 @@ impl Driver {
                 }
             }
             Inquiry::Expel(peer) => self.feed(machine, Input::Expel(peer)),
+            Inquiry::Rekey { secret, now } => self.feed(machine, Input::Rekey { secret, now }),
         }
     }
 
@@ -266,8 +275,13 @@ impl Driver {
             Output::Restore(saved) => self.checkpoints.restore(saved),
             Output::Event(event) => {
                 self.has_ended |= matches!(event, Event::Ended(_));
-                if let Event::Installed { view, .. } = &event {
-                    self.network.keep_dialing_only(view.members.iter().map(|member| member.peer).collect());
+                match &event {
+                    Event::Installed { view, .. } => {
+                        let members = view.members.iter().map(|member| member.peer);
+                        self.network.keep_dialing_only(members.collect());
+                    }
+                    Event::Rekeyed(rekey) => self.network.change_secret(rekey.secret),
+                    _ => {}
                 }
                 tracing::debug!(target: "peergrad::event", peer = self.network.peer().short(), ?event);
                 // Nobody has to listen.

@@ -9,7 +9,7 @@
 //! it is connected with, the ways through a relay among them. One that is wanted and not reached is looked for by its id.
 //!
 //! # Invariants
-//! - The protocol's name comes from the run's secret: tables of two runs never mix.
+//! - Only those answer and are asked who have shown the run's secret, so tables of two runs never mix.
 //! - Nobody stores records for others, or says to provide any: tables of addresses are all there is.
 //!
 //! # Reading
@@ -20,13 +20,12 @@ use std::time::Duration;
 use libp2p::kad::store::{MemoryStore, MemoryStoreConfig};
 use libp2p::kad::{self, BucketInserts, Mode, StoreInserts};
 use libp2p::{PeerId, StreamProtocol};
-use peergrad_protocol::invite::Secret;
 
 /// What answers and asks.
 pub(super) type Finding = kad::Behaviour<MemoryStore>;
 
-pub(super) fn behaviour(own: PeerId, secret: &Secret) -> Finding {
-    let mut config = kad::Config::new(protocol(secret));
+pub(super) fn behaviour(own: PeerId) -> Finding {
+    let mut config = kad::Config::new(PROTOCOL);
     config
         .set_query_timeout(QUERY_MAX)
         .set_kbucket_inserts(BucketInserts::Manual)
@@ -47,12 +46,7 @@ pub(super) fn behaviour(own: PeerId, secret: &Secret) -> Finding {
     behaviour
 }
 
-fn protocol(secret: &Secret) -> StreamProtocol {
-    let name = blake3::Hash::from_bytes(secret.finding_name());
-    StreamProtocol::try_from_owned(format!("/peergrad/finding/1/{}", name.to_hex()))
-        .expect("it begins with a slash")
-}
-
+const PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/finding/1");
 /// An answer that takes longer is of no use: the one looked for is dialed again at its old addresses meanwhile.
 const QUERY_MAX: Duration = Duration::from_secs(10);
 /// Twenty peers with a handful of addresses each.

@@ -20,6 +20,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use super::bootstrap::Bootstrap;
 use super::dial::Dialing;
 use super::identity::{Identity, from_libp2p};
+use super::keyring::Keyring;
 use super::notice::{DialTrouble, Notice};
 use super::quic::Carrier;
 use super::transport::{self, Behaviour, STATUS_PROTOCOL, TransportError};
@@ -96,7 +97,7 @@ impl Guest {
     /// Nobody is, or does not know what a guest asks.
     pub async fn visit(invitation: GuestInvitation) -> Result<Self, GuestError> {
         let GuestInvitation { secret, bootstraps } = invitation;
-        let (mut swarm, _) = transport::swarm(&Identity::generate(), &secret, false)?;
+        let (mut swarm, _) = transport::swarm(&Identity::generate(), &Keyring::new(secret), false)?;
         let mut dialing = Dialing::default();
         for bootstrap in bootstraps {
             dialing.want_bootstrap(bootstrap, Instant::now());

@@ -32,6 +32,7 @@ mod finding;
 mod gateway;
 mod guest;
 pub mod identity;
+mod keyring;
 pub mod link;
 pub mod listen;
 pub mod network;

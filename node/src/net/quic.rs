@@ -28,8 +28,8 @@ use libp2p::swarm::{
     ToSwarm, dummy,
 };
 use libp2p::{Multiaddr, PeerId, Transport, quic};
-use peergrad_protocol::invite::Secret;
 
+use super::keyring::Keyring;
 use super::link::words_of;
 use super::proof::{ProofError, Prover};
 use super::remote::machine_of;
@@ -106,14 +106,14 @@ impl From<quic::Error> for QuicError {
 /// Connections over QUIC, each between two that hold the secret.
 pub(super) fn transport(
     keypair: &Keypair,
-    secret: &Secret,
+    keyring: &Keyring,
 ) -> impl Transport<Output = (PeerId, quic::Connection), Error = QuicError, ListenerUpgrade: Send, Dial: Send>
 + Send
 + Unpin
 + use<> {
-    let prover = Prover::new(keypair.public().to_peer_id(), secret);
+    let (own, keyring) = (keypair.public().to_peer_id(), keyring.clone());
     quic::tokio::Transport::new(config(keypair))
-        .and_then(move |connection, point| prover.prove(connection, point))
+        .and_then(move |connection, point| Prover::new(own, &keyring.secret()).prove(connection, point))
         .map_err(|error| error.either(QuicError::from, QuicError::Proof))
 }
 

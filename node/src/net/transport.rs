@@ -12,12 +12,12 @@ use libp2p::connection_limits::{self, ConnectionLimits};
 use libp2p::swarm::behaviour::toggle::Toggle;
 use libp2p::swarm::{NetworkBehaviour, StreamProtocol};
 use libp2p::{Swarm, SwarmBuilder, dcutr, identify, mdns, noise, ping, relay, tcp, yamux};
-use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::MEMBERS_MAX;
 
 use super::circuits::{self, Circuits};
 use super::finding::{self, Finding};
 use super::identity::Identity;
+use super::keyring::Keyring;
 use super::quic::{self, Strangers};
 
 /// The protocol of link lanes.
@@ -60,11 +60,9 @@ pub enum TransportError {
 /// Makes the swarm. The second result says why neighbours are not looked for, where that was asked for but failed.
 pub(super) fn swarm(
     identity: &Identity,
-    secret: &Secret,
+    keyring: &Keyring,
     neighbours: bool,
 ) -> Result<(Swarm<Behaviour>, Option<io::Error>), TransportError> {
-    let prologue = secret.handshake_prologue().to_vec();
-    let inner_prologue = prologue.clone();
     let peer = identity.keypair().public().to_peer_id();
     let (neighbours, trouble) =
         match neighbours.then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), peer)) {
@@ -76,17 +74,14 @@ pub(super) fn swarm(
         .with_tokio()
         .with_tcp(
             tcp::Config::new().nodelay(true),
-            |keypair: &_| noise::Config::new(keypair).map(|config| config.with_prologue(prologue)),
+            |keypair: &_| keyring.noise(keypair),
             yamux::Config::default,
         )?
-        .with_other_transport(|keypair| quic::transport(keypair, secret))
+        .with_other_transport(|keypair| quic::transport(keypair, keyring))
         .expect("making the transport cannot fail")
         .with_dns()
         .map_err(TransportError::Resolver)?
-        .with_relay_client(
-            |keypair: &_| noise::Config::new(keypair).map(|config| config.with_prologue(inner_prologue)),
-            yamux::Config::default,
-        )?
+        .with_relay_client(|keypair: &_| keyring.noise(keypair), yamux::Config::default)?
         .with_behaviour(|keypair, relayed| Behaviour {
             strangers: Strangers::default(),
             limits: connection_limits::Behaviour::new(limits()),
@@ -103,7 +98,7 @@ pub(super) fn swarm(
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),
             ),
             neighbours: neighbours.into(),
-            finding: finding::behaviour(peer, secret),
+            finding: finding::behaviour(peer),
             relay: circuits::relay_server(peer),
             relayed,
             punch: dcutr::Behaviour::new(peer),
@@ -150,12 +145,13 @@ mod tests {
     use libp2p::core::transport::{DialOpts, PortUse};
     use libp2p::swarm::SwarmEvent;
     use libp2p::{Multiaddr, Transport, quic};
+    use peergrad_protocol::invite::Secret;
 
     use super::*;
 
     /// A swarm that listens over QUIC, and where.
     async fn listener() -> (Swarm<Behaviour>, Multiaddr) {
-        let mut swarm = swarm(&Identity::generate(), &Secret([1; 32]), false).unwrap().0;
+        let mut swarm = swarm(&Identity::generate(), &Keyring::new(Secret([1; 32])), false).unwrap().0;
         swarm.listen_on("/ip4/127.0.0.1/udp/0/quic-v1".parse().unwrap()).unwrap();
         let event = swarm.select_next_some().await;
         let SwarmEvent::NewListenAddr { address, .. } = event else { panic!("{event:?}") };

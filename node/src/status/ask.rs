@@ -12,7 +12,7 @@ use peergrad_protocol::RunId;
 use serde_json::Value;
 use tokio::time::timeout;
 
-use super::server::{Declined, Request, SOCKET};
+use super::server::{Declined, Order, Request, SOCKET};
 use super::{FORMAT, Status};
 use crate::net::{Guest, GuestError, GuestInvitation, is_in_use};
 
@@ -83,9 +83,9 @@ pub enum AskError {
         /// What it said.
         words: String,
     },
-    /// It does not remove whom it was asked to remove.
-    #[error("{whom} removes nobody: {words}")]
-    NotRemoved {
+    /// It does not do what it was told to do.
+    #[error("{whom} does not do that: {words}")]
+    NotDone {
         /// Who was asked.
         whom: String,
         /// Why not.
@@ -178,18 +178,18 @@ impl Asker {
     /// # Errors
     /// It does not answer, or not so that this program understands it.
     pub async fn status(&mut self) -> Result<Status, AskError> {
-        self.ask(&Request { format: FORMAT, remove: None }).await
+        self.ask(&Request { format: FORMAT, order: None }).await
     }
 
-    /// Has a member put out of the run; how the peer is that was asked to see to it.
+    /// Has something done; how the peer is that was told to see to it.
     ///
     /// # Errors
     /// As [`Asker::status`]; or it will not.
-    pub async fn remove(&mut self, peer: &str) -> Result<Status, AskError> {
-        let answer = self.ask(&Request { format: FORMAT, remove: Some(peer.to_owned()) }).await;
+    pub async fn order(&mut self, order: Order) -> Result<Status, AskError> {
+        let answer = self.ask(&Request { format: FORMAT, order: Some(order) }).await;
         answer.map_err(|error| match error {
             AskError::OtherRelease { whom, version, words } if version == env!("CARGO_PKG_VERSION") => {
-                AskError::NotRemoved { whom, words }
+                AskError::NotDone { whom, words }
             }
             error => error,
         })

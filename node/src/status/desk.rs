@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_protocol::invite::Secret;
 use peergrad_protocol::view::Expulsion;
 use peergrad_protocol::{Instant, PeerId};
 use tokio::sync::mpsc::error::TrySendError;
@@ -15,13 +16,13 @@ use tokio::time::timeout;
 
 use super::observer::{Memory, Recent};
 use super::{
-    Expelled, FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, Status, Told,
+    Expelled, FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, Rekey, Status, Told,
     TrafficStatus, Training, ViewStatus,
 };
 use crate::cli::objects::cause_word;
 use crate::cli::table::{count, plural};
 use crate::cli::words::{regrouping_words, short_names};
-use crate::net::{Inquiry, Lane, LinkStatus, Lookout};
+use crate::net::{Inquiry, Lane, LinkStatus, Lookout, random_bytes, unix_seconds};
 use crate::node::Wait;
 use crate::overview::{Condition, MemberOverview, Overview, Seen};
 
@@ -84,18 +85,24 @@ impl Desk {
     /// In words, why that cannot be.
     pub(super) async fn remove(&self, peer: &str) -> Result<(), String> {
         let Ok(peer) = peer.parse::<PeerId>() else { return Err(format!("{peer} is no peer's id")) };
-        let inner = &*self.inner;
-        match inner.overview().await {
-            Ok(Overview::Member(member)) if member.members.iter().any(|seen| seen.peer == peer) => {}
-            Ok(Overview::Member(_)) => return Err(format!("peer {} is not in the run", peer.short())),
-            Ok(_) => return Err("this peer is no member now: ask at one that trains".to_owned()),
-            Err(Busy) => return Err("this peer is too busy: try again".to_owned()),
+        let member = self.inner.member().await?;
+        if !member.members.iter().any(|seen| seen.peer == peer) {
+            return Err(format!("peer {} is not in the run", peer.short()));
         }
-        if peer == inner.me {
+        if peer == self.inner.me {
             return Err("that is this very peer: Ctrl-C at its terminal hands over and leaves".to_owned());
         }
-        let asked = inner.inquiries.try_send(Inquiry::Expel(peer));
-        asked.map_err(|_| "this peer is too busy, or ends: try again".to_owned())
+        self.inner.order(Inquiry::Expel(peer))
+    }
+
+    /// Has the run given another secret.
+    ///
+    /// # Errors
+    /// In words, why that cannot be.
+    pub(super) async fn rekey(&self) -> Result<(), String> {
+        self.inner.member().await?;
+        let now = (unix_seconds() * 1000.0) as u64;
+        self.inner.order(Inquiry::Rekey { secret: Secret(random_bytes()), now })
     }
 
     /// What happened, for whoever counts.
@@ -105,6 +112,20 @@ impl Desk {
 }
 
 impl Inner {
+    /// How this member is, if it is one.
+    async fn member(&self) -> Result<MemberOverview, String> {
+        match self.overview().await {
+            Ok(Overview::Member(member)) => Ok(*member),
+            Ok(_) => Err("this peer is no member now: ask at one that trains".to_owned()),
+            Err(Busy) => Err("this peer is too busy: try again".to_owned()),
+        }
+    }
+
+    fn order(&self, inquiry: Inquiry) -> Result<(), String> {
+        let asked = self.inquiries.try_send(inquiry);
+        asked.map_err(|_| "this peer is too busy, or ends: try again".to_owned())
+    }
+
     async fn look(&self) -> Status {
         let overview = self.overview().await;
         let links = timeout(ANSWER_MAX, self.lookout.links()).await.unwrap_or_default();
@@ -182,6 +203,7 @@ impl Parts<'_> {
             view: None,
             members: Vec::new(),
             others: Vec::new(),
+            rekey: None,
             traffic,
             events: events.collect(),
         };
@@ -248,6 +270,9 @@ impl Parts<'_> {
             chunks: member.chunks as u64,
             chunks_to_move: member.moves_left as u64,
         });
+        let missing = member.without_secret.as_ref();
+        status.rekey =
+            missing.map(|peers| Rekey { missing: peers.iter().map(ToString::to_string).collect() });
         status.phase = phase(member);
         (status.is_well, status.summary) = member_words(member, status.phase, &self.me);
     }

@@ -30,9 +30,19 @@ use crate::net::Questions;
 pub(super) struct Request {
     /// The form that it reads.
     pub(super) format: u32,
-    /// The id of a member that is to be put out of the run, first of all; only from this machine.
+    /// What is to be done first of all; only from this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) remove: Option<String>,
+    pub(super) order: Option<Order>,
+}
+
+/// What a peer can be told to see to.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Order {
+    /// That the member of this id is put out of the run.
+    Remove(String),
+    /// That the run has another secret.
+    Rekey,
 }
 
 /// Where an asker is.
@@ -111,16 +121,16 @@ async fn answer(line: &[u8], from: From, desk: &Desk) -> Vec<u8> {
         serde_json::to_vec(&declined).expect("text has a JSON form")
     };
     let mut bytes = match serde_json::from_slice::<Request>(line) {
-        Ok(Request { format: FORMAT, remove }) => {
-            let removed = match remove {
+        Ok(Request { format: FORMAT, order }) => {
+            let done = match order {
                 None => Ok(()),
                 Some(_) if from == From::Elsewhere => {
-                    Err("who is to be removed is for the users of members to say, at their machines"
-                        .to_owned())
+                    Err("that is for the users of members to say, at their machines".to_owned())
                 }
-                Some(peer) => desk.remove(&peer).await,
+                Some(Order::Remove(peer)) => desk.remove(&peer).await,
+                Some(Order::Rekey) => desk.rekey().await,
             };
-            match removed {
+            match done {
                 Ok(()) => {
                     serde_json::to_vec(&*desk.status().await).expect("text and numbers have a JSON form")
                 }

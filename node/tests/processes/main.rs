@@ -19,6 +19,7 @@ mod power;
 #[path = "../common/process.rs"]
 mod process;
 mod programs;
+mod rekeying;
 mod removing;
 mod returning;
 mod shipping;

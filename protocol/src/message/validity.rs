@@ -92,6 +92,8 @@ impl Message {
             Self::WantBequest(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
             Self::Inherited(inherited) => in_range(is_step(inherited.steps)),
             Self::Yield(words) => bounded(words.is_bounded()),
+            Self::Rekey(rekey) => in_range(rekey.is_possible()),
+            Self::Rekeyed(at) => in_range(*at <= super::rekey::AT_MAX),
             Self::Closed(closed) => in_range(closed.left_out <= SAMPLES_MAX),
             Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
             Self::Refuse(_)

@@ -6,7 +6,7 @@ use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
     Accepted, Again, Beat, Chosen, Closed, Complete, Content, DataPiece, Departure, Donation, Holdings,
     Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose,
-    Refusal, Report, Save, Saved, Segment, WantBequest, WantChunks, WantData, Welcome, Will, Yield,
+    Refusal, Rekey, Report, Save, Saved, Segment, WantBequest, WantChunks, WantData, Welcome, Will, Yield,
 };
 use peergrad_protocol::view::{
     Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
@@ -132,6 +132,12 @@ fn fields(message: &Message) -> Sheet {
             sheet.value("question", question);
             sheet.list("contacts", contacts, |sheet, contact| sheet.contact("contact", contact));
         }
+        Message::Rekey(Rekey { at, by, secret }) => {
+            sheet.value("at", at);
+            sheet.array("by", &by.0);
+            sheet.array("secret", &secret.0);
+        }
+        Message::Rekeyed(at) => sheet.value("at", at),
     }
     sheet
 }
@@ -173,6 +179,8 @@ fn tag(message: &Message) -> (u8, &'static str) {
         Message::Bequest(_) => (31, "Bequest"),
         Message::Inherited(_) => (32, "Inherited"),
         Message::Yield(_) => (33, "Yield"),
+        Message::Rekey(_) => (34, "Rekey"),
+        Message::Rekeyed(_) => (35, "Rekeyed"),
     }
 }
 

@@ -11,8 +11,8 @@ use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
     Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Donation,
     Holdings, Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise,
-    Propose, Refusal, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome, Will,
-    Yield,
+    Propose, Refusal, Rekey, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome,
+    Will, Yield,
 };
 use peergrad_protocol::view::{
     Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
@@ -161,6 +161,11 @@ fn training() -> Vec<Sample> {
         control("complete", Message::Complete(complete)),
         control("save", Message::Save(Save { view, steps: StepNumber(70_002) })),
         control("expel", Message::Expel(expulsion())),
+        control(
+            "rekey",
+            Message::Rekey(Rekey { at: 70_000, by: PeerId(bytes(0x60)), secret: Secret(bytes(0x70)) }),
+        ),
+        control("rekeyed", Message::Rekeyed(70_000)),
         control("closed", Message::Closed(Closed { view, left_out: 64 })),
         control(
             "offer",

@@ -5,6 +5,7 @@ use std::ops::RangeInclusive;
 use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::invite::Secret;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
     ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, MEMBERS_MAX, SAMPLES_MAX, SAVED_MAX, STEPS_MAX, WEIGHT_MAX,
@@ -12,8 +13,8 @@ use peergrad_protocol::limits::{
 use peergrad_protocol::message::{
     Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Donation,
     Holdings, Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise,
-    Propose, Refusal, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome, Will,
-    Yield,
+    Propose, Refusal, Rekey, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome,
+    Will, Yield,
 };
 use peergrad_protocol::view::{
     Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
@@ -386,7 +387,21 @@ fn training() -> impl Strategy<Value = Message> {
         (digest(), 0..=SAMPLES_MAX).prop_map(|(view, left_out)| Message::Closed(Closed { view, left_out })),
         (digest(), step()).prop_map(|(view, steps)| Message::Save(Save { view, steps: StepNumber(steps) })),
         expulsion().prop_map(Message::Expel),
+        rekey(),
         healing(),
+    ]
+}
+
+/// Another secret, and that it came.
+fn rekey() -> impl Strategy<Value = Message> {
+    let rekey = (0..=u64::MAX >> 2, array(), array());
+    prop_oneof![
+        rekey.prop_map(|(at, by, secret)| Message::Rekey(Rekey {
+            at,
+            by: PeerId(by),
+            secret: Secret(secret)
+        })),
+        (0..=u64::MAX >> 2).prop_map(Message::Rekeyed),
     ]
 }
 

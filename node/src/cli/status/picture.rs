@@ -404,6 +404,7 @@ mod tests {
                 member("carol", false, MemberState::Suspected, 0.47),
             ],
             others: vec![],
+            rekey: None,
             traffic: TrafficStatus {
                 sent_bytes: 0,
                 received_bytes: 0,

@@ -18,7 +18,6 @@ use std::time::Duration;
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::tls::certificate;
-use peergrad_protocol::invite::Secret;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -35,6 +34,7 @@ use tokio::time::timeout;
 
 use super::records::{HEADER_BYTES, Records, SEALED_BYTES_MAX, UnknownCipher};
 use crate::net::identity::Identity;
+use crate::net::keyring::Keyring;
 
 /// What a peer shows of itself, and how it looks at others.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(super) struct Credentials {
     mine: Arc<SingleCertAndKey>,
     server: Arc<ServerConfig>,
     /// Keys the proofs.
-    secret: [u8; 32],
+    keyring: Keyring,
 }
 
 /// The certificate of this process cannot be made.
@@ -88,15 +88,15 @@ impl From<rustls::Error> for HandshakeError {
 }
 
 impl Credentials {
-    pub(super) fn new(identity: &Identity, secret: &Secret) -> Result<Self, CredentialsError> {
+    pub(super) fn new(identity: &Identity, keyring: &Keyring) -> Result<Self, CredentialsError> {
         let (certificate, key) = certificate::generate(identity.keypair())?;
-        Self::of(certificate, key, secret)
+        Self::of(certificate, key, keyring.clone())
     }
 
     fn of(
         certificate: CertificateDer<'static>,
         key: PrivateKeyDer<'static>,
-        secret: &Secret,
+        keyring: Keyring,
     ) -> Result<Self, CredentialsError> {
         let provider = Arc::new(provider());
         let key = provider.key_provider.load_private_key(key)?;
@@ -109,7 +109,7 @@ impl Credentials {
         // Nothing follows the handshake but our own records.
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
-        Ok(Self { provider, mine, server: Arc::new(server), secret: secret.lane_key() })
+        Ok(Self { provider, mine, server: Arc::new(server), keyring })
     }
 
     /// Connects to `peer`.
@@ -158,7 +158,8 @@ impl Credentials {
         let peer = peer_of(connection.peer_certificates().unwrap_or_default())?;
         let shared = connection.export_keying_material([0; 32], EXPORT_LABEL, None)?;
         let mut records = Records::new(socket, connection.dangerous_extract_secrets()?)?;
-        let proof = |side: Side| blake3::keyed_hash(&self.secret, &[&shared[..], &[side as u8]].concat());
+        let key = self.keyring.secret().lane_key();
+        let proof = |side: Side| blake3::keyed_hash(&key, &[&shared[..], &[side as u8]].concat());
         let mut shown = [0; 32];
         // Whoever was dialed shows nothing to one that may be anybody.
         if mine == Side::Dialer {
@@ -371,6 +372,7 @@ const HANDSHAKE_MAX: Duration = Duration::from_secs(5);
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::invite::Secret;
     use tokio::net::TcpListener;
 
     use super::*;
@@ -378,7 +380,7 @@ mod tests {
     type Answered = Result<(Records, libp2p::PeerId), HandshakeError>;
 
     fn credentials(identity: &Identity, secret: u8) -> Credentials {
-        Credentials::new(identity, &Secret([secret; 32])).unwrap()
+        Credentials::new(identity, &Keyring::new(Secret([secret; 32]))).unwrap()
     }
 
     /// One dials the other, as `wanted`.
@@ -440,9 +442,9 @@ mod tests {
         let at = certificate.windows(id.len()).position(|bytes| bytes == id).expect("it names its identity");
         let mut renamed = certificate.to_vec();
         renamed[at..at + id.len()].copy_from_slice(&honest.peer().0);
-        let secret = Secret([1; 32]);
-        let stolen = Credentials::of(certificate, other_key, &secret).unwrap();
-        let forged = Credentials::of(CertificateDer::from(renamed), key, &secret).unwrap();
+        let secret = Keyring::new(Secret([1; 32]));
+        let stolen = Credentials::of(certificate, other_key, secret.clone()).unwrap();
+        let forged = Credentials::of(CertificateDer::from(renamed), key, secret).unwrap();
         let own = credentials(&honest, 1);
         for (liar, claimed) in [(&stolen, &taken), (&forged, &honest)] {
             let (dialed, answered) = meet(liar, &own, &honest).await;

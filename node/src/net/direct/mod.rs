@@ -18,10 +18,10 @@ use std::num::NonZeroU16;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use peergrad_protocol::invite::Secret;
 use tokio::net::{TcpListener, TcpStream, lookup_host};
 
 use super::identity::Identity;
+use super::keyring::Keyring;
 use super::listen::Listen;
 use handshake::Credentials;
 pub(super) use handshake::{CredentialsError, HandshakeError};
@@ -52,11 +52,11 @@ impl Doorway {
     /// Listens at the port [`PORT_OFFSET`] above `port` if that is free, or else at any.
     pub(super) async fn open(
         identity: &Identity,
-        secret: &Secret,
+        keyring: &Keyring,
         listen: &Listen,
         port: u16,
     ) -> Result<(Self, io::Result<Listeners>), CredentialsError> {
-        let credentials = Credentials::new(identity, secret)?;
+        let credentials = Credentials::new(identity, keyring)?;
         let wanted = port.checked_add(PORT_OFFSET).unwrap_or_default();
         let listeners = match Listeners::bind(listen, wanted).await {
             Err(_) => Listeners::bind(listen, 0).await,

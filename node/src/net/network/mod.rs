@@ -37,6 +37,7 @@ use super::direct::{CredentialsError, Doorway};
 use super::gateway::Gateway;
 use super::guest::Questions;
 use super::identity::Identity;
+use super::keyring::Keyring;
 use super::link::{LinkEvent, system_error, words_of};
 use super::listen::{self, Claim, Listen, ListenError, Port, announced, port_of, to_multiaddr};
 use super::notice::Notice;
@@ -85,6 +86,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Network {
     peer: PeerId,
+    keyring: Keyring,
     commands: mpsc::UnboundedSender<Command>,
     events: mpsc::UnboundedReceiver<LinkEvent>,
     addresses: watch::Receiver<Vec<String>>,
@@ -112,7 +114,8 @@ impl Network {
         let (commands, commands_out) = mpsc::unbounded_channel();
         let peer = options.identity.peer();
 
-        let (mut swarm, trouble) = transport::swarm(&options.identity, &options.secret, options.neighbours)?;
+        let keyring = Keyring::new(options.secret);
+        let (mut swarm, trouble) = transport::swarm(&options.identity, &keyring, options.neighbours)?;
         if let Some(error) = trouble {
             // Whoever started us holds the other end.
             let _ = notices.send(Notice::NoNeighbourSearch { reason: error.to_string() });
@@ -137,8 +140,7 @@ impl Network {
         let (announce, addresses) = watch::channel(announced(&options.external, &listening));
 
         let port = listening.iter().find_map(port_of).unwrap_or_default();
-        let (doorway, listeners) =
-            Doorway::open(&options.identity, &options.secret, &options.listen, port).await?;
+        let (doorway, listeners) = Doorway::open(&options.identity, &keyring, &options.listen, port).await?;
 
         let direct_port = doorway.port();
         let (open, open_out) = watch::channel(());
@@ -157,7 +159,7 @@ impl Network {
             reports: commands.clone(),
             open: open_out,
         };
-        let helper = Helper::new(&options.secret);
+        let helper = Helper::new(keyring.clone());
         let mut tasks = vec![
             tokio::spawn(lanes::accept(incoming, lanes.clone())),
             tokio::spawn(lanes::help(checks, helper, lanes.clone())),
@@ -177,6 +179,7 @@ impl Network {
         tasks.push(tokio::spawn(switchboard.run(commands_out)));
         let network = Self {
             peer,
+            keyring,
             commands,
             events: events_out,
             addresses,
@@ -219,6 +222,11 @@ impl Network {
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
+    }
+
+    /// Holds all who connect from now on, and those it connects to, to another secret.
+    pub fn change_secret(&self, secret: Secret) {
+        self.keyring.change(secret);
     }
 
     /// Keeps trying to have a link to this peer until told to hang up, or until the peer says goodbye. Asked again, the
@@ -433,7 +441,8 @@ mod tests {
     #[tokio::test]
     async fn where_the_udp_port_is_taken_it_is_said_and_otherwise_quic_has_it() {
         let listen = Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any };
-        let mut swarm = transport::swarm(&Identity::generate(), &Secret([1; 32]), false).unwrap().0;
+        let mut swarm =
+            transport::swarm(&Identity::generate(), &Keyring::new(Secret([1; 32])), false).unwrap().0;
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let port = address.port();
         let mut claim = listen.claim().unwrap();

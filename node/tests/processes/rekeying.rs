@@ -1,0 +1,71 @@
+//! `peer rekey`: a real run is given another secret while it goes on.
+
+#![cfg(unix)]
+
+use serde_json::Value;
+
+use super::departures::training;
+use super::process::{ENDLESS, Place, end_all};
+
+/// Asks this peer's machine for another secret, and gives the invite that comes of it.
+fn rekey(place: &Place, directory: &str, members: usize) -> String {
+    let answer = place.ask(&["rekey", "--dir", directory]);
+    assert_eq!(answer.code, Some(0), "{}", answer.stderr);
+    let all_have_it = format!("all of its members have it ({members} members)");
+    assert!(answer.stdout.contains(&all_have_it), "{}", answer.stdout);
+    answer.stdout.split_whitespace().last().expect("an invite").to_owned()
+}
+
+#[test]
+fn old_invites_are_of_no_use_any_more_and_nobody_is_lost() {
+    let (place, mut peers) = training(3, ENDLESS);
+    let old = place.invite("peer-2");
+    let new = rekey(&place, "peer-2", 3);
+    let mut late = place.join("peer-4", &old);
+    late.wait_for_notice("the secret (or the run) differs");
+    late.kill();
+
+    // Whichever member is asked for an invite, it is good; and what begins with it, begins everywhere.
+    assert_ne!(place.invite("peer-3"), new, "each names itself first");
+    let mut comer = place.join("peer-5", &place.invite("peer-3"));
+    comer.wait_for("step");
+    let told = place.ask(&["status", "--json", "--dir", "peer-5"]).stdout;
+    let status: Value = serde_json::from_str(&told).expect("a status");
+    let members = status["members"].as_array().expect("a list");
+    let others: Vec<&Value> = members.iter().filter(|member| member["is_this"] != true).collect();
+    assert_eq!(others.len(), 3);
+    assert!(others.iter().all(|member| member["link"]["lane"] == "direct"), "{status}");
+
+    // One that is started again has it from its data directory.
+    let (killed, gone) = peers.remove(1);
+    let killed = killed.kill();
+    let local = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--dir", "peer-2"];
+    let mut back = place.run(&[&["resume"], &local[..]].concat());
+    back.wait_for("step");
+
+    let mut rest = vec![back, comer];
+    rest.extend(peers.into_iter().map(|(peer, _)| peer).rev());
+    let ended = end_all(&place, "peer-1", rest, &[killed]);
+    let told: Vec<usize> = ended.iter().map(|peer| peer.all("rekeyed").count()).collect();
+    assert_eq!(told, [0, 0, 1, 1], "who came since had it from the directory or the invite");
+    let lost = ended[3].all("view").filter(|view| view["change"]["interrupted"] == true);
+    let lost: Vec<&Value> =
+        lost.flat_map(|view| view["change"]["left"].as_array().expect("a list")).collect();
+    assert_eq!(lost, [&*gone], "the one that was killed");
+}
+
+#[test]
+fn a_secret_is_changed_at_members_as_often_as_one_likes() {
+    let (place, peers) = training(2, ENDLESS);
+    let nowhere = place.ask(&["rekey", "--dir", "elsewhere"]);
+    assert!(nowhere.failure().contains("no peer is running in elsewhere"), "{}", nowhere.failure());
+    let invites = ["peer-1", "peer-2", "peer-1"].map(|directory| rekey(&place, directory, 2));
+    let mut turned_away = place.join("peer-3", &invites[0]);
+    turned_away.wait_for_notice("the secret (or the run) differs");
+    turned_away.kill();
+    let mut third = place.join("peer-3", &invites[2]);
+    third.wait_for("step");
+    let mut rest = vec![third];
+    rest.extend(peers.into_iter().map(|(peer, _)| peer).rev());
+    end_all(&place, "peer-1", rest, &[]);
+}
