@@ -275,9 +275,7 @@ impl Machine {
             }
             // Of a view that this peer is not in yet, or not any more.
             Message::Succeed(_) | Message::Candidate(_) => Ok(()),
-            Message::Retire | Message::Expel(_) => Ok(()),
-            // Whoever comes in is told then.
-            Message::Rekey(_) | Message::Rekeyed(_) => Ok(()),
+            Message::Retire | Message::Expel(_) | Message::Rekey(_) | Message::Rekeyed(_) => Ok(()),
             // This peer has given its lineage up.
             Message::Meet(_) | Message::Will(_) | Message::Inherited(_) => Ok(()),
             Message::WantBequest(_) | Message::Bequest(_) | Message::Yield(_) => Ok(()),
