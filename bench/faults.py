@@ -111,8 +111,9 @@ class Peer:
             self.process.send_signal(number)
 
     def resident(self):
+        """MiB of its own; pages of the program itself come as it gets to them, and the system takes them back when it likes."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
-        return int(next(line for line in text.splitlines() if line.startswith("VmRSS")).split()[1]) / 1024
+        return int(next(line for line in text.splitlines() if line.startswith("RssAnon")).split()[1]) / 1024
 
 
 def invite(folder):

@@ -394,12 +394,6 @@ impl Membership {
         }
     }
 
-    /// As [`Membership::tell_members`], but for this one.
-    fn tell_others(&self, message: &Message, out: &mut Vec<Output>) {
-        let others = self.view.members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
-        others.for_each(|peer| self.send(peer, message, out));
-    }
-
     /// Whether too few others can be reached: then there is nobody to hand anything over to.
     pub(crate) fn is_paused(&self) -> bool {
         self.term.paused.is_some()

@@ -113,12 +113,15 @@ impl Hosting {
                                 self.publish()?;
                             }
                         }
-                        Event::Rekeyed(rekey) => {
+                        Event::Rekeyed { rekey, .. } => {
                             // One that has come since had it from its invite.
                             if std::mem::replace(&mut self.secret, rekey.secret) == rekey.secret {
                                 continue;
                             }
-                            self.publish()?;
+                            // The run is worth more than its record, which the next change writes again.
+                            if let Err(error) = self.publish() {
+                                self.report.notice(&Notice::OldSecretOnDisk { reason: error.to_string() });
+                            }
                         }
                         _ => {}
                     }

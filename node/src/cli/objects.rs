@@ -51,7 +51,7 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
             "event": "expelled", "peer": peer.to_string(), "by": by.to_string(), "cause": cause_word(*cause),
         }),
         // Never the secret: logs are copied into bug reports.
-        Event::Rekeyed(Rekey { by, .. }) => json!({"event": "rekeyed", "by": by.to_string()}),
+        Event::Rekeyed { rekey: Rekey { by, .. }, .. } => json!({"event": "rekeyed", "by": by.to_string()}),
         Event::Regrouping(Regrouping { epoch, present, needed, missing }) => json!({
             "event": "regrouping", "epoch": epoch.0, "present": present, "needed": needed, "missing": texts(missing),
         }),

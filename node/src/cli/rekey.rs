@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use clap::Args;
 use peergrad_protocol::PeerId;
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use super::remove::member_here;
 use super::report::{print_line, program_name};
 use super::table::plural;
 use super::words::short_names;
-use crate::net::RunRecord;
+use crate::net::{RecordError, RunRecord};
 use crate::status::{Order, Status, ask_directory};
 
 #[derive(Args)]
@@ -28,29 +28,35 @@ pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
     let runtime = runtime.context("cannot start asking")?;
     runtime.block_on(async {
         let directory = member_here(arguments.dir.as_deref())?;
-        let before = RunRecord::read(&directory)?.invite.secret;
+        let secret = || Ok::<_, RecordError>(RunRecord::read(&directory)?.invite.secret);
+        let before = secret()?;
         let mut asker = ask_directory(&directory).await?;
         let mut status = asker.order(Order::Rekey).await?;
         let deadline = Instant::now() + PATIENCE;
-        // Its run record is renewed in a moment, too.
-        while RunRecord::read(&directory)?.invite.secret == before
-            || (missing(&status).is_none_or(|peers| !peers.is_empty()) && Instant::now() < deadline)
+        // Its record of the run is renewed in a moment, too.
+        while (secret()? == before || missing(&status).is_none_or(|peers| !peers.is_empty()))
+            && Instant::now() < deadline
         {
             tokio::time::sleep(ROUND).await;
             status = asker.status().await?;
         }
-        let missing = missing(&status).unwrap_or_default();
-        let (all, without) = (plural(status.members.len(), "member"), missing.len());
-        print_line(&match without {
-            0 => format!("the run has another secret, and all of its members have it ({all})"),
-            _ => format!(
-                "the run has another secret, which {without} of {all} have not confirmed yet: {}. They are told again and again; \
-                 one that stays away needs the invite below to come back",
-                short_names(&missing)
+        if secret()? == before {
+            bail!("the secret is the same as before: the peer was busy, or is no member any more; try again");
+        }
+        let all = plural(status.members.len(), "member");
+        print_line(&match missing(&status) {
+            Some(peers) if peers.is_empty() => {
+                format!("the run has another secret, and all of its members have it ({all})")
+            }
+            Some(peers) => format!(
+                "the run has another secret, which of {all} these have not confirmed yet: {}. They are told as long as they are \
+                 connected; one that is not needs the invite below to come back",
+                short_names(&peers)
             ),
+            None => "another member's user has changed the run's secret at the same time, and that one holds".to_owned(),
         });
         print_line(&format!(
-            "invites from before are of no use any more, and whoever is away must be given this one:\n{} join {}",
+            "invites and secret files from before are of no use any more; whoever is away comes back with\n{} join {}",
             program_name(),
             RunRecord::read(&directory)?.invite
         ));
@@ -58,7 +64,7 @@ pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-/// Members that have not confirmed it; `None` before the peer has begun.
+/// Members that have not confirmed it; `None` before the peer has begun, or where another one did later.
 fn missing(status: &Status) -> Option<Vec<PeerId>> {
     let missing = &status.rekey.as_ref()?.missing;
     Some(missing.iter().filter_map(|peer| peer.parse().ok()).collect())

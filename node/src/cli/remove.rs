@@ -40,7 +40,7 @@ pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
         tokio::select! {
             epoch = until_out(&mut asker, &peer, status) => {
                 let epoch = epoch?;
-                print_line(&format!("peer {name} is out of the run since view {epoch}, and is not let in again as the one it was; whoever knows the secret can still join under another key"));
+                print_line(&format!("peer {name} is out of the run since view {epoch}, and is not let in again as the one it was; whoever knows the secret can still join under another key, until that is changed (`{} rekey`)", program_name()));
                 Ok(ExitCode::SUCCESS)
             }
             () = stop_requested() => {

@@ -44,7 +44,7 @@ pub(crate) fn event_words(event: &Event, me: &PeerId, scope: Option<&Scope>) -> 
             "ready, but these members cannot be reached from here: {}; either they have stopped, and the run waits for them, or the network between here and there has to be looked at",
             short_names(peers)
         ),
-        Event::Rekeyed(Rekey { by, .. }) => format!(
+        Event::Rekeyed { rekey: Rekey { by, .. }, .. } => format!(
             "the run has another secret, as a user wants it at peer {}: invites from before are of no use any more, and `{} invite` prints one that is",
             by.short(),
             program_name()

@@ -1,5 +1,6 @@
 //! What a node tells its user: that things happen, and what is to be known of them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
@@ -156,7 +157,12 @@ pub enum Event {
     /// The members have put a peer out of the run for good.
     Expelled(Expulsion),
     /// The run has this secret from now on, unless it had it already.
-    Rekeyed(Rekey),
+    Rekeyed {
+        /// The secret.
+        rekey: Rekey,
+        /// Who is in, or about to be: all others have to show it anew.
+        members: BTreeSet<PeerId>,
+    },
     /// All who had parameters have stopped, and some of them are back: they wait until they are enough to go on from what they
     /// have saved.
     Regrouping(Regrouping),

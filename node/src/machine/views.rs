@@ -274,7 +274,6 @@ impl Machine {
         seat.session.enter(&view, digest, &mut self.credits, out);
         let difference = seat.membership.advance(now).expect("the next view is known");
         seat.healing.enter(&view);
-        seat.membership.tell_secret(&difference.joined, out);
         out.push(Output::Event(seat.session.installed(Some(&difference))));
         // Who has come since does not know of it.
         let due = seat.session.save_is_due();
@@ -286,6 +285,10 @@ impl Machine {
         let install = || Message::Install(View::clone(&view));
         for guest in guests {
             self.send(guest, &install(), None, out);
+        }
+        if let Stage::Member(seat) = &self.stage {
+            // After they have been told that they are in.
+            seat.membership.tell_secret(&difference.joined, out);
         }
         self.tell_waiting(out);
         for gone in difference.left.iter().copied().filter(|peer| view.rank(peer).is_none()) {

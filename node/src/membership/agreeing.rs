@@ -171,6 +171,7 @@ impl Membership {
         }
         let reached = attempt.proposer.reports().len();
         if !attempt.proposer.has_quorum() {
+            self.term.regrouped_at = self.term.regrouped_at.filter(|_| waited < COLLECT_MAX);
             if waited > PAUSE_TOLD_AFTER && attempt.planned.is_none() {
                 let missing = attempt.unanswered.iter().map(|rank| self.view.member(*rank).peer).collect();
                 self.tell_paused(missing, out);
@@ -258,7 +259,7 @@ impl Membership {
                 Some(change) => change,
                 // Nobody of those who can be reached has parameters any more; others may come back.
                 None => {
-                    let waited = self.term.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
+                    let waited = now.since(*self.term.regrouped_at.get_or_insert(now));
                     let is_all = attempt.unanswered.is_empty();
                     // Where others may have gone on, nothing is begun anew without them.
                     let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.forks);

@@ -6,7 +6,7 @@
 //! whatever is forgotten in memory.
 //!
 //! # Not here
-//! Who holds the run's secret can come again under another key: that keeps strangers out, and not somebody who was let in.
+//! Who holds the run's secret can come again under another key, until there is another secret (`rekeying.rs`).
 
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::{Cause, Expulsion, Succession};

@@ -2,10 +2,11 @@
 //!
 //! Whose user asks tells all members; each takes the new secret, tells all others once, in case the first is gone before it has told
 //! everybody, and confirms to the first, which repeats it to those who have not. Whoever comes in while it is known is told too: it
-//! may have been on its way with the old one. Of two at once the later one holds.
+//! may have been on its way with the old one. Of two at once the later one holds. Who is to be put out is told nothing.
 //!
 //! # Not here
-//! What a secret is for: the shell has it in every handshake that begins from then on. Connections that are there stay.
+//! What a secret is for: the shell has it in every handshake that begins from then on. Connections with members stay; all others,
+//! which have shown the old one, are closed.
 
 use std::collections::BTreeSet;
 
@@ -40,7 +41,11 @@ impl Membership {
             return;
         }
         match &mut self.rekeying {
-            Some(known) if rekey.is_before(&known.rekey) => return,
+            Some(known) if rekey.is_before(&known.rekey) => {
+                // It does not know of this one, and has begun to lock itself out.
+                let known = Message::Rekey(known.rekey);
+                return self.send(*from, &known, out);
+            }
             Some(known) if known.rekey == rekey => {}
             _ => self.take(rekey, out),
         }
@@ -56,8 +61,18 @@ impl Membership {
 
     fn take(&mut self, rekey: Rekey, out: &mut Vec<Output>) {
         self.rekeying = Some(Rekeying { rekey, confirmed: BTreeSet::from([self.me.peer]) });
-        self.tell_others(&Message::Rekey(rekey), out);
-        out.push(Output::Event(Event::Rekeyed(rekey)));
+        for peer in self.worthy().filter(|peer| *peer != self.me.peer) {
+            self.send(peer, &Message::Rekey(rekey), out);
+        }
+        let to_come = self.next.iter().flat_map(|next| &next.view.members).map(|member| member.peer);
+        let members = self.worthy().chain(to_come.filter(|peer| !self.expelling.contains_key(peer)));
+        out.push(Output::Event(Event::Rekeyed { rekey, members: members.collect() }));
+    }
+
+    /// Members that are to know the secret.
+    fn worthy(&self) -> impl Iterator<Item = PeerId> {
+        let members = self.view.members.iter().map(|member| member.peer);
+        members.filter(|peer| !self.expelling.contains_key(peer))
     }
 
     /// Says again what may not have arrived, and what those who came since may not know.
@@ -65,10 +80,8 @@ impl Membership {
         let Some(known) = self.rekeying.as_ref().filter(|known| known.rekey.by == self.me.peer) else {
             return;
         };
-        for member in &self.view.members {
-            if !known.confirmed.contains(&member.peer) {
-                self.send(member.peer, &Message::Rekey(known.rekey), out);
-            }
+        for peer in self.worthy().filter(|peer| !known.confirmed.contains(peer)) {
+            self.send(peer, &Message::Rekey(known.rekey), out);
         }
     }
 
@@ -82,13 +95,14 @@ impl Membership {
     /// Members that have not confirmed the secret that this one's user has asked for; `None` if it has not.
     pub(crate) fn without_secret(&self) -> Option<Vec<PeerId>> {
         let known = self.rekeying.as_ref().filter(|known| known.rekey.by == self.me.peer)?;
-        let members = self.view.members.iter().map(|member| member.peer);
-        Some(members.filter(|peer| !known.confirmed.contains(peer)).collect())
+        Some(self.worthy().filter(|peer| !known.confirmed.contains(peer)).collect())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::view::Cause;
+
     use super::*;
     use crate::fixtures::{membership, peer, told};
 
@@ -99,7 +113,7 @@ mod tests {
     /// The secrets that the shell is told of.
     fn taken(out: &[Output]) -> Vec<Rekey> {
         let taken = |output: &Output| match output {
-            Output::Event(Event::Rekeyed(rekey)) => Some(*rekey),
+            Output::Event(Event::Rekeyed { rekey, .. }) => Some(*rekey),
             _ => None,
         };
         out.iter().filter_map(taken).collect()
@@ -129,6 +143,24 @@ mod tests {
     }
 
     #[test]
+    fn whoever_is_being_put_out_is_told_nothing() {
+        let mut membership = membership();
+        membership.expel(peer(3), Cause::Request, &mut Vec::new());
+        let mut out = Vec::new();
+        membership.rekey(Secret([7; 32]), 7, &mut out);
+        assert_eq!(told(&out), [(peer(1), Message::Rekey(rekey(7, 2)))]);
+        let stays = |output: &Output| match output {
+            Output::Event(Event::Rekeyed { members, .. }) => members.clone(),
+            _ => BTreeSet::new(),
+        };
+        assert_eq!(out.iter().flat_map(stays).collect::<Vec<_>>(), [peer(1), peer(2)]);
+        assert_eq!(membership.without_secret(), Some(vec![peer(1)]));
+        out.clear();
+        membership.repeat_rekey(&mut out);
+        assert_eq!(told(&out), [(peer(1), Message::Rekey(rekey(7, 2)))]);
+    }
+
+    #[test]
     fn what_a_member_says_is_taken_once_passed_on_and_confirmed() {
         let mut membership = membership();
         let mut out = Vec::new();
@@ -144,7 +176,9 @@ mod tests {
         assert_eq!((told(&out), taken(&out)), (vec![confirmed], vec![]), "again, but nothing new");
         out.clear();
         membership.on_rekey(&peer(3), rekey(4, 1), &mut out);
-        assert_eq!((told(&out), taken(&out)), (vec![], vec![]), "an earlier one");
+        let known = (peer(3), Message::Rekey(rekey(5, 3)));
+        assert_eq!((told(&out), taken(&out)), (vec![known], vec![]), "an earlier one");
+        out.clear();
         assert_eq!(membership.without_secret(), None, "another one sees to it");
         membership.tell_secret(&[peer(3)], &mut out);
         assert_eq!(told(&out), [(peer(3), Message::Rekey(rekey(5, 3)))]);

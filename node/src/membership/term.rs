@@ -36,6 +36,8 @@ pub(super) struct Term {
     /// Whose attempt is given that time.
     pub(super) awaited: Option<Rank>,
     pub(super) trouble_since: Option<Instant>,
+    /// Since when enough members answer who have no parameters between them.
+    pub(super) regrouped_at: Option<Instant>,
     /// Since when somebody is lost, be it only one that leaves.
     pub(super) missed_since: Option<Instant>,
     /// The next view is being succeeded already.
@@ -65,6 +67,7 @@ impl Term {
             not_before: now,
             awaited: None,
             trouble_since: None,
+            regrouped_at: None,
             missed_since: None,
             is_urged: false,
             has_doubted: false,

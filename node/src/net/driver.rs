@@ -280,7 +280,9 @@ impl Driver {
                         let members = view.members.iter().map(|member| member.peer);
                         self.network.keep_dialing_only(members.collect());
                     }
-                    Event::Rekeyed(rekey) => self.network.change_secret(rekey.secret),
+                    Event::Rekeyed { rekey, members } => {
+                        self.network.change_secret(rekey.secret, members.clone());
+                    }
                     _ => {}
                 }
                 tracing::debug!(target: "peergrad::event", peer = self.network.peer().short(), ?event);

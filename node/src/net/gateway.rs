@@ -4,11 +4,12 @@
 //! - A router is looked for by multicast, asked for its address, and told to forward the port over TCP and UDP, under the same
 //!   number or one of the next that is free; and the port for direct lanes, which has no other number.
 //! - What it grants lasts an hour and is asked for again every ten minutes: a router that was restarted has forgotten it.
-//! - At the end it is taken back. Of a peer that is killed it ends by itself.
+//! - At the end it is taken back. Of a peer that is killed it ends by itself, but at a router that knows no such times.
 //!
 //! # Not here
 //! Whether anybody gets through: others try (`reach.rs`). A router may well say yes and stand behind another one.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::num::NonZeroU16;
@@ -20,7 +21,7 @@ use igd_next::{AddPortError, PortMappingProtocol, SearchError, SearchOptions};
 use libp2p::Multiaddr;
 use serde::Serialize;
 use tokio::net::UdpSocket;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::link::words_of;
 use super::listen::to_multiaddr;
@@ -67,47 +68,63 @@ impl fmt::Display for Forwarding {
     }
 }
 
+/// The ports of this peer that a router is asked to forward.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ports {
+    /// Over TCP.
+    pub(super) tcp: u16,
+    /// Whether the same over UDP is its own, too.
+    pub(super) has_quic: bool,
+    /// For direct lanes, over TCP.
+    pub(super) direct: Option<NonZeroU16>,
+}
+
 /// What is asked of routers.
 #[derive(Debug)]
 pub(super) struct Gateway {
-    port: u16,
-    direct_port: Option<NonZeroU16>,
-    /// What was granted last, and by whom.
-    granted: Option<Grant>,
+    ports: Ports,
+    /// Who was asked last, and what it has opened since the beginning.
+    router: Option<Router<Tokio>>,
+    opened: BTreeSet<Door>,
+    /// The last that was granted, and until when.
+    granted: Option<(Forwarding, Instant)>,
+    /// The port outside, of the last that was granted.
+    outside: u16,
 }
 
-#[derive(Debug)]
-struct Grant {
-    router: Router<Tokio>,
-    external_port: u16,
-    is_direct: bool,
-}
+/// A port of a router.
+type Door = (bool, u16);
 
 impl Gateway {
     /// For a peer that listens on these ports.
-    pub(super) fn new(port: u16, direct_port: Option<NonZeroU16>) -> Self {
-        Self { port, direct_port, granted: None }
+    pub(super) fn new(ports: Ports) -> Self {
+        let (router, opened, granted, outside) = (None, BTreeSet::new(), None, ports.tcp);
+        Self { ports, router, opened, granted, outside }
     }
 
-    /// Asks, or asks again, and says how long that holds.
+    /// Asks, or asks again, and says how long to wait for the next time.
     pub(super) async fn ask(&mut self) -> (Forwarding, Duration) {
         let asked = timeout(ROUND_MAX, self.round()).await;
-        match asked.unwrap_or_else(|_| Err("it takes too long to answer".to_owned())) {
-            Ok(done) => (done, RENEWED_AFTER),
-            Err(reason) => (Forwarding::Refused { reason }, ASKED_AGAIN_AFTER),
-        }
+        let reason = match asked.unwrap_or_else(|_| Err("it takes too long to answer".to_owned())) {
+            Ok(done) => {
+                self.granted = Some((done.clone(), Instant::now() + LEASE));
+                return (done, RENEWED_AFTER);
+            }
+            Err(reason) => reason,
+        };
+        // What was granted holds until its time is over.
+        let held = self.granted.as_ref().filter(|(_, until)| Instant::now() < *until);
+        let answer = held.map_or(Forwarding::Refused { reason }, |(done, _)| done.clone());
+        (answer, ASKED_AGAIN_AFTER)
     }
 
     /// Takes everything back.
     pub(super) async fn close(self) {
-        let Some(Grant { router, external_port, is_direct }) = self.granted else { return };
-        let direct = self.direct_port.filter(|_| is_direct);
+        let Some(router) = self.router else { return };
         let all = async {
-            // What cannot be taken back ends within the hour.
-            let _ = router.remove_port(PortMappingProtocol::TCP, external_port).await;
-            let _ = router.remove_port(PortMappingProtocol::UDP, external_port).await;
-            if let Some(port) = direct {
-                let _ = router.remove_port(PortMappingProtocol::TCP, port.get()).await;
+            for (is_tcp, port) in self.opened {
+                // What cannot be taken back ends within the hour.
+                let _ = router.remove_port(protocol(is_tcp), port).await;
             }
         };
         let _ = timeout(CLOSING_MAX, all).await;
@@ -120,32 +137,65 @@ impl Gateway {
             return Err(format!("its own address is {external}, so it stands behind another router"));
         }
         let own = own_address(router.addr).await.map_err(|error| words_of(&error))?;
-        let first = self.granted.as_ref().map_or(self.port, |grant| grant.external_port);
-        let ports = std::iter::once(first).chain((1..=OTHERS_TRIED).filter_map(|n| self.port.checked_add(n)));
-        let mut taken = None;
-        for external_port in ports {
-            match forward_both(&router, external_port, SocketAddr::new(own, self.port)).await {
-                Ok(()) => {}
-                Err(error @ AddPortError::PortInUse) => {
-                    taken = Some(error);
-                    continue;
+        self.router = Some(router);
+        let others = (1..=OTHERS_TRIED).filter_map(|n| self.ports.tcp.checked_add(n));
+        let outside: Vec<u16> = std::iter::once(self.outside).chain(others).collect();
+        let mut trouble = String::new();
+        for outside in outside {
+            match self.open_both(outside, own).await {
+                Ok(()) => {
+                    self.outside = outside;
+                    let address = to_multiaddr(external, outside).to_string();
+                    let is_direct = match self.ports.direct.map(NonZeroU16::get) {
+                        Some(port) => self.open((true, port), SocketAddr::new(own, port)).await.is_ok(),
+                        None => false,
+                    };
+                    return Ok(Forwarding::Done { address, is_direct });
                 }
+                Err(error @ AddPortError::PortInUse) => trouble = error.to_string(),
                 Err(error) => return Err(error.to_string()),
             }
-            let is_direct = match self.direct_port {
-                Some(port) => {
-                    let port = port.get();
-                    let local = SocketAddr::new(own, port);
-                    forward(&router, PortMappingProtocol::TCP, port, local).await.is_ok()
-                }
-                None => false,
-            };
-            let address = to_multiaddr(external, external_port).to_string();
-            self.granted = Some(Grant { router, external_port, is_direct });
-            return Ok(Forwarding::Done { address, is_direct });
         }
-        Err(taken.map_or_else(|| "no port is left".to_owned(), |error| error.to_string()))
+        Err(trouble)
     }
+
+    /// Over TCP, and over UDP under the same number.
+    async fn open_both(&mut self, outside: u16, own: IpAddr) -> Result<(), AddPortError> {
+        let to = SocketAddr::new(own, self.ports.tcp);
+        self.open((true, outside), to).await?;
+        if !self.ports.has_quic {
+            return Ok(());
+        }
+        match self.open((false, outside), to).await {
+            Err(error @ AddPortError::PortInUse) => {
+                if let Some(router) = &self.router {
+                    // It ends by itself if not now.
+                    let _ = router.remove_port(PortMappingProtocol::TCP, outside).await;
+                }
+                self.opened.remove(&(true, outside));
+                Err(error)
+            }
+            // TCP is enough.
+            _ => Ok(()),
+        }
+    }
+
+    async fn open(&mut self, door: Door, to: SocketAddr) -> Result<(), AddPortError> {
+        let Some(router) = &self.router else { return Ok(()) };
+        let (is_tcp, port) = door;
+        let lease = LEASE.as_secs() as u32;
+        let mut answer = router.add_port(protocol(is_tcp), port, to, lease, DESCRIPTION).await;
+        if matches!(answer, Err(AddPortError::OnlyPermanentLeasesSupported)) {
+            answer = router.add_port(protocol(is_tcp), port, to, 0, DESCRIPTION).await;
+        }
+        answer?;
+        self.opened.insert(door);
+        Ok(())
+    }
+}
+
+fn protocol(is_tcp: bool) -> PortMappingProtocol {
+    if is_tcp { PortMappingProtocol::TCP } else { PortMappingProtocol::UDP }
 }
 
 /// The router, or in words why there is none.
@@ -162,34 +212,6 @@ async fn search() -> Result<Router<Tokio>, String> {
         }
     }
     Err(last)
-}
-
-/// Over TCP, and over UDP under the same number.
-async fn forward_both(router: &Router<Tokio>, external: u16, to: SocketAddr) -> Result<(), AddPortError> {
-    forward(router, PortMappingProtocol::TCP, external, to).await?;
-    match forward(router, PortMappingProtocol::UDP, external, to).await {
-        Err(error @ AddPortError::PortInUse) => {
-            let _ = router.remove_port(PortMappingProtocol::TCP, external).await;
-            Err(error)
-        }
-        // A peer without QUIC is still a peer.
-        _ => Ok(()),
-    }
-}
-
-async fn forward(
-    router: &Router<Tokio>,
-    protocol: PortMappingProtocol,
-    external: u16,
-    to: SocketAddr,
-) -> Result<(), AddPortError> {
-    match router.add_port(protocol, external, to, LEASE_S, DESCRIPTION).await {
-        // Such a router forgets it when it is told to, or is restarted.
-        Err(AddPortError::OnlyPermanentLeasesSupported) => {
-            router.add_port(protocol, external, to, 0, DESCRIPTION).await
-        }
-        answer => answer,
-    }
 }
 
 /// The address of this machine that the router knows.
@@ -213,7 +235,7 @@ fn is_behind_another(address: IpAddr) -> bool {
 /// What the router's list of forwarded ports calls it.
 const DESCRIPTION: &str = "peergrad";
 /// How long a router forwards a port that nobody asks for again.
-const LEASE_S: u32 = 3600;
+const LEASE: Duration = Duration::from_secs(3600);
 const RENEWED_AFTER: Duration = Duration::from_secs(600);
 const ASKED_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// Ports that are tried where others at home have the first.

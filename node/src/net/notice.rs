@@ -108,6 +108,11 @@ pub enum Notice {
         /// What the system said.
         reason: String,
     },
+    /// The run has another secret, and this machine's record of the run still has the old one.
+    OldSecretOnDisk {
+        /// What the system said.
+        reason: String,
+    },
     /// `peer status` cannot ask this peer on its own machine.
     NoStatus {
         /// Why.
@@ -195,6 +200,10 @@ impl fmt::Display for Notice {
                 f,
                 "cannot write the event log {} ({reason}): training goes on without it, and it is tried again",
                 path.display()
+            ),
+            Self::OldSecretOnDisk { reason } => write!(
+                f,
+                "the run's new secret could not be written down here ({reason}): if this peer stops now, it needs a fresh invite to come back"
             ),
             Self::NoStatus { reason } => {
                 write!(f, "`peer status` cannot ask this peer from its own machine: {reason}")

@@ -158,9 +158,10 @@ impl Survey {
 
     /// The router has answered. Says whether that is news.
     pub(super) fn asked_router(&mut self, answer: Forwarding, now: Instant) -> bool {
-        let is_news = self.router.as_ref() != Some(&answer);
+        // Another reason is not worth telling.
+        let is_news = self.router.is_none() || self.told_by_router() != answer.address();
+        self.router = Some(answer);
         if is_news {
-            self.router = Some(answer);
             self.ask_again(now);
         }
         is_news
@@ -168,8 +169,11 @@ impl Survey {
 
     /// Addresses of this peer that it has been told, best first.
     pub(super) fn told(&self) -> Vec<Multiaddr> {
-        let forwarded = self.router.as_ref().and_then(Forwarding::address);
-        self.given.iter().cloned().chain(forwarded).collect()
+        self.given.iter().cloned().chain(self.told_by_router()).collect()
+    }
+
+    fn told_by_router(&self) -> Option<Multiaddr> {
+        self.router.as_ref().and_then(Forwarding::address)
     }
 
     /// The machine has these addresses, and no others any more: perhaps it is somewhere else.

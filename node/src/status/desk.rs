@@ -100,7 +100,13 @@ impl Desk {
     /// # Errors
     /// In words, why that cannot be.
     pub(super) async fn rekey(&self) -> Result<(), String> {
-        self.inner.member().await?;
+        let member = self.inner.member().await?;
+        if member.paused.is_some() || member.is_troubled {
+            return Err(
+                "not all members can be reached, and those that are not told would be locked out: try again once training goes on"
+                    .to_owned(),
+            );
+        }
         let now = (unix_seconds() * 1000.0) as u64;
         self.inner.order(Inquiry::Rekey { secret: Secret(random_bytes()), now })
     }

@@ -277,7 +277,7 @@ pub(super) fn name_of(event: &Event) -> &'static str {
         Event::NobodyAnswers => "nobody_answers",
         Event::Orphaned { .. } => "orphaned",
         Event::Expelled(_) => "expelled",
-        Event::Rekeyed(_) => "rekeyed",
+        Event::Rekeyed { .. } => "rekeyed",
         Event::Regrouping(_) => "regrouping",
         Event::Restored { .. } => "restored",
         Event::Saved { .. } => "saved",

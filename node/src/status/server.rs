@@ -27,6 +27,7 @@ use crate::net::Questions;
 
 /// What an asker says.
 #[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub(super) struct Request {
     /// The form that it reads.
     pub(super) format: u32,

@@ -1,5 +1,6 @@
 //! Links begin, end and begin again; strangers and wrong addresses are told apart.
 
+use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use peergrad::net::link::LinkEvent;
@@ -92,6 +93,29 @@ async fn those_who_are_early_are_linked_both_ways() {
             assert!(next(network).await.starts_with("up"));
             assert!(next(network).await.contains("Ready"));
         }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn where_the_secret_changes_members_stay_connected_and_all_others_have_to_show_it() {
+    within_reason(async {
+        let (mut first, _) = start(Identity::generate(), SECRET).await;
+        let (mut member, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
+        let LinkEvent::Up(link) = first.next().await else { panic!("a link was to come") };
+        assert!(next(&mut member).await.starts_with("up"));
+        let (_other, mut notices) =
+            start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
+        assert!(next(&mut first).await.starts_with("up"));
+
+        let (secret, members) = (Secret([9; 32]), BTreeSet::from([first.peer(), member.peer()]));
+        first.change_secret(secret, members.clone());
+        member.change_secret(secret, members);
+        assert_eq!(next_trouble(&mut notices).await.0, DialTrouble::WrongSecret);
+        link.send(Frame::encode(&Message::Ready, None));
+        assert!(next(&mut member).await.contains("Ready"), "it was never interrupted");
+        let (third, _) = start_joining(Identity::generate(), secret, vec![address_of(&first)]).await;
+        assert_eq!(next(&mut first).await, format!("up {}", third.peer().short()));
     })
     .await;
 }

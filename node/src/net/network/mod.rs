@@ -14,6 +14,7 @@ mod looking;
 mod reaching;
 mod switchboard;
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::num::NonZeroU16;
@@ -34,7 +35,7 @@ use super::bootstrap::Bootstrap;
 use super::check::{CHECK_PROTOCOL, Helper};
 use super::counters::Counters;
 use super::direct::{CredentialsError, Doorway};
-use super::gateway::Gateway;
+use super::gateway::{Gateway, Ports};
 use super::guest::Questions;
 use super::identity::Identity;
 use super::keyring::Keyring;
@@ -128,6 +129,7 @@ impl Network {
         let mut claim = options.listen.claim()?;
         let Opened { listening, meanwhile, quic } =
             open_ports(&mut swarm, &options.listen, &mut claim).await?;
+        let has_quic = quic.is_ok();
         if let Err(reason) = quic {
             let _ = notices.send(Notice::NoQuic { reason });
         }
@@ -146,8 +148,8 @@ impl Network {
         let (open, open_out) = watch::channel(());
 
         let gateway = options.upnp.then(|| {
-            let gateway = Gateway::new(port, direct_port);
-            tokio::spawn(keep_forwarded(gateway, commands.clone(), open_out.clone()))
+            let ports = Ports { tcp: port, has_quic, direct: direct_port };
+            tokio::spawn(keep_forwarded(Gateway::new(ports), commands.clone(), open_out.clone()))
         });
         let counters = Arc::new(Counters::default());
         let lanes = lanes::Lanes {
@@ -224,9 +226,13 @@ impl Network {
         Arc::clone(&self.counters)
     }
 
-    /// Holds all who connect from now on, and those it connects to, to another secret.
-    pub fn change_secret(&self, secret: Secret) {
-        self.keyring.change(secret);
+    /// Holds all who connect from now on, and those it connects to, to another secret. Of those who are connected the members stay;
+    /// the others have to show it.
+    pub fn change_secret(&self, secret: Secret, members: BTreeSet<PeerId>) {
+        if self.keyring.secret() != secret {
+            self.keyring.change(secret);
+            self.command(Command::KeepOnly(members));
+        }
     }
 
     /// Keeps trying to have a link to this peer until told to hang up, or until the peer says goodbye. Asked again, the

@@ -6,7 +6,7 @@
 //!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
 //! - A link that waits for too long is down, and says why; at once where dialing shows that the other process is gone.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -43,6 +43,8 @@ pub(super) enum Command {
     StopDialing(peergrad_protocol::PeerId),
     KeepWanted(Vec<peergrad_protocol::PeerId>),
     Cut(peergrad_protocol::PeerId),
+    /// Closes all connections but those with these.
+    KeepOnly(BTreeSet<peergrad_protocol::PeerId>),
     /// Somebody wants to know what links there are.
     Look(oneshot::Sender<Vec<LinkStatus>>),
     Report(libp2p::PeerId, Report),
@@ -153,6 +155,14 @@ impl Switchboard {
             Command::Cut(peer) => {
                 if let Some(id) = to_libp2p(peer) {
                     self.disconnect(id, "cut on request");
+                }
+            }
+            Command::KeepOnly(peers) => {
+                let is_kept = |id| from_libp2p(id).is_some_and(|peer| peers.contains(&peer));
+                let others: Vec<_> =
+                    self.swarm.connected_peers().filter(|id| !is_kept(id)).copied().collect();
+                for id in others {
+                    self.disconnect(id, "the run has another secret");
                 }
             }
             // Whoever has asked may have gone.
