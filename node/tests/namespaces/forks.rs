@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Read;
+use std::time::Duration;
 
 use flate2::read::GzDecoder;
 use serde_json::Value;
@@ -12,10 +13,10 @@ use super::process::{Ended, Process, is_view_of};
 use super::swarm::Swarm;
 use super::world::World;
 
-/// The step to which each part goes on by itself; they are cut apart soon after the beginning.
-const APART_UNTIL: u64 = 2000;
-/// How often each row is in the file.
-const COPIES: usize = 60;
+/// How long the parts are apart, after both have noticed. They are cut soon after the beginning.
+const APART: Duration = Duration::from_secs(20);
+/// How often each row is in the file: no part gets to the other's half meanwhile.
+const COPIES: usize = 200;
 
 /// The digits 0 to 4 many times, and then 5 to 9 as often; in each half in an order in which they are mixed.
 fn halves() -> Vec<u8> {
@@ -31,7 +32,7 @@ fn halves() -> Vec<u8> {
 /// A swarm that trains in the order of the file, so that a part that goes on further behind in it sees other digits.
 fn training(policy: &str) -> Option<Swarm> {
     let run = format!(
-        "passes = 50\nbatch = 2\nshuffle = false\n[data]\nfile = \"halves.csv\"\nheld_out = 0.02\n[model]\nhidden = [256]\n\
+        "passes = 50\nbatch = 2\nshuffle = false\n[data]\nfile = \"halves.csv\"\nheld_out = 0.005\n[model]\nhidden = [256]\n\
          [optimizer]\nrule = \"sgd\"\nrate = 0.002\n[sync]\ndigest_every = 1\n[partition]\npolicy = \"{policy}\"\n"
     );
     let mut swarm = Swarm::start_run(World::of(5)?, &run, &[("halves.csv", &halves())]);
@@ -50,7 +51,7 @@ fn cut(swarm: &mut Swarm) -> [Vec<usize>; 2] {
             swarm.peers[*host].wait(|event| is_view_of(event, part.len()));
         }
     }
-    swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(APART_UNTIL));
+    std::thread::sleep(APART);
     swarm.world.heal(&ways);
     parts
 }
