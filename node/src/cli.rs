@@ -16,6 +16,7 @@ use crate::specification::BuiltinLoader;
 use crate::specification::own::OwnLoader;
 use crate::task::Task;
 
+mod asking;
 mod bench;
 mod changes;
 mod compare;

@@ -109,8 +109,8 @@ pub enum Input {
     Rekey {
         /// The secret.
         secret: Secret,
-        /// Unix time in milliseconds.
-        now: u64,
+        /// When it was drawn: Unix time in milliseconds.
+        at: u64,
     },
     /// The user wants this peer to go.
     Leave,

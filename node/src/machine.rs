@@ -189,9 +189,9 @@ impl Machine {
             Input::Saved { steps, result } => out.push(Output::Event(Event::Saved { steps, result })),
             Input::Restored(result) => self.restored(result, out),
             Input::Expel(peer) => self.expel(now, peer, out),
-            Input::Rekey { secret, now } => {
+            Input::Rekey { secret, at } => {
                 if let Stage::Member(seat) = &mut self.stage {
-                    seat.membership.rekey(secret, now, out);
+                    seat.membership.rekey(secret, at, out);
                 }
             }
             Input::Leave => self.leave(now, out),

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-/// Peers come and go, threads with them: the C library's heap grows by that for hours, in pieces that nobody can use. This one is flat.
+/// What a peer holds does not grow while others come and go, and what this heap takes for it does not either.
 #[global_allocator]
 static HEAP: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

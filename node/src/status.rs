@@ -68,7 +68,7 @@ pub struct Status {
     /// Peers that are not in the view: they want to come in, or found the run with this one.
     pub others: Vec<OtherStatus>,
     /// How far another secret has come that was asked for here.
-    pub rekey: Option<Rekey>,
+    pub rekey: Option<RekeyStatus>,
     /// Bytes over all links.
     pub traffic: TrafficStatus,
     /// What happened last, the newest at the end; steps left out.
@@ -132,7 +132,7 @@ pub struct Training {
 
 /// Another secret of the run, which was asked for at this peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Rekey {
+pub struct RekeyStatus {
     /// Members that have not confirmed it.
     pub missing: Vec<String>,
 }

@@ -32,6 +32,8 @@
 //! | bequest, will, heir | the state that a lineage which yields keeps for the other; the word of what it is, and who has it; a member that fetches its part |
 //! | companion | of a peer that was a member when it stopped: another one that was in the same view, and is back too |
 //! | expelled | put out of the run for good, by name, in every view from then on |
+//! | secret, rekey | what all show in the handshake of each connection; to give a run that goes on another one |
+//! | gateway | the router of a home, as one that can be asked to forward a port |
 //! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |
 //! | task, program | what a user brings: a model with its loss, gradient and data; an algorithm, the same on every peer |
 //!

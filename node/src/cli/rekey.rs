@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use peergrad_protocol::PeerId;
 use tokio::time::Instant;
 
-use super::remove::member_here;
+use super::asking::{member_here, wait_for};
 use super::report::{print_line, program_name};
 use super::table::plural;
 use super::words::short_names;
@@ -24,9 +24,7 @@ pub(super) struct RekeyArguments {
 }
 
 pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("cannot start asking")?;
-    runtime.block_on(async {
+    wait_for(async {
         let directory = member_here(arguments.dir.as_deref())?;
         let secret = || Ok::<_, RecordError>(RunRecord::read(&directory)?.invite.secret);
         let before = secret()?;
@@ -53,7 +51,8 @@ pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
                  connected; one that is not needs the invite below to come back",
                 short_names(&peers)
             ),
-            None => "another member's user has changed the run's secret at the same time, and that one holds".to_owned(),
+            None => "another member's user has changed the run's secret at the same time, and that one holds"
+                .to_owned(),
         });
         print_line(&format!(
             "invites and secret files from before are of no use any more; whoever is away comes back with\n{} join {}",

@@ -1,17 +1,17 @@
 //! `peer remove`: puts a member out of the run for good, asked of a member on this machine.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use peergrad_protocol::PeerId;
 
+use super::asking::{member_here, wait_for};
 use super::report::{print_line, program_name};
 use super::signals::stop_requested;
 use super::words::short_names;
-use crate::net::{default_directories, is_in_use};
 use crate::status::{Asker, Order, Status, ask_directory};
 
 #[derive(Args)]
@@ -25,9 +25,7 @@ pub(super) struct RemoveArguments {
 }
 
 pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("cannot start asking")?;
-    runtime.block_on(async {
+    wait_for(async {
         let directory = member_here(arguments.dir.as_deref())?;
         let mut asker = ask_directory(&directory).await?;
         let status = asker.status().await?;
@@ -64,24 +62,6 @@ async fn until_out(asker: &mut Asker, peer: &PeerId, mut status: Status) -> anyh
 fn is_out(peer: &PeerId, status: &Status) -> bool {
     let peer = peer.to_string();
     status.view.as_ref().is_some_and(|view| view.expelled.iter().any(|expelled| expelled.peer == peer))
-}
-
-/// The data directory of the one member that is meant.
-pub(super) fn member_here(given: Option<&Path>) -> anyhow::Result<PathBuf> {
-    if let Some(directory) = given {
-        return Ok(directory.to_owned());
-    }
-    let mut running: Vec<PathBuf> = default_directories().into_iter().filter(|it| is_in_use(it)).collect();
-    match (running.pop(), running.len()) {
-        (Some(directory), 0) => Ok(directory),
-        (Some(last), _) => bail!(
-            "several peers run on this machine: say with --dir which one to ask, {} for one",
-            last.display()
-        ),
-        (None, _) => bail!(
-            "no peer runs in this user's default directories: type this where a member runs, or name its data directory with --dir"
-        ),
-    }
 }
 
 /// The member that goes by this name.

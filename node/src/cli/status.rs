@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
+use super::asking::wait_for;
 use super::report::{complain, emit, print_line};
 use super::run::{Invitation, whom_to_ask};
 use super::signals::stop_requested;
@@ -59,9 +60,7 @@ enum Place {
 }
 
 pub(super) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.context("cannot start asking")?;
-    runtime.block_on(ask(arguments))
+    wait_for(ask(arguments))
 }
 
 async fn ask(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {

@@ -171,6 +171,7 @@ impl Membership {
         }
         let reached = attempt.proposer.reports().len();
         if !attempt.proposer.has_quorum() {
+            // Those who were enough are not any more.
             self.term.regrouped_at = self.term.regrouped_at.filter(|_| waited < COLLECT_MAX);
             if waited > PAUSE_TOLD_AFTER && attempt.planned.is_none() {
                 let missing = attempt.unanswered.iter().map(|rank| self.view.member(*rank).peer).collect();

@@ -26,9 +26,9 @@ pub(super) struct Rekeying {
 }
 
 impl Membership {
-    /// The user of this member wants the run to have another secret; `now` is Unix time in milliseconds.
-    pub(crate) fn rekey(&mut self, secret: Secret, now: u64, out: &mut Vec<Output>) {
-        let at = self.rekeying.as_ref().map_or(now, |known| now.max(known.rekey.at + 1));
+    /// The user of this member wants the run to have another secret, drawn at `drawn_at` (Unix time in milliseconds).
+    pub(crate) fn rekey(&mut self, secret: Secret, drawn_at: u64, out: &mut Vec<Output>) {
+        let at = self.rekeying.as_ref().map_or(drawn_at, |known| drawn_at.max(known.rekey.at + 1));
         let rekey = Rekey { at, by: self.me.peer, secret };
         if rekey.is_possible() {
             self.take(rekey, out);

@@ -66,8 +66,8 @@ pub enum Inquiry {
     Rekey {
         /// The secret.
         secret: Secret,
-        /// Unix time in milliseconds.
-        now: u64,
+        /// When it was drawn: Unix time in milliseconds.
+        at: u64,
     },
 }
 
@@ -225,7 +225,7 @@ impl Driver {
                 }
             }
             Inquiry::Expel(peer) => self.feed(machine, Input::Expel(peer)),
-            Inquiry::Rekey { secret, now } => self.feed(machine, Input::Rekey { secret, now }),
+            Inquiry::Rekey { secret, at } => self.feed(machine, Input::Rekey { secret, at }),
         }
     }
 

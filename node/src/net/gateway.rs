@@ -21,10 +21,11 @@ use igd_next::{AddPortError, PortMappingProtocol, SearchError, SearchOptions};
 use libp2p::Multiaddr;
 use serde::Serialize;
 use tokio::net::UdpSocket;
-use tokio::time::{Instant, timeout};
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep, timeout};
 
 use super::link::words_of;
-use super::listen::to_multiaddr;
+use super::listen::{port_of, to_multiaddr};
 
 /// What a router answered that was asked to forward this peer's port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -83,27 +84,59 @@ pub(super) struct Ports {
 #[derive(Debug)]
 pub(super) struct Gateway {
     ports: Ports,
-    /// Who was asked last, and what it has opened since the beginning.
+    /// Who was asked last.
     router: Option<Router<Tokio>>,
-    opened: BTreeSet<Door>,
-    /// The last that was granted, and until when.
+    /// What it has opened.
+    doors: BTreeSet<Door>,
+    /// What was granted last, and until when.
     granted: Option<(Forwarding, Instant)>,
-    /// The port outside, of the last that was granted.
-    outside: u16,
 }
 
 /// A port of a router.
-type Door = (bool, u16);
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Door {
+    is_tcp: bool,
+    port: u16,
+}
+
+impl Door {
+    fn tcp(port: u16) -> Self {
+        Self { is_tcp: true, port }
+    }
+
+    fn udp(port: u16) -> Self {
+        Self { is_tcp: false, port }
+    }
+
+    fn protocol(self) -> PortMappingProtocol {
+        if self.is_tcp { PortMappingProtocol::TCP } else { PortMappingProtocol::UDP }
+    }
+}
 
 impl Gateway {
     /// For a peer that listens on these ports.
     pub(super) fn new(ports: Ports) -> Self {
-        let (router, opened, granted, outside) = (None, BTreeSet::new(), None, ports.tcp);
-        Self { ports, router, opened, granted, outside }
+        Self { ports, router: None, doors: BTreeSet::new(), granted: None }
+    }
+
+    /// Asks for as long as `open` is held, tells each answer, and takes everything back then.
+    pub(super) async fn keep(mut self, mut open: watch::Receiver<()>, tell: impl Fn(Forwarding)) {
+        loop {
+            let round = async {
+                let (answer, pause) = self.ask().await;
+                tell(answer);
+                sleep(pause).await;
+            };
+            tokio::select! {
+                () = round => {}
+                _ = open.changed() => break,
+            }
+        }
+        self.close().await;
     }
 
     /// Asks, or asks again, and says how long to wait for the next time.
-    pub(super) async fn ask(&mut self) -> (Forwarding, Duration) {
+    async fn ask(&mut self) -> (Forwarding, Duration) {
         let asked = timeout(ROUND_MAX, self.round()).await;
         let reason = match asked.unwrap_or_else(|_| Err("it takes too long to answer".to_owned())) {
             Ok(done) => {
@@ -118,13 +151,12 @@ impl Gateway {
         (answer, ASKED_AGAIN_AFTER)
     }
 
-    /// Takes everything back.
-    pub(super) async fn close(self) {
+    async fn close(self) {
         let Some(router) = self.router else { return };
         let all = async {
-            for (is_tcp, port) in self.opened {
+            for door in self.doors {
                 // What cannot be taken back ends within the hour.
-                let _ = router.remove_port(protocol(is_tcp), port).await;
+                let _ = router.remove_port(door.protocol(), door.port).await;
             }
         };
         let _ = timeout(CLOSING_MAX, all).await;
@@ -137,17 +169,23 @@ impl Gateway {
             return Err(format!("its own address is {external}, so it stands behind another router"));
         }
         let own = own_address(router.addr).await.map_err(|error| words_of(&error))?;
-        self.router = Some(router);
+        if self.router.as_ref() != Some(&router) {
+            // What another one has opened is out of reach.
+            self.doors.clear();
+        }
+        self.router = Some(router.clone());
+        let last = self.granted.as_ref().and_then(|(answer, _)| port_of(&answer.address()?));
         let others = (1..=OTHERS_TRIED).filter_map(|n| self.ports.tcp.checked_add(n));
-        let outside: Vec<u16> = std::iter::once(self.outside).chain(others).collect();
+        let outside: Vec<u16> = std::iter::once(last.unwrap_or(self.ports.tcp)).chain(others).collect();
         let mut trouble = String::new();
         for outside in outside {
-            match self.open_both(outside, own).await {
+            match self.open_both(&router, outside, own).await {
                 Ok(()) => {
-                    self.outside = outside;
                     let address = to_multiaddr(external, outside).to_string();
                     let is_direct = match self.ports.direct.map(NonZeroU16::get) {
-                        Some(port) => self.open((true, port), SocketAddr::new(own, port)).await.is_ok(),
+                        Some(port) => {
+                            self.open(&router, Door::tcp(port), SocketAddr::new(own, port)).await.is_ok()
+                        }
                         None => false,
                     };
                     return Ok(Forwarding::Done { address, is_direct });
@@ -160,19 +198,22 @@ impl Gateway {
     }
 
     /// Over TCP, and over UDP under the same number.
-    async fn open_both(&mut self, outside: u16, own: IpAddr) -> Result<(), AddPortError> {
-        let to = SocketAddr::new(own, self.ports.tcp);
-        self.open((true, outside), to).await?;
+    async fn open_both(
+        &mut self,
+        router: &Router<Tokio>,
+        outside: u16,
+        own: IpAddr,
+    ) -> Result<(), AddPortError> {
+        let (to, tcp) = (SocketAddr::new(own, self.ports.tcp), Door::tcp(outside));
+        self.open(router, tcp, to).await?;
         if !self.ports.has_quic {
             return Ok(());
         }
-        match self.open((false, outside), to).await {
+        match self.open(router, Door::udp(outside), to).await {
             Err(error @ AddPortError::PortInUse) => {
-                if let Some(router) = &self.router {
-                    // It ends by itself if not now.
-                    let _ = router.remove_port(PortMappingProtocol::TCP, outside).await;
-                }
-                self.opened.remove(&(true, outside));
+                // It ends by itself if not now.
+                let _ = router.remove_port(tcp.protocol(), tcp.port).await;
+                self.doors.remove(&tcp);
                 Err(error)
             }
             // TCP is enough.
@@ -180,22 +221,15 @@ impl Gateway {
         }
     }
 
-    async fn open(&mut self, door: Door, to: SocketAddr) -> Result<(), AddPortError> {
-        let Some(router) = &self.router else { return Ok(()) };
-        let (is_tcp, port) = door;
-        let lease = LEASE.as_secs() as u32;
-        let mut answer = router.add_port(protocol(is_tcp), port, to, lease, DESCRIPTION).await;
-        if matches!(answer, Err(AddPortError::OnlyPermanentLeasesSupported)) {
-            answer = router.add_port(protocol(is_tcp), port, to, 0, DESCRIPTION).await;
+    async fn open(&mut self, router: &Router<Tokio>, door: Door, to: SocketAddr) -> Result<(), AddPortError> {
+        let ask = async |lease_s| router.add_port(door.protocol(), door.port, to, lease_s, DESCRIPTION).await;
+        match ask(LEASE.as_secs() as u32).await {
+            Err(AddPortError::OnlyPermanentLeasesSupported) => ask(0).await?,
+            answer => answer?,
         }
-        answer?;
-        self.opened.insert(door);
+        self.doors.insert(door);
         Ok(())
     }
-}
-
-fn protocol(is_tcp: bool) -> PortMappingProtocol {
-    if is_tcp { PortMappingProtocol::TCP } else { PortMappingProtocol::UDP }
 }
 
 /// The router, or in words why there is none.

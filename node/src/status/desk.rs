@@ -16,8 +16,8 @@ use tokio::time::timeout;
 
 use super::observer::{Memory, Recent};
 use super::{
-    Expelled, FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, Rekey, Status, Told,
-    TrafficStatus, Training, ViewStatus,
+    Expelled, FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, RekeyStatus, Status,
+    Told, TrafficStatus, Training, ViewStatus,
 };
 use crate::cli::objects::cause_word;
 use crate::cli::table::{count, plural};
@@ -107,8 +107,8 @@ impl Desk {
                     .to_owned(),
             );
         }
-        let now = (unix_seconds() * 1000.0) as u64;
-        self.inner.order(Inquiry::Rekey { secret: Secret(random_bytes()), now })
+        let at = (unix_seconds() * 1000.0) as u64;
+        self.inner.order(Inquiry::Rekey { secret: Secret(random_bytes()), at })
     }
 
     /// What happened, for whoever counts.
@@ -278,7 +278,7 @@ impl Parts<'_> {
         });
         let missing = member.without_secret.as_ref();
         status.rekey =
-            missing.map(|peers| Rekey { missing: peers.iter().map(ToString::to_string).collect() });
+            missing.map(|peers| RekeyStatus { missing: peers.iter().map(ToString::to_string).collect() });
         status.phase = phase(member);
         (status.is_well, status.summary) = member_words(member, status.phase, &self.me);
     }

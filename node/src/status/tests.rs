@@ -72,7 +72,7 @@ pub(crate) fn sample() -> Status {
             unreachable,
         ],
         others: vec![OtherStatus { peer: "12D3KooWD".to_owned(), state: OtherState::Preparing, link: None }],
-        rekey: Some(Rekey { missing: vec!["12D3KooWB".to_owned()] }),
+        rekey: Some(RekeyStatus { missing: vec!["12D3KooWB".to_owned()] }),
         traffic: TrafficStatus {
             sent_bytes: 1_000_000,
             received_bytes: 900_000,

@@ -149,7 +149,10 @@ impl Network {
 
         let gateway = options.upnp.then(|| {
             let ports = Ports { tcp: port, has_quic, direct: direct_port };
-            tokio::spawn(keep_forwarded(Gateway::new(ports), commands.clone(), open_out.clone()))
+            let commands = commands.clone();
+            // The switchboard ends with the network.
+            let tell = move |answer| drop(commands.send(Command::AskedRouter(answer)));
+            tokio::spawn(Gateway::new(ports).keep(open_out.clone(), tell))
         });
         let counters = Arc::new(Counters::default());
         let lanes = lanes::Lanes {
@@ -313,27 +316,6 @@ impl Drop for Network {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
     }
-}
-
-/// Asks the router for as long as the network is open.
-async fn keep_forwarded(
-    mut gateway: Gateway,
-    answers: mpsc::UnboundedSender<Command>,
-    mut open: watch::Receiver<()>,
-) {
-    loop {
-        let round = async {
-            let (answer, pause) = gateway.ask().await;
-            // The switchboard ends with the network.
-            let _ = answers.send(Command::AskedRouter(answer));
-            sleep(pause).await;
-        };
-        tokio::select! {
-            () = round => {}
-            _ = open.changed() => break,
-        }
-    }
-    gateway.close().await;
 }
 
 /// Open ports.
