@@ -16,6 +16,13 @@ pub(crate) struct Estate {
     pub(crate) states: BTreeMap<usize, State>,
 }
 
+impl Estate {
+    /// Whether all of a chunk is here that is wanted of it.
+    pub(crate) fn has(&self, chunk: usize, wants_state: bool) -> bool {
+        self.values.contains_key(&chunk) && (!wants_state || self.states.contains_key(&chunk))
+    }
+}
+
 /// Blends in an estate.
 pub(crate) struct Blend {
     pub(crate) estate: Arc<Estate>,

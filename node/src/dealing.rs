@@ -77,13 +77,13 @@ impl Dealt {
             return Self::next(&before.after, batch_size, sample_count, view, step);
         }
         match &view.recovery {
+            // The step is for what another lineage brings: what that one has trained is behind both after it.
+            Recovery::Resume(Resume { merge: Some(merge), .. }) => {
+                let after = view.ledger.united(&merge.ledger, sample_count);
+                Self { pass: view.ledger.pass, parts: named(view, |_| vec![]), after }
+            }
             Recovery::Resume(Resume { deal: Some(deal), .. }) => {
                 Self::of_record(deal, view, view.ledger.clone())
-            }
-            // The step is for what another lineage brings.
-            Recovery::Resume(Resume { merge: Some(_), .. }) => {
-                let ledger = &view.ledger;
-                Self { pass: ledger.pass, parts: named(view, |_| vec![]), after: ledger.clone() }
             }
             Recovery::Resume(_) | Recovery::Found => {
                 Self::next(&view.ledger, batch_size, sample_count, view, step)

@@ -28,7 +28,7 @@ use crate::task::Evaluation;
 
 mod event;
 
-pub use event::{Change, Committed, Event, Merged, Met, Regrouping, Scope};
+pub use event::{Change, Committed, Event, Met, Regrouping, Scope, Weighed};
 
 /// Something that happened to a node.
 #[derive(Debug)]

@@ -396,8 +396,8 @@ impl Machine {
                 Err(words) => self.end(Err(Failure::Unusable(words)), out),
             },
             Purpose::Weigh => {
-                let [ours, theirs, merged] = *answer.downcast().expect("three evaluations");
-                out.push(Output::Event(Event::Weighed { ours, theirs, merged }));
+                let weighed = *answer.downcast().expect("what was weighed");
+                out.push(Output::Event(Event::Weighed(weighed)));
             }
             Purpose::Evaluate => {
                 let evaluation: Evaluation = *answer.downcast().expect("an evaluation");

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::Record;
-use peergrad_protocol::message::{Beat, Contact, Message, Report, Will};
+use peergrad_protocol::message::{Beat, Message, Report, Will};
 use peergrad_protocol::time::TimerTable;
 use peergrad_protocol::view::{Expulsion, Member, Recovery, View};
 use peergrad_protocol::watch::Watch;
@@ -96,8 +96,8 @@ pub(crate) struct Membership {
     rekeying: Option<Rekeying>,
     /// Whether all parts of a swarm that is cut in two go on.
     forks: bool,
-    /// Members that were lost, and may have gone on as another lineage.
-    estranged: BTreeMap<PeerId, Contact>,
+    /// Which of those who were lost are told where this lineage is, the next time.
+    estranged_turn: usize,
     /// How much this member would own if it were asked now.
     offered_weight: u8,
     /// What other members offer to own that is not in the view.
@@ -217,7 +217,7 @@ impl Membership {
             expelling: BTreeMap::new(),
             rekeying: None,
             forks: policy.forks(),
-            estranged: BTreeMap::new(),
+            estranged_turn: rank.index(),
             offered_weight: me.weight,
             offers: BTreeMap::new(),
             relayed: BTreeMap::new(),
@@ -245,7 +245,7 @@ impl Membership {
     pub(crate) fn advance(&mut self, now: Instant) -> Option<Arc<Difference>> {
         let Next { view, digest, .. } = self.next.take()?;
         let difference = self.memo.difference((&self.view, self.digest), (&view, digest));
-        let before = std::mem::replace(&mut self.view, view);
+        self.view = view;
         self.digest = digest;
         self.rank = self.view.rank(&self.me.peer).expect("a view is installed at its members");
         // Those who are watched are other ones from view to view.
@@ -257,7 +257,6 @@ impl Membership {
         if matches!(&self.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
             self.ban_lost(now, left);
         }
-        self.note_estranged(&before, left);
         self.term = Term::new(now);
         self.lead_doublings = self.lead_doublings.saturating_sub(1);
         self.asking.retain(|_, member| !is_in(&self.view, member));

@@ -43,6 +43,7 @@ use crate::memo::Memo;
 use crate::owned::Owned;
 use crate::peer::{Begun, Contribution, OwnerRule, Reply};
 use bequest::Bequests;
+pub(crate) use bequest::Left;
 use drift::Drifting;
 use omissions::Omissions;
 use quorum::Quorum;

@@ -23,7 +23,7 @@ use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::message::{Report, Will};
 use peergrad_protocol::placement::Placement;
 use peergrad_protocol::view::{
-    Donor, Forward, Member, Merge, Move, Moves, Resume, Root, Succession, View, fork,
+    Deal, Donor, Forward, Member, Merge, Move, Moves, Resume, Root, Succession, View, fork,
 };
 use peergrad_protocol::{PeerId, Rank, StepNumber};
 
@@ -124,14 +124,18 @@ impl Basis<'_> {
     ) -> Option<Succession> {
         let mut change = self.between_steps(step, from, dealt, &Exchange::default())?;
         let trained = change.ledger.taken(self.sample_count);
-        let history: Vec<Root> = self.view().roots.iter().chain(&change.roots).copied().collect();
-        let common = fork(&history, &will.history()).unwrap_or(0);
+        let history = will.history();
+        let common = fork(&self.view().roots_after(&change), &history).unwrap_or(0);
         let (ours, theirs) = (trained.saturating_sub(common), will.trained.saturating_sub(common));
-        let has_weight = ours + theirs > 0 && will.ledger.position <= self.sample_count;
-        change.resume.merge = Some(Merge { view: will.view, steps: will.steps, ours, theirs });
-        change.ledger = change.ledger.united(&will.ledger, self.sample_count);
-        change.roots.push(Root { view: will.view, trained: will.trained });
-        has_weight.then_some(change)
+        let Will { view, steps, ref ledger, .. } = *will;
+        change.resume.merge = Some(Merge { view, steps, ours, theirs, ledger: ledger.clone(), history });
+        self.can_merge(will).then_some(change)
+    }
+
+    /// Whether what another lineage leaves can be of this run, and is anything.
+    pub(crate) fn can_merge(&self, will: &Will) -> bool {
+        let Ledger { pass, position, .. } = will.ledger;
+        pass < self.passes && position <= self.sample_count && will.trained > 0
     }
 
     /// The present view, for the next one to say that it comes from it, where that may not be the only one.
@@ -172,6 +176,8 @@ impl Basis<'_> {
             self.forward(base, &holders, &roll)
         };
         let step = if forward.is_some() { base.next() } else { base };
+        // What was to be merged with the first step is not merged yet, if that one begins again.
+        let merge = self.view().merge().filter(|_| step == self.view().first_step() && forward.is_none());
         let dealt = self.dealt_at(step, &dealt_of)?;
         let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
             None => true,
@@ -179,13 +185,21 @@ impl Basis<'_> {
             Some(complete) => complete > step && reports[rank].is_entering,
         };
         let newcomers = roll.renamed(kept.iter().filter(is_new).copied());
-        let (deal, ledger) = if dealt.pass >= self.passes {
+        let (deal, ledger) = if merge.is_some() {
+            // Nothing is dealt in it, and nothing that the other lineage has trained is behind this one.
+            let (pass, parts) = (self.view().ledger.pass, vec![vec![]; roll.members.len()]);
+            (Some(Deal { pass, parts }), self.view().ledger.clone())
+        } else if dealt.pass >= self.passes {
             // Of a pass that never comes nobody has anything: the bookmark stays at the end of the last one.
             let end = Ledger { pass: self.passes - 1, position: self.sample_count, ..Ledger::default() };
             (None, end)
         } else {
             let (deal, ledger) = dealt.among(&roll.members, &newcomers);
             (Some(deal), ledger)
+        };
+        let trained = match merge {
+            Some(_) => ledger.taken(self.sample_count),
+            None => dealt.after.taken(self.sample_count).saturating_sub(dealt.len()),
         };
         // Those who are lost may train what is left of the pass as well: they begin with it somewhere else.
         let first_kept = kept.first().map_or(0, |rank| u64::from(rank.0));
@@ -194,11 +208,13 @@ impl Basis<'_> {
         let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
         let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
         let moves = self.moves(&roll.members, &newcomers, keepers, TURNS);
-        // What was to be merged with the first step still is, if that one begins again, and nothing is lost that it is merged with.
-        let is_first = step == self.view().first_step() && forward.is_none() && moves.restarted.is_empty();
-        let merge = self.view().merge().copied().filter(|_| is_first);
+        // It still is if those who keep a chunk then have both states of it: who kept it so far.
+        let has_bequest = |rank: &Rank| reports.get(rank).is_some_and(|report| report.has_bequest);
+        let is_kept = |chunk: usize| now.keepers(chunk).iter().any(|rank| kept.contains(rank));
+        let is_whole =
+            moves.restarted.is_empty() && kept.iter().all(has_bequest) && (0..now.chunk_count()).all(is_kept);
+        let merge = merge.filter(|_| is_whole).cloned();
         let resume = Resume { newcomers, deal, forward, merge, ..Resume::at(step) };
-        let trained = dealt.after.taken(self.sample_count).saturating_sub(dealt.len());
         let roots = self.root(trained);
         Some(Succession { roots, ..roll.change(self.geometry, &exchange, resume, ledger, moves) })
     }

@@ -24,7 +24,7 @@ use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
     Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, Departure, Donation, Holdings,
     Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose,
-    Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, Will,
+    Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, Will, Yield,
 };
 use peergrad_protocol::view::{
     Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
@@ -312,13 +312,23 @@ impl Truth<'_> {
     }
 
     fn word(&self, draws: &mut Draws<'_>) -> Message {
-        match draws.below(13, 13) {
+        match draws.below(14, 14) {
+            13 => {
+                let contacts = vec![Contact { peer: self.member(draws).peer, addresses: vec![] }];
+                let (view, question) = (self.some_view(draws), draws.below(10, u64::MAX));
+                Message::Yield(Yield { view, question, is_merged: draws.is(), contacts })
+            }
             8 => Message::Meet(self.meeting(draws)),
             9 => Message::Bequeath(Save { view: self.digest, steps: self.near(draws) }),
             10 => Message::Will(self.will(draws)),
             11 => {
                 let (view, steps) = (self.some_view(draws), self.near(draws));
-                Message::Inherited(Inherited { heirs: self.digest, view, steps })
+                Message::Inherited(Inherited {
+                    heirs: self.digest,
+                    view,
+                    steps,
+                    missing: draws.below(2, 9) as u32,
+                })
             }
             12 => {
                 let content = if draws.is() { Content::Values } else { Content::State };
@@ -358,8 +368,10 @@ impl Truth<'_> {
     fn will(&self, draws: &mut Draws<'_>) -> Will {
         let Meeting { view, steps, trained, roots, convener, .. } = self.meeting(draws);
         let states = [self.chunk(draws) as usize].into_iter().collect();
-        let donors = vec![Donation { contact: convener, states }];
-        Will { view, steps, ledger: self.ledger_and_spans(draws).0, trained, roots, donors }
+        let question = draws.below(10, u64::MAX);
+        let ledger = self.ledger_and_spans(draws).0;
+        let (peer, donors) = (convener.peer, vec![Donation { contact: convener, states }]);
+        Will { view, steps, ledger, trained, roots, donors, convener: peer, question }
     }
 
     /// The present view, or one that nobody has heard of.
@@ -440,6 +452,8 @@ impl Truth<'_> {
             steps: self.near(draws),
             ours: draws.below(100, SAMPLES_MAX),
             theirs: 1 + draws.below(100, SAMPLES_MAX - 1),
+            ledger: self.ledger_and_spans(draws).0,
+            history: vec![Root { view: self.some_view(draws), trained: draws.below(100, SAMPLES_MAX) }],
         });
         (Resume { step, newcomers, deal, forward, is_restored, merge }, ledger)
     }
@@ -532,6 +546,7 @@ impl Truth<'_> {
                 tally: draws.some(|draws| self.tally(draws)),
             }),
             lost: draws.list(3, |draws| self.rank(draws)),
+            has_bequest: draws.is(),
             again: draws.some(|draws| Box::new(self.again(draws))),
         }
     }

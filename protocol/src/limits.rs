@@ -41,6 +41,10 @@ pub const PARENTS_MAX: usize = 2;
 pub const EXPELLED_MAX: usize = 64;
 /// Views that a view says it comes from, where lineages can fork.
 pub const ROOTS_MAX: usize = 64;
+/// As [`ROOTS_MAX`], with the view itself.
+pub const HISTORY_MAX: usize = ROOTS_MAX + 1;
+/// Lost members that a view names, where they may have gone on as another lineage.
+pub const ESTRANGED_MAX: usize = 64;
 /// Ranges of a pass that departed members gave back untrained.
 pub const GIVEN_BACK_MAX: usize = 4096;
 /// Ranges in which one batch is dealt: it may be made of what was given back, and each member's part is cut out of it.
@@ -109,7 +113,11 @@ const VIEW_BYTES_MAX: usize = 1024
     + GIVEN_BACK_MAX * SPAN_BYTES_MAX
     + EXPELLED_MAX * 65
     + ROOTS_MAX * 41
-    + 64;
+    + ESTRANGED_MAX * (33 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3))
+    // What is merged.
+    + GIVEN_BACK_MAX * SPAN_BYTES_MAX
+    + HISTORY_MAX * 41
+    + 192;
 /// Bytes of a change: besides what is in a view, who goes, and whose weight is another one.
 const CHANGE_BYTES_MAX: usize = VIEW_BYTES_MAX + MEMBERS_MAX * (2 * INDEX_BYTES_MAX + 1);
 /// Bytes of what is said of a checkpoint: a few numbers and digests, a bookmark, and a set of chunks.

@@ -255,6 +255,8 @@ pub struct Report {
     pub next: Option<Holdings>,
     /// Members that it cannot reach, by rank.
     pub lost: Vec<Rank>,
+    /// It still has its part of what the present view merges.
+    pub has_bequest: bool,
     /// As what a process that only votes would come in again, once it has task and data.
     pub again: Option<Box<Again>>,
 }

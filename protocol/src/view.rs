@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::ledger::Ledger;
 use crate::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, EXPELLED_MAX, MEMBERS_MAX, PARENTS_MAX,
-    ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, ESTRANGED_MAX, EXPELLED_MAX, MEMBERS_MAX,
+    PARENTS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use crate::message::Contact;
 use crate::wire::{self, Decode, Encode};
@@ -35,7 +35,7 @@ pub struct View {
     pub run: RunId,
     /// Its number in the lineage.
     pub epoch: Epoch,
-    /// Digests of the views it follows: none for the first, two after a merge.
+    /// Digests of the views it follows: none for the first, and beside the one before the one that is to be merged.
     pub parents: Vec<ViewDigest>,
     /// Who is in, sorted by peer.
     pub members: Vec<Member>,
@@ -49,9 +49,11 @@ pub struct View {
     pub moves: Moves,
     /// Peers that are not let in any more, the last at the end; of many, the last [`EXPELLED_MAX`].
     pub expelled: Vec<Expulsion>,
-    /// Where both parts of a swarm that is cut in two go on: views that this one comes from, the last at the end; of many, the
-    /// last [`ROOTS_MAX`].
+    /// Where both parts of a swarm that is cut in two go on: views that this one comes from, the last at the end; of many,
+    /// [`ROOTS_MAX`], and the older ones thinned.
     pub roots: Vec<Root>,
+    /// Also there: members that were lost, and may have gone on as another lineage; of many, the last [`ESTRANGED_MAX`].
+    pub estranged: Vec<Contact>,
 }
 
 /// A view that a later one comes from, as its successor or by merging: what both of two lineages come from is their fork.
@@ -61,6 +63,23 @@ pub struct Root {
     pub view: ViewDigest,
     /// Samples that were trained when it was left.
     pub trained: u64,
+}
+
+/// Both lists as one. Where they are too many, some of the older ones are left out: always the same, whichever lineage names
+/// them, so that two that have many in common still have some.
+fn united(roots: &[Root], others: &[Root]) -> Vec<Root> {
+    let mut roots = roots.to_vec();
+    for other in others {
+        if !roots.iter().any(|root| root.view == other.view) {
+            roots.push(*other);
+        }
+    }
+    while roots.len() > ROOTS_MAX {
+        let older = roots[..roots.len() / 2].iter().enumerate();
+        let index = older.max_by_key(|(_, root)| root.view).map_or(0, |(index, _)| index);
+        roots.remove(index);
+    }
+    roots
 }
 
 /// Samples up to which two histories are one, given the views that each comes from, itself among them.
@@ -216,8 +235,8 @@ pub enum InvalidView {
     /// More peers put out than are remembered, or one of them that is in.
     #[error("of those who were put out, none is in, and at most {EXPELLED_MAX} are remembered")]
     Expelled,
-    /// More views than are remembered, or more samples than can be.
-    #[error("a view names at most {ROOTS_MAX} that it comes from")]
+    /// More views, or lost members, than are remembered, or more samples than can be.
+    #[error("a view names at most {ROOTS_MAX} that it comes from, and {ESTRANGED_MAX} lost members")]
     Roots,
     /// Too many or too long addresses.
     #[error("a member has at most {ADDRESSES_MAX} addresses of at most {ADDRESS_BYTES_MAX} bytes")]
@@ -239,6 +258,7 @@ impl View {
             moves: Moves::default(),
             expelled: vec![],
             roots: vec![],
+            estranged: vec![],
         }
     }
 
@@ -274,10 +294,11 @@ impl View {
         ViewDigest(*hasher.finalize().as_bytes())
     }
 
-    /// Whether it comes from that view, as its successor or by merging, as far back as it says.
+    /// Whether it comes from that view, as its successor or by merging, as far back as it says. What is still to be merged it
+    /// does not come from.
     #[must_use]
     pub fn comes_from(&self, view: ViewDigest) -> bool {
-        self.parents.contains(&view) || self.roots.iter().any(|root| root.view == view)
+        self.parents.first() == Some(&view) || self.roots.iter().any(|root| root.view == view)
     }
 
     /// The rank of `peer`, if it is in.
@@ -313,8 +334,13 @@ impl View {
         if !self.members.iter().all(|member| are_bounded(&member.addresses)) {
             return Err(InvalidView::Addresses);
         }
-        if self.roots.len() > ROOTS_MAX || self.roots.iter().any(|root| root.trained > SAMPLES_MAX) {
+        let are_roots =
+            self.roots.len() <= ROOTS_MAX && self.roots.iter().all(|root| root.trained <= SAMPLES_MAX);
+        if !are_roots || self.estranged.len() > ESTRANGED_MAX {
             return Err(InvalidView::Roots);
+        }
+        if !self.estranged.iter().all(|contact| are_bounded(&contact.addresses)) {
+            return Err(InvalidView::Addresses);
         }
         let is_out = |expelled: &Expulsion| self.rank(&expelled.peer).is_none();
         if self.expelled.len() > EXPELLED_MAX || !self.expelled.iter().all(is_out) {
@@ -349,7 +375,10 @@ impl View {
         let are_donated = |forward: &Forward| forward.donors.iter().all(|donor| is_chunk(donor.end - 1));
         let is_resumed = match &self.recovery {
             Recovery::Found => true,
-            Recovery::Resume(resume) => resume.forward.as_ref().is_none_or(are_donated),
+            Recovery::Resume(resume) => {
+                resume.forward.as_ref().is_none_or(are_donated)
+                    && resume.merge.as_ref().is_none_or(|merge| merge.ledger.position <= sample_count)
+            }
         };
         // What is dealt, and what is given back, lies before the position.
         self.ledger.position <= sample_count
@@ -417,9 +446,6 @@ impl View {
         let mut expelled = self.expelled.clone();
         expelled.extend(&change.expelled);
         expelled.drain(..expelled.len().saturating_sub(EXPELLED_MAX));
-        let mut roots = self.roots.clone();
-        roots.extend(&change.roots);
-        roots.drain(..roots.len().saturating_sub(ROOTS_MAX));
         let epoch = Epoch(self.epoch.0 + 1);
         let is_restored = change.resume.is_restored;
         let step = change.resume.step;
@@ -436,17 +462,52 @@ impl View {
         let next = Self {
             run: self.run,
             epoch,
-            parents: std::iter::once(digest).chain(change.resume.merge.map(|merge| merge.view)).collect(),
-            members,
+            parents: std::iter::once(digest)
+                .chain(change.resume.merge.as_ref().map(|merge| merge.view))
+                .collect(),
             branch,
             recovery: Recovery::Resume(change.resume.clone()),
             ledger: change.ledger.clone(),
             moves: change.moves.clone(),
+            roots: self.roots_after(change),
+            estranged: self.estranged_after(change, &members, &expelled),
+            members,
             expelled,
-            roots,
         };
         next.validate()?;
         Ok(next)
+    }
+
+    /// The views that this one comes from after so many steps: what was to be merged with the first one is merged once that is
+    /// behind.
+    #[must_use]
+    pub fn roots_at(&self, steps: StepNumber) -> Vec<Root> {
+        let merge = self.merge().filter(|_| steps > self.first_step());
+        united(&self.roots, merge.map_or(&[], |merge| &merge.history))
+    }
+
+    /// The views that the next one comes from.
+    #[must_use]
+    pub fn roots_after(&self, change: &Succession) -> Vec<Root> {
+        united(&self.roots_at(change.resume.step), &change.roots)
+    }
+
+    /// Who may be in another lineage, where there can be one.
+    fn estranged_after(
+        &self,
+        change: &Succession,
+        members: &[Member],
+        expelled: &[Expulsion],
+    ) -> Vec<Contact> {
+        let is_loss = !change.roots.is_empty() && change.resume.is_interruption();
+        let lost = change.removed.iter().filter(|_| is_loss).map(|rank| self.member(*rank).contact());
+        let mut estranged: Vec<Contact> = self.estranged.iter().cloned().chain(lost).collect();
+        estranged.retain(|contact| {
+            let is_in = members.binary_search_by(|member| member.peer.cmp(&contact.peer)).is_ok();
+            !is_in && !expelled.iter().any(|expulsion| expulsion.peer == contact.peer)
+        });
+        estranged.drain(..estranged.len().saturating_sub(ESTRANGED_MAX));
+        estranged
     }
 }
 
@@ -832,15 +893,30 @@ mod tests {
             expelled: vec![],
             roots,
         };
-        let merge = Merge { view: ViewDigest([90; 32]), steps: StepNumber(7), ours: 30, theirs: 10 };
-        let resume = Resume { merge: Some(merge), ..Resume::at(StepNumber(9)) };
-        let next = base.succeed(parent, &change(resume.clone(), vec![root(80, 64), root(90, 70)])).unwrap();
+        let (ledger, history) = (Ledger::default(), vec![root(2, 5), root(70, 9), root(90, 70)]);
+        let (ours, theirs) = (30, 10);
+        let merge = Merge { view: ViewDigest([90; 32]), steps: StepNumber(7), ours, theirs, ledger, history };
+        let resume = Resume { merge: Some(merge.clone()), ..Resume::at(StepNumber(9)) };
+        let next = base.succeed(parent, &change(resume.clone(), vec![root(80, 64)])).unwrap();
         assert_eq!((&next.parents, next.merge()), (&vec![parent, merge.view], Some(&merge)));
-        assert_eq!((next.roots.len(), next.roots[0], merge.share()), (ROOTS_MAX, root(2, 5), 0.25));
+        assert_eq!((next.roots.len(), merge.share()), (ROOTS_MAX, 0.25));
+        assert!(next.comes_from(parent) && !next.comes_from(merge.view), "its first step is to come");
+        // Given up with the first step, or behind with it.
+        let after = |step| {
+            let (parent, resume) = (next.digest(), Resume::at(StepNumber(step)));
+            next.succeed(parent, &Succession { parent, ..change(resume, vec![root(95, 80)]) }).unwrap()
+        };
+        let (dropped, merged) = (after(9), after(10));
+        assert!(!dropped.comes_from(merge.view) && merged.comes_from(merge.view));
+        // Of the older ones the same are left out, whoever does it.
+        let names = |view: &View, byte| view.comes_from(ViewDigest([byte; 32]));
+        let kept = |view: &View| (0..64).filter(|byte| names(view, *byte)).collect::<Vec<u8>>();
+        assert!(kept(&dropped).starts_with(&kept(&merged)[..29]) && names(&merged, 70) && names(&merged, 2));
+        let next = merged;
         // Of a history that goes on from the same view later, only what came before counts.
-        assert_eq!(fork(&next.roots, &[root(90, 75), root(80, 60), root(70, 90)]), Some(70));
-        assert_eq!(fork(&next.roots, &[root(70, 90)]), None);
-        for odd in [Merge { ours: 0, theirs: 0, ..merge }, Merge { ours: u64::MAX, ..merge }] {
+        assert_eq!(fork(&next.roots, &[root(90, 75), root(80, 60), root(75, 90)]), Some(70));
+        assert_eq!(fork(&next.roots, &[root(75, 90)]), None);
+        for odd in [Merge { ours: 0, theirs: 0, ..merge.clone() }, Merge { ours: u64::MAX, ..merge }] {
             let resume = Resume { merge: Some(odd), ..resume.clone() };
             assert_eq!(base.succeed(parent, &change(resume, vec![])), Err(InvalidView::Lists));
         }
@@ -848,6 +924,28 @@ mod tests {
         let trains = Resume { deal: Some(Deal { pass: 0, parts }), ..resume };
         assert!(base.succeed(parent, &change(trains, vec![])).is_err(), "its first step trains nothing");
         assert!(!change(Resume::at(StepNumber(9)), vec![root(1, 1); ROOTS_MAX + 1]).is_bounded());
+    }
+
+    #[test]
+    fn where_lineages_can_part_a_view_names_who_was_lost_until_they_are_back() {
+        let base = view(&[1, 3, 5]);
+        let names = |view: &View| view.estranged.iter().map(|contact| contact.peer.0[0]).collect::<Vec<_>>();
+        let root = Root { view: base.digest(), trained: 7 };
+        let change = |view: &View, removed: Vec<Rank>, added: Vec<Member>, roots: Vec<Root>| {
+            let parts = vec![vec![]; view.members.len() + added.len() - removed.len()];
+            let deal = Some(Deal { pass: 0, parts });
+            let (parent, resume) = (view.digest(), Resume { deal, ..Resume::at(StepNumber(9)) });
+            let (weights, ledger, moves, expelled) = (vec![], Ledger::default(), Moves::default(), vec![]);
+            let change =
+                Succession { parent, removed, added, weights, resume, ledger, moves, expelled, roots };
+            view.succeed(parent, &change).unwrap()
+        };
+        let lost = change(&base, vec![Rank(1), Rank(2)], vec![], vec![root]);
+        assert_eq!(names(&lost), [3, 5]);
+        let back = change(&lost, vec![], vec![member(5)], vec![root]);
+        assert_eq!(names(&back), [3]);
+        // There is only one lineage where none is named.
+        assert!(names(&change(&base, vec![Rank(1)], vec![], vec![])).is_empty());
     }
 
     #[test]

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::checkpoint::Checkpoint;
-use peergrad::io::{Event, Input, Job, Merged, Output, Panicked, PersistId};
+use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId, Weighed};
 use peergrad::memo::Memo;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::Contact;
@@ -410,17 +410,19 @@ impl Cluster {
                 self.history.note(host, self.now, format!("its lineage {what}: asks to be let in there"));
                 self.history.become_state(host, self.now, State::Joining);
             }
-            Event::Merged(Merged { merge, distance, norm }) => {
-                let apart = 100.0 * distance / norm.max(f64::MIN_POSITIVE);
+            Event::Merged(merge) => {
                 let words = format!(
-                    "merges another lineage: {} samples here, {} there since the fork, parameters {apart:.1} % apart",
+                    "merges another lineage: {} samples here, {} there since the fork",
                     merge.ours, merge.theirs
                 );
                 self.history.note(host, self.now, words);
             }
-            Event::Weighed { ours, theirs, merged } => {
+            Event::Weighed(Weighed { ours, theirs, merged, distance, norm }) => {
                 let (ours, theirs, merged) = (ours.loss, theirs.loss, merged.loss);
-                let words = format!("held-out loss {ours:.4} here, {theirs:.4} there, {merged:.4} merged");
+                let apart = 100.0 * distance / norm.max(f64::MIN_POSITIVE);
+                let words = format!(
+                    "held-out loss {ours:.4} here, {theirs:.4} there, {merged:.4} merged; parameters were {apart:.1} % apart"
+                );
                 self.history.note(host, self.now, words);
             }
             Event::Committed(committed) => self.history.committed(host, self.now, *committed),

@@ -69,6 +69,7 @@ impl Tale {
             ledger: Ledger::default(),
             expelled: vec![],
             roots: vec![],
+            estranged: vec![],
             moves: Moves::default(),
         });
         let mut left = PARAMETERS;

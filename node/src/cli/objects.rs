@@ -5,7 +5,7 @@ use peergrad_protocol::view::{Cause, Expulsion};
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::{Value, json};
 
-use crate::io::{Change, Event, Merged, Met, Regrouping};
+use crate::io::{Change, Event, Met, Regrouping, Weighed};
 use crate::task::Evaluation;
 
 /// What a program that reads along is told of an event.
@@ -67,13 +67,13 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
             "event": "met", "leads": leads.to_string(), "own_samples": ours, "their_samples": theirs,
             "merged": is_merged,
         }),
-        Event::Merged(Merged { merge, distance, norm }) => json!({
+        Event::Merged(merge) => json!({
             "event": "merged", "view": merge.view.to_string(), "steps": merge.steps.0, "own_samples": merge.ours,
-            "their_samples": merge.theirs, "distance": distance, "norm": norm,
+            "their_samples": merge.theirs,
         }),
-        Event::Weighed { ours, theirs, merged } => json!({
+        Event::Weighed(Weighed { ours, theirs, merged, distance, norm }) => json!({
             "event": "weighed", "own": evaluation_object(ours), "theirs": evaluation_object(theirs),
-            "merged": evaluation_object(merged),
+            "merged": evaluation_object(merged), "distance": distance, "norm": norm,
         }),
         Event::NotMerged => json!({"event": "not_merged"}),
         Event::GaveWay { is_merged } => json!({"event": "gave_way", "merged": is_merged}),

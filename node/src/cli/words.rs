@@ -7,7 +7,7 @@ use peergrad_protocol::{PeerId, StepNumber};
 use super::changes;
 use super::report::program_name;
 use super::table::{bytes, count, plural};
-use crate::io::{Event, Merged, Met, Regrouping, Scope};
+use crate::io::{Event, Met, Regrouping, Scope, Weighed};
 use crate::task::Evaluation;
 
 /// One line for an event, as the peer `me` tells it; `None` for those that come all the time, and for the end.
@@ -126,17 +126,17 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
             if *is_merged { "what was learnt here is merged into theirs" } else { "what they have is kept" },
             leads.short()
         ),
-        Event::Merged(Merged { merge, distance, norm }) => format!(
-            "merged with the other part of the swarm: {} samples here and {} there since the cut; parameters were {:.1} % apart",
+        Event::Merged(merge) => format!(
+            "merged with the other part of the swarm: {} samples here and {} there since the cut",
             count(merge.ours),
-            count(merge.theirs),
-            100.0 * distance / norm.max(f64::MIN_POSITIVE)
+            count(merge.theirs)
         ),
-        Event::Weighed { ours, theirs, merged } => format!(
-            "on held-out samples: {} here before, {} there, {} merged",
+        Event::Weighed(Weighed { ours, theirs, merged, distance, norm }) => format!(
+            "on held-out samples: {} here before, {} there, {} merged; parameters were {:.1} % apart",
             quality(ours),
             quality(theirs),
-            quality(merged)
+            quality(merged),
+            100.0 * distance / norm.max(f64::MIN_POSITIVE)
         ),
         Event::NotMerged => "the other part of the swarm was not merged: somebody could not get its parameters; what this part has is kept".to_owned(),
         Event::GaveWay { is_merged: true } => {

@@ -127,17 +127,10 @@ pub enum Event {
     /// At the member that speaks for a lineage which is to yield: another lineage of the run was met, after the swarm had been cut
     /// in two.
     Met(Met),
-    /// Two lineages have become one, and their parameters were averaged.
-    Merged(Merged),
-    /// How well each of the two did, and both together do, on samples that are never trained.
-    Weighed {
-        /// The one that leads, before.
-        ours: Evaluation,
-        /// The one that yields.
-        theirs: Evaluation,
-        /// What came of both.
-        merged: Evaluation,
-    },
+    /// Another lineage and this one have become one, and their parameters were averaged: which, and what each weighs.
+    Merged(Merge),
+    /// At the member of the lowest rank: how well each of the two did, and both together do.
+    Weighed(Weighed),
     /// Another lineage was to be merged into this one, and some member could not get what it needed for it.
     NotMerged,
     /// Another lineage of the run stays, and the one that this peer was in does not: it asks to be let in.
@@ -223,11 +216,15 @@ pub struct Met {
     pub is_merged: bool,
 }
 
-/// Two lineages that have become one.
+/// How well two lineages did that have become one, and what came of both, on samples that are never trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Merged {
-    /// Which was merged into this one, and what each weighs.
-    pub merge: Merge,
+pub struct Weighed {
+    /// The one that leads, before.
+    pub ours: Evaluation,
+    /// The one that yields.
+    pub theirs: Evaluation,
+    /// What came of both.
+    pub merged: Evaluation,
     /// How far apart their parameters were: the length of the difference.
     pub distance: f64,
     /// The length of this one's parameter vector, to compare that with.

@@ -376,7 +376,7 @@ impl Machine {
             }
             Message::WantBequest(want) => self.give_bequest(from, &want, out),
             Message::Bequest(parcel) => {
-                seat.session.inherited(from, &parcel, &payload.ok_or(Reject::Chunk)?)?;
+                seat.session.inherited(now, from, &parcel, &payload.ok_or(Reject::Chunk)?)?;
                 self.fetch_on(now, out);
             }
             Message::Yield(words) => self.told_to_yield(now, from, words, out),

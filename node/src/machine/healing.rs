@@ -6,14 +6,24 @@
 //!    each other, and never both yield. The one with more steps leads.
 //! 2. The convener of the one that yields hears of it. Where both are merged it names a step, and says what was kept after it;
 //!    the convener of the one that leads tells that to its members, and once all have their part of it, they agree on a view
-//!    that merges it. Where one is kept, or the other has trained nothing, it only asks whether it may come; an answer counts only
-//!    if it comes at once, since the other may have yielded to a third meanwhile.
-//! 3. Members of the lineage that yields hear that theirs is over, and ask to be let in as anybody does.
+//!    that merges it. Where one is kept, or the other has trained nothing, it only asks whether it may come.
+//! 3. When the step that merges is committed, or nothing is to be merged, the convener of the one that leads says so; members of
+//!    the other one hear that theirs is over, and ask to be let in as anybody does.
 //!
-//! Nobody stops for any of it. Whatever is lost on the way is said again; what comes to nothing is given up after a while, and
-//! begins anew when both meet the next time.
+//! Nobody stops for any of it, and nobody gives anything up before it is merged. Whatever is lost on the way is said again; what
+//! comes to nothing begins anew when both meet the next time.
+//!
+//! ```text
+//! convener:    Idle -- decided or told: this one yields ---> Yielding -- Yield: comes as newcomers
+//!               | ^------ nobody answers, or another view <-----'
+//!               '-- Will: another one yields --> Inheriting -- merged, or nothing comes any more --> Idle
+//! ```
+//!
+//! # Invariants
+//! - A convener has to do with one other lineage at a time.
+//! - Words that end a lineage count only as the answer to what was asked just now: what was sent during a cut arrives as well.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use peergrad_protocol::limits::CONTACTS_MAX;
@@ -22,67 +32,126 @@ use peergrad_protocol::view::{Member, View, fork};
 use peergrad_protocol::{Frame, Instant, PeerId, StepNumber, ViewDigest};
 
 use super::{Machine, Progress, Seat, Stage};
-use crate::io::{Answer, Event, Met, Output, Reject};
+use crate::io::{Answer, Event, Failure, Met, Output, Reject};
 use crate::jobs::Purpose;
+use crate::session::Left;
 
-/// What goes on between this lineage and another one.
+/// What goes on between this lineage and others.
 #[derive(Default)]
 pub(super) struct Healing {
     told_at: Instant,
+    /// When questions were asked of late.
+    asked: VecDeque<Instant>,
     /// At a convener that decides: by the other lineage's view, the one that yields.
     decided: BTreeMap<ViewDigest, ViewDigest>,
-    /// At the convener of the lineage that yields.
-    yielding: Option<Yielding>,
-    /// At the convener of the one that leads.
-    legacy: Option<Legacy>,
+    /// At a convener: what it has to do with another lineage.
+    affair: Affair,
+    /// At a convener: what could not be had of another lineage, in the present view.
+    refused: Option<Left>,
 }
 
-/// This lineage leaves what it has to another one.
+#[derive(Default)]
+enum Affair {
+    #[default]
+    Idle,
+    Yielding(Yielding),
+    Inheriting(Inheriting),
+}
+
+/// This lineage ends in another one.
 struct Yielding {
     to: Contact,
-    since: Instant,
-    /// What it has is merged; otherwise it only waits for the other to say that its members may come.
-    is_merged: bool,
-    /// When that was asked: an answer to an old question may come of somebody who has yielded since.
-    asked: VecDeque<Instant>,
+    /// When that one was heard of last, or it was not its turn yet.
+    heard_at: Instant,
+    /// What is there after this step is to be merged; otherwise nothing is.
+    leaves: Option<StepNumber>,
+    willed_at: Option<Instant>,
 }
 
-/// What another lineage leaves to this one.
-struct Legacy {
+/// Another lineage ends in this one.
+struct Inheriting {
     will: Will,
-    since: Instant,
-    /// Members that have their part of it, in the present view.
-    heirs: BTreeSet<PeerId>,
+    /// In the present view: how many chunks members lack something of.
+    heirs: BTreeMap<PeerId, u32>,
+    /// When that was less than ever before, and how much.
+    advanced_at: Instant,
+    best: Lacking,
+    /// When all members were told of the will last.
+    told_at: Option<Instant>,
+}
+
+/// Members that have not said what they lack, and chunks that the others do.
+type Lacking = (usize, u64);
+
+impl Inheriting {
+    fn new(now: Instant, will: Will) -> Self {
+        let (heirs, best) = (BTreeMap::new(), (usize::MAX, 0));
+        Self { will, heirs, advanced_at: now, best, told_at: None }
+    }
+
+    fn left(&self) -> Left {
+        (self.will.view, self.will.steps)
+    }
+
+    fn note_lacking(&mut self, now: Instant, members: &[Member]) -> Lacking {
+        let silent = members.iter().filter(|member| !self.heirs.contains_key(&member.peer)).count();
+        let lacking = (silent, self.heirs.values().map(|missing| u64::from(*missing)).sum());
+        if lacking < self.best {
+            (self.best, self.advanced_at) = (lacking, now);
+        }
+        lacking
+    }
 }
 
 impl Healing {
     /// What is to be merged, if all `members` have their part of it.
     pub(super) fn will_of_all(&self, members: &[Member]) -> Option<&Will> {
-        let legacy = self.legacy.as_ref()?;
-        members.iter().all(|member| legacy.heirs.contains(&member.peer)).then_some(&legacy.will)
+        let Affair::Inheriting(inheriting) = &self.affair else { return None };
+        let is_heir = |member: &Member| inheriting.heirs.get(&member.peer) == Some(&0);
+        members.iter().all(is_heir).then_some(&inheriting.will)
     }
 
-    /// Another view begins: whatever is not merged by it is negotiated anew.
-    pub(super) fn enter(&mut self, view: &View) {
-        self.yielding = None;
+    /// Another view begins: who yields negotiates anew, and who inherits counts anew.
+    pub(super) fn enter(&mut self, now: Instant) {
         self.decided.clear();
-        if let Some(legacy) = &mut self.legacy {
-            legacy.heirs.clear();
+        self.refused = None;
+        match &mut self.affair {
+            Affair::Inheriting(inheriting) => {
+                *inheriting = Inheriting::new(now, inheriting.will.clone());
+            }
+            Affair::Yielding(_) => self.affair = Affair::Idle,
+            Affair::Idle => {}
         }
-        self.legacy.take_if(|legacy| view.parents.contains(&legacy.will.view));
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.affair, Affair::Idle)
+    }
+
+    /// The name of a question that is asked now.
+    fn ask(&mut self, now: Instant) -> u64 {
+        self.asked.retain(|asked| now.since(*asked) <= ANSWER_MAX);
+        if self.asked.back() != Some(&now) {
+            self.asked.push_back(now);
+        }
+        now.0
+    }
+
+    /// Whether it is one that was asked just now.
+    fn is_answer(&self, now: Instant, question: u64) -> bool {
+        self.asked.iter().any(|asked| asked.0 == question && now.since(*asked) <= ANSWER_MAX)
     }
 }
 
 impl Seat {
     /// Where this lineage is, for another one.
     fn meeting(&self, now: Instant) -> Option<Meeting> {
-        let view = self.session.view();
         Some(Meeting {
-            run: view.run,
+            run: self.session.view().run,
             view: self.session.digest(),
             steps: self.session.committed(),
             trained: self.session.trained(),
-            roots: view.roots.clone(),
+            roots: self.session.roots(),
             convener: self.membership.convener_contact(now)?,
             yields: None,
             question: 0,
@@ -95,6 +164,12 @@ impl Seat {
         let trains = self.progress == Progress::Training && self.session.has_parameters();
         trains && !self.session.is_closing() && !self.membership.is_troubled()
     }
+
+    /// What of another lineage a view merges that may be entered, or is there and has not merged it yet.
+    fn pinned(&self) -> Option<Left> {
+        let pending = self.session.to_be_merged().map(|merge| (merge.view, merge.steps));
+        pending.or_else(|| self.membership.may_merge())
+    }
 }
 
 impl Machine {
@@ -105,99 +180,257 @@ impl Machine {
             return;
         }
         seat.healing.told_at = now;
-        let patience = seat.membership.patience_with_others();
-        seat.healing.yielding.take_if(|yielding| now.since(yielding.since) > patience);
-        seat.session.forget_inheritance(now);
+        seat.session.forget_inheritance(now, seat.pinned());
         let Some(meeting) = seat.meeting(now) else { return };
         for peer in seat.membership.find_estranged(out) {
             out.push(Output::Send { to: peer, frame: Frame::encode(&Message::Meet(meeting.clone()), None) });
         }
-        self.offer_to_yield(now, &meeting, out);
-        self.leave_will(out);
-        self.pass_on_will(now, out);
+        if meeting.convener.peer == self.me.peer {
+            self.inherit_from_predecessor(now);
+            self.yield_on(now, &meeting, out);
+            self.inherit_on(now, out);
+        }
         self.fetch(now, &meeting.convener, out);
     }
 
-    /// At the convener of a lineage that yields, and leaves nothing: asks whether the other one has it.
-    fn offer_to_yield(&mut self, now: Instant, own: &Meeting, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let Some(yielding) = seat.healing.yielding.as_mut().filter(|yielding| !yielding.is_merged) else {
-            return;
-        };
-        yielding.asked.push_back(now);
-        yielding.asked.retain(|asked| now.since(*asked) < ANSWER_MAX);
-        let to = yielding.to.clone();
-        let offer = Meeting { yields: Some(own.view), question: now.0, ..own.clone() };
-        self.send_or_dial(to, &Message::Meet(offer), out);
-    }
-
-    /// At the convener of a lineage that leaves something: says what is left to the other one.
-    fn leave_will(&mut self, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &self.stage else { return };
-        if let (Some(yielding), Some(will)) = (&seat.healing.yielding, seat.session.will()) {
-            self.send_or_dial(yielding.to.clone(), &Message::Will(will), out);
-        }
-    }
-
     /// Tells somebody of another lineage, or has a way made there; what is to be said is said again.
-    fn send_or_dial(&self, to: Contact, message: &Message, out: &mut Vec<Output>) {
+    fn send_or_dial(&self, to: &Contact, message: &Message, out: &mut Vec<Output>) {
         if self.credits.contains_key(&to.peer) {
             self.send(to.peer, message, None, out);
         } else {
-            out.push(Output::Dial(to));
+            out.push(Output::Dial(to.clone()));
         }
     }
 
-    /// At the convener of the one that leads: has members inherit; gives up what does not come.
-    fn pass_on_will(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &self.stage else { return };
-        let Some(legacy) = &seat.healing.legacy else { return };
-        let is_whole = seat.healing.will_of_all(&seat.session.view().members).is_some();
-        if is_whole || now.since(legacy.since) <= seat.membership.patience_with_others() {
-            let will = &legacy.will;
-            for member in &seat.session.view().members {
-                if !legacy.heirs.contains(&member.peer) && member.peer != self.me.peer {
-                    self.send(member.peer, &Message::Will(will.clone()), None, out);
-                }
+    // Yielding.
+
+    /// This lineage is the one that yields.
+    fn yield_to(&mut self, now: Instant, other: Meeting, own: &Meeting, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        if let Affair::Yielding(yielding) = &mut seat.healing.affair {
+            if seat.healing.asked.iter().any(|asked| asked.0 == other.answers) {
+                // It is seen to, perhaps by another convener than before.
+                (yielding.heard_at, yielding.to) = (now, other.convener);
             }
             return;
         }
-        // Somebody cannot get its part: then what this lineage has is kept as it is.
-        let contacts = seat.membership.contacts();
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let Some(Legacy { will, .. }) = seat.healing.legacy.take() else { return };
-        let words = Message::Yield(Yield { view: will.view, question: 0, contacts });
-        let donors = will.donors.iter().map(|donor| donor.contact.peer);
-        for donor in donors.filter(|peer| self.credits.contains_key(peer)) {
-            self.send(donor, &words, None, out);
+        if !seat.healing.is_idle() {
+            return;
         }
-        out.push(Output::Event(Event::NotMerged));
+        let common = fork(&own.history(), &other.history()).unwrap_or(0);
+        let loaded = seat.session.loaded();
+        let is_merged = loaded.training.merges(loaded.program.drifts()) && own.trained > common;
+        out.push(Output::Event(Event::Met(Met {
+            leads: other.convener.peer,
+            ours: own.trained.saturating_sub(common),
+            theirs: other.trained.saturating_sub(common),
+            is_merged,
+        })));
+        let leaves = is_merged.then(|| StepNumber(seat.session.step().0 + seat.membership.steps_ahead()));
+        let (to, heard_at) = (other.convener, now);
+        seat.healing.affair = Affair::Yielding(Yielding { to, heard_at, leaves, willed_at: None });
+        self.yield_on(now, own, out);
     }
 
-    /// Gets what is left to this lineage; once all of it is here, the convener hears of it.
+    /// Has kept what is left, says what that is, or asks whether members may come; unless the other one is not heard of any more.
+    fn yield_on(&mut self, now: Instant, own: &Meeting, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let Affair::Yielding(yielding) = &mut seat.healing.affair else { return };
+        if now.since(yielding.heard_at) > seat.membership.patience_with_others() {
+            seat.healing.affair = Affair::Idle;
+            return;
+        }
+        let to = yielding.to.clone();
+        let Some(steps) = yielding.leaves else {
+            let question = seat.healing.ask(now);
+            let offer = Meeting { yields: Some(own.view), question, ..own.clone() };
+            return self.send_or_dial(&to, &Message::Meet(offer), out);
+        };
+        // Who has kept it keeps it for a while longer.
+        seat.session.bequeath_after(steps);
+        seat.session.tell_all(&Message::Bequeath(Save { view: own.view, steps }), out);
+        if seat.session.committed() < steps {
+            yielding.heard_at = now;
+            return;
+        }
+        if yielding.willed_at.is_some_and(|willed| now.since(willed) < WILL_EVERY) {
+            return;
+        }
+        yielding.willed_at = Some(now);
+        let question = seat.healing.ask(now);
+        match seat.session.will(question) {
+            Some(will) => self.send_or_dial(&to, &Message::Will(will), out),
+            // It was not kept in time: another step is named at the next meeting.
+            None => seat.healing.affair = Affair::Idle,
+        }
+    }
+
+    /// Another lineage is the one that stays.
+    pub(super) fn told_to_yield(&mut self, now: Instant, from: PeerId, words: Yield, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &self.stage else { return };
+        let is_ours = words.view == seat.session.digest() && seat.membership.forks();
+        if !is_ours || seat.progress != Progress::Training {
+            return;
+        }
+        if !seat.membership.is_member(&from) {
+            let is_asked = matches!(seat.healing.affair, Affair::Yielding(_));
+            if !is_asked || !seat.healing.is_answer(now, words.question) {
+                return;
+            }
+            seat.session.tell_all(&Message::Yield(words.clone()), out);
+        }
+        self.give_way(now, words, out);
+    }
+
+    /// This lineage is over: this peer asks to be let in by the other one.
+    fn give_way(&mut self, now: Instant, words: Yield, out: &mut Vec<Output>) {
+        if self.is_leaving {
+            return self.end(Err(Failure::Left), out);
+        }
+        let Stage::Member(seat) = &self.stage else { return };
+        let (run, members) = (seat.session.view().run, seat.membership.contacts());
+        let known = words.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
+        out.push(Output::Event(Event::GaveWay { is_merged: words.is_merged }));
+        self.ask_again(now, run, known, out);
+    }
+
+    /// Somebody asks for chunks that were kept for it.
+    pub(super) fn give_bequest(&mut self, from: PeerId, want: &WantBequest, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let frames = seat.session.give(want).into_iter();
+        out.extend(frames.map(|frame| Output::Send { to: from, frame }));
+    }
+
+    // Inheriting.
+
+    /// The convener is another member than before: it goes on with what it knows of that.
+    fn inherit_from_predecessor(&mut self, now: Instant) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        if !seat.healing.is_idle() {
+            return;
+        }
+        let will = seat.session.inheriting().map(|(will, _)| will.clone());
+        if let Some(will) = will.filter(|will| !seat.session.has_merged(will.view)) {
+            seat.healing.affair = Affair::Inheriting(Inheriting::new(now, will));
+        }
+    }
+
+    /// Has members inherit; gives up what does not come.
+    fn inherit_on(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let pinned = if let Stage::Member(seat) = &self.stage { seat.pinned() } else { None };
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let Affair::Inheriting(inheriting) = &mut seat.healing.affair else { return };
+        if seat.session.has_merged(inheriting.will.view) {
+            seat.healing.affair = Affair::Idle;
+            return;
+        }
+        let members = &seat.session.view().members;
+        let lacking = inheriting.note_lacking(now, members);
+        let patience = 2 * seat.membership.patience_with_others();
+        let is_hopeless = lacking != (0, 0) && now.since(inheriting.advanced_at) > patience;
+        if is_hopeless && pinned != Some(inheriting.left()) {
+            // What this lineage has is kept as it is.
+            seat.healing.refused = Some(inheriting.left());
+            seat.healing.affair = Affair::Idle;
+            seat.session.disinherit();
+            out.push(Output::Event(Event::NotMerged));
+            return;
+        }
+        let is_due = inheriting.told_at.is_none_or(|told| now.since(told) > REMIND_EVERY);
+        if is_due {
+            inheriting.told_at = Some(now);
+        }
+        let message = Message::Will(inheriting.will.clone());
+        let others = members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
+        let heirs = &inheriting.heirs;
+        let to: Vec<PeerId> = others.filter(|peer| is_due || !heirs.contains_key(peer)).collect();
+        let will = inheriting.will.clone();
+        seat.session.inherit(now, will, pinned);
+        to.into_iter().for_each(|peer| self.send(peer, &message, None, out));
+    }
+
+    /// Gets what is left to this lineage; the convener hears how much of it is not here.
     fn fetch(&mut self, now: Instant, convener: &Contact, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
-        if seat.session.inherited_here().is_none() {
-            let (credits, relayed) = (&self.credits, &self.relayed);
-            let is_linked = |peer: &PeerId| credits.contains_key(peer) && !relayed.contains(peer);
-            seat.session.fetch(now, is_linked, out);
-        }
-        let Some((view, steps)) = seat.session.inherited_here() else { return };
+        let (credits, relayed) = (&self.credits, &self.relayed);
+        let is_linked = |peer: &PeerId| credits.contains_key(peer) && !relayed.contains(peer);
+        seat.session.fetch(now, is_linked, out);
+        let Some((will, missing)) = seat.session.inheriting() else { return };
+        let (heirs, missing) = (seat.session.digest(), u32::try_from(missing).unwrap_or(u32::MAX));
+        let inherited = Inherited { heirs, view: will.view, steps: will.steps, missing };
         if convener.peer == self.me.peer {
-            if let Some(legacy) = seat.healing.legacy.as_mut().filter(|legacy| legacy.will.view == view) {
-                legacy.heirs.insert(self.me.peer);
-            }
+            self.has_inherited(self.me.peer, inherited);
         } else {
-            let heirs = seat.session.digest();
-            self.send(convener.peer, &Message::Inherited(Inherited { heirs, view, steps }), None, out);
+            self.send(convener.peer, &Message::Inherited(inherited), None, out);
         }
     }
 
-    /// Some of it has come.
+    /// Some of it has come: the next is asked for, and who waits for the last of it hears of that.
     pub(super) fn fetch_on(&mut self, now: Instant, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &self.stage else { return };
         if let Some(convener) = seat.membership.convener_contact(now) {
             self.fetch(now, &convener, out);
+        }
+    }
+
+    /// What another lineage leaves to this one.
+    pub(super) fn willed(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        will: Will,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
+        let can_be = seat.with_facts(&self.jobs, |_, facts| facts.basis.can_merge(&will));
+        if !seat.membership.forks() || !can_be || will.convener().is_none() {
+            return Err(Reject::OutOfPlace);
+        }
+        let Some(own) = seat.meeting(now).filter(|_| seat.can_heal()) else { return Ok(()) };
+        if own.convener.peer == self.me.peer {
+            self.willed_to_convener(now, will, own, out);
+        } else if seat.membership.is_member(&from) {
+            let pinned = seat.pinned();
+            seat.session.inherit(now, will, pinned);
+            self.fetch(now, &own.convener, out);
+        } else {
+            self.send(own.convener.peer, &Message::Will(will), None, out);
+        }
+        Ok(())
+    }
+
+    fn willed_to_convener(&mut self, now: Instant, will: Will, own: Meeting, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let (left, question) = ((will.view, will.steps), will.question);
+        let Some(to) = will.convener().cloned() else { return };
+        let is_merged = seat.session.has_merged(will.view)
+            || fork(&own.history(), &will.history()).is_some_and(|common| common >= will.trained);
+        if is_merged || seat.healing.refused == Some(left) {
+            let contacts = seat.membership.contacts();
+            let words = Yield { view: will.view, question, is_merged, contacts };
+            return self.send_or_dial(&to, &Message::Yield(words), out);
+        }
+        match &mut seat.healing.affair {
+            Affair::Inheriting(inheriting) if inheriting.left() == left => inheriting.will = will,
+            Affair::Idle => seat.healing.affair = Affair::Inheriting(Inheriting::new(now, will)),
+            // One after the other.
+            Affair::Inheriting(_) | Affair::Yielding(_) => return,
+        }
+        let seen_to = Meeting { yields: Some(left.0), answers: question, ..own.clone() };
+        self.send_or_dial(&to, &Message::Meet(seen_to), out);
+        self.inherit_on(now, out);
+        self.fetch(now, &own.convener, out);
+    }
+
+    /// A member says how far it is with what another lineage has left.
+    pub(super) fn has_inherited(&mut self, from: PeerId, inherited: Inherited) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let is_member = seat.membership.is_member(&from) && inherited.heirs == seat.session.digest();
+        if let Affair::Inheriting(inheriting) = &mut seat.healing.affair
+            && is_member
+            && inheriting.left() == (inherited.view, inherited.steps)
+        {
+            inheriting.heirs.insert(from, inherited.missing);
         }
     }
 
@@ -226,11 +459,11 @@ impl Machine {
         if meeting.view == own.view || is_behind {
             return Ok(());
         }
-        seat.membership.note_elsewhere(now, &from);
+        seat.membership.note_elsewhere(now, &from, meeting.view);
         let is_mine = own.convener.peer == self.me.peer;
         match meeting.yields {
             Some(view) if view == own.view && is_mine => self.yield_to(now, meeting, &own, out),
-            Some(view) if view == meeting.view && is_mine => self.take_over(from, &meeting, out),
+            Some(view) if view == meeting.view && is_mine => self.take_over(&meeting, out),
             // Where a view has changed meanwhile, both begin anew.
             Some(view) if view != own.view => {}
             None if own.view > meeting.view => {
@@ -242,6 +475,42 @@ impl Machine {
             Some(_) | None => self.send(own.convener.peer, &Message::Meet(meeting), None, out),
         }
         Ok(())
+    }
+
+    /// Says which of the two yields: once, whatever either trains meanwhile, and by what it hears just now.
+    fn decide(&mut self, now: Instant, other: Meeting, own: Meeting, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let healing = &mut seat.healing;
+        if !healing.is_idle() {
+            return;
+        }
+        if healing.decided.len() >= DECIDED_MAX {
+            healing.decided.clear();
+        }
+        let to = other.convener.clone();
+        if !healing.is_answer(now, other.answers) && !healing.decided.contains_key(&other.view) {
+            let question = healing.ask(now);
+            return self.send_or_dial(&to, &Message::Meet(Meeting { question, ..own }), out);
+        }
+        let is_ahead = (own.steps, other.view) > (other.steps, own.view);
+        let yields =
+            *healing.decided.entry(other.view).or_insert(if is_ahead { other.view } else { own.view });
+        if yields == own.view {
+            return self.yield_to(now, Meeting { yields: Some(yields), ..other }, &own, out);
+        }
+        self.send_or_dial(&to, &Message::Meet(Meeting { yields: Some(yields), ..own }), out);
+    }
+
+    /// Another lineage offers to yield to this one, and leaves nothing. Whoever says yes does not yield to it.
+    fn take_over(&mut self, other: &Meeting, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        let healing = &mut seat.healing;
+        let does_yield = matches!(healing.affair, Affair::Yielding(_));
+        if !does_yield && *healing.decided.entry(other.view).or_insert(other.view) == other.view {
+            let (view, question, contacts) = (other.view, other.question, seat.membership.contacts());
+            let words = Yield { view, question, is_merged: false, contacts };
+            self.send_or_dial(&other.convener, &Message::Yield(words), out);
+        }
     }
 
     /// A member says what its view is, which this peer may be in next, or not any more.
@@ -271,163 +540,9 @@ impl Machine {
             }
             self.exclude(now, &view, out);
         } else if !seat.session.view().comes_from(view.digest()) {
-            seat.membership.note_elsewhere(now, &from);
+            seat.membership.note_elsewhere(now, &from, view.digest());
         }
         Ok(())
-    }
-
-    /// Says which of the two yields: once, whatever either trains meanwhile, and by what it hears just now. What was sent during
-    /// the cut arrives as well.
-    fn decide(&mut self, now: Instant, other: Meeting, own: Meeting, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let decided = &mut seat.healing.decided;
-        if decided.len() >= DECIDED_MAX {
-            decided.clear();
-        }
-        let to = other.convener.clone();
-        let is_fresh = now.since(Instant(other.answers)) <= ANSWER_MAX;
-        if !is_fresh && !decided.contains_key(&other.view) {
-            return self.send_or_dial(to, &Message::Meet(Meeting { question: now.0, ..own }), out);
-        }
-        let is_ahead = (own.steps, other.view) > (other.steps, own.view);
-        let yields = *decided.entry(other.view).or_insert(if is_ahead { other.view } else { own.view });
-        if yields == own.view {
-            return self.yield_to(now, Meeting { yields: Some(yields), ..other }, &own, out);
-        }
-        self.send_or_dial(to, &Message::Meet(Meeting { yields: Some(yields), ..own }), out);
-    }
-
-    /// This lineage is the one that yields.
-    fn yield_to(&mut self, now: Instant, other: Meeting, own: &Meeting, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        if own.convener.peer != self.me.peer {
-            return self.send(own.convener.peer, &Message::Meet(other), None, out);
-        }
-        if seat.healing.yielding.is_some() {
-            return;
-        }
-        seat.healing.legacy = None;
-        let common = fork(&own.history(), &other.history()).unwrap_or(0);
-        let loaded = seat.session.loaded();
-        let merges = loaded.training.merges(loaded.program.drifts());
-        let is_kept = merges && own.trained > common;
-        out.push(Output::Event(Event::Met(Met {
-            leads: other.convener.peer,
-            ours: own.trained.saturating_sub(common),
-            theirs: other.trained.saturating_sub(common),
-            is_merged: is_kept,
-        })));
-        if is_kept {
-            let steps = StepNumber(seat.session.step().0 + seat.membership.steps_ahead());
-            seat.session.bequeath_after(steps);
-            seat.session.tell_all(&Message::Bequeath(Save { view: own.view, steps }), out);
-        }
-        let (to, asked) = (other.convener, VecDeque::new());
-        seat.healing.yielding = Some(Yielding { to, since: now, is_merged: is_kept, asked });
-        self.offer_to_yield(now, own, out);
-    }
-
-    /// Another lineage offers to yield to this one. Whoever says yes does not yield to it.
-    fn take_over(&mut self, from: PeerId, other: &Meeting, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let is_free = seat.healing.yielding.is_none();
-        if is_free && *seat.healing.decided.entry(other.view).or_insert(other.view) == other.view {
-            let (view, question, contacts) = (other.view, other.question, seat.membership.contacts());
-            self.send(from, &Message::Yield(Yield { view, question, contacts }), None, out);
-        }
-    }
-
-    /// This lineage is over: this peer asks to be let in by the other one.
-    fn give_way(&mut self, now: Instant, contacts: Vec<Contact>, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &self.stage else { return };
-        let (run, members) = (seat.session.view().run, seat.membership.contacts());
-        let known = contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
-        out.push(Output::Event(Event::GaveWay { is_merged: false }));
-        self.ask_again(now, run, known, out);
-    }
-
-    // What members say about it.
-
-    /// What another lineage leaves to this one.
-    pub(super) fn willed(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        will: Will,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
-        if !seat.membership.forks() {
-            return Err(Reject::OutOfPlace);
-        }
-        if seat.session.view().comes_from(will.view) {
-            if !seat.membership.is_member(&from) {
-                let install = Message::Install(View::clone(seat.session.view()));
-                self.send(from, &install, None, out);
-            }
-            return Ok(());
-        }
-        let Some(convener) = seat.membership.convener_contact(now).filter(|_| seat.can_heal()) else {
-            return Ok(());
-        };
-        if convener.peer == self.me.peer {
-            let healing = &mut seat.healing;
-            let is_other = |legacy: &Legacy| (legacy.will.view, legacy.will.steps) != (will.view, will.steps);
-            if healing.yielding.is_some() || healing.legacy.as_ref().is_some_and(is_other) {
-                return Ok(());
-            }
-            healing.legacy.get_or_insert_with(|| Legacy {
-                will: will.clone(),
-                since: now,
-                heirs: BTreeSet::new(),
-            });
-        } else if !seat.membership.is_member(&from) {
-            self.send(convener.peer, &Message::Will(will), None, out);
-            return Ok(());
-        }
-        seat.session.inherit(now, will);
-        self.fetch(now, &convener, out);
-        Ok(())
-    }
-
-    /// A member has its part of what another lineage has left.
-    pub(super) fn has_inherited(&mut self, from: PeerId, inherited: Inherited) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let is_now = inherited.heirs == seat.session.digest();
-        let is_it = |legacy: &&mut Legacy| {
-            is_now && (legacy.will.view, legacy.will.steps) == (inherited.view, inherited.steps)
-        };
-        if let Some(legacy) = seat.healing.legacy.as_mut().filter(is_it) {
-            legacy.heirs.insert(from);
-        }
-    }
-
-    /// Somebody asks for chunks that were kept for it.
-    pub(super) fn give_bequest(&self, from: PeerId, want: &WantBequest, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &self.stage else { return };
-        if let Some(frame) = seat.session.give(want) {
-            out.push(Output::Send { to: from, frame });
-        }
-    }
-
-    /// Another lineage is the one that stays.
-    pub(super) fn told_to_yield(&mut self, now: Instant, from: PeerId, words: Yield, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &self.stage else { return };
-        let is_ours = words.view == seat.session.digest() && seat.membership.forks();
-        if !is_ours || seat.progress != Progress::Training {
-            return;
-        }
-        if !seat.membership.is_member(&from) {
-            // Only who has asked just now believes a stranger.
-            let Some(yielding) = &seat.healing.yielding else { return };
-            let is_answer = yielding.asked.iter().any(|asked| asked.0 == words.question);
-            let is_late = now.since(Instant(words.question)) > ANSWER_MAX;
-            if !yielding.is_merged && (!is_answer || is_late) {
-                return;
-            }
-            seat.session.tell_all(&Message::Yield(words.clone()), out);
-        }
-        self.give_way(now, words.contacts, out);
     }
 
     /// What two lineages have come to has been blended: how well each does, and both together.
@@ -443,6 +558,10 @@ impl Machine {
 
 /// How often lineages that have met are told where this one is, and what is left to do is looked after.
 const TELL_EVERY: Duration = Duration::from_millis(500);
+/// How often a will is said again to the other lineage: it is long, where members are many.
+const WILL_EVERY: Duration = Duration::from_secs(2);
+/// And how often to members that have heard of it.
+const REMIND_EVERY: Duration = Duration::from_secs(15);
 /// An answer that took longer is none.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Other views about which this one has decided.

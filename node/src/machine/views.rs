@@ -29,7 +29,8 @@ impl Seat {
         let session = &self.session;
         let report = || session.report();
         let mut facts = session.facts(&report, jobs.computing());
-        facts.will = self.healing.will_of_all(&session.view().members);
+        let will = self.healing.will_of_all(&session.view().members);
+        facts.will = will.filter(|will| !session.has_merged(will.view));
         ask(&mut self.membership, &facts)
     }
 
@@ -273,7 +274,7 @@ impl Machine {
         out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
         seat.session.enter(&view, digest, &mut self.credits, out);
         let difference = seat.membership.advance(now).expect("the next view is known");
-        seat.healing.enter(&view);
+        seat.healing.enter(now);
         out.push(Output::Event(seat.session.installed(Some(&difference))));
         // Who has come since does not know of it.
         let due = seat.session.save_is_due();
@@ -335,8 +336,11 @@ impl Machine {
             }
             return self.end(Err(Failure::Left), out);
         }
-        // They come from this view, and what was here has been left to them.
-        let is_merged = matches!(&self.stage, Stage::Member(seat) if seat.session.has_bequeathed());
+        // They come from this view by another way than over a loss, and what was here has been left to them.
+        let is_merged = matches!(
+            &self.stage,
+            Stage::Member(seat) if seat.session.has_bequeathed() && view.comes_from(seat.session.digest())
+        );
         let event =
             if is_merged { Event::GaveWay { is_merged } } else { Event::Excluded { epoch: view.epoch } };
         out.push(Output::Event(event));

@@ -88,7 +88,6 @@ impl Membership {
         if self.view.members.len() + self.candidates.len() >= MEMBERS_MAX {
             return Err(Refusal::Full);
         }
-        self.is_no_stranger(&from);
         let Join { incarnation, addresses, weight, .. } = join.clone();
         // As long as it prepares, it is nobody's candidate.
         self.candidates.remove(&from);
@@ -217,8 +216,11 @@ impl Membership {
             return None;
         }
         let step = StepNumber(facts.step.0 + self.lead());
-        if let Some(will) = will {
-            return facts.basis.merging(step, facts.step, facts.dealt, will);
+        if let Some(change) = will.and_then(|will| facts.basis.merging(step, facts.step, facts.dealt, will)) {
+            return Some(change);
+        }
+        if !is_wanted {
+            return None;
         }
         let exchange = self.exchange(now, step, facts);
         if exchange == Exchange::default() && !is_late {

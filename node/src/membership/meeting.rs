@@ -2,16 +2,14 @@
 //!
 //! What they say to each other when they have found them: `machine/healing.rs`.
 
-use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_protocol::limits::MEMBERS_MAX;
 use peergrad_protocol::message::Contact;
-use peergrad_protocol::view::{Recovery, View};
-use peergrad_protocol::{Instant, PeerId, Rank};
+use peergrad_protocol::{Instant, PeerId, Rank, ViewDigest};
 
 use super::Membership;
 use crate::io::Output;
+use crate::session::Left;
 
 impl Membership {
     /// Whether all parts go on.
@@ -19,38 +17,39 @@ impl Membership {
         self.forks
     }
 
-    /// Takes note of those who were lost with the view `before`, and of those who are back.
-    pub(super) fn note_estranged(&mut self, before: &Arc<View>, left: &[PeerId]) {
-        let is_loss = matches!(&self.view.recovery, Recovery::Resume(resume) if resume.is_interruption());
-        for peer in left.iter().filter(|_| self.forks && is_loss) {
-            if let Some(rank) = before.rank(peer)
-                && self.estranged.len() < MEMBERS_MAX
-            {
-                self.estranged.insert(*peer, before.member(rank).contact());
-            }
-        }
-        let view = &self.view;
-        self.estranged.retain(|peer, _| view.rank(peer).is_none() && view.expulsion(peer).is_none());
-    }
-
-    /// Members that were lost and can be reached again; the others are dialed.
-    pub(crate) fn find_estranged(&self, out: &mut Vec<Output>) -> Vec<PeerId> {
+    /// Some of the members that were lost and can be reached again; others of them are dialed. One after the other has its turn.
+    pub(crate) fn find_estranged(&mut self, out: &mut Vec<Output>) -> Vec<PeerId> {
+        // Who asks to be let in is in no other lineage.
+        let is_away = |contact: &&Contact| {
+            !self.asking.contains_key(&contact.peer) && !self.candidates.contains_key(&contact.peer)
+        };
+        let away: Vec<&Contact> = self.view.estranged.iter().filter(is_away).collect();
+        let turn = self.estranged_turn;
+        self.estranged_turn = turn.wrapping_add(ESTRANGED_AT_ONCE);
+        let ranks = (0..away.len().min(ESTRANGED_AT_ONCE)).map(|index| turn.wrapping_add(index) % away.len());
         let (found, missing): (Vec<&Contact>, Vec<&Contact>) =
-            self.estranged.values().partition(|contact| self.linked.contains(&contact.peer));
+            ranks.map(|index| away[index]).partition(|contact| self.linked.contains(&contact.peer));
         out.extend(missing.into_iter().cloned().map(Output::Dial));
         found.into_iter().map(|contact| contact.peer).collect()
     }
 
-    /// A peer that was lost asks to be let in: it is in no other lineage.
-    pub(super) fn is_no_stranger(&mut self, peer: &PeerId) {
-        self.estranged.remove(peer);
-    }
-
     /// Somebody speaks in another view than this one. Perhaps one of the two is about to hear of the other's.
-    pub(crate) fn note_elsewhere(&mut self, now: Instant, peer: &PeerId) {
-        if let Some(rank) = self.view.rank(peer).filter(|_| self.forks) {
+    pub(crate) fn note_elsewhere(&mut self, now: Instant, peer: &PeerId, view: ViewDigest) {
+        let is_next = self.next.as_ref().is_some_and(|next| next.digest == view);
+        let is_before = self.view.parents.first() == Some(&view);
+        if let Some(rank) = self.view.rank(peer).filter(|_| self.forks && !is_next && !is_before) {
             self.term.elsewhere.entry(rank).or_insert(now);
         }
+    }
+
+    /// The state of another lineage that a view merges which may follow this one.
+    pub(crate) fn may_merge(&self) -> Option<Left> {
+        let accepted = || self.term.acceptor.accepted().and_then(|(_, change)| change.resume.merge.as_ref());
+        let merge = match &self.next {
+            Some(next) => next.view.merge(),
+            None => accepted(),
+        };
+        merge.map(|merge| (merge.view, merge.steps))
     }
 
     /// Members that have been in another lineage for a while.
@@ -77,6 +76,8 @@ impl Membership {
     }
 }
 
+/// So many of those who were lost are told where a member's lineage is, each time.
+const ESTRANGED_AT_ONCE: usize = 4;
 /// What has come to nothing by then is given up; where steps are slow, it takes some of them longer.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(30);
 const GIVEN_UP_STEPS: u32 = 8;

@@ -87,7 +87,7 @@ impl Membership {
     /// A member says where it is. Whoever is behind is told of the view, unless it is about to hear of it anyway.
     pub(crate) fn on_beat(&mut self, now: Instant, from: PeerId, beat: Beat, out: &mut Vec<Output>) {
         if beat.view != self.digest {
-            self.note_elsewhere(now, &from);
+            self.note_elsewhere(now, &from, beat.view);
         }
         if beat.epoch < self.view.epoch {
             if beat.epoch.0 + 1 == self.view.epoch.0 && now.since(self.term.entered_at) < HEARSAY {

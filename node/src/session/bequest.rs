@@ -11,14 +11,20 @@
 //!   When all have that, they agree on a view whose first step trains nothing: in it owners, and those who keep copies, blend
 //!   both states, and the all-gather takes it to everybody. It is a step like any other, so it can be undone, begun again and
 //!   rolled forward.
+//!
+//! # Invariants
+//! - An inheritance is kept as long as a view that merges it may be entered, or its first step be begun again: what was
+//!   accepted on the strength of it is not taken back ([`Session::inherit`]).
+//! - Who does not have what its view merges does not begin there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use peergrad_collectives::plan::are_finite;
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::message::{Content, Donation, Message, Parcel, Piece, Saved, WantBequest, Will};
-use peergrad_protocol::view::{Member, Merge};
+use peergrad_protocol::view::{Member, Merge, Root};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
 use super::Session;
@@ -26,17 +32,20 @@ use super::packing::{Packing, unpack};
 use crate::blend::{Blend, Estate};
 use crate::checkpoint::Checkpoint;
 use crate::geometry::Geometry;
-use crate::io::{Event, Merged, Output, Reject};
+use crate::io::{Event, Output, Reject, Weighed};
 use crate::owned::State;
-use crate::task::{Evaluation, Task};
+use crate::task::Task;
+
+/// A lineage's state that is left to another one: that of a view, after so many steps.
+pub(crate) type Left = (ViewDigest, StepNumber);
 
 /// What a member keeps for another lineage.
 pub(super) struct Bequest {
     /// The view in which it was kept.
     view: ViewDigest,
     checkpoint: Arc<Checkpoint>,
-    /// Since when, as far as that was noticed.
-    kept_at: Option<Instant>,
+    /// Since when nobody has asked for it, as far as that was noticed.
+    idle_since: Option<Instant>,
 }
 
 /// What a member has of another lineage's state so far.
@@ -44,19 +53,28 @@ pub(super) struct Inheritance {
     will: Will,
     /// What a step that blends it in holds as well, as long as that lasts.
     estate: Arc<Estate>,
-    /// By donor: when it was asked last, and has not answered yet.
-    asked: BTreeMap<PeerId, Instant>,
+    /// Chunks of which something is lacking that is needed in the present view, and whether their state is.
+    missing: BTreeMap<usize, bool>,
+    /// By donor: what it was asked for, and has not given yet.
+    asked: BTreeMap<PeerId, Asked>,
+    /// How often a donor did not answer: others are asked then.
+    disappointments: usize,
     /// When the convener spoke of it last.
     told_at: Instant,
-    /// The view for which all that is needed is here.
-    whole_in: Option<ViewDigest>,
+}
+
+/// What one donor was asked for.
+struct Asked {
+    chunks: BTreeSet<usize>,
+    /// When it is given up, unless something comes.
+    until: Instant,
 }
 
 /// How well the parameters of two lineages do, and those that came of them.
 pub(crate) struct Weighing {
     ours: Arc<Buffer>,
+    estate: Arc<Estate>,
     merged: Arc<Buffer>,
-    share: f32,
 }
 
 /// What a session has to do with other lineages.
@@ -67,7 +85,7 @@ pub(super) struct Bequests {
     kept: Option<Bequest>,
     inheritance: Option<Inheritance>,
     /// What was merged with the newest complete step, until that is committed.
-    merged: Option<Merged>,
+    merged: Option<(Merge, Option<Weighing>)>,
     weighing: Option<Weighing>,
 }
 
@@ -83,19 +101,17 @@ impl Bequests {
     }
 }
 
-/// What is asked of one donor.
-#[derive(Default)]
-struct Wanted {
-    values: BTreeSet<usize>,
-    states: BTreeSet<usize>,
-}
-
 impl Session {
     // Leaving.
 
-    /// What is here after so many steps is kept for another lineage.
+    /// What is here after so many steps is kept for another lineage; if it is already, for a while longer.
     pub(crate) fn bequeath_after(&mut self, steps: StepNumber) {
-        if steps.0 > self.committed_steps() {
+        let view = self.digest();
+        if let Some(bequest) = &mut self.bequests.kept
+            && (bequest.view, bequest.checkpoint.saved.steps) == (view, steps)
+        {
+            bequest.idle_since = None;
+        } else if steps.0 > self.committed_steps() {
             self.bequests.due = Some(steps);
         }
     }
@@ -108,15 +124,15 @@ impl Session {
             self.bequests.kept = self.checkpoint().map(|checkpoint| Bequest {
                 view,
                 checkpoint: Arc::new(checkpoint),
-                kept_at: None,
+                idle_since: None,
             });
         }
     }
 
-    /// What this lineage leaves to another one, once it is kept.
-    pub(crate) fn will(&self) -> Option<Will> {
+    /// What this lineage leaves to another one, once it is kept; this member speaks for it.
+    pub(crate) fn will(&self, question: u64) -> Option<Will> {
         let Bequest { view, checkpoint, .. } =
-            self.bequests.kept.as_ref().filter(|_| self.has_bequeathed())?;
+            self.bequests.kept.as_ref().filter(|bequest| bequest.view == self.digest())?;
         let Saved { steps, ledger, .. } = checkpoint.saved.clone();
         let view_record = self.view();
         // Where each chunk was in the last of these steps.
@@ -131,7 +147,77 @@ impl Session {
         };
         let donors = view_record.members.iter().enumerate().map(donor).collect();
         let trained = ledger.taken(u64::from(self.loaded.task.sample_count()));
-        Some(Will { view: *view, steps, ledger, trained, roots: view_record.roots.clone(), donors })
+        let (view, roots, convener) = (*view, view_record.roots_at(steps), self.me.peer);
+        Some(Will { view, steps, ledger, trained, roots, donors, convener, question })
+    }
+
+    /// The next parcels of what somebody asks for, if it is kept here.
+    pub(crate) fn give(&mut self, want: &WantBequest) -> Vec<Frame> {
+        let Some(bequest) = &mut self.bequests.kept else { return vec![] };
+        let checkpoint = &bequest.checkpoint;
+        if (bequest.view, checkpoint.saved.steps) != (want.view, want.steps) {
+            return vec![];
+        }
+        bequest.idle_since = None;
+        let chunks = self.geometry.cut.chunks;
+        let part = |chunk: usize| match want.content {
+            Content::Values => Some((&checkpoint.parameters[chunks.range(chunk)], 0)),
+            Content::State => checkpoint.state(chunk).map(|state| (&state.moments[..], state.updates)),
+        };
+        let known = want.chunks.iter().filter(|chunk| *chunk < chunks.count());
+        let (mut frames, mut packing, mut bytes) = (Vec::new(), Packing::default(), 0);
+        let seal = |packing: Packing| {
+            let (parcel, payload) = packing.seal(want.view, want.steps, want.content, &self.segments)?;
+            Some(Frame::encode(&Message::Bequest(parcel), Some(payload)))
+        };
+        for (chunk, (part, updates)) in known.filter_map(|chunk| Some((chunk, part(chunk)?))) {
+            packing.add(chunk, part, updates);
+            bytes += size_of_val(part);
+            if packing.is_full() {
+                frames.extend(seal(std::mem::take(&mut packing)));
+                if bytes >= WINDOW_BYTES {
+                    break;
+                }
+            }
+        }
+        frames.extend(seal(packing));
+        frames
+    }
+
+    // Taking over.
+
+    /// Another lineage has left this to the present one. What is `pinned` stays: a view that merges it may come, or is there.
+    pub(crate) fn inherit(&mut self, now: Instant, will: Will, pinned: Option<Left>) {
+        if let Some(it) = &mut self.bequests.inheritance {
+            if it.left() == (will.view, will.steps) {
+                (it.will, it.told_at) = (will, now);
+                return;
+            }
+            if Some(it.left()) == pinned {
+                return;
+            }
+        }
+        self.bequests.inheritance = Some(Inheritance {
+            will,
+            estate: Arc::default(),
+            missing: BTreeMap::new(),
+            asked: BTreeMap::new(),
+            disappointments: 0,
+            told_at: now,
+        });
+        self.look_what_is_missing();
+    }
+
+    /// What nobody speaks of any more is not needed, nor what was kept for others long ago.
+    pub(crate) fn forget_inheritance(&mut self, now: Instant, pinned: Option<Left>) {
+        let Bequests { inheritance, kept, .. } = &mut self.bequests;
+        inheritance.take_if(|it| Some(it.left()) != pinned && now.since(it.told_at) > KEPT_FOR);
+        kept.take_if(|bequest| now.since(*bequest.idle_since.get_or_insert(now)) > KEPT_FOR);
+    }
+
+    /// It cannot be had.
+    pub(crate) fn disinherit(&mut self) {
+        self.bequests.inheritance = None;
     }
 
     /// Whether what is here was kept for another lineage in the present view.
@@ -139,165 +225,134 @@ impl Session {
         self.bequests.kept.as_ref().is_some_and(|bequest| bequest.view == self.digest())
     }
 
-    /// The next parcel of what somebody asks for, if it is kept here.
-    pub(crate) fn give(&self, want: &WantBequest) -> Option<Frame> {
-        let Bequest { view, checkpoint, .. } = self.bequests.kept.as_ref()?;
-        if (*view, checkpoint.saved.steps) != (want.view, want.steps) {
-            return None;
-        }
-        let chunks = self.geometry.cut.chunks;
-        let part = |chunk: usize| match want.content {
-            Content::Values => Some((&checkpoint.parameters[chunks.range(chunk)], 0)),
-            Content::State => checkpoint.state(chunk).map(|state| (&state.moments[..], state.updates)),
-        };
-        let known = want.chunks.iter().filter(|chunk| *chunk < chunks.count());
-        let mut packing = Packing::default();
-        for (chunk, (part, updates)) in known.filter_map(|chunk| Some((chunk, part(chunk)?))) {
-            packing.add(chunk, part, updates);
-            if packing.is_full() {
-                break;
-            }
-        }
-        let (parcel, payload) = packing.seal(want.view, want.steps, want.content, &self.segments)?;
-        Some(Frame::encode(&Message::Bequest(parcel), Some(payload)))
+    /// Whether this lineage comes from that view, be it by having merged it.
+    pub(crate) fn has_merged(&self, view: ViewDigest) -> bool {
+        self.view().comes_from(view) || self.roots().iter().any(|root| root.view == view)
     }
 
-    // Taking over.
-
-    /// Another lineage has left this to the present one.
-    pub(crate) fn inherit(&mut self, now: Instant, will: Will) {
-        let is_known = |it: &Inheritance| {
-            (it.will.view, it.will.steps, &it.will.donors) == (will.view, will.steps, &will.donors)
-        };
-        match self.bequests.inheritance.as_mut().filter(|inheritance| is_known(inheritance)) {
-            Some(inheritance) => inheritance.told_at = now,
-            None => {
-                let (estate, asked) = (Arc::default(), BTreeMap::new());
-                self.bequests.inheritance =
-                    Some(Inheritance { will, estate, asked, told_at: now, whole_in: None });
-            }
-        }
+    /// The will of what is being inherited, and of how many chunks something is lacking.
+    pub(crate) fn inheriting(&self) -> Option<(&Will, usize)> {
+        self.bequests.inheritance.as_ref().map(|it| (&it.will, it.missing.len()))
     }
 
-    /// What nobody speaks of any more is not needed, nor what was kept for others long ago.
-    pub(crate) fn forget_inheritance(&mut self, now: Instant) {
-        let is_merging = self.view().merge().is_some();
-        let Bequests { inheritance, kept, .. } = &mut self.bequests;
-        inheritance.take_if(|it| !is_merging && now.since(it.told_at) > KEPT_FOR);
-        kept.take_if(|bequest| now.since(*bequest.kept_at.get_or_insert(now)) > KEPT_FOR);
+    /// What was left to this lineage, if all that this member needs of it in the present view is here.
+    pub(crate) fn inherited_here(&self) -> Option<Left> {
+        let it = self.bequests.inheritance.as_ref().filter(|it| it.missing.is_empty())?;
+        Some(it.left())
     }
 
-    /// What is being inherited.
-    pub(crate) fn inheriting(&self) -> Option<(ViewDigest, StepNumber)> {
-        self.bequests.inheritance.as_ref().map(|it| (it.will.view, it.will.steps))
+    /// What the present view is still to merge.
+    pub(crate) fn to_be_merged(&self) -> Option<&Merge> {
+        self.view().merge().filter(|_| self.committed_steps() <= self.view().first_step().0)
     }
 
-    /// The same, if all that this member needs of it in the present view is here.
-    pub(crate) fn inherited_here(&self) -> Option<(ViewDigest, StepNumber)> {
-        let inheritance = self.bequests.inheritance.as_ref()?;
-        // What a view began with it still has, whatever chunks have come since.
-        let is_here = inheritance.whole_in == Some(self.digest()) || self.merging().is_some();
-        self.inheriting().filter(|_| is_here)
+    /// Whether this member has its part of that.
+    pub(super) fn has_bequest(&self) -> bool {
+        let merge = self.to_be_merged();
+        merge.is_some_and(|merge| self.inherited_here() == Some((merge.view, merge.steps)))
     }
 
-    /// The chunks that this member keeps, or may keep when the next view begins.
-    fn needed(&self) -> BTreeSet<usize> {
+    /// Looks through what is needed: of the chunks that this member keeps, or may keep when the next view begins, values and
+    /// state; of the others the values, if it is the one who weighs.
+    pub(super) fn look_what_is_missing(&mut self) {
         let geometry: &Geometry = &self.geometry;
         let now = geometry.target.after(&geometry.view.moves, geometry.moved(self.step));
-        let is_mine = |chunk: &usize| {
-            [&now, &geometry.target].iter().any(|placement| placement.keepers(*chunk).contains(&self.rank))
+        let is_merging = self.to_be_merged().is_some();
+        let is_mine = |chunk: usize| {
+            // What is merged is merged where chunks are at the beginning.
+            let placements = if is_merging { &[&now][..] } else { &[&now, &geometry.target] };
+            placements.iter().any(|placement| placement.keepers(chunk).contains(&self.rank))
         };
-        (0..geometry.cut.chunks.count()).filter(is_mine).collect()
-    }
-
-    /// Asks for what is lacking: of donors that are linked, and not asked already. The others are dialed.
-    pub(crate) fn fetch(&mut self, now: Instant, is_linked: impl Fn(&PeerId) -> bool, out: &mut Vec<Output>) {
-        let needed = self.needed();
-        let (has_state, rank, digest) = (self.geometry.cut.has_state, self.rank.index(), self.digest());
-        let Some(inheritance) = &mut self.bequests.inheritance else { return };
-        let is_here = |chunk: &usize| {
-            let has_state = !has_state || inheritance.estate.states.contains_key(chunk);
-            has_state && inheritance.estate.values.contains_key(chunk)
-        };
-        if needed.iter().all(is_here) {
-            inheritance.whole_in = Some(digest);
+        let (weighs, has_state) = (self.rank == Rank(0) && !is_merging, geometry.cut.has_state);
+        let Some(it) = &mut self.bequests.inheritance else { return };
+        if geometry.view.comes_from(it.will.view) {
+            self.bequests.inheritance = None;
             return;
         }
-        let donors = &inheritance.will.donors;
-        let mut wanted: BTreeMap<PeerId, Wanted> = BTreeMap::new();
-        for chunk in needed {
-            let lacks_values = !inheritance.estate.values.contains_key(&chunk);
-            let lacks_state = has_state && !inheritance.estate.states.contains_key(&chunk);
-            if !lacks_values && !lacks_state {
-                continue;
-            }
-            let can_give = |donor: &&Donation| {
-                is_linked(&donor.contact.peer) && (!has_state || donor.states.contains(chunk))
-            };
-            let able: Vec<&Donation> = donors.iter().filter(can_give).collect();
-            // In longer runs, so that all of them give.
-            let Some(donor) = able.get((chunk / DONOR_RUN + rank) % able.len().max(1)) else { continue };
-            let wanted = wanted.entry(donor.contact.peer).or_default();
-            if lacks_values {
-                wanted.values.insert(chunk);
-            }
-            if lacks_state {
-                wanted.states.insert(chunk);
-            }
-        }
-        for donor in donors.iter().filter(|donor| !is_linked(&donor.contact.peer)) {
+        let wants = |chunk| match is_mine(chunk) {
+            true => Some((chunk, has_state)),
+            false => weighs.then_some((chunk, false)),
+        };
+        let wanted = (0..geometry.cut.chunks.count()).filter_map(wants);
+        it.missing = wanted.filter(|(chunk, wants_state)| !it.has(*chunk, *wants_state)).collect();
+    }
+
+    /// Asks for what is lacking, a window of each donor that is linked and not asked already. The others are dialed.
+    pub(crate) fn fetch(&mut self, now: Instant, is_linked: impl Fn(&PeerId) -> bool, out: &mut Vec<Output>) {
+        let Self { geometry, owned, bequests, rank, .. } = self;
+        let Some(it) = bequests.inheritance.as_mut().filter(|it| !it.missing.is_empty()) else { return };
+        let len_of = |chunk: usize, content| match content {
+            Content::Values => geometry.cut.chunks.range(chunk).len(),
+            Content::State => owned.len_of(chunk),
+        };
+        let before = it.asked.len();
+        it.asked.retain(|peer, asked| asked.until > now && is_linked(peer));
+        it.disappointments += before - it.asked.len();
+        for donor in it.will.donors.iter().filter(|donor| !is_linked(&donor.contact.peer)) {
             out.push(Output::Dial(donor.contact.clone()));
         }
-        for (peer, Wanted { values, states }) in wanted {
-            if inheritance.asked.get(&peer).is_some_and(|asked| now.since(*asked) < ASK_AGAIN) {
-                continue;
-            }
-            inheritance.asked.insert(peer, now);
-            let (content, chunks) =
-                if values.is_empty() { (Content::State, states) } else { (Content::Values, values) };
-            let chunks: ChunkSet = chunks.into_iter().collect();
-            let Will { view, steps, .. } = inheritance.will;
-            let frame =
-                Frame::encode(&Message::WantBequest(WantBequest { view, steps, content, chunks }), None);
-            out.push(Output::Send { to: peer, frame });
+        for (peer, Wanted { content, chunks, bytes }) in it.wanted(rank.index(), is_linked, len_of) {
+            let Will { view, steps, .. } = it.will;
+            let listed: ChunkSet = chunks.iter().copied().collect();
+            it.asked.insert(peer, Asked { chunks, until: now.after(patience_for(bytes)) });
+            let want = WantBequest { view, steps, content, chunks: listed };
+            out.push(Output::Send { to: peer, frame: Frame::encode(&Message::WantBequest(want), None) });
         }
     }
 
     /// Chunks of another lineage have come.
     ///
     /// # Errors
-    /// They are damaged, or not those that were asked for.
+    /// They are damaged, or nothing that anybody can have come to.
     pub(crate) fn inherited(
         &mut self,
+        now: Instant,
         from: PeerId,
         parcel: &Parcel,
         payload: &Buffer,
     ) -> Result<(), Reject> {
-        let is_asked = self.bequests.inheritance.as_mut().is_some_and(|it| {
-            let is_it = (parcel.view, parcel.steps) == (it.will.view, it.will.steps);
-            is_it && it.asked.remove(&from).is_some()
-        });
-        if !is_asked {
-            // Asked for twice, or of an earlier will.
+        let is_it = |it: &&mut Inheritance| {
+            let donors = it.will.donors.iter().map(|donor| donor.contact.peer);
+            it.left() == (parcel.view, parcel.steps) && donors.into_iter().any(|donor| donor == from)
+        };
+        if self.bequests.inheritance.as_mut().filter(is_it).is_none() {
+            // Of an earlier will.
             return Ok(());
         }
         let parts = unpack(parcel, payload, |chunk| self.len_of(chunk, parcel.content))?;
-        let inheritance = self.bequests.inheritance.as_mut().expect("just looked at");
+        if !are_finite(payload) {
+            return Err(Reject::Chunk);
+        }
+        let it = self.bequests.inheritance.as_mut().expect("just looked at");
         // Nothing is lacking any more while a step blends it in.
-        let Some(estate) = Arc::get_mut(&mut inheritance.estate) else { return Ok(()) };
+        let Some(estate) = Arc::get_mut(&mut it.estate) else { return Ok(()) };
         for (Piece { chunk, updates }, part) in parts {
             let (chunk, part) = (chunk as usize, part.to_vec());
+            let Some(wants_state) = it.missing.get(&chunk).copied() else { continue };
             match parcel.content {
                 Content::Values => _ = estate.values.insert(chunk, part),
                 Content::State => _ = estate.states.insert(chunk, State { moments: part, updates }),
             }
+            if estate.has(chunk, wants_state) {
+                it.missing.remove(&chunk);
+            }
+            if let Some(asked) = it.asked.get_mut(&from) {
+                asked.chunks.remove(&chunk);
+                asked.until = asked.until.max(now.after(ASK_AGAIN));
+            }
         }
+        it.asked.retain(|_, asked| !asked.chunks.is_empty());
         Ok(())
     }
 
     /// Committed steps.
     pub(crate) fn committed(&self) -> StepNumber {
         StepNumber(self.committed_steps())
+    }
+
+    /// The views that this lineage comes from.
+    pub(crate) fn roots(&self) -> Vec<Root> {
+        self.view().roots_at(self.committed())
     }
 
     // Merging.
@@ -311,55 +366,128 @@ impl Session {
     /// What owners do in the step in progress, if it is the one that merges another lineage.
     pub(super) fn blend(&self) -> Option<Blend> {
         let share = self.merging()?.share();
-        // Who has got its part only from a record that is not true blends in nothing.
-        let estate =
-            self.bequests.inheritance.as_ref().map_or_else(Arc::default, |it| Arc::clone(&it.estate));
+        let it = self.bequests.inheritance.as_ref().expect("who has no part of it does not begin");
         let updates_max = u32::try_from(self.step.0 + 1).unwrap_or(u32::MAX);
-        Some(Blend { estate, share, updates_max })
+        Some(Blend { estate: Arc::clone(&it.estate), share, updates_max })
     }
 
-    /// The step that has merged another lineage is complete: how far apart they were.
+    /// The step that has merged another lineage is complete.
     pub(super) fn note_merge(&mut self, merge: Merge) {
-        let (Some(before), Some(after)) = (&self.previous, &self.complete) else { return };
-        let share = merge.share();
-        let apart = |(before, after): (&f32, &f32)| f64::from((after - before) / share).powi(2);
-        let distance: f64 = before.iter().zip(after.iter()).map(apart).sum();
-        let norm: f64 = before.iter().map(|value| f64::from(*value) * f64::from(*value)).sum();
-        let weighing = Weighing { ours: Arc::clone(before), merged: Arc::clone(after), share };
-        self.bequests.merged = Some(Merged { merge, distance: distance.sqrt(), norm: norm.sqrt() });
-        self.bequests.weighing = Some(weighing);
+        let (Some(ours), Some(merged), Some(it)) =
+            (&self.previous, &self.complete, &self.bequests.inheritance)
+        else {
+            return;
+        };
+        // One member weighs: all values are there only.
+        let has_all = it.estate.values.len() == self.geometry.cut.chunks.count();
+        let weighing = (self.rank == Rank(0) && has_all).then(|| Weighing {
+            ours: Arc::clone(ours),
+            estate: Arc::clone(&it.estate),
+            merged: Arc::clone(merged),
+        });
+        self.bequests.merged = Some((merge, weighing));
     }
 
     /// A step was committed: perhaps the one that has merged another lineage.
     pub(super) fn end_merge(&mut self, out: &mut Vec<Output>) {
-        let committed = self.committed().0.checked_sub(1).map(StepNumber);
-        if self.view().merge().is_some() && committed == Some(self.view().first_step()) {
+        if let Some((merge, weighing)) = self.bequests.merged.take() {
             self.bequests.inheritance = None;
+            self.bequests.weighing = weighing;
+            out.push(Output::Event(Event::Merged(merge)));
         }
-        out.extend(self.bequests.merged.take().map(|merged| Output::Event(Event::Merged(merged))));
     }
 
     /// What is to be weighed, if this member is the one that does it.
     pub(crate) fn take_weighing(&mut self) -> Option<(Weighing, Arc<dyn Task>)> {
-        let weighing = self.bequests.weighing.take().filter(|_| self.rank == Rank(0))?;
+        let weighing = self.bequests.weighing.take()?;
         Some((weighing, Arc::clone(&self.loaded.task)))
     }
 }
 
-impl Weighing {
-    /// How well each of the three does: this lineage before, the other one, and both together.
-    pub(crate) fn weigh(&self, task: &dyn Task) -> [Evaluation; 3] {
-        let pool = Pool::new(1);
-        let mut theirs = pool.take(self.ours.len());
-        for (theirs, (ours, merged)) in theirs.iter_mut().zip(self.ours.iter().zip(self.merged.iter())) {
-            *theirs = ours + (merged - ours) / self.share;
+/// What is asked of one donor.
+struct Wanted {
+    content: Content,
+    chunks: BTreeSet<usize>,
+    bytes: usize,
+}
+
+impl Inheritance {
+    fn left(&self) -> Left {
+        (self.will.view, self.will.steps)
+    }
+
+    fn has(&self, chunk: usize, wants_state: bool) -> bool {
+        self.estate.has(chunk, wants_state)
+    }
+
+    /// By donor: what is asked of it now. `len_of`: elements of a chunk's values, or of its state.
+    fn wanted(
+        &self,
+        rank: usize,
+        is_linked: impl Fn(&PeerId) -> bool,
+        len_of: impl Fn(usize, Content) -> usize,
+    ) -> BTreeMap<PeerId, Wanted> {
+        let linked: Vec<&Donation> =
+            self.will.donors.iter().filter(|donor| is_linked(&donor.contact.peer)).collect();
+        let on_their_way: BTreeSet<usize> =
+            self.asked.values().flat_map(|asked| asked.chunks.iter().copied()).collect();
+        let mut wanted: BTreeMap<PeerId, Wanted> = BTreeMap::new();
+        for &chunk in self.missing.keys().filter(|chunk| !on_their_way.contains(chunk)) {
+            let has_values = self.estate.values.contains_key(&chunk);
+            let content = if has_values { Content::State } else { Content::Values };
+            let can_give = |donor: &&&Donation| !has_values || donor.states.contains(chunk);
+            let able: Vec<&&Donation> = linked.iter().filter(can_give).collect();
+            // In longer runs, so that all of them give.
+            let turn = chunk / DONOR_RUN + rank + self.disappointments;
+            let Some(donor) = able.get(turn % able.len().max(1)).map(|donor| donor.contact.peer) else {
+                continue;
+            };
+            if self.asked.contains_key(&donor) {
+                continue;
+            }
+            let (chunks, bytes) = (BTreeSet::new(), 0);
+            let wanted = wanted.entry(donor).or_insert(Wanted { content, chunks, bytes });
+            if wanted.content == content && wanted.bytes < WINDOW_BYTES {
+                wanted.chunks.insert(chunk);
+                wanted.bytes += len_of(chunk, content) * size_of::<f32>();
+            }
         }
-        [task.evaluate(&self.ours), task.evaluate(&theirs), task.evaluate(&self.merged)]
+        wanted
     }
 }
 
-/// A donor that has not answered for so long is asked again.
+impl Weighing {
+    /// How well each of the three does: this lineage before, the other one, and both together; and how far apart they were.
+    pub(crate) fn weigh(&self, task: &dyn Task) -> Weighed {
+        let pool = Pool::new(1);
+        let mut theirs = pool.take(self.ours.len());
+        // All chunks are there, and they follow each other.
+        let mut rest = &mut theirs[..];
+        for values in self.estate.values.values() {
+            let (part, after) = rest.split_at_mut(values.len());
+            part.copy_from_slice(values);
+            rest = after;
+        }
+        let squares = |ours: f32, theirs: f32| f64::from(ours - theirs) * f64::from(ours - theirs);
+        let distance: f64 = self.ours.iter().zip(theirs.iter()).map(|(o, t)| squares(*o, *t)).sum();
+        let norm: f64 = self.ours.iter().map(|ours| squares(*ours, 0.0)).sum();
+        let [ours, theirs, merged] =
+            [&*self.ours, &theirs, &*self.merged].map(|parameters| task.evaluate(parameters));
+        Weighed { ours, theirs, merged, distance: distance.sqrt(), norm: norm.sqrt() }
+    }
+}
+
+/// How long a donor has for so many bytes.
+fn patience_for(bytes: usize) -> Duration {
+    ASK_AGAIN + BYTE_MAX * u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// A donor of which nothing has come for so long is given up, for the time being.
 const ASK_AGAIN: Duration = Duration::from_secs(2);
+/// And no line is expected to be slower than this: a megabit a second.
+const BYTE_MAX: Duration = Duration::from_micros(8);
+/// So much is asked of a donor at once: a line across the world is kept busy with it.
+const WINDOW_BYTES: usize = 1 << 20;
 /// What was kept, or inherited, is forgotten after so long without a word of it.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// So many neighbouring chunks are asked of one donor.

@@ -95,6 +95,7 @@ impl Session {
             tally: self.uncommitted.as_ref().map(|record| record.tally).or(self.consolidated),
             next: self.holdings(),
             lost: vec![],
+            has_bequest: self.has_bequest(),
             again: None,
         }
     }
@@ -172,10 +173,12 @@ impl Session {
         if self.uncommitted.is_some() && self.step == resume.step.next() {
             self.undo();
         }
+        self.look_what_is_missing();
+        let lacks_bequest = resume.merge.is_some() && !self.has_bequest();
         let is_forward = resume.forward.is_some() && self.step.next() == resume.step;
         if self.complete.is_none() {
             self.restart_as_newcomer();
-        } else if self.step == resume.step {
+        } else if self.step == resume.step && !lacks_bequest {
             self.redo();
         } else if let (Some(forward), true) = (&resume.forward, is_forward) {
             if self.loaded.program.drifts() {

@@ -118,7 +118,8 @@ impl Session {
         let room = std::mem::take(&mut self.mirror_room);
         let sums = shards.told(self.loaded.training.sums());
         let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), sums, room);
-        if let Some(residual) = &mut self.residual {
+        let is_merging = self.merging().is_some();
+        if let Some(residual) = self.residual.as_mut().filter(|_| !is_merging) {
             residual.begin(self.step);
         }
         let is_mirrored = drifting.is_none();
@@ -233,9 +234,11 @@ impl Session {
     }
 
     fn pump_round(&mut self, index: usize, out: &mut Vec<Output>) {
+        // Nobody looks at the sums of a step that merges: what was left out is for the next one.
+        let is_merging = self.merging().is_some();
         let live = &mut self.live[index];
         let step = live.step;
-        let residual = self.residual.as_mut().filter(|_| step == self.step);
+        let residual = self.residual.as_mut().filter(|_| step == self.step && !is_merging);
         live.round.pump(&mut self.wiring.links, &self.segments, residual, &mut self.actions);
         live.mirror.pump(&mut self.wiring.links, &self.segments, &mut self.actions);
         self.carry_out(step, out);
@@ -293,7 +296,7 @@ impl Session {
     pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, record: Record) {
         assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
         self.uncommitted = Some(record);
-        let merge = self.merging().copied();
+        let merge = self.merging().cloned();
         self.previous = self.complete.replace(vector);
         merge.into_iter().for_each(|merge| self.note_merge(merge));
         if self.loaded.program.drifts() {

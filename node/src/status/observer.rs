@@ -284,7 +284,7 @@ pub(super) fn name_of(event: &Event) -> &'static str {
         Event::Excluded { .. } => "excluded",
         Event::Met(_) => "met",
         Event::Merged(_) => "merged",
-        Event::Weighed { .. } => "weighed",
+        Event::Weighed(_) => "weighed",
         Event::NotMerged => "not_merged",
         Event::GaveWay { .. } => "gave_way",
         Event::Leaving => "leaving",

@@ -5,16 +5,18 @@
 //!   member <---- Meet, until one of the two decides ----> member        each tells its convener
 //!   convener -- Bequeath --> members: keep what you have after that step
 //!   convener -- Will -------------------------------> convener -- Will --> members
+//!            <--------------------------------- Meet     it is seen to
 //!   members <-- WantBequest ------------------------- members             each fetches what of it it keeps
 //!   members --- Bequest ----------------------------> members -- Inherited --> convener
-//!                        <-- Install ---------------- a view with which it is merged
+//!   convener -- Will -------------------------------> convener            a view merges it, and its first step is behind
+//!            <-------------------------------- Yield
 //! ```
-//! Where only one of them stays, the convener of the other offers to yield (`Meet`), that of the first answers with `Yield`, and
-//! when its members have heard that, they come as newcomers.
+//! Where only one of them stays, the convener of the other offers to yield (`Meet`), and that of the first answers with `Yield`.
+//! When the members of a lineage that yields have heard that, they come to the other one as newcomers.
 
 use super::{Contact, Content};
 use crate::chunks::ChunkSet;
-use crate::id::{RunId, StepNumber, ViewDigest};
+use crate::id::{PeerId, RunId, StepNumber, ViewDigest};
 use crate::ledger::Ledger;
 use crate::limits::{CONTACTS_MAX, MEMBERS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX};
 use crate::view::{Root, are_bounded};
@@ -58,6 +60,10 @@ pub struct Will {
     pub roots: Vec<Root>,
     /// Who keeps what of the state; every one of them has all parameters.
     pub donors: Vec<Donation>,
+    /// Which of them speaks for that lineage.
+    pub convener: PeerId,
+    /// What an answer is to name, as in [`Meeting`].
+    pub question: u64,
 }
 
 /// What one member of the lineage that yields can give.
@@ -69,7 +75,7 @@ pub struct Donation {
     pub states: ChunkSet,
 }
 
-/// A member has what it needs of another lineage.
+/// How far a member is with what it needs of another lineage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Inherited {
     /// The view that it needs it in.
@@ -78,6 +84,8 @@ pub struct Inherited {
     pub view: ViewDigest,
     /// As in [`Will`].
     pub steps: StepNumber,
+    /// Chunks that it lacks something of.
+    pub missing: u32,
 }
 
 /// A request for chunks of another lineage.
@@ -99,8 +107,10 @@ pub struct WantBequest {
 pub struct Yield {
     /// The view of the lineage that ends.
     pub view: ViewDigest,
-    /// As in the [`Meeting`] that it answers.
+    /// As in the [`Meeting`] or the [`Will`] that it answers.
     pub question: u64,
+    /// What it has left is merged.
+    pub is_merged: bool,
     /// Members of the other one.
     pub contacts: Vec<Contact>,
 }
@@ -132,6 +142,19 @@ impl Will {
         self.roots.len() <= ROOTS_MAX
             && self.donors.len() <= MEMBERS_MAX
             && self.donors.iter().all(|donor| are_bounded(&donor.contact.addresses))
+    }
+
+    /// Who speaks for the lineage that leaves it, if it says so.
+    #[must_use]
+    pub fn convener(&self) -> Option<&Contact> {
+        let donors = self.donors.iter().map(|donor| &donor.contact);
+        donors.into_iter().find(|contact| contact.peer == self.convener)
+    }
+
+    /// Whether it is the same, asked anew or not.
+    #[must_use]
+    pub fn is_same(&self, other: &Self) -> bool {
+        (self.view, self.steps, &self.donors) == (other.view, other.steps, &other.donors)
     }
 
     pub(super) fn is_possible(&self) -> bool {

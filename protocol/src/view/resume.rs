@@ -2,11 +2,11 @@
 
 use crate::id::{Rank, StepNumber, ViewDigest};
 use crate::ledger::{Ledger, Span, are_disjoint};
-use crate::limits::{CHUNKS_MAX, DEALT_SPANS_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX};
+use crate::limits::{CHUNKS_MAX, DEALT_SPANS_MAX, HISTORY_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX};
 use crate::message::Tally;
 use crate::wire::{Decode, Encode};
 
-use super::{InvalidView, is_chunk};
+use super::{InvalidView, Root, is_chunk};
 
 /// Where training goes on in a new view.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -35,7 +35,10 @@ pub struct Resume {
 }
 
 /// What of another lineage is merged into this one; its members come as newcomers later.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+///
+/// It is merged once the first step is behind: a view after this one that begins with the same step, and does not say it again,
+/// has nothing of it.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
 pub struct Merge {
     /// The other lineage's view.
     pub view: ViewDigest,
@@ -45,6 +48,10 @@ pub struct Merge {
     pub ours: u64,
     /// Samples that the other one alone has trained: what the other state weighs.
     pub theirs: u64,
+    /// The other one's bookmark: what it has behind it is behind both after the first step.
+    pub ledger: Ledger,
+    /// The views that the other one comes from, its own at the end.
+    pub history: Vec<Root>,
 }
 
 impl Merge {
@@ -52,6 +59,12 @@ impl Merge {
     #[must_use]
     pub fn share(&self) -> f32 {
         (self.theirs as f64 / (self.ours as f64 + self.theirs as f64)) as f32
+    }
+
+    fn is_bounded(&self) -> bool {
+        self.ledger.is_valid()
+            && self.history.len() <= HISTORY_MAX
+            && self.history.iter().all(|root| root.trained <= SAMPLES_MAX)
     }
 }
 
@@ -101,6 +114,7 @@ impl Resume {
         self.newcomers.len() <= MEMBERS_MAX
             && self.deal.as_ref().is_none_or(Deal::is_bounded)
             && self.forward.as_ref().is_none_or(|forward| forward.donors.len() <= CHUNKS_MAX)
+            && self.merge.as_ref().is_none_or(Merge::is_bounded)
     }
 
     pub(super) fn validate(&self, member_count: usize, ledger: &Ledger) -> Result<(), InvalidView> {
@@ -128,7 +142,7 @@ impl Resume {
             let is_idle = self.deal.as_ref().is_none_or(Deal::is_empty);
             let counts = [merge.ours, merge.theirs];
             let has_weight = counts.iter().all(|count| *count <= SAMPLES_MAX) && counts != [0, 0];
-            is_bare && is_idle && has_weight && merge.steps.0 <= STEPS_MAX
+            is_bare && is_idle && has_weight && merge.steps.0 <= STEPS_MAX && merge.is_bounded()
         };
         let is_merge = self.merge.as_ref().is_none_or(can_merge);
         if are_newcomers && is_dealt && is_forward && is_one_kind && is_merge {

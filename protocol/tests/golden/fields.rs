@@ -122,14 +122,16 @@ fn fields(message: &Message) -> Sheet {
             content_field(*content, &mut sheet);
             sheet.chunks("chunks", chunks);
         }
-        Message::Inherited(Inherited { heirs, view, steps }) => {
+        Message::Inherited(Inherited { heirs, view, steps, missing }) => {
             sheet.array("heirs", &heirs.0);
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
+            sheet.value("missing", missing);
         }
-        Message::Yield(Yield { view, question, contacts }) => {
+        Message::Yield(Yield { view, question, is_merged, contacts }) => {
             sheet.array("view", &view.0);
             sheet.value("question", question);
+            sheet.value("is_merged", is_merged);
             sheet.list("contacts", contacts, |sheet, contact| sheet.contact("contact", contact));
         }
         Message::Rekey(Rekey { at, by, secret }) => {
@@ -231,7 +233,8 @@ fn member_fields(member: &Member, sheet: &mut Sheet) {
 }
 
 pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
-    let View { run, epoch, parents, members, branch, recovery, ledger, moves, expelled, roots } = view;
+    let View { run, epoch, parents, members, branch, recovery, ledger, moves, expelled, roots, estranged } =
+        view;
     sheet.array("run", &run.0);
     sheet.value("epoch", epoch);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
@@ -248,6 +251,7 @@ pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     moves_fields(moves, sheet);
     sheet.list("expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
     roots_fields(roots, sheet);
+    sheet.list("estranged", estranged, |sheet, contact| sheet.contact("contact", contact));
 }
 
 fn roots_fields(roots: &[Root], sheet: &mut Sheet) {
@@ -291,11 +295,14 @@ fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
         });
     });
     sheet.value("resume.is_restored", is_restored);
-    sheet.some("resume.merge", merge.as_ref(), |sheet, Merge { view, steps, ours, theirs }| {
+    sheet.some("resume.merge", merge.as_ref(), |sheet, merge| {
+        let Merge { view, steps, ours, theirs, ledger, history } = merge;
         sheet.array("merge.view", &view.0);
         sheet.value("merge.steps", steps);
         sheet.value("merge.ours", ours);
         sheet.value("merge.theirs", theirs);
+        ledger_fields(ledger, sheet);
+        roots_fields(history, sheet);
     });
 }
 
@@ -335,7 +342,18 @@ fn beat_fields(beat: &Beat, sheet: &mut Sheet) {
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
     let Promise { view, ballot, accepted, report } = promise;
-    let Report { is_over, complete, states, states_before, is_entering, tally, next, lost, again } = report;
+    let Report {
+        is_over,
+        complete,
+        states,
+        states_before,
+        is_entering,
+        tally,
+        next,
+        lost,
+        has_bequest,
+        again,
+    } = report;
     sheet.array("view", &view.0);
     sheet.ballot("ballot", ballot);
     sheet.some("accepted", accepted.as_ref(), |sheet, (ballot, change)| {
@@ -356,6 +374,7 @@ fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
         sheet.some("next.tally", tally.as_ref(), |sheet, tally| sheet.tally("next.tally", tally));
     });
     sheet.list("report.lost", lost, |sheet, rank| sheet.value("lost", rank));
+    sheet.value("report.has_bequest", has_bequest);
     sheet.some("report.again", again.as_deref(), |sheet, Again { member, saved }| {
         member_fields(member, sheet);
         sheet.list("again.saved", saved, |sheet, saved| saved_fields(saved, sheet));
@@ -402,7 +421,7 @@ fn meeting_fields(meeting: &Meeting, sheet: &mut Sheet) {
 }
 
 fn will_fields(will: &Will, sheet: &mut Sheet) {
-    let Will { view, steps, ledger, trained, roots, donors } = will;
+    let Will { view, steps, ledger, trained, roots, donors, convener, question } = will;
     sheet.array("view", &view.0);
     sheet.value("steps", steps);
     ledger_fields(ledger, sheet);
@@ -412,6 +431,8 @@ fn will_fields(will: &Will, sheet: &mut Sheet) {
         sheet.contact("donor", contact);
         sheet.chunks("states", states);
     });
+    sheet.array("convener", &convener.0);
+    sheet.value("question", question);
 }
 
 // Training.

@@ -131,6 +131,8 @@ fn healing() -> Vec<Sample> {
         trained: 70_000,
         roots: vec![root()],
         donors: vec![Donation { contact: contact(), states: chunks(&[0, 9, 300]) }],
+        convener: contact().peer,
+        question: 70_000,
     };
     let want =
         |content| Message::WantBequest(WantBequest { view, steps, content, chunks: chunks(&[0, 9, 300]) });
@@ -146,8 +148,11 @@ fn healing() -> Vec<Sample> {
         control("want_bequest_values", want(Content::Values)),
         control("want_bequest_state", want(Content::State)),
         Sample { name: "bequest", message: bequest, payload: Some(payload) },
-        control("inherited", Message::Inherited(Inherited { heirs, view, steps })),
-        control("yield", Message::Yield(Yield { view, question: 70_000, contacts: vec![contact()] })),
+        control("inherited", Message::Inherited(Inherited { heirs, view, steps, missing: 300 })),
+        control(
+            "yield",
+            Message::Yield(Yield { view, question: 70_000, is_merged: true, contacts: vec![contact()] }),
+        ),
     ]
 }
 
@@ -271,7 +276,15 @@ fn root() -> Root {
 
 /// What was left of another lineage is merged.
 fn merging() -> Succession {
-    let merge = Merge { view: ViewDigest(bytes(0xa0)), steps: StepNumber(300), ours: 70_000, theirs: 250 };
+    let (ledger, history) = (ledger(), vec![root()]);
+    let merge = Merge {
+        view: ViewDigest(bytes(0xa0)),
+        steps: StepNumber(300),
+        ours: 70_000,
+        theirs: 250,
+        ledger,
+        history,
+    };
     Succession { resume: Resume { merge: Some(merge), ..Resume::at(StepNumber(70_002)) }, ..exchange() }
 }
 
@@ -354,6 +367,7 @@ fn report() -> Report {
         tally: None,
         next: Some(next),
         lost: vec![Rank(1)],
+        has_bequest: true,
         again: None,
     }
 }

@@ -6,8 +6,8 @@ use peergrad_protocol::durable::{Charter, Durable};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, EXPELLED_MAX,
-    GIVEN_BACK_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, ROOTS_MAX, SAMPLES_MAX, SAVED_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, ESTRANGED_MAX,
+    EXPELLED_MAX, GIVEN_BACK_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, ROOTS_MAX, SAMPLES_MAX, SAVED_MAX,
     SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
@@ -83,6 +83,7 @@ fn all_of_them() -> (View, Succession, Report) {
         moves: moves.clone(),
         expelled: expelled.clone(),
         roots: roots.clone(),
+        estranged: vec![crowd(1).remove(0).contact(); ESTRANGED_MAX],
     };
     let change = Succession {
         parent: ViewDigest([255; 32]),
@@ -114,6 +115,7 @@ fn all_of_them() -> (View, Succession, Report) {
         tally,
         next: Some(Holdings { values: all(), states: all(), tally }),
         lost: vec![Rank(u32::MAX); MEMBERS_MAX],
+        has_bequest: true,
         again: Some(Box::new(again)),
     };
     (view, change, report)

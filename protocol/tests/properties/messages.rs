@@ -134,11 +134,14 @@ fn resume(member_count: usize) -> impl Strategy<Value = (Resume, Ledger)> {
 }
 
 fn merge() -> impl Strategy<Value = Merge> {
-    (digest(), step(), 1..=SAMPLES_MAX, 0..=SAMPLES_MAX).prop_map(|(view, steps, ours, theirs)| Merge {
+    let merge = (digest(), step(), 1..=SAMPLES_MAX, 0..=SAMPLES_MAX, ledger_and_spans(), roots());
+    merge.prop_map(|(view, steps, ours, theirs, (ledger, _), history)| Merge {
         view,
         steps: StepNumber(steps),
         ours,
         theirs,
+        ledger,
+        history,
     })
 }
 
@@ -170,6 +173,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
             moves,
             // No peer that is drawn has this id.
             expelled: vec![Expulsion { peer: PeerId([0; 32]), by: PeerId([1; 32]), cause: Cause::Request }],
+            estranged: vec![Contact { peer: PeerId([0; 32]), addresses: vec![] }; roots.len()],
             roots,
         },
     )
@@ -247,11 +251,29 @@ fn report() -> impl Strategy<Value = Report> {
     });
     let lost = (prop::collection::vec(any::<u32>().prop_map(Rank), 0..4), prop::option::of(again()));
     let options = (prop::option::of(step()), prop::option::of(chunks()), prop::option::of(tally()));
-    ((any::<bool>(), any::<bool>()), chunks(), options, prop::option::of(next), lost).prop_map(
-        |((is_over, is_entering), states, (complete, states_before, tally), next, (lost, again))| {
+    let flags = (any::<bool>(), any::<bool>(), any::<bool>());
+    (flags, chunks(), options, prop::option::of(next), lost).prop_map(
+        |(
+            (is_over, is_entering, has_bequest),
+            states,
+            (complete, states_before, tally),
+            next,
+            (lost, again),
+        )| {
             let complete = complete.map(StepNumber);
             let again = again.map(Box::new);
-            Report { is_over, complete, states, states_before, is_entering, tally, next, lost, again }
+            Report {
+                is_over,
+                complete,
+                states,
+                states_before,
+                is_entering,
+                tally,
+                next,
+                lost,
+                has_bequest,
+                again,
+            }
         },
     )
 }
@@ -432,15 +454,19 @@ fn healing() -> impl Strategy<Value = Message> {
         });
     let donation = (contact(), chunks()).prop_map(|(contact, states)| Donation { contact, states });
     let donors = prop::collection::vec(donation, 0..4);
-    let will = (digest(), step(), ledger_and_spans(), 0..=SAMPLES_MAX, roots(), donors);
-    let will = will.prop_map(|(view, steps, (ledger, _), trained, roots, donors)| Will {
-        view,
-        steps: StepNumber(steps),
-        ledger,
-        trained,
-        roots,
-        donors,
-    });
+    let asked = (array(), number());
+    let will = (digest(), step(), ledger_and_spans(), 0..=SAMPLES_MAX, roots(), donors, asked);
+    let will =
+        will.prop_map(|(view, steps, (ledger, _), trained, roots, donors, (convener, question))| Will {
+            view,
+            steps: StepNumber(steps),
+            ledger,
+            trained,
+            roots,
+            donors,
+            convener: PeerId(convener),
+            question,
+        });
     let content = prop_oneof![Just(Content::Values), Just(Content::State)];
     let want = (digest(), step(), content, chunks()).prop_map(|(view, steps, content, chunks)| WantBequest {
         view,
@@ -448,13 +474,16 @@ fn healing() -> impl Strategy<Value = Message> {
         content,
         chunks,
     });
-    let inherited = (digest(), digest(), step()).prop_map(|(heirs, view, steps)| Inherited {
+    let inherited = (digest(), digest(), step(), any::<u32>());
+    let inherited = inherited.prop_map(|(heirs, view, steps, missing)| Inherited {
         heirs,
         view,
         steps: StepNumber(steps),
+        missing,
     });
-    let words = (digest(), number(), prop::collection::vec(contact(), 0..4))
-        .prop_map(|(view, question, contacts)| Yield { view, question, contacts });
+    let words = (digest(), number(), any::<bool>(), prop::collection::vec(contact(), 0..4));
+    let words =
+        words.prop_map(|(view, question, is_merged, contacts)| Yield { view, question, is_merged, contacts });
     let bequeath = (digest(), step())
         .prop_map(|(view, steps)| Message::Bequeath(Save { view, steps: StepNumber(steps) }));
     prop_oneof![

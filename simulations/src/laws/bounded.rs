@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use peergrad::io::Event;
 use peergrad::node::Standing;
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{Content, Message};
+use peergrad_protocol::message::{Content, Message, Parcel};
 
 use super::{Law, Observation};
 use crate::cluster::World;
@@ -20,8 +20,17 @@ use crate::host::HostId;
 pub struct Bounded {
     /// By sender, then receiver.
     links: BTreeMap<HostId, BTreeMap<HostId, InFlight>>,
-    /// By donor and by who asks it for chunks: questions that are not answered yet. Answers need no credit.
-    asked: BTreeMap<(HostId, HostId), u64>,
+    /// By donor and by who asks it for chunks: what it may still be sent. Answers need no credit.
+    asked: BTreeMap<(HostId, HostId), Asked>,
+}
+
+/// What was asked of a donor.
+#[derive(Default)]
+struct Asked {
+    /// Questions that are answered by one parcel each, and were not yet.
+    parcels: u64,
+    /// Chunks of another lineage.
+    chunks: u64,
 }
 
 /// One direction of a link, as its sender knows it.
@@ -42,14 +51,15 @@ impl Bounded {
         Err(format!("{count} segments and chunks are in flight from {from} to {to}; {LINK_SEGMENTS} may be"))
     }
 
-    /// Each question is answered by one parcel at most.
+    /// Each question of chunks that complete a step is answered by one parcel at most.
     fn answered(&mut self, from: HostId, to: HostId) -> Result<(), String> {
-        let asked = self.asked.entry((from, to)).or_default();
-        let Some(left) = asked.checked_sub(1) else {
-            return Err(format!("{from} sends {to} chunks that it has not asked for"));
-        };
-        *asked = left;
-        Ok(())
+        take(&mut self.asked.entry((from, to)).or_default().parcels, 1, from, to)
+    }
+
+    /// What another lineage has left comes in several, with what was asked for.
+    fn given(&mut self, from: HostId, to: HostId, parcel: &Parcel) -> Result<(), String> {
+        let chunks = &mut self.asked.entry((from, to)).or_default().chunks;
+        take(chunks, parcel.pieces.len() as u64, from, to)
     }
 
     fn granted(&mut self, from: HostId, to: HostId, segments: u32) -> Result<(), String> {
@@ -68,6 +78,15 @@ impl Bounded {
     }
 }
 
+/// So many of those that were asked for come from `from`.
+fn take(asked: &mut u64, count: u64, from: HostId, to: HostId) -> Result<(), String> {
+    let Some(left) = asked.checked_sub(count) else {
+        return Err(format!("{from} sends {to} chunks that it has not asked for"));
+    };
+    *asked = left;
+    Ok(())
+}
+
 impl Law for Bounded {
     fn name(&self) -> &'static str {
         "bounded (law 9)"
@@ -80,11 +99,15 @@ impl Law for Bounded {
                 Content::State => self.sent(*from, *to),
                 Content::Values => self.answered(*from, *to),
             },
-            Observation::Sent { from, to, message: Message::Bequest(_), .. } => self.answered(*from, *to),
-            Observation::Sent {
-                from, to, message: Message::WantChunks(_) | Message::WantBequest(_), ..
-            } => {
-                *self.asked.entry((*to, *from)).or_default() += 1;
+            Observation::Sent { from, to, message: Message::Bequest(parcel), .. } => {
+                self.given(*from, *to, parcel)
+            }
+            Observation::Sent { from, to, message: Message::WantChunks(_), .. } => {
+                self.asked.entry((*to, *from)).or_default().parcels += 1;
+                Ok(())
+            }
+            Observation::Sent { from, to, message: Message::WantBequest(want), .. } => {
+                self.asked.entry((*to, *from)).or_default().chunks += want.chunks.len() as u64;
                 Ok(())
             }
             Observation::Granted { from, to, segments } => self.granted(*from, *to, *segments),

@@ -74,7 +74,9 @@ impl ExactlyOnce {
             let late = self.late.get(&(view, number)).map_or(&[][..], |late| late);
             let samples = counted.samples_but_for(late, &order);
             self.descend(number, &samples);
-            if let Some((theirs, share)) = self.inherited.get(&number) {
+            if let Some((theirs, share)) =
+                self.inherited.get(&number).filter(|_| self.lineage.merge_of(number).is_some())
+            {
                 let pairs = self.parameters.iter_mut().zip(theirs);
                 pairs.for_each(|(ours, theirs)| *ours += (theirs - *ours) * share);
             }

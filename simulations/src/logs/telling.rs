@@ -301,6 +301,7 @@ fn record(line: &ViewLine, run: RunId) -> View {
         moves: Moves::default(),
         expelled: Vec::new(),
         roots: Vec::new(),
+        estranged: Vec::new(),
     }
 }
 

@@ -58,9 +58,10 @@ impl Lineage {
         lineage
     }
 
-    /// Views with whose first step another lineage is merged.
+    /// Steps with which another lineage is merged.
     pub fn merging(&self) -> impl Iterator<Item = (u64, &Merge)> {
-        self.views.values().filter_map(|known| Some((known.view.first_step().0, known.view.merge()?)))
+        let steps: BTreeSet<u64> = self.views.values().map(|known| known.view.first_step().0).collect();
+        steps.into_iter().filter_map(|step| Some((step, self.merge_of(step)?)))
     }
 
     /// Takes note of a view that somebody installed; of two records with one number the first counts. True if it is new.
@@ -84,6 +85,13 @@ impl Lineage {
     #[must_use]
     pub fn of_step(&self, step: u64) -> Option<&Installed> {
         self.newest_first().find(|known| known.view.first_step().0 <= step)
+    }
+
+    /// What is merged with `step`: what was to be, and a later view has given up, is not.
+    #[must_use]
+    pub fn merge_of(&self, step: u64) -> Option<&Merge> {
+        let view = &self.of_step(step)?.view;
+        view.merge().filter(|_| view.first_step().0 == step)
     }
 
     /// Chunks whose optimizer state starts from nothing with `step`: nobody held it when a view began there, even if that
@@ -135,6 +143,7 @@ mod tests {
                 ledger: Ledger::default(),
                 expelled: vec![],
                 roots: vec![],
+                estranged: vec![],
                 moves: Moves { restarted: vec![index as u32 + 1], ..Moves::default() },
             };
             lineage.install(&Arc::new(view), ViewDigest([index as u8; 32]));

@@ -19,7 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use peergrad::loader::Loaded;
 use peergrad_protocol::ledger::{Ledger, Span};
-use peergrad_protocol::view::{Deal, Member, Recovery, View};
+use peergrad_protocol::view::{Deal, Member, Merge, Recovery, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank};
 
 use super::lineage::{Installed, Lineage};
@@ -42,6 +42,8 @@ pub struct Passes {
     merged: BTreeMap<u64, Passes>,
     /// Samples that only lineages which were merged have trained.
     inherited: u64,
+    /// By pass: times that a sample was trained by a lineage which was merged, and by this one as well.
+    twice: BTreeMap<u64, u64>,
 }
 
 /// The batch of one step.
@@ -99,6 +101,7 @@ impl Passes {
             trained: BTreeMap::new(),
             merged: BTreeMap::new(),
             inherited: 0,
+            twice: BTreeMap::new(),
         }
     }
 
@@ -114,15 +117,22 @@ impl Passes {
     }
 
     /// What another lineage has trained is trained: where both are in one pass, what neither has is left of it.
-    fn unite(&mut self) {
+    fn unite(&mut self, merge: &Merge) {
         let Some(other) = self.merged.get(&self.steps).cloned() else { return };
         let before = self.taken();
         match self.pass.cmp(&other.pass) {
-            Ordering::Less => (self.pass, self.free) = (other.pass, other.free),
-            Ordering::Equal => self.free = self.free.intersection(&other.free).copied().collect(),
+            Ordering::Less => {
+                (self.pass, self.free, self.put_off) = (other.pass, other.free, other.put_off);
+            }
+            Ordering::Equal => {
+                self.free = self.free.intersection(&other.free).copied().collect();
+                self.put_off = self.put_off.intersection(&self.free).copied().collect();
+            }
             Ordering::Greater => {}
         }
-        self.inherited += self.taken() - before;
+        let inherited = self.taken() - before;
+        self.inherited += inherited;
+        *self.twice.entry(self.pass).or_default() += merge.theirs.saturating_sub(inherited);
         for (pass, theirs) in other.trained {
             let ours = self.trained.entry(pass).or_insert_with(|| vec![0; theirs.len()]);
             ours.iter_mut().zip(theirs).for_each(|(ours, theirs)| *ours = (*ours).max(theirs));
@@ -151,9 +161,6 @@ impl Passes {
     pub fn count(&mut self, lineage: &Lineage) -> Option<Counted> {
         let view = &lineage.of_step(self.steps)?.view;
         let is_first = view.first_step().0 == self.steps;
-        if is_first && view.merge().is_some() {
-            self.unite();
-        }
         let free = std::mem::take(&mut self.free);
         if free.is_empty() {
             self.put_off.clear();
@@ -183,6 +190,9 @@ impl Passes {
             (self.pass, self.free) = self.left_of(&view.ledger);
             self.put_off = positions(&view.ledger.put_off).into_iter().collect();
         }
+        if let Some(merge) = view.merge().filter(|_| is_first) {
+            self.unite(merge);
+        }
         self.steps += 1;
         Some(Counted { pass, parts, objection: objections.into_iter().next() })
     }
@@ -206,7 +216,8 @@ impl Passes {
         let count = |(&pass, times): (&u64, &Vec<u32>)| PassCount {
             pass,
             trained: times.iter().map(|&times| u64::from(times.min(1))).sum(),
-            repeated: times.iter().map(|&times| u64::from(times.saturating_sub(1))).sum(),
+            repeated: times.iter().map(|&times| u64::from(times.saturating_sub(1))).sum::<u64>()
+                + self.twice.get(&pass).copied().unwrap_or_default(),
         };
         self.trained.iter().map(count).collect()
     }

@@ -180,7 +180,8 @@ impl Replay {
         contributions: &[(Vec<f32>, Tally)],
     ) -> Vec<Vec<f32>> {
         let codec = self.loaded.training.gradients;
-        if codec.is_exact() {
+        // Nobody looks at the sums of a step that merges, so what was left out is for the next one.
+        if codec.is_exact() || self.lineage.merge_of(self.steps).is_some() {
             return contributions.iter().map(|(contribution, _)| contribution.clone()).collect();
         }
         let mut travelled = Vec::new();
@@ -234,16 +235,18 @@ impl Replay {
     /// in equal parts.
     fn deal(&mut self, view: &View) -> (u64, Vec<Vec<Span>>) {
         let is_first = self.steps == view.first_step().0;
+        let sample_count = u64::from(self.loaded.task.sample_count());
         if is_first {
             self.ledger = view.ledger.clone();
+            if let Some(merge) = view.merge() {
+                let pass = self.ledger.pass;
+                self.ledger = self.ledger.united(&merge.ledger, sample_count);
+                return (pass, vec![vec![]; view.members.len()]);
+            }
             if let Recovery::Resume(Resume { deal: Some(deal), .. }) = &view.recovery {
                 return (deal.pass, deal.parts.clone());
             }
-            if view.merge().is_some() {
-                return (self.ledger.pass, vec![vec![]; view.members.len()]);
-            }
         }
-        let sample_count = u64::from(self.loaded.task.sample_count());
         let (batch, after) = self.ledger.take(self.loaded.training.step_samples(), sample_count);
         self.ledger = after;
         let is_idle = |rank: Rank| is_first && view.newcomers().contains(&rank);
@@ -290,7 +293,8 @@ impl Replay {
         let has_master = self.loaded.keeps_master() && self.moments[chunk].1 > 0;
         let old = if has_master { &self.master[range.clone()] } else { &self.parameters[range.clone()] };
         let sum = &mut updated[range.clone()];
-        if let Some(other) = self.inherited.get(&self.steps) {
+        let merges = self.lineage.merge_of(self.steps).is_some();
+        if let Some(other) = self.inherited.get(&self.steps).filter(|_| merges) {
             let (theirs, their_updates) = &other.moments[chunk];
             let has_master = self.loaded.keeps_master() && *their_updates > 0;
             let exact =

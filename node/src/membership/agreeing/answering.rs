@@ -98,8 +98,12 @@ impl Membership {
             return Err(Reject::OutOfPlace);
         }
         self.term.attempts = self.term.attempts.max(ballot.attempt);
-        if change.resume.merge.is_some_and(|merge| facts.inherited != Some((merge.view, merge.steps))) {
+        let merged = change.resume.merge.as_ref().map(|merge| (merge.view, merge.steps));
+        if merged.is_some() && facts.inherited != merged {
             // Whoever proposes it takes this member for one that has its part.
+            let promised = Some(ballot);
+            let outbid = Outbid { view, ballot, promised, step: facts.step };
+            self.send(from, &Message::Outbid(outbid), out);
             return Ok(());
         }
         match self.term.acceptor.accept(ballot, change) {
