@@ -6,6 +6,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use peergrad_collectives::plan::are_finite;
+
 use crate::owned::State;
 
 /// What a member has of another lineage's state, by chunk.
@@ -34,8 +36,8 @@ pub(crate) struct Blend {
 
 impl Blend {
     /// The values and the state of one chunk: `parameters` are the exact ones before, `values` take the new ones. Behind the
-    /// moments, `moment_count` numbers, is the master copy, if there is one. `None`, and nothing is changed, if the estate has
-    /// nothing of the chunk.
+    /// moments, `moment_count` numbers, is the master copy, if there is one. `None` if the estate has nothing of the chunk, or
+    /// what comes of both is not finite: then everything stays as it is, whatever is in `values`.
     pub(crate) fn apply(
         &self,
         chunk: usize,
@@ -60,6 +62,9 @@ impl Blend {
         }
         if has_master {
             moments[moment_count..].copy_from_slice(values);
+        }
+        if !are_finite(values) || !are_finite(&moments) {
+            return None;
         }
         let updates = old.updates.max(their_state.map_or(0, |state| state.updates));
         Some(State { moments, updates: updates.min(self.updates_max) })
@@ -93,6 +98,13 @@ mod tests {
     fn a_lineage_that_is_ahead_does_not_count_steps_that_were_not_taken_here() {
         let new = blend(&[4.0], state(&[2.0], 12)).apply(3, &state(&[0.0], 8), 1, &[0.0], &mut [0.0]);
         assert_eq!(new.map(|state| state.updates), Some(9));
+    }
+
+    #[test]
+    fn what_would_not_be_finite_is_not_blended() {
+        let mut values = [0.0];
+        let blend = blend(&[f32::MAX], state(&[2.0], 7));
+        assert_eq!(blend.apply(3, &state(&[0.0], 5), 1, &[f32::MIN], &mut values), None);
     }
 
     #[test]

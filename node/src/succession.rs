@@ -128,7 +128,8 @@ impl Basis<'_> {
         let common = fork(&self.view().roots_after(&change), &history).unwrap_or(0);
         let (ours, theirs) = (trained.saturating_sub(common), will.trained.saturating_sub(common));
         let Will { view, steps, ref ledger, .. } = *will;
-        change.resume.merge = Some(Merge { view, steps, ours, theirs, ledger: ledger.clone(), history });
+        let merge = Merge { view, steps, ours, theirs, ledger: ledger.clone(), history };
+        change.resume.merge = Some(Box::new(merge));
         self.can_merge(will).then_some(change)
     }
 
@@ -170,14 +171,16 @@ impl Basis<'_> {
         let gone = (0..self.view().members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
         let exchange = Exchange { leavers: gone.collect(), ..Exchange::default() };
         let roll = Roll::new(self.view(), &exchange);
-        let forward = if self.drifts {
+        // What is to be merged with a step, and is not merged by all, can be given up with it: so that one is never rolled forward.
+        let merge = self.view().merge().filter(|_| base == self.view().first_step());
+        let forward = if merge.is_some() {
+            None
+        } else if self.drifts {
             self.consolidation(base, &holders, &roll)
         } else {
             self.forward(base, &holders, &roll)
         };
         let step = if forward.is_some() { base.next() } else { base };
-        // What was to be merged with the first step is not merged yet, if that one begins again.
-        let merge = self.view().merge().filter(|_| step == self.view().first_step() && forward.is_none());
         let dealt = self.dealt_at(step, &dealt_of)?;
         let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
             None => true,
@@ -208,12 +211,12 @@ impl Basis<'_> {
         let now = self.geometry.target.after(&self.view().moves, self.geometry.moved(base));
         let keepers = |chunk: usize| self.keepers_after(chunk, step, &holders, &now, &roll);
         let moves = self.moves(&roll.members, &newcomers, keepers, TURNS);
-        // It still is if those who keep a chunk then have both states of it: who kept it so far.
+        // It still is to be merged if those who keep a chunk then have both states of it: who kept it so far.
         let has_bequest = |rank: &Rank| reports.get(rank).is_some_and(|report| report.has_bequest);
         let is_kept = |chunk: usize| now.keepers(chunk).iter().any(|rank| kept.contains(rank));
         let is_whole =
             moves.restarted.is_empty() && kept.iter().all(has_bequest) && (0..now.chunk_count()).all(is_kept);
-        let merge = merge.filter(|_| is_whole).cloned();
+        let merge = merge.filter(|_| is_whole).cloned().map(Box::new);
         let resume = Resume { newcomers, deal, forward, merge, ..Resume::at(step) };
         let roots = self.root(trained);
         Some(Succession { roots, ..roll.change(self.geometry, &exchange, resume, ledger, moves) })

@@ -455,6 +455,7 @@ impl Truth<'_> {
             ledger: self.ledger_and_spans(draws).0,
             history: vec![Root { view: self.some_view(draws), trained: draws.below(100, SAMPLES_MAX) }],
         });
+        let merge = merge.map(Box::new);
         (Resume { step, newcomers, deal, forward, is_restored, merge }, ledger)
     }
 

@@ -407,7 +407,7 @@ impl View {
     pub fn merge(&self) -> Option<&Merge> {
         match &self.recovery {
             Recovery::Found => None,
-            Recovery::Resume(resume) => resume.merge.as_ref(),
+            Recovery::Resume(resume) => resume.merge.as_deref(),
         }
     }
 
@@ -896,7 +896,7 @@ mod tests {
         let (ledger, history) = (Ledger::default(), vec![root(2, 5), root(70, 9), root(90, 70)]);
         let (ours, theirs) = (30, 10);
         let merge = Merge { view: ViewDigest([90; 32]), steps: StepNumber(7), ours, theirs, ledger, history };
-        let resume = Resume { merge: Some(merge.clone()), ..Resume::at(StepNumber(9)) };
+        let resume = Resume { merge: Some(Box::new(merge.clone())), ..Resume::at(StepNumber(9)) };
         let next = base.succeed(parent, &change(resume.clone(), vec![root(80, 64)])).unwrap();
         assert_eq!((&next.parents, next.merge()), (&vec![parent, merge.view], Some(&merge)));
         assert_eq!((next.roots.len(), merge.share()), (ROOTS_MAX, 0.25));
@@ -917,7 +917,7 @@ mod tests {
         assert_eq!(fork(&next.roots, &[root(90, 75), root(80, 60), root(75, 90)]), Some(70));
         assert_eq!(fork(&next.roots, &[root(75, 90)]), None);
         for odd in [Merge { ours: 0, theirs: 0, ..merge.clone() }, Merge { ours: u64::MAX, ..merge }] {
-            let resume = Resume { merge: Some(odd), ..resume.clone() };
+            let resume = Resume { merge: Some(Box::new(odd)), ..resume.clone() };
             assert_eq!(base.succeed(parent, &change(resume, vec![])), Err(InvalidView::Lists));
         }
         let parts = vec![vec![Span { start: 0, end: 1 }], vec![]];

@@ -28,6 +28,8 @@ pub(crate) struct Director {
     on_training: Vec<(Duration, Fault)>,
     /// Faults that wait for a step.
     on_step: Vec<(u64, Duration, Fault)>,
+    /// Faults that wait for a view that merges.
+    on_merge: Vec<(Duration, Fault)>,
     template: HostSetup,
     /// Hosts whose peers were crashed, restarted or told to leave, and those that came later.
     touched: Vec<HostId>,
@@ -54,6 +56,7 @@ impl Director {
             agenda: Queue::default(),
             on_training: Vec::new(),
             on_step: Vec::new(),
+            on_merge: Vec::new(),
             template,
             touched: Vec::new(),
             newcomers: Vec::new(),
@@ -66,6 +69,7 @@ impl Director {
                 }
                 When::Training(time) => director.on_training.push((time + luck, fault.clone())),
                 When::Step(step) => director.on_step.push((step, luck, fault.clone())),
+                When::Merge(time) => director.on_merge.push((time + luck, fault.clone())),
             }
         }
         director
@@ -99,11 +103,17 @@ impl Director {
         &self.newcomers
     }
 
-    /// Puts on the agenda what waited for training to begin, or for a step.
+    /// Puts on the agenda what waited for training to begin, for a step, or for a view.
     pub(crate) fn notice(&mut self, cluster: &Cluster) {
         let now = cluster.now();
         if cluster.history().began.is_some() {
             for (time, fault) in std::mem::take(&mut self.on_training) {
+                self.plan(now.after(time), Deed::Fault(fault));
+            }
+        }
+        let is_merging = || cluster.history().views.iter().any(|note| note.view.merge().is_some());
+        if !self.on_merge.is_empty() && is_merging() {
+            for (time, fault) in std::mem::take(&mut self.on_merge) {
                 self.plan(now.after(time), Deed::Fault(fault));
             }
         }

@@ -18,6 +18,7 @@
 //! | 9 bounded | segments and chunks in flight, and segments held, keep to the limits | [`bounded`] |
 //! | expelled | who was put out of the run is in no later view, and the views go on saying so | [`expelled`] |
 //! | restarts | after a stop of everybody, the run goes on from the newest step of which those who are back have saved everything | [`restarts`] |
+//! | merged first | whoever gives its lineage up as merged does so after the step that merges it is committed | [`merged_first`] |
 //! | written first | a member says nothing in a view before the view is on its disk | [`written_first`] |
 //! | blameless | nothing that a correct peer sends is refused as an offence | [`blameless`] |
 //!
@@ -48,6 +49,7 @@ pub mod every_sample_once;
 pub mod exactly_once;
 pub mod expelled;
 mod lineages;
+pub mod merged_first;
 pub mod one_chain;
 pub mod restarts;
 pub mod same_bits;
@@ -174,6 +176,7 @@ impl Laws {
             Box::new(departed::Departed::new(known.patience, forks)),
             Box::<bounded::Bounded>::default(),
             Box::<written_first::WrittenFirst>::default(),
+            Box::<merged_first::MergedFirst>::default(),
             Box::<blameless::Blameless>::default(),
             Box::<expelled::Expelled>::default(),
             Box::new(restarts::Restarts::new(&known.loaded)),

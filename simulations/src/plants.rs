@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::disk::DiskMode;
 use crate::host::{HostId, HostSetup, peer_of};
+use crate::laws::merged_first::MERGED_FIRST;
 use crate::oracles::replay::REPLAY;
 use crate::rules::{Envelope, Rule, Verdict};
 use crate::simulation::{EXPECTATION, LIVENESS, PLAIN};
@@ -19,6 +20,7 @@ use crate::task::Altered;
 use crate::workload::Workload;
 use views::{Boast, Refuse, Spoil, Unadopted, Uninformed, Wrong};
 
+mod lineages;
 mod views;
 
 /// A bug on purpose.
@@ -59,6 +61,9 @@ enum Bug {
     NoDigests,
     Modest,
     BentCheckpoint,
+    BentBequest,
+    ForgottenSamples,
+    EarlyEnd,
 }
 
 /// All of them.
@@ -252,6 +257,27 @@ pub const PLANTS: &[Plant] = &[
         scenario: "planted",
         bug: Bug::NoDigests,
     },
+    Plant {
+        name: "bent-bequest",
+        about: "what another lineage leaves changes on its way, and its digest with it",
+        law: "exactly once (law 3)",
+        scenario: "merge-counted",
+        bug: Bug::BentBequest,
+    },
+    Plant {
+        name: "forgotten-samples",
+        about: "another lineage does not say which samples it has trained",
+        law: "every sample once (law 6)",
+        scenario: "merge-counted",
+        bug: Bug::ForgottenSamples,
+    },
+    Plant {
+        name: "early-end",
+        about: "a lineage is told that it is merged as soon as the other one has heard of it",
+        law: MERGED_FIRST,
+        scenario: "merge-counted",
+        bug: Bug::EarlyEnd,
+    },
 ];
 
 impl Plant {
@@ -311,6 +337,9 @@ impl Plant {
             Bug::LostSegment => Box::new(Lose { left: seed % 50, link: None, most: 1 }),
             Bug::GreedyCredit => Box::new(Greed),
             Bug::Modest => Box::new(views::keep_newest_quiet),
+            Bug::BentBequest => Box::new(lineages::bend_bequest),
+            Bug::ForgottenSamples => Box::new(lineages::forget_samples),
+            Bug::EarlyEnd => Box::new(lineages::end_early),
             Bug::CountedTwice
             | Bug::OtherSum
             | Bug::LyingLoss

@@ -58,6 +58,8 @@ pub enum When {
     Training(Duration),
     /// When this step is first known to be committed.
     Step(u64),
+    /// So long after a view was first installed that is to merge another lineage.
+    Merge(Duration),
 }
 
 /// Something that goes wrong, or otherwise happens to a swarm.
@@ -245,6 +247,8 @@ pub struct Expect {
     pub restarted: Option<bool>,
     /// Steps that are committed, at least.
     pub steps: u64,
+    /// Lineages that are merged into the one that is left, at least.
+    pub merged: usize,
     /// No longer without a commit than this, faults off.
     pub patience: Duration,
     /// The losses are no further from those of one plain loop than this, relatively.
@@ -303,6 +307,7 @@ impl Default for Expect {
             joiners: Welcome::Any,
             restarted: None,
             steps: 0,
+            merged: 0,
             patience: Duration::from_secs(30),
             // Smooth models stay below 1e-6 for thousands of steps. Where rounding tips the input of one ReLU over zero, for
             // one sample, it can be 5e-3 some thousand steps later, which is what a sample too much or too little comes to

@@ -328,6 +328,13 @@ impl Simulation {
                 expect.steps
             ));
         }
+        let merged = Lineage::of(self.cluster.history()).merging().count();
+        if merged < expect.merged {
+            return Err(format!(
+                "{merged} lineages were merged; at least {} are expected to be",
+                expect.merged
+            ));
+        }
         let failures = self.failures();
         for host in
             (0..self.scenario.peers as u32).map(HostId).filter(|host| !self.director.touched().contains(host))

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use peergrad_protocol::limits::CONTACTS_MAX;
 use peergrad_protocol::message::{Contact, Inherited, Meeting, Message, Save, WantBequest, Will, Yield};
-use peergrad_protocol::view::{Member, View, fork};
+use peergrad_protocol::view::{Member, Root, View, fork};
 use peergrad_protocol::{Frame, Instant, PeerId, StepNumber, ViewDigest};
 
 use super::{Machine, Progress, Seat, Stage};
@@ -165,6 +165,19 @@ impl Seat {
         trains && !self.session.is_closing() && !self.membership.is_troubled()
     }
 
+    /// What this lineage is inheriting is not waited for any more if it is not here and the other one, which comes from `roots`,
+    /// has gone on from there: who was to give it has forgotten it.
+    fn drop_superseded(&mut self, roots: &[Root]) {
+        let pinned = self.pinned();
+        let Affair::Inheriting(inheriting) = &self.healing.affair else { return };
+        let is_before = roots.iter().any(|root| root.view == inheriting.will.view);
+        let is_whole = self.healing.will_of_all(&self.session.view().members).is_some();
+        if is_before && !is_whole && pinned != Some(inheriting.left()) {
+            self.healing.affair = Affair::Idle;
+            self.session.disinherit();
+        }
+    }
+
     /// What of another lineage a view merges that may be entered, or is there and has not merged it yet.
     fn pinned(&self) -> Option<Left> {
         let pending = self.session.to_be_merged().map(|merge| (merge.view, merge.steps));
@@ -214,6 +227,7 @@ impl Machine {
             }
             return;
         }
+        seat.drop_superseded(&other.roots);
         if !seat.healing.is_idle() {
             return;
         }
@@ -410,6 +424,7 @@ impl Machine {
             let words = Yield { view: will.view, question, is_merged, contacts };
             return self.send_or_dial(&to, &Message::Yield(words), out);
         }
+        seat.drop_superseded(&will.roots);
         match &mut seat.healing.affair {
             Affair::Inheriting(inheriting) if inheriting.left() == left => inheriting.will = will,
             Affair::Idle => seat.healing.affair = Affair::Inheriting(Inheriting::new(now, will)),
@@ -480,6 +495,7 @@ impl Machine {
     /// Says which of the two yields: once, whatever either trains meanwhile, and by what it hears just now.
     fn decide(&mut self, now: Instant, other: Meeting, own: Meeting, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
+        seat.drop_superseded(&other.roots);
         let healing = &mut seat.healing;
         if !healing.is_idle() {
             return;

@@ -44,7 +44,8 @@ impl Membership {
 
     /// The state of another lineage that a view merges which may follow this one.
     pub(crate) fn may_merge(&self) -> Option<Left> {
-        let accepted = || self.term.acceptor.accepted().and_then(|(_, change)| change.resume.merge.as_ref());
+        let accepted =
+            || self.term.acceptor.accepted().and_then(|(_, change)| change.resume.merge.as_deref());
         let merge = match &self.next {
             Some(next) => next.view.merge(),
             None => accepted(),

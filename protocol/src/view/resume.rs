@@ -31,7 +31,7 @@ pub struct Resume {
     /// Nobody had parameters any more: all but the newcomers begin with what they have saved after as many steps.
     pub is_restored: bool,
     /// The first step trains nothing: its owners blend in what another lineage has come to.
-    pub merge: Option<Merge>,
+    pub merge: Option<Box<Merge>>,
 }
 
 /// What of another lineage is merged into this one; its members come as newcomers later.
@@ -114,7 +114,7 @@ impl Resume {
         self.newcomers.len() <= MEMBERS_MAX
             && self.deal.as_ref().is_none_or(Deal::is_bounded)
             && self.forward.as_ref().is_none_or(|forward| forward.donors.len() <= CHUNKS_MAX)
-            && self.merge.as_ref().is_none_or(Merge::is_bounded)
+            && self.merge.as_deref().is_none_or(Merge::is_bounded)
     }
 
     pub(super) fn validate(&self, member_count: usize, ledger: &Ledger) -> Result<(), InvalidView> {
@@ -144,7 +144,7 @@ impl Resume {
             let has_weight = counts.iter().all(|count| *count <= SAMPLES_MAX) && counts != [0, 0];
             is_bare && is_idle && has_weight && merge.steps.0 <= STEPS_MAX && merge.is_bounded()
         };
-        let is_merge = self.merge.as_ref().is_none_or(can_merge);
+        let is_merge = self.merge.as_deref().is_none_or(can_merge);
         if are_newcomers && is_dealt && is_forward && is_one_kind && is_merge {
             Ok(())
         } else {
@@ -177,8 +177,9 @@ impl Deal {
         if !self.is_bounded() || !dealt.clone().all(is_taken) {
             return false;
         }
-        // A sample is dealt once, and not given back as well.
-        let mut spans: Vec<Span> = dealt.chain(&ledger.given_back).copied().collect();
+        // A sample is dealt once, and neither given back nor put off as well.
+        let untrained = ledger.given_back.iter().chain(&ledger.put_off);
+        let mut spans: Vec<Span> = dealt.chain(untrained).copied().collect();
         spans.sort_unstable_by_key(|span| span.start);
         self.parts.len() == member_count && self.pass == ledger.pass && are_disjoint(&spans)
     }

@@ -295,7 +295,7 @@ fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
         });
     });
     sheet.value("resume.is_restored", is_restored);
-    sheet.some("resume.merge", merge.as_ref(), |sheet, merge| {
+    sheet.some("resume.merge", merge.as_deref(), |sheet, merge| {
         let Merge { view, steps, ours, theirs, ledger, history } = merge;
         sheet.array("merge.view", &view.0);
         sheet.value("merge.steps", steps);

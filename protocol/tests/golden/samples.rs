@@ -285,7 +285,10 @@ fn merging() -> Succession {
         ledger,
         history,
     };
-    Succession { resume: Resume { merge: Some(merge), ..Resume::at(StepNumber(70_002)) }, ..exchange() }
+    Succession {
+        resume: Resume { merge: Some(Box::new(merge)), ..Resume::at(StepNumber(70_002)) },
+        ..exchange()
+    }
 }
 
 fn expulsion() -> Expulsion {

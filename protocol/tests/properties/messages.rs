@@ -127,7 +127,7 @@ fn resume(member_count: usize) -> impl Strategy<Value = (Resume, Ledger)> {
             // One in four of those that nothing interrupted goes on from checkpoints.
             let is_restored = deal.is_none() && forward.is_none() && step % 4 == 0;
             let is_bare = deal.is_none() && forward.is_none() && !is_restored;
-            let merge = merge.filter(|_| is_bare);
+            let merge = merge.filter(|_| is_bare).map(Box::new);
             (Resume { step: StepNumber(step), newcomers, deal, forward, is_restored, merge }, ledger)
         },
     )

@@ -301,6 +301,7 @@ struct ExpectSection {
     joiners: Option<Welcome>,
     restarted: Option<bool>,
     steps: u64,
+    merged: Option<Whole<1, { PEERS_MAX as u64 }>>,
     patience: Option<Time>,
     apart: Option<Within<Share>>,
 }
@@ -313,6 +314,7 @@ impl ExpectSection {
             joiners: self.joiners.unwrap_or(default.joiners),
             restarted: self.restarted,
             steps: self.steps,
+            merged: self.merged.map_or(default.merged, |count| count.count()),
             patience: self.patience.map_or(default.patience, |time| time.0),
             apart: self.apart.map_or(default.apart, |share| share.0),
         }

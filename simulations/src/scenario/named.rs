@@ -10,6 +10,8 @@ pub const NAMED: &[(&str, &str)] = &[
     ("steady", include_str!("../../scenarios/steady.toml")),
     ("partition", include_str!("../../scenarios/partition.toml")),
     ("merge", include_str!("../../scenarios/merge.toml")),
+    ("merge-counted", include_str!("../../scenarios/merge-counted.toml")),
+    ("merge-three", include_str!("../../scenarios/merge-three.toml")),
     ("winner", include_str!("../../scenarios/winner.toml")),
     ("halves", include_str!("../../scenarios/halves.toml")),
     ("flapping-apart", include_str!("../../scenarios/flapping-apart.toml")),

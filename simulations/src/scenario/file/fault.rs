@@ -24,6 +24,7 @@ pub(super) struct FaultSection {
     at: Option<Time>,
     at_step: Option<u64>,
     at_start: Option<Time>,
+    at_merge: Option<Time>,
     within: Option<Time>,
     #[serde(rename = "for")]
     lasting: Option<Time>,
@@ -115,20 +116,23 @@ impl Context<'_> {
 
 impl FaultSection {
     pub(super) fn planned(&self, context: &Context<'_>) -> Result<Planned, ScenarioError> {
-        let when = match (self.at, self.at_step, self.at_start) {
-            (Some(time), None, None) => When::Training(time.0),
-            (None, Some(step), None) => When::Step(step),
-            (None, None, Some(time)) => When::Start(time.0),
-            (None, None, None) => {
+        let times = [
+            ("at", self.at.map(|time| When::Training(time.0))),
+            ("at_step", self.at_step.map(When::Step)),
+            ("at_start", self.at_start.map(|time| When::Start(time.0))),
+            ("at_merge", self.at_merge.map(|time| When::Merge(time.0))),
+        ];
+        let mut given = times.into_iter().filter_map(|(key, when)| Some((key, when?)));
+        let when = match (given.next(), given.next()) {
+            (Some((_, when)), None) => when,
+            (None, _) => {
                 let words =
                     "say when: at = \"2s\" after training began, at_step = 40, or at_start = \"50ms\"";
                 return Err(context.mistake("at", words));
             }
-            _ => {
-                let key = if self.at_step.is_some() { "at_step" } else { "at_start" };
-                return Err(
-                    context.mistake(key, "a fault has one of `at`, `at_step` and `at_start`; keep one")
-                );
+            (Some(_), Some((key, _))) => {
+                let words = "a fault has one of `at`, `at_step`, `at_start` and `at_merge`; keep one";
+                return Err(context.mistake(key, words));
             }
         };
         let within = self.within.map_or(Duration::ZERO, |time| time.0);
