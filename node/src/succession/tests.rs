@@ -16,6 +16,7 @@ use crate::fixtures::{member, view};
 use crate::geometry::Cut;
 
 mod any_reports;
+mod merging;
 mod moved;
 mod restarted;
 
