@@ -136,7 +136,8 @@ impl Basis<'_> {
     /// Whether what another lineage leaves can be of this run, and is anything.
     pub(crate) fn can_merge(&self, will: &Will) -> bool {
         let Ledger { pass, position, .. } = will.ledger;
-        pass < self.passes && position <= self.sample_count && will.trained > 0
+        let is_counted = will.trained > 0 && will.trained == will.ledger.taken(self.sample_count);
+        pass < self.passes && position <= self.sample_count && is_counted
     }
 
     /// The present view, for the next one to say that it comes from it, where that may not be the only one.

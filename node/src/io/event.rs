@@ -129,7 +129,7 @@ pub enum Event {
     Met(Met),
     /// Another lineage and this one have become one, and their parameters were averaged: which, and what each weighs.
     Merged(Merge),
-    /// At the member of the lowest rank: how well each of the two did, and both together do.
+    /// At one member: how well each of the two did, and both together do.
     Weighed(Weighed),
     /// Another lineage was to be merged into this one, and some member could not get what it needed for it.
     NotMerged,

@@ -252,6 +252,12 @@ impl Session {
         merge.is_some_and(|merge| self.inherited_here() == Some((merge.view, merge.steps)))
     }
 
+    /// Whether this is the one who weighs both lineages: the first who owns anything, so that it can be reached.
+    fn weighs(&self) -> bool {
+        let owner = self.view().members.iter().position(|member| member.weight > 0);
+        owner == Some(self.rank.index())
+    }
+
     /// Looks through what is needed: of the chunks that this member keeps, or may keep when the next view begins, values and
     /// state; of the others the values, if it is the one who weighs.
     pub(super) fn look_what_is_missing(&mut self) {
@@ -263,7 +269,7 @@ impl Session {
             let placements = if is_merging { &[&now][..] } else { &[&now, &geometry.target] };
             placements.iter().any(|placement| placement.keepers(chunk).contains(&self.rank))
         };
-        let (weighs, has_state) = (self.rank == Rank(0) && !is_merging, geometry.cut.has_state);
+        let (weighs, has_state) = (self.weighs() && !is_merging, geometry.cut.has_state);
         let Some(it) = &mut self.bequests.inheritance else { return };
         if geometry.view.comes_from(it.will.view) {
             self.bequests.inheritance = None;
@@ -380,7 +386,7 @@ impl Session {
         };
         // One member weighs: all values are there only.
         let has_all = it.estate.values.len() == self.geometry.cut.chunks.count();
-        let weighing = (self.rank == Rank(0) && has_all).then(|| Weighing {
+        let weighing = (self.weighs() && has_all).then(|| Weighing {
             ours: Arc::clone(ours),
             estate: Arc::clone(&it.estate),
             merged: Arc::clone(merged),
@@ -492,3 +498,74 @@ const WINDOW_BYTES: usize = 1 << 20;
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// So many neighbouring chunks are asked of one donor.
 const DONOR_RUN: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::ledger::Ledger;
+
+    use super::*;
+    use crate::fixtures::{member, peer};
+
+    const LEN: usize = 1 << 15;
+
+    /// Two donors; the first has the states of even chunks, the second those of odd ones. `missing` is lacking.
+    fn inheritance(missing: impl Iterator<Item = usize>) -> Inheritance {
+        let donation = |byte, parity| {
+            let states = (0..128).filter(|chunk| chunk % 2 == parity).collect();
+            Donation { contact: member(byte).contact(), states }
+        };
+        let will = Will {
+            view: ViewDigest([9; 32]),
+            steps: StepNumber(7),
+            ledger: Ledger::default(),
+            trained: 1,
+            roots: vec![],
+            donors: vec![donation(1, 0), donation(2, 1)],
+            convener: peer(1),
+            question: 0,
+        };
+        Inheritance {
+            will,
+            estate: Arc::default(),
+            missing: missing.map(|chunk| (chunk, true)).collect(),
+            asked: BTreeMap::new(),
+            disappointments: 0,
+            told_at: Instant(0),
+        }
+    }
+
+    /// By donor: what is asked of it.
+    fn wanted(it: &Inheritance) -> Vec<(PeerId, Content, Vec<usize>)> {
+        let wanted = it.wanted(0, |_| true, |_, _| LEN).into_iter();
+        wanted.map(|(peer, it)| (peer, it.content, it.chunks.into_iter().collect())).collect()
+    }
+
+    #[test]
+    fn a_window_is_asked_of_each_donor_in_runs() {
+        let asked = wanted(&inheritance(0..64));
+        let window = WINDOW_BYTES / (LEN * size_of::<f32>());
+        let of = |start: usize| (start..start + window).collect::<Vec<_>>();
+        assert_eq!(asked, [(peer(1), Content::Values, of(0)), (peer(2), Content::Values, of(DONOR_RUN))]);
+    }
+
+    #[test]
+    fn states_are_asked_of_those_who_keep_them() {
+        let mut it = inheritance(0..6);
+        let values = (0..6).map(|chunk| (chunk, vec![0.0; LEN])).collect();
+        it.estate = Arc::new(Estate { values, states: BTreeMap::new() });
+        let (even, odd) = (vec![0, 2, 4], vec![1, 3, 5]);
+        assert_eq!(wanted(&it), [(peer(1), Content::State, even), (peer(2), Content::State, odd)]);
+    }
+
+    #[test]
+    fn what_one_does_not_give_is_asked_of_another() {
+        let mut it = inheritance(0..4);
+        let all: Vec<usize> = (0..4).collect();
+        assert_eq!(wanted(&it), [(peer(1), Content::Values, all.clone())]);
+        // While it may still come, nobody is asked for it.
+        it.asked.insert(peer(1), Asked { chunks: (0..4).collect(), until: Instant(9) });
+        assert_eq!(wanted(&it), []);
+        (it.asked, it.disappointments) = (BTreeMap::new(), 1);
+        assert_eq!(wanted(&it), [(peer(2), Content::Values, all)]);
+    }
+}

@@ -63,7 +63,8 @@ fn what_is_to_be_merged_weighs_what_each_has_trained_alone() {
     let far = Will { ledger: Ledger { position: SAMPLES + 1, ..Ledger::default() }, ..will() };
     let over = Will { ledger: Ledger { pass: PASSES, ..Ledger::default() }, ..will() };
     assert!(forking(&geometry).can_merge(&will()));
-    assert!([short, far, over].iter().all(|odd| !forking(&geometry).can_merge(odd)));
+    let odd = Will { trained: 61, ..will() };
+    assert!([short, far, over, odd].iter().all(|odd| !forking(&geometry).can_merge(odd)));
 }
 
 #[test]
