@@ -215,6 +215,7 @@ def main(minutes, seed, folder):
     network = Network(PEERS + EXTRA)
     peers = [Peer(network, index, folder) for index in range(PEERS + EXTRA)]
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "run.toml").write_text(RUN)
         peers[0].start(["start", "run.toml", "--peers", PEERS])
         while peers[0].events["invite"] == 0 and not (folder / "peer-0/run.json").exists():

@@ -370,6 +370,8 @@ impl Truth<'_> {
         let states = [self.chunk(draws) as usize].into_iter().collect();
         let question = draws.below(10, u64::MAX);
         let ledger = self.ledger_and_spans(draws).0;
+        // Mostly so that it adds up.
+        let trained = if draws.is() { ledger.taken(u64::from(SAMPLES)) } else { trained };
         let (peer, donors) = (convener.peer, vec![Donation { contact: convener, states }]);
         Will { view, steps, ledger, trained, roots, donors, convener: peer, question }
     }

@@ -43,6 +43,8 @@ pub const EXPELLED_MAX: usize = 64;
 pub const ROOTS_MAX: usize = 64;
 /// As [`ROOTS_MAX`], with the view itself.
 pub const HISTORY_MAX: usize = ROOTS_MAX + 1;
+/// Earlier branches of the run that a view names.
+pub const BRANCHES_MAX: usize = 64;
 /// Lost members that a view names, where they may have gone on as another lineage.
 pub const ESTRANGED_MAX: usize = 64;
 /// Ranges of a pass that departed members gave back untrained.
@@ -117,6 +119,7 @@ const VIEW_BYTES_MAX: usize = 1024
     // What is merged.
     + GIVEN_BACK_MAX * SPAN_BYTES_MAX
     + HISTORY_MAX * 41
+    + BRANCHES_MAX * 23
     + 192;
 /// Bytes of a change: besides what is in a view, who goes, and whose weight is another one.
 const CHANGE_BYTES_MAX: usize = VIEW_BYTES_MAX + MEMBERS_MAX * (2 * INDEX_BYTES_MAX + 1);

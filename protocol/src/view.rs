@@ -18,8 +18,8 @@ use std::collections::BTreeSet;
 use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 use crate::ledger::Ledger;
 use crate::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, CHUNKS_MAX, COPIES_MAX, ESTRANGED_MAX, EXPELLED_MAX, MEMBERS_MAX,
-    PARENTS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, BRANCHES_MAX, CHUNKS_MAX, COPIES_MAX, ESTRANGED_MAX, EXPELLED_MAX,
+    MEMBERS_MAX, PARENTS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use crate::message::Contact;
 use crate::wire::{self, Decode, Encode};
@@ -41,6 +41,8 @@ pub struct View {
     pub members: Vec<Member>,
     /// Where the run's present branch begins.
     pub branch: Branch,
+    /// The branches before it that have led to it, the last at the end; of many, the last [`BRANCHES_MAX`].
+    pub branches_before: Vec<Branch>,
     /// Where training goes on.
     pub recovery: Recovery,
     /// The bookmark from which batches are dealt in this view, after the one that [`Resume::deal`] says.
@@ -253,6 +255,7 @@ impl View {
             parents: vec![],
             members,
             branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
+            branches_before: vec![],
             recovery: Recovery::Found,
             ledger: Ledger::default(),
             moves: Moves::default(),
@@ -355,7 +358,10 @@ impl View {
         }
         let is_restored = matches!(&self.recovery, Recovery::Resume(resume) if resume.is_restored);
         let begins_here = self.branch == Branch { epoch: self.epoch, step: self.first_step(), fork: 0 };
-        if self.branch.step.0 > STEPS_MAX || (is_restored && !begins_here) {
+        let is_early = |branch: &Branch| branch.epoch < self.branch.epoch && branch.step.0 <= STEPS_MAX;
+        let are_before =
+            self.branches_before.len() <= BRANCHES_MAX && self.branches_before.iter().all(is_early);
+        if self.branch.step.0 > STEPS_MAX || (is_restored && !begins_here) || !are_before {
             return Err(InvalidView::Branch);
         }
         let count = self.members.len();
@@ -465,6 +471,7 @@ impl View {
             parents: std::iter::once(digest)
                 .chain(change.resume.merge.as_ref().map(|merge| merge.view))
                 .collect(),
+            branches_before: self.branches_until(branch),
             branch,
             recovery: Recovery::Resume(change.resume.clone()),
             ledger: change.ledger.clone(),
@@ -476,6 +483,22 @@ impl View {
         };
         next.validate()?;
         Ok(next)
+    }
+
+    /// The branches that have led to this one, which may be the present one.
+    fn branches_until(&self, branch: Branch) -> Vec<Branch> {
+        let last = (branch != self.branch).then_some(self.branch);
+        let mut before: Vec<Branch> = self.branches_before.iter().copied().chain(last).collect();
+        before.drain(..before.len().saturating_sub(BRANCHES_MAX));
+        before
+    }
+
+    /// Whether the state of a branch after so many steps is one that has led here: it was not given up since.
+    #[must_use]
+    pub fn has_behind(&self, branch: Branch, steps: StepNumber) -> bool {
+        let all = self.branches_before.iter().chain([&self.branch]);
+        let mut from_there = all.skip_while(|known| **known != branch);
+        from_there.next().is_some() && from_there.all(|later| steps <= later.step)
     }
 
     /// The views that this one comes from after so many steps: what was to be merged with the first one is merged once that is
@@ -967,6 +990,12 @@ mod tests {
         let branch = Branch { epoch: Epoch(3), step: StepNumber(4), fork: 0 };
         assert_eq!(back.branch, branch);
         assert_eq!(follow(&back, Resume::at(StepNumber(7))).unwrap().branch, branch);
+        // Of what each branch has come to, nothing counts beyond the beginning of a later one.
+        let again = follow(&back, restored(6)).unwrap();
+        let is_behind = |branch, steps| again.has_behind(branch, StepNumber(steps));
+        assert!(is_behind(again.branch, 99) && is_behind(branch, 6) && is_behind(next.branch, 4));
+        assert!(!is_behind(branch, 7) && !is_behind(next.branch, 5));
+        assert!(!is_behind(Branch { fork: 1, ..branch }, 4), "of another lineage");
         let interrupted = Resume { deal: Some(Deal { pass: 0, parts: vec![vec![], vec![]] }), ..restored(4) };
         assert_eq!(follow(&next, interrupted), Err(InvalidView::Lists));
         for branch in [Branch { epoch: Epoch(2), ..branch }, Branch { step: StepNumber(5), ..branch }] {

@@ -65,6 +65,7 @@ impl Tale {
             parents,
             members,
             branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
+            branches_before: vec![],
             recovery,
             ledger: Ledger::default(),
             expelled: vec![],

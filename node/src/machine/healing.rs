@@ -61,7 +61,7 @@ enum Affair {
 /// This lineage ends in another one.
 struct Yielding {
     to: Contact,
-    /// When that one was heard of last, or it was not its turn yet.
+    /// When that one was heard of last, or this one was to do something.
     heard_at: Instant,
     /// What is there after this step is to be merged; otherwise nothing is.
     leaves: Option<StepNumber>,
@@ -264,8 +264,10 @@ impl Machine {
         seat.session.bequeath_after(steps);
         seat.session.tell_all(&Message::Bequeath(Save { view: own.view, steps }), out);
         if seat.session.committed() < steps {
-            yielding.heard_at = now;
             return;
+        }
+        if yielding.willed_at.is_none() {
+            yielding.heard_at = now;
         }
         if yielding.willed_at.is_some_and(|willed| now.since(willed) < WILL_EVERY) {
             return;

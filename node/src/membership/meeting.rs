@@ -71,7 +71,11 @@ impl Membership {
 
     /// How many steps ahead members are told of one, so that none is beyond it when they hear of it.
     pub(crate) fn steps_ahead(&self) -> u64 {
-        let usual = self.pace.usual().as_micros().max(1);
+        let usual = self.pace.usual().as_micros();
+        if usual == 0 {
+            // Nobody knows yet.
+            return AHEAD_UNKNOWN;
+        }
         let steps = AHEAD.as_micros().div_ceil(usual);
         u64::try_from(steps).unwrap_or(AHEAD_MAX).clamp(AHEAD_MIN, AHEAD_MAX)
     }
@@ -89,3 +93,5 @@ const AHEAD: Duration = Duration::from_secs(1);
 /// And at least one after that which others may have completed already.
 const AHEAD_MIN: u64 = 2;
 const AHEAD_MAX: u64 = 4096;
+/// As long as a member has taken no step in this run.
+const AHEAD_UNKNOWN: u64 = 8;

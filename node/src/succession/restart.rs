@@ -1,7 +1,8 @@
 //! The restart: from which checkpoints a run goes on whose members have all stopped.
 //!
 //! # How it works
-//! 1. What was saved beyond the beginning of the present branch, in an earlier one, counts for nothing: it was given up before.
+//! 1. What was saved in an earlier branch, beyond the beginning of one after it, counts for nothing: it was given up before. Nor
+//!    does what was saved in a lineage that is no more.
 //! 2. Of the steps that are left, the newest is taken of which those who are back have the parameters and all optimizer state.
 //!    If there is none, others are waited for, but not for ever. Then it is the newest that any of them has: state that nobody
 //!    has saved starts from nothing, as after any loss. Without any checkpoint it is the beginning.
@@ -110,11 +111,11 @@ impl Basis<'_> {
         Some(Restart { change, is_whole })
     }
 
-    /// What a peer that is back has saved of the present branch.
-    fn notes<'a>(&self, rank: Rank, again: &'a Again) -> impl Iterator<Item = Note<'a>> {
-        let branch = self.view().branch;
-        let is_of_branch = move |saved: &&Saved| saved.branch == branch || saved.steps <= branch.step;
-        again.saved.iter().filter(is_of_branch).map(move |saved| Note { rank, saved })
+    /// What a peer that is back has saved of the present branch, or of those that have led to it.
+    fn notes<'a>(&'a self, rank: Rank, again: &'a Again) -> impl Iterator<Item = Note<'a>> {
+        let view = self.view();
+        let is_behind = move |saved: &&Saved| view.has_behind(saved.branch, saved.steps);
+        again.saved.iter().filter(is_behind).map(move |saved| Note { rank, saved })
     }
 }
 

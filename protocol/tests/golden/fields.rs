@@ -233,13 +233,26 @@ fn member_fields(member: &Member, sheet: &mut Sheet) {
 }
 
 pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
-    let View { run, epoch, parents, members, branch, recovery, ledger, moves, expelled, roots, estranged } =
-        view;
+    let View {
+        run,
+        epoch,
+        parents,
+        members,
+        branch,
+        branches_before,
+        recovery,
+        ledger,
+        moves,
+        expelled,
+        roots,
+        estranged,
+    } = view;
     sheet.array("run", &run.0);
     sheet.value("epoch", epoch);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
     sheet.list("members", members, |sheet, member| member_fields(member, sheet));
     branch_fields(branch, sheet);
+    sheet.list("branches_before", branches_before, |sheet, branch| branch_fields(branch, sheet));
     match recovery {
         Recovery::Found => sheet.raw(&[0], "recovery = Found"),
         Recovery::Resume(resume) => {

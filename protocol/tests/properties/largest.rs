@@ -6,9 +6,9 @@ use peergrad_protocol::durable::{Charter, Durable};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX, ESTRANGED_MAX,
-    EXPELLED_MAX, GIVEN_BACK_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, ROOTS_MAX, SAMPLES_MAX, SAVED_MAX,
-    SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, BRANCHES_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX,
+    ESTRANGED_MAX, EXPELLED_MAX, GIVEN_BACK_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, ROOTS_MAX, SAMPLES_MAX,
+    SAVED_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
 };
 use peergrad_protocol::message::{
     Again, Content, Holdings, Message, Parcel, Piece, Promise, Propose, Report, Saved, Tally, WantChunks,
@@ -78,6 +78,7 @@ fn all_of_them() -> (View, Succession, Report) {
         parents: vec![ViewDigest([255; 32]); 2],
         members: crowd(MEMBERS_MAX),
         branch: last_branch(),
+        branches_before: vec![Branch { epoch: Epoch(STEPS_MAX - 1), ..last_branch() }; BRANCHES_MAX],
         recovery: Recovery::Resume(resume.clone()),
         ledger: ledger.clone(),
         moves: moves.clone(),

@@ -164,6 +164,7 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
     (array(), step(), prop_oneof![1 => first, 4 => later], roots()).prop_map(
         |(run, epoch, (members, parents, recovery, ledger, moves), roots)| View {
             branch: branch_of(epoch, &recovery),
+            branches_before: vec![],
             run: RunId(run),
             epoch: Epoch(epoch),
             parents,

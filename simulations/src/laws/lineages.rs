@@ -14,6 +14,7 @@ use std::sync::Arc;
 
 use peergrad::io::Event;
 use peergrad_protocol::ViewDigest;
+use peergrad_protocol::message::Message;
 use peergrad_protocol::view::View;
 
 use super::{Law, Observation};
@@ -27,6 +28,9 @@ pub(super) struct Lineages {
     tracks: Vec<Track>,
     /// By host: the view that it was in last.
     homes: BTreeMap<HostId, ViewDigest>,
+    /// By view that somebody has spoken of: the one that it follows. Not every view is installed: those who are back after a stop
+    /// may agree on one after the other.
+    followed: BTreeMap<ViewDigest, ViewDigest>,
 }
 
 /// One view, and what its lineage has done so far.
@@ -48,6 +52,11 @@ impl Lineages {
             self.installed(view, *digest, first);
             self.homes.insert(*host, *digest);
         }
+        if let Observation::Sent { message: Message::Install(view), .. } = observation
+            && let Some(parent) = view.parents.first()
+        {
+            self.followed.insert(view.digest(), *parent);
+        }
         let host = host_of(observation);
         let home = self.homes.get(&host).copied();
         let peer = world.peer(host);
@@ -67,9 +76,15 @@ impl Lineages {
             if Some(digest) == earlier {
                 return true;
             }
-            parent = self.track(digest).and_then(|track| track.view.parents.first().copied());
+            parent = self.before(digest);
         }
         false
+    }
+
+    /// The view that this one follows.
+    fn before(&self, view: ViewDigest) -> Option<ViewDigest> {
+        let installed = self.track(view).and_then(|track| track.view.parents.first());
+        installed.or(self.followed.get(&view)).copied()
     }
 
     fn track(&self, digest: ViewDigest) -> Option<&Track> {
@@ -80,7 +95,11 @@ impl Lineages {
         if self.track(digest).is_some() {
             return;
         }
-        let parent = view.parents.first().and_then(|parent| self.track(*parent));
+        let mut before = view.parents.first().copied();
+        while before.is_some_and(|digest| self.track(digest).is_none()) {
+            before = before.and_then(|digest| self.before(digest));
+        }
+        let parent = before.and_then(|parent| self.track(parent));
         let of_lineage = parent.map_or(first, |parent| &parent.laws).iter().filter_map(|law| law.fork());
         let mut laws: Vec<Box<dyn Law>> = of_lineage.collect();
         // What begins again is in the copies already.

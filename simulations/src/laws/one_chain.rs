@@ -26,6 +26,9 @@ pub struct OneChain {
     chain: BTreeMap<Epoch, (ViewDigest, Arc<View>)>,
     /// Where there may be several: all of them.
     tree: BTreeMap<ViewDigest, Arc<View>>,
+    /// There as well: views that somebody has spoken of. Those who are back after a stop may agree on one after the other, and install
+    /// only the last.
+    spoken_of: BTreeMap<ViewDigest, Arc<View>>,
     /// By the view that is to be followed: what was proposed and accepted.
     ballots: BTreeMap<ViewDigest, BTreeMap<Ballot, Vote>>,
 }
@@ -100,6 +103,9 @@ impl OneChain {
             return Ok(());
         }
         let epoch = view.epoch.0;
+        if let Some(before) = self.spoken_of.remove(&view.parents[0]) {
+            self.grown(host, view.parents[0], &before)?;
+        }
         let Some(before) = self.tree.get(&view.parents[0]).filter(|before| before.epoch.0 + 1 == epoch)
         else {
             return Err(format!("view {epoch} at {host} follows none that was installed"));
@@ -169,6 +175,10 @@ impl Law for OneChain {
             Observation::Sent { from, message: Message::Accepted(accepted), .. } => {
                 let ballots = self.ballots.entry(accepted.view).or_default();
                 ballots.entry(accepted.ballot).or_default().accepted_by.insert(world.peer(*from));
+                Ok(())
+            }
+            Observation::Sent { message: Message::Install(view), .. } if self.forks => {
+                self.spoken_of.insert(view.digest(), Arc::new(view.clone()));
                 Ok(())
             }
             Observation::Told { host, event: Event::Installed { view, digest, .. } } => {

@@ -46,8 +46,9 @@ impl Restarts {
         if !is_new || !is_restored(view) {
             return Ok(());
         }
-        let before = self.branches.range(..view.epoch).next_back().map(|(_, branch)| *branch);
-        let due = before.map_or(0, |before| self.newest(view, before));
+        let mut chain: Vec<Branch> = self.branches.range(..view.epoch).map(|(_, branch)| *branch).collect();
+        chain.dedup();
+        let due = self.newest(view, &chain);
         let step = view.first_step().0;
         if step == due {
             return Ok(());
@@ -59,10 +60,14 @@ impl Restarts {
     }
 
     /// The newest step of which members have saved all; else the newest of which any of them has; else the beginning.
-    fn newest(&self, view: &View, branch: Branch) -> u64 {
+    fn newest(&self, view: &View, chain: &[Branch]) -> u64 {
         let of_members = view.members.iter().filter_map(|member| self.saved.get(&member.peer)).flatten();
-        let valid: Vec<&Saved> =
-            of_members.filter(|saved| saved.branch == branch || saved.steps <= branch.step).collect();
+        // Nothing beyond the beginning of a later branch, and nothing of a lineage that is no more.
+        let is_valid = |saved: &&Saved| {
+            let place = chain.iter().position(|branch| *branch == saved.branch);
+            place.is_some_and(|place| chain[place + 1..].iter().all(|later| saved.steps <= later.step))
+        };
+        let valid: Vec<&Saved> = of_members.filter(is_valid).collect();
         let position = |saved: &Saved| (saved.steps.0, (!self.drifts).then_some(saved.digest.0));
         let positions: BTreeSet<_> = valid.iter().map(|saved| position(saved)).collect();
         let is_whole = |wanted: &&(u64, Option<[u8; 32]>)| {

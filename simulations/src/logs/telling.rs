@@ -296,6 +296,7 @@ fn record(line: &ViewLine, run: RunId) -> View {
         parents: line.parents.clone(),
         members,
         branch: line.branch,
+        branches_before: Vec::new(),
         recovery,
         ledger: Ledger::default(),
         moves: Moves::default(),

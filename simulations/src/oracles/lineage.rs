@@ -139,6 +139,7 @@ mod tests {
                 parents: vec![],
                 members: vec![],
                 branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
+                branches_before: vec![],
                 recovery: Recovery::Resume(Resume::at(StepNumber(step))),
                 ledger: Ledger::default(),
                 expelled: vec![],

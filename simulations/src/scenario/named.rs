@@ -12,6 +12,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("merge", include_str!("../../scenarios/merge.toml")),
     ("merge-counted", include_str!("../../scenarios/merge-counted.toml")),
     ("merge-three", include_str!("../../scenarios/merge-three.toml")),
+    ("merge-power-cut", include_str!("../../scenarios/merge-power-cut.toml")),
     ("winner", include_str!("../../scenarios/winner.toml")),
     ("halves", include_str!("../../scenarios/halves.toml")),
     ("flapping-apart", include_str!("../../scenarios/flapping-apart.toml")),

@@ -94,15 +94,20 @@ fn state_that_nobody_has_saved_starts_anew_and_is_named() {
 #[test]
 fn what_was_given_up_before_is_not_gone_back_to() {
     let branch = Branch { epoch: Epoch(1), step: StepNumber(30), fork: 0 };
-    let geometry = geometry(View { branch, ..later_view(&[1, 2], STEP, &[]) }, cut(2, true));
+    let branches_before = vec![Branch { epoch: Epoch(0), step: StepNumber(0), fork: 0 }];
+    let geometry = geometry(View { branch, branches_before, ..later_view(&[1, 2], STEP, &[]) }, cut(2, true));
     let old = |steps| saved(steps, ChunkSet::all(CHUNKS));
     let earlier =
         |steps| Saved { branch: Branch { epoch: Epoch(0), step: StepNumber(0), fork: 0 }, ..old(steps) };
+    let elsewhere =
+        |steps| Saved { branch: Branch { epoch: Epoch(1), step: StepNumber(10), fork: 7 }, ..old(steps) };
     let of_this = |steps| Saved { branch, ..old(steps) };
     for (of_one, of_other, expected) in [
         (vec![earlier(60), earlier(30)], vec![earlier(30)], 30),
         (vec![earlier(60)], vec![earlier(20)], 20),
         (vec![earlier(60)], vec![of_this(40), earlier(30)], 40),
+        // Of another lineage, which has forked off before.
+        (vec![elsewhere(25)], vec![earlier(20)], 20),
     ] {
         let Restart { change, .. } =
             after_stop(&geometry, [back(&geometry, 0, of_one), back(&geometry, 1, of_other)]);
