@@ -170,9 +170,9 @@ impl Director {
         match fault {
             Fault::Partition { groups, lasting } => self.part(cluster, &groups, lasting),
             Fault::Cut { between, one_way, lasting } => self.cut_between(cluster, between, one_way, lasting),
-            Fault::Flap { cut, times, every } => {
+            Fault::Flap { fault, times, every } => {
                 for turn in 0..times {
-                    self.plan(cluster.now().after(every * turn), Deed::Fault(Fault::clone(&cut)));
+                    self.plan(cluster.now().after(every * turn), Deed::Fault(Fault::clone(&fault)));
                 }
             }
             Fault::Crash { whom, has_reset } => self.each(cluster, &whom, |director, cluster, host| {

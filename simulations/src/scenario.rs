@@ -81,10 +81,10 @@ pub enum Fault {
         /// For so long; for ever if `None`.
         lasting: Option<Duration>,
     },
-    /// A cut or a partition, again and again.
+    /// The same again and again: a cut, or a machine that sleeps.
     Flap {
-        /// The one, with how long it lasts.
-        cut: Box<Self>,
+        /// What, and how long it lasts.
+        fault: Box<Self>,
         /// How often.
         times: u32,
         /// From one to the next.
@@ -395,7 +395,7 @@ impl Fault {
         match self {
             Self::Partition { groups: Groups::Peers(groups), .. } => groups.concat(),
             Self::Cut { between, .. } => between.to_vec(),
-            Self::Flap { cut, .. } => cut.names(),
+            Self::Flap { fault, .. } => fault.names(),
             Self::Crash { whom, .. }
             | Self::Restart { whom, .. }
             | Self::Leave { whom }

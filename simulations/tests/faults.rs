@@ -59,7 +59,7 @@ fn what_is_shorter_than_anybody_s_patience_only_takes_time() {
         Fault::Cut { between, one_way: false, lasting },
         Fault::Cut { between, one_way: true, lasting },
         Fault::Pause { whom: one(), lasting: SHORT },
-        Fault::Flap { cut, times: 3, every: SHORT * 3 },
+        Fault::Flap { fault: cut, times: 3, every: SHORT * 3 },
     ] {
         let shown = format!("{fault:?}");
         let outcome = after(fault, Ending::Finish);

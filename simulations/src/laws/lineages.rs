@@ -31,6 +31,8 @@ pub(super) struct Lineages {
     /// By view that somebody has spoken of: the one that it follows. Not every view is installed: those who are back after a stop
     /// may agree on one after the other.
     followed: BTreeMap<ViewDigest, ViewDigest>,
+    /// By host: the tracks that are shown what it does, as long as no view comes.
+    concerned: BTreeMap<HostId, Vec<usize>>,
 }
 
 /// One view, and what its lineage has done so far.
@@ -51,22 +53,28 @@ impl Lineages {
         if let Observation::Told { host, event: Event::Installed { view, digest, .. } } = observation {
             self.installed(view, *digest, first);
             self.homes.insert(*host, *digest);
+            self.concerned.clear();
         }
         if let Observation::Sent { message: Message::Install(view), .. } = observation
             && let Some(parent) = view.parents.first()
         {
-            self.followed.insert(view.digest(), *parent);
+            let is_new = self.followed.insert(view.digest(), *parent).is_none();
+            self.concerned.retain(|_, _| !is_new);
         }
         let host = host_of(observation);
-        let home = self.homes.get(&host).copied();
-        let peer = world.peer(host);
-        let is_its = |track: &Track| {
-            let is_home = Some(track.digest) == home;
-            is_home || (track.view.rank(&peer).is_some() && self.follows(&track.view, home))
-        };
-        let concerned: Vec<bool> = self.tracks.iter().map(is_its).collect();
-        let tracks = self.tracks.iter_mut().zip(concerned).filter(|(_, is_its)| *is_its);
-        tracks.flat_map(|(track, _)| &mut track.laws)
+        if !self.concerned.contains_key(&host) {
+            let home = self.homes.get(&host).copied();
+            let peer = world.peer(host);
+            let is_its = |track: &Track| {
+                let is_home = Some(track.digest) == home;
+                is_home || (track.view.rank(&peer).is_some() && self.follows(&track.view, home))
+            };
+            let its = (0..self.tracks.len()).filter(|&index| is_its(&self.tracks[index])).collect();
+            self.concerned.insert(host, its);
+        }
+        let its = &self.concerned[&host];
+        let tracks = self.tracks.iter_mut().enumerate().filter(|(index, _)| its.contains(index));
+        tracks.flat_map(|(_, track)| &mut track.laws)
     }
 
     /// Whether a view follows that one, be it over others.

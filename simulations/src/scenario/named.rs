@@ -48,6 +48,7 @@ pub const NAMED: &[(&str, &str)] = &[
     ("outer", include_str!("../../scenarios/outer.toml")),
     ("compressed", include_str!("../../scenarios/compressed.toml")),
     ("continents", include_str!("../../scenarios/continents.toml")),
+    ("week", include_str!("../../scenarios/week.toml")),
     ("thousand", include_str!("../../scenarios/thousand.toml")),
     ("churn-1000", include_str!("../../scenarios/churn-1000.toml")),
     ("planted", include_str!("../../scenarios/planted.toml")),

@@ -157,6 +157,13 @@ impl FaultSection {
             }
         };
         let times = self.times.map_or(10, |times| times.0 as u32);
+        let again = |fault| {
+            let (every, fault) = (every()?, Box::new(fault));
+            match lasting >= Some(every) {
+                true => Err(context.mistake("for", "shorter than `every`, so that there is a time between")),
+                false => Ok(Fault::Flap { fault, times, every }),
+            }
+        };
         let percent = || {
             let slower = context.need("slower", self.slower, "say how many times slower, e.g. 4")?;
             Ok::<_, ScenarioError>((slower.0 * 100.0) as u32)
@@ -166,17 +173,11 @@ impl FaultSection {
             Kind::Partition => Fault::Partition { groups: self.groups(context)?, lasting },
             Kind::Cut => Fault::Cut { between: between()?, one_way: self.one_way.unwrap_or(false), lasting },
             Kind::Flap => {
-                let (every, lasting) = (every()?, Some(span()?));
-                if lasting >= Some(every) {
-                    return Err(
-                        context.mistake("for", "shorter than `every`, so that frames get through between")
-                    );
-                }
-                let cut = match self.between {
+                let lasting = Some(span()?);
+                again(match self.between {
                     Some(_) => Fault::Cut { between: between()?, one_way: false, lasting },
                     None => Fault::Partition { groups: self.groups(context)?, lasting },
-                };
-                Fault::Flap { cut: Box::new(cut), times, every }
+                })?
             }
             Kind::Crash => Fault::Crash { whom: whom()?, has_reset: self.reset.unwrap_or(true) },
             Kind::Restart => {
@@ -197,7 +198,10 @@ impl FaultSection {
                 per_mille: (self.chance.map_or(0.1, |chance| chance.0) * 1000.0).round() as u32,
                 percent: percent()?,
             },
-            Kind::Pause => Fault::Pause { whom: whom()?, lasting: span()? },
+            Kind::Pause => {
+                let pause = Fault::Pause { whom: whom()?, lasting: span()? };
+                if self.every.is_some() { again(pause)? } else { pause }
+            }
             Kind::Panic => Fault::Panic { whom: whom()? },
             Kind::Hang => Fault::Hang { whom: whom()? },
             Kind::Clone => Fault::Clone { whom: whom()? },
@@ -287,7 +291,7 @@ impl FaultSection {
             Kind::Unreachable => [whom, &["for"]].concat(),
             Kind::Slow => [whom, &["slower", "for"]].concat(),
             Kind::Bursts => [whom, &["slower", "chance"]].concat(),
-            Kind::Pause => [whom, &["for"]].concat(),
+            Kind::Pause => [whom, &["for", "every", "times"]].concat(),
             Kind::Leave | Kind::Remove | Kind::Panic | Kind::Hang | Kind::Clone | Kind::StaleViews => {
                 whom.to_vec()
             }
