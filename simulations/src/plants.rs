@@ -266,7 +266,7 @@ pub const PLANTS: &[Plant] = &[
     },
     Plant {
         name: "forgotten-samples",
-        about: "another lineage does not say which samples it has trained",
+        about: "another lineage does not say of some samples that it has trained them",
         law: "every sample once (law 6)",
         scenario: "merge-counted",
         bug: Bug::ForgottenSamples,

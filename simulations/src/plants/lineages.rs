@@ -1,8 +1,7 @@
 //! Bugs in how two lineages become one: what one leaves to the other, and when it gives itself up.
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::Ledger;
-use peergrad_protocol::message::{Content, Message, Will, Yield};
+use peergrad_protocol::message::{Content, Message, Yield};
 use peergrad_protocol::{Buffer, Frame};
 
 use crate::rules::{Envelope, Verdict};
@@ -23,16 +22,20 @@ pub(super) fn bend_bequest(envelope: &Envelope<'_>) -> Verdict {
     Verdict::Replace(vec![Frame::encode(&Message::Bequest(parcel), Some(Buffer::from_bytes(&bytes)))])
 }
 
-/// A lineage that leaves something does not say which samples it has trained.
+/// A lineage that leaves something does not say of some samples that it has trained them.
 pub(super) fn forget_samples(envelope: &Envelope<'_>) -> Verdict {
-    match envelope.message() {
-        Some(Message::Will(will)) => {
-            let will = Will { ledger: Ledger::default(), ..will };
-            Verdict::Replace(vec![Frame::encode(&Message::Will(will), None)])
-        }
-        _ => Verdict::Pass,
+    let Some(Message::Will(mut will)) = envelope.message() else { return Verdict::Pass };
+    let forgotten = will.ledger.position.min(FORGOTTEN);
+    will.ledger.position -= forgotten;
+    will.trained -= forgotten;
+    if !will.ledger.is_valid() {
+        return Verdict::Pass;
     }
+    Verdict::Replace(vec![Frame::encode(&Message::Will(will), None)])
 }
+
+/// So many.
+const FORGOTTEN: u64 = 64;
 
 /// A lineage is told that it is merged when the other one has only heard of it.
 pub(super) fn end_early(envelope: &Envelope<'_>) -> Verdict {
