@@ -272,10 +272,12 @@ impl Machine {
         let known = &seat.session.view().expelled;
         let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
         out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
+        let entered_at = out.len();
         seat.session.enter(&view, digest, &mut self.credits, out);
         let difference = seat.membership.advance(now).expect("the next view is known");
         seat.healing.enter(now);
-        out.push(Output::Event(seat.session.installed(Some(&difference))));
+        // What is committed by entering it is committed in this view, and perhaps not in another one after the same.
+        out.insert(entered_at, Output::Event(seat.session.installed(Some(&difference))));
         // Who has come since does not know of it.
         let due = seat.session.save_is_due();
         if due.is_some_and(|steps| steps > seat.session.step()) {
