@@ -16,7 +16,7 @@ fn named_scenarios_keep_every_law() {
 }
 
 /// Seeds that have found something: what was wrong is mended, and is not to come back.
-const FOUND: [(&str, u64); 4] = [
+const FOUND: [(&str, u64); 5] = [
     // A peer's own request, held up by a cut, was taken for that of a copy of its identity.
     ("flapping-member", 1687),
     // A peer waited to be let in until all members that it knew of had crashed.
@@ -25,6 +25,8 @@ const FOUND: [(&str, u64); 4] = [
     ("halves", 1),
     // A state had had more updates than its lineage had steps, since another one that was further was merged into it.
     ("flapping-apart", 11),
+    // Who was to say that a lineage was merged crashed, and nobody else said so.
+    ("merge-counted", 252_458_818),
 ];
 
 #[test]

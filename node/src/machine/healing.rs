@@ -472,12 +472,18 @@ impl Machine {
             return Ok(());
         }
         let Some(own) = seat.meeting(now).filter(|_| seat.can_heal()) else { return Ok(()) };
-        let is_behind = meeting.roots.iter().any(|root| root.view == own.view);
-        if meeting.view == own.view || is_behind {
+        if meeting.view == own.view {
+            return Ok(());
+        }
+        let is_mine = own.convener.peer == self.me.peer;
+        if meeting.roots.iter().any(|root| root.view == own.view) {
+            match is_mine {
+                true => self.is_merged_by(now, meeting.convener, &own, out),
+                false => self.send(own.convener.peer, &Message::Meet(meeting), None, out),
+            }
             return Ok(());
         }
         seat.membership.note_elsewhere(now, &from, meeting.view);
-        let is_mine = own.convener.peer == self.me.peer;
         match meeting.yields {
             Some(view) if view == own.view && is_mine => self.yield_to(now, meeting, &own, out),
             Some(view) if view == meeting.view && is_mine => self.take_over(&meeting, out),
@@ -519,15 +525,32 @@ impl Machine {
         self.send_or_dial(&to, &Message::Meet(Meeting { yields: Some(yields), ..own }), out);
     }
 
-    /// Another lineage offers to yield to this one, and leaves nothing. Whoever says yes does not yield to it.
+    /// Another lineage offers to yield to this one, and leaves nothing more. Whoever says yes does not yield to it.
     fn take_over(&mut self, other: &Meeting, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
+        let is_merged = seat.session.has_merged(other.view);
         let healing = &mut seat.healing;
         let does_yield = matches!(healing.affair, Affair::Yielding(_));
-        if !does_yield && *healing.decided.entry(other.view).or_insert(other.view) == other.view {
+        let mut is_decided = || *healing.decided.entry(other.view).or_insert(other.view) == other.view;
+        if is_merged || !does_yield && is_decided() {
             let (view, question, contacts) = (other.view, other.question, seat.membership.contacts());
-            let words = Yield { view, question, is_merged: false, contacts };
+            let words = Yield { view, question, is_merged, contacts };
             self.send_or_dial(&other.convener, &Message::Yield(words), out);
+        }
+    }
+
+    /// Another lineage has merged this one, and whoever was to say so may have been lost since: who speaks for it now is asked.
+    fn is_merged_by(&mut self, now: Instant, to: Contact, own: &Meeting, out: &mut Vec<Output>) {
+        let Stage::Member(seat) = &mut self.stage else { return };
+        match &mut seat.healing.affair {
+            Affair::Yielding(yielding) if yielding.to == to => {}
+            Affair::Yielding(_) | Affair::Idle => {
+                let yielding = Yielding { to, heard_at: now, leaves: None, willed_at: None };
+                seat.healing.affair = Affair::Yielding(yielding);
+                self.yield_on(now, own, out);
+            }
+            // One after the other.
+            Affair::Inheriting(_) => {}
         }
     }
 
