@@ -16,7 +16,7 @@ fn named_scenarios_keep_every_law() {
 }
 
 /// Seeds that have found something: what was wrong is mended, and is not to come back.
-const FOUND: [(&str, u64); 5] = [
+const FOUND: [(&str, u64); 6] = [
     // A peer's own request, held up by a cut, was taken for that of a copy of its identity.
     ("flapping-member", 1687),
     // A peer waited to be let in until all members that it knew of had crashed.
@@ -27,6 +27,8 @@ const FOUND: [(&str, u64); 5] = [
     ("flapping-apart", 11),
     // Who was to say that a lineage was merged crashed, and nobody else said so.
     ("merge-counted", 252_458_818),
+    // A lineage that yielded got another convener by those it let in, and that one yielded to the other lineage in turn.
+    ("merge-three", 300_087),
 ];
 
 #[test]

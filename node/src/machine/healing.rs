@@ -60,6 +60,8 @@ enum Affair {
 
 /// This lineage ends in another one.
 struct Yielding {
+    /// A view of that one, and who spoke for it last.
+    view: ViewDigest,
     to: Contact,
     /// When that one was heard of last, or this one was to do something.
     heard_at: Instant,
@@ -126,6 +128,16 @@ impl Healing {
 
     fn is_idle(&self) -> bool {
         matches!(self.affair, Affair::Idle)
+    }
+
+    /// The other lineage, which is in `view` and comes from `roots`, yields to this one. If this one yields to it as well, because
+    /// one of them has got another view meanwhile, that one has its way whose view has the smaller digest.
+    fn let_yield(&mut self, own: ViewDigest, view: ViewDigest, roots: &[Root]) {
+        let Affair::Yielding(yielding) = &self.affair else { return };
+        let is_it = yielding.view == view || roots.iter().any(|root| root.view == yielding.view);
+        if is_it && view < own {
+            self.affair = Affair::Idle;
+        }
     }
 
     /// The name of a question that is asked now.
@@ -223,7 +235,7 @@ impl Machine {
         if let Affair::Yielding(yielding) = &mut seat.healing.affair {
             if seat.healing.asked.iter().any(|asked| asked.0 == other.answers) {
                 // It is seen to, perhaps by another convener than before.
-                (yielding.heard_at, yielding.to) = (now, other.convener);
+                (yielding.heard_at, yielding.view, yielding.to) = (now, other.view, other.convener);
             }
             return;
         }
@@ -241,8 +253,8 @@ impl Machine {
             is_merged,
         })));
         let leaves = is_merged.then(|| StepNumber(seat.session.step().0 + seat.membership.steps_ahead()));
-        let (to, heard_at) = (other.convener, now);
-        seat.healing.affair = Affair::Yielding(Yielding { to, heard_at, leaves, willed_at: None });
+        let (view, to, heard_at) = (other.view, other.convener, now);
+        seat.healing.affair = Affair::Yielding(Yielding { view, to, heard_at, leaves, willed_at: None });
         self.yield_on(now, own, out);
     }
 
@@ -427,6 +439,7 @@ impl Machine {
             return self.send_or_dial(&to, &Message::Yield(words), out);
         }
         seat.drop_superseded(&will.roots);
+        seat.healing.let_yield(own.view, will.view, &will.roots);
         match &mut seat.healing.affair {
             Affair::Inheriting(inheriting) if inheriting.left() == left => inheriting.will = will,
             Affair::Idle => seat.healing.affair = Affair::Inheriting(Inheriting::new(now, will)),
@@ -478,7 +491,7 @@ impl Machine {
         let is_mine = own.convener.peer == self.me.peer;
         if meeting.roots.iter().any(|root| root.view == own.view) {
             match is_mine {
-                true => self.is_merged_by(now, meeting.convener, &own, out),
+                true => self.is_merged_by(now, meeting, &own, out),
                 false => self.send(own.convener.peer, &Message::Meet(meeting), None, out),
             }
             return Ok(());
@@ -486,7 +499,7 @@ impl Machine {
         seat.membership.note_elsewhere(now, &from, meeting.view);
         match meeting.yields {
             Some(view) if view == own.view && is_mine => self.yield_to(now, meeting, &own, out),
-            Some(view) if view == meeting.view && is_mine => self.take_over(&meeting, out),
+            Some(view) if view == meeting.view && is_mine => self.take_over(&meeting, &own, out),
             // Where a view has changed meanwhile, both begin anew.
             Some(view) if view != own.view => {}
             None if own.view > meeting.view => {
@@ -526,10 +539,11 @@ impl Machine {
     }
 
     /// Another lineage offers to yield to this one, and leaves nothing more. Whoever says yes does not yield to it.
-    fn take_over(&mut self, other: &Meeting, out: &mut Vec<Output>) {
+    fn take_over(&mut self, other: &Meeting, own: &Meeting, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
         let is_merged = seat.session.has_merged(other.view);
         let healing = &mut seat.healing;
+        healing.let_yield(own.view, other.view, &other.roots);
         let does_yield = matches!(healing.affair, Affair::Yielding(_));
         let mut is_decided = || *healing.decided.entry(other.view).or_insert(other.view) == other.view;
         if is_merged || !does_yield && is_decided() {
@@ -540,12 +554,13 @@ impl Machine {
     }
 
     /// Another lineage has merged this one, and whoever was to say so may have been lost since: who speaks for it now is asked.
-    fn is_merged_by(&mut self, now: Instant, to: Contact, own: &Meeting, out: &mut Vec<Output>) {
+    fn is_merged_by(&mut self, now: Instant, other: Meeting, own: &Meeting, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
+        let (view, to) = (other.view, other.convener);
         match &mut seat.healing.affair {
             Affair::Yielding(yielding) if yielding.to == to => {}
             Affair::Yielding(_) | Affair::Idle => {
-                let yielding = Yielding { to, heard_at: now, leaves: None, willed_at: None };
+                let yielding = Yielding { view, to, heard_at: now, leaves: None, willed_at: None };
                 seat.healing.affair = Affair::Yielding(yielding);
                 self.yield_on(now, own, out);
             }
