@@ -23,17 +23,20 @@
 //! - A convener has to do with one other lineage at a time.
 //! - Words that end a lineage count only as the answer to what was asked just now: what was sent during a cut arrives as well.
 
+mod inheriting;
+mod yielding;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use peergrad_protocol::limits::CONTACTS_MAX;
-use peergrad_protocol::message::{Contact, Inherited, Meeting, Message, Save, WantBequest, Will, Yield};
-use peergrad_protocol::view::{Member, Root, View, fork};
-use peergrad_protocol::{Frame, Instant, PeerId, StepNumber, ViewDigest};
+use peergrad_protocol::message::{Contact, Meeting, Message, Will, Yield};
+use peergrad_protocol::view::{Member, Root, View};
+use peergrad_protocol::{Frame, Instant, PeerId, ViewDigest};
 
+use self::inheriting::Inheriting;
+use self::yielding::Yielding;
 use super::{Machine, Progress, Seat, Stage};
-use crate::io::{Answer, Event, Failure, Met, Output, Reject};
-use crate::jobs::Purpose;
+use crate::io::{Output, Reject};
 use crate::session::Left;
 
 /// What goes on between this lineage and others.
@@ -56,53 +59,6 @@ enum Affair {
     Idle,
     Yielding(Yielding),
     Inheriting(Inheriting),
-}
-
-/// This lineage ends in another one.
-struct Yielding {
-    /// A view of that one, and who spoke for it last.
-    view: ViewDigest,
-    to: Contact,
-    /// When that one was heard of last, or this one was to do something.
-    heard_at: Instant,
-    /// What is there after this step is to be merged; otherwise nothing is.
-    leaves: Option<StepNumber>,
-    willed_at: Option<Instant>,
-}
-
-/// Another lineage ends in this one.
-struct Inheriting {
-    will: Will,
-    /// In the present view: how many chunks members lack something of.
-    heirs: BTreeMap<PeerId, u32>,
-    /// When that was less than ever before, and how much.
-    advanced_at: Instant,
-    best: Lacking,
-    /// When all members were told of the will last.
-    told_at: Option<Instant>,
-}
-
-/// Members that have not said what they lack, and chunks that the others do.
-type Lacking = (usize, u64);
-
-impl Inheriting {
-    fn new(now: Instant, will: Will) -> Self {
-        let (heirs, best) = (BTreeMap::new(), (usize::MAX, 0));
-        Self { will, heirs, advanced_at: now, best, told_at: None }
-    }
-
-    fn left(&self) -> Left {
-        (self.will.view, self.will.steps)
-    }
-
-    fn note_lacking(&mut self, now: Instant, members: &[Member]) -> Lacking {
-        let silent = members.iter().filter(|member| !self.heirs.contains_key(&member.peer)).count();
-        let lacking = (silent, self.heirs.values().map(|missing| u64::from(*missing)).sum());
-        if lacking < self.best {
-            (self.best, self.advanced_at) = (lacking, now);
-        }
-        lacking
-    }
 }
 
 impl Healing {
@@ -226,245 +182,6 @@ impl Machine {
             out.push(Output::Dial(to.clone()));
         }
     }
-
-    // Yielding.
-
-    /// This lineage is the one that yields.
-    fn yield_to(&mut self, now: Instant, other: Meeting, own: &Meeting, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        if let Affair::Yielding(yielding) = &mut seat.healing.affair {
-            if seat.healing.asked.iter().any(|asked| asked.0 == other.answers) {
-                // It is seen to, perhaps by another convener than before.
-                (yielding.heard_at, yielding.view, yielding.to) = (now, other.view, other.convener);
-            }
-            return;
-        }
-        seat.drop_superseded(&other.roots);
-        if !seat.healing.is_idle() {
-            return;
-        }
-        let common = fork(&own.history(), &other.history()).unwrap_or(0);
-        let loaded = seat.session.loaded();
-        let is_merged = loaded.training.merges(loaded.program.drifts()) && own.trained > common;
-        out.push(Output::Event(Event::Met(Met {
-            leads: other.convener.peer,
-            ours: own.trained.saturating_sub(common),
-            theirs: other.trained.saturating_sub(common),
-            is_merged,
-        })));
-        let leaves = is_merged.then(|| StepNumber(seat.session.step().0 + seat.membership.steps_ahead()));
-        let (view, to, heard_at) = (other.view, other.convener, now);
-        seat.healing.affair = Affair::Yielding(Yielding { view, to, heard_at, leaves, willed_at: None });
-        self.yield_on(now, own, out);
-    }
-
-    /// Has kept what is left, says what that is, or asks whether members may come; unless the other one is not heard of any more.
-    fn yield_on(&mut self, now: Instant, own: &Meeting, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let Affair::Yielding(yielding) = &mut seat.healing.affair else { return };
-        if now.since(yielding.heard_at) > seat.membership.patience_with_others() {
-            seat.healing.affair = Affair::Idle;
-            return;
-        }
-        let to = yielding.to.clone();
-        let Some(steps) = yielding.leaves else {
-            let question = seat.healing.ask(now);
-            let offer = Meeting { yields: Some(own.view), question, ..own.clone() };
-            return self.send_or_dial(&to, &Message::Meet(offer), out);
-        };
-        // Who has kept it keeps it for a while longer.
-        seat.session.bequeath_after(steps);
-        seat.session.tell_all(&Message::Bequeath(Save { view: own.view, steps }), out);
-        if seat.session.committed() < steps {
-            return;
-        }
-        if yielding.willed_at.is_none() {
-            yielding.heard_at = now;
-        }
-        if yielding.willed_at.is_some_and(|willed| now.since(willed) < WILL_EVERY) {
-            return;
-        }
-        yielding.willed_at = Some(now);
-        let question = seat.healing.ask(now);
-        match seat.session.will(question) {
-            Some(will) => self.send_or_dial(&to, &Message::Will(will), out),
-            // It was not kept in time: another step is named at the next meeting.
-            None => seat.healing.affair = Affair::Idle,
-        }
-    }
-
-    /// Another lineage is the one that stays.
-    pub(super) fn told_to_yield(&mut self, now: Instant, from: PeerId, words: Yield, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &self.stage else { return };
-        let is_ours = words.view == seat.session.digest() && seat.membership.forks();
-        if !is_ours || seat.progress != Progress::Training {
-            return;
-        }
-        if !seat.membership.is_member(&from) {
-            let is_asked = matches!(seat.healing.affair, Affair::Yielding(_));
-            if !is_asked || !seat.healing.is_answer(now, words.question) {
-                return;
-            }
-            seat.session.tell_all(&Message::Yield(words.clone()), out);
-        }
-        self.give_way(now, words, out);
-    }
-
-    /// This lineage is over: this peer asks to be let in by the other one.
-    fn give_way(&mut self, now: Instant, words: Yield, out: &mut Vec<Output>) {
-        if self.is_leaving {
-            return self.end(Err(Failure::Left), out);
-        }
-        let Stage::Member(seat) = &self.stage else { return };
-        let (run, members) = (seat.session.view().run, seat.membership.contacts());
-        let known = words.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
-        out.push(Output::Event(Event::GaveWay { is_merged: words.is_merged }));
-        self.ask_again(now, run, known, out);
-    }
-
-    /// Somebody asks for chunks that were kept for it.
-    pub(super) fn give_bequest(&mut self, from: PeerId, want: &WantBequest, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let frames = seat.session.give(want).into_iter();
-        out.extend(frames.map(|frame| Output::Send { to: from, frame }));
-    }
-
-    // Inheriting.
-
-    /// The convener is another member than before: it goes on with what it knows of that.
-    fn inherit_from_predecessor(&mut self, now: Instant) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        if !seat.healing.is_idle() {
-            return;
-        }
-        let will = seat.session.inheriting().map(|(will, _)| will.clone());
-        if let Some(will) = will.filter(|will| !seat.session.has_merged(will.view)) {
-            seat.healing.affair = Affair::Inheriting(Inheriting::new(now, will));
-        }
-    }
-
-    /// Has members inherit; gives up what does not come.
-    fn inherit_on(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let pinned = if let Stage::Member(seat) = &self.stage { seat.pinned() } else { None };
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let Affair::Inheriting(inheriting) = &mut seat.healing.affair else { return };
-        if seat.session.has_merged(inheriting.will.view) {
-            seat.healing.affair = Affair::Idle;
-            return;
-        }
-        let members = &seat.session.view().members;
-        let lacking = inheriting.note_lacking(now, members);
-        let patience = 2 * seat.membership.patience_with_others();
-        let is_hopeless = lacking != (0, 0) && now.since(inheriting.advanced_at) > patience;
-        if is_hopeless && pinned != Some(inheriting.left()) {
-            // What this lineage has is kept as it is.
-            seat.healing.refused = Some(inheriting.left());
-            seat.healing.affair = Affair::Idle;
-            seat.session.disinherit();
-            out.push(Output::Event(Event::NotMerged));
-            return;
-        }
-        let is_due = inheriting.told_at.is_none_or(|told| now.since(told) > REMIND_EVERY);
-        if is_due {
-            inheriting.told_at = Some(now);
-        }
-        let message = Message::Will(inheriting.will.clone());
-        let others = members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
-        let heirs = &inheriting.heirs;
-        let to: Vec<PeerId> = others.filter(|peer| is_due || !heirs.contains_key(peer)).collect();
-        let will = inheriting.will.clone();
-        seat.session.inherit(now, will, pinned);
-        to.into_iter().for_each(|peer| self.send(peer, &message, None, out));
-    }
-
-    /// Gets what is left to this lineage; the convener hears how much of it is not here.
-    fn fetch(&mut self, now: Instant, convener: &Contact, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let (credits, relayed) = (&self.credits, &self.relayed);
-        let is_linked = |peer: &PeerId| credits.contains_key(peer) && !relayed.contains(peer);
-        seat.session.fetch(now, is_linked, out);
-        let Some((will, missing)) = seat.session.inheriting() else { return };
-        let (heirs, missing) = (seat.session.digest(), u32::try_from(missing).unwrap_or(u32::MAX));
-        let inherited = Inherited { heirs, view: will.view, steps: will.steps, missing };
-        if convener.peer == self.me.peer {
-            self.has_inherited(self.me.peer, inherited);
-        } else {
-            self.send(convener.peer, &Message::Inherited(inherited), None, out);
-        }
-    }
-
-    /// Some of it has come: the next is asked for, and who waits for the last of it hears of that.
-    pub(super) fn fetch_on(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &self.stage else { return };
-        if let Some(convener) = seat.membership.convener_contact(now) {
-            self.fetch(now, &convener, out);
-        }
-    }
-
-    /// What another lineage leaves to this one.
-    pub(super) fn willed(
-        &mut self,
-        now: Instant,
-        from: PeerId,
-        will: Will,
-        out: &mut Vec<Output>,
-    ) -> Result<(), Reject> {
-        let Stage::Member(seat) = &mut self.stage else { return Ok(()) };
-        let can_be = seat.with_facts(&self.jobs, |_, facts| facts.basis.can_merge(&will));
-        if !seat.membership.forks() || !can_be || will.convener().is_none() {
-            return Err(Reject::OutOfPlace);
-        }
-        let Some(own) = seat.meeting(now).filter(|_| seat.can_heal()) else { return Ok(()) };
-        if own.convener.peer == self.me.peer {
-            self.willed_to_convener(now, will, own, out);
-        } else if seat.membership.is_member(&from) {
-            let pinned = seat.pinned();
-            seat.session.inherit(now, will, pinned);
-            self.fetch(now, &own.convener, out);
-        } else {
-            self.send(own.convener.peer, &Message::Will(will), None, out);
-        }
-        Ok(())
-    }
-
-    fn willed_to_convener(&mut self, now: Instant, will: Will, own: Meeting, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let (left, question) = ((will.view, will.steps), will.question);
-        let Some(to) = will.convener().cloned() else { return };
-        let is_merged = seat.session.has_merged(will.view)
-            || fork(&own.history(), &will.history()).is_some_and(|common| common >= will.trained);
-        if is_merged || seat.healing.refused == Some(left) {
-            let contacts = seat.membership.contacts();
-            let words = Yield { view: will.view, question, is_merged, contacts };
-            return self.send_or_dial(&to, &Message::Yield(words), out);
-        }
-        seat.drop_superseded(&will.roots);
-        seat.healing.let_yield(own.view, will.view, &will.roots);
-        match &mut seat.healing.affair {
-            Affair::Inheriting(inheriting) if inheriting.left() == left => inheriting.will = will,
-            Affair::Idle => seat.healing.affair = Affair::Inheriting(Inheriting::new(now, will)),
-            // One after the other.
-            Affair::Inheriting(_) | Affair::Yielding(_) => return,
-        }
-        let seen_to = Meeting { yields: Some(left.0), answers: question, ..own.clone() };
-        self.send_or_dial(&to, &Message::Meet(seen_to), out);
-        self.inherit_on(now, out);
-        self.fetch(now, &own.convener, out);
-    }
-
-    /// A member says how far it is with what another lineage has left.
-    pub(super) fn has_inherited(&mut self, from: PeerId, inherited: Inherited) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let is_member = seat.membership.is_member(&from) && inherited.heirs == seat.session.digest();
-        if let Affair::Inheriting(inheriting) = &mut seat.healing.affair
-            && is_member
-            && inheriting.left() == (inherited.view, inherited.steps)
-        {
-            inheriting.heirs.insert(from, inherited.missing);
-        }
-    }
-
-    // Meeting.
 
     /// A member of another lineage says where that is; or one of this lineage, that it is decided.
     pub(super) fn met(
@@ -600,24 +317,10 @@ impl Machine {
         }
         Ok(())
     }
-
-    /// What two lineages have come to has been blended: how well each does, and both together.
-    pub(super) fn weigh(&mut self, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        if let Some((weighing, task)) = seat.session.take_weighing() {
-            let cost = 3 * u64::from(task.held_out_count());
-            let work = Box::new(move || Box::new(weighing.weigh(&*task)) as Answer);
-            self.jobs.start(Purpose::Weigh, cost, work, out);
-        }
-    }
 }
 
 /// How often lineages that have met are told where this one is, and what is left to do is looked after.
 const TELL_EVERY: Duration = Duration::from_millis(500);
-/// How often a will is said again to the other lineage: it is long, where members are many.
-const WILL_EVERY: Duration = Duration::from_secs(2);
-/// And how often to members that have heard of it.
-const REMIND_EVERY: Duration = Duration::from_secs(15);
 /// An answer that took longer is none.
 const ANSWER_MAX: Duration = Duration::from_secs(3);
 /// Other views about which this one has decided.
