@@ -172,9 +172,9 @@ impl Basis<'_> {
         let gone = (0..self.view().members.len()).map(Rank::from_index).filter(|rank| !kept.contains(rank));
         let exchange = Exchange { leavers: gone.collect(), ..Exchange::default() };
         let roll = Roll::new(self.view(), &exchange);
+        let first = self.view().first_step();
         // What is to be merged with a step, and is not merged by all, can be given up with it: so that one is never rolled forward.
-        let merge = self.view().merge().filter(|_| base == self.view().first_step());
-        let forward = if merge.is_some() {
+        let forward = if self.view().merge().is_some() && base == first {
             None
         } else if self.drifts {
             self.consolidation(base, &holders, &roll)
@@ -182,6 +182,7 @@ impl Basis<'_> {
             self.forward(base, &holders, &roll)
         };
         let step = if forward.is_some() { base.next() } else { base };
+        let merge = self.view().merge().filter(|_| step == first);
         let dealt = self.dealt_at(step, &dealt_of)?;
         let is_new = |rank: &&Rank| match reports.get(rank).and_then(|report| report.complete) {
             None => true,
@@ -217,7 +218,8 @@ impl Basis<'_> {
         let is_kept = |chunk: usize| now.keepers(chunk).iter().any(|rank| kept.contains(rank));
         let is_whole =
             moves.restarted.is_empty() && kept.iter().all(has_bequest) && (0..now.chunk_count()).all(is_kept);
-        let merge = merge.filter(|_| is_whole).cloned().map(Box::new);
+        // Where somebody was still in the step before, that is to be completed first.
+        let merge = merge.filter(|_| is_whole && base == first).cloned().map(Box::new);
         let resume = Resume { newcomers, deal, forward, merge, ..Resume::at(step) };
         let roots = self.root(trained);
         Some(Succession { roots, ..roll.change(self.geometry, &exchange, resume, ledger, moves) })

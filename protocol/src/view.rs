@@ -304,6 +304,12 @@ impl View {
         self.parents.first() == Some(&view) || self.roots.iter().any(|root| root.view == view)
     }
 
+    /// Whether it comes from that view otherwise than as its successor.
+    #[must_use]
+    pub fn has_merged(&self, view: ViewDigest) -> bool {
+        self.comes_from(view) && self.parents.first() != Some(&view)
+    }
+
     /// The rank of `peer`, if it is in.
     #[must_use]
     pub fn rank(&self, peer: &PeerId) -> Option<Rank> {
@@ -509,10 +515,17 @@ impl View {
         united(&self.roots, merge.map_or(&[], |merge| &merge.history))
     }
 
-    /// The views that the next one comes from.
+    /// The views that the next one comes from. One that goes on from checkpoints does not come from what was merged after them.
     #[must_use]
     pub fn roots_after(&self, change: &Succession) -> Vec<Root> {
-        united(&self.roots_at(change.resume.step), &change.roots)
+        let mut roots = self.roots_at(change.resume.step);
+        if let Some(back) = change.roots.first().filter(|_| change.resume.is_restored) {
+            // They are in the order in which they came; the first that was left later is the one that was gone back to.
+            let left = roots.iter().position(|root| root.trained > back.trained);
+            roots.truncate(left.map_or(roots.len(), |left| left + 1));
+            roots.iter_mut().for_each(|root| root.trained = root.trained.min(back.trained));
+        }
+        united(&roots, &change.roots)
     }
 
     /// Who may be in another lineage, where there can be one.
@@ -947,6 +960,25 @@ mod tests {
         let trains = Resume { deal: Some(Deal { pass: 0, parts }), ..resume };
         assert!(base.succeed(parent, &change(trains, vec![])).is_err(), "its first step trains nothing");
         assert!(!change(Resume::at(StepNumber(9)), vec![root(1, 1); ROOTS_MAX + 1]).is_bounded());
+    }
+
+    #[test]
+    fn who_goes_back_does_not_come_from_what_was_merged_since() {
+        let root = |byte, trained| Root { view: ViewDigest([byte; 32]), trained };
+        // One that was merged early, and after the view that was gone back to one that had trained little.
+        let roots = vec![root(1, 20), root(2, 10), root(3, 60), root(4, 30), root(5, 80)];
+        let base = View { roots, ..view(&[1, 3]) };
+        let (parent, parts) = (base.digest(), (vec![], vec![], vec![], vec![]));
+        let after = |is_restored| {
+            let (removed, added, weights, expelled) = parts.clone();
+            let (ledger, moves) = (Ledger::default(), Moves::default());
+            let resume = Resume { is_restored, ..Resume::at(StepNumber(4)) };
+            let roots = vec![Root { view: parent, trained: 40 }];
+            Succession { parent, removed, added, weights, resume, ledger, moves, expelled, roots }
+        };
+        let last = Root { view: parent, trained: 40 };
+        assert_eq!(base.roots_after(&after(true)), [root(1, 20), root(2, 10), root(3, 40), last]);
+        assert_eq!(base.roots_after(&after(false)).len(), 6);
     }
 
     #[test]

@@ -374,7 +374,7 @@ impl Machine {
                 self.has_inherited(from, inherited);
                 self.look(now, out);
             }
-            Message::WantBequest(want) => self.give_bequest(from, &want, out),
+            Message::WantBequest(want) => self.give_bequest(now, from, &want, out),
             Message::Bequest(parcel) => {
                 seat.session.inherited(now, from, &parcel, &payload.ok_or(Reject::Chunk)?)?;
                 self.fetch_on(now, out);

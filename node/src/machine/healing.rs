@@ -140,9 +140,10 @@ impl Seat {
         let Affair::Inheriting(inheriting) = &self.healing.affair else { return };
         let is_before = roots.iter().any(|root| root.view == inheriting.will.view);
         let is_whole = self.healing.will_of_all(&self.session.view().members).is_some();
-        if is_before && !is_whole && pinned != Some(inheriting.left()) {
+        let left = inheriting.left();
+        if is_before && !is_whole && pinned != Some(left) {
             self.healing.affair = Affair::Idle;
-            self.session.disinherit();
+            self.session.disinherit(left);
         }
     }
 
@@ -218,7 +219,7 @@ impl Machine {
             Some(view) if view == own.view && is_mine => self.yield_to(now, meeting, &own, out),
             Some(view) if view == meeting.view && is_mine => self.take_over(&meeting, &own, out),
             // Where a view has changed meanwhile, both begin anew.
-            Some(view) if view != own.view => {}
+            Some(view) if view != own.view && view != meeting.view => {}
             None if own.view > meeting.view => {
                 let answers = meeting.question;
                 self.send(from, &Message::Meet(Meeting { answers, ..own }), None, out);
@@ -301,7 +302,9 @@ impl Machine {
             return Err(Reject::OutOfPlace);
         }
         let own = seat.session.digest();
-        if !seat.membership.forks() || view.parents.first() == Some(&own) {
+        if seat.membership.is_splinter(&view) && !seat.session.has_bequeathed() {
+            seat.membership.note_elsewhere(now, &from, view.digest());
+        } else if !seat.membership.forks() || view.parents.first() == Some(&own) {
             if !seat.membership.on_install(view.clone(), out) {
                 // Others have gone on for more than one view: this peer is not among them any more.
                 self.exclude(now, &view, out);

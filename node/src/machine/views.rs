@@ -341,7 +341,7 @@ impl Machine {
         // They come from this view by another way than over a loss, and what was here has been left to them.
         let is_merged = matches!(
             &self.stage,
-            Stage::Member(seat) if seat.session.has_bequeathed() && view.comes_from(seat.session.digest())
+            Stage::Member(seat) if seat.session.has_bequeathed() && view.has_merged(seat.session.digest())
         );
         let event =
             if is_merged { Event::GaveWay { is_merged } } else { Event::Excluded { epoch: view.epoch } };

@@ -5,6 +5,7 @@
 use std::time::Duration;
 
 use peergrad_protocol::message::Contact;
+use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Instant, PeerId, Rank, ViewDigest};
 
 use super::Membership;
@@ -15,6 +16,22 @@ impl Membership {
     /// Whether all parts go on.
     pub(crate) fn forks(&self) -> bool {
         self.forks
+    }
+
+    /// Whether that is what half of the members of this view or fewer have gone on with, for want of this one and the others: no
+    /// reason to leave those, who go on as well.
+    pub(crate) fn is_splinter(&self, view: &View) -> bool {
+        let is_in = |member: &&Member| view.rank(&member.peer).is_some();
+        let kept = self.view.members.iter().filter(is_in).count();
+        let me = view.rank(&self.me.peer).map(|rank| view.member(rank).incarnation);
+        let is_loss = match &view.recovery {
+            Recovery::Resume(resume) => {
+                resume.is_interruption() || view.parents.first() != Some(&self.digest)
+            }
+            Recovery::Found => false,
+        };
+        let is_out = me != Some(self.me.incarnation) && view.expulsion(&self.me.peer).is_none();
+        self.forks && is_out && is_loss && 2 * kept <= self.view.members.len()
     }
 
     /// Some of the members that were lost and can be reached again; others of them are dialed. One after the other has its turn.

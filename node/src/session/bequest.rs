@@ -9,8 +9,8 @@
 //!   is given it ([`Bequest`]). Every member has all parameters; states are with those who keep them.
 //! - *The one that leads* trains on too, while its members fetch what belongs to the chunks that each keeps ([`Inheritance`]).
 //!   When all have that, they agree on a view whose first step trains nothing: in it owners, and those who keep copies, blend
-//!   both states, and the all-gather takes it to everybody. It is a step like any other, so it can be undone, begun again and
-//!   rolled forward.
+//!   both states, and the all-gather takes it to everybody. Like any other step it can be undone and begun again; it is never
+//!   rolled forward, since what was not merged by all can still be given up.
 //!
 //! # Invariants
 //! - An inheritance is kept as long as a view that merges it may be entered, or its first step be begun again: what was
@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use peergrad_collectives::plan::are_finite;
 use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::limits::PARCEL_BYTES;
 use peergrad_protocol::message::{Content, Donation, Message, Parcel, Piece, Saved, WantBequest, Will};
 use peergrad_protocol::view::{Member, Merge, Root};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, Rank, StepNumber, ViewDigest};
@@ -59,6 +60,8 @@ pub(super) struct Inheritance {
     asked: BTreeMap<PeerId, Asked>,
     /// How often a donor did not answer: others are asked then.
     disappointments: usize,
+    /// By donor: how much is asked of it at once, if that is not the least.
+    windows: BTreeMap<PeerId, usize>,
     /// When the convener spoke of it last.
     told_at: Instant,
 }
@@ -66,6 +69,7 @@ pub(super) struct Inheritance {
 /// What one donor was asked for.
 struct Asked {
     chunks: BTreeSet<usize>,
+    since: Instant,
     /// When it is given up, unless something comes.
     until: Instant,
 }
@@ -203,6 +207,7 @@ impl Session {
             missing: BTreeMap::new(),
             asked: BTreeMap::new(),
             disappointments: 0,
+            windows: BTreeMap::new(),
             told_at: now,
         });
         self.look_what_is_missing();
@@ -215,9 +220,9 @@ impl Session {
         kept.take_if(|bequest| now.since(*bequest.idle_since.get_or_insert(now)) > KEPT_FOR);
     }
 
-    /// It cannot be had.
-    pub(crate) fn disinherit(&mut self) {
-        self.bequests.inheritance = None;
+    /// That cannot be had.
+    pub(crate) fn disinherit(&mut self, left: Left) {
+        self.bequests.inheritance.take_if(|it| it.left() == left);
     }
 
     /// Whether what is here was kept for another lineage in the present view.
@@ -294,13 +299,15 @@ impl Session {
         let before = it.asked.len();
         it.asked.retain(|peer, asked| asked.until > now && is_linked(peer));
         it.disappointments += before - it.asked.len();
+        it.windows.retain(|peer, _| is_linked(peer));
         for donor in it.will.donors.iter().filter(|donor| !is_linked(&donor.contact.peer)) {
             out.push(Output::Dial(donor.contact.clone()));
         }
         for (peer, Wanted { content, chunks, bytes }) in it.wanted(rank.index(), is_linked, len_of) {
             let Will { view, steps, .. } = it.will;
             let listed: ChunkSet = chunks.iter().copied().collect();
-            it.asked.insert(peer, Asked { chunks, until: now.after(patience_for(bytes)) });
+            let until = now.after(patience_for(bytes));
+            it.asked.insert(peer, Asked { chunks, since: now, until });
             let want = WantBequest { view, steps, content, chunks: listed };
             out.push(Output::Send { to: peer, frame: Frame::encode(&Message::WantBequest(want), None) });
         }
@@ -344,10 +351,13 @@ impl Session {
             }
             if let Some(asked) = it.asked.get_mut(&from) {
                 asked.chunks.remove(&chunk);
-                asked.until = asked.until.max(now.after(ASK_AGAIN));
+                asked.until = asked.until.max(now.after(patience_for(PARCEL_BYTES)));
             }
         }
-        it.asked.retain(|_, asked| !asked.chunks.is_empty());
+        if let Some(asked) = it.asked.get(&from).filter(|asked| asked.chunks.is_empty()) {
+            it.adapt_window(from, now.since(asked.since));
+            it.asked.remove(&from);
+        }
         Ok(())
     }
 
@@ -426,6 +436,20 @@ impl Inheritance {
         self.estate.has(chunk, wants_state)
     }
 
+    fn window(&self, donor: &PeerId) -> usize {
+        self.windows.get(donor).copied().unwrap_or(PARCEL_BYTES)
+    }
+
+    /// A donor has given all that it was asked for, which took so long: what waits in a line holds up all that comes after.
+    fn adapt_window(&mut self, donor: PeerId, took: Duration) {
+        let window = match took {
+            _ if took < WINDOW_TIME / 2 => self.window(&donor) * 2,
+            _ if took > WINDOW_TIME => self.window(&donor) / 2,
+            _ => return,
+        };
+        self.windows.insert(donor, window.clamp(PARCEL_BYTES, WINDOW_BYTES));
+    }
+
     /// By donor: what is asked of it now. `len_of`: elements of a chunk's values, or of its state.
     fn wanted(
         &self,
@@ -453,7 +477,7 @@ impl Inheritance {
             }
             let (chunks, bytes) = (BTreeSet::new(), 0);
             let wanted = wanted.entry(donor).or_insert(Wanted { content, chunks, bytes });
-            if wanted.content == content && wanted.bytes < WINDOW_BYTES {
+            if wanted.content == content && wanted.bytes < self.window(&donor) {
                 wanted.chunks.insert(chunk);
                 wanted.bytes += len_of(chunk, content) * size_of::<f32>();
             }
@@ -489,11 +513,13 @@ fn patience_for(bytes: usize) -> Duration {
 }
 
 /// A donor of which nothing has come for so long is given up, for the time being.
-const ASK_AGAIN: Duration = Duration::from_secs(2);
-/// And no line is expected to be slower than this: a megabit a second.
-const BYTE_MAX: Duration = Duration::from_micros(8);
-/// So much is asked of a donor at once: a line across the world is kept busy with it.
+const ASK_AGAIN: Duration = Duration::from_secs(4);
+/// And no line is expected to give less than this to one heir beside all else: a quarter of a megabit a second.
+const BYTE_MAX: Duration = Duration::from_micros(32);
+/// At most so much is asked of a donor at once, and at first a parcel: a line across the world is kept busy with it.
 const WINDOW_BYTES: usize = 1 << 20;
+/// What is asked of it is to be here after so long.
+const WINDOW_TIME: Duration = Duration::from_secs(1);
 /// What was kept, or inherited, is forgotten after so long without a word of it.
 const KEPT_FOR: Duration = Duration::from_secs(60);
 /// So many neighbouring chunks are asked of one donor.
@@ -506,7 +532,7 @@ mod tests {
     use super::*;
     use crate::fixtures::{member, peer};
 
-    const LEN: usize = 1 << 15;
+    const LEN: usize = 1 << 12;
 
     /// Two donors; the first has the states of even chunks, the second those of odd ones. `missing` is lacking.
     fn inheritance(missing: impl Iterator<Item = usize>) -> Inheritance {
@@ -530,6 +556,7 @@ mod tests {
             missing: missing.map(|chunk| (chunk, true)).collect(),
             asked: BTreeMap::new(),
             disappointments: 0,
+            windows: BTreeMap::new(),
             told_at: Instant(0),
         }
     }
@@ -543,9 +570,23 @@ mod tests {
     #[test]
     fn a_window_is_asked_of_each_donor_in_runs() {
         let asked = wanted(&inheritance(0..64));
-        let window = WINDOW_BYTES / (LEN * size_of::<f32>());
+        let window = PARCEL_BYTES / (LEN * size_of::<f32>());
         let of = |start: usize| (start..start + window).collect::<Vec<_>>();
         assert_eq!(asked, [(peer(1), Content::Values, of(0)), (peer(2), Content::Values, of(DONOR_RUN))]);
+    }
+
+    #[test]
+    fn more_is_asked_of_who_gives_fast_and_less_of_who_does_not() {
+        let mut it = inheritance(0..1);
+        let mut windows = |took| {
+            it.adapt_window(peer(1), took);
+            it.window(&peer(1)) / PARCEL_BYTES
+        };
+        assert_eq!([0, 100, 499, 700].map(|ms| windows(Duration::from_millis(ms))), [2, 4, 8, 8]);
+        assert_eq!(
+            [10, 1001, 3000, 9000, 9000].map(|ms| windows(Duration::from_millis(ms))),
+            [8, 4, 2, 1, 1]
+        );
     }
 
     #[test]
@@ -563,7 +604,8 @@ mod tests {
         let all: Vec<usize> = (0..4).collect();
         assert_eq!(wanted(&it), [(peer(1), Content::Values, all.clone())]);
         // While it may still come, nobody is asked for it.
-        it.asked.insert(peer(1), Asked { chunks: (0..4).collect(), until: Instant(9) });
+        let (since, until) = (Instant(0), Instant(9));
+        it.asked.insert(peer(1), Asked { chunks: (0..4).collect(), since, until });
         assert_eq!(wanted(&it), []);
         (it.asked, it.disappointments) = (BTreeMap::new(), 1);
         assert_eq!(wanted(&it), [(peer(2), Content::Values, all)]);

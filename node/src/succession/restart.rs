@@ -81,6 +81,7 @@ impl Basis<'_> {
             let newcomers = kept.iter().filter_map(|rank| roll.new_rank(*rank)).collect();
             let resume = Resume { newcomers, is_restored: true, ..Resume::at(StepNumber(0)) };
             let change = roll.change(self.geometry, &exchange, resume, Ledger::default(), Moves::default());
+            let change = Succession { roots: self.root(0), ..change };
             // Whoever is not back may have saved something.
             return Some(Restart { change, is_whole: false });
         };
@@ -107,8 +108,9 @@ impl Basis<'_> {
         let saved = holders(position).next().expect("somebody has saved what was chosen").saved;
         let resume = Resume { newcomers, is_restored: true, ..Resume::at(saved.steps) };
         let is_whole = moves.restarted.is_empty();
+        let roots = self.root(saved.ledger.taken(self.sample_count));
         let change = roll.change(self.geometry, &exchange, resume, saved.ledger.clone(), moves);
-        Some(Restart { change, is_whole })
+        Some(Restart { change: Succession { roots, ..change }, is_whole })
     }
 
     /// What a peer that is back has saved of the present branch, or of those that have led to it.

@@ -76,9 +76,10 @@ impl Machine {
         let is_hopeless = lacking != (0, 0) && now.since(inheriting.advanced_at) > patience;
         if is_hopeless && pinned != Some(inheriting.left()) {
             // What this lineage has is kept as it is.
-            seat.healing.refused = Some(inheriting.left());
+            let left = inheriting.left();
+            seat.healing.refused = Some(left);
             seat.healing.affair = Affair::Idle;
-            seat.session.disinherit();
+            seat.session.disinherit(left);
             out.push(Output::Event(Event::NotMerged));
             return;
         }

@@ -126,11 +126,18 @@ impl Machine {
     /// Somebody asks for chunks that were kept for it.
     pub(in crate::machine) fn give_bequest(
         &mut self,
+        now: Instant,
         from: PeerId,
         want: &WantBequest,
         out: &mut Vec<Output>,
     ) {
         let Stage::Member(seat) = &mut self.stage else { return };
+        if let Affair::Yielding(yielding) = &mut seat.healing.affair
+            && (want.view, Some(want.steps)) == (seat.session.digest(), yielding.leaves)
+        {
+            // It is seen to, however long it takes.
+            yielding.heard_at = now;
+        }
         let frames = seat.session.give(want).into_iter();
         out.extend(frames.map(|frame| Output::Send { to: from, frame }));
     }

@@ -138,6 +138,7 @@ impl Membership {
         }
         let next = self.memo.succeed(&self.view, self.digest, change);
         match next.ok().filter(|(view, _)| facts.basis.fits(view)) {
+            Some((view, _)) if self.is_splinter(&view) => {}
             Some(next) => self.learn(next, out),
             None => return Err(Reject::OutOfPlace),
         }

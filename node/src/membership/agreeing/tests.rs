@@ -7,7 +7,7 @@ use peergrad_protocol::durable::{Charter, Durable};
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::placement::Copies;
-use peergrad_protocol::view::{Move, Moves, Resume, View};
+use peergrad_protocol::view::{Deal, Move, Moves, Resume, View};
 use peergrad_protocol::wire::encode_record;
 
 use super::*;
@@ -325,6 +325,24 @@ fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
     assert!(bench.membership.next.is_none());
     assert!(bench.membership.on_install(next, &mut bench.out));
     assert!(bench.membership.next.is_some());
+}
+
+#[test]
+fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only() {
+    let without_me = |removed: Vec<Rank>| {
+        let mut bench = Bench::among(&[1, 2, 3, 4]);
+        bench.membership.forks = true;
+        let parts = vec![vec![]; 4 - removed.len()];
+        let resume = Resume { deal: Some(Deal { pass: 0, parts }), ..Resume::at(STEP) };
+        let change = Succession { removed, resume, ..bench.change() };
+        let next = bench.geometry.view.succeed(bench.geometry.digest, &change).unwrap();
+        assert_eq!(bench.ask(|membership, facts, out| membership.on_succeed(&change, facts, out)), Ok(()));
+        (bench.membership.is_splinter(&next), bench.membership.next.is_some())
+    };
+    assert_eq!(without_me(vec![Rank(1)]), (false, true), "the three others");
+    assert_eq!(without_me(vec![Rank(0), Rank(1)]), (true, false), "half of them");
+    assert_eq!(without_me(vec![Rank(0), Rank(1), Rank(2)]), (true, false), "one that was cut off");
+    assert_eq!(without_me(vec![Rank(0), Rank(2), Rank(3)]), (false, true), "this one, which is in");
 }
 
 /// What others have accepted comes before what a proposer would like.

@@ -119,3 +119,19 @@ fn once_all_have_completed_the_step_it_is_merged() {
     assert_eq!((change.resume.step, next.merge()), (STEP.next(), None));
     assert!(next.comes_from(OTHER));
 }
+
+#[test]
+fn where_somebody_is_still_in_the_step_before_that_one_is_completed_and_nothing_is_merged() {
+    let geometry = merging_view(cut(2, true));
+    let before = StepNumber(STEP.0 - 1);
+    let entered = |rank| Report { tally: Some(TALLY), ..heir(&geometry, rank, true) };
+    let next = Holdings { states: kept(&geometry, 1, STEP), ..Holdings::default() };
+    let behind = Report { complete: Some(before), next: Some(next), ..heir(&geometry, 1, true) };
+    let reports = reports([(0, entered(0)), (1, behind), (3, entered(3))]);
+    let kept: Vec<Rank> = reports.keys().copied().collect();
+    let known = dealt(&geometry.view, before);
+    let dealt_of = |step| (step == before).then_some(&known);
+    let change = forking(&geometry).after_loss(&kept, &reports, dealt_of).expect("somebody has parameters");
+    assert!(change.resume.step == STEP && change.resume.forward.is_some() && change.resume.merge.is_none());
+    assert_eq!(change.ledger.taken(SAMPLES), BATCH * STEP.0, "nothing of the other lineage is behind it");
+}
