@@ -252,6 +252,9 @@ def tell(folder, peers, trouble, resident, longest, left):
     print(f"passes: {len(whole):,} whole ones, of so many samples each: {dict(sizes)}")
     known, compared, wrong = digests(folder)
     print(f"digests: {compared:,} of {known:,} steps, {wrong} of them unlike another one of the same step")
+    tenth = resident[-1][0] / 10
+    tenths = [middle([mib for seconds, mib in resident if tenth * part <= seconds <= tenth * (part + 1)]) for part in range(10)]
+    print("memory of the first peer by tenths of the time, MiB:", " ".join(f"{mib:.1f}" for mib in tenths))
     print(f"memory of the first peer: {middle(early):.1f} MiB early, {middle(late):.1f} MiB late ({middle(late) / middle(early):.3f} x), at most {max(mib for _, mib in resident):.1f}")
     print(f"at the end {left} peers left in order")
     for peer in peers:

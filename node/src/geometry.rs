@@ -39,6 +39,8 @@ pub(crate) struct Geometry {
     pub(crate) cut: Cut,
     /// Where the chunks are once all have moved.
     pub(crate) target: Placement,
+    /// By rank: elements that it owns then.
+    pub(crate) shares: Vec<usize>,
     /// Whether a round can go around all members: next to each other are never two who own nothing, since those need not reach
     /// each other.
     pub(crate) has_ring: bool,
@@ -87,7 +89,11 @@ impl Geometry {
         let keepers = view.keepers();
         let next = keepers.iter().cycle().skip(1);
         let has_ring = keepers.len() == 1 || keepers.iter().zip(next).all(|(one, other)| *one || *other);
-        Self { view, digest, cut, target, has_ring }
+        let mut shares = vec![0; view.members.len()];
+        for chunk in 0..cut.chunks.count() {
+            shares[target.owner(chunk).index()] += cut.chunks.range(chunk).len();
+        }
+        Self { view, digest, cut, target, shares, has_ring }
     }
 
     /// How many of the view's moves have been made when `step` is trained.

@@ -23,11 +23,12 @@ use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId, Weighed};
 use peergrad::memo::Memo;
 use peergrad_protocol::durable::Record;
 use peergrad_protocol::message::Contact;
+use peergrad_protocol::view::Merge;
 use peergrad_protocol::{Frame, Instant, PeerId, RunId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use crate::history::{History, State};
+use crate::history::{Ending, History, Merged, State};
 use crate::host::{Host, HostId, Process, Trouble, address};
 use crate::laws::{Laws, Observation};
 use crate::links::Links;
@@ -396,28 +397,35 @@ impl Cluster {
     /// A node tells its user something.
     fn tell(&mut self, host: HostId, event: Event) {
         match &event {
-            Event::Installed { view, digest, shard, .. } => {
+            Event::Installed { view, digest, share, .. } => {
                 self.history.began.get_or_insert(self.now);
-                self.history.installed(host, self.now, view, *digest, *shard);
+                self.history.installed(host, self.now, view, *digest, *share);
             }
             Event::Excluded { epoch } => {
                 let words = format!("view {} goes on without it: asks to be let in again", epoch.0);
                 self.history.note(host, self.now, words);
                 self.history.become_state(host, self.now, State::Joining);
             }
-            Event::GaveWay { is_merged } => {
+            Event::GaveWay { is_merged, .. } => {
                 let what = if *is_merged { "was merged into another" } else { "gives way to another" };
-                self.history.note(host, self.now, format!("its lineage {what}: asks to be let in there"));
+                self.history.note(host, self.now, format!("its part {what}: asks to be let in there"));
+                if !is_merged {
+                    self.history.gave_way(host, self.now);
+                }
                 self.history.become_state(host, self.now, State::Joining);
             }
             Event::Merged(merge) => {
                 let words = format!(
-                    "merges another lineage: {} samples here, {} there since the fork",
+                    "merges another part: {} samples here, {} there since they went apart",
                     merge.ours, merge.theirs
                 );
                 self.history.note(host, self.now, words);
+                let Merge { view, steps, ours, theirs, .. } = *merge;
+                self.history.merged(host, self.now, view, Merged { steps, ours, theirs, weighed: None });
             }
-            Event::Weighed(Weighed { ours, theirs, merged, distance, norm }) => {
+            Event::Weighed(weighed) => {
+                self.history.weighed(host, *weighed);
+                let Weighed { ours, theirs, merged, distance, norm } = weighed;
                 let (ours, theirs, merged) = (ours.loss, theirs.loss, merged.loss);
                 let apart = 100.0 * distance / norm.max(f64::MIN_POSITIVE);
                 let words = format!(
@@ -447,7 +455,7 @@ impl Cluster {
                 if let Err(failure) = &ended.outcome {
                     self.history.note(host, self.now, format!("stopped: {failure}"));
                 }
-                self.history.become_state(host, self.now, State::Ended { is_finished });
+                self.history.become_state(host, self.now, State::Ended(Ending::of(&ended.outcome)));
             }
             _ => {}
         }

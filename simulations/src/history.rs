@@ -10,11 +10,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::io::Committed;
+use peergrad::io::{Committed, Failure};
 use peergrad_protocol::view::{Recovery, Resume, View};
 use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use crate::host::HostId;
+
+mod healing;
+
+pub use healing::{Healing, Merged, letter};
 
 /// One run, for looking at.
 #[derive(Clone, Debug, Default)]
@@ -27,6 +31,8 @@ pub struct History {
     pub commits: Vec<CommitNote>,
     /// Steps that were begun again after an interruption.
     pub redone: Vec<(Instant, u64)>,
+    /// What became of parts of the swarm that met again.
+    pub healings: Vec<Healing>,
     /// When the network was not whole.
     pub bands: Vec<Band>,
     /// Bytes on the wire.
@@ -76,11 +82,31 @@ pub enum State {
     Paused,
     /// No process runs.
     Down,
-    /// Its process ended by itself: after the last step, or not.
-    Ended {
-        /// Whether the run was finished.
-        is_finished: bool,
-    },
+    /// Its process ended by itself.
+    Ended(Ending),
+}
+
+/// How a peer's process ended by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// After the last step.
+    Finished,
+    /// Its user wanted it to go.
+    Left,
+    /// It could not go on.
+    Failed,
+}
+
+impl Ending {
+    /// How a run ended for a peer.
+    #[must_use]
+    pub fn of(outcome: &Result<(), Failure>) -> Self {
+        match outcome {
+            Ok(()) => Self::Finished,
+            Err(Failure::Left) => Self::Left,
+            Err(_) => Self::Failed,
+        }
+    }
 }
 
 /// A view, and who owned what in it.
@@ -92,7 +118,8 @@ pub struct ViewNote {
     pub digest: ViewDigest,
     /// When it was first installed anywhere.
     pub at: Instant,
-    /// By host: elements of the parameter vector that its peer owns, as each member said when it installed the view.
+    /// By host: elements of the parameter vector that its peer owns once all have moved, as each member said when it
+    /// installed the view.
     pub shards: BTreeMap<HostId, usize>,
     /// The lineage that it belongs to: 0 for the first, another number after each fork.
     pub lineage: usize,
@@ -129,7 +156,7 @@ pub struct Band {
 pub struct Traffic {
     /// All bytes sent.
     pub total: u64,
-    /// Resolution of `over_time`.
+    /// Resolution of `over_time`: it gets coarser as a run gets longer.
     pub step: Duration,
     /// By `step`, from the start: bytes sent in it.
     pub over_time: Vec<u64>,
@@ -137,7 +164,7 @@ pub struct Traffic {
     pub by_link: BTreeMap<(HostId, HostId), u64>,
 }
 
-/// Resolution of [`Traffic::over_time`] of a simulated run.
+/// Resolution of [`Traffic::over_time`] of a simulated run, at first.
 pub const TRAFFIC_STEP: Duration = Duration::from_millis(100);
 
 impl History {
@@ -275,18 +302,21 @@ impl Traffic {
     /// A frame leaves.
     pub fn add(&mut self, at: Instant, from: HostId, to: HostId, bytes: u64) {
         self.total += bytes;
-        let slot = (at.0 / self.step.as_nanos() as u64) as usize;
-        if slot < SLOTS_MAX {
-            if self.over_time.len() <= slot {
-                self.over_time.resize(slot + 1, 0);
-            }
-            self.over_time[slot] += bytes;
+        let slot = |step: Duration| (at.0 / step.as_nanos() as u64) as usize;
+        while slot(self.step) >= SLOTS_MAX {
+            self.step *= 2;
+            self.over_time = self.over_time.chunks(2).map(|pair| pair.iter().sum()).collect();
         }
+        let slot = slot(self.step);
+        if self.over_time.len() <= slot {
+            self.over_time.resize(slot + 1, 0);
+        }
+        self.over_time[slot] += bytes;
         *self.by_link.entry((from, to)).or_default() += bytes;
     }
 }
 
 /// Members are never further apart than this many steps.
 const COMMITS_ALIVE_MAX: usize = 4;
-/// A day of virtual time.
-const SLOTS_MAX: usize = 864_000;
+/// Two and a half hours as they are at first; of a longer run they grow.
+const SLOTS_MAX: usize = 90_000;

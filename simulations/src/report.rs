@@ -25,8 +25,12 @@ mod steps;
 mod timeline;
 mod traffic;
 
+use std::time::Duration;
+
 use peergrad::page::svg::Escaped;
 use peergrad::page::{self, add, axis, section, svg};
+
+use peergrad_protocol::Instant;
 
 use self::timeline::Timeline;
 use crate::history::History;
@@ -67,8 +71,11 @@ pub fn render(report: &Report<'_>) -> String {
     let timeline = Timeline::new(report.history);
     let mut page = head(report);
     page.push_str(&verdicts(report.verdicts));
-    let lanes = lanes::panel(&timeline);
+    let lanes = format!("{}{}", lanes::panel(&timeline), events(report.history));
     section(&mut page, "Who was in which view", LANES_HOW, &lanes);
+    if !report.history.healings.is_empty() {
+        section(&mut page, "Parts that met again", HEALING_HOW, &healings(report.history));
+    }
     section(&mut page, "Who owned what", OWNERSHIP_HOW, &ownership::panel(&timeline));
     section(&mut page, "Loss", LOSS_HOW, &curves::panel(&timeline));
     let links = format!("{}{}", traffic::panel(&timeline), matrix::panel(&timeline));
@@ -125,18 +132,76 @@ fn verdicts(verdicts: &[Verdict]) -> String {
         page.push_str("</ul>\n");
     }
     if !kept.is_empty() {
-        page.push_str("<ul class=\"kept-list\">\n");
+        page.push_str("<details><summary>What was checked</summary>\n<ul class=\"kept-list\">\n");
         for Verdict { name, source, .. } in kept {
             let (name, source) = (Escaped(name), Escaped(source));
             add(&mut page, format_args!("<li>{name} <span class=\"source\">{source}</span></li>\n"));
         }
-        page.push_str("</ul>\n");
+        page.push_str("</ul></details>\n");
     }
     page
 }
 
+/// What happened to whom, in order: those to whom the same happens at about the same time together.
+fn events(history: &History) -> String {
+    let mut notes: Vec<(Instant, usize, &str)> = Vec::new();
+    for (index, lane) in history.lanes.iter().enumerate() {
+        notes.extend(lane.notes.iter().map(|(at, words)| (*at, index, words.as_str())));
+    }
+    notes.sort_by_key(|note| note.0);
+    let mut told: Vec<(Instant, Vec<usize>, &str)> = Vec::new();
+    for (at, host, words) in notes {
+        let is_same = |entry: &&mut (Instant, Vec<usize>, &str)| {
+            entry.2 == words && at.since(entry.0) <= TOGETHER && !entry.1.contains(&host)
+        };
+        match told.iter_mut().rev().take(NEAR_MAX).find(is_same) {
+            Some(entry) => entry.1.push(host),
+            None => told.push((at, vec![host], words)),
+        }
+    }
+    if told.is_empty() {
+        return String::new();
+    }
+    let mut list = "<details><summary>What happened, in order</summary>\n<ul class=\"events\">\n".to_owned();
+    for (at, hosts, words) in told.iter().take(EVENTS_MAX) {
+        let mut names: Vec<String> = hosts.iter().take(HOSTS_MAX).map(|host| format!("p{host}")).collect();
+        if hosts.len() > HOSTS_MAX {
+            names.push(format!("{} more", hosts.len() - HOSTS_MAX));
+        }
+        let (at, names, words) = (axis::duration(at.0), names.join(", "), Escaped(words));
+        add(&mut list, format_args!("<li><time>{at}</time> {names}: {words}</li>\n"));
+    }
+    list.push_str("</ul>\n");
+    if told.len() > EVENTS_MAX {
+        add(&mut list, format_args!("<p class=\"more\">and {} more</p>\n", told.len() - EVENTS_MAX));
+    }
+    list + "</details>\n"
+}
+
+/// What became of parts of the swarm, in sentences.
+fn healings(history: &History) -> String {
+    let told = history.healings_in_words();
+    let mut list = "<ul class=\"healings\">\n".to_owned();
+    for words in told.iter().take(HEALINGS_MAX) {
+        add(&mut list, format_args!("<li>{}</li>\n", Escaped(words)));
+    }
+    list.push_str("</ul>\n");
+    if told.len() > HEALINGS_MAX {
+        add(&mut list, format_args!("<p class=\"more\">and {} times more</p>\n", told.len() - HEALINGS_MAX));
+    }
+    list
+}
+
+const HEALINGS_MAX: usize = 40;
+const EVENTS_MAX: usize = 300;
+const HOSTS_MAX: usize = 8;
+/// What happens to several within this time, happens to them together; looked for among so many events before.
+const TOGETHER: Duration = Duration::from_secs(1);
+const NEAR_MAX: usize = 16;
+const HEALING_HOW: &str =
+    "Each part of a swarm that was cut went on by itself. What became of it, and how well each did.";
 /// Longer values take two cells and are set like code.
-const FACT_CHARS: usize = 16;
+const FACT_CHARS: usize = 13;
 const STYLE: &str = include_str!("report/style.css");
 const SCRIPT: &str = include_str!("report/hover.js");
 const DEFINITIONS: &str = "<svg class=\"defs\" aria-hidden=\"true\"><defs><pattern id=\"hatch\" width=\"5\" height=\"5\" \
@@ -144,7 +209,7 @@ const DEFINITIONS: &str = "<svg class=\"defs\" aria-hidden=\"true\"><defs><patte
     <line class=\"hatch-line\" x1=\"0\" y1=\"0\" x2=\"0\" y2=\"5\"/></pattern></defs></svg>\n";
 const LANES_HOW: &str = "One lane a peer, from its start to its end. A view's number stands where it was first installed; \
     below, a tick for each committed step.";
-const OWNERSHIP_HOW: &str = "Shares of the parameter vector, in the order and the colours of the lanes, as each member said \
-    when it installed the view.";
+const OWNERSHIP_HOW: &str = "Shares of the parameter vector, in the order and the colours of the lanes, as they are once \
+    all that moves in a view has moved.";
 const LOSS_HOW: &str = "The mean loss over each committed step’s samples, before its update.";
 const LINKS_HOW: &str = "Bytes as they leave their senders.";

@@ -5,6 +5,7 @@
 use std::path::Path;
 
 use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::scenario::named::named;
 use peergrad_simulations::simulation::Simulation;
 
 /// A power cut takes all back to checkpoints, and then they are cut in two: neither part may think that it has what the other
@@ -52,4 +53,23 @@ merged = 1
         let outcome = Simulation::new(&scenario, seed).run();
         assert_eq!(outcome.violations, [], "seed {seed}");
     }
+}
+
+/// What is told of a healing are the numbers of the run, under both policies.
+#[test]
+fn a_healed_split_is_told_with_what_was_kept_and_what_was_not() {
+    let merge = named("merge", Size::Sweep).unwrap().unwrap();
+    let history = Simulation::new(&merge, 7).run().history;
+    let words = history.healings_in_words();
+    let [told] = &words[..] else { panic!("{words:?}") };
+    for part in ["part B was merged into part A", "(accuracy", "of both together", "% apart"] {
+        assert!(told.contains(part), "{told}");
+    }
+    let winner = named("winner", Size::Sweep).unwrap().unwrap();
+    let history = Simulation::new(&winner, 3).run().history;
+    let words = history.healings_in_words();
+    assert!(words.len() == 1 && words[0].contains("all that it had trained alone was given up"), "{words:?}");
+    // A joiner's share is told of, though it has nothing when its view begins.
+    let last = history.views.last().unwrap();
+    assert!(last.shards.len() == 5 && last.shards.values().all(|share| *share > 0), "{:?}", last.shards);
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use peergrad_protocol::PeerId;
-use peergrad_simulations::history::State;
+use peergrad_simulations::history::{Ending, State};
 use peergrad_simulations::logs::{LogError, Tale, tale};
 use peergrad_simulations::report::{Report, render};
 use serde_json::{Value, json};
@@ -156,7 +156,7 @@ fn clocks_that_are_hours_apart_are_set_by_the_steps_that_both_tell_of() {
         for lane in 0..2 {
             assert_eq!(
                 states(&tale, lane),
-                [State::Joining, State::Member(0), State::Ended { is_finished: true }]
+                [State::Joining, State::Member(0), State::Ended(Ending::Finished)]
             );
         }
     }
@@ -298,7 +298,7 @@ fn files_of_a_directory_are_one_log() {
     assert_eq!(whole.damaged_lines, 0);
     // The second file alone begins with the view of then.
     let alone = tale(&written("alone", &[("events.jsonl", late.as_bytes())]), None).unwrap();
-    assert_eq!(states(&alone, 0), [State::Joining, State::Member(0), State::Ended { is_finished: true }]);
+    assert_eq!(states(&alone, 0), [State::Joining, State::Member(0), State::Ended(Ending::Finished)]);
 }
 
 #[test]

@@ -3,11 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad::io::Committed;
+use peergrad::io::{Committed, Weighed};
+use peergrad::task::Evaluation;
 use peergrad_protocol::ledger::Ledger;
 use peergrad_protocol::view::{Branch, Member, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Epoch, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
-use peergrad_simulations::history::{Band, CommitNote, History, Lane, Span, State};
+use peergrad_simulations::history::{Band, CommitNote, Ending, History, Lane, Merged, Span, State};
 use peergrad_simulations::host::HostId;
 use peergrad_simulations::report::{Report, Verdict, render};
 
@@ -19,8 +20,9 @@ struct Tale {
     noise: u64,
 }
 
-const FINISHED: State = State::Ended { is_finished: true };
-const BROKEN_OFF: State = State::Ended { is_finished: false };
+const FINISHED: State = State::Ended(Ending::Finished);
+const LEFT: State = State::Ended(Ending::Left);
+const BROKEN_OFF: State = State::Ended(Ending::Failed);
 const PARAMETERS: usize = 60_000;
 
 impl Tale {
@@ -170,6 +172,19 @@ fn eventful() -> History {
     tale.train(6560, 7500, a, &[0, 1, 2, 3, 4], 38);
 
     let merged = tale.view(7600, 7, &[a, b], &all);
+    let (view, steps) = (tale.history.views[b].digest, StepNumber(158));
+    let weighed = Weighed {
+        ours: Evaluation { samples: 100, loss: 0.25, accuracy: Some(0.9) },
+        theirs: Evaluation { samples: 100, loss: 0.5, accuracy: Some(0.75) },
+        merged: Evaluation { samples: 100, loss: 0.125, accuracy: Some(0.95) },
+        distance: 3.0,
+        norm: 12.0,
+    };
+    for host in all {
+        let merged = Merged { steps, ours: 5000, theirs: 3200, weighed: None };
+        tale.history.merged(HostId(host), at(7600), view, merged);
+    }
+    tale.history.weighed(HostId(4), weighed);
     tale.train(7700, 8400, merged, &all, 26);
     tale.is(1, 8400, State::Paused);
     tale.is(1, 8900, State::Member(merged));
@@ -182,6 +197,8 @@ fn eventful() -> History {
     tale.band(9950, 10_400, "lossy 1 | 4");
     tale.train(9700, 10_500, eighth, &rest, 28);
     tale.is(7, 10_500, BROKEN_OFF);
+    tale.note(5, 10_550, "said that p7 is gone");
+    tale.note(6, 10_560, "said that p7 is gone");
     tale.note(7, 10_500, "left: <disk & \"full\">");
     let ninth = tale.view(10_600, 9, &[eighth], &rest[..6]);
     tale.train(10_700, 12_250, ninth, &rest[..6], 62);
@@ -367,11 +384,58 @@ fn an_eventful_run_is_told_whole() {
     for view in ["view A1", "in view A6", "in view B4", "A6 + B4 → A7"] {
         assert!(page.contains(view), "{view}");
     }
+    for words in [
+        "At 7.60 s part B was merged into part A: 50 of its 54 steps since they went apart (3,200 samples, beside 5,000 that part A \
+         trained alone); the 4 steps that it made while this was agreed on were given up, and are trained again. On held-out \
+         samples: loss 0.2500 (accuracy 0.9000) of A before, loss 0.5000 (accuracy 0.7500) of B, loss 0.1250 (accuracy 0.9500) of \
+         both together; their parameters were 25.0 % apart.",
+        "<time>10.6 s</time> p5, p6: said that p7 is gone",
+    ] {
+        assert!(page.contains(words), "{words}");
+    }
+    assert_eq!(page.matches("was merged into").count(), 1, "told once, however many say it");
     for words in ["cut 0-4 | 5-7", "lossy 1 | 4", "step 108 begun again at 4.45 s", "p3, 5.00 s: crashed"] {
         assert!(page.contains(words), "{words}");
     }
     assert!(page.contains("✗ 1 of 11 checks broken."));
     assert!(page.contains("simulate run partition --seed 7"));
+}
+
+#[test]
+fn a_part_that_gives_way_is_told_of_with_what_is_lost() {
+    let mut tale = Tale::of(3);
+    let first = tale.view(100, 1, &[], &[0, 1, 2]);
+    tale.train(120, 900, first, &[0, 1, 2], 10);
+    let a = tale.view(1000, 2, &[first], &[0, 1]);
+    let b = tale.view(1000, 2, &[first], &[2]);
+    tale.steps.insert(1, 10);
+    tale.train(1100, 2000, a, &[0, 1], 20);
+    tale.train(1100, 2000, b, &[2], 12);
+    tale.history.gave_way(HostId(2), at(2000));
+    tale.is(2, 2000, State::Joining);
+    let all = tale.view(2400, 3, &[a], &[0, 1, 2]);
+    tale.train(2500, 3000, all, &[0, 1, 2], 5);
+    tale.is(2, 3000, LEFT);
+    let history = tale.end(3100);
+    let words = history.healings_in_words();
+    assert_eq!(words.len(), 1);
+    let told = "At 2.00 s part B yielded to part A: all that it had trained alone was given up, 12 steps (";
+    assert!(words[0].starts_with(told) && words[0].ends_with("and is trained again there."), "{words:?}");
+    let page = page("winner", &history);
+    check(&page);
+    assert!(page.contains(told) && page.contains("p2: left at 3.00 s") && page.contains("</svg>left</li>"));
+}
+
+#[test]
+fn traffic_is_told_to_the_end_however_long_a_run_is() {
+    let mut history = alone();
+    for hour in 0..170 {
+        history.traffic.add(Instant(hour * 3_600_000_000_000), HostId(0), HostId(0), 1000);
+    }
+    let traffic = &history.traffic;
+    assert_eq!(traffic.over_time.iter().sum::<u64>(), traffic.total);
+    let end = traffic.step.as_secs_f64() * traffic.over_time.len() as f64;
+    assert!(end > 169.0 * 3600.0 && traffic.over_time.len() <= 90_000, "{end} s");
 }
 
 #[test]

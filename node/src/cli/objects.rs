@@ -29,8 +29,8 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
             "event": "prepared", "parameters": scope.parameters, "samples": scope.samples,
             "steps": scope.steps, "passes": scope.passes,
         }),
-        Event::Installed { view, digest, shard, change } => json!({
-            "event": "view", "epoch": view.epoch.0, "digest": digest.to_string(), "shard": shard,
+        Event::Installed { view, digest, shard, share, change } => json!({
+            "event": "view", "epoch": view.epoch.0, "digest": digest.to_string(), "shard": shard, "share": share,
             "members": view.members.iter().map(|member| member.peer.to_string()).collect::<Vec<_>>(),
             "change": change.as_ref().map(change_object),
         }),
@@ -76,7 +76,9 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
             "merged": evaluation_object(merged), "distance": distance, "norm": norm,
         }),
         Event::NotMerged => json!({"event": "not_merged"}),
-        Event::GaveWay { is_merged } => json!({"event": "gave_way", "merged": is_merged}),
+        Event::GaveWay { is_merged, steps_since } => {
+            json!({"event": "gave_way", "merged": is_merged, "steps_since": steps_since})
+        }
         Event::OutOfReach { peers } => json!({"event": "out_of_reach", "peers": texts(peers)}),
         Event::Leaving => json!({"event": "leaving"}),
         Event::HandedOver { chunks, members } => {

@@ -1,6 +1,9 @@
 //! The passes as this peer has seen them: how many samples of each were trained, and whether that is all of them, once.
 //!
-//! Counted from the steps that were committed, not taken from the ledger by which they are dealt.
+//! Counted from the steps that were committed, not taken from the ledger by which they are dealt. Of a long run the newest passes
+//! are kept one by one, and of those before the sums.
+
+use std::collections::VecDeque;
 
 use serde_json::{Value, json};
 
@@ -11,8 +14,20 @@ use crate::io::Committed;
 /// What was committed, pass by pass.
 #[derive(Default)]
 pub(super) struct Passes {
-    list: Vec<Pass>,
+    /// The newest.
+    list: VecDeque<Pass>,
+    before: Before,
     next_step: u64,
+}
+
+/// The sums over the passes that are not kept one by one any more.
+#[derive(Default)]
+struct Before {
+    whole: u64,
+    in_part: u64,
+    left_out: u64,
+    lost: u64,
+    repeated: u64,
 }
 
 struct Pass {
@@ -24,20 +39,35 @@ struct Pass {
 }
 
 impl Passes {
-    /// A step is committed.
-    pub(super) fn note(&mut self, committed: &Committed) {
+    /// A step is committed; a pass has `all` samples.
+    pub(super) fn note(&mut self, committed: &Committed, all: u64) {
         let Committed { step, pass, samples, left_out, .. } = *committed;
         let is_next = step.0 == self.next_step;
         self.next_step = step.0 + 1;
-        if !is_next && let Some(last) = self.list.last_mut() {
+        if !is_next && let Some(last) = self.list.back_mut() {
             last.is_whole = false;
         }
-        if self.list.last().is_none_or(|last| last.number != pass) {
-            self.list.push(Pass { number: pass, trained: 0, left_out: 0, is_whole: is_next });
+        if self.list.back().is_none_or(|last| last.number != pass) {
+            self.list.push_back(Pass { number: pass, trained: 0, left_out: 0, is_whole: is_next });
         }
-        let last = self.list.last_mut().expect("just pushed");
+        let last = self.list.back_mut().expect("just pushed");
         last.trained += samples;
         last.left_out += left_out;
+        if self.list.len() > PASSES_MAX
+            && let Some(oldest) = self.list.pop_front()
+        {
+            self.before.add(&oldest, all);
+        }
+    }
+
+    /// What is not kept one by one, as JSON; `None` where all is.
+    pub(super) fn before(&self) -> Option<Value> {
+        let Before { whole, in_part, left_out, lost, repeated } = self.before;
+        (whole + in_part > 0).then(|| {
+            json!({
+                "whole": whole, "in_part": in_part, "left_out": left_out, "lost": lost, "repeated": repeated,
+            })
+        })
     }
 
     /// Each pass, of so many samples, as JSON.
@@ -57,12 +87,17 @@ impl Passes {
         let whole: Vec<&Pass> = self.list.iter().filter(|pass| pass.is_whole).collect();
         let wrong = |pass: &&&Pass| pass.balance(samples) != Some((0, 0));
         let mut words: Vec<String> = Vec::new();
+        let before = &self.before;
+        if before.lost + before.repeated > 0 {
+            let (lost, repeated) = (count(before.lost), count(before.repeated));
+            words.push(format!("passes before: {lost} samples lost, {repeated} repeated"));
+        }
         for pass in whole.iter().filter(wrong) {
             let (lost, repeated) = pass.balance(samples).unwrap_or_default();
             let number = pass.number + 1;
             words.push(format!("pass {number}: {} samples lost, {} repeated", count(lost), count(repeated)));
         }
-        let left_out: u64 = self.list.iter().map(|pass| pass.left_out).sum();
+        let left_out = before.left_out + self.list.iter().map(|pass| pass.left_out).sum::<u64>();
         if words.is_empty() && !whole.is_empty() {
             let which = if left_out == 0 { "each sample" } else { "each sample dealt" };
             words.push(format!("{which} once a pass"));
@@ -70,10 +105,25 @@ impl Passes {
         if left_out > 0 {
             words.push(format!("{} left out", plural(left_out as usize, "sample")));
         }
-        if whole.len() < self.list.len() {
-            words.push(format!("{} seen in part", plural(self.list.len() - whole.len(), "pass")));
+        let in_part = self.list.len() - whole.len() + before.in_part as usize;
+        if in_part > 0 {
+            words.push(format!("{} seen in part", plural(in_part, "pass")));
         }
         words.join("; ")
+    }
+}
+
+impl Before {
+    fn add(&mut self, pass: &Pass, all: u64) {
+        self.left_out += pass.left_out;
+        match pass.balance(all) {
+            Some((lost, repeated)) => {
+                self.whole += 1;
+                self.lost += lost;
+                self.repeated += repeated;
+            }
+            None => self.in_part += 1,
+        }
     }
 }
 
@@ -85,6 +135,9 @@ impl Pass {
     }
 }
 
+/// Passes that are kept one by one.
+const PASSES_MAX: usize = 1000;
+
 #[cfg(test)]
 mod tests {
     use peergrad_protocol::StepNumber;
@@ -95,7 +148,7 @@ mod tests {
         let mut passes = Passes::default();
         for &(step, pass, samples) in steps {
             let step = StepNumber(step);
-            passes.note(&Committed {
+            let committed = Committed {
                 step,
                 pass,
                 loss: 0.0,
@@ -104,9 +157,26 @@ mod tests {
                 may_be_late: false,
                 rate: 0.1,
                 digest: None,
-            });
+            };
+            passes.note(&committed, 10);
         }
         passes
+    }
+
+    #[test]
+    fn of_a_long_run_sums_are_kept() {
+        let steps: Vec<(u64, u64, u64)> = (0..3000).map(|step| (step, step, 10)).collect();
+        let mut long = passes(&steps);
+        assert_eq!((long.list.len(), long.objects(10).len()), (PASSES_MAX, PASSES_MAX));
+        assert_eq!(long.words(10), "each sample once a pass");
+        assert_eq!(long.before().unwrap()["whole"], 2000);
+        assert_eq!(passes(&[(0, 0, 10)]).before(), None);
+        // One of the first was not whole, and one trained too much: both are told of however long ago it was.
+        let mut steps = steps;
+        steps[3].2 = 12;
+        steps.remove(5);
+        long = passes(&steps);
+        assert_eq!(long.words(10), "passes before: 0 samples lost, 2 repeated; 1 pass seen in part");
     }
 
     #[test]

@@ -177,7 +177,7 @@ impl Report {
             }
             Event::Committed(committed) => {
                 self.losses.push(committed.loss);
-                self.passes.note(committed);
+                self.passes.note(committed, self.samples());
             }
             _ => {}
         }
@@ -312,7 +312,7 @@ impl Report {
             "steps": state.steps,
             "samples": state.samples,
             "left_out": state.left_out,
-            "passes": self.passes.objects(self.samples()),
+            "passes": self.passes.objects(self.samples()), "passes_before": self.passes.before(),
             "test_accuracy": evaluation.and_then(|evaluation| evaluation.accuracy),
             "test_loss": evaluation.map(|evaluation| evaluation.loss),
             "digest": state.digest.to_string(),

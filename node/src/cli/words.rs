@@ -139,10 +139,15 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
             100.0 * distance / norm.max(f64::MIN_POSITIVE)
         ),
         Event::NotMerged => "the other part of the swarm was not merged: somebody could not get its parameters; what this part has is kept".to_owned(),
-        Event::GaveWay { is_merged: true } => {
-            "what was learnt here is merged with the other part of the swarm; asking to be let in there".to_owned()
+        Event::GaveWay { is_merged: true, steps_since } => {
+            let since = match steps_since {
+                0 => String::new(),
+                1 => ", but for the last step, which is trained again there".to_owned(),
+                since => format!(", but for the last {} steps, which are trained again there", count(*since)),
+            };
+            format!("what was learnt here is merged with the other part of the swarm{since}; asking to be let in there")
         }
-        Event::GaveWay { is_merged: false } => {
+        Event::GaveWay { is_merged: false, .. } => {
             "the other part of the swarm is further, and what it has is kept; asking to be let in there".to_owned()
         }
         Event::Leaving => "handing over to the others before leaving".to_owned(),

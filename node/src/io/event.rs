@@ -82,8 +82,10 @@ pub enum Event {
         view: Arc<View>,
         /// Its digest.
         digest: ViewDigest,
-        /// Elements of the parameter vector that this peer owns.
+        /// Elements of the parameter vector that this peer owns as the view begins.
         shard: usize,
+        /// Elements that it owns once all chunks have moved.
+        share: usize,
         /// What is another way than in the view before; `None`: it is the first one for this peer.
         change: Option<Change>,
     },
@@ -137,6 +139,8 @@ pub enum Event {
     GaveWay {
         /// What it had come to is merged into the other; otherwise it is given up.
         is_merged: bool,
+        /// Steps that were committed here after what is merged was kept: they are given up.
+        steps_since: u64,
     },
     /// This peer is asked to leave, and hands over what it owns first.
     Leaving,

@@ -339,12 +339,14 @@ impl Machine {
             return self.end(Err(Failure::Left), out);
         }
         // They come from this view by another way than over a loss, and what was here has been left to them.
-        let is_merged = matches!(
-            &self.stage,
-            Stage::Member(seat) if seat.session.has_bequeathed() && view.has_merged(seat.session.digest())
-        );
-        let event =
-            if is_merged { Event::GaveWay { is_merged } } else { Event::Excluded { epoch: view.epoch } };
+        let event = match &self.stage {
+            Stage::Member(seat)
+                if seat.session.has_bequeathed() && view.has_merged(seat.session.digest()) =>
+            {
+                Event::GaveWay { is_merged: true, steps_since: seat.session.steps_since_bequest() }
+            }
+            _ => Event::Excluded { epoch: view.epoch },
+        };
         out.push(Output::Event(event));
         self.ask_again(now, view.run, view.members.iter().map(Member::contact).collect(), out);
     }

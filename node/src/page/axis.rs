@@ -165,14 +165,15 @@ pub fn time_ticks(extent: u64) -> Vec<(u64, String)> {
         2_000..2_000_000 => (1_000, "µs"),
         2_000_000..2_000_000_000 => (1_000_000, "ms"),
         2_000_000_000..=300_000_000_000 => (SECOND, "s"),
-        300_000_000_001..=18_000_000_000_000 => (60 * SECOND, "min"),
-        _ => (3600 * SECOND, "h"),
+        300_000_000_001..=18_000_000_000_000 => (MINUTE, "min"),
+        18_000_000_000_001..=172_800_000_000_000 => (HOUR, "h"),
+        _ => (24 * HOUR, "d"),
     };
     let span = extent as f64 / unit as f64;
     // Minutes in quarters of an hour, not in tens of tens.
-    let step = match unit >= 60 * SECOND {
-        true => step_of_clock(span),
-        false => step(span, TIME_LINES),
+    let step = match unit {
+        MINUTE | HOUR => step_of_clock(span),
+        _ => step(span, TIME_LINES),
     };
     let decimals = decimals(step);
     let count = (span / step) as u64;
@@ -205,7 +206,10 @@ pub fn duration(nanos: u64) -> String {
         300_000_000_001..7_200_000_000_000 => {
             format!("{} min {:02} s", nanos / SECOND / 60, nanos / SECOND % 60)
         }
-        _ => format!("{} h {:02} min", nanos / SECOND / 3600, nanos / SECOND / 60 % 60),
+        7_200_000_000_000..172_800_000_000_000 => {
+            format!("{} h {:02} min", nanos / HOUR, nanos / MINUTE % 60)
+        }
+        _ => format!("{} d {:02} h", nanos / (24 * HOUR), nanos / HOUR % 24),
     }
 }
 
@@ -255,6 +259,8 @@ pub fn count(number: u64) -> String {
 }
 
 const SECOND: u64 = 1_000_000_000;
+const MINUTE: u64 = 60 * SECOND;
+const HOUR: u64 = 60 * MINUTE;
 const LEVELS_MAX: usize = 7;
 const LINEAR_FACTOR_MAX: f64 = 5.0;
 const TIME_LINES: usize = 12;

@@ -211,7 +211,8 @@ impl Session {
     pub(crate) fn installed(&self, difference: Option<&Difference>) -> Event {
         let view = Arc::clone(self.view());
         let change = difference.map(|difference| change(difference, &view));
-        Event::Installed { digest: self.digest(), shard: self.shard_len(), view, change }
+        let share = self.geometry.shares[self.rank.index()];
+        Event::Installed { digest: self.digest(), shard: self.shard_len(), share, view, change }
     }
 }
 

@@ -230,6 +230,12 @@ impl Session {
         self.bequests.kept.as_ref().is_some_and(|bequest| bequest.view == self.digest())
     }
 
+    /// Steps that this lineage has committed since it kept what is left to another one: they are not merged.
+    pub(crate) fn steps_since_bequest(&self) -> u64 {
+        let kept = self.bequests.kept.as_ref().filter(|bequest| bequest.view == self.digest());
+        kept.map_or(0, |bequest| self.committed_steps().saturating_sub(bequest.checkpoint.saved.steps.0))
+    }
+
     /// Whether this lineage comes from that view, be it by having merged it.
     pub(crate) fn has_merged(&self, view: ViewDigest) -> bool {
         self.view().comes_from(view) || self.roots().iter().any(|root| root.view == view)

@@ -38,7 +38,7 @@ use tokio::time::timeout;
 
 use super::observer::name_of;
 use crate::cli::objects::event_object;
-use crate::io::{Committed, Event};
+use crate::io::{Committed, Event, Failure};
 use crate::net::{Notice, unix_seconds};
 
 /// The log of one process. What is told of is on its way to disk.
@@ -180,6 +180,7 @@ impl EventLog {
             Event::Installed { view, digest, .. } => add_view(&mut line, view, digest),
             Event::Ended(ended) => {
                 line["finished"] = json!(ended.outcome.is_ok());
+                line["left"] = json!(ended.outcome == Err(Failure::Left));
                 line["steps"] = json!(ended.state.as_ref().map(|state| state.steps));
             }
             _ => {}

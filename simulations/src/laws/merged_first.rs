@@ -33,7 +33,7 @@ impl Law for MergedFirst {
             }
             // It is told with the commit.
             Event::Merged(merge) => _ = self.merged.insert(merge.view),
-            Event::GaveWay { is_merged: true } => {
+            Event::GaveWay { is_merged: true, .. } => {
                 let home = self.homes.get(host);
                 if !home.is_some_and(|home| self.merged.contains(home)) {
                     return Err(format!("{host} gives its lineage up as merged, and nobody has merged it"));

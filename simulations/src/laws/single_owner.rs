@@ -34,6 +34,8 @@ struct Installed {
     view: Arc<View>,
     /// Where the chunks are once all have moved.
     target: Placement,
+    /// By rank: elements that are owned then.
+    shares: Vec<usize>,
     /// Elements owned at first by those who have installed it.
     owned: usize,
     members: BTreeSet<HostId>,
@@ -63,17 +65,21 @@ impl SingleOwner {
         host: HostId,
         digest: ViewDigest,
         view: &Arc<View>,
-        shard: usize,
+        (peer, shard, share): (&PeerId, usize, usize),
     ) -> Result<(), String> {
-        let count = self.chunks.count();
-        let installed = self.views.entry(digest).or_insert_with(|| Installed {
-            view: Arc::clone(view),
-            target: Placement::draw(&view.run, &view.members, count, self.copies),
-            owned: 0,
-            members: BTreeSet::new(),
+        let chunks = self.chunks;
+        let installed = self.views.entry(digest).or_insert_with(|| {
+            let target = Placement::draw(&view.run, &view.members, chunks.count(), self.copies);
+            let mut shares = vec![0; view.members.len()];
+            (0..chunks.count()).for_each(|it| shares[target.owner(it).index()] += chunks.range(it).len());
+            Installed { view: Arc::clone(view), target, shares, owned: 0, members: BTreeSet::new() }
         });
         if installed.members.insert(host) {
             installed.owned += shard;
+        }
+        let expected = view.rank(peer).map(|rank| installed.shares[rank.index()]);
+        if expected != Some(share) {
+            return Err(format!("{host} says that it is to own {share} elements in view {}", view.epoch.0));
         }
         let (owned, all) = (installed.owned, self.chunks.parameter_count());
         let is_whole = installed.members.len() == view.members.len();
@@ -170,8 +176,8 @@ impl Law for SingleOwner {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Told { host, event: Event::Installed { view, digest, shard, .. } } => {
-                self.installed(*host, *digest, view, *shard)
+            Observation::Told { host, event: Event::Installed { view, digest, shard, share, .. } } => {
+                self.installed(*host, *digest, view, (&world.peer(*host), *shard, *share))
             }
             Observation::Sent {
                 from, message: Message::Segment(segment), payload: Some(payload), ..

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use peergrad::io::Weighed;
+use peergrad::task::Evaluation;
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{Epoch, PeerId, RunId, StepNumber, ViewDigest};
 use serde_json::Value;
 
 use super::{FORM, LogError};
+use crate::history::{Ending, Merged};
 
 /// What one peer has written down.
 #[derive(Debug)]
@@ -67,13 +70,23 @@ pub enum What {
     Traffic(BTreeMap<PeerId, (u64, u64)>),
     /// It is no longer a member, and asks to be let in again.
     Excluded(String),
+    /// The same, since its part of the swarm yields to another one and nothing of it is kept.
+    GaveWay(String),
+    /// Another part of the swarm, the one with this view, is merged into its own.
+    Merged {
+        /// That view.
+        view: ViewDigest,
+        /// What of it.
+        merged: Merged,
+        /// In words.
+        words: String,
+    },
+    /// How well both did.
+    Weighed(Weighed, String),
     /// Too few members can be reached.
     Paused(String),
     /// The run has ended here.
-    Ended {
-        /// After the last step.
-        is_finished: bool,
-    },
+    Ended(Ending),
     /// Something else, worth its words.
     Note(String),
     /// Something else, without words.
@@ -91,8 +104,8 @@ pub struct ViewLine {
     pub parents: Vec<ViewDigest>,
     /// Who is in.
     pub members: Vec<PeerId>,
-    /// Elements that this peer owns.
-    pub shard: usize,
+    /// Elements that this peer owns once all chunks have moved.
+    pub share: usize,
     /// Its first step.
     pub first_step: u64,
     /// Whether that begins again.
@@ -304,7 +317,7 @@ fn what(value: &Value) -> Option<What> {
             digest: ViewDigest(digest(value["digest"].as_str()?)?),
             parents: list(&value["parents"], |text| digest(text).map(ViewDigest))?,
             members: list(&value["members"], |text| text.parse().ok())?,
-            shard: number("shard")? as usize,
+            share: number("share").or_else(|| number("shard"))? as usize,
             first_step: number("first_step")?,
             is_redone: value["redone"].as_bool()?,
             branch: branch(&value["branch"])?,
@@ -328,13 +341,34 @@ fn what(value: &Value) -> Option<What> {
             };
             What::Traffic(entries.map(entry).collect::<Option<_>>()?)
         }
+        "gave_way" if value["merged"] == false => What::GaveWay(words()),
         "excluded" | "gave_way" => What::Excluded(words()),
+        "merged" => {
+            let (ours, theirs) = (number("own_samples")?, number("their_samples")?);
+            let merged = Merged { steps: StepNumber(number("steps")?), ours, theirs, weighed: None };
+            What::Merged { view: ViewDigest(digest(value["view"].as_str()?)?), merged, words: words() }
+        }
+        "weighed" => {
+            let [ours, theirs, merged] = ["own", "theirs", "merged"].map(|of| evaluation(&value[of]));
+            let [distance, norm] = ["distance", "norm"].map(|of| value[of].as_f64().unwrap_or(f64::NAN));
+            let weighed = Weighed { ours: ours?, theirs: theirs?, merged: merged?, distance, norm };
+            What::Weighed(weighed, words())
+        }
         "paused" => What::Paused(words()),
-        "ended" => What::Ended { is_finished: value["finished"].as_bool()? },
+        "ended" if value["left"] == true => What::Ended(Ending::Left),
+        "ended" if value["finished"].as_bool()? => What::Ended(Ending::Finished),
+        "ended" => What::Ended(Ending::Failed),
         // Everybody does that at the beginning.
         "asking" | "gathered" | "welcomed" | "lost" => What::Other,
         _ => value["words"].as_str().map_or(What::Other, |words| What::Note(words.to_owned())),
     })
+}
+
+fn evaluation(value: &Value) -> Option<Evaluation> {
+    let samples = value["samples"].as_u64().filter(|samples| *samples <= NUMBER_MAX)?;
+    // A loss that is not finite is told as nothing.
+    let loss = value["loss"].as_f64().unwrap_or(f64::NAN);
+    Some(Evaluation { samples, loss, accuracy: value["accuracy"].as_f64() })
 }
 
 fn branch(value: &Value) -> Option<Branch> {

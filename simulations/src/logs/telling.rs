@@ -113,7 +113,7 @@ impl Teller<'_> {
             let view = record(line, life.run.unwrap_or(RunId([0; 32])));
             // Only to be known: who was in it when, each life says.
             let spans = std::mem::take(&mut self.history.lanes[host.index()].spans);
-            self.history.installed(host, at, &Arc::new(view), line.digest, line.shard);
+            self.history.installed(host, at, &Arc::new(view), line.digest, line.share);
             self.history.lanes[host.index()].spans = spans;
             self.history.began = Some(self.history.began.map_or(at, |began| began.min(at)));
         }
@@ -178,6 +178,20 @@ impl Teller<'_> {
                     self.history.become_state(host, at, State::Member(view));
                 }
             }
+            What::GaveWay(words) => {
+                self.history.gave_way(host, at);
+                *view = None;
+                self.history.become_state(host, at, State::Joining);
+                self.note(host, line.at, words.clone());
+            }
+            What::Merged { view, merged, words } => {
+                self.history.merged(host, at, *view, merged.clone());
+                self.note(host, line.at, words.clone());
+            }
+            What::Weighed(weighed, words) => {
+                self.history.weighed(host, *weighed);
+                self.note(host, line.at, words.clone());
+            }
             What::Excluded(words) => {
                 *view = None;
                 self.history.become_state(host, at, State::Joining);
@@ -187,10 +201,14 @@ impl Teller<'_> {
                 self.history.become_state(host, at, State::Paused);
                 self.note(host, line.at, words.clone());
             }
-            What::Ended { is_finished } => {
-                self.history.become_state(host, at, State::Ended { is_finished: *is_finished });
+            What::Ended(ending) => self.history.become_state(host, at, State::Ended(*ending)),
+            What::Note(words) => {
+                let before = self.history.lanes[host.index()].notes.last();
+                let is_repeated = before.is_some_and(|(_, before)| before.ends_with(STILL_TRYING));
+                if !is_repeated || !words.ends_with(STILL_TRYING) {
+                    self.note(host, line.at, words.clone());
+                }
             }
-            What::Note(words) => self.note(host, line.at, words.clone()),
             What::Prepared { .. } | What::Traffic(_) | What::Other => {}
         }
     }
@@ -306,6 +324,8 @@ fn record(line: &ViewLine, run: RunId) -> View {
     }
 }
 
+/// What can be told again and again, of one address after another.
+const STILL_TRYING: &str = "still trying";
 /// A process writes at least that often how much it has sent, seconds; at first, and after many full files.
 const TRAFFIC_PAUSE: f64 = 1.0;
 const TRAFFIC_PAUSE_MAX: f64 = 32.0;

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use super::axis::{self, Values};
 use super::svg::{Drawing, LEFT, Px, RIGHT, stroke};
-use super::timeline::{Timeline, letter};
-use crate::history::CommitNote;
+use super::timeline::Timeline;
+use crate::history::{CommitNote, letter};
 
 /// A committed step on the page, before it has a height.
 #[derive(Clone, Copy)]
@@ -27,8 +27,12 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
         return format!("<p class=\"empty\">{why}: there is nothing to draw.</p>\n");
     }
     let (low, high) = losses.iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
+    // What has come to nothing, or almost, is drawn at the lower end.
+    let low = if low >= 0.0 { low.max(high * FACTOR_MAX) } else { low };
     let values = Values::of_losses(low, high, 4);
-    let left_out = match commits.len() - losses.len() {
+    // A step without samples, such as one that merges, has no loss.
+    let is_lossless = |note: &&CommitNote| note.committed.samples > 0 && !note.committed.loss.is_finite();
+    let left_out = match commits.iter().filter(is_lossless).count() {
         0 => String::new(),
         count => {
             format!("<p class=\"more\">{count} committed steps had no finite loss; they are left out.</p>\n")
@@ -76,7 +80,7 @@ fn line_names(timeline: &Timeline<'_>, drawing: &mut Drawing) {
     let lineages = timeline.lineage_count();
     for lineage in (0..lineages.min(LINES_NAMED_MAX)).filter(|_| lineages > 1) {
         drawing.line(&format!("curve {}", stroke(lineage)), (x, 10.0), (x + 16.0, 10.0));
-        drawing.text("tick", x + 21.0, 14.0, &format!("lineage {}", letter(lineage)));
+        drawing.text("tick", x + 21.0, 14.0, &format!("part {}", letter(lineage)));
         x += 90.0;
     }
 }
@@ -109,8 +113,11 @@ fn curves(
         let is_smoothed = points.len() >= SMOOTHED_MIN;
         let kind = if is_smoothed { "raw" } else { "curve" };
         drawing.path(&format!("{kind} {class}"), &line(&columns(points), y), "");
+        let mut last = points[points.len() - 1];
         if is_smoothed {
-            drawing.path(&format!("curve {class}"), &line(&columns(&smoothed(points)), y), "");
+            let smoothed = smoothed(points);
+            last = smoothed[smoothed.len() - 1];
+            drawing.path(&format!("curve {class}"), &line(&columns(&smoothed), y), "");
         }
         let width = points[points.len() - 1].x - points[0].x;
         if !is_smoothed && width >= points.len() as f64 * DOT_PITCH {
@@ -122,7 +129,6 @@ fn curves(
                 ));
             }
         }
-        let last = points[points.len() - 1];
         let is_at_end = last.x > RIGHT - 40.0;
         let lift = if is_at_end { -4.0 } else { 7.0 };
         drawing.text("value", last.x + 6.0, y(last.loss) - lift, &axis::value(last.loss));
@@ -151,7 +157,8 @@ fn columns(points: &[Point]) -> Vec<Point> {
     kept
 }
 
-/// Each loss as the mean of itself and its nearest neighbours on both sides, as many on the one as on the other.
+/// Each loss as the mean of itself and its nearest neighbours: at the beginning, where it falls fast, as many on the one side as on
+/// the other; at the end those before it, or one last step would count for all.
 fn smoothed(points: &[Point]) -> Vec<Point> {
     let reach = (points.len() / 60).clamp(4, 50);
     let mut sums = vec![0.0];
@@ -159,14 +166,17 @@ fn smoothed(points: &[Point]) -> Vec<Point> {
         sums.push(sums[sums.len() - 1] + point.loss);
     }
     let mean = |(index, point): (usize, &Point)| {
-        let reach = reach.min(index).min(points.len() - 1 - index);
-        let (from, until) = (index - reach, index + reach + 1);
+        let before = reach.min(index);
+        let after = before.min(points.len() - 1 - index);
+        let (from, until) = (index - before, index + after + 1);
         Point { x: point.x, loss: (sums[until] - sums[from]) / (until - from) as f64 }
     };
     points.iter().enumerate().map(mean).collect()
 }
 
 const HEIGHT: f64 = 150.0;
+/// Of the largest loss, what is still told apart.
+const FACTOR_MAX: f64 = 1e-6;
 const SMOOTHED_MIN: usize = 40;
 /// Steps that are this far apart get a dot each.
 const DOT_PITCH: f64 = 7.0;

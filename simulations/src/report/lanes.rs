@@ -19,7 +19,7 @@ use super::steps::Steps;
 use super::svg::{Area, Drawing, LEFT, RIGHT, outline, thinned};
 use super::timeline::{Timeline, times, tone};
 use super::{axis, legend, marks};
-use crate::history::{Lane, State};
+use crate::history::{Ending, Lane, State};
 
 /// Where the lanes lie.
 #[derive(Clone, Copy)]
@@ -238,8 +238,9 @@ fn state_words(timeline: &Timeline<'_>, state: State) -> String {
         State::Member(view) => format!("in view {}", timeline.view_name(view)),
         State::Paused => "paused".to_owned(),
         State::Down => "down".to_owned(),
-        State::Ended { is_finished: true } => "finished".to_owned(),
-        State::Ended { is_finished: false } => "ended unfinished".to_owned(),
+        State::Ended(Ending::Finished) => "finished".to_owned(),
+        State::Ended(Ending::Left) => "left".to_owned(),
+        State::Ended(Ending::Failed) => "could not go on".to_owned(),
     }
 }
 

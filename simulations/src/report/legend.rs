@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::lanes::Rows;
-use super::timeline::{Timeline, letter, tone};
-use crate::history::State;
+use super::timeline::{Timeline, tone};
+use crate::history::{Ending, State, letter};
 
 /// The key above lanes that lie in `rows` and whose notes look like `note`.
 pub(super) fn lanes(timeline: &Timeline<'_>, rows: Rows, note: &str) -> String {
@@ -18,12 +18,12 @@ pub(super) fn lanes(timeline: &Timeline<'_>, rows: Rows, note: &str) -> String {
         });
         let name = match lineages.len() {
             1 => "member, by turns light and dark from view to view".to_owned(),
-            _ => format!("member in lineage {}", letter(*lineage)),
+            _ => format!("member in part {}", letter(*lineage)),
         };
         entries.push(entry(&swatches.concat(), &name));
     }
     if lineages.len() > LINEAGES_MAX {
-        entries.push(entry("", &format!("and {} lineages more", lineages.len() - LINEAGES_MAX)));
+        entries.push(entry("", &format!("and {} parts more", lineages.len() - LINEAGES_MAX)));
     }
     let has = |wanted: fn(&State) -> bool| {
         history.lanes.iter().flat_map(|lane| &lane.spans).any(|span| wanted(&span.state))
@@ -32,10 +32,16 @@ pub(super) fn lanes(timeline: &Timeline<'_>, rows: Rows, note: &str) -> String {
     let joining = if rows.are_tall() { "joining" } else { "joining-many" };
     let others = [
         (has(|s| *s == State::Joining), JOINING.replace("CLASS", joining), "joining"),
-        (has(|s| *s == State::Paused), PAUSED.to_owned(), "paused"),
+        (
+            has(|s| *s == State::Paused),
+            PAUSED.to_owned(),
+            "paused: waits for others, sleeps, or stands still",
+        ),
+        (has(|s| *s == State::Down) && rows.are_tall(), KILLED.to_owned(), "killed, or without power"),
         (has(|s| *s == State::Down), GAP.to_owned(), "down"),
-        (has(|s| *s == State::Ended { is_finished: true }), FINISHED.to_owned(), "finished"),
-        (has(|s| *s == State::Ended { is_finished: false }), BROKEN_OFF.to_owned(), "ended unfinished"),
+        (has(|s| *s == State::Ended(Ending::Finished)), FINISHED.to_owned(), "finished"),
+        (has(|s| *s == State::Ended(Ending::Left)), LEFT.to_owned(), "left"),
+        (has(|s| *s == State::Ended(Ending::Failed)), BROKEN_OFF.to_owned(), "could not go on"),
         (lanes_have_notes, NOTE.replace("CLASS", note), "something happened (point at it)"),
         (!history.bands.is_empty(), BAND.to_owned(), "network not whole"),
         (history.began.is_some(), BEGAN.to_owned(), "training begins"),
@@ -55,6 +61,8 @@ const JOINING: &str = r#"<rect class="CLASS" x="0" y="1" width="22" height="10"/
 const PAUSED: &str = r#"<rect class="paused" x="0" y="4" width="22" height="4"/>"#;
 const GAP: &str = r#"<line class="guide" x1="0" y1="6" x2="22" y2="6"/>"#;
 const FINISHED: &str = r#"<rect class="finished" x="10" y="0" width="3" height="12"/>"#;
+const LEFT: &str = r#"<rect class="left" x="10" y="0" width="3" height="12"/>"#;
+const KILLED: &str = r#"<path class="killed" d="M7 2l8 8m0 -8l-8 8"/>"#;
 const BROKEN_OFF: &str = r#"<path class="broken-off" d="M7 2l8 8m0 -8l-8 8"/>"#;
 const NOTE: &str = r#"<circle class="CLASS" cx="11" cy="6" r="2.6"/>"#;
 const BAND: &str = r#"<rect class="band" x="0" y="0" width="22" height="12"/><rect class="band-bar" x="0" y="0" width="22" height="3"/>"#;

@@ -6,26 +6,31 @@ use super::axis;
 use super::lanes::Rows;
 use super::svg::{Area, Drawing, LEFT, RIGHT, outline, thinned};
 use super::timeline::Timeline;
-use crate::history::State;
+use crate::history::{Ending, State};
 
-/// The ends of lanes: an upright bar for a finished run, a cross for one that is not.
+/// The ends of lanes: an upright bar for a peer that has finished or left, a cross for one that failed or was killed.
 pub(super) fn ends(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
-    let (mut finished, mut broken_off) = (String::new(), String::new());
+    // By look: outlines of the ends in lanes that are too low to be looked at by themselves.
+    let mut many: BTreeMap<&str, String> = BTreeMap::new();
     for (index, lane) in timeline.history.lanes.iter().enumerate() {
         for span in &lane.spans {
-            let State::Ended { is_finished } = span.state else { continue };
+            let (class, words) = match span.state {
+                State::Ended(Ending::Finished) => ("finished", "finished"),
+                State::Ended(Ending::Left) => ("left", "left"),
+                State::Ended(Ending::Failed) => ("broken-off", "could not go on"),
+                State::Down if rows.are_tall() => ("killed", "killed, or without power"),
+                State::Down | State::Joining | State::Member(_) | State::Paused => continue,
+            };
             let (x, y) = (timeline.x(span.from), rows.middle(index));
-            let at = axis::duration(span.from.0);
+            let words = format!("p{index}: {words} at {}", axis::duration(span.from.0));
+            let is_cross = matches!(class, "broken-off" | "killed");
             if !rows.are_tall() {
-                let width = if is_finished { 2.0 } else { 3.0 };
+                let width = if is_cross { 3.0 } else { 2.0 };
                 let left = x.min(RIGHT - width);
                 let area = Area { x: left, y: y - rows.pitch / 2.0, width, height: rows.pitch };
-                if is_finished { &mut finished } else { &mut broken_off }.push_str(&outline(area));
-            } else if is_finished {
-                let area =
-                    Area { x: x - 1.0, y: y - rows.bar / 2.0 - 1.0, width: 3.0, height: rows.bar + 2.0 };
-                drawing.rect("finished", area, &format!("p{index}: finished at {at}"));
-            } else {
+                let class = if is_cross { "broken-off-many" } else { "finished" };
+                many.entry(class).or_default().push_str(&outline(area));
+            } else if is_cross {
                 let arm = (rows.bar * 0.4).min(5.0);
                 let cross = format!(
                     "M{:.1} {:.1}l{d:.1} {d:.1}m0 -{d:.1}l-{d:.1} {d:.1}",
@@ -33,12 +38,15 @@ pub(super) fn ends(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
                     y - arm,
                     d = 2.0 * arm
                 );
-                drawing.path("broken-off", &cross, &format!("p{index}: ended unfinished at {at}"));
+                drawing.path(class, &cross, &words);
+            } else {
+                let area =
+                    Area { x: x - 1.0, y: y - rows.bar / 2.0 - 1.0, width: 3.0, height: rows.bar + 2.0 };
+                drawing.rect(class, area, &words);
             }
         }
     }
-    drawing.path("finished", &finished, "");
-    drawing.path("broken-off-many", &broken_off, "");
+    many.iter().for_each(|(class, outlines)| drawing.path(class, outlines, ""));
 }
 
 /// The notes: a small ring each, with its words; where they would lie on each other, one ring for all of them. Returns

@@ -8,8 +8,8 @@ use peergrad_protocol::ViewDigest;
 use super::axis::{self, percent};
 use super::peers::Groups;
 use super::svg::{Area, Drawing, Escaped, LEFT, Px, RIGHT};
-use super::timeline::{Timeline, letter};
-use crate::history::ViewNote;
+use super::timeline::Timeline;
+use crate::history::{ViewNote, letter};
 use crate::host::HostId;
 
 /// The shares of one lineage from one view to the next.
@@ -41,7 +41,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
         }
     }
     if lineages > LINEAGES_MAX {
-        page.push_str(&format!("<p class=\"more\">and {} lineages more</p>\n", lineages - LINEAGES_MAX));
+        page.push_str(&format!("<p class=\"more\">and {} parts more</p>\n", lineages - LINEAGES_MAX));
     }
     page + &moves(timeline, whole as f64)
 }
@@ -80,7 +80,7 @@ fn picture(timeline: &Timeline<'_>, groups: Groups, lineage: usize, stages: &[St
     let is_only = timeline.lineage_count() == 1;
     let top = if is_only { 4.0 } else { 22.0 };
     if !is_only {
-        drawing.text("small-head", LEFT, 14.0, &format!("lineage {}", letter(lineage)));
+        drawing.text("small-head", LEFT, 14.0, &format!("part {}", letter(lineage)));
     }
     let bottom = top + (groups.count() as f64 * 22.0).clamp(44.0, HEIGHT);
     timeline.backdrop(&mut drawing, top, bottom);

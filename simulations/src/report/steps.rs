@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 
 use super::axis;
 use super::svg::{Area, Drawing, LEFT, RIGHT, outline};
-use super::timeline::{Timeline, letter, times, tone};
-use crate::history::CommitNote;
+use super::timeline::{Timeline, times, tone};
+use crate::history::{CommitNote, letter};
 
 /// Where the strip lies.
 pub(super) struct Steps {

@@ -9,7 +9,7 @@ use peergrad_protocol::Instant;
 
 use super::axis;
 use super::svg::{Area, Drawing, HUES, LEFT, RIGHT, outline, thinned};
-use crate::history::{Band, History, State};
+use crate::history::{Band, History, State, letter};
 
 /// A history and where its times lie on the page.
 pub(super) struct Timeline<'a> {
@@ -169,12 +169,6 @@ impl<'a> Timeline<'a> {
 /// round again, and the letters tell.
 pub(super) fn tone(lineage: usize, epoch: u64) -> String {
     format!("{}{}", if epoch % 2 == 1 { 'a' } else { 'b' }, lineage % HUES)
-}
-
-/// A lineage's letter: A to Z, then A1 and so on.
-pub(super) fn letter(lineage: usize) -> String {
-    let letter = char::from(b'A' + (lineage % 26) as u8);
-    if lineage < 26 { letter.to_string() } else { format!("{letter}{}", lineage / 26) }
 }
 
 /// "1.2 s to 3.4 s".

@@ -119,7 +119,8 @@ impl Machine {
         let Stage::Member(seat) = &self.stage else { return };
         let (run, members) = (seat.session.view().run, seat.membership.contacts());
         let known = words.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
-        out.push(Output::Event(Event::GaveWay { is_merged: words.is_merged }));
+        let steps_since = if words.is_merged { seat.session.steps_since_bequest() } else { 0 };
+        out.push(Output::Event(Event::GaveWay { is_merged: words.is_merged, steps_since }));
         self.ask_again(now, run, known, out);
     }
 

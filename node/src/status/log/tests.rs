@@ -31,7 +31,7 @@ fn committed(number: u64) -> Committed {
 fn view() -> Event {
     let member = Member { peer: PEER, incarnation: Incarnation(7), addresses: vec![], weight: 4 };
     let view = View::first(RunId([2; 32]), vec![member]);
-    Event::Installed { digest: view.digest(), view: Arc::new(view), shard: 10, change: None }
+    Event::Installed { digest: view.digest(), view: Arc::new(view), shard: 10, share: 10, change: None }
 }
 
 /// The lines of a file, each of which has to be one object.

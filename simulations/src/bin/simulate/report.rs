@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use peergrad_simulations::history::State;
+use peergrad_simulations::history::{Ending, State};
 use peergrad_simulations::logs::clocks::Setting;
 use peergrad_simulations::logs::{Tale, tale};
 use peergrad_simulations::report::{Report, render};
@@ -11,7 +11,8 @@ use peergrad_simulations::report::{Report, render};
 use crate::LogArguments;
 use crate::run::check_writable;
 use crate::say::say;
-use crate::words::{bytes, date, plural, time};
+use crate::words::{bytes, date, healings, plural, time};
+use peergrad::page::axis::count;
 
 /// Draws it. Exit code 1 if the logs contradict each other.
 pub(crate) fn report(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
@@ -29,7 +30,7 @@ pub(crate) fn report(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
         history: &tale.history,
     });
     std::fs::write(&arguments.output, page).with_context(|| format!("cannot write the report {path}"))?;
-    words.iter().try_for_each(|sentence| -> anyhow::Result<()> {
+    words.iter().chain(&healings(&tale.history)).try_for_each(|sentence| -> anyhow::Result<()> {
         say!("{sentence}");
         Ok(())
     })?;
@@ -130,16 +131,18 @@ fn clock_words(settings: &[Setting]) -> Option<String> {
 fn endings(tale: &Tale) -> String {
     let mut counts = [
         (0, "finished"),
-        (0, "left or failed"),
-        (0, "broken off"),
+        (0, "left"),
+        (0, "could not go on"),
+        (0, "killed"),
         (0, "still running, or at the end of its log"),
     ];
     for lane in &tale.history.lanes {
         let index = match lane.spans.last().map(|span| span.state) {
-            Some(State::Ended { is_finished: true }) => 0,
-            Some(State::Ended { is_finished: false }) => 1,
-            Some(State::Down) | None => 2,
-            Some(State::Joining | State::Member(_) | State::Paused) => 3,
+            Some(State::Ended(Ending::Finished)) => 0,
+            Some(State::Ended(Ending::Left)) => 1,
+            Some(State::Ended(Ending::Failed)) => 2,
+            Some(State::Down) | None => 3,
+            Some(State::Joining | State::Member(_) | State::Paused) => 4,
         };
         counts[index].0 += 1;
     }
@@ -153,7 +156,7 @@ fn facts(tale: &Tale) -> Vec<(String, String)> {
     let fact = |name: &str, value: String| (name.to_owned(), value);
     let mut facts = vec![
         fact("time", time(history.end.0 as f64 / 1e9)),
-        fact("committed steps", tale.steps.to_string()),
+        fact("committed steps", count(tale.steps)),
         fact("views", history.views.len().to_string()),
         fact("steps redone", history.redone.len().to_string()),
         fact("bytes sent", bytes(history.traffic.total)),

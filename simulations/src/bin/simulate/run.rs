@@ -23,7 +23,7 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
         json::tell(&scenario, arguments.chosen.seed, &outcome)?;
     } else {
         say!("{}, seed {}: {}", scenario.name, arguments.chosen.seed, scenario.about);
-        for sentence in words::summary(&scenario, &outcome) {
+        for sentence in words::summary(&scenario, &outcome).iter().chain(&words::healings(&outcome.history)) {
             say!("{sentence}");
         }
         verdict(&outcome)?;

@@ -1,5 +1,7 @@
 //! What a run came to, in words for people.
 
+use peergrad::page::axis::count;
+use peergrad_simulations::history::History;
 use peergrad_simulations::oracles::replay::REPLAY;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Outcome;
@@ -54,16 +56,27 @@ pub(crate) fn summary(scenario: &Scenario, outcome: &Outcome) -> Vec<String> {
     words
 }
 
+/// What became of parts of the swarm that met again.
+pub(crate) fn healings(history: &History) -> Vec<String> {
+    let mut words = history.healings_in_words();
+    let more = words.len().saturating_sub(BANDS_TOLD_MAX);
+    words.truncate(BANDS_TOLD_MAX);
+    if more > 0 {
+        words.push(format!("And {more} times more."));
+    }
+    words
+}
+
 /// Numbers with names.
 pub(crate) fn facts(outcome: &Outcome) -> Vec<(String, String)> {
     let fact = |name: &str, value: String| (name.to_owned(), value);
     vec![
         fact("virtual time", time(outcome.time.as_secs_f64())),
-        fact("committed steps", outcome.steps.to_string()),
-        fact("samples trained", outcome.samples_trained.to_string()),
-        fact("samples left out", outcome.samples_left_out.to_string()),
-        fact("samples lost", outcome.samples_lost.to_string()),
-        fact("samples repeated", outcome.samples_repeated().to_string()),
+        fact("committed steps", count(outcome.steps)),
+        fact("samples trained", count(outcome.samples_trained)),
+        fact("samples left out", count(outcome.samples_left_out)),
+        fact("samples lost", count(outcome.samples_lost)),
+        fact("samples repeated", count(outcome.samples_repeated())),
         fact("steps redone", outcome.history.redone.len().to_string()),
         fact("bytes sent", bytes(outcome.history.traffic.total)),
         fact("views", outcome.history.views.len().to_string()),
@@ -125,7 +138,7 @@ pub(crate) fn plural(count: usize, word: &str) -> String {
     if count == 1 { format!("1 {word}") } else { format!("{count} {word}s") }
 }
 
-/// Cuts that are told one by one.
+/// Cuts, and what came of them, that are told one by one.
 const BANDS_TOLD_MAX: usize = 4;
 
 #[cfg(test)]
