@@ -68,7 +68,8 @@ enum Command {
     BenchPeer(bench::BenchPeerArguments),
     /// Look at a CSV file and write a commented run.toml for it to standard output
     Init {
-        /// The data: CSV, plain or gzipped, with or without a header
+        /// The data: CSV, plain or gzipped, with or without a header; or `digits`, handwritten ones that are built in: no file is
+        /// needed to try things out
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
         /// As JSON
@@ -97,7 +98,8 @@ enum Command {
 
 #[derive(Args)]
 struct StartArguments {
-    /// What to train: a file that `peer init` wrote
+    /// What to train: a file that `peer init` wrote. Where it says `file = "digits"` in [data], no data file is needed: those are
+    /// built in
     #[arg(value_name = "RUN.toml")]
     run_file: PathBuf,
     #[command(flatten)]
@@ -312,4 +314,21 @@ fn start_logging() {
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("off"));
     // A second call in one process (tests) is harmless.
     let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_help_says_that_nobody_needs_a_file_to_try_it_out() {
+        for name in ["init", "start"] {
+            let mut command = Cli::command();
+            let help = command.find_subcommand_mut(name).unwrap().render_long_help().to_string();
+            let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+            assert!(help.contains("digits") && help.contains("built in"), "{name}: {help}");
+        }
+    }
 }

@@ -17,6 +17,9 @@ pub(super) fn words(epoch: u64, members: usize, change: &Change) -> String {
     if !change.retiring.is_empty() {
         parts.push(format!("{} hands over", names(&change.retiring)));
     }
+    if change.is_merge {
+        parts.push("what the other part has learnt is merged in".to_owned());
+    }
     if parts.is_empty() {
         parts.push("the same members".to_owned());
     }
@@ -77,6 +80,7 @@ mod tests {
             step: StepNumber(41),
             is_interruption: true,
             is_forward: false,
+            is_merge: false,
             given_back: 16,
             moving: 200,
             restarted: vec![3, 9],
@@ -88,6 +92,25 @@ mod tests {
             format!(
                 "view 3, 2 peers: without {name}; step 41 begins again with the gradients that were kept; 16 samples are dealt again; 200 chunks are to move; nobody held the optimizer state of 2 chunks any more, it starts anew: 3, 9"
             )
+        );
+    }
+    #[test]
+    fn a_merge_is_told_as_one() {
+        let change = Change {
+            joined: vec![],
+            left: vec![],
+            step: StepNumber(512),
+            is_interruption: false,
+            is_forward: false,
+            is_merge: true,
+            given_back: 0,
+            moving: 0,
+            restarted: vec![],
+            retiring: vec![],
+        };
+        assert_eq!(
+            words(4, 1, &change),
+            "view 4, 1 peer: what the other part has learnt is merged in; from step 512 on; nobody was interrupted"
         );
     }
 }

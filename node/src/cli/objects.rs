@@ -104,7 +104,7 @@ fn evaluation_object(evaluation: &Evaluation) -> Value {
 fn change_object(change: &Change) -> Value {
     json!({
         "joined": texts(&change.joined), "left": texts(&change.left), "step": change.step.0,
-        "interrupted": change.is_interruption, "rolled_forward": change.is_forward,
+        "interrupted": change.is_interruption, "rolled_forward": change.is_forward, "merges": change.is_merge,
         "given_back": change.given_back, "moving": change.moving, "restarted": change.restarted,
         "retiring": texts(&change.retiring),
     })
@@ -124,6 +124,7 @@ pub(super) fn change_of(object: &Value) -> Option<(u64, usize, Change)> {
         step: StepNumber(change["step"].as_u64()?),
         is_interruption: change["interrupted"].as_bool()?,
         is_forward: change["rolled_forward"].as_bool()?,
+        is_merge: change["merges"].as_bool()?,
         given_back: change["given_back"].as_u64()?,
         moving: change["moving"].as_u64()? as usize,
         restarted: restarted.collect::<Option<_>>()?,
@@ -155,6 +156,7 @@ mod tests {
             step: StepNumber(7),
             is_interruption: true,
             is_forward: false,
+            is_merge: true,
             given_back: 16,
             moving: 200,
             restarted: vec![4, 9],

@@ -132,7 +132,7 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
             count(merge.theirs)
         ),
         Event::Weighed(Weighed { ours, theirs, merged, distance, norm }) => format!(
-            "on held-out samples: {} here before, {} there, {} merged; parameters were {:.1} % apart",
+            "on held-out samples: {} here before, {} there, {} merged; the parameters of the two parts were {:.1} % apart",
             quality(ours),
             quality(theirs),
             quality(merged),
@@ -193,4 +193,20 @@ pub(crate) fn regrouping_words(regrouping: &Regrouping) -> String {
 /// Peers by the names that people know them by.
 pub(crate) fn short_names(peers: &[PeerId]) -> String {
     peers.iter().map(PeerId::short).collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_said_what_was_apart() {
+        let of = |loss| Evaluation { samples: 10, loss, accuracy: None };
+        let weighed = Weighed { ours: of(0.5), theirs: of(0.6), merged: of(0.4), distance: 0.364, norm: 1.0 };
+        let words = event_words(&Event::Weighed(weighed), &PeerId([1; 32]), None).unwrap();
+        assert_eq!(
+            words,
+            "on held-out samples: loss 0.5000 here before, loss 0.6000 there, loss 0.4000 merged; the parameters of the two parts were 36.4 % apart"
+        );
+    }
 }

@@ -250,6 +250,8 @@ pub struct Change {
     pub is_interruption: bool,
     /// Whether that step was completed with what members held together; otherwise it is begun again.
     pub is_forward: bool,
+    /// Whether what another lineage has learnt is merged with that step.
+    pub is_merge: bool,
     /// Samples that were dealt to those who are gone, and are dealt again.
     pub given_back: u64,
     /// Chunks that are to move.

@@ -225,6 +225,7 @@ fn change(difference: &Difference, view: &View) -> Change {
         step: resume.step,
         is_interruption: resume.is_interruption(),
         is_forward: resume.forward.is_some(),
+        is_merge: resume.merge.is_some(),
         given_back: view.ledger.given_back.iter().map(|span| span.len()).sum(),
         moving: view.moves.list.len(),
         restarted: view.moves.restarted.clone(),
