@@ -30,6 +30,7 @@ pub(crate) mod objects;
 mod passes;
 pub mod plot;
 mod progress;
+mod quantities;
 mod rekey;
 mod remove;
 mod report;
@@ -40,6 +41,7 @@ mod status;
 mod swarm;
 pub mod table;
 pub(crate) mod words;
+mod wrapping;
 
 /// Training one model on many machines with no server.
 #[derive(Parser)]

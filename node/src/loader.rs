@@ -10,7 +10,7 @@ use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::cost::Terms;
 use peergrad_collectives::plan::{Layout, Topology};
-use peergrad_protocol::ledger::permutation;
+use peergrad_protocol::ledger::{Ledger, permutation};
 use peergrad_protocol::limits::{HOP_BYTES, LINK_SEGMENTS, ROUND_BYTES_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::placement::Copies;
@@ -79,6 +79,13 @@ impl Loaded {
     pub fn step_count(&self) -> u64 {
         let steps_per_pass = u64::from(self.task.sample_count()).div_ceil(self.training.step_samples());
         self.training.passes * steps_per_pass
+    }
+
+    /// Steps from this bookmark to the end of the run.
+    #[must_use]
+    pub fn steps_left(&self, ledger: &Ledger) -> u64 {
+        let sample_count = u64::from(self.task.sample_count());
+        ledger.steps_left(self.training.passes, self.training.step_samples(), sample_count)
     }
 
     /// How large the run is.

@@ -448,6 +448,7 @@ impl Session {
         out.push(Output::Event(Event::Committed(Committed {
             step: StepNumber(steps - 1),
             pass: record.dealt.pass,
+            steps_expected: steps + self.loaded.steps_left(&record.dealt.after),
             loss: record.tally.loss / record.tally.samples as f64,
             samples: record.samples,
             left_out: record.left_out,

@@ -27,6 +27,7 @@ pub mod desk;
 pub mod log;
 pub mod metrics;
 pub mod observer;
+pub(crate) mod pace;
 pub mod reception;
 pub mod server;
 

@@ -156,6 +156,17 @@ impl Ledger {
         taken.saturating_sub(untrained)
     }
 
+    /// Steps that it takes from here to the end of so many passes. What was given back in the middle of a pass makes further ones.
+    #[must_use]
+    pub fn steps_left(&self, passes: u64, batch_size: u64, sample_count: u64) -> u64 {
+        if self.pass >= passes {
+            return 0;
+        }
+        let of_this = (self.pass + 1).saturating_mul(sample_count).saturating_sub(self.taken(sample_count));
+        let of_each = sample_count.div_ceil(batch_size.max(1));
+        of_this.div_ceil(batch_size.max(1)).saturating_add((passes - self.pass - 1).saturating_mul(of_each))
+    }
+
     /// The bookmark of `part` of `parts` that go on without each other: each begins at another place of what is left of the
     /// pass, and puts off what lies before that.
     #[must_use]
@@ -404,6 +415,34 @@ mod tests {
                 prop_assert_eq!(rest_of(&united, sample_count), due);
             }
             prop_assert!(united.taken(sample_count) >= one.taken(sample_count).max(other.taken(sample_count)));
+        }
+
+        #[test]
+        fn the_end_is_as_many_steps_away_as_it_takes(
+            sample_count in 1_u64..100,
+            batch_size in 1_u64..40,
+            taken_before in 0_usize..10,
+            parts in 1_u64..4,
+            passes in 1_u64..4,
+        ) {
+            let mut ledger = Ledger::default();
+            for _ in 0..taken_before {
+                let (batch, after) = ledger.take(batch_size, sample_count);
+                // Somebody is lost now and then, with half of the batch.
+                let lost = batch.spans.last().filter(|span| span.start % 3 == 0).copied();
+                ledger = after.give_back(lost).apart(parts - 1, parts, sample_count);
+            }
+            let left = ledger.steps_left(passes, batch_size, sample_count);
+            let mut steps = 0;
+            loop {
+                let (batch, after) = ledger.take(batch_size, sample_count);
+                if batch.pass >= passes {
+                    break;
+                }
+                steps += 1;
+                ledger = after;
+            }
+            prop_assert_eq!(left, steps);
         }
 
         #[test]

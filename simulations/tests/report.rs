@@ -100,6 +100,7 @@ impl Tale {
             let committed = Committed {
                 step: StepNumber(*step),
                 pass: 0,
+                steps_expected: 0,
                 loss,
                 samples: 32,
                 left_out: 0,

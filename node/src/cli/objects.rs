@@ -85,8 +85,8 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
             json!({"event": "handed_over", "chunks": chunks, "members": members})
         }
         Event::Committed(committed) => json!({
-            "event": "step", "step": committed.step.0, "pass": committed.pass, "loss": committed.loss,
-            "samples": committed.samples, "left_out": committed.left_out, "rate": committed.rate,
+            "event": "step", "step": committed.step.0, "pass": committed.pass,
+            "steps_expected": committed.steps_expected, "loss": committed.loss, "samples": committed.samples, "left_out": committed.left_out, "rate": committed.rate,
             "digest": committed.digest.map(|digest| digest.to_string()),
         }),
         Event::Violation { peer, reject } => {

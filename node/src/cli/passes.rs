@@ -151,6 +151,7 @@ mod tests {
             let committed = Committed {
                 step,
                 pass,
+                steps_expected: 0,
                 loss: 0.0,
                 samples,
                 left_out: 0,

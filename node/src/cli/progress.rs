@@ -1,12 +1,27 @@
-//! Progress of one peer: a bar on a terminal, a line now and then elsewhere.
+//! Progress of one peer: a line that changes in place on a terminal, a line now and then elsewhere.
+//!
+//! ```text
+//! MycGAr ━━━━━━━━━━━━━────────   step 12,345 of 53,760   pass 24 of 100   loss 0.0213   182 steps/s   3 min 48 s to go
+//! MycGAr  step 12,345 of 53,760  loss 0.0213  182 steps/s  3 min 48 s to go
+//! ```
+//! The words are those of `peer status`. What a narrow terminal has no room for is left out, the bar first; step, loss and time to go
+//! never are.
 
 use std::io::IsTerminal;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use console::{Style, Term, measure_text_width, truncate_str};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
+use peergrad_protocol::Instant;
 
+use super::quantities::{STANDS_STILL, loss_words, speed_words, time_to_go};
 use super::report::complain;
+use super::table::count;
+use super::wrapping::wrapped_as_is;
 use crate::io::{Committed, Scope};
+use crate::net::Clock;
+use crate::status::pace::Pace;
 
 /// Where words and bars go: standard error, so that they never break each other.
 #[derive(Clone)]
@@ -25,75 +40,87 @@ impl Screen {
         self.is_terminal
     }
 
-    /// Writes words above the bars.
+    /// Writes words above the bars, on a terminal in lines that it has room for.
     pub(crate) fn say(&self, words: &str) {
         if self.is_terminal {
             // A closed terminal is no reason to stop training.
-            let _ = self.bars.println(words);
+            let _ = self.bars.println(wrapped_as_is(words, width()));
         } else {
             complain(words);
         }
     }
 }
 
+/// A result for standard output: in lines that there is room for if that is a terminal, and else as it is.
+pub(crate) fn fitted(text: &str) -> String {
+    if std::io::stdout().is_terminal() {
+        wrapped_as_is(text, columns(&Term::stdout()))
+    } else {
+        text.to_owned()
+    }
+}
+
 /// The progress of one peer.
 pub(crate) struct Progress {
     screen: Screen,
-    name: String,
-    scope: Scope,
     bar: Option<ProgressBar>,
     said_pass: Option<u64>,
-    /// The pass and the number of the last step.
-    last: Option<(u64, u64)>,
-    /// The steps of the whole run, as they are expected now.
-    steps: u64,
+    clock: Clock,
+    /// Drawn on a thread of its own.
+    course: Arc<Mutex<Course>>,
+}
+
+/// How far a peer is.
+struct Course {
+    name: String,
+    scope: Scope,
+    last: Option<Committed>,
+    pace: Pace,
+    is_still: bool,
 }
 
 impl Progress {
-    pub(crate) fn new(screen: &Screen, name: String, scope: Scope) -> Self {
+    pub(crate) fn new(screen: &Screen, name: String, scope: Scope, clock: Clock) -> Self {
+        let course = Course { name, scope, last: None, pace: Pace::default(), is_still: false };
+        let course = Arc::new(Mutex::new(course));
         let bar = screen.is_terminal.then(|| {
-            let bar = screen.bars.add(ProgressBar::new(scope.steps));
-            let template = "{prefix} {bar:30} step {pos}/{len}  {msg}  {per_sec}, {eta} left";
-            bar.set_style(
-                ProgressStyle::with_template(template).expect("a fixed template").progress_chars("=> "),
-            );
-            bar.set_prefix(name.clone());
-            bar.enable_steady_tick(Duration::from_millis(200));
+            let shown = Arc::clone(&course);
+            let line = move |_: &_, out: &mut dyn std::fmt::Write| {
+                // A line that is not shown is no reason to stop.
+                let _ = out.write_str(&held(&shown).line(clock.now(), width()));
+            };
+            let style = ProgressStyle::with_template("{line}").expect("a fixed template");
+            let bar = screen.bars.add(ProgressBar::no_length());
+            bar.set_style(style.with_key("line", line));
+            bar.enable_steady_tick(REDRAWN);
             bar
         });
-        let steps = scope.steps;
-        Self { screen: screen.clone(), name, scope, bar, said_pass: None, last: None, steps }
+        Self { screen: screen.clone(), bar, said_pass: None, clock, course }
     }
 
     pub(crate) fn committed(&mut self, committed: &Committed) {
-        let Committed { step, pass, loss, .. } = committed;
-        // After a gap a pass is first seen in its middle.
-        if self.last.is_some_and(|(before, last)| before < *pass && last + 1 == step.0) {
-            self.steps = expected_steps(&self.scope, *pass, step.0);
-        }
-        self.last = Some((*pass, step.0));
-        self.steps = self.steps.max(step.0 + 1);
-        if let Some(bar) = &self.bar {
-            bar.set_length(self.steps);
-            bar.set_position(step.0 + 1);
-            bar.set_message(format!("pass {}/{}  loss {loss:.4}", pass + 1, self.scope.passes));
-            return;
-        }
-        let is_new = self.said_pass.is_none_or(|said| *pass >= said + self.scope.passes.div_ceil(LINES_MAX));
-        if is_new {
+        let mut course = held(&self.course);
+        course.committed(self.clock.now(), committed);
+        let Course { name, scope, .. } = &*course;
+        let Committed { step, pass, loss, steps_expected, .. } = committed;
+        let is_new = self.said_pass.is_none_or(|said| *pass >= said + scope.passes.div_ceil(LINES_MAX));
+        if self.bar.is_none() && is_new {
             self.said_pass = Some(*pass);
-            let (name, scope) = (&self.name, &self.scope);
             complain(&format!(
-                "{name} pass {}/{}, step {}/{}, loss {loss:.4}",
+                "{name} pass {}/{}, step {}/{steps_expected}, loss {loss:.4}",
                 pass + 1,
                 scope.passes,
                 step.0 + 1,
-                self.steps
             ));
         }
     }
 
-    /// Takes the bar away.
+    /// This peer waits for others, until the next step is committed.
+    pub(crate) fn stand_still(&self) {
+        held(&self.course).is_still = true;
+    }
+
+    /// Takes the line away.
     pub(crate) fn close(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -102,24 +129,167 @@ impl Progress {
     }
 }
 
-/// Steps of the whole run, when a pass begins with this step. What was given back when members were lost took further
-/// steps in the passes before; those to come are expected to take as many as there are batches.
-fn expected_steps(scope: &Scope, pass: u64, step: u64) -> u64 {
-    step + scope.passes.saturating_sub(pass) * (scope.steps / scope.passes.max(1))
+impl Course {
+    fn committed(&mut self, now: Instant, committed: &Committed) {
+        self.pace.note(now);
+        self.last = Some(*committed);
+        self.is_still = false;
+    }
+
+    /// The line at `now`, in at most so many columns.
+    fn line(&self, now: Instant, width: usize) -> String {
+        let (steps, expected) = self
+            .last
+            .map_or((0, self.scope.steps), |committed| (committed.step.0 + 1, committed.steps_expected));
+        let words_without = |dropped| self.words(now, (steps, expected), dropped);
+        let dropped = (0..DROPS).find(|dropped| joined_width(&words_without(*dropped)) <= width);
+        let line = words_without(dropped.unwrap_or(DROPS));
+        let beside = joined_width(&line) + if line.0.is_empty() { 2 } else { 1 };
+        let (room, (name, words)) = (width.saturating_sub(beside), line);
+        if room < BAR_CELLS_MIN {
+            let gap = if name.is_empty() { "" } else { "  " };
+            return truncate_str(&format!("{name}{gap}{words}"), width, "…").into_owned();
+        }
+        let cells = room.min(BAR_CELLS);
+        let filled = ((steps as f64 / expected.max(1) as f64 * cells as f64) as usize).min(cells);
+        let done = Style::new().for_stderr().green().apply_to("━".repeat(filled));
+        let left = Style::new().for_stderr().dim().apply_to("─".repeat(cells - filled));
+        let gap = if name.is_empty() { "" } else { " " };
+        format!("{name}{gap}{done}{left}  {words}")
+    }
+
+    /// The name, and the words beside it, without so many of the parts that can be missed most easily.
+    fn words(&self, now: Instant, (steps, expected): (u64, u64), dropped: usize) -> (String, String) {
+        let speed = self.pace.per_second(now);
+        let pass = self.last.map_or(0, |committed| committed.pass) + 1;
+        let of = if dropped < 4 { format!(" of {}", count(expected)) } else { String::new() };
+        let loss = self
+            .last
+            .map_or_else(|| "no loss yet".to_owned(), |last| format!("loss {}", loss_words(last.loss)));
+        let mut parts = vec![format!("step {}{of}", count(steps))];
+        parts.extend((dropped < 1).then(|| format!("pass {} of {}", count(pass), count(self.scope.passes))));
+        parts.push(loss);
+        match self.is_still {
+            true => parts.push(STANDS_STILL.to_owned()),
+            false => {
+                parts.extend((dropped < 2).then(|| speed_words(speed)));
+                parts.extend(time_to_go(expected.saturating_sub(steps), speed));
+            }
+        }
+        let name = if dropped < 3 { self.name.clone() } else { String::new() };
+        (name, parts.join(if dropped < 1 { "   " } else { "  " }))
+    }
+}
+
+fn joined_width((name, words): &(String, String)) -> usize {
+    let name = measure_text_width(name);
+    name + if name > 0 { 2 } else { 0 } + measure_text_width(words)
+}
+
+/// A panic elsewhere cannot leave it half-changed.
+fn held(course: &Mutex<Course>) -> MutexGuard<'_, Course> {
+    course.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Columns of the terminal that words and bars go to.
+fn width() -> usize {
+    columns(&Term::stderr())
+}
+
+fn columns(terminal: &Term) -> usize {
+    match terminal.size_checked() {
+        Some((_, columns)) if columns > 0 => usize::from(columns),
+        _ => WIDTH_ELSEWHERE,
+    }
 }
 
 /// Lines of progress where there is no terminal.
 const LINES_MAX: u64 = 20;
+const REDRAWN: Duration = Duration::from_millis(200);
+const BAR_CELLS: usize = 30;
+/// A shorter one says less than it takes.
+const BAR_CELLS_MIN: usize = 8;
+/// Parts that can be missed: the pass, the speed, the name, how many steps there are.
+const DROPS: usize = 4;
+const WIDTH_ELSEWHERE: usize = 80;
 
 #[cfg(test)]
 mod tests {
+    use peergrad_protocol::StepNumber;
+
     use super::*;
 
+    fn at(milliseconds: u64) -> Instant {
+        Instant(0).after(Duration::from_millis(milliseconds))
+    }
+
+    /// A hundred steps a second for ten seconds, which are the last up to this one.
+    fn course(until: u64) -> Course {
+        let scope = Scope { parameters: 10, samples: 1440, steps: 36_000, passes: 400 };
+        let mut course =
+            Course { name: "MycGAr".to_owned(), scope, last: None, pace: Pace::default(), is_still: false };
+        for index in 0..1000 {
+            let step = StepNumber(until - 1000 + index);
+            course.committed(
+                at(10 * index),
+                &Committed {
+                    step,
+                    pass: 24,
+                    steps_expected: 36_002,
+                    loss: 0.021_34,
+                    samples: 16,
+                    left_out: 0,
+                    may_be_late: false,
+                    rate: 0.1,
+                    digest: None,
+                },
+            );
+        }
+        course
+    }
+
     #[test]
-    fn the_end_moves_with_what_was_given_back() {
-        let scope = Scope { parameters: 10, samples: 100, steps: 80, passes: 8 };
-        assert_eq!(expected_steps(&scope, 3, 30), 80, "as many as there are batches");
-        assert_eq!(expected_steps(&scope, 3, 32), 82, "two steps were taken again in parts");
-        assert_eq!(expected_steps(&scope, 7, 75), 85);
+    fn the_line_fits_and_keeps_step_loss_and_time_to_go() {
+        console::set_colors_enabled_stderr(false);
+        let course = course(12_345);
+        let line = |width| course.line(at(10_000), width);
+        assert_eq!(
+            line(130),
+            "MycGAr ━━━━━━━━━━────────────────────  step 12,345 of 36,002   pass 25 of 400   loss 0.0213   100 steps/s   3 min 57 s to go"
+        );
+        assert_eq!(line(80), "MycGAr  step 12,345 of 36,002  loss 0.0213  100 steps/s  3 min 57 s to go");
+        for width in 44..140 {
+            let line = line(width);
+            assert!(measure_text_width(&line) <= width, "{width}: {line}");
+            for part in ["step 12,345", "loss 0.0213", "3 min 57 s to go"] {
+                assert!(line.contains(part), "{width}: {line}");
+            }
+        }
+        assert!(measure_text_width(&line(20)) <= 20);
+    }
+
+    #[test]
+    fn steps_that_were_skipped_are_no_speed() {
+        // It comes in when the others are far ahead.
+        let mut course = course(30_000);
+        assert!(
+            course.line(at(10_000), 200).contains("  100 steps/s   1 min to go"),
+            "{}",
+            course.line(at(10_000), 200)
+        );
+        course.is_still = true;
+        let still = course.line(at(11_000), 200);
+        assert!(still.ends_with("loss 0.0213   stands still"), "{still}");
+    }
+
+    #[test]
+    fn before_the_first_step_there_is_a_line_too() {
+        console::set_colors_enabled_stderr(false);
+        let course = Course { last: None, pace: Pace::default(), ..course(2000) };
+        assert!(
+            course.line(at(0), 80).ends_with("step 0 of 36,000   pass 1 of 400   no loss yet   0 steps/s"),
+            "{}",
+            course.line(at(0), 80)
+        );
     }
 }

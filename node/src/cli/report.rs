@@ -12,7 +12,7 @@ use super::curve::Curve;
 use super::objects::event_object;
 use super::passes::Passes;
 use super::plot;
-use super::progress::{Progress, Screen};
+use super::progress::{Progress, Screen, fitted};
 use super::table::{bytes, count, plural};
 use super::words::event_words;
 use crate::io::{Committed, Event, FinalState, Regrouping, Scope};
@@ -85,6 +85,11 @@ impl Report {
             has_save_failed: false,
             reach_told: None,
         }
+    }
+
+    /// Where words go that are for people.
+    pub(super) fn screen(&self) -> Screen {
+        self.screen.clone()
     }
 
     /// Something that only people need to know.
@@ -171,8 +176,9 @@ impl Report {
                 self.gone.clear();
                 self.is_paused = false;
                 if self.style == Style::Words && self.progress.is_none() {
-                    self.progress =
-                        self.scope.map(|scope| Progress::new(&self.screen, self.me.short(), scope));
+                    self.progress = self
+                        .scope
+                        .map(|scope| Progress::new(&self.screen, self.me.short(), scope, self.meter.clock));
                 }
             }
             Event::Committed(committed) => {
@@ -189,7 +195,12 @@ impl Report {
             Event::Asking(peer) if !self.asked.insert(*peer) => return,
             Event::Missed(peer) if !self.gone.insert(*peer) => return,
             Event::Stopped { peer, .. } => _ = self.gone.insert(*peer),
-            Event::Paused { .. } => self.is_paused = true,
+            Event::Paused { .. } => {
+                self.is_paused = true;
+                if let Some(progress) = &self.progress {
+                    progress.stand_still();
+                }
+            }
             // Mostly the others train, and let it in at once.
             Event::Regrouping(Regrouping { present: 1, .. }) if !self.is_waiting_for_others => {
                 self.is_waiting_for_others = true;
@@ -246,7 +257,7 @@ impl Report {
                 if !plot.is_empty() {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
                 }
-                print_line(&summary_words(summary, &self.passes.words(self.samples())));
+                print_line(&fitted(&summary_words(summary, &self.passes.words(self.samples()))));
             }
         }
     }

@@ -16,7 +16,8 @@ use tokio::sync::mpsc;
 
 use super::files;
 use super::hosting::Hosting;
-use super::report::{Meter, Report, Style, complain, program_name};
+use super::progress::Screen;
+use super::report::{Meter, Report, Style, program_name};
 use super::signals::stop_requested;
 use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
 use crate::loader::Loader;
@@ -308,8 +309,9 @@ async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
     let Passage { inquiries, events: told, notices } = passage;
     let surroundings =
         Surroundings { network, compute, clock, locate, store, checkpoints, events, inquiries };
+    let screen = hosting.report.screen();
     let mut node = Node::new(config);
-    let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt()).await });
+    let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt(screen)).await });
     let ended = hosting.watch(told, notices).await?;
     driving.await.context("the peer stopped in the middle")?;
     reception.close().await;
@@ -396,9 +398,9 @@ fn open_directory(given: Option<&Path>, role: &Role) -> anyhow::Result<Chosen> {
 }
 
 /// Done at the first Ctrl-C; the second one stops the process at once.
-async fn interrupt() {
+async fn interrupt(screen: Screen) {
     stop_requested().await;
-    complain("leaving; Ctrl-C again stops at once, and saves nothing");
+    screen.say("leaving; Ctrl-C again stops at once, and saves nothing");
     tokio::spawn(async {
         stop_requested().await;
         std::process::exit(1);

@@ -25,6 +25,7 @@ use super::objects::change_of;
 use super::progress::{Progress, Screen};
 use super::report::emit;
 use crate::io::{Change, Committed, Scope};
+use crate::net::Clock;
 
 /// What a swarm is to do.
 pub(super) struct Founding<'a> {
@@ -334,7 +335,7 @@ impl Peer {
         self.began_seconds = self.began_seconds.or(object["wall_seconds"].as_f64());
         self.changes.extend(change_of(object).map(|(_, _, change)| change));
         if let (Some(screen), Some(scope), None) = (screen, self.scope, &self.progress) {
-            self.progress = Some(Progress::new(screen, format!("peer {}", self.name), scope));
+            self.progress = Some(Progress::new(screen, format!("peer {}", self.name), scope, Clock::start()));
         }
     }
 
@@ -368,6 +369,7 @@ impl Peer {
             progress.committed(&Committed {
                 step: StepNumber(step),
                 pass,
+                steps_expected: object["steps_expected"].as_u64().unwrap_or(step + 1),
                 loss,
                 samples,
                 left_out,

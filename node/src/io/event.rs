@@ -269,6 +269,8 @@ pub struct Committed {
     pub pass: u64,
     /// Mean loss over the step's samples, before its update.
     pub loss: f64,
+    /// Steps of the whole run, as they are expected after it: more than were planned where batches were given back.
+    pub steps_expected: u64,
     /// Samples it trained, over all members.
     pub samples: u64,
     /// Samples of its batch that were left out, since their gradient was not finite, or came too late.

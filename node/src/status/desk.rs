@@ -265,7 +265,9 @@ impl Parts<'_> {
             |of: fn(&crate::io::Committed) -> f64| committed.map(of).filter(|value| value.is_finite());
         status.training = Some(Training {
             steps: standing.committed,
-            steps_expected: scope.steps.max(standing.complete),
+            steps_expected: committed
+                .map_or(scope.steps, |committed| committed.steps_expected)
+                .max(standing.complete),
             pass: (member.pass + 1).min(scope.passes),
             passes: scope.passes,
             loss: finite(|committed| committed.loss),

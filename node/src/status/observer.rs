@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::log::EventLog;
+use super::pace::{Pace, WINDOW, forget_before, rate};
 use crate::cli::words::event_words;
 use crate::io::{Committed, Event, Failure, Scope};
 use crate::net::{Clock, Counters, Notice};
@@ -44,8 +45,8 @@ pub(super) struct Recent {
     pub(super) committed: Option<Committed>,
     pub(super) tallies: Tallies,
     events: VecDeque<Happened>,
-    /// Committed steps at a few times, the oldest first.
-    steps: VecDeque<(Instant, u64)>,
+    /// Of committed steps.
+    pace: Pace,
     /// Bytes by peer at a few times.
     traffic: VecDeque<(Instant, Bytes)>,
 }
@@ -182,17 +183,11 @@ impl Recent {
     }
 
     fn committed(&mut self, now: Instant, committed: &Committed) {
-        self.tallies.steps += 1;
         self.tallies.samples += committed.samples;
         self.tallies.left_out += committed.left_out;
         self.committed = Some(*committed);
-        // Hundreds of steps a second need no more than a few places.
-        let is_early =
-            self.steps.len() > 1 && self.steps.back().is_some_and(|last| now.since(last.0) < STEPS_APART);
-        if !is_early {
-            self.steps.push_back((now, self.tallies.steps));
-        }
-        forget_before(&mut self.steps, now);
+        self.pace.note(now);
+        self.tallies.steps = self.pace.count();
     }
 
     fn look(&mut self, now: Instant, bytes: Bytes) {
@@ -212,19 +207,9 @@ impl Recent {
         self.events.iter()
     }
 
-    /// Committed steps a second, over the last seconds; where steps are longer than that, by the last one.
+    /// Committed steps a second, over the last seconds.
     pub(super) fn steps_per_second(&self, now: Instant) -> f64 {
-        let is_recent = |(at, _): &&(Instant, u64)| now.since(*at) <= WINDOW;
-        let newest = self.steps.iter().rev();
-        match (self.steps.iter().find(is_recent), newest.clone().next(), newest.clone().nth(1)) {
-            (Some((from, before)), Some(last), _) if *from < last.0 => {
-                rate(self.tallies.steps - before, now.since(*from))
-            }
-            (_, Some((last, steps)), Some((from, before))) if now.since(*last) <= 3 * last.since(*from) => {
-                rate(steps - before, last.since(*from).max(now.since(*last)))
-            }
-            _ => 0.0,
-        }
+        self.pace.per_second(now)
     }
 
     /// By peer: bytes written and read a second, over the last seconds. `bytes` are those of now.
@@ -243,18 +228,6 @@ impl Recent {
             )
         };
         bytes.iter().map(of).collect()
-    }
-}
-
-/// Over less than this, a rate says nothing.
-fn rate(count: u64, time: Duration) -> f64 {
-    if time < SHORT { 0.0 } else { count as f64 / time.as_secs_f64() }
-}
-
-/// Keeps one from before the window, so that it is full.
-fn forget_before<T>(list: &mut VecDeque<(Instant, T)>, now: Instant) {
-    while list.get(1).is_some_and(|second| now.since(second.0) > WINDOW) {
-        list.pop_front();
     }
 }
 
@@ -297,10 +270,6 @@ pub(super) fn name_of(event: &Event) -> &'static str {
 
 /// How often bytes are looked at.
 const LOOK: Duration = Duration::from_secs(1);
-/// What "of late" means.
-const WINDOW: Duration = Duration::from_secs(8);
-const SHORT: Duration = Duration::from_millis(200);
-const STEPS_APART: Duration = Duration::from_millis(250);
 /// As many events are told.
 const EVENTS_KEPT: usize = 16;
 
@@ -318,6 +287,7 @@ mod tests {
         Event::Committed(Committed {
             step: StepNumber(number),
             pass: 0,
+            steps_expected: 6000,
             loss: 1.0,
             samples: 8,
             left_out: 0,
@@ -328,34 +298,16 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_of_the_last_seconds() {
+    fn steps_are_counted_as_they_are_committed_here() {
         let mut recent = Recent::default();
-        assert_eq!(recent.steps_per_second(at(0)), 0.0);
-        // A hundred a second, for a minute.
-        for number in 0..6_000 {
-            recent.note(at(number * 10), &step(number));
+        for number in 0..800 {
+            // Half way it was away for a while, and is back where the others are.
+            let skipped = if number < 400 { 0 } else { 100_000 };
+            recent.note(at(number * 10), &step(number + skipped));
         }
-        assert!(recent.steps.len() < 40, "{}", recent.steps.len());
-        let rate = recent.steps_per_second(at(60_000));
+        let rate = recent.steps_per_second(at(8_000));
         assert!((rate - 100.0).abs() < 1.0, "{rate}");
-        // Then nothing: it falls, and is nothing after the window.
-        let rate = recent.steps_per_second(at(64_000));
-        assert!(rate > 40.0 && rate < 60.0, "{rate}");
-        assert_eq!(recent.steps_per_second(at(90_000)), 0.0);
-        assert_eq!((recent.tallies.steps, recent.tallies.samples), (6_000, 48_000));
-    }
-
-    #[test]
-    fn long_steps_have_a_rate_too() {
-        let mut recent = Recent::default();
-        for number in 0..3 {
-            recent.note(at(30_000 * number), &step(number));
-        }
-        for now in [61_000, 80_000, 90_000] {
-            let rate = recent.steps_per_second(at(now));
-            assert!((rate - 1.0 / 30.0).abs() < 1e-9, "{rate}");
-        }
-        assert_eq!(recent.steps_per_second(at(200_000)), 0.0, "it stands still");
+        assert_eq!((recent.tallies.steps, recent.tallies.samples), (800, 6_400));
     }
 
     #[test]

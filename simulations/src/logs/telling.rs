@@ -279,6 +279,7 @@ impl Teller<'_> {
             let committed = Committed {
                 step: StepNumber(number),
                 pass: step.pass,
+                steps_expected: number + 1,
                 loss: step.loss,
                 samples: step.samples,
                 left_out: step.left_out,

@@ -203,6 +203,7 @@ mod tests {
         let committed = |step| Committed {
             step: StepNumber(step),
             pass: 0,
+            steps_expected: 200,
             loss: backwards.step().unwrap().unwrap(),
             samples: 64,
             left_out: 0,

@@ -19,6 +19,7 @@ fn committed(number: u64) -> Committed {
     Committed {
         step: StepNumber(number),
         pass: 0,
+        steps_expected: 1000,
         loss: 0.5,
         samples: 8,
         left_out: 0,
