@@ -14,6 +14,7 @@ use peergrad_protocol::{PeerId, RunId, StepNumber};
 
 use crate::io::{Regrouping, Scope};
 use crate::node::MemberStanding;
+use crate::policy::Policy;
 
 /// How a node stands, as it sees it itself.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,6 +66,10 @@ pub struct MemberOverview {
     pub members: Vec<Seen>,
     /// Peers that want to come in, and whether they are ready, as far as this member was told.
     pub comers: Vec<(PeerId, bool)>,
+    /// Where all parts of a swarm that is cut in two go on: members that were lost and may have gone on as another one.
+    pub estranged: Vec<PeerId>,
+    /// What the parts of a swarm do that is cut in two.
+    pub policy: Policy,
     /// Set while too few members can be reached: how many are, this one included, and how many are needed.
     pub paused: Option<(usize, usize)>,
     /// The members that can be reached have no parameters; it waits for one that has.

@@ -70,6 +70,9 @@ pub struct Status {
     pub others: Vec<OtherStatus>,
     /// How far another secret has come that was asked for here.
     pub rekey: Option<RekeyStatus>,
+    /// Peers and addresses that are wanted and cannot be reached, one entry for each.
+    #[serde(default)]
+    pub unreached: Vec<UnreachedStatus>,
     /// Bytes over all links.
     pub traffic: TrafficStatus,
     /// What happened last, the newest at the end; steps left out.
@@ -236,6 +239,23 @@ pub enum OtherState {
     Ready,
     /// There is a link to it: one of those whom a joiner asks.
     Linked,
+    /// It was a member and was lost; where all parts of a swarm go on, it may have gone on by itself.
+    Missing,
+}
+
+/// Somebody who is tried again and again and cannot be reached.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct UnreachedStatus {
+    /// Who; none where only an address is known.
+    pub peer: Option<String>,
+    /// One of the places where it is tried.
+    pub address: String,
+    /// What came of it, in words.
+    pub trouble: String,
+    /// How often in a row it was tried.
+    pub tries: u32,
+    /// How long ago the last time was.
+    pub seconds_ago: f64,
 }
 
 /// The way to another peer.

@@ -15,8 +15,8 @@ use super::run::{Invitation, whom_to_ask};
 use super::signals::stop_requested;
 use crate::net::{GuestInvitation, default_directories, is_in_use};
 use crate::status::{AskError, Asker, Status, ask_directory, ask_run};
-use picture::{Block, picture};
-use terminal::Canvas;
+use picture::{Block, Picture, picture};
+use terminal::{Canvas, joined};
 
 mod picture;
 mod terminal;
@@ -108,7 +108,7 @@ async fn tell_once(subjects: &mut [Subject], is_json: bool) -> anyhow::Result<Ex
         }
     }
     if !blocks.is_empty() {
-        print_line(&blocks.join("\n"));
+        print_line(&joined(&blocks));
     }
     match errors.pop() {
         None => Ok(ExitCode::SUCCESS),
@@ -132,7 +132,7 @@ async fn watch(subjects: &mut [Subject], is_json: bool) -> anyhow::Result<ExitCo
             blocks.extend(block);
         }
         if !is_json {
-            canvas.show(&blocks.join("\n"));
+            canvas.show(blocks);
         }
         if subjects.iter().all(|subject| subject.is_over) {
             return Ok(ExitCode::SUCCESS);
@@ -177,7 +177,7 @@ impl Subject {
     ///
     /// # Errors
     /// There was nobody from the beginning.
-    async fn look(&mut self, is_json: bool) -> Result<Option<String>, AskError> {
+    async fn look(&mut self, is_json: bool) -> Result<Option<Picture>, AskError> {
         let asked = if self.is_over { Err(None) } else { self.ask().await.map_err(Some) };
         let trouble = match asked {
             Ok(status) => {

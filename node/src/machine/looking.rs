@@ -45,6 +45,8 @@ impl Seat {
             moves_left: session.moves_left(),
             view_age: now.since(membership.entered_at()),
             comers: membership.comers(),
+            estranged: membership.estranged().map(|contact| contact.peer).collect(),
+            policy: session.loaded().training.policy,
             paused: membership.paused(),
             is_orphaned: membership.is_orphaned(),
             without_secret: membership.without_secret(),

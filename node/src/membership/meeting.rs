@@ -34,15 +34,19 @@ impl Membership {
         self.forks && is_out && is_loss && 2 * kept <= self.view.members.len()
     }
 
-    /// Some of the members that were lost and can be reached again; others of them are dialed. One after the other has its turn.
-    pub(crate) fn find_estranged(&mut self, out: &mut Vec<Output>) -> Vec<PeerId> {
-        // Who asks to be let in is in no other lineage.
+    /// Members that were lost and may be in another lineage: who asks to be let in is in none.
+    pub(crate) fn estranged(&self) -> impl Iterator<Item = &Contact> {
         let is_away = |contact: &&Contact| {
             !self.asking.contains_key(&contact.peer) && !self.candidates.contains_key(&contact.peer)
         };
-        let away: Vec<&Contact> = self.view.estranged.iter().filter(is_away).collect();
+        self.view.estranged.iter().filter(is_away)
+    }
+
+    /// Some of the members that were lost and can be reached again; others of them are dialed. One after the other has its turn.
+    pub(crate) fn find_estranged(&mut self, out: &mut Vec<Output>) -> Vec<PeerId> {
         let turn = self.estranged_turn;
         self.estranged_turn = turn.wrapping_add(ESTRANGED_AT_ONCE);
+        let away: Vec<&Contact> = self.estranged().collect();
         let ranks = (0..away.len().min(ESTRANGED_AT_ONCE)).map(|index| turn.wrapping_add(index) % away.len());
         let (found, missing): (Vec<&Contact>, Vec<&Contact>) =
             ranks.map(|index| away[index]).partition(|contact| self.linked.contains(&contact.peer));

@@ -22,6 +22,7 @@ use super::circuits::is_relayed;
 use super::identity::to_libp2p;
 use super::notice::{DialTrouble, Notice};
 use super::quic::Carrier;
+pub use target::Unreached;
 use target::{Cause, First, NEIGHBOUR_FAILURES_MAX, State, Target, WANTED_FAILURES_TOLD};
 pub(super) use trouble::{refused_everywhere, trouble_of};
 
@@ -203,6 +204,11 @@ impl Dialing {
             }
             Cause::CutOff => Vec::new(),
         }
+    }
+
+    /// Those of whom the user was told that they cannot be reached, and still cannot.
+    pub(super) fn unreached(&self, now: Instant) -> Vec<Unreached> {
+        self.targets.iter().filter_map(|target| target.unreached(now)).collect()
     }
 
     /// Whether everyone was tried, over everything, and nobody was reached.

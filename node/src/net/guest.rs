@@ -182,7 +182,7 @@ async fn meet(
 
 fn note(troubles: &mut BTreeMap<String, DialTrouble>, notices: Vec<Notice>) {
     for notice in notices {
-        if let Notice::Unreachable { address, trouble } = notice {
+        if let Notice::Unreachable { address, trouble, .. } = notice {
             troubles.insert(address.to_string(), trouble);
         }
     }

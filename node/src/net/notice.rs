@@ -27,6 +27,8 @@ pub enum Notice {
     },
     /// An address could not be reached. Told once, and again at growing intervals.
     Unreachable {
+        /// Who is looked for there; `None` where only the address is known.
+        peer: Option<PeerId>,
         /// The address.
         address: Multiaddr,
         /// What happened.
@@ -158,7 +160,12 @@ impl fmt::Display for Notice {
             Self::NoNeighbourSearch { reason } => {
                 write!(f, "peers on the local network are not looked for: {reason}")
             }
-            Self::Unreachable { address, trouble } => write!(f, "{address}: {trouble}; still trying"),
+            Self::Unreachable { peer: Some(peer), address, trouble } => {
+                write!(f, "peer {} at {address}: {trouble}; still trying", peer.short())
+            }
+            Self::Unreachable { peer: None, address, trouble } => {
+                write!(f, "{address}: {trouble}; still trying")
+            }
             Self::OverQuic { peer } => write!(f, "connected to peer {} over QUIC (UDP)", peer.short()),
             Self::Relayed { peer } => write!(
                 f,

@@ -17,14 +17,15 @@ use tokio::time::timeout;
 use super::observer::{Memory, Recent};
 use super::{
     Expelled, FORMAT, Link, MemberState, MemberStatus, OtherState, OtherStatus, Phase, RekeyStatus, Status,
-    Told, TrafficStatus, Training, ViewStatus,
+    Told, TrafficStatus, Training, UnreachedStatus, ViewStatus,
 };
 use crate::cli::objects::cause_word;
 use crate::cli::table::{count, plural};
 use crate::cli::words::{regrouping_words, short_names};
-use crate::net::{Inquiry, Lane, LinkStatus, Lookout, random_bytes, unix_seconds};
+use crate::net::{Inquiry, Lane, LinkStatus, Lookout, Sight, Unreached, random_bytes, unix_seconds};
 use crate::node::Wait;
 use crate::overview::{Condition, MemberOverview, Overview, Seen};
+use crate::policy::Policy;
 
 /// Where to ask how a peer is. Its clones are one desk.
 #[derive(Clone, Debug)]
@@ -51,6 +52,7 @@ struct Parts<'a> {
     now: Instant,
     overview: Result<Overview, Busy>,
     links: &'a BTreeMap<PeerId, Link>,
+    unreached: &'a [Unreached],
     recent: &'a Recent,
 }
 
@@ -134,14 +136,15 @@ impl Inner {
 
     async fn look(&self) -> Status {
         let overview = self.overview().await;
-        let links = timeout(ANSWER_MAX, self.lookout.links()).await.unwrap_or_default();
+        let Sight { links, unreached } = timeout(ANSWER_MAX, self.lookout.look()).await.unwrap_or_default();
         let (now, bytes) = (self.memory.clock.now(), self.memory.counters.by_peer());
         let recent = self.memory.recent();
         let rates = recent.bytes_per_second(now, &bytes);
         let links = links.into_iter().map(|link| (link.peer, link_form(link, &bytes, &rates))).collect();
         let traffic = self.memory.counters.read();
         let sum = |of: fn(&(f64, f64)) -> f64| rates.values().map(of).sum();
-        let parts = Parts { me: self.me, now, overview, links: &links, recent: &recent };
+        let parts =
+            Parts { me: self.me, now, overview, links: &links, unreached: &unreached, recent: &recent };
         parts.status(TrafficStatus {
             sent_bytes: traffic.sent_bytes,
             received_bytes: traffic.received_bytes,
@@ -210,6 +213,7 @@ impl Parts<'_> {
             members: Vec::new(),
             others: Vec::new(),
             rekey: None,
+            unreached: self.unreached.iter().map(unreached_form).collect(),
             traffic,
             events: events.collect(),
         };
@@ -252,7 +256,8 @@ impl Parts<'_> {
         let MemberOverview { standing, scope, .. } = member;
         let total = scope.parameters.max(1) as f64;
         status.members = member.members.iter().map(|seen| self.seen(seen, total)).collect();
-        status.others = self.others(member.comers.iter().map(coming));
+        let missing = member.estranged.iter().map(|peer| (*peer, OtherState::Missing));
+        status.others = self.others(missing.chain(member.comers.iter().map(coming)));
         status.view = Some(ViewStatus {
             epoch: standing.view.epoch.0,
             digest: standing.digest.to_string(),
@@ -308,6 +313,18 @@ impl Parts<'_> {
             link: self.links.get(&peer).cloned(),
         };
         others.map(form).collect()
+    }
+}
+
+/// One that cannot be reached, as often as it was tried and wherever.
+fn unreached_form(unreached: &Unreached) -> UnreachedStatus {
+    let Unreached { peer, address, trouble, tries, since_last } = unreached;
+    UnreachedStatus {
+        peer: peer.map(|peer| peer.to_string()),
+        address: address.to_string(),
+        trouble: trouble.to_string(),
+        tries: *tries,
+        seconds_ago: since_last.as_secs_f64(),
     }
 }
 
@@ -422,11 +439,17 @@ fn member_words(member: &MemberOverview, phase: Phase, me: &PeerId) -> (bool, St
         .collect();
         return (false, format!("{}: the others are about to go on without", words.join(", ")));
     }
+    let lost = lost_words(member);
+    let is_well = lost.is_none();
     match phase {
-        Phase::Agreeing => (true, "the members agree on the next view".to_owned()),
-        Phase::CatchingUp => (true, "in the view; the parameters come with the first step".to_owned()),
+        Phase::Agreeing => (is_well, "the members agree on the next view".to_owned()),
+        Phase::CatchingUp => (is_well, "in the view; the parameters come with the first step".to_owned()),
         _ => {
-            let mut words = format!("training with {}", plural(total, "peer"));
+            let mut words = match (lost, total) {
+                (None, _) => format!("training with {}", plural(total, "peer")),
+                (Some(lost), 1) => format!("training {lost}"),
+                (Some(lost), _) => format!("training with {}, {lost}", plural(total, "peer")),
+            };
             for (condition, said) in [
                 (Condition::CatchingUp, "gets its parameters"),
                 (Condition::HandingOver, "hands over and leaves"),
@@ -440,9 +463,24 @@ fn member_words(member: &MemberOverview, phase: Phase, me: &PeerId) -> (bool, St
             if member.moves_left > 0 {
                 words.push_str(&format!("; {} chunks have yet to move", count(member.moves_left as u64)));
             }
-            (true, words)
+            (is_well, words)
         }
     }
+}
+
+/// What is said of those whom this part of a swarm has lost, if there are any, and what comes of it when they meet again.
+fn lost_words(member: &MemberOverview) -> Option<String> {
+    let becomes = match member.policy {
+        Policy::Majority => return None,
+        Policy::Merge => "what both have learnt is merged",
+        Policy::Winner => "the part that is further is kept",
+    };
+    let lost = &member.estranged;
+    (!lost.is_empty()).then(|| {
+        let peers = plural(lost.len(), "peer");
+        let whose = if member.members.len() == 1 { "it has" } else { "they have" };
+        format!("without {peers} {whose} lost: {}; when they meet again, {becomes}", short_names(lost))
+    })
 }
 
 /// As many may wait for the driver at once.
@@ -451,3 +489,105 @@ const INQUIRIES_MAX: usize = 16;
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 /// An answer is given again within this time.
 const FRESH: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::Incarnation;
+    use peergrad_protocol::view::{Member, View};
+
+    use super::*;
+    use crate::io::Scope;
+    use crate::node::MemberStanding;
+
+    /// One of these members, which has lost those, and trains.
+    fn member(members: &[u8], lost: &[u8], policy: Policy) -> MemberOverview {
+        let peers = |names: &[u8]| names.iter().map(|name| PeerId([*name; 32])).collect::<Vec<_>>();
+        let seen = |peer| Seen {
+            peer,
+            weight: 4,
+            condition: Condition::Working,
+            complete: None,
+            silence: None,
+            owned: 5,
+            copied: 0,
+        };
+        let record = |peer| Member { peer, incarnation: Incarnation(1), addresses: vec![], weight: 4 };
+        let view =
+            View::first(peergrad_protocol::RunId([9; 32]), peers(members).into_iter().map(record).collect());
+        MemberOverview {
+            standing: MemberStanding {
+                digest: view.digest(),
+                view: Arc::new(view),
+                has_parameters: true,
+                complete: 10,
+                committed: 10,
+                wait: Wait::Sums,
+                held_segments: 0,
+            },
+            scope: Scope { parameters: 10, samples: 100, steps: 80, passes: 8 },
+            pass: 1,
+            chunks: 1,
+            moves_left: 0,
+            view_age: Duration::from_secs(1),
+            members: peers(members).into_iter().map(seen).collect(),
+            comers: vec![],
+            estranged: peers(lost),
+            policy,
+            paused: None,
+            is_orphaned: false,
+            without_secret: None,
+            is_troubled: false,
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_swarm_says_whom_it_has_lost_and_what_comes_of_it() {
+        let words = |member: &MemberOverview| member_words(member, phase(member), &PeerId([1; 32]));
+        let [two, three] = [2, 3].map(|name| PeerId([name; 32]).short());
+        let alone = member(&[1], &[2, 3], Policy::Merge);
+        assert_eq!(
+            words(&alone),
+            (
+                false,
+                format!(
+                    "training without 2 peers it has lost: {two}, {three}; when they meet again, what both have learnt is merged"
+                )
+            )
+        );
+        assert_eq!(
+            words(&member(&[1, 2], &[3], Policy::Winner)),
+            (
+                false,
+                format!(
+                    "training with 2 peers, without 1 peer they have lost: {three}; when they meet again, the part that is further is kept"
+                )
+            )
+        );
+        assert_eq!(words(&member(&[1, 2], &[], Policy::Merge)), (true, "training with 2 peers".to_owned()));
+        // Those who are lost have left the run.
+        assert!(words(&member(&[1, 2], &[3], Policy::Majority)).0);
+    }
+
+    #[test]
+    fn members_that_were_lost_have_a_row_each() {
+        let (member, recent) = (member(&[1], &[2, 3], Policy::Merge), Recent::default());
+        let parts = Parts {
+            me: PeerId([1; 32]),
+            now: Instant(0),
+            overview: Ok(Overview::Member(Box::new(member))),
+            links: &BTreeMap::new(),
+            unreached: &[],
+            recent: &recent,
+        };
+        let status = parts.status(TrafficStatus {
+            sent_bytes: 0,
+            received_bytes: 0,
+            sent_bytes_per_second: 0.0,
+            received_bytes_per_second: 0.0,
+        });
+        let missing = status.others.iter().map(|other| (other.peer.clone(), other.state)).collect::<Vec<_>>();
+        let expected = [2, 3].map(|name| (PeerId([name; 32]).to_string(), OtherState::Missing));
+        assert_eq!(missing, expected);
+        assert!(!status.is_well);
+    }
+}

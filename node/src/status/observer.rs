@@ -134,7 +134,7 @@ impl Observer {
 
     fn on_notice(&mut self, notice: &Notice) {
         let (at, words) = (self.memory.clock.now(), notice.to_string());
-        self.memory.recent().tell(Happened { at, event: "notice", words: words.clone() });
+        self.memory.recent().hear(at, notice);
         self.log.notice(words);
     }
 
@@ -193,6 +193,13 @@ impl Recent {
     fn look(&mut self, now: Instant, bytes: Bytes) {
         self.traffic.push_back((now, bytes));
         forget_before(&mut self.traffic, now);
+    }
+
+    /// Of whom cannot be reached, and for how long, is told with what is so at present.
+    fn hear(&mut self, at: Instant, notice: &Notice) {
+        if !matches!(notice, Notice::Unreachable { .. }) {
+            self.tell(Happened { at, event: "notice", words: notice.to_string() });
+        }
     }
 
     fn tell(&mut self, happened: Happened) {
@@ -278,6 +285,7 @@ mod tests {
     use peergrad_protocol::StepNumber;
 
     use super::*;
+    use crate::net::notice::DialTrouble;
 
     fn at(milliseconds: u64) -> Instant {
         Instant(0).after(Duration::from_millis(milliseconds))
@@ -321,6 +329,18 @@ mod tests {
         let rates = recent.bytes_per_second(at(20_000), &bytes(20_000));
         assert_eq!(rates[&peer], (1000.0, 2000.0));
         assert!(recent.traffic.len() < 12);
+    }
+
+    #[test]
+    fn tries_that_fail_do_not_drown_what_happened() {
+        let (mut recent, peer) = (Recent::default(), PeerId([1; 32]));
+        recent.hear(at(0), &Notice::Resumed { peer });
+        for number in 0..100 {
+            let address = "/ip4/10.0.0.7/tcp/9".parse().unwrap();
+            let trouble = DialTrouble::Refused;
+            recent.hear(at(number), &Notice::Unreachable { peer: Some(peer), address, trouble });
+        }
+        assert_eq!(recent.events().count(), 1);
     }
 
     #[test]

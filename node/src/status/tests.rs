@@ -73,6 +73,13 @@ pub(crate) fn sample() -> Status {
         ],
         others: vec![OtherStatus { peer: "12D3KooWD".to_owned(), state: OtherState::Preparing, link: None }],
         rekey: Some(RekeyStatus { missing: vec!["12D3KooWB".to_owned()] }),
+        unreached: vec![UnreachedStatus {
+            peer: Some("12D3KooWC".to_owned()),
+            address: "/ip4/10.0.0.7/tcp/4747".to_owned(),
+            trouble: "connection refused".to_owned(),
+            tries: 7,
+            seconds_ago: 1.25,
+        }],
         traffic: TrafficStatus {
             sent_bytes: 1_000_000,
             received_bytes: 900_000,
@@ -127,6 +134,8 @@ fn the_documentation_explains_every_field_and_word() {
     let word = |value: serde_json::Value| value.as_str().unwrap().to_owned();
     names.extend(metrics::PHASES.map(|phase| word(serde_json::to_value(phase).unwrap())));
     names.extend(metrics::STATES.map(|state| word(serde_json::to_value(state).unwrap())));
+    let others = [OtherState::Preparing, OtherState::Ready, OtherState::Linked, OtherState::Missing];
+    names.extend(others.map(|state| word(serde_json::to_value(state).unwrap())));
     for name in names {
         assert!(text.contains(&format!("`{name}`")), "docs/status.md does not explain `{name}`");
     }

@@ -174,7 +174,7 @@ async fn another_secret_is_told_over_quic_in_the_words_of_tcp() {
                 match next_notice(&mut notices).await {
                     // Before QUIC was tried.
                     Notice::Unreachable { trouble: DialTrouble::Refused, .. } => {}
-                    Notice::Unreachable { trouble: DialTrouble::WrongSecret, address } => {
+                    Notice::Unreachable { trouble: DialTrouble::WrongSecret, address, .. } => {
                         break address.to_string();
                     }
                     other => panic!("{other}"),

@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 
-use super::departures::training;
+use super::departures::{training, training_by};
 use super::process::{ENDLESS, LOCAL, Place, Process, invite_of, listening};
 
 /// What a peer tells, once it is as `is_it` wants it.
@@ -170,6 +170,34 @@ fn those_who_want_to_come_in_are_told_of() {
         status["summary"].as_str().is_some_and(|words| words.contains("ready;"))
     });
     assert_eq!((&joining["phase"], &joining["is_well"]), (&"joining".into(), &true.into()));
+}
+
+/// Both others are killed, and the last one goes on alone: that is not as it should be, and it says whom it has lost.
+#[test]
+fn a_part_of_a_swarm_says_whom_it_has_lost() {
+    let merging = "digest_every = 1\n[partition]\npolicy = \"merge\"";
+    let (place, mut peers) = training_by(3, ENDLESS, merging);
+    let lost: Vec<String> = peers.drain(1..).map(|(peer, name)| (peer.kill(), name).1).collect();
+    let has_all = |status: &Value, list: &str| lost.iter().all(|peer| of(status, list, peer).is_some());
+    let seen = status(&place, &["--dir", "peer-1"], |status| {
+        has_all(status, "others")
+            && has_all(status, "unreached")
+            && status["summary"].as_str().is_some_and(|words| words.contains("it has lost"))
+    });
+    assert_eq!(seen["is_well"], false);
+    let summary = seen["summary"].as_str().expect("words");
+    assert!(summary.starts_with("training without 2 peers it has lost: "), "{summary}");
+    assert!(summary.contains("; when they meet again, what both have learnt is merged"), "{summary}");
+    for peer in &lost {
+        assert_eq!(of(&seen, "others", peer).expect("it is there")["state"], "missing");
+        let unreached = of(&seen, "unreached", peer).expect("it is there");
+        assert!(unreached["tries"].as_u64() > Some(1), "{unreached}");
+    }
+    let events = seen["events"].to_string();
+    assert!(!events.contains("still trying"), "{events}");
+    let text = words(&place, &["--dir", "peer-1"]);
+    assert_eq!(text.matches(": cannot be reached (").count(), 2, "{text}");
+    assert_eq!(text.matches("  missing").count(), 2, "{text}");
 }
 
 #[test]

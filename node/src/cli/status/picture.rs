@@ -17,13 +17,18 @@
 //! ```
 //! First what matters most: is it well? Colour repeats what words say, and is left away where it is not wanted (`NO_COLOR`).
 
+use std::collections::VecDeque;
 use std::path::Path;
 
 use console::{Style, measure_text_width, truncate_str};
 use peergrad_protocol::PeerId;
 
+use crate::cli::quantities::{STANDS_STILL, duration, few_digits, loss_words, speed_words, time_to_go};
 use crate::cli::table::{bytes, count};
-use crate::status::{Link, MemberState, MemberStatus, OtherState, Phase, Status, Training};
+use crate::cli::wrapping::{pieces, wrapped};
+use crate::status::{
+    Link, MemberState, MemberStatus, OtherState, Phase, Status, Told, Training, UnreachedStatus,
+};
 
 /// What is known of one peer.
 pub(super) struct Block<'a> {
@@ -34,8 +39,32 @@ pub(super) struct Block<'a> {
     pub(super) trouble: Option<&'a str>,
 }
 
-/// The picture; each line ends with a line break.
-pub(super) fn picture(block: &Block<'_>, width: usize) -> String {
+/// What is seen of one peer, line by line: no line is wider than the terminal.
+pub(super) struct Picture {
+    /// What matters most.
+    pub(super) lines: Vec<String>,
+    /// What happened last, the oldest first, each on one line or a few; with less room there are fewer of them.
+    pub(super) events: VecDeque<Vec<String>>,
+}
+
+impl Picture {
+    /// How many lines it takes.
+    pub(super) fn height(&self) -> usize {
+        let events: usize = self.events.iter().map(Vec::len).sum();
+        self.lines.len() + usize::from(events > 0) + events
+    }
+
+    /// All of it; each line ends with a line break.
+    pub(super) fn text(&self) -> String {
+        let blank = String::new();
+        let gap = (!self.events.is_empty()).then_some(&blank);
+        let lines = self.lines.iter().chain(gap).chain(self.events.iter().flatten());
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+}
+
+/// The picture of one peer.
+pub(super) fn picture(block: &Block<'_>, width: usize) -> Picture {
     let Block { status, directory, trouble } = block;
     let mut lines = heading(status, *directory, *trouble, width);
     if let Some(training) = &status.training {
@@ -57,14 +86,20 @@ pub(super) fn picture(block: &Block<'_>, width: usize) -> String {
     }
     if !status.members.is_empty() || !status.others.is_empty() {
         lines.push(String::new());
-        lines.extend(table(status));
+        lines.extend(table(status, width));
     }
-    if !status.events.is_empty() {
+    if !status.unreached.is_empty() {
         lines.push(String::new());
-        lines.extend(events(status, width));
+        lines.extend(status.unreached.iter().flat_map(|unreached| unreached_words(unreached, width)));
     }
-    let fitted = lines.iter().map(|line| truncate_str(line.trim_end(), width, "…").into_owned() + "\n");
-    fitted.collect()
+    let fitted = |line: String| truncate_str(line.trim_end(), width, "…").into_owned();
+    Picture {
+        lines: lines.into_iter().map(fitted).collect(),
+        events: events(status, width)
+            .into_iter()
+            .map(|event| event.into_iter().map(fitted).collect())
+            .collect(),
+    }
 }
 
 /// Whether it is well; who this is.
@@ -100,56 +135,76 @@ fn progress(training: &Training, phase: Phase, width: usize) -> Vec<String> {
         loss.map_or_else(|| "no loss yet".to_owned(), |loss| format!("loss {}", bold(&loss_words(loss)))),
     ];
     let is_still = phase == Phase::Paused;
-    parts.push(match is_still {
-        true => yellow("stands still"),
-        false => format!("{} steps/s", few_digits(*steps_per_second)),
-    });
-    let left = steps_expected.saturating_sub(*steps);
-    if left > 0 && *steps_per_second > 0.0 && !is_still {
-        parts.push(format!("{} to go", duration(left as f64 / steps_per_second)));
+    parts.push(if is_still { yellow(STANDS_STILL) } else { speed_words(*steps_per_second) });
+    if !is_still {
+        parts.extend(time_to_go(steps_expected.saturating_sub(*steps), *steps_per_second));
     }
     let done = *steps as f64 / (*steps_expected).max(1) as f64;
     let cells = width.saturating_sub(12).clamp(10, 60);
     let filled = ((done * cells as f64) as usize).min(cells);
     let bar = format!("{}{}", green(&"━".repeat(filled)), dim(&"─".repeat(cells - filled)));
-    vec![format!("  {}", parts.join("   ")), format!("  {bar}  {:.0} %", (100.0 * done).floor())]
+    // How long it takes is worth a line of its own where there is no room.
+    let mut lines: Vec<String> =
+        pieces(parts, "   ", width.saturating_sub(2)).into_iter().map(|line| format!("  {line}")).collect();
+    lines.push(format!("  {bar}  {:.0} %", (100.0 * done).floor()));
+    lines
 }
 
-/// Who is in, who owns what, over what they are reached. Those who want to come in are below.
-fn table(status: &Status) -> Vec<String> {
+/// Who is in, who owns what, over what they are reached. Those who are outside are below. Where there is no room for all of it, the
+/// bars give way first.
+fn table(status: &Status, width: usize) -> Vec<String> {
+    let laid_out = |bar_cells, gap| {
+        let left = if bar_cells > 0 { 3 } else { 2 };
+        aligned(&rows(status, bar_cells), left, gap)
+    };
+    let whole = laid_out(BAR_CELLS, 2);
+    let excess = widest(&whole).saturating_sub(width);
+    match BAR_CELLS.saturating_sub(excess) {
+        BAR_CELLS => return whole,
+        cells @ BAR_CELLS_MIN.. => return laid_out(cells, 2),
+        _ => {}
+    }
+    let without = laid_out(0, 2);
+    if widest(&without) <= width { without } else { laid_out(0, 1) }
+}
+
+fn rows(status: &Status, bar_cells: usize) -> Vec<Vec<String>> {
     let largest = status.members.iter().map(|member| member.share).fold(0.0, f64::max);
-    let header =
-        ["member", "state", "owns", "", "step", "heard", "over", "ping", "sent/s", "received/s"].map(dim);
-    let mut rows = vec![header.to_vec()];
-    rows.extend(status.members.iter().map(|member| member_row(member, largest)));
+    let mut header = vec!["member", "state", "owns"];
+    // With a bar, the share has a column of its own.
+    header.extend((bar_cells > 0).then_some(""));
+    header.extend(["step", "heard", "over", "ping", "sent/s", "received/s"]);
+    let mut rows = vec![header.into_iter().map(dim).collect::<Vec<String>>()];
+    rows.extend(status.members.iter().map(|member| member_row(member, (bar_cells, largest))));
     for other in &status.others {
         let state = match other.state {
             OtherState::Preparing => cyan("preparing"),
             OtherState::Ready => cyan("ready"),
             OtherState::Linked => "linked".to_owned(),
+            OtherState::Missing => yellow("missing"),
         };
-        let mut row =
-            vec![name(&other.peer), state, String::new(), String::new(), String::new(), String::new()];
-        row.extend(link_cells(other.link.as_ref(), true));
+        let mut row = vec![name(&other.peer), state];
+        row.extend(std::iter::repeat_n(String::new(), if bar_cells > 0 { 4 } else { 3 }));
+        row.extend(link_cells(other.link.as_ref(), other.state != OtherState::Missing));
         rows.push(row);
     }
-    aligned(&rows)
+    rows
 }
 
-fn member_row(member: &MemberStatus, largest: f64) -> Vec<String> {
+fn member_row(member: &MemberStatus, (bar_cells, largest): (usize, f64)) -> Vec<String> {
     let name = name(&member.peer);
     let is_gone = matches!(member.state, MemberState::Unreachable | MemberState::Stopped);
     let silent = member.silent_seconds.filter(|_| !member.is_this);
-    let mut row = vec![
-        if member.is_this { format!("{} *", bold(&name)) } else { name },
-        state_words(member.state),
-        bar(member.share, largest),
-        format!("{:.1} %", 100.0 * member.share),
-        member.steps.map(count).unwrap_or_default(),
+    let mut row =
+        vec![if member.is_this { format!("{} *", bold(&name)) } else { name }, state_words(member.state)];
+    row.extend((bar_cells > 0).then(|| bar(member.share, largest, bar_cells)));
+    row.push(format!("{:.1} %", 100.0 * member.share));
+    row.push(member.steps.map(count).unwrap_or_default());
+    row.push(
         silent
             .map(|seconds| if seconds < 1.0 { "now".to_owned() } else { duration(seconds) })
             .unwrap_or_default(),
-    ];
+    );
     row.extend(link_cells(member.link.as_ref(), !member.is_this && !is_gone));
     row
 }
@@ -192,43 +247,59 @@ fn state_words(state: MemberState) -> String {
 
 /// A share as a bar, of which a whole one is the next power of a half above the largest share: among three peers that is one
 /// half of all.
-fn bar(share: f64, largest: f64) -> String {
+fn bar(share: f64, largest: f64, cells: usize) -> String {
     let mut whole = 1.0;
     while whole / 2.0 >= largest && whole > 1e-6 {
         whole /= 2.0;
     }
-    let eighths = (share / whole * (BAR_CELLS * 8) as f64).round() as usize;
+    let eighths = (share / whole * (cells * 8) as f64).round() as usize;
     let eighths = if share > 0.0 { eighths.max(1) } else { 0 };
     let (full, rest) = (eighths / 8, eighths % 8);
     let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][rest];
     let text = format!("{}{part}", "█".repeat(full));
-    blue(&format!("{text:<BAR_CELLS$}"))
+    blue(&format!("{text:<cells$}"))
 }
 
-/// What happened last, each on a line of its own.
-fn events(status: &Status, width: usize) -> Vec<String> {
+/// One who cannot be reached, however many addresses it has and however often it was tried.
+fn unreached_words(unreached: &UnreachedStatus, width: usize) -> Vec<String> {
+    let who = unreached.peer.as_deref().map_or_else(|| unreached.address.clone(), name);
+    let tries = match unreached.tries {
+        1 => "1 try".to_owned(),
+        more => format!("{} tries, the last", count(u64::from(more))),
+    };
+    let words = format!(
+        "{who}: cannot be reached ({}), {tries} {} ago",
+        unreached.trouble,
+        duration(unreached.seconds_ago)
+    );
+    wrapped(&words, width.saturating_sub(2)).iter().map(|line| format!("  {}", yellow(line))).collect()
+}
+
+/// What happened last, the oldest first, each in lines of its own.
+fn events(status: &Status, width: usize) -> Vec<Vec<String>> {
     let newest = status.events.iter().rev().take(EVENTS_SHOWN).rev();
     let ages: Vec<String> =
         newest.clone().map(|told| format!("{} ago", duration(told.seconds_ago))).collect();
     let widest = ages.iter().map(|age| age.chars().count()).max().unwrap_or(0);
-    let mut lines = Vec::new();
-    for (age, told) in ages.iter().zip(newest) {
+    let event = |(age, told): (&String, &Told)| {
         let indent = widest + 4;
         let words = wrapped(&told.words, width.saturating_sub(indent).max(20));
-        for (index, line) in words.into_iter().take(EVENT_LINES_MAX).enumerate() {
-            let left = if index == 0 {
-                format!("  {}  ", dim(&format!("{age:>widest$}")))
-            } else {
-                " ".repeat(indent)
-            };
-            lines.push(left + &line);
-        }
-    }
-    lines
+        let line = |(index, line): (usize, String)| match index {
+            0 => format!("  {}  {line}", dim(&format!("{age:>widest$}"))),
+            _ => " ".repeat(indent) + &line,
+        };
+        words.into_iter().take(EVENT_LINES_MAX).enumerate().map(line).collect()
+    };
+    ages.iter().zip(newest).map(event).collect()
 }
 
-/// Rows of cells in columns: the first three to the left, numbers to the right.
-fn aligned(rows: &[Vec<String>]) -> Vec<String> {
+/// Columns of the widest line.
+fn widest(lines: &[String]) -> usize {
+    lines.iter().map(|line| measure_text_width(line)).max().unwrap_or(0)
+}
+
+/// Rows of cells in columns: the first few to the left, numbers to the right.
+fn aligned(rows: &[Vec<String>], left: usize, gap: usize) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         rows.iter().filter_map(|row| row.get(column)).map(|cell| measure_text_width(cell)).max().unwrap_or(0)
@@ -237,30 +308,11 @@ fn aligned(rows: &[Vec<String>]) -> Vec<String> {
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
             let room = " ".repeat(width - measure_text_width(cell));
-            if column < 3 { format!("{cell}{room}") } else { format!("{room}{cell}") }
+            if column < left { format!("{cell}{room}") } else { format!("{room}{cell}") }
         });
-        format!("  {}", cells.collect::<Vec<_>>().join("  "))
+        format!("  {}", cells.collect::<Vec<_>>().join(&" ".repeat(gap)))
     };
     rows.iter().map(line).collect()
-}
-
-/// Text in lines of at most so many columns, broken between words.
-fn wrapped(text: &str, width: usize) -> Vec<String> {
-    let mut lines = Vec::new();
-    for paragraph in text.lines() {
-        let mut line = String::new();
-        for word in paragraph.split_whitespace() {
-            if !line.is_empty() && measure_text_width(&line) + 1 + measure_text_width(word) > width {
-                lines.push(std::mem::take(&mut line));
-            }
-            if !line.is_empty() {
-                line.push(' ');
-            }
-            line.push_str(word);
-        }
-        lines.push(line);
-    }
-    lines
 }
 
 /// What people know a peer by.
@@ -271,39 +323,6 @@ fn name(peer: &str) -> String {
 /// The beginning of a run's id, or of a digest.
 fn short(id: &str) -> String {
     id.chars().take(SHORT_CHARS).collect()
-}
-
-/// "0.4 s", "12 s", "3 min 47 s", "2 h 5 min", "3 d 4 h".
-fn duration(seconds: f64) -> String {
-    if seconds < 9.95 {
-        return format!("{seconds:.1} s");
-    }
-    let whole = seconds.round() as u64;
-    let two = |large: u64, name: &str, small: u64, small_name: &str| match small {
-        0 => format!("{large} {name}"),
-        _ => format!("{large} {name} {small} {small_name}"),
-    };
-    match whole {
-        ..60 => format!("{whole} s"),
-        60..3600 => two(whole / 60, "min", whole % 60, "s"),
-        3600..86_400 => two(whole / 3600, "h", whole % 3600 / 60, "min"),
-        _ => two(whole / 86_400, "d", whole % 86_400 / 3600, "h"),
-    }
-}
-
-/// A number with as many digits as one wants to know of it.
-fn few_digits(value: f64) -> String {
-    match value {
-        ..0.0095 => "0".to_owned(),
-        ..1.0 => format!("{value:.2}"),
-        ..10.0 => format!("{value:.1}"),
-        _ => count(value.round() as u64),
-    }
-}
-
-/// Small losses are told by their size.
-fn loss_words(loss: f64) -> String {
-    if loss != 0.0 && loss.abs() < 0.001 { format!("{loss:.1e}") } else { format!("{loss:.4}") }
 }
 
 fn bold(text: &str) -> String {
@@ -335,6 +354,8 @@ fn blue(text: &str) -> String {
 }
 
 const BAR_CELLS: usize = 16;
+/// A shorter one says less than it takes.
+const BAR_CELLS_MIN: usize = 4;
 const SHORT_CHARS: usize = 8;
 const EVENTS_SHOWN: usize = 8;
 const EVENT_LINES_MAX: usize = 3;
@@ -342,7 +363,7 @@ const EVENT_LINES_MAX: usize = 3;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::status::{Told, TrafficStatus, ViewStatus};
+    use crate::status::{OtherStatus, TrafficStatus, ViewStatus};
 
     fn member(name: &str, is_this: bool, state: MemberState, share: f64) -> MemberStatus {
         let link = Link {
@@ -405,6 +426,7 @@ mod tests {
             ],
             others: vec![],
             rekey: None,
+            unreached: vec![],
             traffic: TrafficStatus {
                 sent_bytes: 0,
                 received_bytes: 0,
@@ -423,7 +445,7 @@ mod tests {
     fn a_status_is_a_few_lines_with_what_matters_first() {
         console::set_colors_enabled(false);
         let status = status();
-        let text = picture(&Block { status: &status, directory: None, trouble: None }, 100);
+        let text = picture(&Block { status: &status, directory: None, trouble: None }, 100).text();
         let expected = "\
 ▲ carol silent for too long: the others are about to go on without
   peer alice in run 193ac52f, release 0.1.0, up 4 min 12 s
@@ -449,27 +471,62 @@ mod tests {
         let status = status();
         for width in [20, 40, 80, 200] {
             let text =
-                picture(&Block { status: &status, directory: None, trouble: Some("it is gone") }, width);
+                picture(&Block { status: &status, directory: None, trouble: Some("it is gone") }, width)
+                    .text();
             assert!(text.lines().all(|line| measure_text_width(line) <= width), "{width}:\n{text}");
             assert!(text.starts_with('✗') && text.contains("it is gone"), "{text}");
         }
     }
 
     #[test]
-    fn shares_are_bars_of_one_scale() {
+    fn at_eighty_columns_nothing_is_cut_and_the_bars_give_way() {
         console::set_colors_enabled(false);
-        assert_eq!(bar(0.0, 0.4), " ".repeat(BAR_CELLS));
-        assert_eq!(bar(0.5, 0.5), "█".repeat(BAR_CELLS));
-        assert_eq!(bar(1.0, 1.0), "█".repeat(BAR_CELLS));
-        assert_eq!(bar(1e-9, 0.5).trim(), "▏", "a little is not nothing");
-        assert_eq!(bar(0.0, 0.0), " ".repeat(BAR_CELLS));
+        let mut status = status();
+        status.training.as_mut().unwrap().steps_per_second = 1757.0;
+        let block = Block { status: &status, directory: None, trouble: None };
+        let text = picture(&block, 80).text();
+        assert!(!text.contains('…') && text.contains("1,757 steps/s\n  24 s to go\n"), "{text}");
+        assert!(text.contains("working   25.0 % 12,345") && text.contains("12.1 MB      950 B"), "{text}");
+        let text = picture(&block, 92).text();
+        assert!(text.contains("  received/s") && text.contains("  █████  "), "{text}");
+        // Only the time to go is never cut.
+        for width in [40, 60, 80, 120] {
+            let text = picture(&block, width).text();
+            assert!(text.lines().any(|line| line.trim_end().ends_with("24 s to go")), "{width}:\n{text}");
+        }
     }
 
     #[test]
-    fn times_and_numbers_are_short() {
-        let told = [0.04, 9.9, 59.4, 227.0, 3600.0, 7500.0, 100_000.0].map(duration);
-        assert_eq!(told, ["0.0 s", "9.9 s", "59 s", "3 min 47 s", "1 h", "2 h 5 min", "1 d 3 h"]);
-        assert_eq!([0.0, 0.033, 4.25, 1494.4].map(few_digits), ["0", "0.03", "4.2", "1,494"]);
-        assert_eq!([0.0, 0.021_34, 2.3e-7].map(loss_words), ["0.0000", "0.0213", "2.3e-7"]);
+    fn whoever_is_missing_or_cannot_be_reached_has_one_line() {
+        console::set_colors_enabled(false);
+        let mut status = status();
+        status.others = vec![OtherStatus { peer: "dave".to_owned(), state: OtherState::Missing, link: None }];
+        let unreached = UnreachedStatus {
+            peer: Some("dave".to_owned()),
+            address: "/ip4/10.0.0.7/tcp/4747".to_owned(),
+            trouble: "connection refused".to_owned(),
+            tries: 7,
+            seconds_ago: 1.0,
+        };
+        let nobody = UnreachedStatus { peer: None, tries: 1, ..unreached.clone() };
+        status.unreached = vec![unreached, nobody];
+        let text = picture(&Block { status: &status, directory: None, trouble: None }, 100).text();
+        assert!(text.contains("\n  dave     missing\n"), "{text}");
+        assert!(
+            text.contains(
+                "\n\n  dave: cannot be reached (connection refused), 7 tries, the last 1.0 s ago\n  /ip4/10.0.0.7/tcp/4747: cannot be reached (connection refused), 1 try 1.0 s ago\n\n"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn shares_are_bars_of_one_scale() {
+        console::set_colors_enabled(false);
+        assert_eq!(bar(0.0, 0.4, BAR_CELLS), " ".repeat(BAR_CELLS));
+        assert_eq!(bar(0.5, 0.5, BAR_CELLS), "█".repeat(BAR_CELLS));
+        assert_eq!(bar(1.0, 1.0, BAR_CELLS), "█".repeat(BAR_CELLS));
+        assert_eq!(bar(1e-9, 0.5, BAR_CELLS).trim(), "▏", "a little is not nothing");
+        assert_eq!(bar(0.0, 0.0, BAR_CELLS), " ".repeat(BAR_CELLS));
     }
 }

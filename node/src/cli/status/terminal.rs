@@ -7,6 +7,8 @@ use std::io::{IsTerminal, Write, stdout};
 
 use console::Term;
 
+use super::picture::Picture;
+
 /// A place at the end of what the terminal shows.
 pub(super) struct Canvas {
     is_terminal: bool,
@@ -25,13 +27,14 @@ impl Default for Canvas {
 }
 
 impl Canvas {
-    /// Shows a picture in place of the last one.
-    pub(super) fn show(&mut self, picture: &str) {
+    /// Shows pictures in place of the last ones.
+    pub(super) fn show(&mut self, mut pictures: Vec<Picture>) {
         if !self.is_terminal {
-            return write(&format!("{picture}\n"));
+            return write(&format!("{}\n", joined(&pictures)));
         }
         let height = Term::stdout().size_checked().map_or(usize::MAX, |(rows, _)| usize::from(rows));
-        let text = frame(picture, self.lines, height);
+        forget_oldest(&mut pictures, height.saturating_sub(1));
+        let text = frame(&joined(&pictures), self.lines, height);
         self.lines = text.matches('\n').count();
         write(&text);
     }
@@ -45,7 +48,26 @@ impl Drop for Canvas {
     }
 }
 
-/// The bytes that draw a picture over one of so many lines, on a terminal of this height. What does not fit is left out: lines
+/// One picture below the other.
+pub(super) fn joined(pictures: &[Picture]) -> String {
+    pictures.iter().map(Picture::text).collect::<Vec<_>>().join("\n")
+}
+
+/// Leaves out what happened longest ago, of the picture that tells most of it, until all fit in so many lines or nothing is left
+/// of it.
+fn forget_oldest(pictures: &mut [Picture], room: usize) {
+    let height = |pictures: &[Picture]| {
+        pictures.iter().map(Picture::height).sum::<usize>() + pictures.len().saturating_sub(1)
+    };
+    while height(pictures) > room {
+        let longest = pictures.iter_mut().max_by_key(|picture| picture.events.len());
+        if longest.and_then(|picture| picture.events.pop_front()).is_none() {
+            return;
+        }
+    }
+}
+
+/// The bytes that draw a picture over one of so many lines, on a terminal of this height. What still does not fit is left out: lines
 /// that have scrolled away cannot be drawn over.
 fn frame(picture: &str, lines_before: usize, height: usize) -> String {
     let lines: Vec<&str> = picture.trim_end().lines().collect();
@@ -88,6 +110,25 @@ const END: &str = "\x1b[?2026l";
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn where_room_is_lacking_the_oldest_events_go() {
+        let picture = |events: &[&str]| Picture {
+            lines: vec!["head".to_owned(), "table".to_owned()],
+            events: events.iter().map(|event| event.lines().map(str::to_owned).collect()).collect(),
+        };
+        let shown = |pictures: &[&[&str]], room| {
+            let mut pictures: Vec<Picture> = pictures.iter().map(|events| picture(events)).collect();
+            forget_oldest(&mut pictures, room);
+            joined(&pictures)
+        };
+        let events = ["old", "newer\nstill", "newest"];
+        assert_eq!(shown(&[&events], 7), "head\ntable\n\nold\nnewer\nstill\nnewest\n");
+        assert_eq!(shown(&[&events], 6), "head\ntable\n\nnewer\nstill\nnewest\n");
+        assert_eq!(shown(&[&events], 5), "head\ntable\n\nnewest\n");
+        assert_eq!(shown(&[&events], 1), "head\ntable\n");
+        assert_eq!(shown(&[&events, &["x"]], 9), "head\ntable\n\nnewest\n\nhead\ntable\n\nx\n");
+    }
 
     #[test]
     fn a_picture_is_drawn_over_the_last_one_and_never_scrolls() {

@@ -9,6 +9,7 @@ use libp2p::{Multiaddr, PeerId};
 use tokio::time::Instant;
 
 use super::super::addresses::without_peer;
+use super::super::identity::from_libp2p;
 use super::super::notice::{DialTrouble, Notice};
 use super::super::quic::{Carrier, over_quic, over_tcp};
 use super::trouble::{is_final, trouble_of};
@@ -29,6 +30,23 @@ pub(super) struct Target {
     /// Rounds in a row.
     pub(super) failures: u32,
     complaints: BTreeMap<Multiaddr, Complaint>,
+    /// When the last round came to nothing.
+    failed_at: Option<Instant>,
+}
+
+/// Somebody who is tried again and again, and of whom the user was told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unreached {
+    /// Who; `None` where only an address is known.
+    pub peer: Option<peergrad_protocol::PeerId>,
+    /// Where it is tried, or one of several places.
+    pub address: Multiaddr,
+    /// What comes of it there.
+    pub trouble: DialTrouble,
+    /// How often in a row, at all places each time.
+    pub tries: u32,
+    /// How long ago the last time was.
+    pub since_last: Duration,
 }
 
 /// The first attempt of a round, which has failed.
@@ -80,7 +98,23 @@ impl Target {
             first: None,
             failures: 0,
             complaints: BTreeMap::new(),
+            failed_at: None,
         }
+    }
+
+    /// How it is with this one, if the user has heard that it cannot be reached: of several addresses, the one whose trouble says
+    /// most.
+    pub(super) fn unreached(&self, now: Instant) -> Option<Unreached> {
+        let (address, complaint) =
+            self.complaints.iter().max_by_key(|(_, complaint)| is_final(&complaint.trouble))?;
+        let failed_at = self.failed_at.filter(|_| self.state != State::Connected)?;
+        Some(Unreached {
+            peer: self.peer.as_ref().and_then(from_libp2p),
+            address: address.clone(),
+            trouble: complaint.trouble.clone(),
+            tries: self.failures,
+            since_last: now.saturating_duration_since(failed_at),
+        })
     }
 
     /// A connection is there, over this carrier.
@@ -194,6 +228,7 @@ impl Target {
             }
         };
         self.failures += 1;
+        self.failed_at = Some(now);
         // While the second attempt was under way, time has passed as well.
         self.state = State::Waiting { due: now.max(first.failed_at + pause_after(self.failures)) };
         Some(first.joined_with(second))
@@ -240,7 +275,8 @@ impl Target {
         };
         let complaint = Complaint { trouble: trouble.clone(), told_at: now, pause };
         self.complaints.insert(address.clone(), complaint);
-        Some(Notice::Unreachable { address, trouble })
+        let peer = self.peer.as_ref().and_then(from_libp2p);
+        Some(Notice::Unreachable { peer, address, trouble })
     }
 }
 

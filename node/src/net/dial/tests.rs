@@ -127,6 +127,38 @@ fn where_tcp_does_not_get_through_quic_is_tried_at_once_and_an_address_is_told_o
 }
 
 #[test]
+fn one_who_cannot_be_reached_is_told_of_once_however_often_and_wherever_it_was_tried() {
+    let start = Instant::now();
+    let at = |milliseconds| start + Duration::from_millis(milliseconds);
+    let mut dialing = Dialing::default();
+    let peer = crate::net::Identity::generate().peer();
+    let other = "/ip4/10.0.0.8/tcp/9";
+    dialing.want(to_libp2p(peer).unwrap(), vec![TCP.parse().unwrap(), other.parse().unwrap()], start);
+    let refused = || {
+        let refusal = || TransportError::Other(io::ErrorKind::ConnectionRefused.into());
+        DialError::Transport(Vec::from([TCP, other].map(|at| (at.parse().unwrap(), refusal()))))
+    };
+    let mut notices = Vec::new();
+    for passed in 0..20_000 {
+        for options in dialing.take_due(at(passed)) {
+            notices.extend(dialing.failed(options.connection_id(), &refused(), at(passed)));
+        }
+        // Others may be about to leave it out.
+        let has_told = !dialing.unreached(at(passed)).is_empty();
+        assert!(if passed < 2900 { !has_told } else { has_told || passed < 3100 }, "{passed}");
+    }
+    let unreached = dialing.unreached(at(20_000));
+    let [Unreached { peer: Some(who), trouble: DialTrouble::Refused, tries: 8, .. }] = &unreached[..] else {
+        panic!("{unreached:?}");
+    };
+    assert_eq!(*who, peer);
+    let words = notices[0].to_string();
+    assert!(words.starts_with(&format!("peer {} at /ip4/10.0.0", peer.short())), "{words}");
+    dialing.mark_connected(to_libp2p(peer).unwrap(), Carrier::Tcp);
+    assert!(dialing.unreached(at(30_000)).is_empty());
+}
+
+#[test]
 fn the_second_attempt_is_part_of_the_pause() {
     let start = Instant::now();
     let mut dialing = named(TCP, start);

@@ -1,10 +1,12 @@
-//! Looking on: which links there are, over what they run, and how far away the others are.
+//! Looking on: which links there are, over what they run, how far away the others are, and who cannot be reached.
 
 use std::time::Duration;
 
 use peergrad_protocol::PeerId;
 use tokio::sync::{mpsc, oneshot};
+use tokio::time::Instant;
 
+use super::super::dial::Unreached;
 use super::super::quic::Carrier;
 use super::super::remote::{Outgoing, Remote};
 use super::switchboard::{Command, Switchboard};
@@ -33,6 +35,15 @@ pub enum Lane {
     Quic,
 }
 
+/// What is seen of a network at one moment.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sight {
+    /// The links, by peer.
+    pub links: Vec<LinkStatus>,
+    /// Those who are wanted and cannot be reached.
+    pub unreached: Vec<Unreached>,
+}
+
 /// Asks a network for its links.
 #[derive(Clone, Debug)]
 pub struct Lookout {
@@ -40,21 +51,21 @@ pub struct Lookout {
 }
 
 impl Lookout {
-    /// The links as they are now; none once the network is gone.
-    pub async fn links(&self) -> Vec<LinkStatus> {
+    /// How it is now; nothing is seen once the network is gone.
+    pub async fn look(&self) -> Sight {
         let (reply, answer) = oneshot::channel();
         if self.commands.send(Command::Look(reply)).is_err() {
-            return Vec::new();
+            return Sight::default();
         }
         answer.await.unwrap_or_default()
     }
 }
 
 impl Switchboard {
-    pub(super) fn links(&self) -> Vec<LinkStatus> {
+    pub(super) fn look(&self) -> Sight {
         let mut links: Vec<LinkStatus> = self.remotes.values().map(describe).collect();
         links.sort_unstable_by_key(|link| link.peer);
-        links
+        Sight { links, unreached: self.dialing.unreached(Instant::now()) }
     }
 }
 

@@ -44,7 +44,7 @@ use super::listen::{self, Claim, Listen, ListenError, Port, announced, port_of, 
 use super::notice::Notice;
 use super::quic::over_quic;
 use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
-pub use looking::{Lane, LinkStatus, Lookout};
+pub use looking::{Lane, LinkStatus, Lookout, Sight};
 use switchboard::{Command, Switchboard};
 
 /// What a network is made from.

@@ -32,7 +32,7 @@ use super::super::notice::Notice;
 use super::super::remote::{Learned, Outage, Outgoing, Parting, Remote, Stance};
 use super::super::transport::Behaviour;
 use super::lanes::{Admission, Lanes, Report};
-use super::looking::LinkStatus;
+use super::looking::Sight;
 use super::reaching::Reaching;
 
 /// What the switchboard is told.
@@ -46,7 +46,7 @@ pub(super) enum Command {
     /// Closes all connections but those with these.
     KeepOnly(BTreeSet<peergrad_protocol::PeerId>),
     /// Somebody wants to know what links there are.
-    Look(oneshot::Sender<Vec<LinkStatus>>),
+    Look(oneshot::Sender<Sight>),
     Report(libp2p::PeerId, Report),
     /// What a peer has found that was asked to dial this one; nothing: it could not be asked.
     Checked(libp2p::PeerId, Option<Vec<(Multiaddr, Finding)>>),
@@ -166,7 +166,7 @@ impl Switchboard {
                 }
             }
             // Whoever has asked may have gone.
-            Command::Look(reply) => _ = reply.send(self.links()),
+            Command::Look(reply) => _ = reply.send(self.look()),
             Command::Report(id, report) => self.on_report(id, report),
             Command::Checked(id, findings) => self.on_checked(id, findings),
             Command::AskedRouter(answer) => self.on_router(answer),
