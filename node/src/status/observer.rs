@@ -94,20 +94,25 @@ impl Observer {
     ) {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        // What is written down last is how it ended.
+        let mut is_over = false;
         loop {
             tokio::select! {
                 event = events.recv() => {
                     let Some(event) = event else { break };
                     self.on_event(&event);
+                    is_over |= matches!(event, Event::Ended(_));
                     // Nobody has to listen.
                     let _ = told.send(event);
                 }
                 Some(notice) = notices.recv() => {
-                    self.on_notice(&notice);
+                    if !is_over {
+                        self.on_notice(&notice);
+                    }
                     let _ = noticed.send(notice);
                 }
                 Some(notice) = self.log_notices.recv() => drop(noticed.send(notice)),
-                _ = looks.tick() => self.look(),
+                _ = looks.tick(), if !is_over => self.look(),
             }
         }
         drop(told);
