@@ -27,8 +27,8 @@ use peergrad_protocol::placement::Copies;
 use serde::{Deserialize, Serialize};
 
 use crate::data::dataset::Standardization;
+use crate::data::format::{FileLayout, FormatError};
 use crate::data::labels::{LabelError, Target};
-use crate::data::layout::Layout;
 use crate::data::table::TableError;
 use crate::loader::Training;
 use crate::optimizer::{Rule, Schedule};
@@ -167,7 +167,7 @@ pub struct DataSettings {
     /// How many of them are held out.
     pub held_out_rows: u32,
     /// Where features and labels are.
-    pub layout: Layout,
+    pub layout: FileLayout,
     /// What is predicted.
     pub target: Target,
     /// What is done to the features.
@@ -190,15 +190,18 @@ pub enum SpecificationError {
         /// What it may be.
         allowed: String,
     },
-    /// The data file cannot be read.
+    /// The data file cannot be unpacked.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// The data file cannot be read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
     /// The labels of the data file cannot be used.
     #[error(transparent)]
     Labels(#[from] LabelError),
     /// The specification has more bytes than the peers pass on.
     #[error(
-        "the specification has {found} bytes, at most {SPECIFICATION_BYTES_MAX} are possible; use fewer columns (`columns` in [data]) or classes"
+        "the specification has {found} bytes, at most {SPECIFICATION_BYTES_MAX} are possible; use fewer columns (`columns` in [data]) or classes, or say `standardize = false`"
     )]
     TooLarge {
         /// Its bytes.
@@ -207,18 +210,6 @@ pub enum SpecificationError {
     /// The bytes are no specification that this version reads.
     #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
     Foreign(String),
-    /// A file to evaluate on has another number of columns.
-    #[error(
-        "{file}: {found} columns where the model was trained on {expected}; give a file with the same columns, the label included"
-    )]
-    OtherColumns {
-        /// The file.
-        file: String,
-        /// Its columns.
-        found: usize,
-        /// Columns of the file that the model was trained on.
-        expected: usize,
-    },
     /// The data file is not the one that the run was founded on.
     #[error(
         "{name}: not the file that this run was founded on ({what}); copy it from the first peer's machine"
@@ -263,7 +254,7 @@ impl Specification {
     #[must_use]
     pub fn network(&self) -> Network {
         let (outputs, loss) = self.outputs();
-        let widths = [&[self.data.layout.features.len()], self.model.hidden.as_slice(), &[outputs]].concat();
+        let widths = [&[self.data.layout.columns()], self.model.hidden.as_slice(), &[outputs]].concat();
         Network::new(&widths, self.model.activation, loss)
     }
 
@@ -301,11 +292,7 @@ impl Specification {
         }
         within("data.file", data.name.len(), 1..=NAME_BYTES_MAX, "a name of 1 to 4096 bytes")?;
         within("data.held_out", data.held_out_rows, 0..data.rows, "fewer rows than the file has")?;
-        let Standardization { mean, scale } = &data.standardization;
-        let columns = data.layout.features.len();
-        let is_scale = |scale: &f64| scale.is_finite() && *scale > 0.0;
-        let is_fit = mean.len() == columns && mean.iter().all(|mean| mean.is_finite());
-        if !is_fit || scale.len() != columns || !scale.iter().all(is_scale) {
+        if !data.standardization.fits(data.layout.columns()) {
             return foreign("the standardization does not fit the columns");
         }
         match &data.target {
@@ -314,7 +301,7 @@ impl Specification {
                 let distinct: std::collections::BTreeSet<&String> = classes.iter().collect();
                 within("data.classes", distinct.len(), 2.max(classes.len()).., allowed)
             }
-            Target::Number { mean, scale } if mean.is_finite() && is_scale(scale) => Ok(()),
+            Target::Number { mean, scale } if mean.is_finite() && scale.is_finite() && *scale > 0.0 => Ok(()),
             Target::Number { .. } => foreign("the target's mean or scale is not a number"),
         }
     }
@@ -322,7 +309,7 @@ impl Specification {
     fn check_model(&self) -> Result<(), SpecificationError> {
         let hidden = &self.model.hidden;
         within("model.hidden", hidden.len(), 0..=HIDDEN_LAYERS_MAX, "at most 64 layers")?;
-        let mut inputs = self.data.layout.features.len() as u64;
+        let mut inputs = self.data.layout.columns() as u64;
         let mut parameters = 0;
         for &width in hidden.iter().chain([&self.outputs().0]) {
             within("model.hidden", width, 1..=1 << 20, "layers of 1 to 1048576")?;

@@ -43,13 +43,13 @@ pub struct Split {
     pub held_out: Vec<u32>,
 }
 
-/// What is done to each feature: `(value - mean) / scale`.
+/// What is done to each feature: `(value - mean) / scale`; nothing where there is neither.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Standardization {
-    /// (columns)
+    /// (columns), or none.
     pub mean: Vec<f64>,
-    /// (columns), all above 0.
+    /// (columns), all above 0; or none.
     pub scale: Vec<f64>,
 }
 
@@ -70,10 +70,20 @@ impl Split {
 }
 
 impl Standardization {
-    /// Leaves every value as it is.
+    /// Leaves every value as it is. It is as short for a million columns as for one.
     #[must_use]
-    pub fn identity(columns: usize) -> Self {
-        Self { mean: vec![0.0; columns], scale: vec![1.0; columns] }
+    pub fn identity() -> Self {
+        Self { mean: Vec::new(), scale: Vec::new() }
+    }
+
+    /// Whether it is for samples of so many columns, and has finite results.
+    #[must_use]
+    pub fn fits(&self, columns: usize) -> bool {
+        let Self { mean, scale } = self;
+        let is_complete = mean.len() == columns && scale.len() == columns;
+        let is_finite =
+            mean.iter().all(|mean| mean.is_finite()) && scale.iter().all(|scale| scale.is_finite());
+        *self == Self::identity() || (is_complete && is_finite && scale.iter().all(|&scale| scale > 0.0))
     }
 
     /// Mean and standard deviation of each column of `values` (all rows, columns) over `rows`.
@@ -106,13 +116,16 @@ impl Standardization {
     }
 
     /// The standardized rows `rows` of `values` (all rows, columns).
-    fn apply(&self, values: &[f64], rows: &[u32]) -> Vec<f32> {
+    fn apply(&self, values: &[f64], columns: usize, rows: &[u32]) -> Vec<f32> {
         /// A held-out value may lie absurdly far from a tiny spread; it stays a finite `f32`.
         const FURTHEST: f64 = f32::MAX as f64;
-        let columns = self.mean.len();
         let mut features = Vec::with_capacity(rows.len() * columns);
         for &row in rows {
             let values = &values[row as usize * columns..][..columns];
+            if *self == Self::identity() {
+                features.extend(values.iter().map(|&value| value as f32));
+                continue;
+            }
             let standardized = (values.iter().zip(&self.mean).zip(&self.scale))
                 .map(|((value, mean), scale)| ((value - mean) / scale).clamp(-FURTHEST, FURTHEST));
             features.extend(standardized.map(|value| value as f32));
@@ -126,7 +139,7 @@ impl Samples {
     #[must_use]
     pub fn select(table: &Table, labels: &Labels, standardization: &Standardization, rows: &[u32]) -> Self {
         Self {
-            features: standardization.apply(&table.features, rows),
+            features: standardization.apply(&table.features, table.columns, rows),
             columns: table.columns,
             labels: labels.select(rows),
         }
@@ -170,7 +183,7 @@ mod tests {
         let values = [0.0, 0.1, 4.0, 0.1, 100.0, 0.1];
         let fitted = Standardization::fit(&values, 2, &[0, 1]);
         assert_eq!(fitted, Standardization { mean: vec![2.0, 0.1], scale: vec![2.0, 1.0] });
-        assert_eq!(fitted.apply(&values, &[2, 0]), [49.0, 0.0, -1.0, 0.0]);
+        assert_eq!(fitted.apply(&values, 2, &[2, 0]), [49.0, 0.0, -1.0, 0.0]);
     }
 
     #[test]
@@ -183,11 +196,27 @@ mod tests {
     #[test]
     fn far_values_stay_finite() {
         let tiny = Standardization { mean: vec![0.0], scale: vec![1e-300] };
-        assert_eq!(tiny.apply(&[1e38, -1e38], &[0, 1]), [f32::MAX, f32::MIN]);
+        assert_eq!(tiny.apply(&[1e38, -1e38], 1, &[0, 1]), [f32::MAX, f32::MIN]);
     }
 
     #[test]
     fn no_rows_are_standardized_without_complaint() {
-        assert_eq!(Standardization::fit(&[], 2, &[]), Standardization::identity(2));
+        let nothing = Standardization { mean: vec![0.0; 2], scale: vec![1.0; 2] };
+        assert_eq!(Standardization::fit(&[], 2, &[]), nothing);
+    }
+
+    #[test]
+    fn what_is_not_standardized_stays_as_it_is() {
+        assert_eq!(
+            Standardization::identity().apply(&[1.5, -3.0, 0.1, 7.0], 2, &[1, 0]),
+            [0.1, 7.0, 1.5, -3.0]
+        );
+        assert!(Standardization::identity().fits(3));
+        let odd = |mean: &[f64], scale: &[f64]| {
+            Standardization { mean: mean.to_vec(), scale: scale.to_vec() }.fits(1)
+        };
+        assert!(odd(&[0.0], &[2.0]));
+        assert!(!odd(&[0.0], &[]) && !odd(&[0.0; 2], &[1.0; 2]));
+        assert!(!odd(&[f64::NAN], &[1.0]) && !odd(&[0.0], &[0.0]) && !odd(&[0.0], &[f64::INFINITY]));
     }
 }

@@ -1,4 +1,4 @@
-//! Labels: what the last column of a file means, as class indices or as numbers.
+//! Labels: what the labels of a file mean, as class indices or as numbers.
 //!
 //! The same digits can be names of classes or quantities: `3` is a kind of flower in one file and a price in another. The
 //! founder of a run decides once ([`Target::infer`]) and writes the decision into the specification; everybody else
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Standardization;
-use super::table::{LabelValue, Table};
+use super::label_texts::{LabelText, LabelTexts, RowPlace};
 
 /// The most classes that are inferred; more may be listed by name.
 pub const CLASSES_MAX: usize = 1000;
@@ -99,12 +99,12 @@ pub enum Labels {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum LabelError {
     /// A label that is none of the classes.
-    #[error("{file}, line {line}: the label `{found}` is not among the classes ({}); mend the row, or `classes` in [data]", listed(.classes))]
+    #[error("{file}, {place}: the label `{found}` is not among the classes ({}); mend the row, or `classes` in [data]", listed(.classes))]
     NotAClass {
         /// The file.
         file: String,
-        /// The line, from 1.
-        line: u64,
+        /// Where in it.
+        place: RowPlace,
         /// The label.
         found: String,
         /// The classes.
@@ -112,7 +112,7 @@ pub enum LabelError {
     },
     /// All labels are the same, so there is nothing to learn.
     #[error(
-        "{file}: every row has the label `{found}`; a model needs at least two classes: is `label` in [data] the right column?"
+        "{file}: every row has the label `{found}`; a model needs at least two classes: is this the right file, and of a CSV file, is `label` in [data] the right column?"
     )]
     SingleClass {
         /// The file.
@@ -134,13 +134,13 @@ pub enum LabelError {
     },
     /// A number is predicted, and a label is none.
     #[error(
-        "{file}, line {line}: the label `{found}` is not a number; mend the row, or say `predict = \"class\"` in [data]"
+        "{file}, {place}: the label `{found}` is not a number; mend the row, or say `predict = \"class\"` in [data]"
     )]
     NotANumber {
         /// The file.
         file: String,
-        /// The line, from 1.
-        line: u64,
+        /// Where in it.
+        place: RowPlace,
         /// The label.
         found: String,
     },
@@ -155,64 +155,64 @@ fn listed(classes: &[String]) -> String {
 }
 
 impl Target {
-    /// Decides what the labels of `table` mean; a number's mean and scale are taken over `training` rows.
+    /// Decides what the labels of a file mean; a number's mean and scale are taken over `training` rows.
     ///
     /// # Errors
     /// If the labels contradict the hints, or there is nothing to tell apart.
     pub fn infer(
         file: &str,
-        table: &Table,
+        texts: &LabelTexts,
         hints: &TargetHints,
         training: &[u32],
     ) -> Result<Self, LabelError> {
         let predict = match (hints.predict, &hints.classes) {
             (Some(predict), _) => predict,
             (None, Some(_)) => Predict::Class,
-            (None, None) => infer_predict(file, table)?,
+            (None, None) => infer_predict(file, texts)?,
         };
         match (predict, &hints.classes) {
             (Predict::Number, _) => {
-                let numbers = numbers(file, table)?;
-                let labels: Vec<f64> = table.labels.iter().map(|&value| numbers[value as usize]).collect();
+                let numbers = numbers(file, texts)?;
+                let labels: Vec<f64> = texts.rows().iter().map(|&value| numbers[value as usize]).collect();
                 let fitted = Standardization::fit(&labels, 1, training);
                 Ok(Self::Number { mean: fitted.mean[0], scale: fitted.scale[0] })
             }
             (Predict::Class, Some(classes)) => {
                 let target = Self::Class { classes: classes.names() };
-                target.labels(file, table).map(|_| target)
+                target.labels(file, texts).map(|_| target)
             }
             (Predict::Class, None) => {
-                if let [only] = table.label_values.as_slice() {
+                if let [only] = texts.distinct() {
                     return Err(LabelError::SingleClass { file: file.to_owned(), found: only.text.clone() });
                 }
-                Ok(Self::Class { classes: sorted(&table.label_values) })
+                Ok(Self::Class { classes: sorted(texts.distinct()) })
             }
         }
     }
 
-    /// The label of each row of `table`.
+    /// The label of each row.
     ///
     /// # Errors
     /// If a label is none of the classes, or no number where one is predicted.
-    pub fn labels(&self, file: &str, table: &Table) -> Result<Labels, LabelError> {
+    pub fn labels(&self, file: &str, texts: &LabelTexts) -> Result<Labels, LabelError> {
         match self {
             Self::Class { classes } => {
                 let indices: BTreeMap<&str, u32> = classes.iter().map(String::as_str).zip(0..).collect();
-                let index = |value: &LabelValue| {
+                let index = |value: &LabelText| {
                     indices.get(value.text.as_str()).copied().ok_or_else(|| LabelError::NotAClass {
                         file: file.to_owned(),
-                        line: value.line,
+                        place: value.place,
                         found: value.text.clone(),
                         classes: classes.clone(),
                     })
                 };
-                let known: Vec<u32> = table.label_values.iter().map(index).collect::<Result<_, _>>()?;
-                Ok(Labels::Classes(table.labels.iter().map(|&value| known[value as usize]).collect()))
+                let known: Vec<u32> = texts.distinct().iter().map(index).collect::<Result<_, _>>()?;
+                Ok(Labels::Classes(texts.rows().iter().map(|&value| known[value as usize]).collect()))
             }
             Self::Number { mean, scale } => {
-                let numbers = numbers(file, table)?;
+                let numbers = numbers(file, texts)?;
                 let standardized = |&value: &u32| ((numbers[value as usize] - mean) / scale) as f32;
-                Ok(Labels::Numbers(table.labels.iter().map(standardized).collect()))
+                Ok(Labels::Numbers(texts.rows().iter().map(standardized).collect()))
             }
         }
     }
@@ -229,29 +229,29 @@ impl Labels {
     }
 }
 
-fn whole(value: &LabelValue) -> Option<i64> {
+fn whole(value: &LabelText) -> Option<i64> {
     value.text.parse().ok()
 }
 
 /// The number that each distinct label stands for.
-fn numbers(file: &str, table: &Table) -> Result<Vec<f64>, LabelError> {
-    let number = |value: &LabelValue| {
+fn numbers(file: &str, texts: &LabelTexts) -> Result<Vec<f64>, LabelError> {
+    let number = |value: &LabelText| {
         value.text.parse().map_err(|_| LabelError::NotANumber {
             file: file.to_owned(),
-            line: value.line,
+            place: value.place,
             found: value.text.clone(),
         })
     };
-    table.label_values.iter().map(number).collect()
+    texts.distinct().iter().map(number).collect()
 }
 
-fn infer_predict(file: &str, table: &Table) -> Result<Predict, LabelError> {
-    let (rows, distinct) = (table.rows(), table.label_values.len());
-    let has_words = table.label_values.iter().any(|value| value.text.parse::<f64>().is_err());
+fn infer_predict(file: &str, texts: &LabelTexts) -> Result<Predict, LabelError> {
+    let (rows, distinct) = (texts.rows().len(), texts.distinct().len());
+    let has_words = texts.distinct().iter().any(|value| value.text.parse::<f64>().is_err());
     if has_words && distinct > CLASSES_MAX {
         return Err(LabelError::TooManyClasses { file: file.to_owned(), found: distinct, rows });
     }
-    let is_whole = table.label_values.iter().all(|value| whole(value).is_some());
+    let is_whole = texts.distinct().iter().all(|value| whole(value).is_some());
     let is_few = distinct <= CLASSES_MAX && distinct * 10 <= rows;
     let is_few_of_few = distinct <= CLASSES_MAX_SMALL && distinct * 2 <= rows;
     let is_class = has_words || (is_whole && (distinct == 1 || is_few || is_few_of_few));
@@ -259,7 +259,7 @@ fn infer_predict(file: &str, table: &Table) -> Result<Predict, LabelError> {
 }
 
 /// By value if all are whole numbers, else by text.
-fn sorted(values: &[LabelValue]) -> Vec<String> {
+fn sorted(values: &[LabelText]) -> Vec<String> {
     let mut texts: Vec<String> = values.iter().map(|value| value.text.clone()).collect();
     match values.iter().map(whole).collect::<Option<Vec<_>>>() {
         Some(_) => texts.sort_by_key(|text| text.parse::<i64>().unwrap_or(i64::MAX)),
@@ -271,18 +271,18 @@ fn sorted(values: &[LabelValue]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::layout::{Layout, LayoutHints};
 
-    fn table(labels: &[&str]) -> Table {
-        let text: String = labels.iter().map(|label| format!("1,{label}\n")).collect();
-        let layout = Layout::infer("f", text.as_bytes(), &LayoutHints::default()).unwrap();
-        Table::read("f", text.as_bytes(), &layout).unwrap()
+    fn texts(labels: &[&str]) -> LabelTexts {
+        let mut texts = LabelTexts::default();
+        for (line, &label) in (1..).zip(labels) {
+            texts.push(label.into(), || RowPlace::Line(line));
+        }
+        texts
     }
 
     fn infer(labels: &[&str], hints: TargetHints) -> Result<Target, LabelError> {
-        let table = table(labels);
-        let rows: Vec<u32> = (0..table.rows() as u32).collect();
-        Target::infer("f", &table, &hints, &rows)
+        let rows: Vec<u32> = (0..labels.len() as u32).collect();
+        Target::infer("f", &texts(labels), &hints, &rows)
     }
 
     fn classes(names: &[&str]) -> Target {
@@ -335,9 +335,9 @@ mod tests {
 
     #[test]
     fn labels_follow_the_order_of_classes() {
-        let table = table(&["b", "a", "b"]);
-        assert_eq!(classes(&["a", "b"]).labels("f", &table), Ok(Labels::Classes(vec![1, 0, 1])));
-        let all = classes(&["a", "b"]).labels("f", &table).unwrap();
+        let texts = texts(&["b", "a", "b"]);
+        assert_eq!(classes(&["a", "b"]).labels("f", &texts), Ok(Labels::Classes(vec![1, 0, 1])));
+        let all = classes(&["a", "b"]).labels("f", &texts).unwrap();
         assert_eq!(all.select(&[1, 2]), Labels::Classes(vec![0, 1]));
     }
 

@@ -32,7 +32,7 @@ pub struct Layout {
     pub features: Vec<usize>,
 }
 
-/// What a user says about a file's layout; `None` is inferred.
+/// What a user says about a file's layout, whatever its format; `None` is inferred.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LayoutHints {
     /// Whether the first row names the columns.
@@ -41,6 +41,9 @@ pub struct LayoutHints {
     pub label: Option<Column>,
     /// The feature columns; all but the label unless said otherwise.
     pub features: Option<Vec<Column>>,
+    /// How many features there are, where that is not for the file to say; the largest index of a LIBSVM file unless said
+    /// otherwise.
+    pub width: Option<usize>,
 }
 
 /// A column, as a user points at it.
@@ -165,7 +168,13 @@ fn infer_label(width: usize, names: &[String]) -> usize {
     }
 }
 
-fn find_column(file: &str, column: &Column, width: usize, names: &[String]) -> Result<usize, TableError> {
+/// The index of the column that a user points at.
+pub(super) fn find_column(
+    file: &str,
+    column: &Column,
+    width: usize,
+    names: &[String],
+) -> Result<usize, TableError> {
     let (found, asked) = match column {
         Column::Number(number) => {
             (number.checked_sub(1).filter(|&index| index < width), format!("number {number}"))

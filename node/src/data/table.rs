@@ -12,15 +12,18 @@
 //! Missing values: a cell is a number or an error, because a silently filled cell is a silently wrong model.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::io::Read;
 
 use csv::ByteRecord;
 
+use super::label_texts::{LabelTexts, ROWS_MAX, RowPlace, whole_text};
 use super::layout::Layout;
 
 /// The most bytes that a gzipped file may unpack to.
 pub const UNPACKED_BYTES_MAX: u64 = 4 << 30;
+/// The most numbers of a table that is made from a file which says less than it becomes (a row of few features, a byte a
+/// number): 2 GiB here, and half of that again as samples.
+pub const TABLE_VALUES_MAX: usize = 1 << 28;
 
 /// The numbers and labels of a file.
 #[derive(Clone, Debug, PartialEq)]
@@ -29,19 +32,8 @@ pub struct Table {
     pub features: Vec<f64>,
     /// Feature columns.
     pub columns: usize,
-    /// For each row, an index into `label_values`.
-    pub labels: Vec<u32>,
-    /// The distinct labels, in the order of their first rows.
-    pub label_values: Vec<LabelValue>,
-}
-
-/// One of the labels that occur in a table.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LabelValue {
-    /// Its text, trimmed; whole numbers without a decimal point.
-    pub text: String,
-    /// The line of its first row, from 1.
-    pub line: u64,
+    /// The label of each row.
+    pub labels: LabelTexts,
 }
 
 /// Why a file cannot be used. Each names the file and what to do.
@@ -88,6 +80,20 @@ pub enum TableError {
         found: usize,
         /// How many are allowed.
         limit: usize,
+    },
+    /// The table would be larger than what is held.
+    #[error(
+        "{file}: {rows} rows of {columns} features are a table of {} numbers, and at most {TABLE_VALUES_MAX} are held; \
+         choose some features with `columns` in [data], or train on a part of the rows",
+        *rows as u128 * *columns as u128
+    )]
+    TooManyValues {
+        /// The file.
+        file: String,
+        /// Its rows.
+        rows: usize,
+        /// Features of each.
+        columns: usize,
     },
     /// A row has another number of cells than the first.
     #[error(
@@ -205,13 +211,8 @@ impl Table {
     pub fn read(file: &str, bytes: &[u8], layout: &Layout) -> Result<Self, TableError> {
         let mut rows = reader(bytes, layout.delimiter);
         let mut row = ByteRecord::new();
-        let mut table = Self {
-            features: Vec::new(),
-            columns: layout.features.len(),
-            labels: Vec::new(),
-            label_values: Vec::new(),
-        };
-        let mut known = BTreeMap::new();
+        let (features, labels) = (Vec::new(), LabelTexts::default());
+        let mut table = Self { features, columns: layout.features.len(), labels };
         let mut is_header = layout.header;
         while rows.read_byte_record(&mut row).unwrap_or(false) {
             let place = Place { file, bytes, start: row.position().map_or(0, csv::Position::byte) };
@@ -225,9 +226,12 @@ impl Table {
                 table.features.push(place.feature(&row[column], column)?);
             }
             let label = place.label(&row[layout.label], layout.label)?;
-            table.push_label(label, &mut known, &place)?;
+            if table.rows() == ROWS_MAX {
+                return Err(TableError::too_many_rows(file));
+            }
+            table.labels.push(label, || RowPlace::Line(place.line()));
         }
-        match (table.labels.is_empty(), layout.header) {
+        match (table.rows() == 0, layout.header) {
             (false, _) => Ok(table),
             (true, true) => Err(TableError::NoRows { file: file.to_owned() }),
             (true, false) => Err(TableError::Empty { file: file.to_owned() }),
@@ -237,32 +241,22 @@ impl Table {
     /// Number of rows.
     #[must_use]
     pub fn rows(&self) -> usize {
-        self.labels.len()
+        self.labels.rows().len()
     }
+}
 
-    fn push_label(
-        &mut self,
-        label: Cow<'_, str>,
-        known: &mut BTreeMap<String, u32>,
-        place: &Place<'_>,
-    ) -> Result<(), TableError> {
-        let limit = u32::MAX as usize;
-        if self.labels.len() == limit {
-            return Err(TableError::TooMany {
-                file: place.file.to_owned(),
-                what: "rows",
-                found: limit + 1,
-                limit,
-            });
-        }
-        let index = known.get(&*label).copied().unwrap_or_else(|| {
-            let index = self.label_values.len() as u32;
-            self.label_values.push(LabelValue { text: label.to_string(), line: place.line() });
-            known.insert(label.into_owned(), index);
-            index
-        });
-        self.labels.push(index);
-        Ok(())
+impl TableError {
+    /// More rows than can be counted.
+    pub(super) fn too_many_rows(file: &str) -> Self {
+        Self::TooMany { file: file.to_owned(), what: "rows", found: ROWS_MAX + 1, limit: ROWS_MAX }
+    }
+}
+
+/// An error if a table of so many rows and columns would be too large to be held.
+pub(super) fn check_size(file: &str, rows: usize, columns: usize) -> Result<(), TableError> {
+    match rows.checked_mul(columns) {
+        Some(values) if values <= TABLE_VALUES_MAX => Ok(()),
+        _ => Err(TableError::TooManyValues { file: file.to_owned(), rows, columns }),
     }
 }
 
@@ -302,8 +296,6 @@ impl Place<'_> {
 
     /// The text of a label cell: trimmed, and `3.0` as `3`.
     fn label<'a>(&self, cell: &'a [u8], column: usize) -> Result<Cow<'a, str>, TableError> {
-        /// Up to here every whole number is an `f64`.
-        const WHOLE_MAX: f64 = 9_007_199_254_740_992.0;
         let (file, column) = (self.file.to_owned(), column + 1);
         if cell.trim_ascii().is_empty() {
             return Err(TableError::NoLabel { file, line: self.line(), column });
@@ -312,10 +304,10 @@ impl Place<'_> {
             Some(value) if !(value as f32).is_finite() => {
                 Err(TableError::NotFinite { file, line: self.line(), column, found: shortened(cell) })
             }
-            Some(value) if value.trunc() == value && value.abs() < WHOLE_MAX => {
-                Ok(Cow::Owned((value as i64).to_string()))
-            }
-            _ => Ok(String::from_utf8_lossy(cell.trim_ascii())),
+            value => match value.and_then(whole_text) {
+                Some(whole) => Ok(Cow::Owned(whole)),
+                None => Ok(String::from_utf8_lossy(cell.trim_ascii())),
+            },
         }
     }
 }
@@ -335,7 +327,7 @@ pub(super) fn text(cell: &[u8]) -> String {
 }
 
 /// A cell's text for an error: one line, not long.
-fn shortened(cell: &[u8]) -> String {
+pub(super) fn shortened(cell: &[u8]) -> String {
     const CHARS_MAX: usize = 40;
     let full = String::from_utf8_lossy(cell);
     let cleaned = full.chars().map(|c| if c.is_control() { ' ' } else { c });
@@ -364,7 +356,8 @@ mod tests {
     }
 
     fn texts(table: &Table) -> Vec<&str> {
-        table.labels.iter().map(|&index| table.label_values[index as usize].text.as_str()).collect()
+        let distinct = table.labels.distinct();
+        table.labels.rows().iter().map(|&index| distinct[index as usize].text.as_str()).collect()
     }
 
     fn gzipped(bytes: &[u8]) -> Vec<u8> {
@@ -399,7 +392,7 @@ mod tests {
         let hints = LayoutHints {
             label: Some(Column::Name("kind".into())),
             features: Some(vec![Column::Number(4), Column::Name("x".into())]),
-            header: None,
+            ..LayoutHints::default()
         };
         let table = read_with(bytes, &hints).unwrap();
         assert_eq!(table.features, [2.0, 1.0, 4.0, 3.0]);
@@ -474,7 +467,7 @@ mod tests {
                 prop_assert!(table.rows() > 0);
                 prop_assert_eq!(table.features.len(), table.rows() * table.columns);
                 prop_assert!(table.features.iter().all(|value| value.is_finite()));
-                prop_assert!(table.labels.iter().all(|&label| (label as usize) < table.label_values.len()));
+                prop_assert!(table.labels.rows().iter().all(|&label| (label as usize) < table.labels.distinct().len()));
             }
         }
 

@@ -10,8 +10,7 @@ use peergrad_protocol::id::ContentDigest;
 use super::own::OwnSpecification;
 use super::{Specification, SpecificationError};
 use crate::data::dataset::{Dataset, Samples, Split};
-use crate::data::layout::{Layout, LayoutHints};
-use crate::data::table::{Table, unpack};
+use crate::data::table::unpack;
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
 use crate::task::supervised::Supervised;
@@ -71,8 +70,8 @@ impl Specification {
         if ContentDigest::of(bytes) != self.digest()? {
             return Err(other("its bytes are different"));
         }
-        let table = Table::read(&data.name, &unpack(&data.name, bytes)?, &data.layout)?;
-        let labels = data.target.labels(&data.name, &table)?;
+        let table = data.layout.read(&data.name, &unpack(&data.name, bytes)?)?;
+        let labels = data.target.labels(&data.name, &table.labels)?;
         if table.rows() != data.rows as usize {
             return Err(other("it has another number of rows"));
         }
@@ -86,21 +85,14 @@ impl Specification {
 
     /// All rows of a file with the run's columns, as samples; `file` is only for errors.
     ///
-    /// The file may have a header where the run's had none, and another delimiter.
+    /// A CSV file may have a header where the run's had none, and another delimiter; a LIBSVM file may lack the last features.
     ///
     /// # Errors
-    /// If the file has other columns or labels than the run's.
+    /// If the file is of another format than the run's, or has other columns or labels.
     pub fn samples(&self, file: &str, bytes: &[u8]) -> Result<Samples, SpecificationError> {
         let unpacked = unpack(file, bytes)?;
-        let Layout { delimiter, header, width, .. } =
-            Layout::infer(file, &unpacked, &LayoutHints::default())?;
-        let expected = self.data.layout.width;
-        if width != expected {
-            return Err(SpecificationError::OtherColumns { file: file.to_owned(), found: width, expected });
-        }
-        let layout = Layout { delimiter, header, ..self.data.layout.clone() };
-        let table = Table::read(file, &unpacked, &layout)?;
-        let labels = self.data.target.labels(file, &table)?;
+        let table = self.data.layout.of_other(file, &unpacked)?.read(file, &unpacked)?;
+        let labels = self.data.target.labels(file, &table.labels)?;
         let rows: Vec<u32> = (0..table.rows() as u32).collect();
         Ok(Samples::select(&table, &labels, &self.data.standardization, &rows))
     }

@@ -7,6 +7,8 @@ use super::resolve::resolve_data;
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, SpecificationError};
 use crate::data::embedded::{DIGITS, embedded};
+use crate::data::format::{FileLayout, Format, FormatError, Numbered, NumberedFormat};
+use crate::data::idx::Arrays;
 use crate::data::labels::{Classes, Target};
 use crate::data::layout::{Column, Layout, LayoutHints};
 use crate::data::table::unpack;
@@ -31,19 +33,39 @@ pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<String, Specifica
 /// As [`write_run_file`], with a batch of one's own.
 fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, SpecificationError> {
     let unpacked = unpack(data_name, bytes)?;
-    let layout = Layout::infer(data_name, &unpacked, &LayoutHints::default())?;
-    let names = layout.names(&unpacked);
-    let worded = layout.worded_features(&unpacked);
     let mut section = DataSection::new(data_name);
-    if worded.len() < layout.features.len() && !worded.is_empty() {
-        let numbers = layout.features.iter().filter(|column| !worded.contains(column));
-        section.columns = Some(numbers.map(|&index| column(index, &names)).collect());
+    let mut words = Words::default();
+    if let FileLayout::Csv(layout) = FileLayout::infer(data_name, &unpacked, &LayoutHints::default())? {
+        words.names = layout.names(&unpacked);
+        words.worded = layout.worded_features(&unpacked);
+        if words.worded.len() < layout.features.len() && !words.worded.is_empty() {
+            let numbers = layout.features.iter().filter(|column| !words.worded.contains(column));
+            section.columns = Some(numbers.map(|&index| column(index, &words.names)).collect());
+        }
     }
     let data = resolve_data(&section, SEED_DEFAULT, data_name, bytes)?;
-    let worded: Vec<String> = worded.iter().map(|&index| toml(&column(index, &names))).collect();
+    let shape = match &data.layout {
+        FileLayout::Csv(layout) => format!("{} columns", layout.width),
+        FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => {
+            format!("{width} features")
+        }
+        FileLayout::Numbered(Numbered { format: NumberedFormat::Idx, .. }) => {
+            let arrays = Arrays::find(data_name, &unpacked).map_err(FormatError::from)?;
+            format!("each {}", arrays.sample_words())
+        }
+    };
     let mut preset = Preset::of(&data);
     preset.batch = batch.unwrap_or(preset.batch);
-    Ok([HEAD, &preset.training(), &data_section(&data, &names, &worded), &preset.model(), REST].concat())
+    Ok([HEAD, &preset.training(), &data_section(&data, &shape, &words), &preset.model(), REST].concat())
+}
+
+/// What a CSV file has in words.
+#[derive(Default)]
+struct Words {
+    /// The names of its columns.
+    names: Vec<String>,
+    /// The feature columns that hold words, from 0.
+    worded: Vec<usize>,
 }
 
 /// The run file of the demo: the embedded digits, one hidden layer, Adam, 40 passes, in small batches. So there are thousands of
@@ -70,7 +92,7 @@ struct Preset {
 
 impl Preset {
     fn of(data: &DataSettings) -> Self {
-        let columns = data.layout.features.len();
+        let columns = data.layout.columns();
         let kind = match (&data.target, data.rows < ROWS_FOR_HIDDEN_LAYER) {
             (_, false) => ModelKind::Mlp,
             (Target::Class { .. }, true) => ModelKind::Softmax,
@@ -135,43 +157,76 @@ impl Preset {
     }
 }
 
-/// The section `[data]`, with everything written down that was inferred.
-fn data_section(data: &DataSettings, names: &[String], worded: &[String]) -> String {
+/// The section `[data]`, with everything written down that was inferred; `shape` says what a row is.
+fn data_section(data: &DataSettings, shape: &str, words: &Words) -> String {
     let DataSettings { name, rows, layout, target, .. } = data;
-    let mut text = format!("\n[data]                     # {rows} rows, {} columns\n", layout.width);
-    let mut push = |setting: &str, comment: &str| text.push_str(&line(setting, comment));
-    let origin =
-        if embedded(name).is_some() { "built in" } else { "from this file's folder; CSV, gzipped or not" };
-    push(&format!("file = {}", toml(name)), origin);
-    push(&format!("header = {}", layout.header), "whether the first line names the columns");
+    let mut text = format!("\n[data]                     # {rows} rows, {shape}\n");
+    let origin = match embedded(name) {
+        Some(_) => "built in".to_owned(),
+        None => format!("from this file's folder; {}, gzipped or not", layout.format()),
+    };
+    text += &line(&format!("file = {}", toml(name)), &origin);
+    text += &match layout {
+        FileLayout::Csv(layout) => columns_settings(layout, &words.names),
+        FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => line(
+            &format!("features = {width}"),
+            "the largest index of the file; say more if files to come have larger ones",
+        ),
+        FileLayout::Numbered(_) => String::new(),
+    };
+    text += &target_settings(target);
+    text +=
+        &line("held_out = 0.2", "share of the rows that is never trained, and tells how well the model does");
+    text += &if layout.format() == Format::Libsvm {
+        line(
+            "standardize = false",
+            "true: features are shifted to mean 0 and scaled to deviation 1; 0 becomes another number",
+        )
+    } else {
+        line("standardize = true", "features are shifted to mean 0 and scaled to deviation 1")
+    };
+    text += &match layout {
+        FileLayout::Csv(layout) => chosen_columns(layout, words),
+        FileLayout::Numbered(_) => "# All features are used; to choose: columns = [1, 2, 3]\n".to_owned(),
+    };
+    text
+}
+
+/// Where the label of a CSV file is.
+fn columns_settings(layout: &Layout, names: &[String]) -> String {
     let label = toml(&column(layout.label, names));
-    push(&format!("label = {label}"), "the label's column, by number from 1 or by name");
-    match target {
-        Target::Class { classes } => {
-            push("predict = \"class\"", "or number");
-            let comment = match Classes::of(classes) {
-                Classes::Count(count) => format!("labels 0 to {}", count - 1),
-                Classes::Names(names) => {
-                    format!("{} labels, in the order of the model's outputs", names.len())
-                }
-            };
-            push(&format!("classes = {}", toml(&Classes::of(classes))), &comment);
-        }
-        Target::Number { .. } => push("predict = \"number\"", "or class"),
-    }
-    push("held_out = 0.2", "share of the rows that is never trained, and tells how well the model does");
-    push("standardize = true", "features are shifted to mean 0 and scaled to deviation 1");
-    if !worded.is_empty() {
-        text.push_str(&format!("# Left out, because they hold words: {}\n", worded.join(", ")));
-    }
+    [
+        line(&format!("header = {}", layout.header), "whether the first line names the columns"),
+        line(&format!("label = {label}"), "the label's column, by number from 1 or by name"),
+    ]
+    .concat()
+}
+
+/// What is predicted.
+fn target_settings(target: &Target) -> String {
+    let Target::Class { classes } = target else { return line("predict = \"number\"", "or class") };
+    let comment = match Classes::of(classes) {
+        Classes::Count(count) => format!("labels 0 to {}", count - 1),
+        Classes::Names(names) => format!("{} labels, in the order of the model's outputs", names.len()),
+    };
+    let classes = format!("classes = {}", toml(&Classes::of(classes)));
+    [line("predict = \"class\"", "or number"), line(&classes, &comment)].concat()
+}
+
+/// Which columns of a CSV file are features.
+fn chosen_columns(layout: &Layout, Words { names, worded }: &Words) -> String {
+    let listed = |columns: &[usize]| -> Vec<String> {
+        columns.iter().map(|&index| toml(&column(index, names))).collect()
+    };
+    let left_out = match worded.as_slice() {
+        [] => String::new(),
+        worded => format!("# Left out, because they hold words: {}\n", listed(worded).join(", ")),
+    };
     let is_all = layout.features.len() + 1 == layout.width;
     if is_all && layout.features.len() > COLUMNS_LISTED_MAX {
-        text.push_str("# The features are all columns but the label's; to choose: columns = [1, 2, 3]\n");
-    } else {
-        let columns: Vec<String> = layout.features.iter().map(|&index| toml(&column(index, names))).collect();
-        text.push_str(&wrapped("columns = [", &columns));
+        return left_out + "# The features are all columns but the label's; to choose: columns = [1, 2, 3]\n";
     }
-    text
+    left_out + &wrapped("columns = [", &listed(&layout.features))
 }
 
 /// A setting with its comment at the same column as the others'.
@@ -303,6 +358,30 @@ mod tests {
         let (text, run) = written("f.csv", (row("a") + &row("b") + &row("a") + &row("b")).as_bytes());
         assert_eq!(run.data().unwrap().columns, None);
         assert!(text.contains("all columns but the label's"));
+    }
+
+    #[test]
+    fn a_libsvm_file_is_told_with_its_features() {
+        let (text, run) = written("f.txt", b"+1 3:0.5\n-1 1:2\n+1 2:1\n-1\n");
+        assert!(text.contains("# 4 rows, 3 features") && text.contains("LIBSVM, gzipped or not"), "{text}");
+        let data = run.data().unwrap();
+        assert_eq!((data.features, data.standardize), (Some(3), Some(false)));
+        assert_eq!((&data.label, data.header, &data.columns), (&None, None, &None));
+        assert_eq!(data.classes, Some(Classes::Names(vec!["-1".into(), "1".into()])));
+        assert_eq!(run.model.kind, ModelKind::Softmax);
+    }
+
+    #[test]
+    fn an_idx_file_is_told_with_the_shape_of_its_samples() {
+        let samples =
+            [&b"\0\0\x08\x03\0\0\0\x04\0\0\0\x01\0\0\0\x02"[..], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
+        let bytes = [&samples[..], b"\0\0\x08\x01\0\0\0\x04", &[0, 1, 0, 1]].concat();
+        let (text, run) = written("f.bin", &bytes);
+        assert!(text.contains("# 4 rows, each 1 x 2") && text.contains("IDX, gzipped or not"), "{text}");
+        assert_eq!(run.data().unwrap().classes, Some(Classes::Count(2)));
+        assert_eq!(run.data().unwrap().standardize, Some(true));
+        let error = write_run_file("f.bin", &samples).unwrap_err().to_string();
+        assert!(error.contains("`cat train-images-idx3-ubyte.gz"), "{error}");
     }
 
     proptest! {

@@ -13,9 +13,10 @@ use super::{
     packing, within,
 };
 use crate::data::dataset::{Split, Standardization};
+use crate::data::format::{FEATURES_MAX, FileLayout, Format};
 use crate::data::labels::{Classes, Predict, Target, TargetHints};
-use crate::data::layout::{Layout, LayoutHints};
-use crate::data::table::{Table, unpack};
+use crate::data::layout::LayoutHints;
+use crate::data::table::unpack;
 use crate::optimizer::{Rule, Schedule};
 use crate::schedule::{Decay, scaled};
 
@@ -96,24 +97,30 @@ pub(super) fn resolve_data(
     if let Some(Classes::Count(count)) = section.classes {
         within("data.classes", count, 2..=CLASSES_COUNTED_MAX, "2 to 65536, or a list of labels")?;
     }
+    if let Some(width) = section.features {
+        within("data.features", width, 1..=FEATURES_MAX, "1 to 16777216")?;
+    }
     let bytes = unpack(name, packed)?;
     let layout_hints = LayoutHints {
         header: section.header,
         label: section.label.clone(),
         features: section.columns.clone(),
+        width: section.features,
     };
-    let layout = Layout::infer(name, &bytes, &layout_hints)?;
-    let table = Table::read(name, &bytes, &layout)?;
+    let layout = FileLayout::infer(name, &bytes, &layout_hints)?;
+    let table = layout.read(name, &bytes)?;
     let rows = table.rows() as u32;
     // At least one row is left to train.
     let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
     let split = Split::draw(seed, rows, held_out_rows);
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
-    let target = Target::infer(name, &table, &target_hints, &split.training)?;
-    let standardization = if section.standardize {
+    let target = Target::infer(name, &table.labels, &target_hints, &split.training)?;
+    // What leaves out zeros leaves them out because they mean nothing, and is mostly scaled already.
+    let is_standardized = section.standardize.unwrap_or(layout.format() != Format::Libsvm);
+    let standardization = if is_standardized {
         Standardization::fit(&table.features, table.columns, &split.training)
     } else {
-        Standardization::identity(table.columns)
+        Standardization::identity()
     };
     Ok(DataSettings {
         name: name.to_owned(),
@@ -253,10 +260,29 @@ mod tests {
         let specification = resolved("[data]\nfile = \"f.csv\"", SMALL).unwrap();
         let data = &specification.data;
         assert_eq!((data.rows, data.held_out_rows), (5, 1));
-        assert_eq!(data.layout.features, [0, 1]);
+        assert_eq!(data.layout.columns(), 2);
         assert_eq!(data.target, Target::Class { classes: vec!["cat".into(), "dog".into()] });
         assert_eq!(specification.training.segment_elements, 32 * 1024);
         assert_eq!(specification.network().manifest().parameter_count(), 2 * 128 + 128 + 128 * 2 + 2);
+    }
+
+    #[test]
+    fn zeros_that_a_file_leaves_out_stay_zeros_unless_somebody_asks() {
+        const SPARSE: &[u8] = b"+1 2:0.5\n-1 3:2\n+1\n-1 1:1 3:4\n+1 2:1\n";
+        let specification = resolved("[data]\nfile = \"f\"\nheld_out = 0.0", SPARSE).unwrap();
+        let data = &specification.data;
+        assert_eq!((data.rows, data.layout.columns(), data.layout.format()), (5, 3, Format::Libsvm));
+        assert_eq!(data.target, Target::Class { classes: vec!["-1".into(), "1".into()] });
+        assert_eq!(data.standardization, Standardization::identity());
+        assert_eq!(Specification::parse(&specification.to_bytes().unwrap()).unwrap(), specification);
+        let training = specification.dataset(SPARSE).unwrap().training;
+        assert!(training.features.contains(&0.0) && training.features.contains(&0.5));
+
+        let asked = resolved("[data]\nfile = \"f\"\nstandardize = true\nfeatures = 4", SPARSE).unwrap();
+        assert_eq!((asked.data.layout.columns(), asked.data.standardization.mean.len()), (4, 4));
+        let csv = resolved("[data]\nfile = \"f.csv\"\nstandardize = false", SMALL).unwrap();
+        assert_eq!(csv.data.standardization, Standardization::identity());
+        assert_eq!(Specification::parse(&csv.to_bytes().unwrap()).unwrap(), csv);
     }
 
     #[test]
@@ -301,6 +327,14 @@ mod tests {
             assert_error(&format!("[shards]\ncopies = {count}"), &expected);
         }
         assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
+        for count in ["0", "16777217"] {
+            let expected = format!("`data.features` is {count}; allowed: 1 to 16777216");
+            assert_error(&format!("features = {count}"), &expected);
+        }
+        assert_error(
+            "features = 3",
+            "f.csv: a CSV file has nothing for `features` in [data] to say; leave it out of the run file",
+        );
         assert_error("classes = 1", "`data.classes` is 1; allowed: 2 to 65536, or a list of labels");
         assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");
         assert_error(
@@ -342,7 +376,11 @@ mod tests {
         };
         assert!(altered(|_| ()).is_ok());
         assert!(altered(|s| s.version = 2).is_err());
-        assert!(altered(|s| s.data.layout.features = vec![0, 7]).is_err());
+        let other_column = altered(|s| match &mut s.data.layout {
+            FileLayout::Csv(layout) => layout.features = vec![0, 7],
+            FileLayout::Numbered(_) => (),
+        });
+        assert!(other_column.is_err());
         assert!(altered(|s| s.data.standardization.scale[0] = 0.0).is_err());
         assert!(altered(|s| s.data.standardization.mean.clear()).is_err());
         assert!(altered(|s| s.data.held_out_rows = 5).is_err());

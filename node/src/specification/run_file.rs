@@ -64,13 +64,18 @@ pub struct RunFile {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DataSection {
-    /// A CSV file, gzipped or not, by its path from the run file's folder; or `digits`, which is built in.
+    /// A CSV, LIBSVM or IDX file, gzipped or not, by its path from the run file's folder; or `digits`, which is built in. Which
+    /// of them it is is told from its bytes.
     pub file: String,
-    /// The label's column, by name or by number from 1. Default: the one named label, class or target; else the last.
+    /// CSV only: the label's column, by name or by number from 1. Default: the one named label, class or target; else the last.
     pub label: Option<Column>,
-    /// Whether the first line names the columns. Default: inferred.
+    /// CSV only: whether the first line names the columns. Default: inferred.
     pub header: Option<bool>,
-    /// The feature columns, by name or by number from 1. Default: all but the label.
+    /// LIBSVM only: how many features there are, where files that come later have larger indices than this one. Default: the
+    /// largest index.
+    pub features: Option<usize>,
+    /// The feature columns, by name (CSV) or by number from 1: of a LIBSVM file its indices, of an IDX file the values of a
+    /// sample. Default: all but the label.
     pub columns: Option<Vec<Column>>,
     /// `class` or `number`. Default: inferred from the labels.
     pub predict: Option<Predict>,
@@ -79,9 +84,9 @@ pub struct DataSection {
     /// Share of the rows that is never trained, 0 to 0.9. Default 0.2.
     #[serde(default = "held_out_default")]
     pub held_out: f64,
-    /// Whether features are shifted to mean 0 and scaled to deviation 1. Default true.
-    #[serde(default = "yes")]
-    pub standardize: bool,
+    /// Whether features are shifted to mean 0 and scaled to deviation 1. Default true, and false for LIBSVM, whose zeros would
+    /// become other numbers.
+    pub standardize: Option<bool>,
 }
 
 /// `[model]`: what is between features and label.
@@ -339,7 +344,9 @@ impl RunFile {
         self.data.as_ref().ok_or_else(|| SpecificationError::Setting {
             key: "data.file",
             found: "not given".to_owned(),
-            allowed: "the path of a CSV file; `peer init --data FILE` writes a run.toml for one".to_owned(),
+            allowed:
+                "the path of a CSV, LIBSVM or IDX file; `peer init --data FILE` writes a run.toml for one"
+                    .to_owned(),
         })
     }
 }
@@ -352,11 +359,12 @@ impl DataSection {
             file: file.to_owned(),
             label: None,
             header: None,
+            features: None,
             columns: None,
             predict: None,
             classes: None,
             held_out: held_out_default(),
-            standardize: true,
+            standardize: None,
         }
     }
 }
@@ -425,10 +433,6 @@ fn seed_default() -> u64 {
 
 fn held_out_default() -> f64 {
     0.2
-}
-
-fn yes() -> bool {
-    true
 }
 
 #[cfg(test)]

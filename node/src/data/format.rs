@@ -1,0 +1,427 @@
+//! The format: what kind of file the data is, told from its bytes, and how a file of each kind is read.
+//!
+//! ```text
+//! begins with two zero bytes                            IDX      numbers in arrays, as MNIST is published
+//! first line is `label index:value index:value ...`     LIBSVM   text that leaves out what is 0
+//! anything else                                         CSV
+//! ```
+//! The name of a file decides nothing: it may have any. The founder of a run tells the format, once
+//! ([`FileLayout::infer`]), and it stands in the specification; all others read as it says ([`FileLayout::read`]).
+//!
+//! # Invariants
+//! - Reading with a given layout infers nothing, so all peers read the same numbers from the same bytes.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use super::idx::{Arrays, IdxError, is_idx};
+use super::layout::{Column, Layout, LayoutHints, find_column};
+use super::libsvm::{self, LibsvmError};
+use super::sparse::SparseTable;
+use super::table::{Table, TableError, check_size};
+
+/// The most features of a sample, where a file may have more than columns in a line: a model has at least one parameter
+/// for each.
+pub const FEATURES_MAX: usize = 1 << 24;
+
+/// What kind of file it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Cells between commas, semicolons or tabs.
+    Csv,
+    /// A label and `index:value` pairs.
+    Libsvm,
+    /// Arrays of numbers.
+    Idx,
+}
+
+/// How a file is to be read.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum FileLayout {
+    /// A CSV file.
+    Csv(Layout),
+    /// A file of another format.
+    Numbered(Numbered),
+}
+
+/// How a file is to be read whose columns have numbers only.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Numbered {
+    /// Its format.
+    pub format: NumberedFormat,
+    /// Values of a sample, those that are left out because they are 0 included.
+    pub width: usize,
+    /// Which of them are features, from 0, in the order in which the model sees them; none listed: all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub features: Vec<usize>,
+}
+
+/// The formats whose columns have numbers only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum NumberedFormat {
+    /// [`Format::Libsvm`].
+    Libsvm,
+    /// [`Format::Idx`].
+    Idx,
+}
+
+/// Why a file cannot be used. Each names the file and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// Not as a table.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// Not as LIBSVM.
+    #[error(transparent)]
+    Libsvm(#[from] LibsvmError),
+    /// Not as IDX.
+    #[error(transparent)]
+    Idx(#[from] IdxError),
+    /// A setting says something that files of this format do not have.
+    #[error("{file}: {} has nothing for `{key}` in [data] to say; leave it out of the run file", .format.file())]
+    Meaningless {
+        /// The file.
+        file: String,
+        /// Its format.
+        format: Format,
+        /// The setting.
+        key: &'static str,
+    },
+    /// A file to evaluate on is of another format than the run's.
+    #[error("{file}: {} where the model was trained on {}; give one like that", .found.file(), .expected.file())]
+    OtherFormat {
+        /// The file.
+        file: String,
+        /// Its format.
+        found: Format,
+        /// The format of the file that the model was trained on.
+        expected: Format,
+    },
+    /// A file to evaluate on has another number of columns.
+    #[error(
+        "{file}: {found} columns where the model was trained on {expected}; give a file with the same columns, the label included"
+    )]
+    OtherColumns {
+        /// The file.
+        file: String,
+        /// Its columns.
+        found: usize,
+        /// Columns of the file that the model was trained on.
+        expected: usize,
+    },
+}
+
+impl Format {
+    /// The format of `bytes` (unpacked).
+    #[must_use]
+    pub fn of(bytes: &[u8]) -> Self {
+        match bytes {
+            bytes if is_idx(bytes) => Self::Idx,
+            bytes if libsvm::is_libsvm(bytes) => Self::Libsvm,
+            _ => Self::Csv,
+        }
+    }
+
+    /// A file of it, in words.
+    fn file(self) -> String {
+        let article = if self == Self::Idx { "an" } else { "a" };
+        format!("{article} {self} file")
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Csv => "CSV",
+            Self::Libsvm => "LIBSVM",
+            Self::Idx => "IDX",
+        })
+    }
+}
+
+impl FileLayout {
+    /// Tells the format of `bytes` (unpacked), and infers what the hints leave open.
+    ///
+    /// # Errors
+    /// If the file is empty, or a hint is about what the file does not have.
+    pub fn infer(file: &str, bytes: &[u8], hints: &LayoutHints) -> Result<Self, FormatError> {
+        let format = Format::of(bytes);
+        let only_if = |is_meant: bool, key, is_given: bool| match is_given && !is_meant {
+            true => Err(FormatError::Meaningless { file: file.to_owned(), format, key }),
+            false => Ok(()),
+        };
+        let is_csv = format == Format::Csv;
+        only_if(is_csv, "label", hints.label.is_some())?;
+        only_if(is_csv, "header", hints.header.is_some())?;
+        only_if(format == Format::Libsvm, "features", hints.width.is_some())?;
+        let (format, width) = match format {
+            Format::Csv => return Ok(Self::Csv(Layout::infer(file, bytes, hints)?)),
+            Format::Libsvm => {
+                let width = hints.width.unwrap_or_else(|| libsvm::largest_index(bytes));
+                (NumberedFormat::Libsvm, width)
+            }
+            Format::Idx => (NumberedFormat::Idx, Arrays::find(file, bytes)?.width()),
+        };
+        Ok(Self::Numbered(Numbered::infer(file, format, width, hints.features.as_deref())?))
+    }
+
+    /// This layout for another file with the same columns, `bytes` (unpacked): a CSV file may have a header where this one
+    /// had none, and another delimiter.
+    ///
+    /// # Errors
+    /// If it is of another format or has other columns.
+    pub fn of_other(&self, file: &str, bytes: &[u8]) -> Result<Self, FormatError> {
+        let (found, expected) = (Format::of(bytes), self.format());
+        match self {
+            _ if found != expected => {
+                Err(FormatError::OtherFormat { file: file.to_owned(), found, expected })
+            }
+            Self::Csv(layout) => {
+                let Layout { delimiter, header, width: found, .. } =
+                    Layout::infer(file, bytes, &LayoutHints::default())?;
+                if found != layout.width {
+                    let (file, expected) = (file.to_owned(), layout.width);
+                    return Err(FormatError::OtherColumns { file, found, expected });
+                }
+                Ok(Self::Csv(Layout { delimiter, header, ..layout.clone() }))
+            }
+            Self::Numbered(_) => Ok(self.clone()),
+        }
+    }
+
+    /// Reads `bytes` (unpacked) as a table; `file` is only for errors.
+    ///
+    /// # Errors
+    /// At the first row that cannot be used, or if the table would be too large to be held.
+    pub fn read(&self, file: &str, bytes: &[u8]) -> Result<Table, FormatError> {
+        match self {
+            Self::Csv(layout) => Ok(Table::read(file, bytes, layout)?),
+            Self::Numbered(layout) => match layout.format {
+                NumberedFormat::Libsvm => Ok(layout.read_sparse(file, bytes)?.dense(file)?),
+                NumberedFormat::Idx => {
+                    let arrays = Arrays::find(file, bytes)?;
+                    check_size(file, arrays.rows(), layout.columns())?;
+                    Ok(arrays.read(file, layout)?)
+                }
+            },
+        }
+    }
+
+    /// The format of the file.
+    #[must_use]
+    pub fn format(&self) -> Format {
+        match self {
+            Self::Csv(_) => Format::Csv,
+            Self::Numbered(layout) => layout.format.into(),
+        }
+    }
+
+    /// Features of a sample.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        match self {
+            Self::Csv(layout) => layout.features.len(),
+            Self::Numbered(layout) => layout.columns(),
+        }
+    }
+
+    /// What makes this layout unusable, in words; a layout that another peer sent is checked by this.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        match self {
+            Self::Csv(layout) => layout.problem(),
+            Self::Numbered(layout) => layout.problem(),
+        }
+    }
+}
+
+impl From<NumberedFormat> for Format {
+    fn from(format: NumberedFormat) -> Self {
+        match format {
+            NumberedFormat::Libsvm => Self::Libsvm,
+            NumberedFormat::Idx => Self::Idx,
+        }
+    }
+}
+
+impl Numbered {
+    fn infer(
+        file: &str,
+        format: NumberedFormat,
+        width: usize,
+        features: Option<&[Column]>,
+    ) -> Result<Self, TableError> {
+        let (what, limit) = ("features", FEATURES_MAX);
+        if width > limit {
+            return Err(TableError::TooMany { file: file.to_owned(), what, found: width, limit });
+        }
+        let find = |column: &Column| find_column(file, column, width, &[]);
+        let chosen = features.map(|columns| columns.iter().map(find).collect::<Result<Vec<_>, _>>());
+        let (chosen, is_none) =
+            (chosen.transpose()?.unwrap_or_default(), features.is_some_and(<[_]>::is_empty));
+        let layout = Self { format, width, features: chosen };
+        match layout.problem().or_else(|| is_none.then(|| "no column is listed".to_owned())) {
+            Some(problem) => Err(TableError::Columns { file: file.to_owned(), problem }),
+            None => Ok(layout),
+        }
+    }
+
+    /// Reads `bytes` (unpacked) of a LIBSVM file without writing out what is 0; `file` is only for errors.
+    ///
+    /// # Errors
+    /// At the first line that cannot be used.
+    ///
+    /// # Panics
+    /// If the layout has a problem, or is that of a file of another format.
+    pub fn read_sparse(&self, file: &str, bytes: &[u8]) -> Result<SparseTable, LibsvmError> {
+        assert_eq!(self.format, NumberedFormat::Libsvm, "only these leave out what is 0");
+        let table = libsvm::read(file, bytes, self.width)?;
+        Ok(match self.features.as_slice() {
+            [] => table,
+            chosen => SparseTable { features: table.features.select(chosen), ..table },
+        })
+    }
+
+    /// Features of a sample.
+    #[must_use]
+    pub fn columns(&self) -> usize {
+        if self.features.is_empty() { self.width } else { self.features.len() }
+    }
+
+    /// Which values of a sample are features, from 0, in the order in which the model sees them.
+    pub fn chosen(&self) -> impl Iterator<Item = usize> {
+        let all = if self.features.is_empty() { 0..self.width } else { 0..0 };
+        all.chain(self.features.iter().copied())
+    }
+
+    fn problem(&self) -> Option<String> {
+        if !(1..=FEATURES_MAX).contains(&self.width) {
+            return Some(format!("{} features, where 1 to {FEATURES_MAX} are possible", self.width));
+        }
+        let mut sorted = self.features.clone();
+        sorted.sort_unstable();
+        if let Some(twice) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Some(format!("column {} is used twice", twice[0].saturating_add(1)));
+        }
+        let beyond = sorted.last().filter(|&&column| column >= self.width)?;
+        Some(format!("column {} of {}", beyond.saturating_add(1), self.width))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPARSE: &[u8] = b"1 2:5 3:7\n0 1:4\n";
+
+    /// Two samples of one byte each, and their labels.
+    const ARRAYS: &[u8] = b"\0\0\x08\x01\0\0\0\x02\x05\x06\0\0\x08\x01\0\0\0\x02\0\x01";
+
+    fn hinted(bytes: &[u8], hints: LayoutHints) -> Result<FileLayout, FormatError> {
+        FileLayout::infer("f", bytes, &hints)
+    }
+
+    fn chosen(numbers: &[usize]) -> LayoutHints {
+        let columns = numbers.iter().map(|&number| Column::Number(number)).collect();
+        LayoutHints { features: Some(columns), ..LayoutHints::default() }
+    }
+
+    #[test]
+    fn the_bytes_say_what_it_is() {
+        for (bytes, format, words) in [
+            (&b"1,2,0\n"[..], Format::Csv, "CSV"),
+            (b"", Format::Csv, "CSV"),
+            (SPARSE, Format::Libsvm, "LIBSVM"),
+            (ARRAYS, Format::Idx, "IDX"),
+            (b"\0\0anything", Format::Idx, "IDX"),
+        ] {
+            assert_eq!((Format::of(bytes), format.to_string().as_str()), (format, words));
+        }
+    }
+
+    #[test]
+    fn a_layout_reads_back_from_a_specification() {
+        for (bytes, hints) in [
+            (&b"1,2,0\n"[..], LayoutHints::default()),
+            (SPARSE, LayoutHints::default()),
+            (SPARSE, chosen(&[3, 1])),
+            (ARRAYS, LayoutHints::default()),
+        ] {
+            let layout = hinted(bytes, hints).unwrap();
+            let text = toml::to_string(&layout).unwrap();
+            assert_eq!(toml::from_str::<FileLayout>(&text).unwrap(), layout, "{text}");
+        }
+        let csv = hinted(b"1,2,0\n", LayoutHints::default()).unwrap();
+        let text = "delimiter = 44\nheader = false\nwidth = 3\nlabel = 2\nfeatures = [0, 1]\n";
+        assert_eq!(toml::to_string(&csv).unwrap(), text);
+        let sparse = hinted(SPARSE, LayoutHints::default()).unwrap();
+        assert_eq!(toml::to_string(&sparse).unwrap(), "format = \"libsvm\"\nwidth = 3\n");
+    }
+
+    #[test]
+    fn features_are_all_or_those_that_are_chosen() {
+        let read = |hints| hinted(SPARSE, hints).unwrap().read("f", SPARSE).unwrap();
+        assert_eq!(read(LayoutHints::default()).features, [0.0, 5.0, 7.0, 4.0, 0.0, 0.0]);
+        assert_eq!(read(chosen(&[3, 1])).features, [7.0, 0.0, 0.0, 4.0]);
+        let wider = LayoutHints { width: Some(5), ..LayoutHints::default() };
+        assert_eq!(read(wider).columns, 5);
+    }
+
+    #[test]
+    fn what_a_file_does_not_have_is_not_asked_of_it() {
+        let label = || LayoutHints { label: Some(Column::Number(1)), ..LayoutHints::default() };
+        let header = || LayoutHints { header: Some(false), ..LayoutHints::default() };
+        let width = || LayoutHints { width: Some(9), ..LayoutHints::default() };
+        for (bytes, hints, words) in [
+            (SPARSE, label(), "f: a LIBSVM file has nothing for `label`"),
+            (SPARSE, header(), "f: a LIBSVM file has nothing for `header`"),
+            (ARRAYS, label(), "f: an IDX file has nothing for `label`"),
+            (ARRAYS, width(), "f: an IDX file has nothing for `features`"),
+            (b"1,2,0\n", width(), "f: a CSV file has nothing for `features`"),
+            (
+                SPARSE,
+                chosen(&[4]),
+                "f: there is no column number 4; the file has columns 1 to 3 and no header",
+            ),
+            (SPARSE, chosen(&[2, 2]), "f: column 2 is used twice"),
+            (SPARSE, chosen(&[]), "f: no column is listed"),
+        ] {
+            let error = hinted(bytes, hints).unwrap_err().to_string();
+            assert!(error.starts_with(words), "{words}: {error}");
+        }
+    }
+
+    #[test]
+    fn another_file_is_of_the_same_format_and_has_no_feature_that_is_new() {
+        let layout = hinted(SPARSE, LayoutHints::default()).unwrap();
+        let read = |bytes: &[u8]| layout.of_other("g", bytes)?.read("g", bytes);
+        assert_eq!(read(b"0 1:1\n").unwrap().features, [1.0, 0.0, 0.0]);
+        let error = read(b"0 1:1\n1 4:1\n").unwrap_err().to_string();
+        assert!(error.starts_with("g, line 2: the index 4 is beyond the 3 features of the run"), "{error}");
+        let error = read(b"1,2,0\n").unwrap_err().to_string();
+        assert_eq!(error, "g: a CSV file where the model was trained on a LIBSVM file; give one like that");
+        let wide = [&b"\0\0\x08\x02\0\0\0\x01\0\0\0\x02\x05\x06"[..], b"\0\0\x08\x01\0\0\0\x01\0"].concat();
+        let layout = hinted(ARRAYS, LayoutHints::default()).unwrap();
+        let error = layout.of_other("g", &wide).unwrap().read("g", &wide).unwrap_err().to_string();
+        assert_eq!(error, "g: samples of 2 values (1 x 2) where the run has 1; give a file of such samples");
+    }
+
+    #[test]
+    fn layouts_of_others_are_checked() {
+        let layout = |width, features: &[usize]| {
+            let (format, features) = (NumberedFormat::Libsvm, features.to_vec());
+            FileLayout::Numbered(Numbered { format, width, features }).problem()
+        };
+        assert_eq!(layout(3, &[2, 0]), None);
+        assert_eq!(layout(FEATURES_MAX, &[]), None);
+        for (width, features) in
+            [(0, &[][..]), (FEATURES_MAX + 1, &[]), (3, &[3]), (3, &[usize::MAX]), (3, &[1, 1])]
+        {
+            assert!(layout(width, features).is_some(), "{width} {features:?}");
+        }
+    }
+}
