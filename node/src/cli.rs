@@ -68,10 +68,10 @@ enum Command {
     /// A peer of a bench
     #[command(hide = true)]
     BenchPeer(bench::BenchPeerArguments),
-    /// Look at a CSV file and write a commented run.toml for it to standard output
+    /// Look at a data file and write a commented run.toml for it to standard output
     Init {
-        /// The data: CSV, plain or gzipped, with or without a header; or `digits`, handwritten ones that are built in: no file is
-        /// needed to try things out
+        /// The data: CSV with or without a header, LIBSVM, or IDX (as MNIST) with the labels behind the samples, plain or gzipped;
+        /// or `digits`, handwritten ones that are built in: no file is needed to try things out
         #[arg(long, value_name = "FILE")]
         data: PathBuf,
         /// As JSON

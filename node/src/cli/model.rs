@@ -72,7 +72,7 @@ pub(super) struct EvaluateArguments {
     /// A file that `peer export` wrote
     #[arg(value_name = "MODEL")]
     model: PathBuf,
-    /// The data: the file that it was trained on (its held-out rows are used), or another with the same columns (all rows)
+    /// The data: the file that it was trained on (its held-out rows are used), or another of the same format with the same columns (all rows)
     #[arg(long, value_name = "FILE")]
     data: PathBuf,
     /// As JSON

@@ -89,7 +89,8 @@ pub(super) fn start_own(
 /// What the file says, but with this seed if one is given.
 pub(super) fn read_run_file(path: &Path, seed: Option<u64>) -> anyhow::Result<RunFile> {
     let name = path.display();
-    let is_data = |extension: &std::ffi::OsStr| ["csv", "tsv", "gz"].iter().any(|data| extension == *data);
+    const OF_DATA: [&str; 6] = ["csv", "tsv", "gz", "libsvm", "svm", "idx"];
+    let is_data = |extension: &std::ffi::OsStr| OF_DATA.iter().any(|data| extension == *data);
     if path.extension().is_some_and(is_data) {
         bail!(
             "{name} looks like data; describe a run of it first: `{} init --data {name} > run.toml`",
