@@ -53,6 +53,26 @@ fn a_table_that_cannot_be_used_is_refused_with_its_line() {
 }
 
 #[test]
+fn a_file_of_another_format_that_cannot_be_used_is_refused() {
+    let images = b"\0\0\x08\x02\0\0\0\x02\0\0\0\x01\x05\x06".as_slice();
+    let cases = [
+        (b"1 2:1\n0 2:1 1:1\n".as_slice(), "table.csv, line 2: the index 1 stands behind 2"),
+        (b"1 2:1\n0 2:one\n", "table.csv, line 2: `2:one` is not `index:value`"),
+        (b"1 0:1\n0 2:1\n", "table.csv, line 1: the index is 0, and indices count from 1"),
+        (images, "`cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz > mnist.idx.gz`"),
+        (&images[..13], "the samples are said to be 2 x 1, 2 bytes, and only 1 are there"),
+    ];
+    for (contents, words) in cases {
+        let place = place();
+        place.write("table.csv", contents);
+        let init = place.ask(&["init", "--data", "table.csv"]);
+        assert!(init.failure().contains(words), "{words}: {}", init.stderr);
+        let start = place.start("alone", 1, &[]).end();
+        assert!(start.failure().contains(words), "{words}: {}", start.stderr);
+    }
+}
+
+#[test]
 fn a_run_file_that_cannot_be_used_is_refused() {
     let data = "[data]\nfile = \"table.csv\"\n";
     let cases = [

@@ -143,6 +143,35 @@ fn mnist_trains() {
     assert!(summary["test_accuracy"].as_f64() >= Some(0.85), "{summary}");
 }
 
+#[test]
+fn a_sparse_file_trains_and_another_one_is_evaluated() {
+    let files = ["a9a.libsvm.gz", "a9a_test.libsvm.gz"].map(shared_data);
+    let [Some(trained), Some(other)] = files.each_ref().map(|path| path.as_ref()?.to_str()) else { return };
+    let place = Place::new();
+    let unedited = place.init(trained, &[("passes", "2")]);
+    assert!(unedited.contains("# 32560 rows, 123 features") && unedited.contains("LIBSVM"), "{unedited}");
+    // Softmax regression in place of a hidden layer.
+    let is_kept = |line: &&str| !line.starts_with("hidden") && !line.starts_with("activation");
+    let lines = unedited.lines().filter(is_kept).map(|line| line.replace("\"mlp\"", "\"softmax\"") + "\n");
+    place.write("run.toml", lines.collect::<String>());
+    let peers: Vec<Ended> = place.swarm(2).into_iter().map(Process::end).collect();
+    let summary = peers[1].summary();
+    assert!(summary["test_accuracy"].as_f64() >= Some(0.84), "{summary}");
+    assert_eq!(peers[0].summary()["digest"], summary["digest"]);
+
+    let evaluate =
+        |data: &str| place.run(&["evaluate", "peer-1/model.safetensors", "--data", data, "--json"]).end();
+    let [evaluation] = &evaluate(other).events[..] else { panic!("one line") };
+    assert_eq!((&evaluation["samples"], &evaluation["held_out"]), (&16_281.into(), &false.into()));
+    assert!(evaluation["accuracy"].as_f64() >= Some(0.84), "{evaluation}");
+    place.write("narrow.txt", "0 1:1\n1 2:1\n");
+    assert_eq!(evaluate("narrow.txt").events[0]["samples"], 2);
+    place.write("wide.txt", "0 1:1\n1 124:1\n");
+    let wide = place.ask(&["evaluate", "peer-1/model.safetensors", "--data", "wide.txt"]);
+    let words = "wide.txt, line 2: the index 124 is beyond the 123 features of the run";
+    assert!(wide.failure().contains(words), "{}", wide.stderr);
+}
+
 /// Two peers on a data file beside the workspace.
 fn train_file(name: &str, changes: &[(&str, &str)]) -> Option<Value> {
     let path = shared_data(name)?;
