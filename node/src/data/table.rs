@@ -446,6 +446,14 @@ mod tests {
     }
 
     #[test]
+    fn a_table_has_a_size_that_can_be_held() {
+        assert_eq!(check_size("f", 1 << 14, 1 << 14), Ok(()));
+        for (rows, columns) in [(1 << 14, (1 << 14) + 1), (usize::MAX, 2)] {
+            assert!(matches!(check_size("f", rows, columns), Err(TableError::TooManyValues { .. })));
+        }
+    }
+
+    #[test]
     fn a_damaged_or_endless_archive_is_an_error() {
         let packed = gzipped(&[b'1'; 10_000]);
         assert!(matches!(unpack("f", &packed[..packed.len() - 9]), Err(TableError::Gzip { .. })));

@@ -153,15 +153,6 @@ fn numbers_that_are_not_finite_are_named() {
 }
 
 #[test]
-fn what_would_be_too_large_a_table_is_refused_before_it_is_made() {
-    // 16,400 samples of 128 x 129 bytes are 270 MB here, and would be eight times that.
-    let samples = array(8, &[16_400, 128, 129], &vec![1; 16_400 * 128 * 129]);
-    let bytes = [samples, array(8, &[16_400], &[0; 16_400])].concat();
-    let error = read_all(&bytes).unwrap_err().to_string();
-    assert!(error.contains("16400 rows of 16512 features are a table of 270796800 numbers"), "{error}");
-}
-
-#[test]
 fn two_gzipped_files_in_one_are_both_unpacked() {
     let gzipped = |bytes: &[u8]| {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
