@@ -24,6 +24,7 @@ fn the_demo_ends_with_one_model_and_a_summary() {
         "samples",
         "left_out",
         "passes",
+        "passes_before",
         "stall_seconds",
         "test_accuracy",
         "test_loss",
