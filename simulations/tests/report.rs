@@ -59,8 +59,11 @@ impl Tale {
         };
         let mut members: Vec<Member> = hosts.iter().map(member).collect();
         members.sort_by_key(|member| member.peer);
+        // It goes on where the first of its parents is.
+        let parent = parents.first().map(|view| self.history.views[*view].lineage);
+        let step = parent.map_or(0, |lineage| self.steps[&lineage]);
         let parents: Vec<ViewDigest> = parents.iter().map(|view| self.history.views[*view].digest).collect();
-        let (run, recovery) = (RunId([7; 32]), Recovery::Resume(Resume::at(StepNumber(epoch))));
+        let (run, recovery) = (RunId([7; 32]), Recovery::Resume(Resume::at(StepNumber(step))));
         let view = Arc::new(View {
             run,
             epoch: Epoch(epoch),
@@ -85,6 +88,7 @@ impl Tale {
             let millis = millis + self.draw(40);
             index = self.history.installed(HostId(*host), at(millis), &view, view.digest(), shard);
         }
+        self.steps.entry(self.history.views[index].lineage).or_insert(step);
         index
     }
 
@@ -94,7 +98,7 @@ impl Tale {
         for index in 0..count {
             let millis = from + (until - from) * index / count;
             let noise = self.draw(1000) as f64 / 1000.0 - 0.5;
-            let step = self.steps.entry(lineage).or_insert(0);
+            let step = self.steps.get_mut(&lineage).expect("it has a view");
             let part = *step as f64;
             let loss = (0.12 + 2.2 / (1.0 + part / 22.0)) * (1.0 + 0.16 * noise);
             let committed = Committed {
@@ -157,7 +161,6 @@ fn eventful() -> History {
     tale.history.redone.extend([(at(4450), 108), (at(4660), 108), (at(5390), 141)]);
     let a = tale.view(4400, 4, &[third], &[0, 1, 2, 3, 4]);
     let b = tale.view(4600, 4, &[third], &[5, 6, 7]);
-    tale.steps.insert(1, 108);
     tale.train(4480, 5000, a, &[0, 1, 2, 3, 4], 24);
     tale.is(3, 5000, State::Down);
     tale.note(3, 5000, "crashed");
@@ -409,7 +412,6 @@ fn a_part_that_gives_way_is_told_of_with_what_is_lost() {
     tale.train(120, 900, first, &[0, 1, 2], 10);
     let a = tale.view(1000, 2, &[first], &[0, 1]);
     let b = tale.view(1000, 2, &[first], &[2]);
-    tale.steps.insert(1, 10);
     tale.train(1100, 2000, a, &[0, 1], 20);
     tale.train(1100, 2000, b, &[2], 12);
     tale.history.gave_way(HostId(2), at(2000));
