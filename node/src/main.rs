@@ -31,7 +31,7 @@ mod heap {
     const TRIM_EVERY: Duration = Duration::from_secs(30);
 
     /// Before any other thread is there.
-    pub fn keep_small() {
+    pub(super) fn keep_small() {
         // SAFETY: takes two numbers and changes only the allocator's own settings.
         unsafe {
             libc::mallopt(libc::M_ARENA_MAX, ARENAS);
