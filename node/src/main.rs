@@ -24,11 +24,11 @@ mod heap {
     /// One for all threads: most of what is allocated often is small, and each thread keeps some of that for itself.
     const ARENAS: c_int = 1;
     /// A buffer from here on is mapped by itself and goes back to the system when it is freed. There are few, and they are used again.
-    const MAPPED_FROM_BYTES: c_int = 128 << 10;
+    const MAPPED_FROM_BYTES: c_int = 64 << 10;
     /// Free memory at the end of the heap that is kept in any case.
     const FREE_BYTES_MAX: c_int = 1 << 20;
     /// Free pages within the heap are given back as often.
-    const TRIM_EVERY: Duration = Duration::from_secs(30);
+    const TRIM_EVERY: Duration = Duration::from_secs(10);
 
     /// Before any other thread is there.
     pub(super) fn keep_small() {
