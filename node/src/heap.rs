@@ -1,6 +1,6 @@
 //! The heap of the C library, set up for a process that runs for weeks.
 //!
-//! What a peer holds does not grow while others come and go, and what the heap takes for it should not either. Left to itself the
+//! What a peer needs does not grow while others come and go, and what the heap takes for it should not either. Left to itself the
 //! C library gives each thread an arena of its own, which fills with holes where one thread allocates and another frees; and once
 //! a large buffer was freed, others of that size are no longer mapped by themselves but cut from an arena too.
 
