@@ -11,7 +11,6 @@ use futures::StreamExt;
 use futures::io::BufReader;
 use libp2p::swarm::SwarmEvent;
 use libp2p::{Stream, Swarm};
-use libp2p_stream::{IncomingStreams, OpenStreamError};
 use peergrad_protocol::PeerId;
 use peergrad_protocol::invite::Secret;
 use tokio::task::JoinHandle;
@@ -23,6 +22,7 @@ use super::identity::{Identity, from_libp2p};
 use super::keyring::Keyring;
 use super::notice::{DialTrouble, Notice};
 use super::quic::Carrier;
+use super::substreams::{Incoming, OpenError};
 use super::transport::{self, Behaviour, STATUS_PROTOCOL, TransportError};
 
 /// Where to go, and what opens the door.
@@ -75,7 +75,7 @@ pub enum GuestError {
 }
 
 /// Those who ask this peer something.
-pub struct Questions(pub(super) IncomingStreams);
+pub struct Questions(pub(super) Incoming);
 
 impl std::fmt::Debug for Questions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -104,16 +104,16 @@ impl Guest {
         }
         let meeting = timeout(PATIENCE, meet(&mut swarm, &mut dialing)).await;
         let (id, host) = meeting.map_err(|_| GuestError::Silent)??;
-        let mut control = swarm.behaviour().streams.new_control();
+        let opener = swarm.behaviour().substreams.opener();
         let driving = tokio::spawn(async move {
             loop {
                 swarm.select_next_some().await;
             }
         });
         let lost = |reason: String| GuestError::Lost { host, reason };
-        let stream = match timeout(OPEN_MAX, control.open_stream(id, STATUS_PROTOCOL)).await {
+        let stream = match timeout(OPEN_MAX, opener.open(id, STATUS_PROTOCOL)).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(OpenStreamError::UnsupportedProtocol(_))) => Err(GuestError::Unknown { host }),
+            Ok(Err(OpenError::Unknown(_))) => Err(GuestError::Unknown { host }),
             Ok(Err(error)) => Err(lost(error.to_string())),
             Err(_) => Err(lost("no answer".to_owned())),
         };

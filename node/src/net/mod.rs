@@ -44,6 +44,7 @@ pub mod reach;
 pub mod record;
 mod remote;
 pub mod store;
+mod substreams;
 mod transport;
 
 pub use bootstrap::{Bootstrap, NotAnAddress};

@@ -19,6 +19,7 @@ use super::finding::{self, Finding};
 use super::identity::Identity;
 use super::keyring::Keyring;
 use super::quic::{self, Strangers};
+use super::substreams;
 
 /// The protocol of link lanes.
 pub(super) const LANE_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/1");
@@ -43,7 +44,7 @@ pub(super) struct Behaviour {
     /// What others do for this one.
     pub(super) relayed: relay::client::Behaviour,
     pub(super) punch: dcutr::Behaviour,
-    pub(super) streams: libp2p_stream::Behaviour,
+    pub(super) substreams: substreams::Behaviour,
 }
 
 /// The swarm cannot be put together.
@@ -102,7 +103,7 @@ pub(super) fn swarm(
             relay: circuits::relay_server(peer),
             relayed,
             punch: dcutr::Behaviour::new(peer),
-            streams: libp2p_stream::Behaviour::new(),
+            substreams: substreams::Behaviour::default(),
         })
         .expect("making the behaviour cannot fail")
         .with_swarm_config(|config| {

@@ -12,9 +12,8 @@ use std::num::NonZeroU16;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures::{AsyncRead, AsyncWrite, StreamExt};
+use futures::{AsyncRead, AsyncWrite};
 use libp2p::{Multiaddr, PeerId, Stream};
-use libp2p_stream::{Control, IncomingStreams, OpenStreamError};
 use peergrad_protocol::Pool;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
@@ -26,13 +25,14 @@ use super::super::direct::{DirectPath, Doorway, HandshakeError, Listeners, Recor
 use super::super::link::{
     self, Answer, LaneError, Link, LinkEvent, Opening, Record, Session, Shared, Verdict, Way,
 };
+use super::super::substreams::{Incoming, OpenError, Opener};
 use super::super::transport::LANE_PROTOCOL;
 use super::switchboard::Command;
 
 /// What every lane needs.
 #[derive(Clone)]
 pub(super) struct Lanes {
-    pub(super) control: Control,
+    pub(super) opener: Opener,
     pub(super) doorway: Arc<Doorway>,
     pub(super) events: mpsc::UnboundedSender<LinkEvent>,
     pub(super) counters: Arc<Counters>,
@@ -70,8 +70,8 @@ pub(super) enum Admission {
     Refused { verdict: Verdict, session: Session },
 }
 
-/// Does nothing but accept and spawn: a stream that comes while nobody waits for one is dropped by libp2p.
-pub(super) async fn accept(mut incoming: IncomingStreams, lanes: Lanes) {
+/// Does nothing but accept and spawn: only so many substreams wait for it.
+pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
     while let Some((peer, stream)) = incoming.next().await {
         let receiving = lanes.clone();
         lanes.spawn(async move { receiving.receive(peer, stream, Way::Substream).await });
@@ -79,7 +79,7 @@ pub(super) async fn accept(mut incoming: IncomingStreams, lanes: Lanes) {
 }
 
 /// Dials for those who ask whether they can be reached.
-pub(super) async fn help(mut questions: IncomingStreams, helper: Helper, lanes: Lanes) {
+pub(super) async fn help(mut questions: Incoming, helper: Helper, lanes: Lanes) {
     while let Some((peer, stream)) = questions.next().await {
         let helper = helper.clone();
         lanes.spawn(helper.answer(peer, stream));
@@ -127,9 +127,8 @@ impl Lanes {
 
     /// Asks a peer to dial this one.
     pub(super) async fn check(self, peer: PeerId, addresses: Vec<Multiaddr>) {
-        let mut control = self.control.clone();
         let asked = async {
-            let stream = timeout(OPEN_MAX, control.open_stream(peer, CHECK_PROTOCOL)).await.ok()?.ok()?;
+            let stream = timeout(OPEN_MAX, self.opener.open(peer, CHECK_PROTOCOL)).await.ok()?.ok()?;
             check::ask(stream, &addresses).await.ok()
         };
         let findings = asked.await.map(|findings| addresses.iter().cloned().zip(findings).collect());
@@ -194,12 +193,10 @@ impl Lanes {
     }
 
     async fn open_substream(&self, peer: PeerId) -> Result<Stream, LaneError> {
-        let mut control = self.control.clone();
-        match timeout(OPEN_MAX, control.open_stream(peer, LANE_PROTOCOL)).await {
+        match timeout(OPEN_MAX, self.opener.open(peer, LANE_PROTOCOL)).await {
             Ok(Ok(stream)) => Ok(stream),
-            Ok(Err(OpenStreamError::Io(error))) => Err(error.into()),
-            Ok(Err(OpenStreamError::UnsupportedProtocol(_))) => Err(LaneError::Unwanted),
-            Ok(Err(error)) => Err(std::io::Error::other(error).into()),
+            Ok(Err(OpenError::Broken(error))) => Err(error.into()),
+            Ok(Err(OpenError::Unknown(_))) => Err(LaneError::Unwanted),
             Err(_) => Err(LaneError::Stalled),
         }
     }
@@ -256,7 +253,7 @@ impl Lanes {
     }
 }
 
-/// libp2p waits by itself for a dial that failed for another reason than it expects.
+/// How long the other end may take to agree to a substream.
 const OPEN_MAX: Duration = Duration::from_secs(5);
 /// How long nothing else is sent while the other end answers on a direct connection.
 const ANSWER_MAX: Duration = Duration::from_secs(1);

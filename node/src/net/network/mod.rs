@@ -122,10 +122,11 @@ impl Network {
             let _ = notices.send(Notice::NoNeighbourSearch { reason: error.to_string() });
         }
         // Lanes are accepted before anybody can connect, or the first one would be refused.
-        let mut control = swarm.behaviour().streams.new_control();
-        let incoming = control.accept(transport::LANE_PROTOCOL).expect("the only one to accept lanes");
-        let questions = control.accept(transport::STATUS_PROTOCOL).expect("the only one to accept questions");
-        let checks = control.accept(CHECK_PROTOCOL).expect("the only one to answer");
+        let substreams = &mut swarm.behaviour_mut().substreams;
+        let opener = substreams.opener();
+        let incoming = substreams.accept(transport::LANE_PROTOCOL);
+        let questions = substreams.accept(transport::STATUS_PROTOCOL);
+        let checks = substreams.accept(CHECK_PROTOCOL);
         let mut claim = options.listen.claim()?;
         let Opened { listening, meanwhile, quic } =
             open_ports(&mut swarm, &options.listen, &mut claim).await?;
@@ -156,7 +157,7 @@ impl Network {
         });
         let counters = Arc::new(Counters::default());
         let lanes = lanes::Lanes {
-            control,
+            opener,
             doorway: Arc::new(doorway),
             events,
             counters: Arc::clone(&counters),

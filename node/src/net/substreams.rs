@@ -1,0 +1,385 @@
+//! Substreams: opened to a peer on a connection that is there, and taken in from it.
+//!
+//! ```text
+//!   Opener::open --- wanted ---> Behaviour --- to the newest connection ---> Handler ---> stream, or why not
+//!   Incoming <------------------ Behaviour <------------------------------- Handler <--- stream of the other end
+//! ```
+//! Nothing here outlives the connection that it belongs to: what was asked of it is answered or dropped with it, and who has no
+//! connection is told so at once, since dialing is [not decided here](super::dial).
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::io;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use libp2p::core::Endpoint;
+use libp2p::core::transport::PortUse;
+use libp2p::core::upgrade::{InboundUpgrade, ReadyUpgrade, UpgradeInfo};
+use libp2p::swarm::behaviour::{ConnectionClosed, ConnectionEstablished};
+use libp2p::swarm::handler::{
+    ConnectionEvent, DialUpgradeError, FullyNegotiatedInbound, FullyNegotiatedOutbound,
+};
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionHandler, ConnectionHandlerEvent, ConnectionId, FromSwarm, NetworkBehaviour,
+    NotifyHandler, StreamProtocol, StreamUpgradeError, SubstreamProtocol, THandler, THandlerInEvent,
+    THandlerOutEvent, ToSwarm,
+};
+use libp2p::{Multiaddr, PeerId, Stream};
+use tokio::sync::{mpsc, oneshot};
+
+/// A substream cannot be opened.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum OpenError {
+    /// The other end does not take what comes by this protocol.
+    #[error("the other end does not know {0}")]
+    Unknown(StreamProtocol),
+    /// There is no connection, or it broke.
+    #[error(transparent)]
+    Broken(#[from] io::Error),
+}
+
+/// Opens substreams.
+#[derive(Clone)]
+pub(super) struct Opener {
+    /// Not bounded: each waits for its answer before it asks again.
+    wanted: mpsc::UnboundedSender<(PeerId, Wanted)>,
+}
+
+impl Opener {
+    /// Opens a substream to a peer that there is a connection to; on the newest, where there are several.
+    pub(super) async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
+        let (reply, replied) = oneshot::channel();
+        // Whatever drops it answers by that.
+        let _ = self.wanted.send((peer, Wanted { protocol, reply }));
+        replied.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::NotConnected).into()))
+    }
+}
+
+/// What comes in by one protocol.
+pub(super) struct Incoming(mpsc::Receiver<(PeerId, Stream)>);
+
+impl Incoming {
+    /// The next one, and who opened it; `None` once the swarm is gone.
+    pub(super) async fn next(&mut self) -> Option<(PeerId, Stream)> {
+        self.0.recv().await
+    }
+}
+
+/// A substream that somebody waits for.
+#[derive(Debug)]
+pub(super) struct Wanted {
+    protocol: StreamProtocol,
+    reply: oneshot::Sender<Result<Stream, OpenError>>,
+}
+
+/// Knows which connections there are, and who takes what comes in.
+pub(super) struct Behaviour {
+    opener: Opener,
+    wanted: mpsc::UnboundedReceiver<(PeerId, Wanted)>,
+    takers: Vec<(StreamProtocol, mpsc::Sender<(PeerId, Stream)>)>,
+    connections: BTreeMap<PeerId, BTreeSet<ConnectionId>>,
+}
+
+impl Default for Behaviour {
+    fn default() -> Self {
+        let (sender, wanted) = mpsc::unbounded_channel();
+        let opener = Opener { wanted: sender };
+        Self { opener, wanted, takers: Vec::new(), connections: BTreeMap::new() }
+    }
+}
+
+impl Behaviour {
+    pub(super) fn opener(&self) -> Opener {
+        self.opener.clone()
+    }
+
+    /// Takes in substreams of this protocol, on all connections from now on.
+    pub(super) fn accept(&mut self, protocol: StreamProtocol) -> Incoming {
+        let (taker, incoming) = mpsc::channel(WAITING_MAX);
+        self.takers.push((protocol, taker));
+        Incoming(incoming)
+    }
+
+    fn handler(&self) -> Handler {
+        let accepted = AnyOf(self.takers.iter().map(|(protocol, _)| protocol.clone()).collect());
+        Handler { accepted, wanted: VecDeque::new(), came: VecDeque::new() }
+    }
+}
+
+impl NetworkBehaviour for Behaviour {
+    type ConnectionHandler = Handler;
+    type ToSwarm = Infallible;
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(self.handler())
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        _: PeerId,
+        _: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        Ok(self.handler())
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        match event {
+            FromSwarm::ConnectionEstablished(ConnectionEstablished { peer_id, connection_id, .. }) => {
+                self.connections.entry(peer_id).or_default().insert(connection_id);
+            }
+            FromSwarm::ConnectionClosed(ConnectionClosed {
+                peer_id,
+                connection_id,
+                remaining_established,
+                ..
+            }) => {
+                if remaining_established == 0 {
+                    self.connections.remove(&peer_id);
+                } else if let Some(connections) = self.connections.get_mut(&peer_id) {
+                    connections.remove(&connection_id);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn on_connection_handler_event(
+        &mut self,
+        peer: PeerId,
+        _: ConnectionId,
+        (protocol, stream): THandlerOutEvent<Self>,
+    ) {
+        if let Some((_, taker)) = self.takers.iter().find(|(taken, _)| *taken == protocol) {
+            // Where too many wait, or nobody takes them, it is closed: the other end opens another.
+            let _ = taker.try_send((peer, stream));
+        }
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<ToSwarm<Infallible, THandlerInEvent<Self>>> {
+        while let Poll::Ready(Some((peer_id, wanted))) = self.wanted.poll_recv(context) {
+            if let Some(newest) = self.connections.get(&peer_id).and_then(BTreeSet::last) {
+                let handler = NotifyHandler::One(*newest);
+                return Poll::Ready(ToSwarm::NotifyHandler { peer_id, handler, event: wanted });
+            }
+        }
+        Poll::Pending
+    }
+}
+
+/// One connection's end of it.
+pub(super) struct Handler {
+    accepted: AnyOf,
+    wanted: VecDeque<Wanted>,
+    came: VecDeque<(StreamProtocol, Stream)>,
+}
+
+impl ConnectionHandler for Handler {
+    type FromBehaviour = Wanted;
+    type ToBehaviour = (StreamProtocol, Stream);
+    type InboundProtocol = AnyOf;
+    type OutboundProtocol = ReadyUpgrade<StreamProtocol>;
+    type InboundOpenInfo = ();
+    type OutboundOpenInfo = Wanted;
+
+    fn listen_protocol(&self) -> SubstreamProtocol<AnyOf> {
+        SubstreamProtocol::new(self.accepted.clone(), ())
+    }
+
+    fn poll(
+        &mut self,
+        _: &mut Context<'_>,
+    ) -> Poll<ConnectionHandlerEvent<ReadyUpgrade<StreamProtocol>, Wanted, (StreamProtocol, Stream)>> {
+        if let Some(came) = self.came.pop_front() {
+            return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(came));
+        }
+        // Who has given up waiting has no use for it.
+        self.wanted.retain(|wanted| !wanted.reply.is_closed());
+        if let Some(wanted) = self.wanted.pop_front() {
+            let upgrade = ReadyUpgrade::new(wanted.protocol.clone());
+            let protocol = SubstreamProtocol::new(upgrade, wanted);
+            return Poll::Ready(ConnectionHandlerEvent::OutboundSubstreamRequest { protocol });
+        }
+        Poll::Pending
+    }
+
+    fn on_behaviour_event(&mut self, wanted: Wanted) {
+        self.wanted.push_back(wanted);
+    }
+
+    fn on_connection_event(
+        &mut self,
+        event: ConnectionEvent<'_, AnyOf, ReadyUpgrade<StreamProtocol>, (), Wanted>,
+    ) {
+        // Who has given up waiting hears nothing.
+        match event {
+            ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
+                self.came.push_back(protocol);
+            }
+            ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, info }) => {
+                let _ = info.reply.send(Ok(protocol));
+            }
+            ConnectionEvent::DialUpgradeError(DialUpgradeError { info, error }) => {
+                let _ = info.reply.send(Err(match error {
+                    StreamUpgradeError::NegotiationFailed => OpenError::Unknown(info.protocol),
+                    StreamUpgradeError::Timeout => io::Error::from(io::ErrorKind::TimedOut).into(),
+                    StreamUpgradeError::Io(error) => error.into(),
+                }));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Takes in a substream by any of these protocols as it is, and says by which.
+#[derive(Clone)]
+pub(super) struct AnyOf(Arc<[StreamProtocol]>);
+
+impl UpgradeInfo for AnyOf {
+    type Info = StreamProtocol;
+    type InfoIter = Vec<StreamProtocol>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        self.0.to_vec()
+    }
+}
+
+impl InboundUpgrade<Stream> for AnyOf {
+    type Output = (StreamProtocol, Stream);
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Output, Infallible>>;
+
+    fn upgrade_inbound(self, stream: Stream, protocol: StreamProtocol) -> Self::Future {
+        ready(Ok((protocol, stream)))
+    }
+}
+
+/// What may have come in before its taker looks: takers do nothing but spawn.
+const WAITING_MAX: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::io::ErrorKind::NotConnected;
+    use std::pin::pin;
+    use std::time::Duration;
+
+    use futures::{AsyncReadExt, AsyncWriteExt, StreamExt, future};
+    use libp2p::swarm::SwarmEvent;
+    use libp2p::swarm::dial_opts::DialOpts;
+    use libp2p::{Swarm, SwarmBuilder, noise, tcp, yamux};
+    use tokio::task::AbortHandle;
+
+    use super::*;
+
+    const KNOWN: StreamProtocol = StreamProtocol::new("/known/1");
+    const UNKNOWN: StreamProtocol = StreamProtocol::new("/unknown/1");
+
+    fn swarm() -> Swarm<Behaviour> {
+        SwarmBuilder::with_new_identity()
+            .with_tokio()
+            .with_tcp(tcp::Config::new(), noise::Config::new, yamux::Config::default)
+            .unwrap()
+            .with_behaviour(|_| Behaviour::default())
+            .unwrap()
+            .with_swarm_config(|config| config.with_idle_connection_timeout(Duration::from_secs(60)))
+            .build()
+    }
+
+    /// One that takes in [`KNOWN`], and one that is connected to it.
+    async fn pair() -> (Swarm<Behaviour>, Incoming, Swarm<Behaviour>) {
+        let (mut taker, mut opener) = (swarm(), swarm());
+        let incoming = taker.behaviour_mut().accept(KNOWN);
+        taker.listen_on("/ip4/127.0.0.1/tcp/0".parse().unwrap()).unwrap();
+        taker.select_next_some().await;
+        connect(&mut taker, &mut opener).await;
+        (taker, incoming, opener)
+    }
+
+    /// Makes one more connection between two, the second of which dials.
+    async fn connect(taker: &mut Swarm<Behaviour>, opener: &mut Swarm<Behaviour>) {
+        let address = taker.listeners().next().unwrap().clone();
+        opener.dial(DialOpts::unknown_peer_id().address(address).build()).unwrap();
+        let wanted = 1 + connections(opener, taker);
+        while connections(taker, opener) < wanted || connections(opener, taker) < wanted {
+            let event = future::select(taker.next(), opener.next()).await.factor_first().0;
+            assert!(!matches!(event, Some(SwarmEvent::OutgoingConnectionError { .. })), "{event:?}");
+        }
+    }
+
+    /// How many connections one knows to another.
+    fn connections(of: &Swarm<Behaviour>, to: &Swarm<Behaviour>) -> usize {
+        of.behaviour().connections.get(to.local_peer_id()).map_or(0, BTreeSet::len)
+    }
+
+    /// Keeps a swarm moving until it is aborted.
+    fn drive(mut swarm: Swarm<Behaviour>) -> AbortHandle {
+        let moving = async move {
+            loop {
+                swarm.next().await;
+            }
+        };
+        tokio::spawn(moving).abort_handle()
+    }
+
+    #[tokio::test]
+    async fn what_is_opened_arrives_and_what_cannot_be_says_why() {
+        let (taker, mut incoming, opener) = pair().await;
+        let (there, here) = (*taker.local_peer_id(), *opener.local_peer_id());
+        let (out, back) = (opener.behaviour().opener(), taker.behaviour().opener());
+        let _moving = [drive(taker), drive(opener)];
+        for text in ["first", "second"] {
+            let mut stream = out.open(there, KNOWN).await.unwrap();
+            stream.write_all(text.as_bytes()).await.unwrap();
+            stream.close().await.unwrap();
+            let (from, mut stream) = incoming.next().await.unwrap();
+            let mut read = String::new();
+            stream.read_to_string(&mut read).await.unwrap();
+            assert_eq!((from, read.as_str()), (here, text));
+        }
+        let unknown = out.open(there, UNKNOWN).await;
+        assert!(matches!(unknown, Err(OpenError::Unknown(protocol)) if protocol == UNKNOWN));
+        let untaken = back.open(here, KNOWN).await;
+        assert!(matches!(untaken, Err(OpenError::Unknown(protocol)) if protocol == KNOWN));
+        let nobody = out.open(PeerId::random(), KNOWN).await;
+        assert!(
+            matches!(&nobody, Err(OpenError::Broken(error)) if error.kind() == NotConnected),
+            "{nobody:?}"
+        );
+    }
+
+    #[tokio::test]
+    async fn who_waits_is_told_when_the_swarm_ends() {
+        let (taker, _incoming, opener) = pair().await;
+        let out = opener.behaviour().opener();
+        let mut waiting = pin!(out.open(*taker.local_peer_id(), KNOWN));
+        assert!(futures::poll!(&mut waiting).is_pending());
+        drop(opener);
+        waiting.await.unwrap_err();
+        out.open(*taker.local_peer_id(), KNOWN).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn connections_leave_nothing_behind() {
+        let (mut taker, _incoming, mut opener) = pair().await;
+        let there = *taker.local_peer_id();
+        for _ in 0..20 {
+            connect(&mut taker, &mut opener).await;
+            opener.disconnect_peer_id(there).unwrap();
+            while connections(&taker, &opener) + connections(&opener, &taker) > 0 {
+                future::select(taker.next(), opener.next()).await;
+            }
+            assert!(taker.behaviour().connections.is_empty() && opener.behaviour().connections.is_empty());
+            connect(&mut taker, &mut opener).await;
+        }
+    }
+}
