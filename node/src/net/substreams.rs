@@ -7,7 +7,7 @@
 //! Nothing here outlives the connection that it belongs to: what was asked of it is answered or dropped with it, and who has no
 //! connection is told so at once, since dialing is [not decided here](super::dial).
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io;
@@ -43,7 +43,7 @@ pub(super) enum OpenError {
 /// Opens substreams.
 #[derive(Clone)]
 pub(super) struct Opener {
-    /// Not bounded: each waits for its answer before it asks again.
+    /// Not bounded: this peer's own tasks ask, each for one at a time, and who has given up is skipped.
     wanted: mpsc::UnboundedSender<(PeerId, Wanted)>,
 }
 
@@ -79,7 +79,8 @@ pub(super) struct Behaviour {
     opener: Opener,
     wanted: mpsc::UnboundedReceiver<(PeerId, Wanted)>,
     takers: Vec<(StreamProtocol, mpsc::Sender<(PeerId, Stream)>)>,
-    connections: BTreeMap<PeerId, BTreeSet<ConnectionId>>,
+    /// In the order in which they came to stand, which is not that of their ids: an attempt has its id from its start.
+    connections: BTreeMap<PeerId, Vec<ConnectionId>>,
 }
 
 impl Default for Behaviour {
@@ -97,6 +98,7 @@ impl Behaviour {
 
     /// Takes in substreams of this protocol, on all connections from now on.
     pub(super) fn accept(&mut self, protocol: StreamProtocol) -> Incoming {
+        assert!(self.takers.iter().all(|(taken, _)| *taken != protocol), "{protocol} is taken in by one");
         let (taker, incoming) = mpsc::channel(WAITING_MAX);
         self.takers.push((protocol, taker));
         Incoming(incoming)
@@ -136,19 +138,13 @@ impl NetworkBehaviour for Behaviour {
     fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
         match event {
             FromSwarm::ConnectionEstablished(ConnectionEstablished { peer_id, connection_id, .. }) => {
-                self.connections.entry(peer_id).or_default().insert(connection_id);
+                self.connections.entry(peer_id).or_default().push(connection_id);
             }
-            FromSwarm::ConnectionClosed(ConnectionClosed {
-                peer_id,
-                connection_id,
-                remaining_established,
-                ..
-            }) => {
-                if remaining_established == 0 {
-                    self.connections.remove(&peer_id);
-                } else if let Some(connections) = self.connections.get_mut(&peer_id) {
-                    connections.remove(&connection_id);
+            FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, connection_id, .. }) => {
+                if let Some(connections) = self.connections.get_mut(&peer_id) {
+                    connections.retain(|id| *id != connection_id);
                 }
+                self.connections.retain(|_, connections| !connections.is_empty());
             }
             _ => {}
         }
@@ -161,14 +157,14 @@ impl NetworkBehaviour for Behaviour {
         (protocol, stream): THandlerOutEvent<Self>,
     ) {
         if let Some((_, taker)) = self.takers.iter().find(|(taken, _)| *taken == protocol) {
-            // Where too many wait, or nobody takes them, it is closed: the other end opens another.
+            // Where too many wait, or nobody takes them, it is closed, and the other end sees that.
             let _ = taker.try_send((peer, stream));
         }
     }
 
     fn poll(&mut self, context: &mut Context<'_>) -> Poll<ToSwarm<Infallible, THandlerInEvent<Self>>> {
         while let Poll::Ready(Some((peer_id, wanted))) = self.wanted.poll_recv(context) {
-            if let Some(newest) = self.connections.get(&peer_id).and_then(BTreeSet::last) {
+            if let Some(newest) = self.connections.get(&peer_id).and_then(|all| all.last()) {
                 let handler = NotifyHandler::One(*newest);
                 return Poll::Ready(ToSwarm::NotifyHandler { peer_id, handler, event: wanted });
             }
@@ -221,7 +217,6 @@ impl ConnectionHandler for Handler {
         &mut self,
         event: ConnectionEvent<'_, AnyOf, ReadyUpgrade<StreamProtocol>, (), Wanted>,
     ) {
-        // Who has given up waiting hears nothing.
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
                 self.came.push_back(protocol);
@@ -318,7 +313,23 @@ mod tests {
 
     /// How many connections one knows to another.
     fn connections(of: &Swarm<Behaviour>, to: &Swarm<Behaviour>) -> usize {
-        of.behaviour().connections.get(to.local_peer_id()).map_or(0, BTreeSet::len)
+        of.behaviour().connections.get(to.local_peer_id()).map_or(0, Vec::len)
+    }
+
+    /// Keeps both moving until `work` is done.
+    async fn moving<T>(
+        one: &mut Swarm<Behaviour>,
+        other: &mut Swarm<Behaviour>,
+        work: impl Future<Output = T>,
+    ) -> T {
+        let mut work = pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return done,
+                _ = one.next() => {}
+                _ = other.next() => {}
+            }
+        }
     }
 
     /// Keeps a swarm moving until it is aborted.
@@ -366,6 +377,24 @@ mod tests {
         drop(opener);
         waiting.await.unwrap_err();
         out.open(*taker.local_peer_id(), KNOWN).await.unwrap_err();
+    }
+
+    #[tokio::test]
+    async fn of_two_connections_the_newer_is_used_and_once_it_is_closed_the_other() {
+        let (mut taker, mut incoming, mut opener) = pair().await;
+        connect(&mut taker, &mut opener).await;
+        let (there, out) = (*taker.local_peer_id(), opener.behaviour().opener());
+        let [older, newer] = opener.behaviour().connections[&there][..] else { panic!("two connections") };
+
+        let mut stream = moving(&mut taker, &mut opener, out.open(there, KNOWN)).await.unwrap();
+        assert!(opener.close_connection(newer));
+        while connections(&opener, &taker) > 1 {
+            future::select(taker.next(), opener.next()).await;
+        }
+        assert_eq!(opener.behaviour().connections[&there], [older]);
+        stream.read_to_end(&mut Vec::new()).await.unwrap_err();
+        moving(&mut taker, &mut opener, out.open(there, KNOWN)).await.unwrap();
+        assert!(incoming.next().await.is_some() && incoming.next().await.is_some());
     }
 
     #[tokio::test]
