@@ -75,13 +75,8 @@ pub enum GuestError {
 }
 
 /// Those who ask this peer something.
+#[derive(Debug)]
 pub struct Questions(pub(super) Incoming);
-
-impl std::fmt::Debug for Questions {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Questions")
-    }
-}
 
 impl Questions {
     /// The next one; `None` once the network is gone.

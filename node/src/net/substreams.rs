@@ -58,6 +58,7 @@ impl Opener {
 }
 
 /// What comes in by one protocol.
+#[derive(Debug)]
 pub(super) struct Incoming(mpsc::Receiver<(PeerId, Stream)>);
 
 impl Incoming {
@@ -272,7 +273,6 @@ mod tests {
     use libp2p::swarm::SwarmEvent;
     use libp2p::swarm::dial_opts::DialOpts;
     use libp2p::{Swarm, SwarmBuilder, noise, tcp, yamux};
-    use tokio::task::AbortHandle;
 
     use super::*;
 
@@ -332,14 +332,13 @@ mod tests {
         }
     }
 
-    /// Keeps a swarm moving until it is aborted.
-    fn drive(mut swarm: Swarm<Behaviour>) -> AbortHandle {
-        let moving = async move {
+    /// Keeps a swarm moving from now on.
+    fn drive(mut swarm: Swarm<Behaviour>) {
+        tokio::spawn(async move {
             loop {
                 swarm.next().await;
             }
-        };
-        tokio::spawn(moving).abort_handle()
+        });
     }
 
     #[tokio::test]
@@ -347,7 +346,8 @@ mod tests {
         let (taker, mut incoming, opener) = pair().await;
         let (there, here) = (*taker.local_peer_id(), *opener.local_peer_id());
         let (out, back) = (opener.behaviour().opener(), taker.behaviour().opener());
-        let _moving = [drive(taker), drive(opener)];
+        drive(taker);
+        drive(opener);
         for text in ["first", "second"] {
             let mut stream = out.open(there, KNOWN).await.unwrap();
             stream.write_all(text.as_bytes()).await.unwrap();
