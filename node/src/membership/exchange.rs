@@ -8,7 +8,8 @@
 //! 3. A member that goes hands over first: it is in one more view with weight 0, until its chunks have moved. If others
 //!    keep copies of all that it keeps, it may go at once.
 //!
-//! A peer that was lost is let in again after a delay that doubles each time, so that one that flaps costs little.
+//! A peer that was lost is let in again after a delay that doubles each time, so that one that flaps costs little, and that
+//! halves with time, so that one that is lost now and then hardly waits.
 
 use std::time::Duration;
 
@@ -28,17 +29,25 @@ pub(super) struct Candidate {
     told_at: Instant,
 }
 
-/// Since when a peer that was lost is kept waiting.
+/// Until when a peer that was lost is kept waiting.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ban {
-    lost_at: Instant,
-    /// How often of late.
+    ends_at: Instant,
+    /// How often it was lost of late.
     count: u32,
 }
 
 impl Ban {
-    fn until(&self) -> Instant {
-        self.lost_at.after(BAN * (1 << (self.count - 1).min(BAN_DOUBLINGS_MAX)))
+    /// The one after so many losses, the last of which is `now`.
+    fn new(now: Instant, count: u32) -> Self {
+        let count = count.min(1 + BAN_DOUBLINGS_MAX);
+        Self { ends_at: now.after(BAN * (1 << (count - 1))), count }
+    }
+
+    /// How many of the losses still count.
+    fn remaining(&self, now: Instant) -> u32 {
+        let halvings = now.since(self.ends_at).as_micros() / BAN_DECAY.as_micros();
+        self.count.saturating_sub(u32::try_from(halvings).unwrap_or(u32::MAX))
     }
 }
 
@@ -231,7 +240,7 @@ impl Membership {
     }
 
     fn exchange(&self, now: Instant, step: StepNumber, facts: &Facts<'_>) -> Exchange {
-        let is_admitted = |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.until() <= now);
+        let is_admitted = |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.ends_at <= now);
         let room = MEMBERS_MAX - self.view.members.len();
         let candidates = self
             .candidates
@@ -273,11 +282,11 @@ impl Membership {
 
     /// Who was lost with the view before has to wait before it comes in again.
     pub(super) fn ban_lost(&mut self, now: Instant, left: &[PeerId]) {
-        self.bans.retain(|_, ban| now.since(ban.lost_at) < BAN_MEMORY);
+        self.bans.retain(|_, ban| ban.remaining(now) > 0);
         let is_lost = |peer: &&PeerId| self.view.rank(peer).is_none() && !self.retiring.contains(peer);
         for peer in left.iter().filter(is_lost) {
-            let count = self.bans.get(peer).map_or(0, |ban| ban.count) + 1;
-            self.bans.insert(*peer, Ban { lost_at: now, count });
+            let count = self.bans.get(peer).map_or(0, |ban| ban.remaining(now));
+            self.bans.insert(*peer, Ban::new(now, count + 1));
         }
     }
 }
@@ -290,8 +299,8 @@ const CANDIDATE_MEMORY: Duration = Duration::from_secs(5);
 const BAN: Duration = Duration::from_millis(500);
 /// It doubles up to a minute.
 const BAN_DOUBLINGS_MAX: u32 = 7;
-/// After so long without being lost again it is as if nothing had been.
-const BAN_MEMORY: Duration = Duration::from_secs(300);
+/// It halves with each such time that a peer could be in and was not lost: one that is lost once a minute waits a second or two.
+const BAN_DECAY: Duration = Duration::from_secs(30);
 /// A change is named at least so long ahead.
 const LEAD: Duration = Duration::from_millis(150);
 /// But not more steps than this.
@@ -348,15 +357,38 @@ mod tests {
         for lost in 0..10 {
             let now = at(1000 * lost);
             membership.ban_lost(now, &[peer(3)]);
-            waits.push(membership.bans[&peer(3)].until().since(now));
+            waits.push(membership.bans[&peer(3)].ends_at.since(now));
         }
         let expected = [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 64_000, 64_000];
         assert_eq!(waits, expected.map(Duration::from_millis));
         assert_eq!(membership.bans.len(), 1);
-        // After a long time without a loss it is as if nothing had been.
-        let later = at(9000).after(BAN_MEMORY);
-        membership.ban_lost(later, &[peer(3)]);
-        assert_eq!(membership.bans[&peer(3)].until(), later.after(BAN));
+    }
+
+    #[test]
+    fn a_ban_halves_with_each_half_minute_without_a_loss() {
+        let wait = |quiet: Duration| {
+            let mut membership = membership(&[1, 2]);
+            (0..4).for_each(|_| membership.ban_lost(at(0), &[peer(3)]));
+            let later = membership.bans[&peer(3)].ends_at.after(quiet);
+            membership.ban_lost(later, &[peer(3)]);
+            membership.bans[&peer(3)].ends_at.since(later)
+        };
+        let waits = [0, 1, 2, 3, 4, 1000].map(|halvings| wait(BAN_DECAY * halvings).as_millis());
+        assert_eq!(waits, [8000, 4000, 2000, 1000, 500, 500]);
+        assert_eq!(wait(BAN_DECAY * 3 - Duration::from_micros(1)), Duration::from_secs(2));
+    }
+
+    #[test]
+    fn one_that_is_lost_once_a_minute_hardly_waits() {
+        let mut membership = membership(&[1, 2]);
+        for minute in 0..600 {
+            let now = at(60_000 * minute);
+            membership.ban_lost(now, &[peer(3)]);
+            assert!(
+                membership.bans[&peer(3)].ends_at.since(now) <= Duration::from_secs(2),
+                "minute {minute}"
+            );
+        }
     }
 
     #[test]

@@ -8,7 +8,8 @@
 //! that was last reached over QUIC, and for one that was not reached yet when the last one was. The two are one *round*: pauses
 //! are between rounds, and the user hears of an address once for both. Where an answer came that the other way would give as well
 //! (another secret, another peer), there is no second attempt. And at first TCP is believed: one that refuses mostly does not
-//! listen yet, and one that was there a moment ago is mostly cut off from everything.
+//! listen yet, and one that was there a moment ago is mostly cut off from everything. An attempt over QUIC goes on asking for
+//! seconds, so that it also finds one who only now began to listen: what it then reaches would have been reached over TCP.
 
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::DialOpts;
@@ -69,17 +70,17 @@ impl Dialing {
         self.add(Some(peer), vec![without_peer(address)], Cause::Neighbour, now);
     }
 
-    /// The connection to `peer`, over this carrier, is lost: dials it, from `due` on.
+    /// The connection to `peer` is lost: dials it, from `due` on, first over this carrier, if one is known to get through.
     pub(super) fn call_back(
         &mut self,
         peer: PeerId,
         addresses: Vec<Multiaddr>,
-        carrier: Carrier,
+        carrier: Option<Carrier>,
         due: Instant,
     ) {
         self.add(Some(peer), addresses, Cause::CutOff, due);
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
-            target.carrier = Some(carrier);
+            target.carrier = carrier.or(target.carrier);
         }
         self.wait_again(peer, due);
     }
@@ -121,20 +122,28 @@ impl Dialing {
         .collect()
     }
 
-    /// A connection is there, perhaps from one of the attempts.
-    pub(super) fn connected(&mut self, peer: PeerId, connection: ConnectionId, carrier: Carrier) {
+    /// A connection is there, perhaps from one of the attempts. Returns what the peer is to be dialed over first, if this says so:
+    /// one who has come by itself says nothing about the way from here.
+    pub(super) fn connected(
+        &mut self,
+        peer: PeerId,
+        connection: ConnectionId,
+        carrier: Carrier,
+        now: Instant,
+    ) -> Option<Carrier> {
         let attempt = State::Trying { attempt: connection };
-        if self.targets.iter().any(|target| target.state == attempt) {
-            self.habit = carrier;
-        }
+        let tried = self.targets.iter().find(|target| target.state == attempt);
+        let learnt = tried.filter(|target| !target.may_have_begun_to_listen(now)).map(|_| carrier);
+        self.habit = learnt.unwrap_or(self.habit);
         let is_answer = |target: &Target| target.peer.is_none() && target.state == attempt;
         if let Some(index) = self.targets.iter().position(is_answer) {
             // The address has found its peer.
             let answered = self.targets.swap_remove(index);
-            self.add(Some(peer), answered.addresses, answered.cause, Instant::now());
+            self.add(Some(peer), answered.addresses, answered.cause, now);
         }
         self.targets.retain(|target| target.peer != Some(peer) || target.cause != Cause::CutOff);
-        self.mark_connected(peer, carrier);
+        self.mark_connected(peer, learnt);
+        learnt
     }
 
     /// A connection is there that is of no use: the next attempt is made at `due`.
@@ -157,8 +166,8 @@ impl Dialing {
             .filter_map(move |target| Some((target.peer?, circuits(target))))
     }
 
-    /// A connection to `peer` is there already, over this carrier.
-    pub(super) fn mark_connected(&mut self, peer: PeerId, carrier: Carrier) {
+    /// A connection to `peer` is there already; this carrier, if one is known, gets through to it.
+    pub(super) fn mark_connected(&mut self, peer: PeerId, carrier: Option<Carrier>) {
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
             target.connected(carrier);
         }

@@ -157,7 +157,8 @@ async fn meet(
         tokio::select! {
             event = swarm.select_next_some() => match event {
                 SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                    dialing.connected(peer_id, connection_id, Carrier::of(endpoint.get_remote_address()));
+                    let carrier = Carrier::of(endpoint.get_remote_address());
+                    dialing.connected(peer_id, connection_id, carrier, Instant::now());
                     if let Some(host) = from_libp2p(&peer_id) {
                         return Ok((peer_id, host));
                     }

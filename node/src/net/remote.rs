@@ -50,6 +50,8 @@ pub(super) struct Remote {
     pub(super) outage: Option<Outage>,
     /// What its last connection runs over, or ran over.
     pub(super) carrier: Carrier,
+    /// What is known to get through to it from here.
+    pub(super) dialed_over: Option<Carrier>,
     /// How long the last ping took.
     pub(super) round_trip: Option<Duration>,
     /// Machines that it has been connected from or to, since there is a link or a connection.
@@ -149,6 +151,7 @@ impl Remote {
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
             carrier: Carrier::default(),
+            dialed_over: None,
             round_trip: None,
             machines: Vec::new(),
             forgotten_at: None,

@@ -21,7 +21,7 @@ pub(super) struct Target {
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) cause: Cause,
     pub(super) state: State,
-    /// What it was last reached over, and is tried over first; `None` if it was not reached yet: then what others were.
+    /// What is known to get through to it, and is tried first; `None` if nothing is: then what got through to others.
     pub(super) carrier: Option<Carrier>,
     /// What the attempt under way goes over, or the last one did.
     trying: Carrier,
@@ -117,15 +117,27 @@ impl Target {
         })
     }
 
-    /// A connection is there, over this carrier.
-    pub(super) fn connected(&mut self, carrier: Carrier) {
+    /// A connection is there; this carrier, if one is known, gets through.
+    pub(super) fn connected(&mut self, carrier: Option<Carrier>) {
         self.state = State::Connected;
-        self.carrier = Some(carrier);
+        self.carrier = carrier.or(self.carrier);
         self.first = None;
         self.failures = 0;
         self.complaints.clear();
         // It was reached where the user said. From now on the node looks after it.
         self.cause = self.cause.min(Cause::Wanted);
+    }
+
+    /// Whether the attempt under way, if it gets through, may owe that to the time that it took: TCP was refused, and since then
+    /// QUIC has asked more than once.
+    pub(super) fn may_have_begun_to_listen(&self, now: Instant) -> bool {
+        self.first.as_ref().is_some_and(|first| {
+            let is_refusal = |(_, trouble): &(Multiaddr, DialTrouble)| *trouble == DialTrouble::Refused;
+            let asked_for = now.saturating_duration_since(first.failed_at);
+            first.carrier == Carrier::Tcp
+                && first.troubles.iter().any(is_refusal)
+                && asked_for >= QUIC_ASKS_AGAIN
+        })
     }
 
     /// Always from a fresh port: from the listening port, two peers that dial each other at once, or one that dials again
@@ -313,6 +325,8 @@ pub(super) const NEIGHBOUR_FAILURES_MAX: u32 = 5;
 const REFUSALS_BELIEVED: u32 = 3;
 /// The same for silence, where there was an answer over TCP before.
 const SILENCES_BELIEVED: u32 = 1;
+/// An attempt over QUIC that hears nothing asks again after so long.
+const QUIC_ASKS_AGAIN: Duration = Duration::from_secs(1);
 /// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
 /// one that is gone.
 pub(super) const WANTED_FAILURES_TOLD: u32 = 5;

@@ -154,7 +154,7 @@ fn one_who_cannot_be_reached_is_told_of_once_however_often_and_wherever_it_was_t
     assert_eq!(*who, peer);
     let words = notices[0].to_string();
     assert!(words.starts_with(&format!("peer {} at /ip4/10.0.0", peer.short())), "{words}");
-    dialing.mark_connected(to_libp2p(peer).unwrap(), Carrier::Tcp);
+    dialing.mark_connected(to_libp2p(peer).unwrap(), Some(Carrier::Tcp));
     assert!(dialing.unreached(at(30_000)).is_empty());
 }
 
@@ -187,7 +187,8 @@ fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialing = Dialing::default();
     dialing.want(peer, addresses(), start);
-    dialing.connected(peer, ConnectionId::new_unchecked(0), Carrier::Tcp);
+    let attempt = dialing.take_due(start).pop().unwrap().connection_id();
+    assert_eq!(dialing.connected(peer, attempt, Carrier::Tcp, start), Some(Carrier::Tcp));
     dialing.wait_again(peer, start);
     let seen = fail_with(&mut dialing, start, 3000, silence);
     assert_eq!((seen.over_tcp, seen.over_quic), (vec![0, 200, 600, 1400], vec![200, 600, 1400]));
@@ -226,7 +227,7 @@ fn another_peer_that_answers_over_quic_is_no_reason_not_to_try_tcp() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialing = Dialing::default();
     dialing.want(peer, addresses(), start);
-    dialing.connected(peer, ConnectionId::new_unchecked(0), Carrier::Quic);
+    dialing.mark_connected(peer, Some(Carrier::Quic));
     dialing.wait_again(peer, start);
     let first = dialing.take_due(start).pop().unwrap();
     assert_eq!(carrier_of(&first), Carrier::Quic);
@@ -238,13 +239,13 @@ fn another_peer_that_answers_over_quic_is_no_reason_not_to_try_tcp() {
 #[test]
 fn one_that_was_reached_over_quic_is_tried_there_first() {
     let start = Instant::now();
-    let (peer, connection) = (PeerId::random(), ConnectionId::new_unchecked(0));
+    let peer = PeerId::random();
     let mut wanted = Dialing::default();
     wanted.want(peer, addresses(), start);
-    wanted.connected(peer, connection, Carrier::Quic);
+    wanted.mark_connected(peer, Some(Carrier::Quic));
     wanted.wait_again(peer, start);
     let mut cut_off = Dialing::default();
-    cut_off.call_back(peer, addresses(), Carrier::Quic, start);
+    cut_off.call_back(peer, addresses(), Some(Carrier::Quic), start);
     for mut dialing in [wanted, cut_off] {
         let first = dialing.take_due(start).pop().unwrap();
         assert_eq!(carrier_of(&first), Carrier::Quic);
@@ -253,7 +254,7 @@ fn one_that_was_reached_over_quic_is_tried_there_first() {
         assert_eq!(carrier_of(&second), Carrier::Tcp);
         assert!(dialing.failed(second.connection_id(), &refusal(), start).is_empty());
         assert!(dialing.take_due(start).is_empty(), "the pause comes after both");
-        dialing.call_back(peer, addresses(), Carrier::Tcp, start);
+        dialing.call_back(peer, addresses(), Some(Carrier::Tcp), start);
         assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
     }
 }
@@ -265,15 +266,48 @@ fn where_one_was_reached_over_quic_others_are_tried_there_first() {
     let first = dialing.take_due(start).pop().unwrap();
     dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
     let second = dialing.take_due(start).pop().unwrap();
-    dialing.connected(PeerId::random(), second.connection_id(), Carrier::Quic);
+    dialing.connected(PeerId::random(), second.connection_id(), Carrier::Quic, start);
     dialing.want(PeerId::random(), addresses(), start);
     assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Quic);
 
     // One who has come by itself says nothing about the way from here.
-    let mut dialing = Dialing::default();
-    dialing.connected(PeerId::random(), ConnectionId::new_unchecked(0), Carrier::Quic);
+    let (peer, mut dialing) = (PeerId::random(), Dialing::default());
+    dialing.want(peer, addresses(), start);
+    let others = ConnectionId::new_unchecked(0);
+    assert_eq!(dialing.connected(peer, others, Carrier::Quic, start), None);
+    dialing.wait_again(peer, start);
     dialing.want(PeerId::random(), addresses(), start);
-    assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
+    let due = dialing.take_due(start);
+    assert_eq!(due.iter().map(carrier_of).collect::<Vec<_>>(), [Carrier::Tcp, Carrier::Tcp]);
+}
+
+/// It asks for seconds, and so also finds one who was not there when TCP was refused.
+#[test]
+fn what_quic_reaches_late_after_a_refusal_says_nothing_against_tcp() {
+    let start = Instant::now();
+    let reached_after = |error: DialError, took: Duration| {
+        let (peer, mut dialing) = (PeerId::random(), Dialing::default());
+        dialing.want(peer, addresses(), start);
+        // As often as a refusal is believed, and once more.
+        let mut now = start;
+        let second = loop {
+            now += Duration::from_millis(100);
+            let Some(due) = dialing.take_due(now).pop() else { continue };
+            if carrier_of(&due) == Carrier::Quic {
+                break due.connection_id();
+            }
+            dialing.failed(due.connection_id(), &error, now);
+            if let Some(second) = dialing.take_due(now).pop() {
+                break second.connection_id();
+            }
+        };
+        dialing.connected(peer, second, Carrier::Quic, now + took);
+        dialing.wait_again(peer, now);
+        carrier_of(&dialing.take_due(now).pop().unwrap())
+    };
+    assert_eq!(reached_after(refusal(), Duration::from_millis(300)), Carrier::Quic, "a firewall refuses");
+    assert_eq!(reached_after(refusal(), Duration::from_secs(2)), Carrier::Tcp);
+    assert_eq!(reached_after(silence(Carrier::Tcp), Duration::from_secs(2)), Carrier::Quic);
 }
 
 #[test]

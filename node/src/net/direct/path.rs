@@ -52,11 +52,13 @@ impl DirectPath {
         self.lock().patience
     }
 
-    /// No lane has come of an attempt.
-    pub(in crate::net) fn failed(&self, now: Instant) {
+    /// No lane has come of an attempt. Whether that is no news: something failed not long before.
+    pub(in crate::net) fn failed(&self, now: Instant) -> bool {
         let mut state = self.lock();
+        let is_repeated = state.pause > PAUSE_MIN;
         state.not_before = now + state.pause;
         state.pause = (2 * state.pause).min(PAUSE_MAX);
+        is_repeated
     }
 
     /// A lane that had been there since then stood still. Whether that is no news: something failed not long before.
@@ -65,17 +67,16 @@ impl DirectPath {
         if now.duration_since(since) >= LASTING {
             state.pause = PAUSE_MIN;
         }
-        let is_repeated = state.pause > PAUSE_MIN;
         state.patience = (2 * state.patience).min(PATIENCE_MAX);
         drop(state);
-        self.failed(now);
-        is_repeated
+        self.failed(now)
     }
 
     /// A lane that had been there since then broke. One that lasts makes up for those before.
     pub(in crate::net) fn broke(&self, since: Instant, now: Instant) {
         if now.duration_since(since) < PAUSE_MIN {
-            return self.failed(now);
+            self.failed(now);
+            return;
         }
         let mut state = self.lock();
         (state.not_before, state.pause) = (now, PAUSE_MIN);
@@ -106,7 +107,7 @@ mod tests {
         let now = Instant::now();
         let path = DirectPath::new(now);
         assert_eq!((path.due(), path.patience()), (now, PATIENCE_MIN));
-        path.failed(now);
+        assert!(!path.failed(now));
         assert_eq!((path.due(), path.patience()), (now + PAUSE_MIN, PATIENCE_MIN));
         assert!(path.stalled(now, now), "it is not the first thing that fails");
         assert_eq!((path.due(), path.patience()), (now + 2 * PAUSE_MIN, 2 * PATIENCE_MIN));

@@ -90,8 +90,9 @@ impl Switchboard {
             self.dialing.try_later(connection, now + CIRCUIT_LATER);
             return self.forget_if_idle(id);
         }
-        self.dialing.connected(id, connection, carrier);
+        let learnt = self.dialing.connected(id, connection, carrier, now);
         let Some(remote) = self.remotes.get_mut(&id) else { return };
+        remote.dialed_over = learnt.or(remote.dialed_over);
         let mut outlived = Vec::new();
         match endpoint {
             _ if is_relayed => {
@@ -193,7 +194,7 @@ impl Switchboard {
         let reason = remote.closing.take().unwrap_or_else(|| words_of_cause(cause));
         let due = if is_smaller { now } else { now + REDIAL_LATER };
         if remote.link.is_some() {
-            let (peer, addresses, carrier) = (remote.peer, remote.addresses.clone(), remote.carrier);
+            let (peer, addresses, carrier) = (remote.peer, remote.addresses.clone(), remote.dialed_over);
             remote.note_outage(reason.clone(), now);
             if let Some(outage) = &mut remote.outage {
                 outage.is_told = true;

@@ -168,6 +168,13 @@ impl Lanes {
             let answer = match timeout(ANSWER_MAX, link::open(&mut records, opening)).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(error)) if error.is_violation() => return Err(error),
+                Ok(Err(LaneError::Broken(_))) => {
+                    // Mostly one that has gone; then opening a substream will say so.
+                    if path.failed(Instant::now()) {
+                        self.report(peer, Report::Direct(Err("it broke at once".to_owned())));
+                    }
+                    continue;
+                }
                 _ => {
                     path.failed(Instant::now());
                     self.report(peer, Report::Direct(Err("no answer to an opening".to_owned())));
