@@ -8,8 +8,8 @@
 //! 3. A member that goes hands over first: it is in one more view with weight 0, until its chunks have moved. If others
 //!    keep copies of all that it keeps, it may go at once.
 //!
-//! A peer that was lost is let in again after a delay that doubles each time, so that one that flaps costs little, and that
-//! halves with time, so that one that is lost now and then hardly waits.
+//! A peer that was lost is let in again after a delay that doubles with each loss, so that one that flaps costs little, and that
+//! halves with time, so that one that is lost now and then hardly waits, however long the run.
 
 use std::time::Duration;
 
@@ -29,25 +29,28 @@ pub(super) struct Candidate {
     told_at: Instant,
 }
 
-/// Until when a peer that was lost is kept waiting.
+/// A peer that was lost, and is kept waiting for a while.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ban {
-    ends_at: Instant,
-    /// How often it was lost of late.
-    count: u32,
+    lost_at: Instant,
+    /// What its losses had come to then: [`BAN_DECAY`] each, less the time that has passed since the first of them.
+    arrears: Duration,
 }
 
 impl Ban {
-    /// The one after so many losses, the last of which is `now`.
-    fn new(now: Instant, count: u32) -> Self {
-        let count = count.min(1 + BAN_DOUBLINGS_MAX);
-        Self { ends_at: now.after(BAN * (1 << (count - 1))), count }
+    /// One that is lost now, with these arrears from before.
+    fn new(lost_at: Instant, before: Duration) -> Self {
+        Self { lost_at, arrears: (before + BAN_DECAY).min(BAN_DECAY * (1 + BAN_DOUBLINGS_MAX)) }
     }
 
-    /// How many of the losses still count.
-    fn remaining(&self, now: Instant) -> u32 {
-        let halvings = now.since(self.ends_at).as_micros() / BAN_DECAY.as_micros();
-        self.count.saturating_sub(u32::try_from(halvings).unwrap_or(u32::MAX))
+    /// What is still left of the arrears.
+    fn left(&self, now: Instant) -> Duration {
+        self.arrears.saturating_sub(now.since(self.lost_at))
+    }
+
+    fn ends_at(&self) -> Instant {
+        let losses = self.arrears.as_micros().div_ceil(BAN_DECAY.as_micros());
+        self.lost_at.after(BAN * (1 << (losses - 1)))
     }
 }
 
@@ -240,7 +243,7 @@ impl Membership {
     }
 
     fn exchange(&self, now: Instant, step: StepNumber, facts: &Facts<'_>) -> Exchange {
-        let is_admitted = |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.ends_at <= now);
+        let is_admitted = |peer: &PeerId| self.bans.get(peer).is_none_or(|ban| ban.ends_at() <= now);
         let room = MEMBERS_MAX - self.view.members.len();
         let candidates = self
             .candidates
@@ -282,11 +285,11 @@ impl Membership {
 
     /// Who was lost with the view before has to wait before it comes in again.
     pub(super) fn ban_lost(&mut self, now: Instant, left: &[PeerId]) {
-        self.bans.retain(|_, ban| ban.remaining(now) > 0);
+        self.bans.retain(|_, ban| !ban.left(now).is_zero());
         let is_lost = |peer: &&PeerId| self.view.rank(peer).is_none() && !self.retiring.contains(peer);
         for peer in left.iter().filter(is_lost) {
-            let count = self.bans.get(peer).map_or(0, |ban| ban.remaining(now));
-            self.bans.insert(*peer, Ban::new(now, count + 1));
+            let before = self.bans.get(peer).map_or(Duration::ZERO, |ban| ban.left(now));
+            self.bans.insert(*peer, Ban::new(now, before));
         }
     }
 }
@@ -299,7 +302,7 @@ const CANDIDATE_MEMORY: Duration = Duration::from_secs(5);
 const BAN: Duration = Duration::from_millis(500);
 /// It doubles up to a minute.
 const BAN_DOUBLINGS_MAX: u32 = 7;
-/// It halves with each such time that a peer could be in and was not lost: one that is lost once a minute waits a second or two.
+/// It halves with each such time: only one that is lost more often than that waits ever longer, until it is not any more.
 const BAN_DECAY: Duration = Duration::from_secs(30);
 /// A change is named at least so long ahead.
 const LEAD: Duration = Duration::from_millis(150);
@@ -357,7 +360,7 @@ mod tests {
         for lost in 0..10 {
             let now = at(1000 * lost);
             membership.ban_lost(now, &[peer(3)]);
-            waits.push(membership.bans[&peer(3)].ends_at.since(now));
+            waits.push(membership.bans[&peer(3)].ends_at().since(now));
         }
         let expected = [500, 1000, 2000, 4000, 8000, 16_000, 32_000, 64_000, 64_000, 64_000];
         assert_eq!(waits, expected.map(Duration::from_millis));
@@ -365,30 +368,48 @@ mod tests {
     }
 
     #[test]
-    fn a_ban_halves_with_each_half_minute_without_a_loss() {
-        let wait = |quiet: Duration| {
+    fn a_ban_halves_with_each_half_minute() {
+        let wait = |passed: Duration| {
             let mut membership = membership(&[1, 2]);
             (0..4).for_each(|_| membership.ban_lost(at(0), &[peer(3)]));
-            let later = membership.bans[&peer(3)].ends_at.after(quiet);
+            let later = at(0).after(passed);
             membership.ban_lost(later, &[peer(3)]);
-            membership.bans[&peer(3)].ends_at.since(later)
+            membership.bans[&peer(3)].ends_at().since(later)
         };
         let waits = [0, 1, 2, 3, 4, 1000].map(|halvings| wait(BAN_DECAY * halvings).as_millis());
         assert_eq!(waits, [8000, 4000, 2000, 1000, 500, 500]);
-        assert_eq!(wait(BAN_DECAY * 3 - Duration::from_micros(1)), Duration::from_secs(2));
+    }
+
+    /// Loses a peer over and over for a quarter of an hour, each time as long as given after it may be in again; returns how long it
+    /// was kept waiting each time.
+    fn lose_again_and_again(after: Duration) -> Vec<Duration> {
+        let mut membership = membership(&[1, 2]);
+        let mut waits = Vec::new();
+        let mut now = at(0);
+        while now < at(900_000) {
+            membership.ban_lost(now, &[peer(3)]);
+            let ends_at = membership.bans[&peer(3)].ends_at();
+            waits.push(ends_at.since(now));
+            now = ends_at.after(after);
+        }
+        waits
     }
 
     #[test]
-    fn one_that_is_lost_once_a_minute_hardly_waits() {
+    fn one_that_flaps_is_lost_twice_a_minute_at_most() {
+        let waits = lose_again_and_again(Duration::from_secs(1));
+        assert!(waits.len() <= 30 + BAN_DOUBLINGS_MAX as usize, "{waits:?}");
+    }
+
+    #[test]
+    fn one_that_is_lost_once_a_minute_hardly_waits_whatever_was_before() {
+        assert!(lose_again_and_again(Duration::from_secs(59)).iter().all(|wait| *wait <= 2 * BAN));
         let mut membership = membership(&[1, 2]);
-        for minute in 0..600 {
-            let now = at(60_000 * minute);
-            membership.ban_lost(now, &[peer(3)]);
-            assert!(
-                membership.bans[&peer(3)].ends_at.since(now) <= Duration::from_secs(2),
-                "minute {minute}"
-            );
+        (0..20).for_each(|_| membership.ban_lost(at(0), &[peer(3)]));
+        for minute in 1..=8 {
+            membership.ban_lost(at(60_000 * minute), &[peer(3)]);
         }
+        assert_eq!(membership.bans[&peer(3)].ends_at().since(at(480_000)), BAN);
     }
 
     #[test]
