@@ -125,6 +125,12 @@ impl Pool {
     }
 }
 
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pool")
+    }
+}
+
 struct Shelf {
     kept_max: usize,
     state: Mutex<State>,

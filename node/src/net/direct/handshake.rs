@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use futures::{AsyncReadExt, AsyncWriteExt};
 use libp2p::tls::certificate;
+use peergrad_protocol::Pool;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::{self, cipher_suite};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -32,7 +33,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::records::{HEADER_BYTES, Records, SEALED_BYTES_MAX, UnknownCipher};
+use super::records::{BURSTS_KEPT_MAX, HEADER_BYTES, Records, SEALED_BYTES_MAX, UnknownCipher};
 use crate::net::identity::Identity;
 use crate::net::keyring::Keyring;
 
@@ -44,6 +45,8 @@ pub(super) struct Credentials {
     server: Arc<ServerConfig>,
     /// Keys the proofs.
     keyring: Keyring,
+    /// What records are sealed and opened in.
+    bursts: Pool,
 }
 
 /// The certificate of this process cannot be made.
@@ -109,7 +112,7 @@ impl Credentials {
         // Nothing follows the handshake but our own records.
         server.send_tls13_tickets = 0;
         server.enable_secret_extraction = true;
-        Ok(Self { provider, mine, server: Arc::new(server), keyring })
+        Ok(Self { provider, mine, server: Arc::new(server), keyring, bursts: Pool::new(BURSTS_KEPT_MAX) })
     }
 
     /// Connects to `peer`.
@@ -157,7 +160,7 @@ impl Credentials {
         agree(&mut socket, &mut connection).await?;
         let peer = peer_of(connection.peer_certificates().unwrap_or_default())?;
         let shared = connection.export_keying_material([0; 32], EXPORT_LABEL, None)?;
-        let mut records = Records::new(socket, connection.dangerous_extract_secrets()?)?;
+        let mut records = Records::new(socket, connection.dangerous_extract_secrets()?, &self.bursts)?;
         let key = self.keyring.secret().lane_key();
         let proof = |side: Side| blake3::keyed_hash(&key, &[&shared[..], &[side as u8]].concat());
         let mut shown = [0; 32];

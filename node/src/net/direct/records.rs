@@ -8,6 +8,9 @@
 //! ```text
 //! header (23, 3, 3, length u16) | sealed: up to 16384 bytes, a byte that says their kind (23) | tag, 16 bytes
 //! ```
+//! A lane has a buffer only while there is something in it, from a [`Pool`] that all lanes share: most of them are at rest most of the
+//! time, and a peer may have a thousand.
+//!
 //! The nonce is the key's, with the number of the record in its last bytes. A key seals at most [`RECORDS_MAX`] records, well
 //! below what AES-GCM allows; then the lane ends, and the next one has other keys.
 
@@ -18,6 +21,7 @@ use std::task::{Context, Poll, ready};
 
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use futures::{AsyncRead, AsyncWrite};
+use peergrad_protocol::{Buffer, Pool};
 use rustls::{ConnectionTrafficSecrets, ExtractedSecrets};
 use tokio::io::{AsyncRead as _, AsyncWrite as _, ReadBuf};
 use tokio::net::TcpStream;
@@ -35,7 +39,9 @@ pub(in crate::net) struct Records {
 struct Sealing {
     key: Key,
     /// Sealed records, and one that still takes in bytes.
-    buffer: Vec<u8>,
+    buffer: Burst,
+    /// How much of the buffer they fill.
+    filled: usize,
     /// Where the one that takes in bytes begins.
     unsealed: Option<usize>,
     /// All is sealed, and this much of it is written.
@@ -46,11 +52,18 @@ struct Sealing {
 #[derive(Debug)]
 struct Opening {
     key: Key,
-    buffer: Box<[u8]>,
+    buffer: Burst,
     /// What has not been opened yet.
     sealed: Range<usize>,
     /// What is open and has not been taken yet.
     opened: Range<usize>,
+}
+
+/// Room for [`BURST_BYTES`] and one record more, as long as it is needed.
+#[derive(Debug)]
+struct Burst {
+    pool: Pool,
+    buffer: Option<Buffer>,
 }
 
 /// The key of one direction.
@@ -68,20 +81,37 @@ pub(in crate::net) struct UnknownCipher;
 
 impl Records {
     /// Goes on where the handshake ended. Nothing that came after it may have been read.
-    pub(super) fn new(socket: TcpStream, secrets: ExtractedSecrets) -> Result<Self, UnknownCipher> {
+    pub(super) fn new(
+        socket: TcpStream,
+        secrets: ExtractedSecrets,
+        bursts: &Pool,
+    ) -> Result<Self, UnknownCipher> {
+        let buffer = || Burst { pool: bursts.clone(), buffer: None };
         let sealing = Sealing {
             key: Key::new(secrets.tx)?,
-            buffer: Vec::with_capacity(BURST_BYTES + RECORD_BYTES_MAX),
+            buffer: buffer(),
+            filled: 0,
             unsealed: None,
             written: None,
         };
-        let opening = Opening {
-            key: Key::new(secrets.rx)?,
-            buffer: vec![0; BURST_BYTES + RECORD_BYTES_MAX].into(),
-            sealed: 0..0,
-            opened: 0..0,
-        };
+        let opening = Opening { key: Key::new(secrets.rx)?, buffer: buffer(), sealed: 0..0, opened: 0..0 };
         Ok(Self { socket, sealing, opening })
+    }
+}
+
+impl Burst {
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        let take = || self.pool.take_bytes(BURST_BYTES + RECORD_BYTES_MAX);
+        self.buffer.get_or_insert_with(take).bytes_mut()
+    }
+
+    fn bytes(&self) -> &[u8] {
+        self.buffer.as_ref().map_or(&[], Buffer::bytes)
+    }
+
+    /// There is nothing in it any more.
+    fn give_back(&mut self) {
+        self.buffer = None;
     }
 }
 
@@ -116,7 +146,7 @@ impl Sealing {
     /// Takes in as many of these bytes as there is room for; at least one.
     fn take(&mut self, mut bytes: &[u8]) -> io::Result<usize> {
         let mut taken = 0;
-        while !bytes.is_empty() && self.buffer.len() < BURST_BYTES {
+        while !bytes.is_empty() && self.filled < BURST_BYTES {
             if let Some((now, later)) = bytes.split_at_checked(PLAIN_BYTES_MAX) {
                 // So that a record that it fills goes from there.
                 self.seal()?;
@@ -124,33 +154,42 @@ impl Sealing {
                 (bytes, taken) = (later, taken + now.len());
                 continue;
             }
-            let start = *self.unsealed.get_or_insert_with(|| {
-                let start = self.buffer.len();
-                self.buffer.extend_from_slice(&[0; HEADER_BYTES]);
-                start
-            });
-            let room = start + HEADER_BYTES + PLAIN_BYTES_MAX - self.buffer.len();
+            let start = match self.unsealed {
+                Some(start) => start,
+                None => {
+                    self.unsealed = Some(self.filled);
+                    self.put(&[0; HEADER_BYTES]);
+                    self.filled - HEADER_BYTES
+                }
+            };
+            let room = start + HEADER_BYTES + PLAIN_BYTES_MAX - self.filled;
             let (now, later) = bytes.split_at(room.min(bytes.len()));
-            self.buffer.extend_from_slice(now);
+            self.put(now);
             taken += now.len();
             bytes = later;
             if now.len() == room {
                 self.seal()?;
             }
         }
-        if self.buffer.len() >= BURST_BYTES {
+        if self.filled >= BURST_BYTES {
             self.finish()?;
         }
         Ok(taken)
     }
 
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.filled + bytes.len();
+        self.buffer.bytes_mut()[self.filled..end].copy_from_slice(bytes);
+        self.filled = end;
+    }
+
     /// Seals a record of its own, without a copy in between.
     fn seal_whole(&mut self, plain: &[u8]) -> io::Result<()> {
         let header = header(plain.len() + 1 + TAG_BYTES);
-        self.buffer.extend_from_slice(&header);
-        let start = self.buffer.len();
-        self.buffer.resize(start + plain.len() + 1 + TAG_BYTES, 0);
-        let (sealed, rest) = self.buffer[start..].split_at_mut(plain.len());
+        self.put(&header);
+        let (start, end) = (self.filled, self.filled + plain.len() + 1 + TAG_BYTES);
+        self.filled = end;
+        let (sealed, rest) = self.buffer.bytes_mut()[start..end].split_at_mut(plain.len());
         let nonce = self.key.nonce()?;
         let key = &self.key.key;
         key.seal_out_of_place_scatter(nonce, Aad::from(header), plain, sealed, &[KIND_DATA], rest)
@@ -160,22 +199,22 @@ impl Sealing {
     /// Seals the record that takes in bytes, if there is one.
     fn seal(&mut self) -> io::Result<()> {
         let Some(start) = self.unsealed.take() else { return Ok(()) };
-        self.buffer.push(KIND_DATA);
-        let sealed_bytes = self.buffer.len() - start - HEADER_BYTES + TAG_BYTES;
+        self.put(&[KIND_DATA]);
+        let sealed_bytes = self.filled - start - HEADER_BYTES + TAG_BYTES;
         let header = header(sealed_bytes);
-        let (head, plain) = self.buffer[start..].split_at_mut(HEADER_BYTES);
+        let (head, plain) = self.buffer.bytes_mut()[start..self.filled].split_at_mut(HEADER_BYTES);
         head.copy_from_slice(&header);
         let nonce = self.key.nonce()?;
         let sealed = self.key.key.seal_in_place_separate_tag(nonce, Aad::from(header), plain);
         let tag = sealed.map_err(|_| io::Error::other("a record could not be sealed"))?;
-        self.buffer.extend_from_slice(tag.as_ref());
+        self.put(tag.as_ref());
         Ok(())
     }
 
     /// What there is can be written.
     fn finish(&mut self) -> io::Result<()> {
         self.seal()?;
-        if self.written.is_none() && !self.buffer.is_empty() {
+        if self.written.is_none() && self.filled > 0 {
             self.written = Some(0);
         }
         Ok(())
@@ -184,14 +223,16 @@ impl Sealing {
     /// Writes what is finished.
     fn poll_written(&mut self, socket: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         let Some(written) = &mut self.written else { return Poll::Ready(Ok(())) };
-        while *written < self.buffer.len() {
-            match ready!(Pin::new(&mut *socket).poll_write(context, &self.buffer[*written..]))? {
+        while *written < self.filled {
+            let rest = &self.buffer.bytes()[*written..self.filled];
+            match ready!(Pin::new(&mut *socket).poll_write(context, rest))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
                 count => *written += count,
             }
         }
         self.written = None;
-        self.buffer.clear();
+        self.filled = 0;
+        self.buffer.give_back();
         Poll::Ready(Ok(()))
     }
 }
@@ -200,7 +241,8 @@ impl Opening {
     /// Opens the next record, if all of it is there: to `room` if that is large enough, which is how many bytes are returned.
     fn open(&mut self, room: &mut [u8]) -> io::Result<Option<usize>> {
         let start = self.sealed.start;
-        let Some(header) = self.buffer[self.sealed.clone()].first_chunk::<HEADER_BYTES>().copied() else {
+        let Some(header) = self.buffer.bytes()[self.sealed.clone()].first_chunk::<HEADER_BYTES>().copied()
+        else {
             return Ok(None);
         };
         let [kind, 3, 3, high, low] = header else { return Err(nonsense()) };
@@ -214,7 +256,7 @@ impl Opening {
         let body = start + HEADER_BYTES;
         self.sealed.start = body + byte_count;
         let (nonce, aad, key) = (self.key.nonce()?, Aad::from(header), &self.key.key);
-        let sealed = &mut self.buffer[body..body + byte_count];
+        let sealed = &mut self.buffer.bytes_mut()[body..body + byte_count];
         let (cipher, tag) = sealed.split_at_mut(byte_count - TAG_BYTES);
         if let Some(plain) = room.get_mut(..cipher.len()) {
             key.open_separate_gather(nonce, aad, cipher, tag, plain).map_err(|_| nonsense())?;
@@ -229,12 +271,20 @@ impl Opening {
     fn poll_more(&mut self, socket: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.sealed.start > 0 {
             // Less than one record is left.
-            self.buffer.copy_within(self.sealed.clone(), 0);
+            self.buffer.bytes_mut().copy_within(self.sealed.clone(), 0);
             self.sealed = 0..self.sealed.len();
         }
-        let mut room = ReadBuf::new(&mut self.buffer[self.sealed.end..]);
-        ready!(Pin::new(socket).poll_read(context, &mut room))?;
+        if self.sealed.is_empty() {
+            self.buffer.give_back();
+            ready!(socket.poll_read_ready(context))?;
+        }
+        let mut room = ReadBuf::new(&mut self.buffer.bytes_mut()[self.sealed.end..]);
+        let read = Pin::new(socket).poll_read(context, &mut room);
         let count = room.filled().len();
+        if count == 0 && self.sealed.is_empty() {
+            self.buffer.give_back();
+        }
+        ready!(read)?;
         self.sealed.end += count;
         Poll::Ready(Ok(count > 0))
     }
@@ -258,7 +308,7 @@ impl AsyncRead for Records {
             }
         }
         let count = room.len().min(opening.opened.len());
-        room[..count].copy_from_slice(&opening.buffer[opening.opened.start..][..count]);
+        room[..count].copy_from_slice(&opening.buffer.bytes()[opening.opened.start..][..count]);
         opening.opened.start += count;
         Poll::Ready(Ok(count))
     }
@@ -317,5 +367,7 @@ const KIND_ALERT: u8 = 21;
 const KIND_DATA: u8 = 23;
 /// Bytes that are written, or asked for, in one call.
 const BURST_BYTES: usize = 128 << 10;
+/// Buffers that are kept while no lane needs them.
+pub(super) const BURSTS_KEPT_MAX: usize = 8;
 /// A quarter of a terabyte can be sealed with one key; this is half of that.
 const RECORDS_MAX: u64 = 1 << 23;
