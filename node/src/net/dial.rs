@@ -5,11 +5,11 @@
 //!
 //! # How it works
 //! An attempt is made over TCP, and where that does not get through, at once another one over QUIC; the other way round for one
-//! that was last reached over QUIC, and for one that was not reached yet when the last one was. The two are one *round*: pauses
+//! that QUIC has got through to from here, and for one to whom nothing has, if QUIC did to the last one. The two are one *round*: pauses
 //! are between rounds, and the user hears of an address once for both. Where an answer came that the other way would give as well
 //! (another secret, another peer), there is no second attempt. And at first TCP is believed: one that refuses mostly does not
 //! listen yet, and one that was there a moment ago is mostly cut off from everything. An attempt over QUIC goes on asking for
-//! seconds, so that it also finds one who only now began to listen: what it then reaches would have been reached over TCP.
+//! seconds, so that it also finds one who only now began to listen: whom it reaches late TCP may get to as well.
 
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::dial_opts::DialOpts;
@@ -26,16 +26,31 @@ use super::quic::Carrier;
 pub use target::Unreached;
 use target::{Cause, First, NEIGHBOUR_FAILURES_MAX, State, Target, WANTED_FAILURES_TOLD};
 pub(super) use trouble::{refused_everywhere, trouble_of};
+pub(super) use ways::Ways;
 
 mod target;
 mod trouble;
+mod ways;
 
 /// Everyone to be reached.
 #[derive(Debug, Default)]
 pub(super) struct Dialing {
     targets: Vec<Target>,
-    /// What the last one who was dialed was reached over. What keeps TCP out is mostly near us, or everywhere.
+    /// What got through to the last one of these. What keeps TCP out is mostly near us, or everywhere.
     habit: Carrier,
+}
+
+/// A connection that has come about.
+#[derive(Clone, Copy)]
+pub(super) struct Arrival<'a> {
+    /// Which attempt it comes from, if it is one of ours.
+    pub(super) connection: ConnectionId,
+    /// Where the other end is.
+    pub(super) address: &'a Multiaddr,
+    /// Whether this peer has made it, or helped to.
+    pub(super) is_dialed: bool,
+    /// Whether there is one already that leads there by itself.
+    pub(super) is_second: bool,
 }
 
 impl Dialing {
@@ -70,17 +85,11 @@ impl Dialing {
         self.add(Some(peer), vec![without_peer(address)], Cause::Neighbour, now);
     }
 
-    /// The connection to `peer` is lost: dials it, from `due` on, first over this carrier, if one is known to get through.
-    pub(super) fn call_back(
-        &mut self,
-        peer: PeerId,
-        addresses: Vec<Multiaddr>,
-        carrier: Option<Carrier>,
-        due: Instant,
-    ) {
+    /// The connection to `peer`, of which so much is known, is lost: dials it, from `due` on.
+    pub(super) fn call_back(&mut self, peer: PeerId, addresses: Vec<Multiaddr>, ways: Ways, due: Instant) {
         self.add(Some(peer), addresses, Cause::CutOff, due);
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
-            target.carrier = carrier.or(target.carrier);
+            target.ways.learn(ways);
         }
         self.wait_again(peer, due);
     }
@@ -122,19 +131,22 @@ impl Dialing {
         .collect()
     }
 
-    /// A connection is there, perhaps from one of the attempts. Returns what the peer is to be dialed over first, if this says so:
-    /// one who has come by itself says nothing about the way from here.
-    pub(super) fn connected(
-        &mut self,
-        peer: PeerId,
-        connection: ConnectionId,
-        carrier: Carrier,
-        now: Instant,
-    ) -> Option<Carrier> {
-        let attempt = State::Trying { attempt: connection };
+    /// A connection is there, perhaps from one of the attempts. Returns what is known of the ways there by now.
+    pub(super) fn connected(&mut self, peer: PeerId, arrival: Arrival<'_>, now: Instant) -> Ways {
+        let attempt = State::Trying { attempt: arrival.connection };
         let tried = self.targets.iter().find(|target| target.state == attempt);
-        let learnt = tried.filter(|target| !target.may_have_begun_to_listen(now)).map(|_| carrier);
-        self.habit = learnt.unwrap_or(self.habit);
+        let carrier = Carrier::of(arrival.address);
+        // Through a relay nothing is learnt, and no more from QUIC where TCP was faster.
+        let says_something = !is_relayed(arrival.address) && !(arrival.is_second && carrier == Carrier::Quic);
+        let is_luck = tried.is_some_and(|target| target.may_have_begun_to_listen(arrival.address, now));
+        let mut ways = Ways::default();
+        if says_something {
+            ways.last = Some(carrier);
+            ways.out = (arrival.is_dialed && !is_luck).then_some(carrier);
+        }
+        if tried.is_some() {
+            self.habit = ways.out.unwrap_or(self.habit);
+        }
         let is_answer = |target: &Target| target.peer.is_none() && target.state == attempt;
         if let Some(index) = self.targets.iter().position(is_answer) {
             // The address has found its peer.
@@ -142,8 +154,8 @@ impl Dialing {
             self.add(Some(peer), answered.addresses, answered.cause, now);
         }
         self.targets.retain(|target| target.peer != Some(peer) || target.cause != Cause::CutOff);
-        self.mark_connected(peer, learnt);
-        learnt
+        self.mark_connected(peer, ways);
+        self.targets.iter().find(|target| target.peer == Some(peer)).map_or(ways, |target| target.ways)
     }
 
     /// A connection is there that is of no use: the next attempt is made at `due`.
@@ -166,10 +178,10 @@ impl Dialing {
             .filter_map(move |target| Some((target.peer?, circuits(target))))
     }
 
-    /// A connection to `peer` is there already; this carrier, if one is known, gets through to it.
-    pub(super) fn mark_connected(&mut self, peer: PeerId, carrier: Option<Carrier>) {
+    /// A connection to `peer` is there already, and so much is known of it.
+    pub(super) fn mark_connected(&mut self, peer: PeerId, ways: Ways) {
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
-            target.connected(carrier);
+            target.connected(ways);
         }
     }
 

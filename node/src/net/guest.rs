@@ -17,11 +17,10 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::bootstrap::Bootstrap;
-use super::dial::Dialing;
+use super::dial::{Arrival, Dialing};
 use super::identity::{Identity, from_libp2p};
 use super::keyring::Keyring;
 use super::notice::{DialTrouble, Notice};
-use super::quic::Carrier;
 use super::substreams::{Incoming, OpenError};
 use super::transport::{self, Behaviour, STATUS_PROTOCOL, TransportError};
 
@@ -157,8 +156,9 @@ async fn meet(
         tokio::select! {
             event = swarm.select_next_some() => match event {
                 SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
-                    let carrier = Carrier::of(endpoint.get_remote_address());
-                    dialing.connected(peer_id, connection_id, carrier, Instant::now());
+                    let (connection, address) = (connection_id, endpoint.get_remote_address());
+                    let arrival = Arrival { connection, address, is_dialed: true, is_second: false };
+                    dialing.connected(peer_id, arrival, Instant::now());
                     if let Some(host) = from_libp2p(&peer_id) {
                         return Ok((peer_id, host));
                     }

@@ -24,6 +24,7 @@ use tokio::time::Instant;
 
 use super::addresses::remember;
 use super::circuits::is_relayed;
+use super::dial::Ways;
 use super::direct::DirectPath;
 use super::link::{Link, Opening, Session};
 use super::quic::Carrier;
@@ -48,10 +49,7 @@ pub(super) struct Remote {
     pub(super) outgoing: Outgoing,
     /// Since when, and why, the link has no outgoing lane; `None` while it has one.
     pub(super) outage: Option<Outage>,
-    /// What its last connection runs over, or ran over.
-    pub(super) carrier: Carrier,
-    /// What is known to get through to it from here.
-    pub(super) dialed_over: Option<Carrier>,
+    pub(super) ways: Ways,
     /// How long the last ping took.
     pub(super) round_trip: Option<Duration>,
     /// Machines that it has been connected from or to, since there is a link or a connection.
@@ -150,8 +148,7 @@ impl Remote {
             addresses: Vec::new(),
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
-            carrier: Carrier::default(),
-            dialed_over: None,
+            ways: Ways::default(),
             round_trip: None,
             machines: Vec::new(),
             forgotten_at: None,
@@ -239,7 +236,7 @@ impl Remote {
     pub(super) fn is_gone(&self, refused: &[Multiaddr]) -> bool {
         let is_known =
             |address: &Multiaddr| machine_of(address).is_some_and(|ip| self.machines.contains(&ip));
-        !self.has_way() && self.carrier == Carrier::Tcp && refused.iter().any(is_known)
+        !self.has_way() && self.ways.likely() == Carrier::Tcp && refused.iter().any(is_known)
     }
 
     /// Takes note of where it is.
@@ -301,7 +298,7 @@ impl Remote {
     /// Why the link is to be given up now, if it is.
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
         let outage = self.outage.as_ref().filter(|_| self.link.is_some())?;
-        let patience = match (self.has_way(), self.carrier) {
+        let patience = match (self.has_way(), self.ways.likely()) {
             (false, Carrier::Tcp) => RECONNECT_MAX,
             (false, Carrier::Quic) => RECONNECT_OVER_QUIC_MAX,
             (true, _) => ANSWER_MAX,
@@ -498,9 +495,13 @@ mod tests {
         assert!(!remote.is_gone(&refused), "another machine may have that address");
         remote.note_machine(&"/ip4/10.0.0.7/tcp/40000".parse().unwrap());
         assert!(remote.is_gone(&refused));
-        remote.carrier = Carrier::Quic;
+        remote.ways.last = Some(Carrier::Quic);
         assert!(!remote.is_gone(&refused), "what keeps TCP out may say so as well");
-        remote.carrier = Carrier::Tcp;
+        remote.ways.out = Some(Carrier::Tcp);
+        assert!(
+            remote.is_gone(&refused),
+            "TCP gets through from here, whatever the last connection ran over"
+        );
         remote.connections.insert(ConnectionId::new_unchecked(1), connection(now, false));
         assert!(!remote.is_gone(&refused));
     }
@@ -510,7 +511,7 @@ mod tests {
         let now = Instant::now();
         let mut remote = remote(now);
         remote.learn(draw(), now);
-        remote.carrier = Carrier::Quic;
+        remote.ways = Ways { last: Some(Carrier::Tcp), out: Some(Carrier::Quic) };
         assert_eq!(remote.overdue(now + RECONNECT_MAX), None);
         assert!(remote.overdue(now + RECONNECT_OVER_QUIC_MAX).is_some());
     }

@@ -74,6 +74,19 @@ async fn way_for_udp_alone(network: &Network) -> (SocketAddr, JoinSet<()>) {
     (address, tasks)
 }
 
+/// A network that QUIC has got through from, to somebody who is gone: it dials others over QUIC first.
+async fn start_over_quic() -> (Network, UnboundedReceiver<Notice>) {
+    let (mut network, mut notices) = start(Identity::generate(), SECRET).await;
+    let (mut other, _) = start(Identity::generate(), SECRET).await;
+    network.dial(quic_contact(&other));
+    assert_linked(&mut network, &mut other).await;
+    other.hang_up(network.peer());
+    assert!(next(&mut network).await.starts_with("down"));
+    network.hang_up(other.peer());
+    assert_eq!(next_notice(&mut notices).await, Notice::OverQuic { peer: other.peer() });
+    (network, notices)
+}
+
 async fn next_notice(notices: &mut UnboundedReceiver<Notice>) -> Notice {
     notices.recv().await.expect("the network is there")
 }
@@ -115,7 +128,7 @@ async fn an_address_that_tcp_does_not_get_to_is_reached_over_quic_and_told_of() 
 #[tokio::test]
 async fn a_link_over_quic_goes_on_after_a_cut() {
     within_reason(async {
-        let (mut first, mut first_notices) = start(Identity::generate(), SECRET).await;
+        let (mut first, mut first_notices) = start_over_quic().await;
         let (mut second, _) = start(Identity::generate(), SECRET).await;
         second.dial(quic_contact(&first));
         assert_linked(&mut first, &mut second).await;
@@ -136,7 +149,7 @@ async fn a_link_over_quic_goes_on_after_a_cut() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn much_data_over_quic_that_is_cut_again_and_again_is_intact() {
     within_reason(async {
-        let (first, _) = start(Identity::generate(), SECRET).await;
+        let (first, _) = start_over_quic().await;
         let (second, _) = start(Identity::generate(), SECRET).await;
         let (peers, contacts) = ([first.peer(), second.peer()], vec![quic_contact(&first)]);
         let mut cutting = Courier::new(peers[0], vec![], &peers, 400);

@@ -12,6 +12,7 @@ use super::super::addresses::without_peer;
 use super::super::identity::from_libp2p;
 use super::super::notice::{DialTrouble, Notice};
 use super::super::quic::{Carrier, over_quic, over_tcp};
+use super::Ways;
 use super::trouble::{is_final, trouble_of};
 
 #[derive(Debug)]
@@ -21,8 +22,7 @@ pub(super) struct Target {
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) cause: Cause,
     pub(super) state: State,
-    /// What is known to get through to it, and is tried first; `None` if nothing is: then what got through to others.
-    pub(super) carrier: Option<Carrier>,
+    pub(super) ways: Ways,
     /// What the attempt under way goes over, or the last one did.
     trying: Carrier,
     /// What came of the first attempt of the round, if the second is due or under way.
@@ -93,7 +93,7 @@ impl Target {
             addresses,
             cause,
             state: State::Waiting { due },
-            carrier: None,
+            ways: Ways::default(),
             trying: Carrier::default(),
             first: None,
             failures: 0,
@@ -117,10 +117,10 @@ impl Target {
         })
     }
 
-    /// A connection is there; this carrier, if one is known, gets through.
-    pub(super) fn connected(&mut self, carrier: Option<Carrier>) {
+    /// A connection is there, and so much is known of it.
+    pub(super) fn connected(&mut self, ways: Ways) {
         self.state = State::Connected;
-        self.carrier = carrier.or(self.carrier);
+        self.ways.learn(ways);
         self.first = None;
         self.failures = 0;
         self.complaints.clear();
@@ -128,15 +128,14 @@ impl Target {
         self.cause = self.cause.min(Cause::Wanted);
     }
 
-    /// Whether the attempt under way, if it gets through, may owe that to the time that it took: TCP was refused, and since then
-    /// QUIC has asked more than once.
-    pub(super) fn may_have_begun_to_listen(&self, now: Instant) -> bool {
+    /// Whether the attempt under way, which has got through to this address, may owe that to the time that it took: TCP was refused
+    /// there, and since then QUIC has asked more than once.
+    pub(super) fn may_have_begun_to_listen(&self, address: &Multiaddr, now: Instant) -> bool {
         self.first.as_ref().is_some_and(|first| {
-            let is_refusal = |(_, trouble): &(Multiaddr, DialTrouble)| *trouble == DialTrouble::Refused;
             let asked_for = now.saturating_duration_since(first.failed_at);
-            first.carrier == Carrier::Tcp
-                && first.troubles.iter().any(is_refusal)
-                && asked_for >= QUIC_ASKS_AGAIN
+            let at = self.as_given(&without_peer(address.clone()));
+            let was_refused = first.troubles.contains(&(at, DialTrouble::Refused));
+            first.carrier == Carrier::Tcp && was_refused && asked_for >= QUIC_ASKS_AGAIN
         })
     }
 
@@ -149,7 +148,7 @@ impl Target {
                 self.second_addresses(first)
             }
             None => {
-                let wanted = self.carrier.unwrap_or(habit);
+                let wanted = self.ways.out.unwrap_or(habit);
                 let has_any = !self.addresses_over(wanted).is_empty();
                 self.trying = if has_any { wanted } else { wanted.other() };
                 self.addresses_over(self.trying)
@@ -203,7 +202,7 @@ impl Target {
             (Carrier::Quic, _) => 0,
             (Carrier::Tcp, trouble) if is_final(trouble) => u32::MAX,
             (Carrier::Tcp, DialTrouble::Refused) => REFUSALS_BELIEVED,
-            (Carrier::Tcp, _) if self.carrier == Some(Carrier::Tcp) => SILENCES_BELIEVED,
+            (Carrier::Tcp, _) if self.ways.last == Some(Carrier::Tcp) => SILENCES_BELIEVED,
             (Carrier::Tcp, _) => 0,
         }
     }
@@ -325,8 +324,9 @@ pub(super) const NEIGHBOUR_FAILURES_MAX: u32 = 5;
 const REFUSALS_BELIEVED: u32 = 3;
 /// The same for silence, where there was an answer over TCP before.
 const SILENCES_BELIEVED: u32 = 1;
-/// An attempt over QUIC that hears nothing asks again after so long.
-const QUIC_ASKS_AGAIN: Duration = Duration::from_secs(1);
+/// An attempt over QUIC that hears nothing asks again after a little more than this: the library takes a third of a second for the
+/// way there and back as long as it does not know better, and waits for three of them.
+const QUIC_ASKS_AGAIN: Duration = Duration::from_millis(900);
 /// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
 /// one that is gone.
 pub(super) const WANTED_FAILURES_TOLD: u32 = 5;

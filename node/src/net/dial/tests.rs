@@ -93,6 +93,19 @@ fn silence(carrier: Carrier) -> DialError {
     failure(address, io::ErrorKind::TimedOut.into())
 }
 
+/// One that this peer has dialed, at the address that goes with the carrier.
+fn dialed(connection: ConnectionId, address: &Multiaddr) -> Arrival<'_> {
+    Arrival { connection, address, is_dialed: true, is_second: false }
+}
+
+fn through(carrier: Carrier) -> Ways {
+    Ways { last: Some(carrier), out: Some(carrier) }
+}
+
+fn quic() -> Multiaddr {
+    QUIC.parse().unwrap()
+}
+
 fn addresses() -> Vec<Multiaddr> {
     vec![TCP.parse().unwrap()]
 }
@@ -154,7 +167,7 @@ fn one_who_cannot_be_reached_is_told_of_once_however_often_and_wherever_it_was_t
     assert_eq!(*who, peer);
     let words = notices[0].to_string();
     assert!(words.starts_with(&format!("peer {} at /ip4/10.0.0", peer.short())), "{words}");
-    dialing.mark_connected(to_libp2p(peer).unwrap(), Some(Carrier::Tcp));
+    dialing.mark_connected(to_libp2p(peer).unwrap(), through(Carrier::Tcp));
     assert!(dialing.unreached(at(30_000)).is_empty());
 }
 
@@ -187,8 +200,10 @@ fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialing = Dialing::default();
     dialing.want(peer, addresses(), start);
-    let attempt = dialing.take_due(start).pop().unwrap().connection_id();
-    assert_eq!(dialing.connected(peer, attempt, Carrier::Tcp, start), Some(Carrier::Tcp));
+    // Whoever dialed.
+    let (connection, address) = (ConnectionId::new_unchecked(0), &addresses()[0]);
+    let came = Arrival { is_dialed: false, ..dialed(connection, address) };
+    assert_eq!(dialing.connected(peer, came, start), Ways { last: Some(Carrier::Tcp), out: None });
     dialing.wait_again(peer, start);
     let seen = fail_with(&mut dialing, start, 3000, silence);
     assert_eq!((seen.over_tcp, seen.over_quic), (vec![0, 200, 600, 1400], vec![200, 600, 1400]));
@@ -227,7 +242,7 @@ fn another_peer_that_answers_over_quic_is_no_reason_not_to_try_tcp() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialing = Dialing::default();
     dialing.want(peer, addresses(), start);
-    dialing.mark_connected(peer, Some(Carrier::Quic));
+    dialing.mark_connected(peer, through(Carrier::Quic));
     dialing.wait_again(peer, start);
     let first = dialing.take_due(start).pop().unwrap();
     assert_eq!(carrier_of(&first), Carrier::Quic);
@@ -242,10 +257,10 @@ fn one_that_was_reached_over_quic_is_tried_there_first() {
     let peer = PeerId::random();
     let mut wanted = Dialing::default();
     wanted.want(peer, addresses(), start);
-    wanted.mark_connected(peer, Some(Carrier::Quic));
+    wanted.mark_connected(peer, through(Carrier::Quic));
     wanted.wait_again(peer, start);
     let mut cut_off = Dialing::default();
-    cut_off.call_back(peer, addresses(), Some(Carrier::Quic), start);
+    cut_off.call_back(peer, addresses(), through(Carrier::Quic), start);
     for mut dialing in [wanted, cut_off] {
         let first = dialing.take_due(start).pop().unwrap();
         assert_eq!(carrier_of(&first), Carrier::Quic);
@@ -254,7 +269,7 @@ fn one_that_was_reached_over_quic_is_tried_there_first() {
         assert_eq!(carrier_of(&second), Carrier::Tcp);
         assert!(dialing.failed(second.connection_id(), &refusal(), start).is_empty());
         assert!(dialing.take_due(start).is_empty(), "the pause comes after both");
-        dialing.call_back(peer, addresses(), Some(Carrier::Tcp), start);
+        dialing.call_back(peer, addresses(), through(Carrier::Tcp), start);
         assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
     }
 }
@@ -266,48 +281,71 @@ fn where_one_was_reached_over_quic_others_are_tried_there_first() {
     let first = dialing.take_due(start).pop().unwrap();
     dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
     let second = dialing.take_due(start).pop().unwrap();
-    dialing.connected(PeerId::random(), second.connection_id(), Carrier::Quic, start);
+    dialing.connected(PeerId::random(), dialed(second.connection_id(), &quic()), start);
     dialing.want(PeerId::random(), addresses(), start);
     assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Quic);
 
-    // One who has come by itself says nothing about the way from here.
+    // One who has come by itself says nothing about the way from here, and no more does QUIC where TCP was faster.
     let (peer, mut dialing) = (PeerId::random(), Dialing::default());
     dialing.want(peer, addresses(), start);
-    let others = ConnectionId::new_unchecked(0);
-    assert_eq!(dialing.connected(peer, others, Carrier::Quic, start), None);
+    let (others, address) = (ConnectionId::new_unchecked(0), &quic());
+    let came = Arrival { is_dialed: false, ..dialed(others, address) };
+    assert_eq!(dialing.connected(peer, came, start).out, None);
+    let second = Arrival { is_second: true, ..dialed(others, address) };
+    assert_eq!(dialing.connected(peer, second, start).out, None);
     dialing.wait_again(peer, start);
+    dialing.call_back(peer, addresses(), Ways::default(), start);
     dialing.want(PeerId::random(), addresses(), start);
     let due = dialing.take_due(start);
     assert_eq!(due.iter().map(carrier_of).collect::<Vec<_>>(), [Carrier::Tcp, Carrier::Tcp]);
+}
+
+#[test]
+fn a_way_through_a_relay_says_nothing_of_others() {
+    let (peer, start) = (PeerId::random(), Instant::now());
+    let mut dialing = Dialing::default();
+    dialing.want(peer, addresses(), start);
+    dialing.mark_connected(peer, through(Carrier::Quic));
+    let circuit = format!("/ip4/10.0.0.9/tcp/9/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
+    let ways = dialing.connected(peer, dialed(ConnectionId::new_unchecked(0), &circuit), start);
+    assert_eq!(ways, through(Carrier::Quic));
 }
 
 /// It asks for seconds, and so also finds one who was not there when TCP was refused.
 #[test]
 fn what_quic_reaches_late_after_a_refusal_says_nothing_against_tcp() {
     let start = Instant::now();
-    let reached_after = |error: DialError, took: Duration| {
+    let reached_after = |error: DialError, took: u64| {
         let (peer, mut dialing) = (PeerId::random(), Dialing::default());
         dialing.want(peer, addresses(), start);
         // As often as a refusal is believed, and once more.
         let mut now = start;
         let second = loop {
-            now += Duration::from_millis(100);
-            let Some(due) = dialing.take_due(now).pop() else { continue };
-            if carrier_of(&due) == Carrier::Quic {
-                break due.connection_id();
-            }
-            dialing.failed(due.connection_id(), &error, now);
+            let first = loop {
+                match dialing.take_due(now).pop() {
+                    Some(due) => break due,
+                    None => now += Duration::from_millis(100),
+                }
+            };
+            dialing.failed(first.connection_id(), &error, now);
             if let Some(second) = dialing.take_due(now).pop() {
-                break second.connection_id();
+                break second;
             }
         };
-        dialing.connected(peer, second, Carrier::Quic, now + took);
+        assert_eq!(carrier_of(&second), Carrier::Quic);
+        now += Duration::from_millis(took);
+        dialing.connected(peer, dialed(second.connection_id(), &quic()), now);
         dialing.wait_again(peer, now);
         carrier_of(&dialing.take_due(now).pop().unwrap())
     };
-    assert_eq!(reached_after(refusal(), Duration::from_millis(300)), Carrier::Quic, "a firewall refuses");
-    assert_eq!(reached_after(refusal(), Duration::from_secs(2)), Carrier::Tcp);
-    assert_eq!(reached_after(silence(Carrier::Tcp), Duration::from_secs(2)), Carrier::Quic);
+    assert_eq!(reached_after(refusal(), 800), Carrier::Quic, "a firewall refuses");
+    assert_eq!(reached_after(refusal(), 1000), Carrier::Tcp);
+    assert_eq!(reached_after(silence(Carrier::Tcp), 1000), Carrier::Quic);
+    // Another machine has refused.
+    assert_eq!(
+        reached_after(failure("/ip4/10.0.0.8/tcp/9", io::ErrorKind::ConnectionRefused.into()), 1000),
+        Carrier::Quic
+    );
 }
 
 #[test]

@@ -10,7 +10,7 @@ use libp2p::{identify, mdns, ping};
 use tokio::time::Instant;
 
 use super::super::addresses::without_peer;
-use super::super::dial::refused_everywhere;
+use super::super::dial::{Arrival, refused_everywhere};
 use super::super::link::{LinkEvent, words_of};
 use super::super::notice::Notice;
 use super::super::quic::{Carrier, over_tcp};
@@ -79,7 +79,6 @@ impl Switchboard {
     fn on_connected(&mut self, id: libp2p::PeerId, connection: ConnectionId, endpoint: &ConnectedPoint) {
         let now = Instant::now();
         let is_relayed = endpoint.is_relayed();
-        let carrier = Carrier::of(endpoint.get_remote_address());
         let Some(remote) = self.remote(id) else {
             self.swarm.close_connection(connection);
             return;
@@ -90,9 +89,12 @@ impl Switchboard {
             self.dialing.try_later(connection, now + CIRCUIT_LATER);
             return self.forget_if_idle(id);
         }
-        let learnt = self.dialing.connected(id, connection, carrier, now);
+        let (address, is_dialed) = (endpoint.get_remote_address(), endpoint.is_dialer());
+        let arrival = Arrival { connection, address, is_dialed, is_second: remote.has_own_way() };
+        let ways = self.dialing.connected(id, arrival, now);
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.dialed_over = learnt.or(remote.dialed_over);
+        let last_before = remote.ways.last;
+        remote.ways.learn(ways);
         let mut outlived = Vec::new();
         match endpoint {
             _ if is_relayed => {
@@ -128,7 +130,7 @@ impl Switchboard {
         if is_relayed {
             let was_told = std::mem::replace(&mut remote.is_relay_told, true);
             news = (!was_told).then_some(Notice::Relayed { peer: remote.peer });
-        } else if std::mem::replace(&mut remote.carrier, carrier) != carrier && carrier == Carrier::Quic {
+        } else if remote.ways.last == Some(Carrier::Quic) && last_before != remote.ways.last {
             news = Some(Notice::OverQuic { peer: remote.peer });
         }
         // Whoever has said goodbye may come back; and whoever we said goodbye to, once that has been heard.
@@ -194,12 +196,12 @@ impl Switchboard {
         let reason = remote.closing.take().unwrap_or_else(|| words_of_cause(cause));
         let due = if is_smaller { now } else { now + REDIAL_LATER };
         if remote.link.is_some() {
-            let (peer, addresses, carrier) = (remote.peer, remote.addresses.clone(), remote.dialed_over);
+            let (peer, addresses, ways) = (remote.peer, remote.addresses.clone(), remote.ways);
             remote.note_outage(reason.clone(), now);
             if let Some(outage) = &mut remote.outage {
                 outage.is_told = true;
             }
-            self.dialing.call_back(id, addresses, carrier, due);
+            self.dialing.call_back(id, addresses, ways, due);
             self.notify(Notice::Reconnecting { peer, reason });
         } else {
             self.dialing.wait_again(id, due);

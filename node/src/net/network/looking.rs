@@ -72,10 +72,10 @@ impl Switchboard {
 fn describe(remote: &Remote) -> LinkStatus {
     let is_running = matches!(remote.outgoing, Outgoing::Running { .. });
     let link = remote.link.as_ref().filter(|_| is_running && remote.outage.is_none());
-    let lane = link.map(|link| match (link.is_direct(), remote.carrier) {
+    let lane = link.map(|link| match (link.is_direct(), remote.ways.last) {
         (true, _) => Lane::Direct,
-        (false, Carrier::Tcp) => Lane::Tcp,
-        (false, Carrier::Quic) => Lane::Quic,
+        (false, Some(Carrier::Tcp) | None) => Lane::Tcp,
+        (false, Some(Carrier::Quic)) => Lane::Quic,
     });
     let trouble = remote.outage.as_ref().filter(|outage| outage.was_up).map(|outage| outage.reason.clone());
     let round_trip = remote.round_trip.filter(|_| !remote.connections.is_empty());

@@ -133,7 +133,7 @@ impl Switchboard {
                 if let Some(remote) = self.remotes.get_mut(&id) {
                     remote.stance = Stance::Linking;
                     if remote.has_way() {
-                        self.dialing.mark_connected(id, remote.dialed_over);
+                        self.dialing.mark_connected(id, remote.ways);
                     }
                     self.open_lane(id);
                 }
