@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// One for all threads: most of what is allocated often is small, and each thread keeps some of that for itself.
 const ARENAS: c_int = 1;
-/// A buffer from here on is mapped by itself, and goes back to the system when it is freed. Those of direct lanes and of segments
-/// are; the latter come from pools, but for robust means, which pay for a mapping each.
+/// A buffer from here on is mapped by itself, and goes back to the system when it is freed. Those of direct lanes and of large
+/// segments are; they come from pools, but for robust means, which pay for a mapping each.
 const MAPPED_FROM_BYTES: c_int = 64 << 10;
 /// More free memory than this at the end of the heap goes back at once.
 const FREE_AT_END_MAX_BYTES: c_int = 1 << 20;

@@ -89,11 +89,11 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// A pool that keeps at most `kept_max` idle buffers; more than that are freed when they come home.
+    /// A pool that keeps at most `kept_max` idle buffers; more than that are freed when they come home, and those that nobody has
+    /// needed for a while as well.
     #[must_use]
     pub fn new(kept_max: usize) -> Self {
-        let state = State { idle: Vec::new(), largest: 0, allocated_count: 0 };
-        Self { shelf: Arc::new(Shelf { kept_max, state: Mutex::new(state) }) }
+        Self { shelf: Arc::new(Shelf { kept_max, state: Mutex::default() }) }
     }
 
     /// A buffer of `len` elements with unspecified contents.
@@ -136,11 +136,16 @@ struct Shelf {
     state: Mutex<State>,
 }
 
+#[derive(Default)]
 struct State {
+    /// The one that came home last is taken first: below are those that are needed least.
     idle: Vec<Vec<f32>>,
     /// The largest request so far, in words: what is allocated anew fits every request seen.
     largest: usize,
     allocated_count: u64,
+    /// Buffers taken since it was looked last how many are needed, and how many were left then at least.
+    taken: usize,
+    spare: usize,
 }
 
 impl Shelf {
@@ -149,7 +154,10 @@ impl Shelf {
         let mut state = self.lock();
         state.largest = state.largest.max(word_count);
         let words = state.idle.pop().unwrap_or_default();
+        let unneeded = state.count_needed();
         if words.len() >= word_count {
+            drop(state);
+            drop(unneeded);
             return words;
         }
         let largest = state.largest;
@@ -171,6 +179,22 @@ impl Shelf {
     }
 }
 
+impl State {
+    /// One is taken. Now and then, gives up those that were idle all the while.
+    fn count_needed(&mut self) -> Vec<Vec<f32>> {
+        self.spare = if self.taken == 0 { self.idle.len() } else { self.spare.min(self.idle.len()) };
+        self.taken += 1;
+        if self.taken < LOOK_EVERY {
+            return Vec::new();
+        }
+        self.taken = 0;
+        self.idle.drain(..self.spare).collect()
+    }
+}
+
+/// So many buffers are taken until those are freed that were not needed meanwhile.
+const LOOK_EVERY: usize = 1024;
+
 const WORD_BYTES: usize = size_of::<f32>();
 
 // The wire is little-endian and buffers go out as they lie in memory.
@@ -188,6 +212,18 @@ mod tests {
             buffer[999] = 1.0;
         }
         assert_eq!(pool.allocated_count(), 1);
+    }
+
+    #[test]
+    fn what_is_not_needed_for_a_while_is_freed() {
+        let pool = Pool::new(8);
+        let idle = || pool.shelf.lock().idle.len();
+        drop((0..6).map(|_| pool.take(10)).collect::<Vec<_>>());
+        assert_eq!(idle(), 6);
+        for _ in 0..3 * LOOK_EVERY {
+            drop([pool.take(10), pool.take(10)]);
+        }
+        assert_eq!((idle(), pool.allocated_count()), (2, 6));
     }
 
     #[test]

@@ -399,6 +399,33 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn lanes_at_rest_have_no_buffer_and_take_what_others_have_used() {
+        let identities = [Identity::generate(), Identity::generate()];
+        let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));
+        let mut lanes = Vec::new();
+        for _ in 0..12 {
+            let (dialed, answered) = meet(&one, &other, &identities[1]).await;
+            lanes.push((dialed.unwrap(), answered.unwrap().0));
+        }
+        for round in 0..5_u8 {
+            for (index, (near, far)) in lanes.iter_mut().enumerate() {
+                // From less than a record to more than a few.
+                let sent = vec![round ^ index as u8; 1 + index * 5000];
+                let mut there = vec![0; sent.len()];
+                let (writer, reader) = if round % 2 == 0 { (near, far) } else { (far, near) };
+                let writing = async {
+                    writer.write_all(&sent).await.unwrap();
+                    writer.flush().await.unwrap();
+                };
+                tokio::join!(writing, async { reader.read_exact(&mut there).await.unwrap() });
+                assert_eq!(there, sent);
+            }
+        }
+        let allocated = [one, other].map(|credentials| credentials.bursts.allocated_count());
+        assert!(allocated.iter().all(|count| *count <= 4), "{allocated:?} for 24 ends");
+    }
+
+    #[tokio::test]
     async fn two_peers_of_a_run_come_together_and_pass_bytes_both_ways() {
         let identities = [Identity::generate(), Identity::generate()];
         let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));

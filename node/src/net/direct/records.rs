@@ -8,11 +8,11 @@
 //! ```text
 //! header (23, 3, 3, length u16) | sealed: up to 16384 bytes, a byte that says their kind (23) | tag, 16 bytes
 //! ```
-//! A lane has a buffer only while there is something in it, from a [`Pool`] that all lanes share: most of them are at rest most of the
-//! time, and a peer may have a thousand.
-//!
 //! The nonce is the key's, with the number of the record in its last bytes. A key seals at most [`RECORDS_MAX`] records, well
 //! below what AES-GCM allows; then the lane ends, and the next one has other keys.
+//!
+//! A lane at rest has no buffer: they come from a [`Pool`] that all lanes share, since most are at rest most of the time, and a peer
+//! may have a thousand.
 
 use std::io;
 use std::ops::Range;
@@ -186,11 +186,12 @@ impl Sealing {
     /// Seals a record of its own, without a copy in between.
     fn seal_whole(&mut self, plain: &[u8]) -> io::Result<()> {
         let header = header(plain.len() + 1 + TAG_BYTES);
+        // Whatever fails leaves nothing behind that could be written.
+        let nonce = self.key.nonce()?;
         self.put(&header);
         let (start, end) = (self.filled, self.filled + plain.len() + 1 + TAG_BYTES);
         self.filled = end;
         let (sealed, rest) = self.buffer.bytes_mut()[start..end].split_at_mut(plain.len());
-        let nonce = self.key.nonce()?;
         let key = &self.key.key;
         key.seal_out_of_place_scatter(nonce, Aad::from(header), plain, sealed, &[KIND_DATA], rest)
             .map_err(|_| io::Error::other("a record could not be sealed"))
@@ -198,13 +199,14 @@ impl Sealing {
 
     /// Seals the record that takes in bytes, if there is one.
     fn seal(&mut self) -> io::Result<()> {
-        let Some(start) = self.unsealed.take() else { return Ok(()) };
+        let Some(start) = self.unsealed else { return Ok(()) };
+        let nonce = self.key.nonce()?;
+        self.unsealed = None;
         self.put(&[KIND_DATA]);
         let sealed_bytes = self.filled - start - HEADER_BYTES + TAG_BYTES;
         let header = header(sealed_bytes);
         let (head, plain) = self.buffer.bytes_mut()[start..self.filled].split_at_mut(HEADER_BYTES);
         head.copy_from_slice(&header);
-        let nonce = self.key.nonce()?;
         let sealed = self.key.key.seal_in_place_separate_tag(nonce, Aad::from(header), plain);
         let tag = sealed.map_err(|_| io::Error::other("a record could not be sealed"))?;
         self.put(tag.as_ref());
@@ -267,6 +269,14 @@ impl Opening {
         Ok(Some(0))
     }
 
+    /// Has no buffer any more, if there is nothing in it.
+    fn rest(&mut self) {
+        if self.sealed.is_empty() && self.opened.is_empty() {
+            self.sealed = 0..0;
+            self.buffer.give_back();
+        }
+    }
+
     /// Reads more of what is sealed. False at the end of the connection.
     fn poll_more(&mut self, socket: &mut TcpStream, context: &mut Context<'_>) -> Poll<io::Result<bool>> {
         if self.sealed.start > 0 {
@@ -275,17 +285,14 @@ impl Opening {
             self.sealed = 0..self.sealed.len();
         }
         if self.sealed.is_empty() {
-            self.buffer.give_back();
             ready!(socket.poll_read_ready(context))?;
         }
         let mut room = ReadBuf::new(&mut self.buffer.bytes_mut()[self.sealed.end..]);
         let read = Pin::new(socket).poll_read(context, &mut room);
         let count = room.filled().len();
-        if count == 0 && self.sealed.is_empty() {
-            self.buffer.give_back();
-        }
-        ready!(read)?;
         self.sealed.end += count;
+        self.rest();
+        ready!(read)?;
         Poll::Ready(Ok(count > 0))
     }
 }
@@ -301,7 +308,10 @@ impl AsyncRead for Records {
             match opening.open(room)? {
                 // Of no bytes, or for which there is too little room.
                 Some(0) => {}
-                Some(count) => return Poll::Ready(Ok(count)),
+                Some(count) => {
+                    opening.rest();
+                    return Poll::Ready(Ok(count));
+                }
                 None if ready!(opening.poll_more(socket, context))? => {}
                 None if opening.sealed.is_empty() => return Poll::Ready(Ok(0)),
                 None => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
@@ -310,6 +320,7 @@ impl AsyncRead for Records {
         let count = room.len().min(opening.opened.len());
         room[..count].copy_from_slice(&opening.buffer.bytes()[opening.opened.start..][..count]);
         opening.opened.start += count;
+        opening.rest();
         Poll::Ready(Ok(count))
     }
 }
@@ -367,7 +378,9 @@ const KIND_ALERT: u8 = 21;
 const KIND_DATA: u8 = 23;
 /// Bytes that are written, or asked for, in one call.
 const BURST_BYTES: usize = 128 << 10;
-/// Buffers that are kept while no lane needs them.
-pub(super) const BURSTS_KEPT_MAX: usize = 8;
+// What takes in bytes ends with a record that begins below the burst's end, after one that is sealed for it.
+const _: () = assert!(2 * (1 + TAG_BYTES) + HEADER_BYTES + PLAIN_BYTES_MAX <= RECORD_BYTES_MAX);
+/// Buffers that are kept while no lane needs them, if some were busy a moment ago: each end of a lane may be.
+pub(super) const BURSTS_KEPT_MAX: usize = 16;
 /// A quarter of a terabyte can be sealed with one key; this is half of that.
 const RECORDS_MAX: u64 = 1 << 23;
