@@ -4,8 +4,8 @@
 //! a name, some people were cut off in the middle and are called back for a while. This is the list; it makes no calls.
 //!
 //! # How it works
-//! An attempt is made over TCP, and where that does not get through, at once another one over QUIC; the other way round for one
-//! that QUIC has got through to from here, and for one to whom nothing has, if QUIC did to the last one. The two are one *round*: pauses
+//! An attempt is made over TCP, and where that does not get through, at once another one over QUIC; the other way round where QUIC
+//! has got through to that one before, or, if nothing has yet, to the last other one. The two are one *round*: pauses
 //! are between rounds, and the user hears of an address once for both. Where an answer came that the other way would give as well
 //! (another secret, another peer), there is no second attempt. And at first TCP is believed: one that refuses mostly does not
 //! listen yet, and one that was there a moment ago is mostly cut off from everything. An attempt over QUIC goes on asking for
@@ -26,7 +26,7 @@ use super::quic::Carrier;
 pub use target::Unreached;
 use target::{Cause, First, NEIGHBOUR_FAILURES_MAX, State, Target, WANTED_FAILURES_TOLD};
 pub(super) use trouble::{refused_everywhere, trouble_of};
-pub(super) use ways::Ways;
+pub(super) use ways::{Lesson, Ways};
 
 mod target;
 mod trouble;
@@ -36,7 +36,7 @@ mod ways;
 #[derive(Debug, Default)]
 pub(super) struct Dialing {
     targets: Vec<Target>,
-    /// What got through to the last one of these. What keeps TCP out is mostly near us, or everywhere.
+    /// What got through to the last one who was dialed. What keeps TCP out is mostly near us, or everywhere.
     habit: Carrier,
 }
 
@@ -47,10 +47,8 @@ pub(super) struct Arrival<'a> {
     pub(super) connection: ConnectionId,
     /// Where the other end is.
     pub(super) address: &'a Multiaddr,
-    /// Whether this peer has made it, or helped to.
-    pub(super) is_dialed: bool,
-    /// Whether there is one already that leads there by itself.
-    pub(super) is_second: bool,
+    /// What it says of the ways there.
+    pub(super) lesson: Lesson,
 }
 
 impl Dialing {
@@ -131,21 +129,20 @@ impl Dialing {
         .collect()
     }
 
-    /// A connection is there, perhaps from one of the attempts. Returns what is known of the ways there by now.
-    pub(super) fn connected(&mut self, peer: PeerId, arrival: Arrival<'_>, now: Instant) -> Ways {
+    /// A connection is there, perhaps from one of the attempts, to a peer of whose ways so much was known. Returns what is known now.
+    pub(super) fn connected(
+        &mut self,
+        peer: PeerId,
+        arrival: Arrival<'_>,
+        before: Ways,
+        now: Instant,
+    ) -> Ways {
         let attempt = State::Trying { attempt: arrival.connection };
         let tried = self.targets.iter().find(|target| target.state == attempt);
-        let carrier = Carrier::of(arrival.address);
-        // Through a relay nothing is learnt, and no more from QUIC where TCP was faster.
-        let says_something = !is_relayed(arrival.address) && !(arrival.is_second && carrier == Carrier::Quic);
         let is_luck = tried.is_some_and(|target| target.may_have_begun_to_listen(arrival.address, now));
-        let mut ways = Ways::default();
-        if says_something {
-            ways.last = Some(carrier);
-            ways.out = (arrival.is_dialed && !is_luck).then_some(carrier);
-        }
-        if tried.is_some() {
-            self.habit = ways.out.unwrap_or(self.habit);
+        let carrier = Carrier::of(arrival.address);
+        if tried.is_some() && arrival.lesson == Lesson::Out && !is_luck {
+            self.habit = carrier;
         }
         let is_answer = |target: &Target| target.peer.is_none() && target.state == attempt;
         if let Some(index) = self.targets.iter().position(is_answer) {
@@ -154,8 +151,12 @@ impl Dialing {
             self.add(Some(peer), answered.addresses, answered.cause, now);
         }
         self.targets.retain(|target| target.peer != Some(peer) || target.cause != Cause::CutOff);
+        let known = self.targets.iter().find(|target| target.peer == Some(peer)).map(|target| target.ways);
+        let mut ways = known.unwrap_or_default();
+        ways.learn(before);
+        ways.learn_from(arrival.lesson, carrier, is_luck);
         self.mark_connected(peer, ways);
-        self.targets.iter().find(|target| target.peer == Some(peer)).map_or(ways, |target| target.ways)
+        ways
     }
 
     /// A connection is there that is of no use: the next attempt is made at `due`.
@@ -178,7 +179,7 @@ impl Dialing {
             .filter_map(move |target| Some((target.peer?, circuits(target))))
     }
 
-    /// A connection to `peer` is there already, and so much is known of it.
+    /// A connection to `peer` is there already, and so much is known of the ways there.
     pub(super) fn mark_connected(&mut self, peer: PeerId, ways: Ways) {
         for target in self.targets.iter_mut().filter(|target| target.peer == Some(peer)) {
             target.connected(ways);

@@ -17,7 +17,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 
 use super::bootstrap::Bootstrap;
-use super::dial::{Arrival, Dialing};
+use super::dial::{Arrival, Dialing, Lesson, Ways};
 use super::identity::{Identity, from_libp2p};
 use super::keyring::Keyring;
 use super::notice::{DialTrouble, Notice};
@@ -157,8 +157,8 @@ async fn meet(
             event = swarm.select_next_some() => match event {
                 SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
                     let (connection, address) = (connection_id, endpoint.get_remote_address());
-                    let arrival = Arrival { connection, address, is_dialed: true, is_second: false };
-                    dialing.connected(peer_id, arrival, Instant::now());
+                    let arrival = Arrival { connection, address, lesson: Lesson::Out };
+                    dialing.connected(peer_id, arrival, Ways::default(), Instant::now());
                     if let Some(host) = from_libp2p(&peer_id) {
                         return Ok((peer_id, host));
                     }

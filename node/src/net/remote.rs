@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use libp2p::Multiaddr;
+use libp2p::core::ConnectedPoint;
 use libp2p::multiaddr::Protocol;
 use libp2p::swarm::ConnectionId;
 use peergrad_protocol::{Incarnation, PeerId};
@@ -49,7 +50,10 @@ pub(super) struct Remote {
     pub(super) outgoing: Outgoing,
     /// Since when, and why, the link has no outgoing lane; `None` while it has one.
     pub(super) outage: Option<Outage>,
+    /// What is known of the ways there.
     pub(super) ways: Ways,
+    /// The user was told that the way is over QUIC.
+    pub(super) is_quic_told: bool,
     /// How long the last ping took.
     pub(super) round_trip: Option<Duration>,
     /// Machines that it has been connected from or to, since there is a link or a connection.
@@ -70,6 +74,7 @@ pub(super) struct Remote {
 #[derive(Clone, Debug)]
 pub(super) struct Connection {
     pub(super) since: Instant,
+    pub(super) carrier: Carrier,
     /// It leads through another peer.
     pub(super) is_relayed: bool,
     /// Where this peer has dialed the other one; `None`: it was dialed.
@@ -149,6 +154,7 @@ impl Remote {
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
             ways: Ways::default(),
+            is_quic_told: false,
             round_trip: None,
             machines: Vec::new(),
             forgotten_at: None,
@@ -180,6 +186,26 @@ impl Remote {
     /// Whether there is a connection without a relay.
     pub(super) fn has_own_way(&self) -> bool {
         self.connections.values().any(|connection| !connection.is_relayed)
+    }
+
+    /// What its connections, but for these, run over where they lead through nobody else; TCP, if some do and some do not.
+    pub(super) fn carrier_without(&self, without: &[ConnectionId]) -> Option<Carrier> {
+        let is_own = |(id, known): &(&ConnectionId, &Connection)| !known.is_relayed && !without.contains(id);
+        let carriers = self.connections.iter().filter(is_own).map(|(_, known)| known.carrier);
+        carriers.min_by_key(|carrier| *carrier == Carrier::Quic)
+    }
+
+    /// The connections that a new one takes the place of.
+    pub(super) fn outlived_by(&self, new: &ConnectedPoint, now: Instant) -> Vec<ConnectionId> {
+        let is_outlived = |known: &Connection| match new {
+            _ if new.is_relayed() => false,
+            // Nobody dials a peer to which it has a connection: the other end has given up those from before.
+            ConnectedPoint::Listener { .. } => {
+                known.is_relayed || now.duration_since(known.since) > DIALED_AT_ONCE
+            }
+            ConnectedPoint::Dialer { .. } => known.is_relayed,
+        };
+        self.connections.iter().filter(|(_, known)| is_outlived(known)).map(|(id, _)| *id).collect()
     }
 
     /// Its circuits.
@@ -351,6 +377,8 @@ const DETOUR_PAUSE: Duration = Duration::from_secs(2);
 const DETOUR_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Machines that are remembered of one peer.
 const MACHINES_MAX: usize = 4;
+/// Two connections within this time come from dialing each other at once, and both stay.
+const DIALED_AT_ONCE: Duration = Duration::from_secs(3);
 /// A link without a connection is given up after this.
 const RECONNECT_MAX: Duration = Duration::from_secs(2);
 /// As above, over QUIC: an attempt that nobody answers takes 5 s, and no refusal ends it sooner; after it TCP is tried as well.
@@ -367,7 +395,7 @@ mod tests {
     }
 
     fn connection(since: Instant, is_relayed: bool) -> Connection {
-        Connection { since, is_relayed, dialed: None }
+        Connection { since, carrier: Carrier::Tcp, is_relayed, dialed: None }
     }
 
     #[test]

@@ -22,6 +22,7 @@ pub(super) struct Target {
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) cause: Cause,
     pub(super) state: State,
+    /// What is known of the ways there.
     pub(super) ways: Ways,
     /// What the attempt under way goes over, or the last one did.
     trying: Carrier,
@@ -120,7 +121,7 @@ impl Target {
     /// A connection is there, and so much is known of it.
     pub(super) fn connected(&mut self, ways: Ways) {
         self.state = State::Connected;
-        self.ways.learn(ways);
+        self.ways = ways;
         self.first = None;
         self.failures = 0;
         self.complaints.clear();
@@ -128,8 +129,8 @@ impl Target {
         self.cause = self.cause.min(Cause::Wanted);
     }
 
-    /// Whether the attempt under way, which has got through to this address, may owe that to the time that it took: TCP was refused
-    /// there, and since then QUIC has asked more than once.
+    /// Whether the attempt under way, which has got through to this address, may owe that to the time that it took: TCP was
+    /// refused there, and since then QUIC has asked more than once.
     pub(super) fn may_have_begun_to_listen(&self, address: &Multiaddr, now: Instant) -> bool {
         self.first.as_ref().is_some_and(|first| {
             let asked_for = now.saturating_duration_since(first.failed_at);
@@ -324,8 +325,8 @@ pub(super) const NEIGHBOUR_FAILURES_MAX: u32 = 5;
 const REFUSALS_BELIEVED: u32 = 3;
 /// The same for silence, where there was an answer over TCP before.
 const SILENCES_BELIEVED: u32 = 1;
-/// An attempt over QUIC that hears nothing asks again after a little more than this: the library takes a third of a second for the
-/// way there and back as long as it does not know better, and waits for three of them.
+/// An attempt over QUIC that hears nothing asks again after a little more than this: the library takes a third of a second for
+/// the way there and back as long as it does not know better, and waits for three of them.
 const QUIC_ASKS_AGAIN: Duration = Duration::from_millis(900);
 /// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
 /// one that is gone.

@@ -93,9 +93,9 @@ fn silence(carrier: Carrier) -> DialError {
     failure(address, io::ErrorKind::TimedOut.into())
 }
 
-/// One that this peer has dialed, at the address that goes with the carrier.
+/// One that this peer has made, at this address.
 fn dialed(connection: ConnectionId, address: &Multiaddr) -> Arrival<'_> {
-    Arrival { connection, address, is_dialed: true, is_second: false }
+    Arrival { connection, address, lesson: Lesson::Out }
 }
 
 fn through(carrier: Carrier) -> Ways {
@@ -202,8 +202,11 @@ fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
     dialing.want(peer, addresses(), start);
     // Whoever dialed.
     let (connection, address) = (ConnectionId::new_unchecked(0), &addresses()[0]);
-    let came = Arrival { is_dialed: false, ..dialed(connection, address) };
-    assert_eq!(dialing.connected(peer, came, start), Ways { last: Some(Carrier::Tcp), out: None });
+    let came = Arrival { lesson: Lesson::In, ..dialed(connection, address) };
+    assert_eq!(
+        dialing.connected(peer, came, Ways::default(), start),
+        Ways { last: Some(Carrier::Tcp), out: None }
+    );
     dialing.wait_again(peer, start);
     let seen = fail_with(&mut dialing, start, 3000, silence);
     assert_eq!((seen.over_tcp, seen.over_quic), (vec![0, 200, 600, 1400], vec![200, 600, 1400]));
@@ -281,7 +284,7 @@ fn where_one_was_reached_over_quic_others_are_tried_there_first() {
     let first = dialing.take_due(start).pop().unwrap();
     dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
     let second = dialing.take_due(start).pop().unwrap();
-    dialing.connected(PeerId::random(), dialed(second.connection_id(), &quic()), start);
+    dialing.connected(PeerId::random(), dialed(second.connection_id(), &quic()), Ways::default(), start);
     dialing.want(PeerId::random(), addresses(), start);
     assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Quic);
 
@@ -289,10 +292,10 @@ fn where_one_was_reached_over_quic_others_are_tried_there_first() {
     let (peer, mut dialing) = (PeerId::random(), Dialing::default());
     dialing.want(peer, addresses(), start);
     let (others, address) = (ConnectionId::new_unchecked(0), &quic());
-    let came = Arrival { is_dialed: false, ..dialed(others, address) };
-    assert_eq!(dialing.connected(peer, came, start).out, None);
-    let second = Arrival { is_second: true, ..dialed(others, address) };
-    assert_eq!(dialing.connected(peer, second, start).out, None);
+    let came = Arrival { lesson: Lesson::In, ..dialed(others, address) };
+    assert_eq!(dialing.connected(peer, came, Ways::default(), start).out, None);
+    let beside = Arrival { lesson: Lesson::None, ..dialed(others, address) };
+    assert_eq!(dialing.connected(peer, beside, Ways::default(), start).out, None);
     dialing.wait_again(peer, start);
     dialing.call_back(peer, addresses(), Ways::default(), start);
     dialing.want(PeerId::random(), addresses(), start);
@@ -301,23 +304,41 @@ fn where_one_was_reached_over_quic_others_are_tried_there_first() {
 }
 
 #[test]
-fn a_way_through_a_relay_says_nothing_of_others() {
+fn what_is_known_of_a_peer_is_kept_where_a_connection_says_nothing() {
     let (peer, start) = (PeerId::random(), Instant::now());
     let mut dialing = Dialing::default();
     dialing.want(peer, addresses(), start);
     dialing.mark_connected(peer, through(Carrier::Quic));
     let circuit = format!("/ip4/10.0.0.9/tcp/9/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
-    let ways = dialing.connected(peer, dialed(ConnectionId::new_unchecked(0), &circuit), start);
-    assert_eq!(ways, through(Carrier::Quic));
+    let relayed = Arrival { lesson: Lesson::None, ..dialed(ConnectionId::new_unchecked(0), &circuit) };
+    assert_eq!(dialing.connected(peer, relayed, Ways::default(), start), through(Carrier::Quic));
+}
+
+/// A firewall may have begun to refuse what it let pass.
+#[test]
+fn one_that_comes_over_quic_raises_doubts_whether_tcp_still_gets_through() {
+    let mut ways = through(Carrier::Tcp);
+    ways.learn_from(Lesson::In, Carrier::Quic, false);
+    assert_eq!((ways, ways.likely()), (Ways { last: Some(Carrier::Quic), out: None }, Carrier::Quic));
+    ways.learn_from(Lesson::In, Carrier::Tcp, false);
+    assert_eq!(ways.likely(), Carrier::Tcp);
+    ways.learn_from(Lesson::Out, Carrier::Quic, false);
+    ways.learn_from(Lesson::In, Carrier::Tcp, false);
+    assert_eq!(ways, Ways { last: Some(Carrier::Tcp), out: Some(Carrier::Quic) });
+    ways.learn_from(Lesson::Out, Carrier::Tcp, false);
+    ways.learn_from(Lesson::Out, Carrier::Quic, true);
+    assert_eq!(ways, Ways { last: Some(Carrier::Quic), out: Some(Carrier::Tcp) }, "that was luck");
 }
 
 /// It asks for seconds, and so also finds one who was not there when TCP was refused.
 #[test]
 fn what_quic_reaches_late_after_a_refusal_says_nothing_against_tcp() {
     let start = Instant::now();
-    let reached_after = |error: DialError, took: u64| {
+    const OTHER: &str = "/ip4/10.0.0.8/tcp/9";
+    const OTHER_QUIC: &str = "/ip4/10.0.0.8/udp/9/quic-v1";
+    let reached_at = |error: DialError, address: &str, took: u64| {
         let (peer, mut dialing) = (PeerId::random(), Dialing::default());
-        dialing.want(peer, addresses(), start);
+        dialing.want(peer, vec![TCP.parse().unwrap(), OTHER.parse().unwrap()], start);
         // As often as a refusal is believed, and once more.
         let mut now = start;
         let second = loop {
@@ -332,20 +353,23 @@ fn what_quic_reaches_late_after_a_refusal_says_nothing_against_tcp() {
                 break second;
             }
         };
-        assert_eq!(carrier_of(&second), Carrier::Quic);
+        assert!(format!("{second:?}").contains("quic"));
         now += Duration::from_millis(took);
-        dialing.connected(peer, dialed(second.connection_id(), &quic()), now);
+        let address = address.parse().unwrap();
+        dialing.connected(peer, dialed(second.connection_id(), &address), Ways::default(), now);
         dialing.wait_again(peer, now);
         carrier_of(&dialing.take_due(now).pop().unwrap())
     };
+    let reached_after = |error: DialError, took: u64| reached_at(error, QUIC, took);
     assert_eq!(reached_after(refusal(), 800), Carrier::Quic, "a firewall refuses");
     assert_eq!(reached_after(refusal(), 1000), Carrier::Tcp);
     assert_eq!(reached_after(silence(Carrier::Tcp), 1000), Carrier::Quic);
-    // Another machine has refused.
-    assert_eq!(
-        reached_after(failure("/ip4/10.0.0.8/tcp/9", io::ErrorKind::ConnectionRefused.into()), 1000),
-        Carrier::Quic
-    );
+    // Another machine of it has refused, where QUIC did not get through.
+    let mut errors = refusal();
+    let DialError::Transport(troubles) = &mut errors else { unreachable!() };
+    let DialError::Transport(silent) = failure(OTHER, io::ErrorKind::TimedOut.into()) else { unreachable!() };
+    troubles.extend(silent);
+    assert_eq!(reached_at(errors, OTHER_QUIC, 1000), Carrier::Quic);
 }
 
 #[test]

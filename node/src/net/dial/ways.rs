@@ -11,11 +11,34 @@ pub(in crate::net) struct Ways {
     pub(in crate::net) out: Option<Carrier>,
 }
 
+/// What a connection says of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::net) enum Lesson {
+    /// Nothing: it leads through a relay, or is over QUIC and stands beside one over TCP.
+    None,
+    /// What gets through from there: the other end has made it.
+    In,
+    /// What gets through from here: this peer has made it.
+    Out,
+}
+
 impl Ways {
-    /// Takes in what is known now; what nothing is known of stays as it was.
+    /// Takes in what is known elsewhere, and perhaps later.
     pub(in crate::net) fn learn(&mut self, newer: Self) {
         self.last = newer.last.or(self.last);
         self.out = newer.out.or(self.out);
+    }
+
+    /// Takes in what a connection says. `is_luck`: it may have got through because of the time that it took.
+    pub(in crate::net) fn learn_from(&mut self, lesson: Lesson, carrier: Carrier, is_luck: bool) {
+        match lesson {
+            Lesson::None => return,
+            // Perhaps TCP does not get through any more, neither from there nor from here.
+            Lesson::In if carrier == Carrier::Quic && self.out == Some(Carrier::Tcp) => self.out = None,
+            Lesson::Out if !is_luck => self.out = Some(carrier),
+            Lesson::In | Lesson::Out => {}
+        }
+        self.last = Some(carrier);
     }
 
     /// What a connection is most likely to be made over. Where that is QUIC, a refusal over TCP says nothing.

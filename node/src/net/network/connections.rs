@@ -10,7 +10,7 @@ use libp2p::{identify, mdns, ping};
 use tokio::time::Instant;
 
 use super::super::addresses::without_peer;
-use super::super::dial::{Arrival, refused_everywhere};
+use super::super::dial::{Arrival, Lesson, refused_everywhere};
 use super::super::link::{LinkEvent, words_of};
 use super::super::notice::Notice;
 use super::super::quic::{Carrier, over_tcp};
@@ -89,13 +89,18 @@ impl Switchboard {
             self.dialing.try_later(connection, now + CIRCUIT_LATER);
             return self.forget_if_idle(id);
         }
-        let (address, is_dialed) = (endpoint.get_remote_address(), endpoint.is_dialer());
-        let arrival = Arrival { connection, address, is_dialed, is_second: remote.has_own_way() };
-        let ways = self.dialing.connected(id, arrival, now);
+        let outlived = remote.outlived_by(endpoint, now);
+        let (address, before) = (endpoint.get_remote_address(), remote.ways);
+        let carrier = Carrier::of(address);
+        let is_beside = carrier == Carrier::Quic && remote.carrier_without(&outlived) == Some(Carrier::Tcp);
+        let lesson = match endpoint {
+            _ if is_relayed || is_beside => Lesson::None,
+            ConnectedPoint::Dialer { .. } => Lesson::Out,
+            ConnectedPoint::Listener { .. } => Lesson::In,
+        };
+        let ways = self.dialing.connected(id, Arrival { connection, address, lesson }, before, now);
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        let last_before = remote.ways.last;
-        remote.ways.learn(ways);
-        let mut outlived = Vec::new();
+        remote.ways = ways;
         match endpoint {
             _ if is_relayed => {
                 if remote.connections.is_empty() {
@@ -109,30 +114,17 @@ impl Switchboard {
                 remote.remember(over_tcp(without_peer(address.clone())));
                 remote.note_machine(address);
             }
-            // Nobody dials a peer to which it has a connection: the other end has given up those from before.
-            ConnectedPoint::Listener { send_back_addr, .. } => {
-                remote.note_machine(send_back_addr);
-                let is_old = |known: &Connection| now.duration_since(known.since) > DIALED_AT_ONCE;
-                outlived
-                    .extend(remote.connections.iter().filter(|(_, known)| is_old(known)).map(|(id, _)| *id));
-            }
-        }
-        if !is_relayed {
-            outlived.extend(remote.circuits());
+            ConnectedPoint::Listener { send_back_addr, .. } => remote.note_machine(send_back_addr),
         }
         let dialed = match endpoint {
             ConnectedPoint::Dialer { address, .. } => Some(without_peer(address.clone())),
             ConnectedPoint::Listener { .. } => None,
         };
-        remote.connections.insert(connection, Connection { since: now, is_relayed, dialed });
+        remote.connections.insert(connection, Connection { since: now, carrier, is_relayed, dialed });
         remote.closing = None;
-        let mut news = None;
-        if is_relayed {
-            let was_told = std::mem::replace(&mut remote.is_relay_told, true);
-            news = (!was_told).then_some(Notice::Relayed { peer: remote.peer });
-        } else if remote.ways.last == Some(Carrier::Quic) && last_before != remote.ways.last {
-            news = Some(Notice::OverQuic { peer: remote.peer });
-        }
+        let was_told = remote.is_relay_told;
+        remote.is_relay_told |= is_relayed;
+        let news = (is_relayed && !was_told).then_some(Notice::Relayed { peer: remote.peer });
         // Whoever has said goodbye may come back; and whoever we said goodbye to, once that has been heard.
         let is_parting = remote.stance == Stance::Leaving && remote.parting.is_some();
         if !is_parting {
@@ -142,6 +134,7 @@ impl Switchboard {
             self.swarm.close_connection(connection);
         }
         news.into_iter().for_each(|notice| self.notify(notice));
+        self.note_carrier(id);
         if is_relayed {
             self.tell_reach();
         } else {
@@ -182,6 +175,7 @@ impl Switchboard {
                 // Its opening may have gone the way that is no more, and then nothing comes of it, not even an error.
                 remote.stop_outgoing();
             }
+            self.note_carrier(id);
             self.widen(id);
             return self.open_lane(id);
         }
@@ -211,6 +205,20 @@ impl Switchboard {
 }
 
 impl Switchboard {
+    /// Takes note of what the connections to a peer run over, and tells the user where that is QUIC from now on.
+    fn note_carrier(&mut self, id: libp2p::PeerId) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let Some(carrier) = remote.carrier_without(&[]) else { return };
+        remote.ways.last = Some(carrier);
+        let is_quic = carrier == Carrier::Quic;
+        if is_quic && !std::mem::replace(&mut remote.is_quic_told, is_quic) {
+            let peer = remote.peer;
+            self.notify(Notice::OverQuic { peer });
+        } else {
+            remote.is_quic_told = is_quic;
+        }
+    }
+
     /// If the last circuit to a peer is gone, and a better way is there: a link that led through it carries tensors from now on.
     fn widen(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
@@ -242,5 +250,3 @@ fn words_of_cause(cause: Option<ConnectionError>) -> String {
 const REDIAL_LATER: Duration = Duration::from_millis(500);
 /// How long after a circuit that is of no use another attempt is made.
 const CIRCUIT_LATER: Duration = Duration::from_millis(500);
-/// Two connections within this time come from dialing each other at once, and both stay.
-const DIALED_AT_ONCE: Duration = Duration::from_secs(3);

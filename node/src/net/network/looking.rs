@@ -72,7 +72,7 @@ impl Switchboard {
 fn describe(remote: &Remote) -> LinkStatus {
     let is_running = matches!(remote.outgoing, Outgoing::Running { .. });
     let link = remote.link.as_ref().filter(|_| is_running && remote.outage.is_none());
-    let lane = link.map(|link| match (link.is_direct(), remote.ways.last) {
+    let lane = link.map(|link| match (link.is_direct(), remote.carrier_without(&[])) {
         (true, _) => Lane::Direct,
         (false, Some(Carrier::Tcp) | None) => Lane::Tcp,
         (false, Some(Carrier::Quic)) => Lane::Quic,
