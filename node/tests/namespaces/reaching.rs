@@ -204,7 +204,8 @@ fn a_hole_is_made_over_quic_where_tcp_makes_none() {
     party.peers[2].wait_for_notice("is reached without a relay now");
     party.train(50);
     let ended = party.end();
-    assert!(ended[..2].iter().all(|home| notices(home, "over QUIC (UDP)").len() == 1));
+    // Once, unless a machine is so slow that the connection is lost in between.
+    assert!(ended[..2].iter().all(|home| !notices(home, "over QUIC (UDP)").is_empty()));
 }
 
 #[test]
