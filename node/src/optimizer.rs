@@ -18,11 +18,14 @@
 //! # Reading
 //! Kingma and Ba, "Adam", 2015, algorithm 1; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019,
 //! algorithm 2; Sutskever et al., "On the importance of initialization and momentum", 2013 (PyTorch's form: the rate
-//! multiplies the velocity, not the gradient that enters it).
+//! multiplies the velocity, not the gradient that enters it); Duchi et al., "Adaptive Subgradient Methods", 2011 (Adagrad).
 
 use serde::{Deserialize, Serialize};
 
 pub use crate::schedule::Schedule;
+use shrinking::{Leader, Proximal};
+
+mod shrinking;
 
 /// A rule for updating parameters from a mean gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -53,6 +56,30 @@ pub enum Rule {
         /// Multiple of the parameters that is added to the gradient.
         weight_decay: f32,
     },
+    /// Against the gradient, over the root of the sum of all squares so far. One moment: that sum.
+    Adagrad {
+        /// Added to the root, against division by zero.
+        epsilon: f32,
+        /// Multiple of the parameters that is added to the gradient.
+        weight_decay: f32,
+    },
+    /// Against the gradient, and then towards zero, where what is worth little stays. Keeps no moments.
+    Prox {
+        /// Multiple of the sum of absolute parameters that is added to the loss.
+        l1: f32,
+        /// Multiple of half the sum of squared parameters that is added to the loss.
+        l2: f32,
+    },
+    /// To where all gradients so far, taken together, point: sparse as [`Prox`](Self::Prox), with a rate for each parameter as
+    /// [`Adagrad`](Self::Adagrad). Two moments. Parameters begin at what the first gradients say, not at their initial values.
+    Ftrl {
+        /// Added to the root of the sum of squares, times the rate.
+        beta: f32,
+        /// Multiple of the sum of absolute parameters that is added to the loss.
+        l1: f32,
+        /// Multiple of half the sum of squared parameters that is added to the loss.
+        l2: f32,
+    },
     /// Adam whose weight decay shrinks the parameters directly and does not enter the moments.
     AdamW {
         /// Share of the running mean that is kept, 0 to 1.
@@ -71,9 +98,9 @@ impl Rule {
     #[must_use]
     pub fn moment_count(&self) -> usize {
         match self {
-            Self::Sgd { .. } => 0,
-            Self::Momentum { .. } => 1,
-            Self::Adam { .. } | Self::AdamW { .. } => 2,
+            Self::Sgd { .. } | Self::Prox { .. } => 0,
+            Self::Momentum { .. } | Self::Adagrad { .. } => 1,
+            Self::Adam { .. } | Self::AdamW { .. } | Self::Ftrl { .. } => 2,
         }
     }
 
@@ -95,6 +122,14 @@ impl Rule {
             Self::Momentum { momentum, nesterov, weight_decay } => {
                 let velocity = Velocity { rate: rate as f32, scale, momentum, weight_decay };
                 if nesterov { Kind::Nesterov(velocity) } else { Kind::Momentum(velocity) }
+            }
+            Self::Adagrad { epsilon, weight_decay } => {
+                Kind::Adagrad(Squares { rate: rate as f32, scale, epsilon, weight_decay })
+            }
+            Self::Prox { l1, l2 } => Kind::Prox(Proximal { rate: rate as f32, scale, l1, l2 }),
+            Self::Ftrl { beta, l1, l2 } => {
+                let (l1, l2) = (l1 * step as f32, l2 * step as f32);
+                Kind::Ftrl(Leader { rate: rate as f32, scale, beta, l1, l2 })
             }
             Self::Adam { beta1, beta2, epsilon, weight_decay } => Kind::Adam(Moments {
                 weight_decay,
@@ -119,6 +154,9 @@ enum Kind {
     Sgd(Velocity),
     Momentum(Velocity),
     Nesterov(Velocity),
+    Adagrad(Squares),
+    Prox(Proximal),
+    Ftrl(Leader),
     Adam(Moments),
 }
 
@@ -146,6 +184,9 @@ impl Update {
                     gradient + rule.momentum * velocity
                 });
             }
+            Kind::Adagrad(rule) => rule.apply(parameters, vector, old, new),
+            Kind::Prox(rule) => rule.apply(parameters, vector),
+            Kind::Ftrl(rule) => rule.apply(parameters, vector, old, new),
             Kind::Adam(rule) => rule.apply(parameters, vector, old, new),
         }
     }
@@ -182,6 +223,26 @@ impl Velocity {
             let velocity = self.momentum * before + gradient;
             *after = velocity;
             *element = parameter - self.rate * direction(gradient, velocity);
+        }
+    }
+}
+
+/// The constants of one Adagrad update.
+struct Squares {
+    rate: f32,
+    scale: f32,
+    epsilon: f32,
+    weight_decay: f32,
+}
+
+impl Squares {
+    fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
+        let sums = old.iter().zip(new);
+        for ((element, &parameter), (&before, after)) in vector.iter_mut().zip(parameters).zip(sums) {
+            let gradient = *element * self.scale + self.weight_decay * parameter;
+            let sum = before + gradient * gradient;
+            *after = sum;
+            *element = parameter - self.rate * (gradient / (sum.sqrt() + self.epsilon));
         }
     }
 }
@@ -284,6 +345,50 @@ mod tests {
         // Looking ahead: 1 + 0.9 x 1, then 1 + 0.9 x 1.9.
         let nesterov = Rule::Momentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
         assert_close(follow(nesterov, 0.1, 0.0, |_, _| 1.0, 2), -0.1 * (1.9 + 2.71));
+    }
+
+    #[test]
+    fn adagrad_by_hand() {
+        // Gradients 3, then 4: sums of squares 9, then 25.
+        let rule = Rule::Adagrad { epsilon: 0.0, weight_decay: 0.0 };
+        assert_close(follow(rule, 0.5, 1.0, |step, _| step as f32 + 2.0, 2), 1.0 - 0.5 * (1.0 + 0.8));
+    }
+
+    #[test]
+    fn a_proximal_step_by_hand() {
+        let rule = Rule::Prox { l1: 0.5, l2: 1.0 };
+        // (2 - 0.1 x 4 - 0.1 x 0.5) / 1.1; from below alike; and what is within reach of zero is zero.
+        assert_close(follow(rule, 0.1, 2.0, |_, _| 4.0, 1), 1.55 / 1.1);
+        assert_close(follow(rule, 0.1, -2.0, |_, _| -4.0, 1), -1.55 / 1.1);
+        assert_eq!(follow(rule, 0.1, 0.04, |_, _| 0.0, 1), 0.0);
+        assert_eq!(follow(rule, 0.1, 0.0, |_, _| -0.5, 1), 0.0);
+    }
+
+    #[test]
+    fn ftrl_by_hand() {
+        let rule = Rule::Ftrl { beta: 1.0, l1: 0.5, l2: 2.0 };
+        // From 0 with a gradient of 3: z = 3, n = 9, x = -(3 - 0.5) / ((1 + 3) / 0.1 + 2).
+        let first = -2.5 / 42.0;
+        assert_close(follow(rule, 0.1, 0.0, |_, _| 3.0, 1), first);
+        // Then 4: n = 25, z = 3 + 4 - (5 - 3) / 0.1 x.
+        let z = 7.0 - 20.0 * first;
+        let gradient = |step: u32, _| step as f32 + 2.0;
+        assert_close(follow(rule, 0.1, 0.0, gradient, 2), -(z - 2.0 * 0.5) / (6.0 / 0.1 + 2.0 * 2.0));
+        assert_eq!(follow(rule, 0.1, 0.0, |_, _| 0.4, 1), 0.0, "it is not worth it");
+    }
+
+    #[test]
+    fn sparse_rules_find_the_minimum_of_the_regularized_loss() {
+        // (x - 1)^2 / 2 + |x| / 4 + x^2 / 4
+        let minimum = (1.0 - 0.25) / (1.0 + 0.5);
+        let gradient = |_, x: f32| x - 1.0;
+        assert_close(follow(Rule::Prox { l1: 0.25, l2: 0.5 }, 0.1, 3.0, gradient, 2000), minimum);
+        // Its rate falls, so that it only comes near.
+        let ftrl = follow(Rule::Ftrl { beta: 1.0, l1: 0.25, l2: 0.5 }, 0.5, 3.0, gradient, 5000);
+        assert!((f64::from(ftrl) - minimum).abs() < 1e-3, "{ftrl}");
+        for rule in [Rule::Prox { l1: 1.5, l2: 0.0 }, Rule::Ftrl { beta: 1.0, l1: 1.5, l2: 0.0 }] {
+            assert_eq!(follow(rule, 0.1, 0.0, gradient, 1), 0.0, "the loss is not worth leaving zero");
+        }
     }
 
     #[test]

@@ -374,6 +374,10 @@ impl TrainingSettings {
 
 fn check_rule(rule: &Rule) -> Result<(), SpecificationError> {
     let decay = |decay: f32| within("optimizer.weight_decay", decay, 0.0..=f32::MAX, "0 or more");
+    let penalties = |l1: f32, l2: f32| {
+        within("optimizer.l1", l1, 0.0..=f32::MAX, "0 or more")?;
+        within("optimizer.l2", l2, 0.0..=f32::MAX, "0 or more")
+    };
     match *rule {
         Rule::Sgd { weight_decay } => decay(weight_decay),
         Rule::Momentum { momentum, nesterov: _, weight_decay } => {
@@ -386,6 +390,15 @@ fn check_rule(rule: &Rule) -> Result<(), SpecificationError> {
             within("optimizer.beta2", beta2, 0.0..1.0, "0 up to, not including, 1")?;
             within("optimizer.epsilon", epsilon, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
             decay(weight_decay)
+        }
+        Rule::Adagrad { epsilon, weight_decay } => {
+            within("optimizer.epsilon", epsilon, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
+            decay(weight_decay)
+        }
+        Rule::Prox { l1, l2 } => penalties(l1, l2),
+        Rule::Ftrl { beta, l1, l2 } => {
+            within("optimizer.beta", beta, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
+            penalties(l1, l2)
         }
     }
 }

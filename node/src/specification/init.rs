@@ -146,7 +146,7 @@ impl Preset {
             ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
         };
         let optimizer = [
-            line("rule = \"adam\"", "or adamw, momentum, sgd"),
+            line("rule = \"adam\"", "or adamw, adagrad, momentum, sgd; prox or ftrl for sparse models"),
             line(&format!("rate = {rate}"), "the learning rate at its highest"),
             line("schedule = \"cosine\"", "down to 0 at the end; or step, constant"),
             line("weight_decay = 0.0", "multiple of the parameters that is added to the gradient"),

@@ -168,11 +168,22 @@ fn resolve_rule(section: &OptimizerSection) -> Result<Rule, SpecificationError> 
     let allowed = "only where `rule` is \"adam\" or \"adamw\"";
     only_if(is_adam, "optimizer.beta1", section.beta1.is_some(), allowed)?;
     only_if(is_adam, "optimizer.beta2", section.beta2.is_some(), allowed)?;
-    only_if(is_adam, "optimizer.epsilon", section.epsilon.is_some(), allowed)?;
+    let has_epsilon = is_adam || section.rule == RuleName::Adagrad;
+    let allowed = "only where `rule` is \"adam\", \"adamw\" or \"adagrad\"";
+    only_if(has_epsilon, "optimizer.epsilon", section.epsilon.is_some(), allowed)?;
+    let is_sparse = matches!(section.rule, RuleName::Prox | RuleName::Ftrl);
+    let allowed = "only where `rule` is \"prox\" or \"ftrl\"";
+    only_if(is_sparse, "optimizer.l1", section.l1.is_some(), allowed)?;
+    only_if(is_sparse, "optimizer.l2", section.l2.is_some(), allowed)?;
+    let is_ftrl = section.rule == RuleName::Ftrl;
+    only_if(is_ftrl, "optimizer.beta", section.beta.is_some(), "only where `rule` is \"ftrl\"")?;
+    let allowed = "not with `rule` \"prox\" or \"ftrl\"; give `l2`";
+    only_if(!is_sparse, "optimizer.weight_decay", section.weight_decay.is_some(), allowed)?;
+    let (l1, l2) = (section.l1.unwrap_or(0.0), section.l2.unwrap_or(0.0));
     let decay_default = if section.rule == RuleName::AdamW { 0.01 } else { 0.0 };
     let weight_decay = section.weight_decay.unwrap_or(decay_default);
     let (beta1, beta2) = (section.beta1.unwrap_or(0.9), section.beta2.unwrap_or(0.999));
-    let epsilon = section.epsilon.unwrap_or(1e-8);
+    let epsilon = section.epsilon.unwrap_or(if is_adam { 1e-8 } else { 1e-10 });
     Ok(match section.rule {
         RuleName::Sgd => Rule::Sgd { weight_decay },
         RuleName::Momentum => Rule::Momentum {
@@ -182,6 +193,9 @@ fn resolve_rule(section: &OptimizerSection) -> Result<Rule, SpecificationError> 
         },
         RuleName::Adam => Rule::Adam { beta1, beta2, epsilon, weight_decay },
         RuleName::AdamW => Rule::AdamW { beta1, beta2, epsilon, weight_decay },
+        RuleName::Adagrad => Rule::Adagrad { epsilon, weight_decay },
+        RuleName::Prox => Rule::Prox { l1, l2 },
+        RuleName::Ftrl => Rule::Ftrl { beta: section.beta.unwrap_or(1.0), l1, l2 },
     })
 }
 
@@ -194,7 +208,8 @@ fn resolve_schedule(run: &RunFile, steps_per_pass: u64) -> Result<Schedule, Spec
     let is_cosine = section.schedule == ScheduleName::Cosine;
     only_if(is_cosine, "optimizer.floor", section.floor.is_some(), "only where `schedule` is \"cosine\"")?;
     let rate_default = match section.rule {
-        RuleName::Sgd => 0.1,
+        RuleName::Sgd | RuleName::Prox | RuleName::Ftrl => 0.1,
+        RuleName::Adagrad => 0.01,
         RuleName::Momentum => 0.05,
         RuleName::Adam | RuleName::AdamW => 0.001,
     };

@@ -120,7 +120,8 @@ pub enum ModelKind {
 pub struct OptimizerSection {
     /// Default `adam`.
     pub rule: RuleName,
-    /// The learning rate. Default 0.1 for `sgd`, 0.05 for `momentum`, 0.001 for `adam` and `adamw`.
+    /// The learning rate. Default 0.1 for `sgd`, `prox` and `ftrl`, 0.05 for `momentum`, 0.01 for `adagrad`, 0.001 for `adam` and
+    /// `adamw`.
     pub rate: Option<f64>,
     /// `momentum` only. Default 0.9.
     pub momentum: Option<f32>,
@@ -130,10 +131,16 @@ pub struct OptimizerSection {
     pub beta1: Option<f32>,
     /// `adam` and `adamw` only. Default 0.999.
     pub beta2: Option<f32>,
-    /// `adam` and `adamw` only. Default 1e-8.
+    /// `adam`, `adamw` (default 1e-8) and `adagrad` (default 1e-10) only.
     pub epsilon: Option<f32>,
-    /// Default 0.01 for `adamw`, 0 for the others.
+    /// Not for `prox` and `ftrl`. Default 0.01 for `adamw`, 0 for the others.
     pub weight_decay: Option<f32>,
+    /// `prox` and `ftrl` only: multiple of the sum of absolute parameters that is added to the loss. Default 0.
+    pub l1: Option<f32>,
+    /// `prox` and `ftrl` only: multiple of half the sum of squared parameters that is added to the loss. Default 0.
+    pub l2: Option<f32>,
+    /// `ftrl` only. Default 1.
+    pub beta: Option<f32>,
     /// Steps over which the rate climbs from nothing. Default 0.
     pub warmup_steps: u64,
     /// Default `constant`.
@@ -161,6 +168,12 @@ pub enum RuleName {
     Adam,
     /// Adam with decoupled weight decay.
     AdamW,
+    /// Over the root of the sum of squares.
+    Adagrad,
+    /// Towards zero, with L1 and L2.
+    Prox,
+    /// To where all gradients point, with L1 and L2.
+    Ftrl,
 }
 
 /// The shapes of a learning rate.
@@ -459,8 +472,8 @@ mod tests {
     fn errors_name_the_key_and_what_is_allowed() {
         assert_error("[data]\nfile = \"digits\"\nlable = 3", &["line 3", "lable", "`label`"]);
         assert_error(
-            "[data]\nfile = \"x\"\n[optimizer]\nrule = \"adagrad\"",
-            &["rule", "adagrad", "`adamw`"],
+            "[data]\nfile = \"x\"\n[optimizer]\nrule = \"rmsprop\"",
+            &["rule", "rmsprop", "`adamw`"],
         );
         assert_error(
             "[data]\nfile = \"x\"\n[partition]\npolicy = \"average\"",
