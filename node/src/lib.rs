@@ -52,6 +52,7 @@ pub mod program;
 pub mod programs;
 pub mod schedule;
 pub mod specification;
+pub mod table;
 pub mod task;
 
 #[cfg(feature = "net")]
