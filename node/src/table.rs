@@ -127,6 +127,9 @@ pub enum TableError {
     /// A row that the table, or the chunk, does not have.
     #[error("row {0} is not in chunk {1}")]
     Row(Row, usize),
+    /// A chunk that the table does not have.
+    #[error("there is no chunk {0}")]
+    Chunk(usize),
     /// Rows that are not in order.
     #[error("rows that are not in ascending order")]
     Order,
@@ -172,8 +175,11 @@ impl Rows {
     }
 }
 
-/// An error unless these rows are in the chunk, and in order.
+/// An error unless there is such a chunk, and these rows are in it and in order.
 fn check_names(shape: Shape, chunk: usize, names: &[Row]) -> Result<(), TableError> {
+    if chunk >= shape.chunks {
+        return Err(TableError::Chunk(chunk));
+    }
     let is_in = |row: &Row| *row < shape.rows && shape.chunk_of(*row) == chunk;
     if let Some(row) = names.iter().find(|row| !is_in(row)) {
         return Err(TableError::Row(*row, chunk));

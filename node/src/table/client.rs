@@ -8,7 +8,7 @@
 //! ```
 //! A row in the cache has the clock that all workers had completed when it was read: it may be used at clock c if that is no less than
 //! c - s, s being the *staleness* (0: BSP). Then it has in it all that was added in the clocks before c - s, and perhaps more; and what
-//! this worker has added itself it always sees.
+//! this worker has added itself it always sees, if owners add it as it is: what another rule makes of it only the owner knows.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;

@@ -528,9 +528,9 @@ mod tests {
         asked(&mut keeper, 1, Asked::Tick { clock: 5 });
         let wrong = Rows { names: vec![1, 2], values: vec![1.0] };
         for (asked, error) in [
-            (add(1, &[8], &[1.0]), TableError::Row(8, 2)),
+            (add(1, &[8], &[1.0]), TableError::Chunk(2)),
+            (Asked::Get { request: 1, at_least: 0, chunk: 2, rows: vec![] }, TableError::Chunk(2)),
             (add(1, &[0, 4], &[1.0, 1.0]), TableError::Row(4, 0)),
-            (get(1, 0, 9), TableError::Row(9, 2)),
             (add(1, &[1, 0], &[1.0, 1.0]), TableError::Order),
             (add(1, &[1, 1], &[1.0, 1.0]), TableError::Order),
             (add(1, &[1, 2], &[1.0, f32::NAN]), TableError::NotFinite(2)),

@@ -211,11 +211,10 @@ impl Switchboard {
         let Some(carrier) = remote.carrier_without(&[]) else { return };
         remote.ways.last = Some(carrier);
         let is_quic = carrier == Carrier::Quic;
-        if is_quic && !std::mem::replace(&mut remote.is_quic_told, is_quic) {
+        let was_told = std::mem::replace(&mut remote.is_quic_told, is_quic);
+        if is_quic && !was_told {
             let peer = remote.peer;
             self.notify(Notice::OverQuic { peer });
-        } else {
-            remote.is_quic_told = is_quic;
         }
     }
 
