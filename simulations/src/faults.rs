@@ -212,6 +212,9 @@ impl Director {
             Fault::Bursts { whom, per_mille, percent } => self.slow(cluster, &whom, None, |pace| {
                 pace.bursts = Some(Bursts { per_mille, slowness_percent: percent });
             }),
+            Fault::Noise { whom, percent } => self.slow(cluster, &whom, None, |pace| {
+                pace.noise_percent = percent;
+            }),
             Fault::Pause { whom, lasting } => self.each(cluster, &whom, |director, cluster, host| {
                 cluster.sleep(host);
                 director.plan(cluster.now().after(lasting), Deed::Wake { host });

@@ -16,6 +16,9 @@ pub struct Pace {
     pub slowness_percent: u32,
     /// Now and then something else runs.
     pub bursts: Option<Bursts>,
+    /// What other things that run add to each job on average, in percent of its time; how much it is each time is distributed
+    /// exponentially.
+    pub noise_percent: u32,
 }
 
 /// Transient slowness.
@@ -31,7 +34,8 @@ impl Pace {
     /// A pace without any trouble.
     #[must_use]
     pub fn steady(sample_time: Duration) -> Self {
-        Self { sample_time, job_time: Duration::from_micros(50), slowness_percent: 100, bursts: None }
+        let job_time = Duration::from_micros(50);
+        Self { sample_time, job_time, slowness_percent: 100, bursts: None, noise_percent: 0 }
     }
 
     /// How long a job that touches `samples` samples takes this time; it varies by a tenth.
@@ -43,6 +47,12 @@ impl Pace {
             Some(_) | None => 100,
         };
         let nanos = nanos * wobble * u128::from(self.slowness_percent) * u128::from(burst) / 1_000_000;
-        Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+        let steady = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        if self.noise_percent == 0 {
+            return steady;
+        }
+        // Never 0, so that its logarithm is a number.
+        let luck = (f64::from(generator.next_u32()) + 1.0) / (f64::from(u32::MAX) + 1.0);
+        steady.saturating_add(steady.mul_f64(f64::from(self.noise_percent) / 100.0 * -libm::log(luck)))
     }
 }

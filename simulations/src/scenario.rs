@@ -152,6 +152,13 @@ pub enum Fault {
         /// How much longer those take, in percent.
         percent: u32,
     },
+    /// Something else runs on peers' machines all the time: each job takes longer, by an exponentially distributed time.
+    Noise {
+        /// Whose.
+        whom: Whom,
+        /// What that is on average, in percent of the job's own time.
+        percent: u32,
+    },
     /// Machines sleep: a laptop's lid.
     Pause {
         /// Whose.
@@ -403,6 +410,7 @@ impl Fault {
             | Self::Unreachable { whom, .. }
             | Self::Slow { whom, .. }
             | Self::Bursts { whom, .. }
+            | Self::Noise { whom, .. }
             | Self::Pause { whom, .. }
             | Self::Panic { whom }
             | Self::Hang { whom }

@@ -39,6 +39,7 @@ pub(super) struct FaultSection {
     reset: Option<bool>,
     slower: Option<Within<Times>>,
     chance: Option<Within<Share>>,
+    mean: Option<Within<Share>>,
     up_mbit: Option<Within<Mbit>>,
     down_mbit: Option<Within<Mbit>>,
     count: Option<Count>,
@@ -60,6 +61,7 @@ enum Kind {
     Unreachable,
     Slow,
     Bursts,
+    Noise,
     Pause,
     Panic,
     Hang,
@@ -198,6 +200,10 @@ impl FaultSection {
                 per_mille: (self.chance.map_or(0.1, |chance| chance.0) * 1000.0).round() as u32,
                 percent: percent()?,
             },
+            Kind::Noise => Fault::Noise {
+                whom: whom()?,
+                percent: (self.mean.map_or(0.5, |mean| mean.0) * 100.0).round() as u32,
+            },
             Kind::Pause => {
                 let pause = Fault::Pause { whom: whom()?, lasting: span()? };
                 if self.every.is_some() { again(pause)? } else { pause }
@@ -291,6 +297,7 @@ impl FaultSection {
             Kind::Unreachable => [whom, &["for"]].concat(),
             Kind::Slow => [whom, &["slower", "for"]].concat(),
             Kind::Bursts => [whom, &["slower", "chance"]].concat(),
+            Kind::Noise => [whom, &["mean"]].concat(),
             Kind::Pause => [whom, &["for", "every", "times"]].concat(),
             Kind::Leave | Kind::Remove | Kind::Panic | Kind::Hang | Kind::Clone | Kind::StaleViews => {
                 whom.to_vec()
@@ -314,6 +321,7 @@ impl FaultSection {
             ("reset", self.reset.is_some()),
             ("slower", self.slower.is_some()),
             ("chance", self.chance.is_some()),
+            ("mean", self.mean.is_some()),
             ("up_mbit", self.up_mbit.is_some()),
             ("down_mbit", self.down_mbit.is_some()),
             ("count", self.count.is_some()),
