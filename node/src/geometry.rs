@@ -30,6 +30,8 @@ pub(crate) struct Cut {
     /// Whether the rule keeps any state: where it does not, copies have nothing to keep.
     pub(crate) has_state: bool,
     pub(crate) segment_elements: usize,
+    /// What is kept are the chunks of tables: they all move at once.
+    pub(crate) has_tables: bool,
 }
 
 /// A view, and what follows from it.
@@ -66,11 +68,18 @@ pub(crate) struct Shards {
 impl Cut {
     /// How the parameter vector of a run is.
     pub(crate) fn of(loaded: &Loaded) -> Self {
+        let layout = loaded.program.shared(loaded).map(|shared| shared.layout);
+        let tables = layout.map(|layout| Chunks::cut_into(layout.number_count(), layout.chunk_count()));
         Self {
-            chunks: loaded.manifest.chunks(),
-            copies: loaded.training.copies,
-            has_state: loaded.state_count() > 0 && !loaded.program.drifts(),
+            copies: match loaded.training.copies {
+                // What only one member had would be lost with it, and what was acknowledged of it too.
+                Copies::Number(count) if tables.is_some() => Copies::Number(count.max(2)),
+                copies => copies,
+            },
+            has_state: tables.is_some() || (loaded.state_count() > 0 && !loaded.program.drifts()),
             segment_elements: loaded.training.segment_elements,
+            has_tables: tables.is_some(),
+            chunks: tables.unwrap_or_else(|| loaded.manifest.chunks()),
         }
     }
 
@@ -98,6 +107,9 @@ impl Geometry {
 
     /// How many of the view's moves have been made when `step` is trained.
     pub(crate) fn moved(&self, step: StepNumber) -> usize {
+        if self.cut.has_tables {
+            return self.view.moves.list.len();
+        }
         self.view.moves.moved(step.0.saturating_sub(self.view.first_step().0))
     }
 
@@ -183,7 +195,11 @@ mod tests {
         let digest = view.digest();
         // Chunks of 16 and 17 elements.
         let chunks = Chunks::of(16 * CHUNKS + 7);
-        Geometry::new(Arc::new(view), digest, Cut { chunks, copies, has_state, segment_elements: 10 })
+        Geometry::new(
+            Arc::new(view),
+            digest,
+            Cut { chunks, copies, has_state, segment_elements: 10, has_tables: false },
+        )
     }
 
     /// By chunk, owner and keeper of a copy: what travels, as edges say it.
@@ -290,7 +306,7 @@ mod tests {
             let mut view = fixtures::view(&peers);
             view.members.iter_mut().zip(weights).for_each(|(member, weight)| member.weight = *weight);
             let (digest, chunks) = (view.digest(), Chunks::of(16 * CHUNKS));
-            let cut = Cut { chunks, copies: TWO, has_state: true, segment_elements: 10 };
+            let cut = Cut { chunks, copies: TWO, has_state: true, segment_elements: 10, has_tables: false };
             assert_eq!(Geometry::new(Arc::new(view), digest, cut).has_ring, has_ring, "{weights:?}");
         }
     }

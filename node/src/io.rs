@@ -24,6 +24,7 @@ use peergrad_protocol::wire::WireError;
 use peergrad_protocol::{Buffer, Frame, PeerId, RunId, StepNumber};
 
 use crate::checkpoint::Checkpoint;
+use crate::table::TableError;
 use crate::task::Evaluation;
 
 mod event;
@@ -372,6 +373,12 @@ pub enum Reject {
     /// More segments than the credit allows.
     #[error("more segments than the link's credit allows")]
     OverCredit,
+    /// No word about a table.
+    #[error("a word about a table that is none")]
+    Word,
+    /// A word about a table that no correct peer says.
+    #[error("about a table: {0}")]
+    Table(TableError),
     /// A data piece that was not asked for, or whose file has another digest.
     #[error("a data piece that was not asked for, or is damaged")]
     Data,

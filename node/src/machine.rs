@@ -463,7 +463,7 @@ impl Machine {
             Command::Ready(reply) => session.ready(reply, out),
             Command::Begin(reply) => session.begin(reply, out),
             Command::Compute { turn, cost, work, reply } if session.is_current(turn) => {
-                self.jobs.start(Purpose::Program(session.step(), reply), cost, work, out);
+                self.jobs.start(Purpose::Program(session.at(), reply), cost, work, out);
             }
             Command::ReduceScatter { turn, contribution, among, reply } if session.is_current(turn) => {
                 if let Err((peer, reject)) = session.reduce_scatter(contribution, among, reply, out) {
@@ -480,8 +480,13 @@ impl Machine {
                 // A program that no longer waits has ended.
                 let _ = reply.send(());
             }
+            Command::BeginClock(reply) => session.begin_clock(reply, out),
+            Command::Operate { turn, operation } if session.is_current(turn) => {
+                session.operate(operation, out)
+            }
             Command::Finished(reply) => session.close(reply, out),
             Command::Compute { .. }
+            | Command::Operate { .. }
             | Command::ReduceScatter { .. }
             | Command::UpdateOwned { .. }
             | Command::AllGather { .. } => {}
@@ -541,7 +546,7 @@ impl Machine {
         let count = self.rejects.entry(peer).or_default();
         *count += 1;
         // A round cannot end without the segment that should have come, so there is nothing to wait for.
-        let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit);
+        let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit | Reject::Word);
         let is_last = *count >= REJECTS_MAX;
         if let (Stage::Member(seat), true) = (&mut self.stage, is_last) {
             seat.membership.expel(peer, Cause::Violations, out);

@@ -121,6 +121,9 @@ pub(crate) struct Facts<'a> {
     pub(crate) basis: Basis<'a>,
     /// The step in progress, how it is dealt, and how the one before was as long as it is not committed.
     pub(crate) step: StepNumber,
+    /// Where there are tables: the clock of this member's worker, and whether all who are to keep a chunk do.
+    pub(crate) clock: Option<StepNumber>,
+    pub(crate) is_settled: Option<bool>,
     pub(crate) dealt: &'a Dealt,
     pub(crate) dealt_before: Option<&'a Dealt>,
     /// How the step after is, where that is not for this view to say.
@@ -148,6 +151,16 @@ pub(crate) struct Facts<'a> {
 }
 
 impl Facts<'_> {
+    /// How far this member is: its step, or its worker's clock.
+    fn at(&self) -> StepNumber {
+        self.clock.unwrap_or(self.step)
+    }
+
+    /// Whether nothing is lost if `leavers` go before `step`.
+    fn can_go(&self, leavers: &[Rank], step: StepNumber) -> bool {
+        self.is_settled != Some(false) && self.basis.can_go(leavers, step)
+    }
+
     /// How the batch of a step is dealt, as far as this member knows.
     fn dealt_of(&self, step: StepNumber) -> Option<&Dealt> {
         if step == self.step {
@@ -323,7 +336,7 @@ impl Membership {
     }
 
     fn beat(&mut self, now: Instant, facts: &Facts<'_>, out: &mut Vec<Output>) {
-        let complete = if facts.has_parameters { facts.step } else { StepNumber(0) };
+        let complete = if facts.has_parameters { facts.at() } else { StepNumber(0) };
         let beat = Beat {
             view: self.digest,
             epoch: self.view.epoch,

@@ -172,6 +172,8 @@ pub enum Wait {
     Sums,
     /// Other owners' shards.
     Shards,
+    /// Rows of a table, samples to compute, or what it has added to be safe.
+    Rows,
     /// The others to be done with the run.
     Closing,
     /// Its own evaluation of what the run has come to.

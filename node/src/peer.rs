@@ -16,11 +16,13 @@ use std::task::{Context, Poll};
 use futures_channel::{mpsc, oneshot};
 use peergrad_collectives::groups::Groups;
 use peergrad_protocol::message::Tally;
+use peergrad_protocol::table::{Names, Rows};
 use peergrad_protocol::{Buffer, Rank, StepNumber};
 
 use crate::blend::Blend;
 use crate::io::Answer;
 use crate::optimizer::Rule;
+use crate::table::{Layout, TableError};
 
 /// The step was undone, or the run ended, before the operation was done. What it was given is with the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -44,8 +46,30 @@ pub(crate) enum Command {
     UpdateOwned { turn: u64, rule: OwnerRule, reply: Reply<()> },
     /// Send the own shard to everyone; answer when every shard is here.
     AllGather { turn: u64, reply: Reply<()> },
+    /// Answer with the next clock.
+    BeginClock(Reply<BegunClock>),
+    /// Read or add, or end the clock.
+    Operate { turn: u64, operation: Operation },
     /// The program is done: answer when everyone is.
     Finished(Reply<()>),
+}
+
+/// What a program does in a clock.
+pub(crate) enum Operation {
+    /// Answer when this clock may read.
+    Wait(Reply<()>),
+    /// Answer with rows.
+    Get { rows: Names, reply: Reply<Vec<f32>> },
+    /// Answer with all of the parameters.
+    Parameters(Reply<Arc<Buffer>>),
+    /// Add to rows.
+    Add(Rows),
+    /// Send what was added; answer when it is safe.
+    Push(Reply<()>),
+    /// The clock is over: this came of its samples.
+    End(Tally),
+    /// There are no more clocks.
+    Finish,
 }
 
 type Work = Box<dyn FnOnce() -> Answer + Send>;
@@ -83,6 +107,19 @@ pub(crate) struct Begun {
     pub(crate) member_count: usize,
     pub(crate) parameters: Arc<Buffer>,
     pub(crate) room: Buffer,
+}
+
+/// A clock as the machine hands it out.
+pub(crate) struct BegunClock {
+    pub(crate) turn: u64,
+    pub(crate) number: u64,
+    pub(crate) is_over: bool,
+    pub(crate) pass: u64,
+    pub(crate) rate: f64,
+    pub(crate) samples: Arc<[u32]>,
+    pub(crate) rank: Rank,
+    pub(crate) member_count: usize,
+    pub(crate) layout: Arc<Layout>,
 }
 
 /// A member's part in a step: what is added up, mostly the sum of its samples' gradients, and what it is worth.
@@ -132,6 +169,126 @@ impl Peer {
         let step = Step { number, is_over, pass, rate, samples, rank, member_count, turn, peer };
         Ok((step, parameters, room))
     }
+
+    /// The next clock of this worker, in a program that has [tables](crate::program::Launch::with_tables).
+    ///
+    /// # Errors
+    /// [`Interrupted`] if the run ends first.
+    pub async fn begin_clock(&self) -> Result<Clock, Interrupted> {
+        let BegunClock { turn, number, is_over, pass, rate, samples, rank, member_count, layout } =
+            self.ask(Command::BeginClock).await?;
+        let peer = self.clone();
+        Ok(Clock { number, is_over, pass, rate, samples, rank, member_count, layout, turn, peer })
+    }
+
+    fn compute<T: Send + 'static>(
+        &self,
+        turn: u64,
+        cost: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Pending<T> {
+        self.ask(|reply| Command::Compute {
+            turn,
+            cost,
+            work: Box::new(move || Box::new(work())),
+            reply: Box::new(move |answer: Answer| {
+                let answer = answer.downcast().expect("a job answers with what its work returned");
+                // The program may have stopped waiting for it.
+                let _ = reply.send(*answer);
+            }),
+        })
+    }
+}
+
+/// One clock of a worker, whose program keeps its state in [tables](crate::table). A new view does not interrupt it.
+pub struct Clock {
+    /// Its number: so many are complete at this worker.
+    pub number: u64,
+    /// Whether there is nothing to compute any more: what is left to do is to [finish](Clock::finish).
+    pub is_over: bool,
+    /// The pass its samples belong to.
+    pub pass: u64,
+    /// The learning rate.
+    pub rate: f64,
+    /// The samples to compute. None: at present nobody has any for this worker, and others may wait for its clock to end.
+    pub samples: Arc<[u32]>,
+    /// This member's rank in the view in which the clock began.
+    pub rank: Rank,
+    /// Members of that view.
+    pub member_count: usize,
+    /// The tables.
+    pub layout: Arc<Layout>,
+    turn: u64,
+    peer: Peer,
+}
+
+impl Clock {
+    /// Runs `work` beside the network, as [`Step::compute`].
+    pub fn compute<T: Send + 'static>(
+        &self,
+        cost: u64,
+        work: impl FnOnce() -> T + Send + 'static,
+    ) -> Pending<T> {
+        self.peer.compute(self.turn, cost, work)
+    }
+
+    fn operate<T>(&self, operation: impl FnOnce(Reply<T>) -> Operation) -> Pending<T> {
+        let turn = self.turn;
+        self.peer.ask(|reply| Command::Operate { turn, operation: operation(reply) })
+    }
+
+    /// Done when this clock may read: as [`Clock::get`] of nothing.
+    pub fn wait(&self) -> Pending<()> {
+        self.operate(Operation::Wait)
+    }
+
+    /// Rows, no staler than the gate allows: (rows, numbers of each), one after the other. What this worker has added itself is in
+    /// them, where owners add it as it comes.
+    ///
+    /// # Errors
+    /// There is no such row.
+    pub fn get(&self, rows: Names) -> Result<Pending<Vec<f32>>, TableError> {
+        match rows.ends().map(|(_, last)| last).filter(|last| *last >= self.layout.row_count()) {
+            Some(row) => Err(TableError::NoRow(row)),
+            None => Ok(self.operate(|reply| Operation::Get { rows, reply })),
+        }
+    }
+
+    /// All of the parameters, no staler than the gate allows, where there is a table of them.
+    ///
+    /// # Panics
+    /// The node does, where there is none.
+    pub fn parameters(&self) -> Pending<Arc<Buffer>> {
+        self.operate(Operation::Parameters)
+    }
+
+    /// Adds to rows; what is added to one row until it is [pushed](Clock::push) travels as one.
+    ///
+    /// # Errors
+    /// What is wrong with them; nothing was added.
+    pub fn add(&self, rows: Rows) -> Result<(), TableError> {
+        self.layout.check_rows(&rows)?;
+        let (turn, operation) = (self.turn, Operation::Add(rows));
+        let _ = self.peer.commands.unbounded_send(Command::Operate { turn, operation });
+        Ok(())
+    }
+
+    /// Sends what was added so far, in this clock or before. Done when it would outlive its owners.
+    pub fn push(&self) -> Pending<()> {
+        self.operate(Operation::Push)
+    }
+
+    /// The clock is over, and this came of its samples.
+    pub fn end(self, tally: Tally) {
+        let (turn, operation) = (self.turn, Operation::End(tally));
+        let _ = self.peer.commands.unbounded_send(Command::Operate { turn, operation });
+    }
+
+    /// This worker has no more clocks, so nobody waits for it. What it reads from now on is there once all workers have finished.
+    pub fn finish(&self) {
+        let (turn, operation) = (self.turn, Operation::Finish);
+        let _ = self.peer.commands.unbounded_send(Command::Operate { turn, operation });
+    }
 }
 
 /// One optimizer step of the run, at this member, in one view.
@@ -164,17 +321,7 @@ impl Step {
         cost: u64,
         work: impl FnOnce() -> T + Send + 'static,
     ) -> Pending<T> {
-        let turn = self.turn;
-        self.peer.ask(|reply| Command::Compute {
-            turn,
-            cost,
-            work: Box::new(move || Box::new(work())),
-            reply: Box::new(move |answer: Answer| {
-                let answer = answer.downcast().expect("a job answers with what its work returned");
-                // The program may have stopped waiting for it.
-                let _ = reply.send(*answer);
-            }),
-        })
+        self.peer.compute(self.turn, cost, work)
     }
 
     /// Adds everyone's contributions up. Done when this member holds the sums of the shard that it owns. What follows is best

@@ -14,6 +14,7 @@ use crate::host::Host;
 use crate::loader::Loaded;
 use crate::peer::{Interrupted, Peer};
 use crate::programs::ring::Ring;
+use crate::table::Shared;
 
 /// Whether there is another round.
 pub type Flow = ControlFlow<()>;
@@ -49,6 +50,9 @@ pub trait Program: Send + 'static {
     fn round(&mut self, peer: &Peer) -> impl Future<Output = Result<Flow, Interrupted>> + Send;
 }
 
+/// What a program keeps in tables, for a task that has been loaded.
+type Sharing = Arc<dyn Fn(&Loaded) -> Shared + Send + Sync>;
+
 /// How to make a program for a task that has been loaded.
 #[derive(Clone)]
 pub struct Launch {
@@ -56,6 +60,7 @@ pub struct Launch {
     drifts: bool,
     has_own_rule: bool,
     owner_moments: fn(&Loaded) -> usize,
+    shared: Option<Sharing>,
     host: Arc<dyn Fn(&Loaded) -> Host + Send + Sync>,
 }
 
@@ -65,7 +70,17 @@ impl Launch {
     pub fn new<P: Program>(program: impl Fn(&Loaded) -> P + Send + Sync + 'static) -> Self {
         let host = Arc::new(move |loaded: &Loaded| Host::new(program(loaded)));
         let (drifts, has_own_rule) = (P::DRIFTS, P::OWN_RULE);
-        Self { name: P::NAME, drifts, has_own_rule, owner_moments: P::owner_moments, host }
+        Self { name: P::NAME, drifts, has_own_rule, owner_moments: P::owner_moments, shared: None, host }
+    }
+
+    /// Launches what `program` makes, which keeps its state in tables: so it takes no steps, and each worker has a
+    /// [clock](crate::peer::Clock) of its own.
+    #[must_use]
+    pub fn with_tables<P: Program>(
+        shared: impl Fn(&Loaded) -> Shared + Send + Sync + 'static,
+        program: impl Fn(&Loaded) -> P + Send + Sync + 'static,
+    ) -> Self {
+        Self { shared: Some(Arc::new(shared)), ..Self::new(program) }
     }
 
     /// Launches [`Ring`], which is what trains unless something else is asked for.
@@ -90,6 +105,17 @@ impl Launch {
     #[must_use]
     pub fn has_own_rule(&self) -> bool {
         self.has_own_rule
+    }
+
+    /// What is kept in tables, if anything is.
+    pub(crate) fn shared(&self, loaded: &Loaded) -> Option<Shared> {
+        self.shared.as_ref().map(|shared| shared(loaded))
+    }
+
+    /// Whether anything is kept in tables.
+    #[must_use]
+    pub fn has_tables(&self) -> bool {
+        self.shared.is_some()
     }
 
     pub(crate) fn owner_moments(&self, loaded: &Loaded) -> usize {

@@ -1,8 +1,10 @@
 //! The built-in programs, one short file each.
 
 pub mod diloco;
+pub mod downpour;
 pub mod ds_sync;
 pub mod local;
 pub mod quorum;
 pub mod ring;
+pub mod ssp;
 pub mod worker;

@@ -47,6 +47,7 @@ pub(crate) use bequest::Left;
 use drift::Drifting;
 use omissions::Omissions;
 use quorum::Quorum;
+use tables::Tables;
 use transfer::Transfer;
 use wiring::Wiring;
 
@@ -60,6 +61,7 @@ mod omissions;
 mod packing;
 mod progress;
 mod quorum;
+mod tables;
 mod transfer;
 mod wiring;
 
@@ -129,6 +131,8 @@ pub(crate) struct Session {
     /// As soon as so many steps are committed, a checkpoint is written.
     save_after: Option<StepNumber>,
     bequests: Bequests,
+    /// Where the program keeps its state in them.
+    tables: Option<Tables>,
 }
 
 /// What the program waits for.
@@ -222,12 +226,15 @@ impl Session {
             Arc::new(initial)
         };
         let begin = || checkpoint.as_ref().map_or_else(initial, |it| Arc::clone(&it.parameters));
-        let complete = (!view.newcomers().contains(&rank)).then(begin);
+        let shared = loaded.program.shared(&loaded);
+        let is_new = view.newcomers().contains(&rank);
+        let complete = (!is_new || shared.is_some()).then(begin);
         let mut owned = Owned::new(cut.chunks, loaded.owner_moments(), loaded.keeps_master());
         let is_lossy = !training.gradients.is_exact() && !loaded.program.drifts();
         let residual = is_lossy.then(|| Residual::new(cut.chunks.parameter_count(), vectors.clone()));
         let shards = memo.shards(&geometry, 0);
-        let kept = (0..cut.chunks.count()).filter(|&chunk| shards.is_kept_by(chunk, rank));
+        let is_kept = |&chunk: &usize| shared.is_none() && shards.is_kept_by(chunk, rank);
+        let kept = (0..cut.chunks.count()).filter(is_kept);
         // A newcomer keeps nothing yet: what it is to keep comes to it.
         let state = |chunk| checkpoint.as_ref()?.state(chunk).cloned();
         kept.filter(|_| complete.is_some()).for_each(|chunk| owned.keep(chunk, state(chunk), false));
@@ -271,6 +278,7 @@ impl Session {
             committed: None,
             save_after: None,
             bequests: Bequests::default(),
+            tables: shared.map(|shared| Tables::new(&loaded, shared, rank, is_new)),
             me,
             geometry,
             loaded,
@@ -280,6 +288,7 @@ impl Session {
             session.own_trained = checkpoint.own_samples;
         }
         session.deal();
+        session.begin_tables();
         session.settle(out);
         session
     }
@@ -484,8 +493,11 @@ impl Session {
         }
     }
 
-    /// Steps known to be complete everywhere.
+    /// Steps known to be complete everywhere; where there are tables, clocks that are complete here.
     fn committed_steps(&self) -> u64 {
+        if let Some(StepNumber(clocks)) = self.clock() {
+            return clocks;
+        }
         self.step.0 - u64::from(self.uncommitted.is_some())
     }
 }

@@ -357,6 +357,14 @@ impl TrainingSettings {
         check_rule(&self.optimizer)?;
         self.combine.check(self.topology, &self.algorithm)?;
         self.algorithm.check(self.topology)?;
+        if self.policy.forks() && self.algorithm.has_tables() {
+            return Err(SpecificationError::Setting {
+                key: "partition.policy",
+                found: "given".to_owned(),
+                allowed: "\"majority\" with this [sync] kind: of two parts only one can know what was added"
+                    .to_owned(),
+            });
+        }
         if self.policy == Policy::Merge && !self.algorithm.can_merge() {
             let allowed =
                 "\"majority\" or \"winner\" with this [sync] kind: its peers do not hold the same parameters"

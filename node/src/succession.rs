@@ -34,6 +34,7 @@ use crate::loader::Loaded;
 pub(crate) use restart::Restart;
 
 mod restart;
+mod tables;
 
 /// What is known before anybody is asked.
 pub(crate) struct Basis<'a> {

@@ -8,8 +8,8 @@
 //!                                 <--   acknowledges it    <-- kept ------------
 //!   tick: a clock is over         -->   counts it
 //! ```
-//! A table is cut into chunks as the parameters are, and a chunk has an owner and copies. Rows have a width; a row that was never
-//! added to is zero and takes no room.
+//! A run has one table or several. Each is cut into chunks as the parameters are, and a chunk has an owner and copies. Rows have a
+//! width; a row that was never added to is zero and takes no room.
 //!
 //! # Exactly once
 //! A worker numbers what it adds and sends it in that order. A chunk remembers the last number of each worker that is in it, and
@@ -21,118 +21,329 @@
 //! # Replication
 //! A copy is told of rows, not of additions: what was added to a row while a frame was under way goes in the next one, once. It
 //! holds what the owner's rule made of them, so that owner and copy are alike in every bit.
+//!
+//! # Samples
+//! Workers go at their own pace, so nobody can know from a step's number what each of them computes: the owner of the first chunk
+//! deals, and what it has dealt is kept with that chunk. See [`dealing`].
 
-use peergrad_protocol::{Incarnation, PeerId};
+use std::ops::Range;
+use std::sync::Arc;
+
+use client::Gates;
+use peergrad_protocol::limits::{CHUNKS_MAX, TABLE_ROWS_MAX};
+use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::table::{Names, Row, Rows};
+
+use crate::optimizer::{Rule, Schedule};
 
 pub mod client;
+pub mod dealing;
 pub mod keeper;
 #[cfg(test)]
 mod lockstep;
 pub mod store;
 
-/// What a row is called.
-pub type Row = u64;
-
-/// How a table is laid out: the same at all members.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
-    /// Rows have names below this.
+/// A table, as a program wants it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Table {
+    /// What it is called.
+    pub name: &'static str,
+    /// How many rows it can have.
     pub rows: u64,
     /// Numbers of a row.
     pub width: usize,
-    /// What the table is cut into.
-    pub chunks: usize,
+    /// What becomes of what is added.
+    pub rule: TableRule,
+    /// When.
+    pub when: When,
+    /// What its rows begin with.
+    pub begins: Begins,
 }
 
-impl Shape {
-    /// The chunk that a row is in: chunks are ranges of rows, as even as can be.
-    pub fn chunk_of(&self, row: Row) -> usize {
-        let per_chunk = self.rows.div_ceil(self.chunks as u64).max(1);
-        usize::try_from(row / per_chunk).expect("a table has fewer chunks than this")
+/// What the rows of a table begin with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Begins {
+    /// Zeros: a row that was never added to takes no room.
+    AtZero,
+    /// The initial parameters of the task, one row after the other: all rows are there from the beginning.
+    AtParameters,
+}
+
+/// What a program keeps in tables, and how its workers go on.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shared {
+    /// The tables.
+    pub layout: Arc<Layout>,
+    /// When a worker may read.
+    pub gates: Gates,
+    /// How many samples a worker is dealt for a clock.
+    pub split: Split,
+    /// Samples that the first worker has to itself.
+    pub warm_up: u64,
+    /// Of those after that, how many are dealt before another worker comes in; 0: all come at once.
+    pub wave: u64,
+}
+
+/// Whose a batch is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Split {
+    /// That of all workers in one clock: each is dealt its part.
+    AmongAll,
+    /// That of each worker.
+    EachItsOwn,
+}
+
+/// What becomes of what is added.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum TableRule {
+    /// It is added.
+    Sum,
+    /// It is a gradient, which the optimizer applies.
+    Stock {
+        /// How.
+        rule: Rule,
+        /// At which rate, by the clock of whoever adds.
+        schedule: Schedule,
+    },
+}
+
+/// When an owner applies what is added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// As it comes.
+    AtOnce,
+    /// Once all workers have completed the clock in which it was added: then all of that together. Nobody sees it before,
+    /// the one who has added it included.
+    ByClock,
+}
+
+/// How the tables of a run are laid out: the same at all members.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layout {
+    tables: Vec<Laid>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+struct Laid {
+    table: Table,
+    first_row: Row,
+    first_chunk: usize,
+    chunks: Chunks,
+}
+
+impl TableRule {
+    /// Numbers that are kept for each of a row's.
+    fn moments(&self) -> usize {
+        match self {
+            Self::Sum => 0,
+            Self::Stock { rule, .. } => rule.moment_count(),
+        }
     }
 }
 
-/// A worker, in one life of its process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Writer {
-    /// Its key.
-    pub peer: PeerId,
-    /// Which of its lives.
-    pub incarnation: Incarnation,
-}
+impl Layout {
+    /// Lays tables out one after the other.
+    ///
+    /// # Panics
+    /// If there is none, or one without rows or numbers, or more rows than names.
+    #[must_use]
+    pub fn new(tables: Vec<Table>) -> Self {
+        assert!(!tables.is_empty(), "a run has a table");
+        let chunks_max = CHUNKS_MAX / tables.len();
+        let (mut first_row, mut first_chunk) = (0, 0);
+        let lay = |table: Table| {
+            assert!(table.rows > 0 && table.width > 0, "table {} is empty", table.name);
+            let chunks =
+                Chunks::of_at_most(usize::try_from(table.rows).expect("rows are counted"), chunks_max);
+            let laid = Laid { first_row, first_chunk, chunks, table };
+            first_row += laid.table.rows;
+            first_chunk += chunks.count();
+            assert!(first_row <= TABLE_ROWS_MAX, "{first_row} rows");
+            laid
+        };
+        Self { tables: tables.into_iter().map(lay).collect() }
+    }
 
-/// Numbers for rows of one chunk.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Rows {
-    /// Ascending.
-    pub names: Vec<Row>,
-    /// (rows, width), one row after the other.
-    pub values: Vec<f32>,
-}
+    /// The tables.
+    pub fn tables(&self) -> impl Iterator<Item = &Table> {
+        self.tables.iter().map(|laid| &laid.table)
+    }
 
-/// What a worker says to an owner.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Asked {
-    /// Rows of a chunk, once all workers have completed so many clocks.
-    Get {
-        /// The worker's own number for it.
-        request: u64,
-        /// Clocks that all workers are to have completed.
-        at_least: u64,
-        /// Where the rows are.
-        chunk: usize,
-        /// Ascending.
-        rows: Vec<Row>,
-    },
-    /// To be added to rows of a chunk.
-    Add {
-        /// One more than that of what the worker added before, to whatever chunk.
-        sequence: u64,
-        /// Where the rows are.
-        chunk: usize,
-        /// What is added to them.
-        rows: Rows,
-    },
-    /// So many clocks are complete.
-    Tick {
-        /// How many.
-        clock: u64,
-    },
-}
+    /// The rows of the table with this name.
+    #[must_use]
+    pub fn rows_of(&self, name: &str) -> Option<Range<Row>> {
+        let laid = self.tables.iter().find(|laid| laid.table.name == name)?;
+        Some(laid.first_row..laid.first_row + laid.table.rows)
+    }
 
-/// What an owner says to a worker.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Told {
-    /// Rows as they are, how many clocks all workers had completed, and the last number of this worker that is in the chunk.
-    Got {
-        /// The worker's number for it.
-        request: u64,
-        /// Clocks that all workers have completed.
-        clock: u64,
-        /// The worker's last sequence number that is in.
-        applied: u64,
-        /// (rows, width), one row after the other.
-        values: Vec<f32>,
-    },
-    /// Everything up to this number that this owner was sent in this view outlives it.
-    Added {
-        /// The sequence number.
-        up_to: u64,
-    },
+    /// The rows that begin at the task's parameters.
+    ///
+    /// # Panics
+    /// If there are none.
+    #[must_use]
+    pub fn parameters(&self) -> Names {
+        let is_it = |laid: &&Laid| laid.table.begins == Begins::AtParameters;
+        let laid =
+            self.tables.iter().find(is_it).expect("a program reads the parameters that it has a table of");
+        Names::range(laid.first_row..laid.first_row + laid.table.rows)
+    }
+
+    /// The first row of the table that a chunk is of.
+    pub(crate) fn first_of_its_table(&self, chunk: usize) -> Row {
+        self.laid(chunk).first_row
+    }
+
+    /// Chunks of all tables.
+    #[must_use]
+    pub fn chunk_count(&self) -> usize {
+        let last = self.tables.last().expect("a run has a table");
+        last.first_chunk + last.chunks.count()
+    }
+
+    /// Rows of all tables.
+    #[must_use]
+    pub fn row_count(&self) -> u64 {
+        let last = self.tables.last().expect("a run has a table");
+        last.first_row + last.table.rows
+    }
+
+    /// Numbers of all tables.
+    #[must_use]
+    pub fn number_count(&self) -> usize {
+        self.tables().map(|table| table.rows as usize * table.width).sum()
+    }
+
+    /// The chunk that a row is in.
+    ///
+    /// # Panics
+    /// If there is no such row.
+    #[must_use]
+    pub fn chunk_of(&self, row: Row) -> usize {
+        let after = self.tables.partition_point(|laid| laid.first_row <= row);
+        let laid = &self.tables[after - 1];
+        laid.first_chunk + laid.chunks.at((row - laid.first_row) as usize)
+    }
+
+    /// The rows of a chunk.
+    ///
+    /// # Panics
+    /// If there is no such chunk.
+    #[must_use]
+    pub fn range(&self, chunk: usize) -> Range<Row> {
+        let laid = self.laid(chunk);
+        let rows = laid.chunks.range(chunk - laid.first_chunk);
+        laid.first_row + rows.start as u64..laid.first_row + rows.end as u64
+    }
+
+    /// The table that a chunk is of.
+    ///
+    /// # Panics
+    /// If there is no such chunk.
+    #[must_use]
+    pub fn table_of(&self, chunk: usize) -> &Table {
+        &self.laid(chunk).table
+    }
+
+    /// Numbers of a row of a chunk.
+    ///
+    /// # Panics
+    /// If there is no such chunk.
+    #[must_use]
+    pub fn width(&self, chunk: usize) -> usize {
+        self.table_of(chunk).width
+    }
+
+    /// Numbers that are kept of a row of a chunk: values and moments.
+    fn stride(&self, chunk: usize) -> usize {
+        let table = self.table_of(chunk);
+        table.width * (1 + table.rule.moments())
+    }
+
+    fn laid(&self, chunk: usize) -> &Laid {
+        assert!(chunk < self.chunk_count(), "chunk {chunk} of {}", self.chunk_count());
+        let after = self.tables.partition_point(|laid| laid.first_chunk <= chunk);
+        &self.tables[after - 1]
+    }
+
+    /// The names in each chunk, where all of them are rows.
+    ///
+    /// # Panics
+    /// If one of them is none.
+    pub fn by_chunk(&self, names: &Names) -> Vec<(usize, Names)> {
+        let mut parts: Vec<(usize, Vec<Row>)> = Vec::new();
+        for row in names.iter() {
+            match parts.last_mut() {
+                Some((chunk, rows)) if self.range(*chunk).contains(&row) => rows.push(row),
+                _ => parts.push((self.chunk_of(row), vec![row])),
+            }
+        }
+        parts.into_iter().map(|(chunk, rows)| (chunk, rows.into_iter().collect())).collect()
+    }
+
+    /// An error unless there is such a chunk, and these rows are in it.
+    fn check_names(&self, chunk: usize, names: &Names) -> Result<(), TableError> {
+        if chunk >= self.chunk_count() {
+            return Err(TableError::Chunk(chunk));
+        }
+        let range = self.range(chunk);
+        let Some((first, last)) = names.ends() else { return Ok(()) };
+        match [first, last].into_iter().find(|row| !range.contains(row)) {
+            Some(row) => Err(TableError::Row(row, chunk)),
+            None => Ok(()),
+        }
+    }
+
+    /// An error unless there are such rows, each with its numbers, all of them finite.
+    ///
+    /// # Errors
+    /// What is wrong with them.
+    pub fn check_rows(&self, rows: &Rows) -> Result<(), TableError> {
+        let count = self.row_count();
+        if let Some(row) = rows.names.iter().find(|row| *row >= count) {
+            return Err(TableError::NoRow(row));
+        }
+        let mut values = &rows.values[..];
+        for row in rows.names.iter() {
+            let width = self.width(self.chunk_of(row));
+            let Some((numbers, rest)) = values.split_at_checked(width) else {
+                return Err(TableError::Length { found: values.len(), expected: width });
+            };
+            if numbers.iter().any(|value| !value.is_finite()) {
+                return Err(TableError::NotFinite(row));
+            }
+            values = rest;
+        }
+        if values.is_empty() { Ok(()) } else { Err(TableError::Length { found: values.len(), expected: 0 }) }
+    }
+
+    /// An error unless these rows are in the chunk, each with so many numbers, all of them finite.
+    fn check(&self, chunk: usize, rows: &Rows, stride: usize) -> Result<(), TableError> {
+        self.check_names(chunk, &rows.names)?;
+        let expected = rows.names.len() * stride;
+        if rows.values.len() != expected {
+            return Err(TableError::Length { found: rows.values.len(), expected });
+        }
+        match rows.values.iter().position(|value| !value.is_finite()) {
+            Some(at) => {
+                Err(TableError::NotFinite(rows.names.iter().nth(at / stride).expect("it has numbers")))
+            }
+            None => Ok(()),
+        }
+    }
 }
 
 /// Something that no correct peer says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
-    /// A row that the table, or the chunk, does not have.
+    /// A row that no table has.
+    #[error("there is no row {0}")]
+    NoRow(Row),
+    /// A row that the chunk does not have.
     #[error("row {0} is not in chunk {1}")]
     Row(Row, usize),
     /// A chunk that the table does not have.
     #[error("there is no chunk {0}")]
     Chunk(usize),
-    /// Rows that are not in order.
-    #[error("rows that are not in ascending order")]
-    Order,
     /// More or fewer numbers than the rows have.
     #[error("{found} numbers for {expected}")]
     Length {
@@ -155,34 +366,7 @@ pub enum TableError {
     /// It is not the owner.
     #[error("chunk {0} is not owned here")]
     NotOwned(usize),
-}
-
-impl Rows {
-    /// An error unless these rows are in the chunk, in order, each with its numbers.
-    ///
-    /// # Errors
-    /// What is wrong with them.
-    pub fn check(&self, shape: Shape, chunk: usize) -> Result<(), TableError> {
-        check_names(shape, chunk, &self.names)?;
-        let expected = self.names.len() * shape.width;
-        if self.values.len() != expected {
-            return Err(TableError::Length { found: self.values.len(), expected });
-        }
-        match self.values.iter().position(|value| !value.is_finite()) {
-            Some(at) => Err(TableError::NotFinite(self.names[at / shape.width])),
-            None => Ok(()),
-        }
-    }
-}
-
-/// An error unless there is such a chunk, and these rows are in it and in order.
-fn check_names(shape: Shape, chunk: usize, names: &[Row]) -> Result<(), TableError> {
-    if chunk >= shape.chunks {
-        return Err(TableError::Chunk(chunk));
-    }
-    let is_in = |row: &Row| *row < shape.rows && shape.chunk_of(*row) == chunk;
-    if let Some(row) = names.iter().find(|row| !is_in(row)) {
-        return Err(TableError::Row(*row, chunk));
-    }
-    if names.is_sorted_by(|one, next| one < next) { Ok(()) } else { Err(TableError::Order) }
+    /// More questions than a worker has.
+    #[error("more than {0} questions at once")]
+    Flood(usize),
 }

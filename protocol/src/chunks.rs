@@ -62,10 +62,16 @@ impl ChunkSet {
     }
 }
 
+impl Extend<usize> for ChunkSet {
+    fn extend<I: IntoIterator<Item = usize>>(&mut self, chunks: I) {
+        chunks.into_iter().for_each(|chunk| self.insert(chunk));
+    }
+}
+
 impl FromIterator<usize> for ChunkSet {
     fn from_iter<I: IntoIterator<Item = usize>>(chunks: I) -> Self {
         let mut set = Self::default();
-        chunks.into_iter().for_each(|chunk| set.insert(chunk));
+        set.extend(chunks);
         set
     }
 }

@@ -33,6 +33,11 @@
 //! | companion | of a peer that was a member when it stopped: another one that was in the same view, and is back too |
 //! | expelled | put out of the run for good, by name, in every view from then on |
 //! | secret, rekey | what all show in the handshake of each connection; to give a run that goes on another one |
+//! | table, row | shared state that workers read and add to; the unit of both |
+//! | clock, tick | what a worker has completed so many of, where there are tables; the word that one is over |
+//! | staleness | how many clocks old what a worker reads may be |
+//! | writer, keeper | a worker in one incarnation, as a chunk remembers it; an owner or copy of chunks of tables |
+//! | hand | samples that a worker was dealt for a clock |
 //! | gateway | the router of a home, as one that can be asked to forward a port |
 //! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |
 //! | task, program | what a user brings: a model with its loss, gradient and data; an algorithm, the same on every peer |
@@ -56,6 +61,7 @@ pub mod manifest;
 pub mod message;
 pub mod placement;
 pub mod reach;
+pub mod table;
 pub mod time;
 pub mod view;
 pub mod watch;

@@ -66,6 +66,14 @@ pub const REASON_BYTES_MAX: usize = 512;
 pub const CHUNKS_MAX: usize = 4096;
 /// A chunk has at least this many elements, unless the whole vector has fewer.
 pub const CHUNK_ELEMENTS_MIN: usize = 16;
+/// Rows of all tables of a run.
+pub const TABLE_ROWS_MAX: u64 = 1 << 40;
+/// Bytes of a word: a few chunks with all that belongs to them.
+pub const WORD_BYTES_MAX: usize = 4 * CHUNK_BYTES_MAX;
+/// Rows that one word names.
+pub const WORD_ROWS_MAX: usize = 1 << 24;
+/// Batches that a worker has been dealt and is not done with.
+pub const HANDS_MAX: usize = 64;
 /// Members that keep the optimizer state of one chunk, the owner included, where all are to keep it.
 pub const COPIES_MAX: usize = 32;
 /// As many, where a number is given.

@@ -95,7 +95,27 @@ impl Chunks {
     /// [`CHUNKS_MAX`] chunks, or fewer where a chunk would have under [`CHUNK_ELEMENTS_MIN`] elements.
     #[must_use]
     pub fn of(parameter_count: usize) -> Self {
-        let count = (parameter_count / CHUNK_ELEMENTS_MIN).clamp(1, CHUNKS_MAX);
+        Self::of_at_most(parameter_count, CHUNKS_MAX)
+    }
+
+    /// As [`Chunks::of`], with another limit.
+    ///
+    /// # Panics
+    /// If there is to be no chunk, or more than [`CHUNKS_MAX`].
+    #[must_use]
+    pub fn of_at_most(parameter_count: usize, chunks_max: usize) -> Self {
+        assert!((1..=CHUNKS_MAX).contains(&chunks_max), "{chunks_max} chunks");
+        let count = (parameter_count / CHUNK_ELEMENTS_MIN).clamp(1, chunks_max);
+        Self { parameter_count, count }
+    }
+
+    /// So many chunks.
+    ///
+    /// # Panics
+    /// If there is to be no chunk, or more than [`CHUNKS_MAX`].
+    #[must_use]
+    pub fn cut_into(parameter_count: usize, count: usize) -> Self {
+        assert!((1..=CHUNKS_MAX).contains(&count), "{count} chunks");
         Self { parameter_count, count }
     }
 

@@ -25,6 +25,7 @@
 //!   | <====== Segment ... Segment =================> |    its neighbours, each step; and to keepers of copies
 //!   | -- WantChunks -------------------------------> |    to complete a step that was interrupted
 //!   | <--------------------------------- Parcel ---- |    chunks asked for, or whose turn to move has come
+//!   | <====== Words ... Words =====================> |    where there are tables: to and from owners and keepers of copies
 //!   | <====== Complete, Closed ====================> |    after the last step
 //! ```
 //! Two lineages that meet: see [`Meeting`].
@@ -124,6 +125,8 @@ pub enum Message {
     Rekey(Rekey),
     /// The answer, to the member whose user asked for it: the secret of that time is here.
     Rekeyed(u64),
+    /// Member to member: the next piece of its words about tables, as payload. See [`table`](crate::table).
+    Words(Words),
 }
 
 /// A joiner's request.
@@ -432,6 +435,13 @@ pub struct Segment {
     pub tally: Tally,
 }
 
+/// A piece of what a member says about tables.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Words {
+    /// The view that both are in: with each one the stream begins anew.
+    pub view: ViewDigest,
+}
+
 /// The two halves of an all-reduce, and what goes on beside them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
 pub enum Phase {
@@ -494,6 +504,7 @@ impl Message {
         match self {
             Self::Segment(segment) => Some(segment.view),
             Self::Parcel(parcel) => Some(parcel.view),
+            Self::Words(words) => Some(words.view),
             Self::WantChunks(want) => Some(want.view),
             Self::Complete(complete) => Some(complete.view),
             Self::Closed(closed) => Some(closed.view),

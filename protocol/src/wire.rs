@@ -19,9 +19,10 @@
 use crate::buffer::Buffer;
 use crate::limits::{
     CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, DURABLE_BYTES_MAX,
-    PARCEL_HEADER_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
+    PARCEL_HEADER_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX, WORD_BYTES_MAX,
 };
 use crate::message::{Invalid, Message};
+use crate::table::Word;
 
 pub use bincode::{Decode, Encode};
 
@@ -85,7 +86,7 @@ enum Kind {
 impl Kind {
     fn of(message: &Message) -> Self {
         match message {
-            Message::Segment(_) => Self::Segment,
+            Message::Segment(_) | Message::Words(_) => Self::Segment,
             Message::Data(_) => Self::Data,
             Message::Parcel(_) | Message::Bequest(_) => Self::Parcel,
             _ => Self::Control,
@@ -259,6 +260,29 @@ pub fn decode_record<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
 /// The bytes are no such record, or not only that.
 pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
     decode_within::<T, { 4 * DURABLE_BYTES_MAX }>(bytes, DURABLE_BYTES_MAX)
+}
+
+/// Appends a word of the table's to a stream: its length, four bytes in little-endian order, and its bytes.
+///
+/// # Panics
+/// If it is over [`WORD_BYTES_MAX`]: what we send ourselves is bounded where it is made.
+pub fn encode_word(word: &Word, stream: &mut Vec<u8>) {
+    let start = stream.len();
+    stream.extend_from_slice(&[0; 4]);
+    bincode::encode_into_std_write(word, stream, bincode::config::standard())
+        .expect("writing to memory succeeds");
+    let length = stream.len() - start - 4;
+    assert!(length <= WORD_BYTES_MAX, "a word of {length} bytes");
+    stream[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
+}
+
+/// Reads back the bytes of a word, without their length.
+///
+/// # Errors
+/// The bytes are no word, or not only that, or it breaks a rule.
+pub fn decode_word(bytes: &[u8]) -> Result<Word, WireError> {
+    let word = decode_within::<Word, { 4 * WORD_BYTES_MAX }>(bytes, WORD_BYTES_MAX)?;
+    if word.is_valid() { Ok(word) } else { Err(WireError::Header) }
 }
 
 fn decode_within<T: Decode<()>, const BUDGET: usize>(bytes: &[u8], bytes_max: usize) -> Result<T, WireError> {

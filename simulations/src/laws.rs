@@ -26,7 +26,7 @@
 //! for each lineage by itself: the file `laws/lineages.rs` says how.
 //!
 //! Where members have parameters of their own (`Program::DRIFTS`), laws 2 to 6 do not apply between two rounds of all of them,
-//! and are not watched. Law 10, that a mean within a group preserves the total, is shown by `tests/programs.rs`.
+//! and are not watched; nor are they where parameters are in tables. Law 10, that a mean within a group preserves the total, is shown by `tests/programs.rs`.
 
 use std::any::Any;
 
@@ -181,8 +181,8 @@ impl Laws {
             Box::<expelled::Expelled>::default(),
             Box::new(restarts::Restarts::new(&known.loaded)),
         ];
-        if known.loaded.program.drifts() {
-            // Each member has parameters of its own, and commits its steps by itself.
+        if known.loaded.program.drifts() || known.loaded.program.has_tables() {
+            // Each member has parameters, or a clock, of its own, and commits its steps by itself.
             return Self { laws, lineages, violations: Vec::new() };
         }
         laws.push(Box::new(single_owner::SingleOwner::new(&known.loaded)));

@@ -46,6 +46,9 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
         }
         Event::NobodyTrains { peers } => json!({"event": "nobody_trains", "peers": texts(peers)}),
         Event::NobodyAnswers => json!({"event": "nobody_answers"}),
+        Event::ChunksMissing { chunks, peers } => {
+            json!({"event": "chunks_missing", "chunks": chunks, "peers": texts(peers)})
+        }
         Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
         Event::Expelled(Expulsion { peer, by, cause }) => json!({
             "event": "expelled", "peer": peer.to_string(), "by": by.to_string(), "cause": cause_word(*cause),

@@ -93,6 +93,11 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
             needed - reached,
             short_names(missing)
         ),
+        Event::ChunksMissing { chunks, peers } => format!(
+            "nobody who can be reached has {} of the tables as they are now; waiting for one of {} (one that has stopped cannot bring them back)",
+            plural(*chunks, "chunk"),
+            short_names(peers)
+        ),
         Event::Orphaned { peers } => {
             format!("nobody who can be reached has the parameters; waiting for one of {}", short_names(peers))
         }

@@ -121,6 +121,13 @@ pub enum Event {
         /// Those members.
         peers: Vec<PeerId>,
     },
+    /// Chunks of tables that nobody who can be reached has as they are now: nothing goes on without one of those who had them.
+    ChunksMissing {
+        /// How many.
+        chunks: usize,
+        /// Those members.
+        peers: Vec<PeerId>,
+    },
     /// The others have gone on without this peer, which could not be reached: it asks to be let in again.
     Excluded {
         /// The number of the view in which it is not.

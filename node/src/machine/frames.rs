@@ -67,7 +67,7 @@ impl Machine {
                 self.hold(from, view, frame, out)
             };
         }
-        if matches!(message, Message::Segment(_) | Message::Parcel(_)) {
+        if matches!(message, Message::Segment(_) | Message::Parcel(_) | Message::Words(_)) {
             seat.membership.moved(now);
         }
         match message {
@@ -78,6 +78,10 @@ impl Machine {
             Message::Parcel(parcel) => {
                 let payload = frame.payload.take().ok_or(Reject::Chunk)?;
                 seat.session.parcel(from, &parcel, &payload, out)
+            }
+            Message::Words(_) => {
+                let payload = frame.payload.take().ok_or(Reject::Word)?;
+                seat.session.words(from, payload, out)
             }
             Message::WantChunks(want) => seat.session.wanted(from, want, out),
             Message::Complete(complete) => seat.session.complete_elsewhere(from, complete),
@@ -456,7 +460,7 @@ impl Machine {
 /// What is not taken in has used up its credit all the same.
 fn drop_frame(from: PeerId, message: &Message, out: &mut Vec<Output>) {
     let has_credit = match message {
-        Message::Segment(_) => true,
+        Message::Segment(_) | Message::Words(_) => true,
         Message::Parcel(parcel) => parcel.content == Content::State,
         _ => false,
     };

@@ -32,7 +32,8 @@ impl Machine {
     pub(super) fn save_in_time(&mut self, now: Instant, out: &mut Vec<Output>) {
         let Stage::Member(seat) = &mut self.stage else { return };
         let Some(steps) = seat.timetable.tick(now, seat.session.step()) else { return };
-        if seat.session.rank() == Rank(0) {
+        // Of tables there is no state that all have after the same step.
+        if seat.session.rank() == Rank(0) && !seat.session.has_tables() {
             // Where steps are slow, a step that is still to come is not put off by the next one.
             if seat.session.save_is_due().is_none() {
                 seat.session.save_after(steps);

@@ -169,7 +169,7 @@ impl Machine {
     pub(super) fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
         let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
         let fits = |loaded: &Loaded| {
-            view.fits(u64::from(loaded.task.sample_count()), loaded.manifest.chunks().count())
+            view.fits(u64::from(loaded.task.sample_count()), Cut::of(loaded).chunks.count())
         };
         if !loaded.is_some_and(fits) {
             return Err(Reject::OutOfPlace);

@@ -19,22 +19,23 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use peergrad_protocol::agreement::{Ballot, Proposer};
+use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::message::{Accepted, Message, Outbid, Prepare, Promise, Propose, Report};
 use peergrad_protocol::reach;
 use peergrad_protocol::view::Succession;
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
 use super::{Facts, Membership, Timer, Wish, watching};
-use crate::io::Output;
-use crate::succession::Restart;
+use crate::io::{Event, Output};
+use crate::succession::{Exchange, Restart};
 
 mod answering;
 
 /// An attempt of this member to have the next view chosen.
 pub(super) struct Attempt {
     proposer: Proposer<Succession, Report>,
-    /// What is proposed between two steps; `None`: somebody is lost, and the reports decide.
-    planned: Option<Succession>,
+    /// What is planned; `None`: somebody is lost, and the reports decide.
+    planned: Option<Plan>,
     /// Whose programs held everybody up when it began: nobody gets on since, so it does not show any more.
     hanging: Vec<Rank>,
     /// Members that have not answered.
@@ -46,9 +47,22 @@ pub(super) struct Attempt {
     since: Instant,
 }
 
+/// A change that nobody's loss has led to.
+pub(super) enum Plan {
+    /// Between two steps.
+    Between(Box<Succession>),
+    /// Where there are tables: who comes and goes. The reports decide about the rest.
+    Of(Exchange),
+}
+
 impl Attempt {
+    /// What is proposed between two steps.
+    fn between(&self) -> Option<&Succession> {
+        if let Some(Plan::Between(change)) = &self.planned { Some(change) } else { None }
+    }
+
     fn before(&self) -> Option<StepNumber> {
-        self.planned.as_ref().map(|change| change.resume.step)
+        self.between().map(|change| change.resume.step)
     }
 }
 
@@ -74,13 +88,13 @@ impl Membership {
         if self.next.is_some() {
             return if is_trouble { vec![Wish::Look] } else { vec![] };
         }
-        if is_loss && self.term.attempt.as_ref().is_some_and(|attempt| attempt.planned.is_some()) {
+        if is_loss && self.term.attempt.as_ref().is_some_and(|attempt| attempt.between().is_some()) {
             self.term.attempt = None;
         }
         self.drive(now, &lost, facts, out);
         if self.term.attempt.is_none() && now >= self.term.not_before {
-            if let Some(change) = self.exchange_due(now, facts).filter(|_| !is_loss) {
-                self.attempt(now, Some(change), vec![], out);
+            if let Some(plan) = self.exchange_due(now, facts).filter(|_| !is_loss) {
+                self.attempt(now, Some(plan), vec![], out);
             } else if is_trouble {
                 let waited = self.term.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
                 if waited >= STAGGER * self.order(&lost) {
@@ -137,13 +151,7 @@ impl Membership {
         self.view.newcomers().contains(&rank) && !has_begun
     }
 
-    fn attempt(
-        &mut self,
-        now: Instant,
-        planned: Option<Succession>,
-        hanging: Vec<Rank>,
-        out: &mut Vec<Output>,
-    ) {
+    fn attempt(&mut self, now: Instant, planned: Option<Plan>, hanging: Vec<Rank>, out: &mut Vec<Output>) {
         self.term.attempts += 1;
         let ballot = Ballot { attempt: self.term.attempts, rank: self.rank };
         let make = if self.forks { Proposer::among_those_who_stay } else { Proposer::new };
@@ -173,7 +181,9 @@ impl Membership {
         if !attempt.proposer.has_quorum() {
             // Those who were enough are not any more.
             self.term.regrouped_at = self.term.regrouped_at.filter(|_| waited < COLLECT_MAX);
-            if waited > PAUSE_TOLD_AFTER && attempt.planned.is_none() {
+            // As long as its own promise is not on its disk, nobody else was asked.
+            let has_asked = attempt.proposer.reports().contains_key(&self.rank);
+            if waited > PAUSE_TOLD_AFTER && attempt.between().is_none() && has_asked {
                 let missing = attempt.unanswered.iter().map(|rank| self.view.member(*rank).peer).collect();
                 self.tell_paused(missing, out);
             }
@@ -183,7 +193,7 @@ impl Membership {
             return;
         }
         let Some(attempt) = &self.term.attempt else { return };
-        if attempt.planned.is_some() && reached < self.view.members.len() {
+        if attempt.between().is_some() && reached < self.view.members.len() {
             // Somebody cannot answer, and that is another matter.
             self.term.attempt = None;
             self.term.not_before = now.after(RETRY);
@@ -252,8 +262,18 @@ impl Membership {
 
     fn propose(&mut self, now: Instant, kept: &[Rank], facts: &Facts<'_>, out: &mut Vec<Output>) {
         let Some(attempt) = &self.term.attempt else { return };
-        let own = if attempt.planned.is_some() || attempt.proposer.adopted().is_some() {
-            attempt.planned.clone()
+        let own = if attempt.between().is_some() || attempt.proposer.adopted().is_some() {
+            attempt.between().cloned()
+        } else if facts.clock.is_some() {
+            let planned = if let Some(Plan::Of(exchange)) = &attempt.planned {
+                exchange.clone()
+            } else {
+                Exchange::default()
+            };
+            match facts.basis.of_tables(kept, attempt.proposer.reports(), &planned) {
+                Ok(change) => Some(Succession { expelled: self.put_out_with(&change), ..change }),
+                Err(chunks) => return self.wait_for_chunks(now, chunks, kept, facts, out),
+            }
         } else {
             let reports = attempt.proposer.reports();
             let change = match facts.basis.after_loss(kept, reports, |step| facts.dealt_of(step)) {
@@ -279,6 +299,25 @@ impl Membership {
         attempt.proposer.propose_to(staying, |_| own.expect("there is one, or somebody's is adopted"));
         attempt.since = now;
         self.tell_proposal(out);
+    }
+
+    /// There are chunks of tables that nobody has as they are now. Those who do may come back.
+    fn wait_for_chunks(
+        &mut self,
+        now: Instant,
+        chunks: ChunkSet,
+        kept: &[Rank],
+        facts: &Facts<'_>,
+        out: &mut Vec<Output>,
+    ) {
+        if !std::mem::replace(&mut self.term.has_told_of_chunks, true) {
+            let holders: BTreeSet<Rank> =
+                chunks.iter().flat_map(|chunk| facts.basis.keepers(chunk)).collect();
+            let gone = holders.into_iter().filter(|rank| !kept.contains(rank));
+            let peers = gone.map(|rank| self.view.member(rank).peer).collect();
+            out.push(Output::Event(Event::ChunksMissing { chunks: chunks.len(), peers }));
+        }
+        self.look_for_more(now);
     }
 
     /// Those who are back have too little to go on from, so far: they are asked again after a while.
@@ -386,7 +425,7 @@ impl Membership {
         if !is_mine || !attempt.proposer.accepted(rank) {
             return;
         }
-        if attempt.planned.is_some() {
+        if attempt.between().is_some() {
             let took = now.since(attempt.began);
             self.agreed_in = took.max(self.agreed_in - self.agreed_in / 4);
         }

@@ -18,6 +18,7 @@ use peergrad_protocol::message::{Contact, Join, Message, Refusal};
 use peergrad_protocol::view::{Member, Succession, View};
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
+use super::agreeing::Plan;
 use super::{Facts, Membership, is_in};
 use crate::io::Output;
 use crate::succession::Exchange;
@@ -214,7 +215,7 @@ impl Membership {
     }
 
     /// The change that is due between two steps, if this member is to propose it.
-    pub(super) fn exchange_due(&self, now: Instant, facts: &Facts<'_>) -> Option<Succession> {
+    pub(super) fn exchange_due(&self, now: Instant, facts: &Facts<'_>) -> Option<Plan> {
         let is_quiet = facts.has_committed && !facts.is_closing && !facts.is_still;
         let has_gone = |peer: &PeerId| self.view.rank(peer).is_none();
         // Who was to be put out has gone before it was.
@@ -229,7 +230,7 @@ impl Membership {
         }
         let step = StepNumber(facts.step.0 + self.lead());
         if let Some(change) = will.and_then(|will| facts.basis.merging(step, facts.step, facts.dealt, will)) {
-            return Some(change);
+            return Some(Plan::Between(Box::new(change)));
         }
         if !is_wanted {
             return None;
@@ -238,8 +239,13 @@ impl Membership {
         if exchange == Exchange::default() && !is_late {
             return None;
         }
+        if facts.clock.is_some() {
+            // There is no step to name: it depends on what members have when they stop.
+            return Some(Plan::Of(exchange));
+        }
         let change = facts.basis.between_steps(step, facts.step, facts.dealt, &exchange)?;
-        Some(Succession { expelled: self.put_out_with(&change), ..change })
+        let expelled = self.put_out_with(&change);
+        Some(Plan::Between(Box::new(Succession { expelled, ..change })))
     }
 
     fn exchange(&self, now: Instant, step: StepNumber, facts: &Facts<'_>) -> Exchange {
@@ -261,7 +267,7 @@ impl Membership {
         }
         for rank in retiring {
             let with = [&exchange.leavers[..], &[rank]].concat();
-            if facts.basis.can_go(&with, step) {
+            if facts.can_go(&with, step) {
                 exchange.leavers = with;
             } else if self.view.member(rank).weight > 0 {
                 exchange.retirees.push(rank);

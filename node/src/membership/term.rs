@@ -48,6 +48,8 @@ pub(super) struct Term {
     pub(super) paused: Option<usize>,
     /// Whether the user was told that nobody here has parameters.
     pub(super) is_orphaned: bool,
+    /// Whether the user was told that nobody here has some chunks.
+    pub(super) has_told_of_chunks: bool,
 }
 
 impl Term {
@@ -73,6 +75,7 @@ impl Term {
             has_doubted: false,
             paused: None,
             is_orphaned: false,
+            has_told_of_chunks: false,
         }
     }
 }

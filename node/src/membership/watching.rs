@@ -67,6 +67,11 @@ impl Pace {
         (self.longest * HANG_STEPS).max(HANG_MIN)
     }
 
+    /// Whether nothing has come to its end for that long.
+    fn is_overdue(&self, now: Instant) -> bool {
+        self.since.is_some_and(|since| now.since(since) > self.patience())
+    }
+
     /// A step's usual time.
     pub(super) fn usual(&self) -> Duration {
         self.longest
@@ -167,9 +172,13 @@ impl Membership {
             return vec![];
         }
         let hangs = |seen: &Seen| {
-            let is_behind = seen.computing.is_some_and(|step| step <= facts.step);
+            let is_behind = seen.computing.is_some_and(|step| step <= facts.at());
             is_behind && now.since(seen.since) > self.pace.patience()
         };
+        if facts.clock.is_some() && !self.pace.is_overdue(now) {
+            // Nobody holds this one up.
+            return vec![];
+        }
         self.term.seen.iter().filter(|(_, seen)| hangs(seen)).map(|(rank, _)| *rank).collect()
     }
 
@@ -186,7 +195,7 @@ impl Membership {
         self.term.has_committed = facts.has_committed;
         self.pace.note_computing(now, facts.computing.is_some());
         if !facts.is_still {
-            self.pace.note(now, facts.step);
+            self.pace.note(now, facts.at());
         }
     }
 

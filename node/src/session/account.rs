@@ -26,6 +26,8 @@ impl Session {
         Facts {
             basis: Basis::new(&self.geometry, &self.loaded),
             step: self.step,
+            clock: self.clock(),
+            is_settled: self.is_settled(),
             dealt: &self.dealt,
             dealt_before: self.uncommitted.as_ref().map(|record| &*record.dealt),
             dealt_next: self.dealt_next.as_deref(),
@@ -37,7 +39,7 @@ impl Session {
             is_still: self.is_frozen,
             is_unbegun: self.is_unbegun,
             is_closing: self.is_closing(),
-            has_committed: self.committed_steps() > self.view().first_step().0,
+            has_committed: self.tables.is_some() || self.committed_steps() > self.view().first_step().0,
             inherited: self.inherited_here(),
             will: None,
         }
@@ -83,6 +85,7 @@ impl Session {
             _ if self.waiting.closed.is_some() => Wait::Closing,
             _ if self.is_frozen || self.is_unbegun => Wait::View,
             _ if !self.is_open => Wait::Start,
+            _ if self.waits_for_rows() => Wait::Rows,
             Some(current) if current.is_silent => Wait::Shards,
             Some(_) if self.waiting.reduced.is_some() => Wait::Sums,
             Some(_) if self.waiting.updated.is_some() || self.waiting.gathered.is_some() => Wait::Shards,
@@ -91,7 +94,7 @@ impl Session {
         MemberStanding {
             view: Arc::clone(self.view()),
             digest: self.digest(),
-            complete: self.step.0,
+            complete: self.clock().unwrap_or(self.step).0,
             has_parameters: self.complete.is_some(),
             committed: self.committed_steps(),
             wait,

@@ -52,6 +52,7 @@ impl Session {
     /// Goes on in the same view as if nothing had been.
     pub(crate) fn thaw(&mut self, out: &mut Vec<Output>) {
         self.is_frozen = false;
+        self.thaw_tables(out);
         self.end_filling();
         if let Err((peer, _)) = self.take_early(out) {
             out.push(Output::Hangup(peer));
@@ -84,6 +85,9 @@ impl Session {
     pub(crate) fn report(&self) -> Report {
         if self.complete.is_none() {
             return Report::default();
+        }
+        if let Some(report) = self.report_of_tables() {
+            return report;
         }
         let is_uncommitted = self.uncommitted.is_some();
         Report {
@@ -169,6 +173,13 @@ impl Session {
         self.bequests.leave_view();
         self.is_open = false;
         self.is_unbegun = false;
+        if self.tables.is_some() {
+            self.enter_tables(out);
+            if self.waiting.closed.is_some() {
+                self.tell_complete(out);
+            }
+            return;
+        }
         // A committed step is never undone, whatever a record says.
         if self.uncommitted.is_some() && self.step == resume.step.next() {
             self.undo();

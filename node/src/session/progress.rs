@@ -31,6 +31,10 @@ impl Session {
         if self.is_frozen || self.is_unbegun {
             return;
         }
+        if self.tables.is_some() {
+            self.settle_tables(out);
+            return self.answer();
+        }
         loop {
             self.open(out);
             self.meet(out);

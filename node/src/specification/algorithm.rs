@@ -1,18 +1,27 @@
 //! The algorithm: what `[sync]` of a run file comes to, and the program that it launches.
 
+use std::sync::Arc;
+
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
+use peergrad_protocol::limits::HANDS_MAX;
 use serde::{Deserialize, Serialize};
 
-use super::run_file::{CombineName, LocalSteps, SyncKind, SyncSection};
+use super::run_file::{ApplyName, CombineName, LocalSteps, SyncKind, SyncSection};
 use super::{Route, SpecificationError, within};
+use crate::loader::{Loaded, Training};
+use crate::optimizer::Rule;
 use crate::program::Launch;
 use crate::programs::diloco::Diloco;
+use crate::programs::downpour::Downpour;
 use crate::programs::ds_sync::DsSync;
 use crate::programs::local::Local;
 use crate::programs::quorum::Quorum;
 use crate::programs::ring::Ring;
+use crate::programs::ssp::Ssp;
 use crate::programs::worker::Worker;
+use crate::table::client::{Gate, Gates};
+use crate::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
 
 /// How the peers of a run train together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -47,6 +56,31 @@ pub enum Algorithm {
         /// Share of the outer velocity that is kept.
         outer_momentum: f32,
     },
+    /// [`Ssp`].
+    Ssp {
+        /// Steps that the fastest may be ahead of the slowest.
+        staleness: u64,
+        /// When owners apply gradients; `None`: as the rule wants it.
+        apply: Option<ApplyName>,
+    },
+    /// [`Downpour`], sending and reading in each step.
+    Async {
+        /// Samples that one peer trains alone.
+        warm_up: u64,
+        /// Samples after which one more comes in.
+        wave: u64,
+    },
+    /// [`Downpour`].
+    Downpour {
+        /// Steps after which a peer sends what it has added.
+        n_push: u64,
+        /// Steps after which it reads again.
+        n_fetch: u64,
+        /// Samples that one peer trains alone.
+        warm_up: u64,
+        /// Samples after which one more comes in.
+        wave: u64,
+    },
 }
 
 impl Algorithm {
@@ -72,6 +106,17 @@ impl Algorithm {
         let (diloco, words) = ([SyncKind::Diloco], "kind = \"diloco\"");
         only_for("sync.outer_rate", section.outer_rate.is_some(), &diloco, words)?;
         only_for("sync.outer_momentum", section.outer_momentum.is_some(), &diloco, words)?;
+        let (ssp, words) = ([SyncKind::Ssp], "kind = \"ssp\"");
+        only_for("sync.staleness", section.staleness.is_some(), &ssp, words)?;
+        only_for("sync.apply", section.apply.is_some(), &ssp, words)?;
+        let (downpour, words) = ([SyncKind::Downpour], "kind = \"downpour\"");
+        only_for("sync.n_push", section.n_push.is_some(), &downpour, words)?;
+        only_for("sync.n_fetch", section.n_fetch.is_some(), &downpour, words)?;
+        let free = [SyncKind::Async, SyncKind::Downpour];
+        let words = "kind = \"async\" or \"downpour\"";
+        only_for("sync.warm_up", section.warm_up.is_some(), &free, words)?;
+        only_for("sync.wave", section.wave.is_some(), &free, words)?;
+        let (warm_up, wave) = (section.warm_up.unwrap_or(0), section.wave.unwrap_or(0));
         let local_steps = match section.local_steps {
             None => LOCAL_STEPS_DEFAULT.min(steps_per_pass),
             Some(LocalSteps::Number(number)) => {
@@ -93,6 +138,16 @@ impl Algorithm {
                 local_steps,
                 outer_rate: section.outer_rate.unwrap_or(OUTER_RATE_DEFAULT),
                 outer_momentum: section.outer_momentum.unwrap_or(OUTER_MOMENTUM_DEFAULT),
+            },
+            SyncKind::Ssp => {
+                Self::Ssp { staleness: section.staleness.unwrap_or(STALENESS_DEFAULT), apply: section.apply }
+            }
+            SyncKind::Async => Self::Async { warm_up, wave },
+            SyncKind::Downpour => Self::Downpour {
+                n_push: section.n_push.unwrap_or(1),
+                n_fetch: section.n_fetch.unwrap_or(1),
+                warm_up,
+                wave,
             },
         };
         if let Some(0 | 1) = section.group {
@@ -120,6 +175,14 @@ impl Algorithm {
                 within("sync.outer_rate", outer_rate, f64::MIN_POSITIVE..=10.0, "above 0, up to 10")?;
                 within("sync.outer_momentum", outer_momentum, 0.0..1.0, "0 up to, not including, 1")
             }
+            Self::Ssp { staleness, .. } => {
+                within("sync.staleness", staleness, ..=1_000_000, "0 to 1000000 steps")
+            }
+            Self::Async { .. } => Ok(()),
+            Self::Downpour { n_push, n_fetch, .. } => {
+                within("sync.n_push", n_push, 1..=N_PUSH_MAX, "1 to 32 steps")?;
+                within("sync.n_fetch", n_fetch, 1..=1000, "1 to 1000 steps")
+            }
         }
     }
 
@@ -128,6 +191,7 @@ impl Algorithm {
     pub fn local_steps(&self) -> u64 {
         match *self {
             Self::Ring | Self::Quorum { .. } | Self::DsSync { .. } => 1,
+            Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } => 1,
             Self::Local { local_steps } | Self::Diloco { local_steps, .. } => local_steps,
         }
     }
@@ -141,6 +205,12 @@ impl Algorithm {
     /// Whether all peers hold the same parameters after each step, and have to complete it.
     pub(super) fn can_merge(&self) -> bool {
         matches!(self, Self::Ring | Self::Local { .. } | Self::Diloco { .. })
+    }
+
+    /// Whether parameters are kept in a table, with a clock for each peer.
+    #[must_use]
+    pub fn has_tables(&self) -> bool {
+        matches!(self, Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. })
     }
 
     /// What makes the program.
@@ -161,8 +231,55 @@ impl Algorithm {
             Self::Diloco { outer_rate, outer_momentum, .. } => {
                 Launch::new(move |loaded| Diloco { worker: Worker::new(loaded), outer_rate, outer_momentum })
             }
+            Self::Ssp { staleness, apply } => {
+                let gates = Gates::of(Gate::Staleness(staleness));
+                let when = move |loaded: &Loaded| match apply {
+                    Some(ApplyName::AtOnce) => When::AtOnce,
+                    Some(ApplyName::ByStep) => When::ByClock,
+                    None if rule_of(loaded) == TableRule::Sum => When::AtOnce,
+                    None => When::ByClock,
+                };
+                let shared = move |loaded: &Loaded| Shared {
+                    layout: layout(loaded, when(loaded)),
+                    gates: gates.clone(),
+                    split: Split::AmongAll,
+                    warm_up: 0,
+                    wave: 0,
+                };
+                Launch::with_tables(shared, |loaded| Ssp::of(loaded, rule_of(loaded)))
+            }
+            Self::Async { warm_up, wave } => downpour((1, 1), (warm_up, wave)),
+            Self::Downpour { n_push, n_fetch, warm_up, wave } => downpour((n_push, n_fetch), (warm_up, wave)),
         }
     }
+}
+
+/// What owners of a table of parameters do with what they are sent: plain SGD needs no owner to do anything but add.
+fn rule_of(loaded: &Loaded) -> TableRule {
+    let Training { rule, schedule, .. } = loaded.training;
+    match rule {
+        Rule::Sgd { weight_decay: 0.0 } => TableRule::Sum,
+        rule => TableRule::Stock { rule, schedule },
+    }
+}
+
+/// One table of the parameters, a few of them a row.
+fn layout(loaded: &Loaded, when: When) -> Arc<Layout> {
+    let count = loaded.manifest.parameter_count();
+    let width = count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN);
+    let (rows, rule, begins) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Begins::AtParameters);
+    Arc::new(Layout::new(vec![Table { name: "parameters", rows, width, rule, when, begins }]))
+}
+
+fn downpour((n_push, n_fetch): (u64, u64), (warm_up, wave): (u64, u64)) -> Launch {
+    let shared = move |loaded: &Loaded| Shared {
+        layout: layout(loaded, When::AtOnce),
+        gates: Gates::of(Gate::None),
+        split: Split::EachItsOwn,
+        warm_up,
+        wave,
+    };
+    Launch::with_tables(shared, move |loaded| Downpour::of(loaded, rule_of(loaded), n_push, n_fetch))
 }
 
 /// What owners make of contributions, as it is written in files.
@@ -205,6 +322,7 @@ impl Robustness {
     pub(super) fn check(&self, route: Route, algorithm: &Algorithm) -> Result<(), SpecificationError> {
         let allowed = match (self, route, algorithm) {
             (Self::Mean, ..) => return Ok(()),
+            _ if algorithm.has_tables() => "\"mean\" with this kind: owners see one gradient at a time",
             (_, _, Algorithm::DsSync { .. }) => "\"mean\" with kind = \"ds-sync\"",
             (_, Route::Ring, _) => {
                 "\"mean\" with topology = \"ring\": nobody sees single contributions there"
@@ -234,6 +352,14 @@ const LOCAL_STEPS_DEFAULT: u64 = 32;
 /// The values that *DiLoCo* recommends.
 const OUTER_RATE_DEFAULT: f64 = 0.7;
 const OUTER_MOMENTUM_DEFAULT: f32 = 0.9;
+/// Most of what there is to be gained from not waiting is gained with a few steps.
+const STALENESS_DEFAULT: u64 = 3;
+/// What is not sent yet is lost with its worker, so that what it has trained since is trained again.
+const N_PUSH_MAX: u64 = 32;
+const _: () = assert!((N_PUSH_MAX as usize) < HANDS_MAX, "and two more");
+/// Rows of a table of parameters are as long as they have to be for this many.
+const ROWS_WANTED: usize = 1 << 14;
+const ROW_NUMBERS_MIN: usize = 16;
 
 #[cfg(test)]
 mod tests {

@@ -107,6 +107,14 @@ pub(super) fn check(settings: &TrainingSettings) -> Result<(), SpecificationErro
             }
         }
     }
+    if algorithm.has_tables() {
+        let allowed = "\"f32\" with this kind: what is added to a table travels as it is";
+        for (key, packing) in [("sync.gradients", gradients), ("sync.parameters", parameters)] {
+            if packing.is_lossy() {
+                return error(key, packing.name(), allowed);
+            }
+        }
+    }
     if gradients.is_lossy() && *topology == Route::Ring {
         let allowed =
             "\"auto\" or \"direct\" with lossy gradients: a ring would round sums again at each peer";

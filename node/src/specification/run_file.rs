@@ -4,7 +4,7 @@
 //! ignored; the rest is checked when the file is resolved against its data.
 
 use peergrad_protocol::placement::Copies;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{Route, SpecificationError, copies};
 use crate::data::labels::{Classes, Predict};
@@ -26,7 +26,8 @@ pub struct RunFile {
     /// Passes over the training rows. Default 40.
     #[serde(default = "passes_default")]
     pub passes: u64,
-    /// Samples of a step, over all peers together; it does not grow with their number. Default 64.
+    /// Samples of a step, over all peers together; it does not grow with their number. With `async` and `downpour`, those of one
+    /// peer. Default 64.
     #[serde(default = "batch_default")]
     pub batch: u64,
     /// Decides initial parameters, order of samples and held-out rows. Default 7.
@@ -193,7 +194,7 @@ pub enum ScheduleName {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncSection {
-    /// `ring`, `quorum`, `ds-sync`, `local` or `diloco`. Default `ring`.
+    /// `ring`, `quorum`, `ds-sync`, `local`, `diloco`, `ssp`, `async` or `downpour`. Default `ring`.
     pub kind: SyncKind,
     /// `auto`, `ring` or `direct`: how tensors travel. Default `auto`: directly, unless a ring is better by far.
     pub topology: Route,
@@ -225,6 +226,29 @@ pub struct SyncSection {
     pub outer_rate: Option<f64>,
     /// `diloco` only: the outer momentum. Default 0.9.
     pub outer_momentum: Option<f32>,
+    /// `ssp` only: how many steps the fastest peer may be ahead of the slowest. Default 3.
+    pub staleness: Option<u64>,
+    /// `ssp` only: `at-once`, as each gradient comes, or `by-step`, all gradients of a step together. Default `at-once` for plain
+    /// `sgd` and `by-step` for other rules.
+    pub apply: Option<ApplyName>,
+    /// `downpour` only: steps after which a peer sends what it has added, 1 to 32. Default 1.
+    pub n_push: Option<u64>,
+    /// `downpour` only: steps after which a peer reads the parameters again, 1 to 1000. Default 1.
+    pub n_fetch: Option<u64>,
+    /// `async` and `downpour` only: samples that one peer trains alone before others come in. Default 0.
+    pub warm_up: Option<u64>,
+    /// `async` and `downpour` only: samples after which one more peer comes in, once the warm-up is over; 0: all at once. Default 0.
+    pub wave: Option<u64>,
+}
+
+/// When owners apply what they are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ApplyName {
+    /// As it comes.
+    AtOnce,
+    /// All of one step together, once everybody has completed it.
+    ByStep,
 }
 
 /// How elements travel.
@@ -299,6 +323,12 @@ pub enum SyncKind {
     Local,
     /// Local steps, and now and then an outer step.
     Diloco,
+    /// Parameters in a table; nobody is more than so many steps ahead of the slowest.
+    Ssp,
+    /// Parameters in a table; nobody waits for anybody.
+    Async,
+    /// The same, read and added to only now and then.
+    Downpour,
 }
 
 /// `[shards]`: who keeps optimizer state.
@@ -406,6 +436,12 @@ impl Default for SyncSection {
             local_steps: None,
             outer_rate: None,
             outer_momentum: None,
+            staleness: None,
+            apply: None,
+            n_push: None,
+            n_fetch: None,
+            warm_up: None,
+            wave: None,
         }
     }
 }

@@ -366,6 +366,7 @@ fn wait_words(wait: Wait) -> &'static str {
         Wait::Program => "program",
         Wait::Sums => "sums",
         Wait::Shards => "shards",
+        Wait::Rows => "rows",
         Wait::Closing => "closing",
         Wait::Evaluation => "evaluation",
     }

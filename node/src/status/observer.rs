@@ -260,6 +260,7 @@ pub(super) fn name_of(event: &Event) -> &'static str {
         Event::Paused { .. } => "paused",
         Event::NobodyTrains { .. } => "nobody_trains",
         Event::NobodyAnswers => "nobody_answers",
+        Event::ChunksMissing { .. } => "chunks_missing",
         Event::Orphaned { .. } => "orphaned",
         Event::Expelled(_) => "expelled",
         Event::Rekeyed { .. } => "rekeyed",

@@ -34,7 +34,13 @@ fn cut(copies: usize, has_state: bool) -> Cut {
 
 /// Everybody keeps everything.
 fn all(has_state: bool) -> Cut {
-    Cut { chunks: Chunks::of(16 * CHUNKS), copies: Copies::All, has_state, segment_elements: 16 }
+    Cut {
+        chunks: Chunks::of(16 * CHUNKS),
+        copies: Copies::All,
+        has_state,
+        segment_elements: 16,
+        has_tables: false,
+    }
 }
 
 /// A view of these peers that has begun with `step`, to which those in `newcomers` are new.

@@ -4,43 +4,52 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use peergrad_protocol::table::{Names, Row, Rows, Word, Writer};
 use peergrad_protocol::{Incarnation, PeerId, Rank};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::client::{Client, Gate};
-use super::keeper::{Carried, Keeper, Places, Sent, States};
-use super::store::{Store, TableRule};
-use super::{Asked, Row, Shape, Told, Writer};
+use super::client::{Client, Gate, Gates};
+use super::dealing::Deck;
+use super::keeper::{Carried, Keeper, Outbox, Places};
+use super::store::Store;
+use super::{Begins, Layout, Table, TableRule, When};
 
-const SHAPE: Shape = Shape { rows: 60, width: 2, chunks: 12 };
+const ROWS: u64 = 200;
+const WIDTH: usize = 2;
+const CHUNKS: usize = 12;
 
-/// Something on its way from one member to another.
-#[derive(Clone, Debug)]
-enum Frame {
-    Asked(Asked),
-    Told(Told),
-    States(States),
-    Kept(u64),
-    Settled(Vec<usize>),
+fn layout() -> Arc<Layout> {
+    let (rule, when) = (TableRule::Sum, When::AtOnce);
+    let layout = Layout::new(vec![Table {
+        name: "counts",
+        rows: ROWS,
+        width: WIDTH,
+        rule,
+        when,
+        begins: Begins::AtZero,
+    }]);
+    assert_eq!(layout.chunk_count(), CHUNKS);
+    Arc::new(layout)
 }
 
 struct Peer {
     client: Client,
     keeper: Keeper,
-    /// Rows that it waits for, if it has begun a clock.
-    wants: Option<BTreeSet<Row>>,
+    /// Rows that it waits for, and what it has asked for, if it has begun a clock.
+    wants: Option<(Names, BTreeSet<u64>)>,
     /// By row: what it has added.
     added: BTreeMap<Row, u64>,
 }
 
 struct Swarm {
+    layout: Arc<Layout>,
     generator: ChaCha8Rng,
     gate: Gate,
     copies: usize,
     places: Arc<Places>,
     peers: BTreeMap<Writer, Peer>,
-    links: BTreeMap<(Rank, Rank), VecDeque<Frame>>,
+    links: BTreeMap<(Rank, Rank), VecDeque<Word>>,
     names: u64,
     /// By row: what those who died had added, and what of it they knew to be safe.
     lost: BTreeMap<Row, (u64, u64)>,
@@ -52,6 +61,7 @@ impl Swarm {
     fn new(seed: u64, count: usize, copies: usize, gate: Gate) -> Self {
         let generator = ChaCha8Rng::seed_from_u64(seed);
         let mut swarm = Self {
+            layout: layout(),
             generator,
             gate,
             copies,
@@ -95,7 +105,7 @@ impl Swarm {
         let is_first = self.peers.is_empty();
         let rank = |name: &Writer| Rank::from_index(members.iter().position(|it| it == name).unwrap());
         let mut places = Places { epoch: self.places.epoch + 1, ..Places::default() };
-        for chunk in 0..SHAPE.chunks {
+        for chunk in 0..CHUNKS {
             let holders = self.holders(&members, chunk);
             let epoch =
                 |name: &Writer| self.peers.get(name).and_then(|peer| peer.keeper.store().epoch(chunk));
@@ -107,11 +117,7 @@ impl Swarm {
             let best = members.iter().filter_map(worth).max();
             assert!(is_first || best.is_some(), "chunk {chunk} is nowhere");
             let is_current = |name: &&Writer| is_first || worth(name) == best;
-            let current: BTreeSet<Rank> = members.iter().filter(is_current).map(rank).collect();
-            if !current.contains(&holders[0]) {
-                places.donors.insert(chunk, *current.first().unwrap());
-            }
-            places.current.push(current);
+            places.current.push(members.iter().filter(is_current).map(rank).collect());
             places.holders.push(holders);
         }
         let is_new = |name: &&Writer| !is_first && !self.peers.contains_key(name);
@@ -131,7 +137,6 @@ impl Swarm {
             }
         }
         let is_first = self.peers.is_empty();
-        let clock = self.peers.values().map(|peer| peer.client.clock()).min().unwrap_or(0);
         let places = Arc::new(self.places(members));
         self.links.clear();
         for (rank, name) in places.members.clone().into_iter().enumerate() {
@@ -139,19 +144,19 @@ impl Swarm {
             let (carried, mut client, wants, added) = match self.peers.remove(&name) {
                 Some(Peer { client, keeper, wants, added }) => (keeper.leave(), client, wants, added),
                 None => {
-                    let mut store = Store::new(SHAPE, TableRule::Sum);
-                    let mine = (0..SHAPE.chunks).filter(|chunk| places.holders[*chunk].contains(&me));
-                    mine.filter(|_| is_first).for_each(|chunk| store.begin(chunk));
-                    let client = Client::new(SHAPE, self.gate, true, clock);
+                    let mut store = Store::new(Arc::clone(&self.layout));
+                    let mine = (0..CHUNKS).filter(|chunk| places.holders[*chunk].contains(&me));
+                    mine.filter(|_| is_first).for_each(|chunk| store.begin(chunk, &Rows::default()));
+                    let client = Client::new(Arc::clone(&self.layout), Gates::of(self.gate), !is_first);
                     (Carried::nothing(store), client, None, BTreeMap::new())
                 }
             };
-            let (mut sent, mut asked) = (Vec::new(), Vec::new());
-            let keeper = Keeper::enter(me, Arc::clone(&places), carried, &mut sent);
-            client.enter(Arc::clone(&places), &mut asked);
+            let mut out = Vec::new();
+            let keeper = Keeper::enter(me, Arc::clone(&places), Deck::default(), carried, &mut out);
+            client.enter(Arc::clone(&places), &mut out);
             self.peers.insert(name, Peer { client, keeper, wants, added });
             self.places = Arc::clone(&places);
-            self.post(me, sent, asked);
+            self.post(me, out);
         }
     }
 
@@ -166,24 +171,12 @@ impl Swarm {
             let mine = worth(&name, chunk);
             self.peers.keys().any(|other| *other != name && worth(other, chunk) >= mine)
         };
-        (0..SHAPE.chunks).all(is_spared)
+        (0..CHUNKS).all(is_spared)
     }
 
-    fn post(&mut self, from: Rank, sent: Vec<Sent>, asked: Vec<(Rank, Asked)>) {
-        let mut push = |to, frame| self.links.entry((from, to)).or_default().push_back(frame);
-        for (to, asked) in asked {
-            push(to, Frame::Asked(asked));
-        }
-        for sent in sent {
-            match sent {
-                Sent::Told(to, told) => push(to, Frame::Told(told)),
-                Sent::States(to, states) => push(to, Frame::States(states)),
-                Sent::Kept(to, number) => push(to, Frame::Kept(number)),
-                Sent::Settled(chunks) => {
-                    let ranks = (0..self.places.members.len()).map(Rank::from_index);
-                    ranks.for_each(|to| push(to, Frame::Settled(chunks.clone())));
-                }
-            }
+    fn post(&mut self, from: Rank, out: Outbox) {
+        for (to, word) in out {
+            self.links.entry((from, to)).or_default().push_back(word);
         }
     }
 
@@ -211,23 +204,24 @@ impl Swarm {
     }
 
     fn deliver(&mut self, (from, to): (Rank, Rank)) {
-        let frame = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
-        let mut sent = Vec::new();
+        let word = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
+        assert!(word.is_valid(), "{word:?}");
+        let mut out = Vec::new();
         let peer = self.peer(to);
-        match frame {
-            Frame::Asked(asked) => peer.keeper.on_asked(from, asked, &mut sent).unwrap(),
-            Frame::Told(told) => peer.client.on_told(from, told),
-            Frame::States(states) => peer.keeper.on_states(from, &states, &mut sent),
-            Frame::Kept(number) => peer.keeper.on_kept(from, number, &mut sent),
-            Frame::Settled(chunks) => peer.keeper.on_settled(from, &chunks),
+        match word {
+            Word::Asked(asked) => peer.keeper.on_asked(from, asked, &mut out).unwrap(),
+            Word::Told(told) => peer.client.on_told(from, told, &mut out).unwrap(),
+            Word::States(states) => peer.keeper.on_states(from, &states, &mut out).unwrap(),
+            Word::Kept(number) => peer.keeper.on_kept(from, number, &mut out),
+            Word::Settled(chunks) => _ = peer.keeper.on_settled(from, &chunks),
         }
-        self.post(to, sent, Vec::new());
+        self.post(to, out);
     }
 
     fn can_go_on(&self, rank: Rank, clocks: u64) -> bool {
         let peer = &self.peers[&self.places.members[rank.index()]];
         match &peer.wants {
-            Some(rows) => peer.client.read(rows).is_some(),
+            Some((_, requests)) => peer.client.has(requests),
             None => peer.client.clock() < clocks,
         }
     }
@@ -235,43 +229,46 @@ impl Swarm {
     /// A worker begins a clock, or ends it.
     fn work(&mut self, rank: Rank) {
         let slowest = self.peers.values().map(|peer| peer.client.clock()).min().unwrap();
-        let rows: BTreeSet<Row> = (0..4).map(|_| self.draw(SHAPE.rows as usize) as Row).collect();
-        let mut asked = Vec::new();
+        let rows: BTreeSet<Row> = (0..4).map(|_| self.draw(ROWS as usize) as Row).collect();
+        let rows: Names = rows.into_iter().collect();
+        let mut out = Vec::new();
         let peer = self.peer(rank);
         match peer.wants.take() {
             None => {
-                peer.client.fetch(&rows, &mut asked);
-                peer.wants = Some(rows);
+                let requests = peer.client.fetch(&rows, &mut out);
+                peer.wants = Some((rows, requests));
             }
-            Some(rows) => {
+            Some((rows, _)) => {
+                peer.client.catch_up(&mut out);
                 let values = peer.client.read(&rows).unwrap();
-                for (row, values) in rows.iter().zip(values.chunks_exact(SHAPE.width)) {
-                    assert!(
-                        values[0] >= peer.added.get(row).copied().unwrap_or(0) as f32,
-                        "a worker sees its own"
-                    );
+                for (row, values) in rows.iter().zip(values.chunks_exact(WIDTH)) {
+                    let own = peer.added.get(&row).copied().unwrap_or(0) as f32;
+                    assert!(values[0] >= own, "a worker sees its own");
                     assert_eq!(values[1], -2.0 * values[0], "a row is read as a whole");
-                    peer.client.add(*row, &[1.0, -2.0]);
-                    *peer.added.entry(*row).or_default() += 1;
+                    peer.client.add(row, &[1.0, -2.0]);
+                    *peer.added.entry(row).or_default() += 1;
                 }
-                let ahead = peer.client.clock() - slowest;
-                peer.client.tick(&mut asked);
+                let ahead = peer.client.clock().saturating_sub(slowest);
+                peer.client.push(&mut out);
+                peer.client.tick(&mut out);
                 self.ahead = self.ahead.max(ahead);
             }
         }
-        self.post(rank, Vec::new(), asked);
+        self.post(rank, out);
     }
 
     /// All sums are what those who live have added, and of those who died what they knew to be safe, and perhaps more.
     fn check(&self) {
-        for row in 0..SHAPE.rows {
-            let chunk = SHAPE.chunk_of(row);
+        for row in 0..ROWS {
+            let chunk = self.layout.chunk_of(row);
             let added: u64 = self.peers.values().filter_map(|peer| peer.added.get(&row)).sum();
             let (most, safe) = self.lost.get(&row).copied().unwrap_or_default();
             let mut states = BTreeSet::new();
             for holder in &self.places.holders[chunk] {
                 let keeper = &self.peers[&self.places.members[holder.index()]].keeper;
-                let [value, other] = keeper.store().read(chunk, &[row])[..] else { panic!("a row has two") };
+                let [value, other] = keeper.store().read(chunk, &Names::range(row..row + 1))[..] else {
+                    panic!("a row has two")
+                };
                 assert_eq!(other, -2.0 * value);
                 let value = value as u64;
                 assert!(

@@ -1,39 +1,19 @@
-//! The rows that a member keeps, as an owner or as a copy: their values, what the rule keeps of them, and whose additions are in.
+//! The rows that a member keeps, as an owner or as a copy: their values, what the rule keeps of them, what is still to be applied,
+//! and whose additions are in.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use super::{Row, Rows, Shape, Writer};
-use crate::optimizer::Rule;
+use peergrad_protocol::table::{Dealing, Names, Row, Rows, State, Writer};
 
-/// What becomes of what is added.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum TableRule {
-    /// It is added.
-    Sum,
-    /// It is a gradient, which the optimizer applies at this learning rate.
-    Stock {
-        /// Which.
-        rule: Rule,
-        /// Its learning rate.
-        rate: f64,
-    },
-}
-
-impl TableRule {
-    /// Numbers that are kept for each of a row's.
-    fn moments(&self) -> usize {
-        match self {
-            Self::Sum => 0,
-            Self::Stock { rule, .. } => rule.moment_count(),
-        }
-    }
-}
+use super::{Layout, TableError, TableRule, When};
 
 /// The chunks that are here.
 pub struct Store {
-    shape: Shape,
-    rule: TableRule,
+    layout: Arc<Layout>,
     chunks: BTreeMap<usize, Chunk>,
+    /// Who computes which samples; kept with the first chunk.
+    dealing: Dealing,
     /// Room for a row's next moments.
     room: Vec<f32>,
 }
@@ -46,38 +26,36 @@ struct Chunk {
     numbers: Vec<f32>,
     /// By place: how many updates are behind it.
     updates: Vec<u32>,
+    /// By clock that not all workers have completed: what was added in it.
+    pending: BTreeMap<u64, BTreeMap<Row, Vec<f32>>>,
     /// The last number of each worker that is in.
     applied: BTreeMap<Writer, u64>,
     /// The last view of which it is known that all that was acknowledged before it is in.
     epoch: u64,
 }
 
-/// Rows of a chunk with everything that belongs to them, for another member to keep.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct State {
-    /// Which one.
-    pub chunk: usize,
-    /// Whether it is the whole chunk, and what was kept of it before is void.
-    pub is_whole: bool,
-    /// Rows with their values and moments.
-    pub rows: Rows,
-    /// By row: updates behind it.
-    pub updates: Vec<u32>,
-    /// The last sequence numbers that are in it; not of all workers, if it is not the whole chunk.
-    pub applied: Vec<(Writer, u64)>,
+/// What of a chunk goes to a copy that has the rest.
+#[derive(Clone, Debug, Default)]
+pub struct Part {
+    /// Rows that are other ones than there.
+    pub rows: BTreeSet<Row>,
+    /// Whose additions are in them.
+    pub writers: BTreeSet<Writer>,
+    /// Whether it is dealt otherwise.
+    pub has_dealing: bool,
 }
 
 impl Store {
     /// One that keeps nothing yet.
     #[must_use]
-    pub fn new(shape: Shape, rule: TableRule) -> Self {
-        Self { shape, rule, chunks: BTreeMap::new(), room: Vec::new() }
+    pub fn new(layout: Arc<Layout>) -> Self {
+        Self { layout, chunks: BTreeMap::new(), dealing: Dealing::default(), room: Vec::new() }
     }
 
-    /// How the table is laid out.
+    /// How the tables are laid out.
     #[must_use]
-    pub fn shape(&self) -> Shape {
-        self.shape
+    pub fn layout(&self) -> &Layout {
+        &self.layout
     }
 
     /// Whether a chunk is here.
@@ -99,20 +77,33 @@ impl Store {
         }
     }
 
-    /// Keeps a chunk in which nothing is yet.
-    pub fn begin(&mut self, chunk: usize) {
-        self.chunks.entry(chunk).or_default();
+    /// Keeps a chunk that begins with these rows, and with nothing else.
+    pub fn begin(&mut self, chunk: usize, rows: &Rows) {
+        let (width, stride) = (self.layout.width(chunk), self.layout.stride(chunk));
+        let chunk = self.chunks.entry(chunk).or_default();
+        for (name, values) in rows.names.iter().zip(rows.values.chunks_exact(width)) {
+            let place = chunk.place(name, stride);
+            chunk.numbers[place * stride..][..width].copy_from_slice(values);
+        }
     }
 
     /// Keeps a chunk no longer.
     pub fn drop_chunk(&mut self, chunk: usize) {
         self.chunks.remove(&chunk);
+        if chunk == 0 {
+            self.dealing = Dealing::default();
+        }
     }
 
     /// The last number of a worker that is in a chunk.
     #[must_use]
     pub fn applied(&self, chunk: usize, writer: &Writer) -> u64 {
         self.chunks.get(&chunk).and_then(|chunk| chunk.applied.get(writer)).copied().unwrap_or(0)
+    }
+
+    /// Who computes which samples, as far as that is kept here.
+    pub fn dealing(&mut self) -> &mut Dealing {
+        &mut self.dealing
     }
 
     /// Forgets those who do not write any more.
@@ -124,35 +115,65 @@ impl Store {
     ///
     /// # Panics
     /// If the chunk is not here.
-    pub fn add(&mut self, chunk: usize, writer: Writer, sequence: u64, rows: &Rows) -> bool {
-        let (width, stride) = (self.shape.width, self.stride());
-        let chunk = self.chunks.get_mut(&chunk).expect("what is added to is here");
-        if chunk.applied.get(&writer).is_some_and(|last| sequence <= *last) {
+    pub fn add(&mut self, chunk: usize, writer: Writer, sequence: u64, clock: u64, rows: &Rows) -> bool {
+        let Some(known) = self.chunks.get_mut(&chunk) else { panic!("what is added to is here") };
+        if known.applied.get(&writer).is_some_and(|last| sequence <= *last) {
             return false;
         }
-        chunk.applied.insert(writer, sequence);
-        for (name, added) in rows.names.iter().zip(rows.values.chunks_exact(width)) {
-            let place = chunk.place(*name, stride);
-            let (values, moments) = chunk.numbers[place * stride..][..stride].split_at_mut(width);
-            match self.rule {
-                TableRule::Sum => values.iter_mut().zip(added).for_each(|(value, added)| *value += added),
-                TableRule::Stock { rule, rate } => {
-                    let update = rule.update(rate, chunk.updates[place] + 1, 1.0);
-                    let (mut new, old) = (added.to_vec(), &*moments);
-                    self.room.clear();
-                    self.room.resize(old.len(), 0.0);
-                    update.apply(values, &mut new, old, &mut self.room);
-                    if new.iter().chain(&self.room).any(|number| !number.is_finite()) {
-                        // One overflow must not ruin what all share.
-                        continue;
-                    }
-                    values.copy_from_slice(&new);
-                    moments.copy_from_slice(&self.room);
+        known.applied.insert(writer, sequence);
+        let table = self.layout.table_of(chunk);
+        let rows = rows.names.iter().zip(rows.values.chunks_exact(table.width));
+        match table.when {
+            When::AtOnce => rows.for_each(|(row, added)| self.apply(chunk, row, clock, added)),
+            When::ByClock => {
+                let pending = known.pending.entry(clock).or_default();
+                for (row, added) in rows {
+                    let sum = pending.entry(row).or_insert_with(|| vec![0.0; added.len()]);
+                    sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
                 }
             }
-            chunk.updates[place] += 1;
         }
         true
+    }
+
+    /// All workers have completed so many clocks: what was added in them is applied. The rows that it concerns.
+    pub fn complete(&mut self, chunk: usize, clocks: u64) -> BTreeSet<Row> {
+        let mut changed = BTreeSet::new();
+        while let Some(chunk_here) = self.chunks.get_mut(&chunk)
+            && let Some(first) = chunk_here.pending.first_entry().filter(|first| *first.key() < clocks)
+        {
+            let (clock, sums) = first.remove_entry();
+            for (row, sum) in sums {
+                self.apply(chunk, row, clock, &sum);
+                changed.insert(row);
+            }
+        }
+        changed
+    }
+
+    /// Applies what was added to a row in a clock, unless it overflows: that must not ruin what all share.
+    fn apply(&mut self, chunk: usize, row: Row, clock: u64, added: &[f32]) {
+        let (rule, stride) = (self.layout.table_of(chunk).rule, self.layout.stride(chunk));
+        let Some(chunk) = self.chunks.get_mut(&chunk) else { return };
+        let place = chunk.place(row, stride);
+        let (values, moments) = chunk.numbers[place * stride..][..stride].split_at_mut(added.len());
+        self.room.clear();
+        match rule {
+            TableRule::Sum => {
+                self.room.extend(values.iter().zip(added).map(|(value, added)| value + added));
+            }
+            TableRule::Stock { rule, schedule } => {
+                let update = rule.update(schedule.rate(clock), chunk.updates[place] + 1, 1.0);
+                self.room.extend_from_slice(added);
+                self.room.resize(stride, 0.0);
+                let (new, after) = self.room.split_at_mut(added.len());
+                update.apply(values, new, moments, after);
+            }
+        }
+        if self.room.iter().all(|number| number.is_finite()) {
+            chunk.numbers[place * stride..][..stride].copy_from_slice(&self.room);
+            chunk.updates[place] += 1;
+        }
     }
 
     /// Values of rows of a chunk: (rows, width).
@@ -160,61 +181,112 @@ impl Store {
     /// # Panics
     /// If the chunk is not here.
     #[must_use]
-    pub fn read(&self, chunk: usize, names: &[Row]) -> Vec<f32> {
-        let (width, stride) = (self.shape.width, self.stride());
+    pub fn read(&self, chunk: usize, names: &Names) -> Vec<f32> {
+        let (width, stride) = (self.layout.width(chunk), self.layout.stride(chunk));
         let chunk = &self.chunks[&chunk];
         let mut values = vec![0.0; names.len() * width];
         for (name, values) in names.iter().zip(values.chunks_exact_mut(width)) {
-            if let Some(place) = chunk.places.get(name) {
+            if let Some(place) = chunk.places.get(&name) {
                 values.copy_from_slice(&chunk.numbers[place * stride..][..width]);
             }
         }
         values
     }
 
-    /// These rows of a chunk that is here, and how far these writers are in it, for a copy that has the rest; `None`: all, for one that
-    /// has nothing.
+    /// What of a chunk that is here goes to a copy that has the rest; `None`: all of it, for one that has nothing.
     ///
     /// # Panics
-    /// If the chunk, or one of the rows, is not here.
+    /// If the chunk is not here.
     #[must_use]
-    pub fn state(&self, index: usize, part: Option<(&BTreeSet<Row>, &BTreeSet<Writer>)>) -> State {
-        let stride = self.stride();
+    pub fn state(&self, index: usize, part: Option<&Part>) -> State {
+        let (width, stride) = (self.layout.width(index), self.layout.stride(index));
         let chunk = &self.chunks[&index];
-        let mut state = State { chunk: index, is_whole: part.is_none(), ..State::default() };
-        state.rows.names = match part {
-            Some((names, _)) => names.iter().copied().collect(),
-            None => chunk.places.keys().copied().collect(),
+        let is_told = |row: &Row| part.is_none_or(|part| part.rows.contains(row));
+        let rows: Vec<(Row, usize)> = match part {
+            None => chunk.places.iter().map(|(row, place)| (*row, *place)).collect(),
+            // Some of them may still be to be applied for the first time.
+            Some(part) => part.rows.iter().filter_map(|row| Some((*row, *chunk.places.get(row)?))).collect(),
         };
-        for name in &state.rows.names {
-            let place = chunk.places[name];
-            state.rows.values.extend_from_slice(&chunk.numbers[place * stride..][..stride]);
-            state.updates.push(chunk.updates[place]);
+        let numbers = rows.iter().flat_map(|(_, place)| &chunk.numbers[place * stride..][..stride]);
+        let pending = chunk.pending.iter().map(|(clock, sums)| {
+            let told = sums.iter().filter(|(row, _)| is_told(row));
+            let mut values = Vec::with_capacity(sums.len() * width);
+            let names = told.inspect(|(_, sum)| values.extend_from_slice(sum)).map(|(row, _)| *row).collect();
+            (*clock, Rows { names, values })
+        });
+        let is_known = |writer: &Writer| part.is_none_or(|part| part.writers.contains(writer));
+        let applied = chunk.applied.iter().filter(|(writer, _)| is_known(writer));
+        let has_dealing = index == 0 && part.is_none_or(|part| part.has_dealing);
+        State {
+            chunk: index as u32,
+            is_whole: part.is_none(),
+            rows: Rows {
+                names: rows.iter().map(|(row, _)| *row).collect(),
+                values: numbers.copied().collect(),
+            },
+            updates: rows.iter().map(|(_, place)| chunk.updates[*place]).collect(),
+            pending: pending.filter(|(_, rows)| !rows.names.is_empty()).collect(),
+            applied: applied.map(|(writer, last)| (*writer, *last)).collect(),
+            dealing: has_dealing.then(|| self.dealing.clone()),
         }
-        let is_told = |writer: &Writer| part.is_none_or(|(_, writers)| writers.contains(writer));
-        let applied = chunk.applied.iter().filter(|(writer, _)| is_told(writer));
-        state.applied = applied.map(|(writer, last)| (*writer, *last)).collect();
-        state
     }
 
-    /// Keeps what another member has sent.
+    /// Whether another member can have kept such a state.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, state: &State) -> Result<(), TableError> {
+        let chunk = state.chunk as usize;
+        self.layout.check_names(chunk, &state.rows.names)?;
+        self.layout.check(chunk, &state.rows, self.layout.stride(chunk))?;
+        let (found, expected) = (state.updates.len(), state.rows.names.len());
+        if found != expected {
+            return Err(TableError::Length { found, expected });
+        }
+        state
+            .pending
+            .iter()
+            .try_for_each(|(_, rows)| self.layout.check(chunk, rows, self.layout.width(chunk)))
+    }
+
+    /// Keeps what another member has sent, and that was [checked](Self::check).
     pub fn take(&mut self, state: &State) {
-        let stride = self.stride();
-        let chunk = self.chunks.entry(state.chunk).or_default();
+        let index = state.chunk as usize;
+        let (width, stride) = (self.layout.width(index), self.layout.stride(index));
+        let chunk = self.chunks.entry(index).or_default();
         if state.is_whole {
             *chunk = Chunk::default();
         }
         let numbers = state.rows.values.chunks_exact(stride);
         for ((name, numbers), updates) in state.rows.names.iter().zip(numbers).zip(&state.updates) {
-            let place = chunk.place(*name, stride);
+            let place = chunk.place(name, stride);
             chunk.numbers[place * stride..][..stride].copy_from_slice(numbers);
             chunk.updates[place] = *updates;
         }
+        // Of a row that is told, all that is to be applied is told.
+        let told =
+            state.rows.names.iter().chain(state.pending.iter().flat_map(|(_, rows)| rows.names.iter()));
+        let told: BTreeSet<Row> = told.collect();
+        chunk.pending.retain(|_, sums| {
+            sums.retain(|row, _| !told.contains(row));
+            !sums.is_empty()
+        });
+        for (clock, rows) in &state.pending {
+            let values = rows.values.chunks_exact(width).map(<[f32]>::to_vec);
+            chunk.pending.entry(*clock).or_default().extend(rows.names.iter().zip(values));
+        }
         chunk.applied.extend(state.applied.iter().copied());
+        if let (0, Some(dealing)) = (index, &state.dealing) {
+            self.dealing = dealing.clone();
+        }
     }
 
-    fn stride(&self) -> usize {
-        self.shape.width * (1 + self.rule.moments())
+    /// Rows that are here, and bytes that they and what belongs to them take, about.
+    #[must_use]
+    pub fn size(&self) -> (usize, usize) {
+        let rows = self.chunks.values().map(|chunk| chunk.updates.len()).sum::<usize>();
+        let numbers = self.chunks.values().map(|chunk| chunk.numbers.len()).sum::<usize>();
+        (rows, numbers * size_of::<f32>() + rows * (size_of::<u32>() + size_of::<(Row, usize)>()))
     }
 }
 

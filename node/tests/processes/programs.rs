@@ -47,3 +47,13 @@ fn local_steps_and_outer_ones() {
 fn a_fraction_of_the_bytes() {
     train("gradients = \"int8\"\nparameters = \"bf16\"", 300);
 }
+
+#[test]
+fn parameters_in_a_table() {
+    train("kind = \"ssp\"\nstaleness = 2", 300);
+}
+
+#[test]
+fn nobody_waits_for_anybody() {
+    train("kind = \"async\"", 300);
+}

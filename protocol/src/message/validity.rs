@@ -99,6 +99,7 @@ impl Message {
             Self::Refuse(_)
             | Self::WantData(_)
             | Self::Data(_)
+            | Self::Words(_)
             | Self::Ready
             | Self::Retire
             | Self::Expel(_) => Ok(()),

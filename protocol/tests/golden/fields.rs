@@ -6,7 +6,8 @@ use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
     Accepted, Again, Beat, Chosen, Closed, Complete, Content, DataPiece, Departure, Donation, Holdings,
     Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose,
-    Refusal, Rekey, Report, Save, Saved, Segment, WantBequest, WantChunks, WantData, Welcome, Will, Yield,
+    Refusal, Rekey, Report, Save, Saved, Segment, WantBequest, WantChunks, WantData, Welcome, Will, Words,
+    Yield,
 };
 use peergrad_protocol::view::{
     Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
@@ -21,7 +22,7 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
     let header_bytes = header.bytes().len();
     let payload_bytes = payload.map_or(0, <[u8]>::len);
     let (kind, kind_name) = match message {
-        Message::Segment(_) => (1, "segment"),
+        Message::Segment(_) | Message::Words(_) => (1, "segment"),
         Message::Data(_) => (2, "data"),
         Message::Parcel(_) | Message::Bequest(_) => (3, "parcel"),
         _ => (0, "control"),
@@ -102,13 +103,7 @@ fn fields(message: &Message) -> Sheet {
             sheet.value("has_contribution", has_contribution);
             sheet.value("left_out", left_out);
         }
-        Message::Chosen(Chosen { view, step, late, left_out }) => {
-            sheet.array("view", &view.0);
-            sheet.value("step", step);
-            sheet.length("late", late.len());
-            late.iter().for_each(|rank| sheet.value("rank", rank));
-            sheet.value("left_out", left_out);
-        }
+        Message::Chosen(chosen) => chosen_fields(chosen, &mut sheet),
         Message::Save(Save { view, steps }) | Message::Bequeath(Save { view, steps }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
@@ -140,6 +135,7 @@ fn fields(message: &Message) -> Sheet {
             sheet.array("secret", &secret.0);
         }
         Message::Rekeyed(at) => sheet.value("at", at),
+        Message::Words(Words { view }) => sheet.array("view", &view.0),
     }
     sheet
 }
@@ -183,7 +179,17 @@ fn tag(message: &Message) -> (u8, &'static str) {
         Message::Yield(_) => (33, "Yield"),
         Message::Rekey(_) => (34, "Rekey"),
         Message::Rekeyed(_) => (35, "Rekeyed"),
+        Message::Words(_) => (36, "Words"),
     }
+}
+
+fn chosen_fields(chosen: &Chosen, sheet: &mut Sheet) {
+    let Chosen { view, step, late, left_out } = chosen;
+    sheet.array("view", &view.0);
+    sheet.value("step", step);
+    sheet.length("late", late.len());
+    late.iter().for_each(|rank| sheet.value("rank", rank));
+    sheet.value("left_out", left_out);
 }
 
 // Coming.

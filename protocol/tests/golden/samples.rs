@@ -12,12 +12,14 @@ use peergrad_protocol::message::{
     Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Donation,
     Holdings, Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise,
     Propose, Refusal, Rekey, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome,
-    Will, Yield,
+    Will, Words, Yield,
 };
+use peergrad_protocol::table::{Asked, Dealing, Hand, Held, Rows, State, States, Told, Word, Writer};
 use peergrad_protocol::view::{
     Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
     Succession, View,
 };
+use peergrad_protocol::wire::encode_word;
 use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
 
 /// One message and its payload, with the name of its file.
@@ -29,7 +31,7 @@ pub(crate) struct Sample {
 
 /// Every message, and every variant within one; numbers are chosen so that each length of a varint occurs.
 pub(crate) fn samples() -> Vec<Sample> {
-    [coming(), agreeing(), training(), healing()].into_iter().flatten().collect()
+    [coming(), agreeing(), training(), healing(), tables()].into_iter().flatten().collect()
 }
 
 /// What is said until a peer is in a view.
@@ -154,6 +156,72 @@ fn healing() -> Vec<Sample> {
             Message::Yield(Yield { view, question: 70_000, is_merged: true, contacts: vec![contact()] }),
         ),
     ]
+}
+
+/// What is said about tables: each word, as a stream has it.
+fn tables() -> Vec<Sample> {
+    let writer = Writer { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) };
+    let rows = |values: &[f32]| Rows { names: [3, 4, 300].into_iter().collect(), values: values.to_vec() };
+    let hand = || Hand { pass: 1, spans: vec![Span { start: 64, end: 300 }] };
+    let held = Held { writer, last: 8, hands: vec![(7, hand())] };
+    let dealing = Dealing {
+        ledger: Ledger { pass: 1, position: 300, ..Ledger::default() },
+        returned: vec![hand()],
+        held: vec![held],
+    };
+    let state = State {
+        chunk: 300,
+        is_whole: true,
+        rows: rows(&[1.0, 0.25, -0.5, 0.0, 3.25, 2.0]),
+        updates: vec![1, 2, 300],
+        pending: vec![(70_000, rows(&[1.0, -0.5, 3.25]))],
+        applied: vec![(writer, 70_000)],
+        dealing: Some(dealing),
+    };
+    let words = [
+        (
+            "words_get",
+            Word::Asked(Asked::Get { request: 300, at_least: 70_000, chunk: 9, rows: rows(&[]).names }),
+        ),
+        (
+            "words_add",
+            Word::Asked(Asked::Add {
+                sequence: 300,
+                clock: 70_000,
+                chunk: 9,
+                rows: rows(&[1.0, -0.5, 3.25]),
+            }),
+        ),
+        ("words_enter", Word::Asked(Asked::Enter)),
+        ("words_tick", Word::Asked(Asked::Tick { clock: 70_001 })),
+        ("words_deal", Word::Asked(Asked::Deal { hand: 8, samples: 64, may_wait: true })),
+        ("words_done", Word::Asked(Asked::Done { hands: 7 })),
+        (
+            "words_got",
+            Word::Told(Told::Got {
+                request: 300,
+                clock: 70_000,
+                applied: 299,
+                values: vec![1.0, -0.5, 3.25],
+            }),
+        ),
+        ("words_added", Word::Told(Told::Added { up_to: 300 })),
+        ("words_dealt", Word::Told(Told::Dealt { hand: 8, dealt: hand(), is_over: false })),
+        ("words_states", Word::States(States { number: 300, states: vec![state] })),
+        ("words_kept", Word::Kept(300)),
+        ("words_settled", Word::Settled([0, 9, 300].into_iter().collect())),
+    ];
+    let sample = |(name, word): (&'static str, Word)| {
+        assert!(word.is_valid(), "{word:?}");
+        let mut stream = Vec::new();
+        encode_word(&word, &mut stream);
+        Sample {
+            name,
+            message: Message::Words(Words { view: ViewDigest(bytes(0xa0)) }),
+            payload: Some(stream),
+        }
+    };
+    words.into_iter().map(sample).collect()
 }
 
 /// What members of one view say to each other.

@@ -94,7 +94,9 @@ impl Law for Bounded {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Sent { from, to, message: Message::Segment(_), .. } => self.sent(*from, *to),
+            Observation::Sent { from, to, message: Message::Segment(_) | Message::Words(_), .. } => {
+                self.sent(*from, *to)
+            }
             Observation::Sent { from, to, message: Message::Parcel(parcel), .. } => match parcel.content {
                 Content::State => self.sent(*from, *to),
                 Content::Values => self.answered(*from, *to),

@@ -51,8 +51,13 @@ impl Bench {
     fn among(peers: &[u8]) -> Self {
         let view = Arc::new(view(peers));
         let digest = view.digest();
-        let cut =
-            Cut { chunks: Chunks::of(160), copies: Copies::Number(2), has_state: true, segment_elements: 10 };
+        let cut = Cut {
+            chunks: Chunks::of(160),
+            copies: Copies::Number(2),
+            has_state: true,
+            segment_elements: 10,
+            has_tables: false,
+        };
         let me = view.members[1].clone();
         let charter = Charter { specification: vec![], nonce: [0; 32] };
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
@@ -79,6 +84,8 @@ impl Bench {
     fn ask<T>(&mut self, ask: impl FnOnce(&mut Membership, &Facts<'_>, &mut Vec<Output>) -> T) -> T {
         let report = || Report { complete: Some(STEP), ..Report::default() };
         let facts = Facts {
+            clock: None,
+            is_settled: None,
             basis: Basis {
                 geometry: &self.geometry,
                 sample_count: 100,

@@ -1,0 +1,93 @@
+//! Stale synchronous parallel: workers add to shared parameters, and the fastest is never more than a few clocks ahead of the slowest.
+//!
+//! In each clock a worker reads the parameters, computes the gradient of its part of the clock's batch, and adds to them. It may read
+//! what is up to so many clocks old, so whoever is slow now and then makes nobody wait. With a bound of 0 everybody waits for
+//! everybody, as in [`Ring`](super::ring::Ring).
+//!
+//! # What it does not do
+//! Whoever is slow *all the time* makes everybody wait, whatever the bound: after as many clocks all others stand at it.
+//!
+//! # Reading
+//! Ho et al., *More Effective Distributed ML via a Stale Synchronous Parallel Parameter Server*, 2013. With a bound of τ and a rule
+//! that is applied by clock it is the bounded delay of Li et al., *Scaling Distributed Machine Learning with the Parameter Server*,
+//! 2014, algorithm 3.
+
+use std::ops::ControlFlow::{Break, Continue};
+use std::sync::Arc;
+
+use peergrad_protocol::message::Tally;
+use peergrad_protocol::table::Rows;
+
+use crate::loader::Loaded;
+use crate::peer::{Clock, Interrupted, Peer};
+use crate::program::{Flow, Program};
+use crate::table::{Layout, TableRule};
+use crate::task::Task;
+
+/// The program.
+pub struct Ssp {
+    task: Arc<dyn Task>,
+    /// What a gradient, summed over a worker's samples, is divided by.
+    batch: f32,
+    is_sum: bool,
+}
+
+impl Ssp {
+    /// Trains what was loaded, with parameters in a table of this rule.
+    #[must_use]
+    pub fn of(loaded: &Loaded, rule: TableRule) -> Self {
+        let batch = loaded.training.batch_size as f32;
+        Self { task: Arc::clone(&loaded.task), batch, is_sum: rule == TableRule::Sum }
+    }
+}
+
+impl Program for Ssp {
+    const NAME: &'static str = "ssp";
+
+    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let clock = peer.begin_clock().await?;
+        if clock.is_over {
+            return finish(clock).await;
+        }
+        if clock.samples.is_empty() {
+            // What is left is with others, and they wait for this clock to end.
+            clock.wait().await?;
+            clock.end(Tally::default());
+            return Ok(Continue(()));
+        }
+        let parameters = clock.parameters().await?;
+        let scale = if self.is_sum { -clock.rate as f32 } else { 1.0 } / self.batch;
+        let (task, samples, layout) = (self.task.clone(), clock.samples.clone(), clock.layout.clone());
+        let work = move || {
+            let mut gradient = vec![0.0; parameters.len()];
+            let loss = task.gradient(&parameters, &samples, &mut gradient);
+            let tally = Tally { samples: samples.len() as u64, loss };
+            scaled(gradient, scale, tally, &layout)
+        };
+        let (rows, tally) = clock.compute(clock.samples.len() as u64, work).await?;
+        clock.add(rows).expect("finite rows of the table");
+        // It need not be safe before the worker goes on: the node says it again until it is.
+        drop(clock.push());
+        clock.end(tally);
+        Ok(Continue(()))
+    }
+}
+
+/// There is nothing left to compute: the worker stays until all have come to their end, and has what they have come to.
+pub(super) async fn finish(clock: Clock) -> Result<Flow, Interrupted> {
+    clock.finish();
+    clock.parameters().await?;
+    Ok(Break(()))
+}
+
+/// A gradient as rows of the table of parameters. One that overflowed would ruin what all share: its samples count for nothing.
+pub(super) fn scaled(mut gradient: Vec<f32>, scale: f32, tally: Tally, layout: &Layout) -> (Rows, Tally) {
+    gradient.iter_mut().for_each(|element| *element *= scale);
+    if !tally.loss.is_finite() || gradient.iter().any(|element| !element.is_finite()) {
+        return (Rows::default(), Tally::default());
+    }
+    let names = layout.parameters();
+    let width = layout.width(layout.chunk_of(names.ends().expect("there are parameters").0));
+    gradient.resize(names.len() * width, 0.0);
+    (Rows { names, values: gradient }, tally)
+}

@@ -1,0 +1,263 @@
+//! The program's operations: clocks, reads, additions, and the samples behind them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use peergrad_protocol::ledger::Span;
+use peergrad_protocol::message::Tally;
+use peergrad_protocol::table::{Hand, Names};
+use peergrad_protocol::{Buffer, StepNumber};
+
+use super::super::{Current, Session};
+use super::Tables;
+use crate::io::{Committed, Event, Output};
+use crate::peer::{BegunClock, Operation, Reply};
+use crate::table::Split;
+use crate::table::client::Taken;
+use crate::table::dealing::Deck;
+
+/// What the program waits for.
+#[derive(Default)]
+pub(super) struct Waiting {
+    begin: Option<Reply<BegunClock>>,
+    /// What it has asked for to learn what the clock is, where it is new.
+    entering: Option<BTreeSet<u64>>,
+    reads: Vec<(BTreeSet<u64>, Read)>,
+    pushed: Vec<Reply<()>>,
+}
+
+/// A read, and where it goes.
+enum Read {
+    Nothing(Reply<()>),
+    Rows(Names, Reply<Vec<f32>>),
+    Parameters(Reply<Arc<Buffer>>),
+}
+
+/// Samples that the program was given.
+#[derive(Default)]
+pub(super) struct Hands {
+    /// Of the clock in progress: their number, and the pass that they are of.
+    current: Option<(u64, u64)>,
+    /// By number: what came of them, as long as that is not safe.
+    computed: BTreeMap<u64, Computed>,
+    /// Which part of all that there is to be dealt was, when this member was dealt something last.
+    progress: f64,
+    /// Clocks that are complete here.
+    pub(super) clocks: u64,
+    /// There is nothing left to be dealt.
+    is_over: bool,
+}
+
+/// What came of a clock.
+struct Computed {
+    clock: u64,
+    pass: u64,
+    tally: Tally,
+}
+
+impl Session {
+    /// Hands out the next clock, once it can begin.
+    pub(crate) fn begin_clock(&mut self, reply: Reply<BegunClock>, out: &mut Vec<Output>) {
+        if let Some(tables) = &mut self.tables {
+            tables.waiting.begin = Some(reply);
+            self.settle(out);
+        }
+    }
+
+    /// The next samples are asked for before they are needed.
+    pub(super) fn want_hand(&mut self) {
+        let member_count = self.view().members.len() as u64;
+        let Some(tables) = self.tables.as_mut().filter(|tables| !tables.hands.is_over) else { return };
+        let batch = self.loaded.training.batch_size;
+        let samples = match tables.split {
+            Split::AmongAll => batch.div_ceil(member_count),
+            Split::EachItsOwn => batch,
+        };
+        let mut out = Vec::new();
+        tables.client.want_hand(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
+        tables.post(out);
+        tables.hear_own();
+    }
+
+    pub(super) fn begin_clock_if_possible(&mut self) {
+        let (rank, member_count) = (self.rank, self.view().members.len());
+        let Some(tables) = self.tables.as_mut().filter(|tables| tables.waiting.begin.is_some()) else {
+            return;
+        };
+        if !tables.has_clock() {
+            return;
+        }
+        let Some(Taken { number, hand, is_over }) = tables.client.take_hand() else { return };
+        let training = &self.loaded.training;
+        let order = self.memo.order(training, hand.pass, self.loaded.task.sample_count());
+        let of = |span: &Span| order.get(span.start as usize..span.end as usize).unwrap_or(&[]);
+        let samples: Arc<[u32]> = hand.spans.iter().flat_map(of).copied().collect();
+        tables.hands.take(number, &hand, is_over, tables.deck);
+        self.turn += 1;
+        self.current = Some(Current::new(self.turn, false));
+        let clock = tables.client.clock();
+        let begun = BegunClock {
+            turn: self.turn,
+            number: clock,
+            is_over,
+            pass: hand.pass,
+            rate: training.schedule.rate(clock),
+            samples,
+            rank,
+            member_count,
+            layout: Arc::clone(&tables.layout),
+        };
+        if let Some(reply) = tables.waiting.begin.take() {
+            // A program that no longer waits has ended.
+            let _ = reply.send(begun);
+        }
+        self.want_hand();
+    }
+
+    /// Does something in the clock that the program was handed out last.
+    pub(crate) fn operate(&mut self, operation: Operation, out: &mut Vec<Output>) {
+        if let Some(tables) = &mut self.tables {
+            if tables.operate(operation) {
+                self.current = None;
+            }
+            self.settle(out);
+        }
+    }
+
+    /// Tells the user of samples whose worth has become safe.
+    pub(super) fn commit_hands(&mut self, out: &mut Vec<Output>) {
+        let Self { tables: Some(tables), loaded, own_trained, .. } = self else { return };
+        while let Some(first) = tables.hands.computed.first_entry()
+            && *first.key() <= tables.client.done()
+        {
+            let Computed { clock, pass, tally } = first.remove();
+            *own_trained += tally.samples;
+            out.push(Output::Event(Event::Committed(Committed {
+                step: StepNumber(clock),
+                pass,
+                steps_expected: tables.hands.clocks_expected(clock),
+                loss: tally.loss / tally.samples.max(1) as f64,
+                samples: tally.samples,
+                left_out: 0,
+                may_be_late: false,
+                rate: loaded.training.schedule.rate(clock),
+                digest: None,
+            })));
+        }
+    }
+
+    /// Whether the program waits for rows, for samples, or for what it has added to be safe.
+    pub(in crate::session) fn waits_for_rows(&self) -> bool {
+        self.tables.as_ref().is_some_and(|tables| {
+            let Waiting { begin, reads, pushed, .. } = &tables.waiting;
+            begin.is_some() || !reads.is_empty() || !pushed.is_empty()
+        })
+    }
+}
+
+impl Tables {
+    /// Whether this worker has a clock. One that is new is where the slowest of the others is, once it has heard where that is.
+    fn has_clock(&mut self) -> bool {
+        let mut out = Vec::new();
+        if self.client.is_new() && self.waiting.entering.is_none() {
+            self.waiting.entering = Some(BTreeSet::from([self.client.wait(&mut out)]));
+        }
+        let has_entered = self.waiting.entering.as_ref().is_none_or(|asked| self.client.has(asked));
+        if has_entered {
+            self.waiting.entering = None;
+            self.client.catch_up(&mut out);
+        }
+        self.post(out);
+        has_entered
+    }
+
+    /// Does something for the program; whether its clock is over with that.
+    fn operate(&mut self, operation: Operation) -> bool {
+        let (client, mut out) = (&mut self.client, Vec::new());
+        let mut is_over = false;
+        match operation {
+            Operation::Wait(reply) => {
+                let asked = BTreeSet::from([client.wait(&mut out)]);
+                self.waiting.reads.push((asked, Read::Nothing(reply)));
+            }
+            Operation::Get { rows, reply } => {
+                let asked = client.fetch(&rows, &mut out);
+                self.waiting.reads.push((asked, Read::Rows(rows, reply)));
+            }
+            Operation::Parameters(reply) => {
+                let asked = client.fetch(&self.layout.parameters(), &mut out);
+                self.waiting.reads.push((asked, Read::Parameters(reply)));
+            }
+            Operation::Add(rows) => {
+                let mut values = &rows.values[..];
+                for row in rows.names.iter() {
+                    let (added, rest) = values.split_at(self.layout.width(self.layout.chunk_of(row)));
+                    client.add(row, added);
+                    values = rest;
+                }
+            }
+            Operation::Push(reply) => {
+                client.push(&mut out);
+                self.waiting.pushed.push(reply);
+            }
+            Operation::End(tally) => {
+                self.hands.end(client.clock(), tally);
+                client.tick(&mut out);
+                is_over = true;
+            }
+            Operation::Finish => client.finish(&mut out),
+        }
+        self.post(out);
+        self.hear_own();
+        is_over
+    }
+
+    /// Answers what can be answered. The parameters, if they were asked for.
+    pub(super) fn answer(&mut self, room: impl Fn() -> Buffer) -> Option<Arc<Buffer>> {
+        let (client, mut parameters) = (&self.client, None);
+        // A program that no longer waits has ended.
+        for (_, read) in self.waiting.reads.extract_if(.., |(asked, _)| client.has(asked)) {
+            let here = "what was asked for is here";
+            match read {
+                Read::Nothing(reply) => _ = reply.send(()),
+                Read::Rows(rows, reply) => _ = reply.send(client.read(&rows).expect(here)),
+                Read::Parameters(reply) => {
+                    let values = client.read(&self.layout.parameters()).expect(here);
+                    let mut vector = room();
+                    let len = vector.len();
+                    vector.copy_from_slice(&values[..len]);
+                    let vector = Arc::new(vector);
+                    parameters = Some(Arc::clone(&vector));
+                    let _ = reply.send(vector);
+                }
+            }
+        }
+        if client.is_settled() {
+            self.waiting.pushed.drain(..).for_each(|reply| _ = reply.send(()));
+        }
+        parameters
+    }
+}
+
+impl Hands {
+    fn take(&mut self, number: u64, hand: &Hand, is_over: bool, deck: Deck) {
+        self.is_over |= is_over;
+        self.current = (!hand.is_empty()).then_some((number, hand.pass));
+        let end = hand.spans.iter().map(|span| span.end).max().unwrap_or(0);
+        let dealt = hand.pass as f64 * deck.samples as f64 + end as f64;
+        self.progress = self.progress.max(dealt / (deck.passes as f64 * deck.samples as f64));
+    }
+
+    fn end(&mut self, clock: u64, tally: Tally) {
+        self.clocks = clock + 1;
+        if let Some((number, pass)) = self.current.take() {
+            self.computed.insert(number, Computed { clock, pass, tally });
+        }
+    }
+
+    /// How many clocks this member will have had, if all goes on as it did, when this one was the last.
+    fn clocks_expected(&self, clock: u64) -> u64 {
+        let clocks = clock + 1;
+        ((clocks as f64 / self.progress.max(f64::MIN_POSITIVE)).ceil() as u64).max(clocks)
+    }
+}

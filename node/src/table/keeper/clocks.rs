@@ -1,0 +1,76 @@
+//! Clocks, at an owner: how far all workers are, and what waits for that.
+
+use peergrad_protocol::Rank;
+
+use super::{Keeper, Outbox, Part, TableError};
+
+/// Where a worker is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Clock {
+    /// It is new, and has not said.
+    None,
+    /// It has completed so many.
+    At(u64),
+    /// It is new, and behind the others: as if it had completed so many.
+    Raised(u64),
+}
+
+impl Keeper {
+    /// So many clocks all workers have completed, as far as is known here; `None`: somebody has not said yet.
+    #[must_use]
+    pub fn clock(&self) -> Option<u64> {
+        let known = self.places.ranks().filter_map(|rank| match self.clocks.get(&rank) {
+            Some(Clock::At(clock) | Clock::Raised(clock)) => Some(Some(*clock)),
+            Some(Clock::None) => None,
+            None if self.places.newcomers.contains(&rank) => None,
+            None => Some(None),
+        });
+        let mut known = known.peekable();
+        known.peek()?;
+        known.try_fold(u64::MAX, |least, clock| Some(least.min(clock?)))
+    }
+
+    /// A worker says that so many clocks are complete.
+    pub(super) fn ticked(&mut self, from: Rank, clock: u64, out: &mut Outbox) -> Result<(), TableError> {
+        let before = self.clock();
+        let now = match self.clocks.get(&from) {
+            Some(Clock::At(known)) if clock < *known => {
+                return Err(TableError::Backwards { told: clock, known: *known });
+            }
+            Some(Clock::At(_)) => Clock::At(clock),
+            Some(Clock::Raised(known)) if clock < *known => Clock::Raised(*known),
+            Some(Clock::Raised(_)) => Clock::At(clock),
+            Some(Clock::None) | None => match before.filter(|least| clock < *least) {
+                Some(least) => Clock::Raised(least),
+                None => Clock::At(clock),
+            },
+        };
+        self.clocks.insert(from, now);
+        self.look_at_clock(before, out);
+        Ok(())
+    }
+
+    /// If all workers are further than before, does what waits for that.
+    pub(super) fn look_at_clock(&mut self, before: Option<u64>, out: &mut Outbox) {
+        if self.clock() == before {
+            return;
+        }
+        (0..self.places.holders.len()).for_each(|chunk| self.complete(chunk));
+        for (worker, asked) in std::mem::take(&mut self.waiting) {
+            match self.get(worker, asked, out) {
+                Some(asked) => self.waiting.push((worker, asked)),
+                None => self.workers.entry(worker).or_default().questions -= 1,
+            }
+        }
+    }
+
+    /// What was added to a chunk in clocks that all have completed is applied.
+    pub(super) fn complete(&mut self, chunk: usize) {
+        if let Some(clock) = self.clock().filter(|_| self.owns(chunk) && self.is_here(chunk)) {
+            let rows = self.store.complete(chunk, clock);
+            if !rows.is_empty() {
+                self.mark(chunk, &Part { rows, ..Part::default() });
+            }
+        }
+    }
+}

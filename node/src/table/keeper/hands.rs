@@ -1,0 +1,59 @@
+//! Samples, at the owner of the first chunk: it deals them, and takes them back from workers that are gone.
+
+use std::sync::Arc;
+
+use peergrad_protocol::Rank;
+use peergrad_protocol::table::{Hand, Told, Word};
+
+use super::super::dealing;
+use super::copies::Change;
+use super::{Keeper, Outbox, Part};
+
+impl Keeper {
+    /// What workers that are gone were dealt comes back, if that is kept here.
+    pub(super) fn take_back_hands(&mut self) {
+        if self.owns(0) && self.is_here(0) {
+            let places = Arc::clone(&self.places);
+            if dealing::give_back(self.store.dealing(), |writer| places.members.contains(writer)) {
+                self.mark(0, &Part { has_dealing: true, ..Part::default() });
+            }
+        }
+    }
+
+    /// A worker asks for samples.
+    pub(super) fn deal(&mut self, from: Rank, (hand, samples): (u64, u64), may_wait: bool, out: &mut Outbox) {
+        let writer = self.places.who(from);
+        let known = self.store.dealing().held.iter().find(|held| held.writer == writer);
+        let is_new = known.is_none_or(|known| hand > known.last);
+        // What it has not sent yet, nobody else can wait for.
+        let holds_some = known.is_some_and(|known| !known.hands.is_empty());
+        if let Some(dealt) = self.deck.deal(self.store.dealing(), writer, hand, samples) {
+            if is_new {
+                self.mark(0, &Part { has_dealing: true, ..Part::default() });
+                // Others may have waited until so much was dealt.
+                self.deal_to_those_who_wait(out);
+            }
+            let change = Change::Dealt(hand);
+            let unsafe_at = self.expect(from, change);
+            let worker = self.workers.entry(from).or_default();
+            worker.hands.insert(hand, dealt);
+            if unsafe_at > 0 {
+                worker.pending.insert(change, unsafe_at);
+            }
+            return self.acknowledge(from, out);
+        }
+        let is_over = self.deck.is_over(self.store.dealing());
+        if is_over || holds_some || !may_wait {
+            out.push((from, Word::Told(Told::Dealt { hand, dealt: Hand::default(), is_over })));
+        } else {
+            self.wants_hand.insert(from, (hand, samples));
+        }
+    }
+
+    /// Perhaps everything is done.
+    pub(super) fn deal_to_those_who_wait(&mut self, out: &mut Outbox) {
+        for (worker, wanted) in std::mem::take(&mut self.wants_hand) {
+            self.deal(worker, wanted, true, out);
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! What an owner and a copy say, word by word.
+
+use peergrad_protocol::table::{Names, State};
+use peergrad_protocol::{Incarnation, PeerId};
+
+use super::super::{Begins, Layout, Table, TableRule, When};
+use super::*;
+use crate::optimizer::{Rule, Schedule};
+
+const ME: Rank = Rank(0);
+const OTHER: Rank = Rank(1);
+
+/// Two chunks of 16 rows of one number.
+fn layout(rule: TableRule, when: When) -> Arc<Layout> {
+    Arc::new(Layout::new(vec![Table {
+        name: "weights",
+        rows: 32,
+        width: 1,
+        rule,
+        when,
+        begins: Begins::AtZero,
+    }]))
+}
+
+/// Two members that work; the first owns both chunks, and the other keeps copies.
+fn keepers(layout: &Arc<Layout>) -> [Keeper; 2] {
+    let who = |byte| Writer { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
+    let places = Arc::new(Places {
+        members: vec![who(1), who(2)],
+        holders: vec![vec![ME, OTHER]; 2],
+        current: vec![vec![ME, OTHER]; 2],
+        epoch: 1,
+        ..Places::default()
+    });
+    [ME, OTHER].map(|rank| {
+        let mut store = Store::new(Arc::clone(layout));
+        (0..2).for_each(|chunk| store.begin(chunk, &Rows::default()));
+        let deck = Deck { passes: 1, samples: 5, ..Deck::default() };
+        Keeper::enter(rank, Arc::clone(&places), deck, Carried::nothing(store), &mut Vec::new())
+    })
+}
+
+/// The owner, whose copy has been told that there is nothing.
+fn owner(rule: TableRule, when: When) -> Keeper {
+    let [mut owner, _] = keepers(&layout(rule, when));
+    owner.on_kept(OTHER, 1, &mut Vec::new());
+    owner
+}
+
+fn names(names: &[u64]) -> Names {
+    names.iter().copied().collect()
+}
+
+fn add(sequence: u64, clock: u64, rows: &[u64], values: &[f32]) -> Asked {
+    let rows = Rows { names: names(rows), values: values.to_vec() };
+    let chunk = rows.names.ends().map_or(0, |(first, _)| first as u32 / 16);
+    Asked::Add { sequence, clock, chunk, rows }
+}
+
+fn get(request: u64, at_least: u64, row: u64) -> Asked {
+    Asked::Get { request, at_least, chunk: row as u32 / 16, rows: names(&[row]) }
+}
+
+fn asked(keeper: &mut Keeper, from: Rank, asked: Asked) -> Outbox {
+    let mut out = Vec::new();
+    keeper.on_asked(from, asked, &mut out).unwrap();
+    out
+}
+
+fn read(keeper: &Keeper, rows: &[u64]) -> Vec<f32> {
+    keeper.store().read(0, &names(rows))
+}
+
+#[test]
+fn what_no_correct_worker_sends_is_refused_and_changes_nothing() {
+    let mut keeper = owner(TableRule::Sum, When::AtOnce);
+    let mut out = Vec::new();
+    asked(&mut keeper, OTHER, Asked::Tick { clock: 5 });
+    let wrong = Rows { names: names(&[1, 2]), values: vec![1.0] };
+    for (asked, error) in [
+        (add(1, 0, &[32], &[1.0]), TableError::Chunk(2)),
+        (Asked::Get { request: 1, at_least: 0, chunk: 2, rows: names(&[]) }, TableError::Chunk(2)),
+        (add(1, 0, &[0, 16], &[1.0, 1.0]), TableError::Row(16, 0)),
+        (add(1, 0, &[1, 2], &[1.0, f32::NAN]), TableError::NotFinite(2)),
+        (
+            Asked::Add { sequence: 1, clock: 0, chunk: 0, rows: wrong },
+            TableError::Length { found: 1, expected: 2 },
+        ),
+        (Asked::Tick { clock: 4 }, TableError::Backwards { told: 4, known: 5 }),
+    ] {
+        assert_eq!(keeper.on_asked(OTHER, asked.clone(), &mut out), Err(error), "{asked:?}");
+    }
+    assert!(out.is_empty() && read(&keeper, &[0, 1, 2]) == [0.0; 3]);
+    let [_, mut copy] = keepers(&layout(TableRule::Sum, When::AtOnce));
+    assert_eq!(copy.on_asked(OTHER, add(1, 0, &[0], &[1.0]), &mut out), Err(TableError::NotOwned(0)));
+    let states = |number, chunk, rows: Rows, updates| {
+        let state = State { chunk, rows, updates, ..State::default() };
+        States { number, states: vec![state] }
+    };
+    let rows = || Rows { names: names(&[3]), values: vec![1.0] };
+    for (from, states, error) in [
+        (ME, states(1, 2, rows(), vec![1]), TableError::Chunk(2)),
+        (ME, states(1, 1, rows(), vec![1]), TableError::Row(3, 1)),
+        (ME, states(1, 0, rows(), vec![]), TableError::Length { found: 0, expected: 1 }),
+        (OTHER, states(1, 0, rows(), vec![1]), TableError::NotOwned(0)),
+        (ME, states(0, 0, rows(), vec![1]), TableError::NotOwned(0)),
+    ] {
+        assert_eq!(copy.on_states(from, &states, &mut out), Err(error));
+    }
+    assert!(out.is_empty() && read(&copy, &[3]) == [0.0]);
+}
+
+#[test]
+fn whoever_asks_more_than_anybody_needs_is_refused() {
+    let mut keeper = owner(TableRule::Sum, When::AtOnce);
+    let mut out = Vec::new();
+    let questions = QUESTIONS_MAX as u64;
+    assert!((0..questions).all(|request| keeper.on_asked(OTHER, get(request, 1, 0), &mut out).is_ok()));
+    let flood = keeper.on_asked(OTHER, get(questions, 1, 0), &mut out);
+    assert_eq!(flood, Err(TableError::Flood(QUESTIONS_MAX)));
+    assert!(out.is_empty());
+    // Nobody else suffers from it, and what was asked before is answered.
+    assert!(keeper.on_asked(ME, get(1, 1, 0), &mut out).is_ok());
+    for rank in [ME, OTHER] {
+        asked(&mut keeper, rank, Asked::Tick { clock: 1 }).len();
+    }
+    assert!(keeper.on_asked(OTHER, get(questions, 2, 0), &mut out).is_ok());
+}
+
+#[test]
+fn an_addition_is_acknowledged_once_its_copy_has_it_and_those_meanwhile_go_together() {
+    let [mut owner, mut copy] = keepers(&layout(TableRule::Sum, When::AtOnce));
+    owner.on_kept(OTHER, 1, &mut Vec::new());
+    let mut sent = asked(&mut owner, OTHER, add(1, 0, &[0], &[1.0]));
+    let Some((OTHER, Word::States(first))) = sent.pop() else { panic!("{sent:?}") };
+    assert!(sent.is_empty(), "it is not safe yet");
+    assert!(asked(&mut owner, OTHER, add(2, 0, &[0, 1], &[1.0, 5.0])).is_empty());
+    assert!(asked(&mut owner, ME, add(1, 0, &[0], &[1.0])).is_empty());
+    let again = asked(&mut owner, OTHER, add(2, 0, &[0, 1], &[1.0, 5.0]));
+    assert!(again.is_empty(), "sent again, it is in already");
+    let mut out = Vec::new();
+    copy.on_states(ME, &first, &mut out).unwrap();
+    assert_eq!((out.pop(), read(&copy, &[0])), (Some((ME, Word::Kept(2))), vec![1.0]));
+    owner.on_kept(OTHER, 2, &mut out);
+    let [(OTHER, Word::Told(Told::Added { up_to: 1 })), (OTHER, Word::States(second))] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!((second.states.len(), &second.states[0].rows.values), (1, &vec![3.0, 5.0]));
+    copy.on_states(ME, second, &mut Vec::new()).unwrap();
+    assert_eq!(copy.store().state(0, None), owner.store().state(0, None));
+}
+
+#[test]
+fn a_read_waits_for_its_clock_and_no_longer() {
+    let mut keeper = owner(TableRule::Sum, When::AtOnce);
+    assert!(asked(&mut keeper, ME, get(1, 2, 0)).is_empty());
+    assert!(asked(&mut keeper, ME, Asked::Tick { clock: 3 }).is_empty(), "the other has not said");
+    assert!(asked(&mut keeper, OTHER, Asked::Tick { clock: 1 }).is_empty());
+    let sent = asked(&mut keeper, OTHER, Asked::Tick { clock: 2 });
+    let got = Told::Got { request: 1, clock: 2, applied: 0, values: vec![0.0] };
+    assert_eq!(sent, [(ME, Word::Told(got))]);
+}
+
+#[test]
+fn whoever_is_new_holds_nobody_up_and_is_not_behind_once_it_has_a_clock() {
+    let mut keeper = owner(TableRule::Sum, When::AtOnce);
+    asked(&mut keeper, ME, Asked::Tick { clock: 7 });
+    assert_eq!(keeper.clock(), None);
+    asked(&mut keeper, OTHER, Asked::Enter);
+    assert_eq!(keeper.clock(), Some(7));
+    asked(&mut keeper, OTHER, Asked::Tick { clock: 5 });
+    asked(&mut keeper, ME, Asked::Tick { clock: 9 });
+    assert_eq!(keeper.clock(), Some(7));
+    // It goes on from where it is.
+    for (clock, least) in [(6, 7), (7, 7), (8, 8), (20, 9)] {
+        asked(&mut keeper, OTHER, Asked::Tick { clock });
+        assert_eq!(keeper.clock(), Some(least));
+    }
+}
+
+#[test]
+fn an_owner_s_rule_has_a_row_s_own_history() {
+    let rule = Rule::Adagrad { epsilon: 0.0, weight_decay: 0.0 };
+    let rule = TableRule::Stock { rule, schedule: Schedule::constant(0.5) };
+    let mut keeper = owner(rule, When::AtOnce);
+    asked(&mut keeper, OTHER, add(1, 0, &[0], &[3.0]));
+    asked(&mut keeper, OTHER, add(2, 0, &[0, 1], &[4.0, 7.0]));
+    // Sums of squares 9, then 25; and 49.
+    assert_eq!(read(&keeper, &[0, 1]), [-0.5 - 0.5 * 4.0 / 5.0, -0.5]);
+    // One that overflows is passed by.
+    asked(&mut keeper, OTHER, add(3, 0, &[1], &[f32::MAX]));
+    assert_eq!(read(&keeper, &[1]), [-0.5]);
+}
+
+/// What came in one clock is one gradient, and the copy has what is not applied yet.
+#[test]
+fn by_clock_a_rule_sees_what_all_have_added_in_one() {
+    let rule = TableRule::Stock { rule: Rule::Prox { l1: 1.0, l2: 0.0 }, schedule: Schedule::constant(1.0) };
+    let [mut owner, mut copy] = keepers(&layout(rule, When::ByClock));
+    let mut out = Vec::new();
+    let mut settle = |owner: &mut Keeper, copy: &mut Keeper| {
+        let mut number = 1;
+        while let Some(under_way) = owner.copies.get(&OTHER).and_then(Copy::under_way) {
+            number = under_way;
+            out.clear();
+            owner.on_kept(OTHER, number, &mut out);
+            for (_, word) in &out {
+                if let Word::States(states) = word {
+                    copy.on_states(ME, states, &mut Vec::new()).unwrap();
+                }
+            }
+        }
+        number
+    };
+    settle(&mut owner, &mut copy);
+    let mut tell = |owner: &mut Keeper, from, word| {
+        for (_, word) in asked(owner, from, word) {
+            if let Word::States(states) = word {
+                copy.on_states(ME, &states, &mut Vec::new()).unwrap();
+            }
+        }
+        settle(owner, &mut copy);
+        assert_eq!(copy.store().state(0, None), owner.store().state(0, None));
+    };
+    // Each of them alone is larger than what the rule takes off.
+    tell(&mut owner, ME, add(1, 0, &[0], &[5.0]));
+    tell(&mut owner, OTHER, add(1, 0, &[0], &[-4.5]));
+    tell(&mut owner, OTHER, add(2, 1, &[0], &[-4.5]));
+    tell(&mut owner, OTHER, Asked::Tick { clock: 1 });
+    assert_eq!(read(&owner, &[0]), [0.0]);
+    tell(&mut owner, ME, Asked::Tick { clock: 1 });
+    assert_eq!(read(&owner, &[0]), [0.0], "0.5 is less than is taken off");
+    for rank in [ME, OTHER] {
+        tell(&mut owner, rank, Asked::Tick { clock: 2 });
+    }
+    assert_eq!(read(&owner, &[0]), [3.5]);
+}
+
+#[test]
+fn whoever_holds_samples_back_is_not_kept_waiting_for_itself() {
+    let mut owner = owner(TableRule::Sum, When::AtOnce);
+    let deal = |hand| Asked::Deal { hand, samples: 5, may_wait: true };
+    asked(&mut owner, ME, deal(1));
+    let none = asked(&mut owner, ME, deal(2));
+    assert!(matches!(&none[..], [(ME, Word::Told(Told::Dealt { hand: 2, is_over: false, .. }))]), "{none:?}");
+    assert!(asked(&mut owner, OTHER, deal(1)).is_empty());
+    let over = asked(&mut owner, ME, Asked::Done { hands: 1 });
+    assert!(matches!(&over[..], [(OTHER, Word::Told(Told::Dealt { is_over: true, .. }))]), "{over:?}");
+}
+
+#[test]
+fn samples_are_dealt_once_the_copy_knows_who_has_them() {
+    let [mut owner, mut copy] = keepers(&layout(TableRule::Sum, When::AtOnce));
+    owner.on_kept(OTHER, 1, &mut Vec::new());
+    let deal = |hand, may_wait| Asked::Deal { hand, samples: 3, may_wait };
+    let sent = asked(&mut owner, OTHER, deal(1, false));
+    let [(OTHER, Word::States(states))] = &sent[..] else { panic!("{sent:?}") };
+    copy.on_states(ME, states, &mut Vec::new()).unwrap();
+    assert_eq!(copy.store.dealing(), owner.store.dealing());
+    let mut out = Vec::new();
+    owner.on_kept(OTHER, 2, &mut out);
+    let [(OTHER, Word::Told(Told::Dealt { hand: 1, dealt, is_over: false }))] = &out[..] else {
+        panic!("{out:?}")
+    };
+    assert_eq!(dealt.len(), 3);
+    asked(&mut owner, ME, deal(1, true));
+    out.clear();
+    owner.on_kept(OTHER, 3, &mut out);
+    asked(&mut owner, ME, Asked::Done { hands: 1 });
+    // The rest is dealt: one waits for what the other may have to give back, and the other does not.
+    assert!(asked(&mut owner, ME, deal(2, true)).is_empty());
+    let none = asked(&mut owner, OTHER, deal(2, false));
+    assert!(matches!(&none[..], [(OTHER, Word::Told(Told::Dealt { is_over: false, .. }))]), "{none:?}");
+    let over = asked(&mut owner, OTHER, Asked::Done { hands: 1 });
+    let is_over =
+        |word: &(Rank, Word)| matches!(word, (ME, Word::Told(Told::Dealt { hand: 2, is_over: true, .. })));
+    assert!(over.iter().any(is_over), "{over:?}");
+}
