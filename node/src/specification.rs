@@ -357,6 +357,7 @@ impl TrainingSettings {
         check_rule(&self.optimizer)?;
         self.combine.check(self.topology, &self.algorithm)?;
         self.algorithm.check(self.topology)?;
+        self.algorithm.check_rule(&self.optimizer)?;
         if self.policy.forks() && self.algorithm.has_tables() {
             return Err(SpecificationError::Setting {
                 key: "partition.policy",

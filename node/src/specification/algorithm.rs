@@ -207,6 +207,17 @@ impl Algorithm {
         matches!(self, Self::Ring | Self::Local { .. } | Self::Diloco { .. })
     }
 
+    /// An error unless it goes with the optimizer's rule.
+    pub(super) fn check_rule(&self, rule: &Rule) -> Result<(), SpecificationError> {
+        match *self {
+            Self::Ssp { staleness, apply } if is_by_step(apply, rule) => {
+                let allowed = "0 to 16 steps where all gradients of a step are applied together";
+                within("sync.staleness", staleness, ..=STALENESS_BY_STEP_MAX, allowed)
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Whether parameters are kept in a table, with a clock for each peer.
     #[must_use]
     pub fn has_tables(&self) -> bool {
@@ -233,11 +244,8 @@ impl Algorithm {
             }
             Self::Ssp { staleness, apply } => {
                 let gates = Gates::of(Gate::Staleness(staleness));
-                let when = move |loaded: &Loaded| match apply {
-                    Some(ApplyName::AtOnce) => When::AtOnce,
-                    Some(ApplyName::ByStep) => When::ByClock,
-                    None if rule_of(loaded) == TableRule::Sum => When::AtOnce,
-                    None => When::ByClock,
+                let when = move |loaded: &Loaded| {
+                    if is_by_step(apply, &loaded.training.rule) { When::ByClock } else { When::AtOnce }
                 };
                 let shared = move |loaded: &Loaded| Shared {
                     layout: layout(loaded, when(loaded)),
@@ -251,6 +259,14 @@ impl Algorithm {
             Self::Async { warm_up, wave } => downpour((1, 1), (warm_up, wave)),
             Self::Downpour { n_push, n_fetch, warm_up, wave } => downpour((n_push, n_fetch), (warm_up, wave)),
         }
+    }
+}
+
+/// Whether all gradients of a step are applied together; plain SGD needs that least.
+fn is_by_step(apply: Option<ApplyName>, rule: &Rule) -> bool {
+    match apply {
+        Some(apply) => apply == ApplyName::ByStep,
+        None => !matches!(rule, Rule::Sgd { weight_decay: 0.0 }),
     }
 }
 
@@ -354,6 +370,8 @@ const OUTER_RATE_DEFAULT: f64 = 0.7;
 const OUTER_MOMENTUM_DEFAULT: f32 = 0.9;
 /// Most of what there is to be gained from not waiting is gained with a few steps.
 const STALENESS_DEFAULT: u64 = 3;
+/// What is to be applied is kept by step, and there are as many of those, and one.
+const STALENESS_BY_STEP_MAX: u64 = 16;
 /// What is not sent yet is lost with its worker, so that what it has trained since is trained again.
 const N_PUSH_MAX: u64 = 32;
 const _: () = assert!((N_PUSH_MAX as usize) < HANDS_MAX, "and two more");
@@ -425,6 +443,27 @@ mod tests {
     }
 
     #[test]
+    fn what_waits_for_a_whole_step_waits_for_few() {
+        let resolve = |text: &str| {
+            let run = RunFile::parse(text).unwrap();
+            let training = crate::specification::resolve::resolve_training(&run, 100)?;
+            training.check()?;
+            Ok::<_, SpecificationError>(training.algorithm)
+        };
+        let ssp = |staleness, apply| Algorithm::Ssp { staleness, apply };
+        assert_eq!(resolve("[sync]\nkind = \"ssp\""), Ok(ssp(3, None)));
+        let sgd = "[optimizer]\nrule = \"sgd\"\n[sync]\nkind = \"ssp\"\nstaleness = 400";
+        assert_eq!(resolve(sgd), Ok(ssp(400, None)));
+        for text in [&format!("{sgd}\napply = \"by-step\""), "[sync]\nkind = \"ssp\"\nstaleness = 17"] {
+            let error = resolve(text).unwrap_err().to_string();
+            assert!(error.contains("0 to 16 steps where all gradients"), "{error}");
+        }
+        let winner = "[partition]\npolicy = \"winner\"\n[sync]\nkind = \"async\"";
+        let error = resolve(winner).unwrap_err().to_string();
+        assert!(error.contains("\"majority\" with this [sync] kind"), "{error}");
+    }
+
+    #[test]
     fn keys_that_do_not_go_with_the_kind_are_errors() {
         for (text, words) in [
             ("group = 4", "`sync.group` is given; allowed: nothing but with kind = \"ds-sync\""),
@@ -437,6 +476,13 @@ mod tests {
             ("kind = \"diloco\"\nlocal_steps = 24", "`sync.local_steps` is 24; allowed: 1 to 23"),
             ("backups = 2", "`sync.backups` is given; allowed: nothing but with kind = \"quorum\""),
             ("kind = \"ds-sync\"\ngroup = 1", "`sync.group` is 1; allowed: 2 or more"),
+            ("staleness = 1", "`sync.staleness` is given; allowed: nothing but with kind = \"ssp\""),
+            (
+                "kind = \"async\"\nn_push = 2",
+                "`sync.n_push` is given; allowed: nothing but with kind = \"downpour\"",
+            ),
+            ("kind = \"downpour\"\nn_push = 33", "`sync.n_push` is 33; allowed: 1 to 32"),
+            ("kind = \"ssp\"\nwave = 3", "`sync.wave` is given; allowed: nothing but with kind = \"async\""),
             ("kind = \"diloco\"\nouter_momentum = 1.0", "`sync.outer_momentum` is 1"),
         ] {
             let error = resolve(text).unwrap_err().to_string();

@@ -78,6 +78,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
         schedule: resolve_schedule(run, rated_steps)?,
     };
     training.algorithm.check(training.topology)?;
+    training.algorithm.check_rule(&training.optimizer)?;
     training.combine.check(training.topology, &training.algorithm)?;
     packing::check(&training)?;
     Ok(training)

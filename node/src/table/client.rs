@@ -379,7 +379,7 @@ impl Client {
 
     /// The clock is over.
     pub fn tick(&mut self, out: &mut Outbox) {
-        self.clock = Some(self.clock() + 1);
+        self.clock = Some((self.clock() + 1).min(STEPS_MAX));
         self.tell_clock(out);
     }
 
@@ -418,20 +418,28 @@ impl Client {
                 self.tell_done(out);
             }
             Told::Got { request: number, clock, applied: sequence, values } => {
-                let Some(Request { chunk, rows, asked_at, .. }) = self.requests.remove(&number) else {
-                    return Ok(());
-                };
-                let width = self.layout.width(chunk);
+                let Some(Request { chunk, rows, .. }) = self.requests.get(&number) else { return Ok(()) };
+                let (chunk, width) = (*chunk, self.layout.width(*chunk));
+                if self.places.owner(chunk) != from {
+                    return Err(TableError::NotOwned(chunk));
+                }
                 let (found, expected) = (values.len(), rows.len() * width);
                 if found != expected {
                     return Err(TableError::Length { found, expected });
                 }
+                if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+                    return Err(TableError::NotFinite(rows.iter().nth(at / width).unwrap_or_default()));
+                }
+                let Some(Request { rows, asked_at, .. }) = self.requests.remove(&number) else {
+                    return Ok(());
+                };
                 self.least = self.least.max(clock);
                 for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
                     let values = values.to_vec();
                     self.cache.insert(row, Cached { clock, asked_at, sequence, values });
                 }
             }
+            Told::Dealt { .. } if self.places.owner(0) != from => return Err(TableError::NotOwned(0)),
             Told::Dealt { hand, dealt, is_over } => {
                 if self.dealt.wanted.take_if(|(wanted, ..)| *wanted == hand).is_some() {
                     self.dealt.next = Some((hand, dealt, is_over));

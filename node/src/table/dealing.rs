@@ -11,6 +11,7 @@
 //! # Invariants
 //! - A worker that asks again under the same number is given the same hand, whoever deals by then.
 
+use peergrad_protocol::limits::HANDS_MAX;
 use peergrad_protocol::table::{Dealing, Hand, Held, Writer};
 
 /// How much there is to be dealt.
@@ -33,7 +34,7 @@ impl Deck {
         if number <= known.last {
             return known.hands.iter().find(|(of, _)| *of == number).map(|(_, hand)| hand.clone());
         }
-        if !self.has_room(dealing, writer) {
+        if known.hands.len() == HANDS_MAX || !self.has_room(dealing, writer) {
             return None;
         }
         let hand = if !dealing.returned.is_empty() {

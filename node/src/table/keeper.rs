@@ -153,7 +153,9 @@ impl Keeper {
         let is_there = |writer: &Writer| places.members.contains(writer);
         let owned = |chunk: &usize| places.owner(*chunk) == me;
         let chunks = 0..places.holders.len();
-        for chunk in chunks.clone().filter(|chunk| places.donor(*chunk) == Some(me)) {
+        // A record is input: it may name one who has not got the chunk.
+        let gives = |chunk: &usize| places.donor(*chunk) == Some(me) && keeper.store.holds(*chunk);
+        for chunk in chunks.clone().filter(gives) {
             let states = vec![keeper.store.state(chunk, None)];
             out.push((places.owner(chunk), Word::States(States { number: 0, states })));
         }

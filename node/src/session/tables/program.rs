@@ -208,7 +208,6 @@ impl Tables {
             Operation::Finish => client.finish(&mut out),
         }
         self.post(out);
-        self.hear_own();
         is_over
     }
 
