@@ -462,6 +462,7 @@ impl Session {
             samples: record.samples,
             left_out: record.left_out,
             may_be_late: self.has_backups(),
+            is_own: false,
             rate: self.loaded.training.rate(steps - 1),
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));

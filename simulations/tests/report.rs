@@ -109,6 +109,7 @@ impl Tale {
                 samples: 32,
                 left_out: 0,
                 may_be_late: false,
+                is_own: false,
                 rate: 0.1,
                 digest: None,
             };

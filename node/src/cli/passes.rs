@@ -156,6 +156,7 @@ mod tests {
                 samples,
                 left_out: 0,
                 may_be_late: false,
+                is_own: false,
                 rate: 0.1,
                 digest: None,
             };

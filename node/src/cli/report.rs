@@ -183,7 +183,9 @@ impl Report {
             }
             Event::Committed(committed) => {
                 self.losses.push(committed.loss);
-                self.passes.note(committed, self.samples());
+                if !committed.is_own {
+                    self.passes.note(committed, self.samples());
+                }
             }
             _ => {}
         }
@@ -369,8 +371,10 @@ fn summary_words(summary: &Summary, passes: &str) -> String {
         }
         None => "not evaluated".to_owned(),
     };
+    // Where each peer has steps of its own, none has seen a pass.
+    let passes = if passes.is_empty() { String::new() } else { format!(", {passes}") };
     format!(
-        "{result}\n{} steps, {} samples ({} here), {passes}; {wall_seconds:.1} s; {} sent ({} of them directly), {} received\ndigest {}",
+        "{result}\n{} steps, {} samples ({} here){passes}; {wall_seconds:.1} s; {} sent ({} of them directly), {} received\ndigest {}",
         count(state.steps),
         count(state.samples),
         count(state.own_samples),

@@ -374,6 +374,7 @@ impl Peer {
                 samples,
                 left_out,
                 may_be_late: false,
+                is_own: false,
                 rate,
                 digest: None,
             });

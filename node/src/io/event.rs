@@ -284,6 +284,8 @@ pub struct Committed {
     pub left_out: u64,
     /// Whether they may have been left out for being too late, and not only for a gradient that is not finite.
     pub may_be_late: bool,
+    /// It is a step of this peer alone, of a program whose peers have a clock each: so are its samples.
+    pub is_own: bool,
     /// The learning rate it used.
     pub rate: f64,
     /// Digest of the parameters after it, where one was asked for.

@@ -137,12 +137,13 @@ impl Session {
         let sample_count = u64::from(self.loaded.task.sample_count());
         let dealt = self.uncommitted.as_ref().map_or(&self.dealt, |record| &record.dealt);
         let left_out = self.omissions.in_all();
+        let samples = dealt.after.taken(sample_count).saturating_sub(dealt.len().saturating_add(left_out));
         Some(FinalState {
             run: self.view().run,
             specification: Arc::clone(&self.specification),
             manifest: self.loaded.manifest.clone(),
             steps: self.committed_steps(),
-            samples: dealt.after.taken(sample_count).saturating_sub(dealt.len().saturating_add(left_out)),
+            samples: self.samples_of_tables().unwrap_or(samples),
             left_out,
             own_samples: self.own_trained,
             parameters: Arc::clone(parameters),

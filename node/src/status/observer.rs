@@ -306,6 +306,7 @@ mod tests {
             samples: 8,
             left_out: 0,
             may_be_late: false,
+            is_own: false,
             rate: 0.1,
             digest: None,
         })

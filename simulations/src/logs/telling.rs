@@ -284,6 +284,7 @@ impl Teller<'_> {
                 samples: step.samples,
                 left_out: step.left_out,
                 may_be_late: false,
+                is_own: false,
                 rate: step.rate,
                 digest: None,
             };

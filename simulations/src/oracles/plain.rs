@@ -208,6 +208,7 @@ mod tests {
             samples: 64,
             left_out: 0,
             may_be_late: false,
+            is_own: false,
             rate: 0.0,
             digest: None,
         };

@@ -140,10 +140,17 @@ impl Session {
                 samples: tally.samples,
                 left_out: 0,
                 may_be_late: false,
+                is_own: true,
                 rate: loaded.training.schedule.rate(clock),
                 digest: None,
             })));
         }
+    }
+
+    /// Samples that all workers have computed, where there are tables: all there are, once they are done; before, what this one has.
+    pub(in crate::session) fn samples_of_tables(&self) -> Option<u64> {
+        let Tables { deck, hands, .. } = self.tables.as_ref()?;
+        Some(if hands.is_over { deck.passes.saturating_mul(deck.samples) } else { self.own_trained })
     }
 
     /// Whether the program waits for rows, for samples, or for what it has added to be safe.

@@ -24,6 +24,7 @@ fn committed(number: u64) -> Committed {
         samples: 8,
         left_out: 0,
         may_be_late: false,
+        is_own: false,
         rate: 0.1,
         digest: None,
     }
