@@ -124,6 +124,8 @@ pub(crate) struct Facts<'a> {
     /// Where there are tables: the clock of this member's worker, and whether all who are to keep a chunk do.
     pub(crate) clock: Option<StepNumber>,
     pub(crate) is_settled: Option<bool>,
+    /// Whether its program waits for rows, for which others may have to get on.
+    pub(crate) is_reading: bool,
     pub(crate) dealt: &'a Dealt,
     pub(crate) dealt_before: Option<&'a Dealt>,
     /// How the step after is, where that is not for this view to say.

@@ -221,7 +221,7 @@ impl Session {
         let rank = view.rank(&me.peer).expect("a view is installed at its members");
         let vectors = Pool::new(VECTORS_KEPT_MAX);
         let initial = || {
-            let mut initial = vectors.take_zeroed(cut.chunks.parameter_count());
+            let mut initial = vectors.take_zeroed(loaded.manifest.parameter_count());
             loaded.task.initial(training.seed, &mut initial);
             Arc::new(initial)
         };

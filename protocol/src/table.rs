@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::chunks::ChunkSet;
 use crate::id::{Incarnation, PeerId};
-use crate::ledger::{Ledger, Span};
+use crate::ledger::{Ledger, Span, are_disjoint};
 use crate::limits::{
     CHUNKS_MAX, DEALT_SPANS_MAX, HANDS_MAX, MEMBERS_MAX, STEPS_MAX, TABLE_ROWS_MAX, WORD_ROWS_MAX,
 };
@@ -303,7 +303,7 @@ impl Asked {
                 *request <= STEPS_MAX && *at_least <= STEPS_MAX && rows.are_valid()
             }
             Self::Add { sequence, clock, rows, .. } => {
-                *sequence <= STEPS_MAX && *clock <= STEPS_MAX && rows.names.are_valid()
+                (1..=STEPS_MAX).contains(sequence) && *clock <= STEPS_MAX && rows.names.are_valid()
             }
             Self::Tick { clock: number } | Self::Deal { hand: number, .. } | Self::Done { hands: number } => {
                 *number <= STEPS_MAX
@@ -327,13 +327,16 @@ impl Hand {
 
     fn is_valid(&self) -> bool {
         let is_span = |span: &Span| span.start < span.end && span.end <= u64::from(u32::MAX);
-        self.pass <= STEPS_MAX && self.spans.len() <= DEALT_SPANS_MAX && self.spans.iter().all(is_span)
+        self.pass <= STEPS_MAX
+            && self.spans.len() <= DEALT_SPANS_MAX
+            && self.spans.iter().all(is_span)
+            && are_disjoint(&self.spans)
     }
 }
 
 impl State {
     fn is_valid(&self) -> bool {
-        let are_valid = |rows: &Rows| rows.names.are_valid() || self.is_whole && rows.names.is_empty();
+        let are_valid = |rows: &Rows| rows.names.are_valid();
         (self.chunk as usize) < CHUNKS_MAX
             && are_valid(&self.rows)
             && self.pending.iter().all(|(clock, rows)| *clock <= STEPS_MAX && are_valid(rows))

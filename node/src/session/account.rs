@@ -28,6 +28,7 @@ impl Session {
             step: self.step,
             clock: self.clock(),
             is_settled: self.is_settled(),
+            is_reading: self.is_reading(),
             dealt: &self.dealt,
             dealt_before: self.uncommitted.as_ref().map(|record| &*record.dealt),
             dealt_next: self.dealt_next.as_deref(),

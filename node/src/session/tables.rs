@@ -195,7 +195,11 @@ impl Session {
 
     /// Begins in the first view that this member is in.
     pub(super) fn begin_tables(&mut self) {
-        let is_founded = matches!(self.view().recovery, Recovery::Found);
+        // After a stop of all nobody has anything: it begins anew.
+        let is_founded = match &self.view().recovery {
+            Recovery::Found => true,
+            Recovery::Resume(resume) => resume.is_restored,
+        };
         let Self { tables: Some(tables), geometry, complete, .. } = self else { return };
         let places = places(geometry);
         let carried = match complete {

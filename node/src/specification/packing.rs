@@ -135,6 +135,16 @@ pub(super) fn check_program(settings: &TrainingSettings, program: &Launch) -> Re
         let (found, allowed) = (packing.name().to_owned(), format!("\"f32\": {why}"));
         Err(SpecificationError::Setting { key, found, allowed })
     };
+    if program.has_tables() && settings.policy.forks() {
+        return Err(SpecificationError::Setting {
+            key: "partition.policy",
+            found: "given".to_owned(),
+            allowed: "\"majority\" with a program that has tables".to_owned(),
+        });
+    }
+    if program.has_tables() && (gradients.is_lossy() || parameters.is_lossy()) {
+        return refuse("sync.gradients", gradients, "what is added to a table travels as it is");
+    }
     if program.drifts() && gradients.is_lossy() {
         return refuse("sync.gradients", gradients, "members of this program contribute parameters");
     }

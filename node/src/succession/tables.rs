@@ -4,8 +4,8 @@
 //! Members report the chunks that they are to keep and have, and those of this view that they have and are not to keep: those are from
 //! before others took them over.
 //! 1. Whoever is to keep a chunk and has it, has all of it that was acknowledged, since nothing is before all of them have it.
-//! 2. If none of those who are to keep it has it, but one of them says so, nothing of it was acknowledged in this view: then whoever
-//!    had it before has it as it is now.
+//! 2. If one of those who are to keep it says that it has not got it yet, nothing of it was acknowledged in this view: then whoever
+//!    had it before has it as it is now, too.
 //! 3. If all of those who are to keep it are gone, nobody knows what they had acknowledged. There is no next view without one of
 //!    them: those who are there wait.
 
@@ -65,12 +65,12 @@ impl Basis<'_> {
             || keepers.iter().copied().filter(|rank| kept.contains(rank) && reports.contains_key(rank));
         let has = |rank: &Rank| reports[rank].states.contains(chunk);
         let mut holders: Vec<Rank> = there().filter(has).collect();
-        if holders.is_empty() && there().next().is_some() {
+        if there().any(|rank| !has(&rank)) {
             let had = |rank: &&Rank| {
                 let older = reports.get(rank).and_then(|report| report.states_before.as_ref());
                 older.is_some_and(|older| older.contains(chunk))
             };
-            holders = kept.iter().filter(had).copied().collect();
+            holders.extend(kept.iter().filter(had).copied());
         }
         holders.truncate(COPIES_MAX);
         holders

@@ -354,7 +354,10 @@ impl Client {
     /// Adds to a row.
     pub fn add(&mut self, row: Row, added: &[f32]) {
         let sum = self.coalesced.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-        sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+        // One overflow must not ruin what all share.
+        if sum.iter().zip(added).all(|(sum, added)| (sum + added).is_finite()) {
+            sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+        }
     }
 
     /// Sends what was added.

@@ -265,9 +265,10 @@ impl Keeper {
 
     fn hold(&mut self, from: Rank, chunk: usize, asked: Asked) -> Result<(), TableError> {
         let worker = self.workers.entry(from).or_default();
-        worker.ask()?;
-        if let Asked::Add { sequence, .. } = asked {
-            worker.note(Change::Added(sequence, chunk), 1);
+        match asked {
+            // A worker has no more of those than samples that it was dealt.
+            Asked::Add { sequence, .. } => worker.note(Change::Added(sequence, chunk), 1),
+            _ => worker.ask()?,
         }
         self.held.entry(chunk).or_default().push((from, asked));
         Ok(())
@@ -328,18 +329,26 @@ impl Keeper {
     }
 
     fn add(&mut self, from: Rank, part: (u64, usize), clock: u64, rows: &Rows, out: &mut Outbox) {
-        let (sequence, chunk) = part;
+        self.put(from, part, clock, rows);
+        // Of a worker that is behind, all have completed the clock.
+        self.complete(part.1);
+        self.promise(from, Change::Added(part.0, part.1), out);
+    }
+
+    /// Adds to a chunk, unless that is in already.
+    fn put(&mut self, from: Rank, (sequence, chunk): (u64, usize), clock: u64, rows: &Rows) {
         let writer = self.places.who(from);
         if self.store.add(chunk, writer, sequence, clock, rows) {
             let rows = rows.names.iter().collect();
             self.mark(chunk, &Part { rows, writers: BTreeSet::from([writer]), has_dealing: false });
-            // Of a worker that is behind, all have completed the clock.
-            self.complete(chunk);
         }
-        let change = Change::Added(sequence, chunk);
-        let unsafe_at = self.expect(from, change);
-        self.workers.entry(from).or_default().note(change, unsafe_at);
-        self.acknowledge(from, out);
+    }
+
+    /// A worker is told of a change once it is safe.
+    fn promise(&mut self, worker: Rank, change: Change, out: &mut Outbox) {
+        let unsafe_at = self.expect(worker, change);
+        self.workers.entry(worker).or_default().note(change, unsafe_at);
+        self.acknowledge(worker, out);
     }
 
     /// A change is safe at one member more.

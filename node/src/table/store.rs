@@ -129,7 +129,10 @@ impl Store {
                 let pending = known.pending.entry(clock).or_default();
                 for (row, added) in rows {
                     let sum = pending.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-                    sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+                    // One overflow must not ruin what all share.
+                    if sum.iter().zip(added).all(|(sum, added)| (sum + added).is_finite()) {
+                        sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+                    }
                 }
             }
         }
@@ -163,7 +166,7 @@ impl Store {
                 self.room.extend(values.iter().zip(added).map(|(value, added)| value + added));
             }
             TableRule::Stock { rule, schedule } => {
-                let update = rule.update(schedule.rate(clock), chunk.updates[place] + 1, 1.0);
+                let update = rule.update(schedule.rate(clock), chunk.updates[place].saturating_add(1), 1.0);
                 self.room.extend_from_slice(added);
                 self.room.resize(stride, 0.0);
                 let (new, after) = self.room.split_at_mut(added.len());
@@ -172,7 +175,7 @@ impl Store {
         }
         if self.room.iter().all(|number| number.is_finite()) {
             chunk.numbers[place * stride..][..stride].copy_from_slice(&self.room);
-            chunk.updates[place] += 1;
+            chunk.updates[place] = chunk.updates[place].saturating_add(1);
         }
     }
 

@@ -86,6 +86,7 @@ impl Bench {
         let facts = Facts {
             clock: None,
             is_settled: None,
+            is_reading: false,
             basis: Basis {
                 geometry: &self.geometry,
                 sample_count: 100,

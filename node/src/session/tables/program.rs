@@ -153,6 +153,11 @@ impl Session {
         Some(if hands.is_over { deck.passes.saturating_mul(deck.samples) } else { self.own_trained })
     }
 
+    /// Whether the program waits for rows.
+    pub(in crate::session) fn is_reading(&self) -> bool {
+        self.tables.as_ref().is_some_and(|tables| !tables.waiting.reads.is_empty())
+    }
+
     /// Whether the program waits for rows, for samples, or for what it has added to be safe.
     pub(in crate::session) fn waits_for_rows(&self) -> bool {
         self.tables.as_ref().is_some_and(|tables| {

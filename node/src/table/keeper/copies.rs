@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::table::{States, Word};
+use peergrad_protocol::table::{Asked, States, Word};
 
 use super::{Keeper, Outbox, Part, TableError};
 
@@ -116,8 +116,21 @@ impl Keeper {
         if chunk == 0 {
             self.take_back_hands();
         }
+        // Clocks did not wait for the chunk: whoever reads sees all that came before them.
+        let is_add = |(_, asked): &(Rank, Asked)| matches!(asked, Asked::Add { .. });
+        let (adds, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_add);
+        for (worker, asked) in &adds {
+            if let Asked::Add { sequence, clock, rows, .. } = asked {
+                self.put(*worker, (*sequence, chunk), *clock, rows);
+            }
+        }
         self.complete(chunk);
-        for (worker, asked) in held {
+        for (worker, asked) in adds {
+            if let Asked::Add { sequence, .. } = asked {
+                self.promise(worker, Change::Added(sequence, chunk), out);
+            }
+        }
+        for (worker, asked) in others {
             self.workers.entry(worker).or_default().questions -= 1;
             self.answer(worker, asked, out)?;
         }

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
+use peergrad_protocol::limits::HANDS_MAX;
 use peergrad_protocol::table::{Hand, Told, Word};
 
 use super::super::dealing;
+use super::clocks::Clock;
 use super::copies::Change;
 use super::{Keeper, Outbox, Part};
 
@@ -25,8 +27,8 @@ impl Keeper {
         let writer = self.places.who(from);
         let known = self.store.dealing().held.iter().find(|held| held.writer == writer);
         let is_new = known.is_none_or(|known| hand > known.last);
-        // What it has not sent yet, nobody else can wait for.
-        let holds_some = known.is_some_and(|known| !known.hands.is_empty());
+        // What it has not sent yet, nobody else can wait for; but with too many of them, it waits for them to be safe.
+        let holds_some = known.is_some_and(|known| !known.hands.is_empty() && known.hands.len() < HANDS_MAX);
         if let Some(dealt) = self.deck.deal(self.store.dealing(), writer, hand, samples) {
             if is_new {
                 self.mark(0, &Part { has_dealing: true, ..Part::default() });
@@ -43,7 +45,10 @@ impl Keeper {
             return self.acknowledge(from, out);
         }
         let is_over = self.deck.is_over(self.store.dealing());
-        if is_over || holds_some || !may_wait {
+        // It goes on with nothing only where others may wait for its clock.
+        let has_others =
+            self.clocks.iter().any(|(rank, clock)| *rank != from && !matches!(clock, Clock::None));
+        if is_over || (if may_wait { holds_some } else { has_others }) {
             out.push((from, Word::Told(Told::Dealt { hand, dealt: Hand::default(), is_over })));
         } else {
             self.wants_hand.insert(from, (hand, samples));

@@ -267,7 +267,8 @@ fn samples_are_dealt_once_the_copy_knows_who_has_them() {
     out.clear();
     owner.on_kept(OTHER, 3, &mut out);
     asked(&mut owner, ME, Asked::Done { hands: 1 });
-    // The rest is dealt: one waits for what the other may have to give back, and the other does not.
+    // The rest is dealt: one waits for what the other may have to give back, and the other, for whose clock others may wait, does not.
+    asked(&mut owner, ME, Asked::Tick { clock: 0 });
     assert!(asked(&mut owner, ME, deal(2, true)).is_empty());
     let none = asked(&mut owner, OTHER, deal(2, false));
     assert!(matches!(&none[..], [(OTHER, Word::Told(Told::Dealt { is_over: false, .. }))]), "{none:?}");
