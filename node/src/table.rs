@@ -169,13 +169,6 @@ impl Layout {
         self.tables.iter().map(|laid| &laid.table)
     }
 
-    /// The rows of the table with this name.
-    #[must_use]
-    pub fn rows_of(&self, name: &str) -> Option<Range<Row>> {
-        let laid = self.tables.iter().find(|laid| laid.table.name == name)?;
-        Some(laid.first_row..laid.first_row + laid.table.rows)
-    }
-
     /// The rows that begin at the task's parameters.
     ///
     /// # Panics

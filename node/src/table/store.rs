@@ -283,14 +283,6 @@ impl Store {
             self.dealing = dealing.clone();
         }
     }
-
-    /// Rows that are here, and bytes that they and what belongs to them take, about.
-    #[must_use]
-    pub fn size(&self) -> (usize, usize) {
-        let rows = self.chunks.values().map(|chunk| chunk.updates.len()).sum::<usize>();
-        let numbers = self.chunks.values().map(|chunk| chunk.numbers.len()).sum::<usize>();
-        (rows, numbers * size_of::<f32>() + rows * (size_of::<u32>() + size_of::<(Row, usize)>()))
-    }
 }
 
 impl Chunk {

@@ -21,6 +21,8 @@ pub(super) struct Copy {
     /// Of the frame under way, or the last one.
     number: u64,
     dirty: BTreeMap<usize, Dirty>,
+    /// The chunk whose turn it is to be told.
+    turn: usize,
     /// What the next frame will make safe.
     next: Vec<(Rank, Change)>,
     under_way: Option<UnderWay>,
@@ -51,6 +53,14 @@ impl Copy {
     /// It has to be told something of a chunk.
     pub(super) fn add(&mut self, chunk: usize, dirty: Dirty) {
         add_to(&mut self.dirty, chunk, dirty);
+    }
+
+    /// What it is told next: each chunk in its turn, so that those which change all the time leave room for the others.
+    fn take_dirty(&mut self) -> Option<(usize, Dirty)> {
+        let mut from_turn = self.dirty.range(self.turn..).chain(&self.dirty);
+        let chunk = *from_turn.next()?.0;
+        self.turn = chunk + 1;
+        self.dirty.remove_entry(&chunk)
     }
 
     /// Whether it has still to be told all of a chunk.
@@ -194,7 +204,7 @@ impl Keeper {
             }
             let (mut states, mut numbers, mut dirty) = (Vec::new(), 0, BTreeMap::new());
             while numbers < FRAME_NUMBERS
-                && let Some((chunk, what)) = copy.dirty.pop_first()
+                && let Some((chunk, what)) = copy.take_dirty()
             {
                 let state = match &what {
                     Dirty::Whole => self.store.state(chunk, None),
