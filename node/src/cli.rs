@@ -272,6 +272,13 @@ pub fn run_program<P: Program>(
     run_own(name, Arc::new(task), Launch::new(program))
 }
 
+/// As [`run_task`], for a binary that brings a program whose state is in [tables](crate::table), or anything else that is
+/// [launched](Launch).
+#[must_use]
+pub fn run_launch(name: &str, task: impl Task, launch: Launch) -> ExitCode {
+    run_own(name, Arc::new(task), launch)
+}
+
 fn run_own(name: &str, task: Arc<dyn Task>, program: Launch) -> ExitCode {
     let OwnCli { command } = OwnCli::parse();
     start_logging();

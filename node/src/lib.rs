@@ -7,9 +7,10 @@
 //! becomes. [`page`] draws what people look at; an [`overview`] is what a node tells those who ask how it is.
 //!
 //! # Bringing one's own
-//! A binary with a [`Task`] of its own calls `run`; one that also has a [`Program`] of its own calls `run_program`. All that
-//! either is written with stands here at the top: a [`Task`] has a [`Manifest`] and gives an [`Evaluation`]; a [`Program`]
-//! asks its [`Peer`] for a [`Step`], and makes [`Contribution`]s.
+//! A binary with a [`Task`] of its own calls `run`; one that also has a [`Program`] of its own calls `run_program`, or, where that
+//! keeps its state in [tables](table), `run_launch`. All that they are written with stands here at the top: a [`Task`] has a
+//! [`Manifest`] and gives an [`Evaluation`]; a [`Program`] asks its [`Peer`] for a [`Step`], and makes [`Contribution`]s, or for a
+//! [`Clock`], and reads and adds.
 //!
 //! The shell (feature `net`, on by default) is everything that waits: `net` holds the links over libp2p, the data
 //! directory, the compute thread and the driver; `status` tells how a peer is, to those who ask and to its event log; `cli` is the
@@ -67,12 +68,12 @@ pub use peergrad_protocol as protocol;
 
 pub use loader::Loaded;
 pub use optimizer::Rule;
-pub use peer::{Contribution, Interrupted, Peer, Pending, Step};
+pub use peer::{Clock, Contribution, Interrupted, Peer, Pending, Step};
 pub use peergrad_protocol::manifest::Manifest;
 pub use peergrad_protocol::message::Tally;
 pub use peergrad_protocol::{Buffer, Rank};
-pub use program::{Flow, Program};
-pub use task::{Evaluation, Task};
+pub use program::{Flow, Launch, Program};
+pub use task::{Evaluation, SparseTask, Task};
 
 #[cfg(feature = "net")]
-pub use cli::{run_program, run_task as run};
+pub use cli::{run_launch, run_program, run_task as run};

@@ -17,9 +17,9 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
+pub use crate::specification::builtin::Part;
 use crate::specification::{Specification, SpecificationError};
 use crate::task::Evaluation;
-use crate::task::supervised::evaluate;
 
 /// Bytes of a file's header: names, shapes and metadata.
 pub const HEADER_BYTES_MAX: usize = 4 << 20;
@@ -173,17 +173,10 @@ impl ModelFile {
     /// If the model is not a built-in one, or the data does not suit it.
     pub fn evaluate(&self, file: &str, bytes: &[u8]) -> Result<Evaluated, ModelFileError> {
         let specification = Specification::parse(self.origin.specification.as_bytes())?;
-        let network = specification.network();
-        if network.manifest() != self.manifest {
+        if specification.manifest() != self.manifest {
             return Err(ModelFileError::Foreign("its tensors are not those of its specification".to_owned()));
         }
-        let is_trained_on = ContentDigest::of(bytes) == specification.digest()?;
-        let (samples, part) = if is_trained_on && specification.data.held_out_rows > 0 {
-            (specification.dataset(bytes)?.held_out, Part::HeldOut)
-        } else {
-            (specification.samples(file, bytes)?, Part::All)
-        };
-        let evaluation = evaluate(&network, &self.parameters, &samples, &mut network.scratch());
+        let (evaluation, part) = specification.evaluate(&self.parameters, file, bytes)?;
         Ok(Evaluated { evaluation, part })
     }
 }
@@ -195,15 +188,6 @@ pub struct Evaluated {
     pub evaluation: Evaluation,
     /// Which rows.
     pub part: Part,
-}
-
-/// Rows of a data file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
-    /// Those that the run never trained.
-    HeldOut,
-    /// All.
-    All,
 }
 
 /// The entry of the metadata of a file with these parameters.

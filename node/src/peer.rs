@@ -9,6 +9,7 @@
 //! - Tensors move into an operation; nothing is borrowed across an await.
 
 use std::future::Future;
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,7 +17,7 @@ use std::task::{Context, Poll};
 use futures_channel::{mpsc, oneshot};
 use peergrad_collectives::groups::Groups;
 use peergrad_protocol::message::Tally;
-use peergrad_protocol::table::{Names, Rows};
+use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
 use peergrad_protocol::{Buffer, Rank, StepNumber};
 
 use crate::blend::Blend;
@@ -60,8 +61,14 @@ pub(crate) enum Operation {
     Wait(Reply<()>),
     /// Answer with rows.
     Get { rows: Names, reply: Reply<Vec<f32>> },
+    /// Answer with those of a range of rows that are not zero.
+    Pull { rows: Range<Row>, reply: Reply<Rows> },
     /// Answer with all of the parameters.
     Parameters(Reply<Arc<Buffer>>),
+    /// Do something to columns of these chunks.
+    Map { chunks: Range<usize>, map: Map },
+    /// Answer with what columns of these chunks come to.
+    Reduce { chunks: Range<usize>, reduce: Reduce, reply: Reply<f64> },
     /// Add to rows.
     Add(Rows),
     /// Send what was added; answer when it is safe.
@@ -237,6 +244,10 @@ impl Clock {
         self.peer.ask(|reply| Command::Operate { turn, operation: operation(reply) })
     }
 
+    fn tell(&self, operation: Operation) {
+        let _ = self.peer.commands.unbounded_send(Command::Operate { turn: self.turn, operation });
+    }
+
     /// Done when this clock may read: as [`Clock::get`] of nothing.
     pub fn wait(&self) -> Pending<()> {
         self.operate(Operation::Wait)
@@ -254,6 +265,18 @@ impl Clock {
         }
     }
 
+    /// Those of a range of rows that are not zero, no staler than the gate allows. What this worker has added is sent first. They are
+    /// read anew each time, and not kept here.
+    ///
+    /// # Errors
+    /// There is no such row.
+    pub fn pull(&self, rows: Range<Row>) -> Result<Pending<Rows>, TableError> {
+        match rows.end > self.layout.row_count() {
+            true => Err(TableError::NoRow(rows.end - 1)),
+            false => Ok(self.operate(|reply| Operation::Pull { rows, reply })),
+        }
+    }
+
     /// All of the parameters, no staler than the gate allows, where there is a table of them.
     ///
     /// # Panics
@@ -268,9 +291,30 @@ impl Clock {
     /// What is wrong with them; nothing was added.
     pub fn add(&self, rows: Rows) -> Result<(), TableError> {
         self.layout.check_rows(&rows)?;
-        let (turn, operation) = (self.turn, Operation::Add(rows));
-        let _ = self.peer.commands.unbounded_send(Command::Operate { turn, operation });
+        self.tell(Operation::Add(rows));
         Ok(())
+    }
+
+    /// Has owners do something to columns of a table, once, after all that this worker has added so far. It is safe when the next
+    /// [push](Clock::push) is done.
+    ///
+    /// # Errors
+    /// There is no such table or column, or its owners update by a rule.
+    pub fn map(&self, table: &str, map: Map) -> Result<(), TableError> {
+        let chunks = self.layout.chunks(table)?;
+        self.layout.check_map(chunks.start, map)?;
+        self.tell(Operation::Map { chunks, map });
+        Ok(())
+    }
+
+    /// What columns of a table come to at its owners, no staler than the gate allows, with all that this worker has added so far.
+    ///
+    /// # Errors
+    /// There is no such table or column.
+    pub fn reduce(&self, table: &str, reduce: Reduce) -> Result<Pending<f64>, TableError> {
+        let chunks = self.layout.chunks(table)?;
+        self.layout.check_reduce(chunks.start, reduce)?;
+        Ok(self.operate(|reply| Operation::Reduce { chunks, reduce, reply }))
     }
 
     /// Sends what was added so far, in this clock or before. Done when it would outlive its owners.
@@ -280,14 +324,12 @@ impl Clock {
 
     /// The clock is over, and this came of its samples.
     pub fn end(self, tally: Tally) {
-        let (turn, operation) = (self.turn, Operation::End(tally));
-        let _ = self.peer.commands.unbounded_send(Command::Operate { turn, operation });
+        self.tell(Operation::End(tally));
     }
 
     /// This worker has no more clocks, so nobody waits for it. What it reads from now on is there once all workers have finished.
     pub fn finish(&self) {
-        let (turn, operation) = (self.turn, Operation::Finish);
-        let _ = self.peer.commands.unbounded_send(Command::Operate { turn, operation });
+        self.tell(Operation::Finish);
     }
 }
 

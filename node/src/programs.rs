@@ -3,6 +3,7 @@
 pub mod diloco;
 pub mod downpour;
 pub mod ds_sync;
+mod gradients;
 pub mod local;
 pub mod quorum;
 pub mod ring;

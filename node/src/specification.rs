@@ -23,6 +23,7 @@ use std::time::Duration;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{SAVED_MAX, SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::placement::Copies;
 use serde::{Deserialize, Serialize};
 
@@ -35,6 +36,7 @@ use crate::optimizer::{Rule, Schedule};
 use crate::policy::Policy;
 use crate::schedule::Decay;
 use crate::task::activation::Activation;
+use crate::task::logistic;
 use crate::task::loss::Loss;
 use crate::task::network::Network;
 
@@ -146,10 +148,24 @@ impl From<Route> for Option<Topology> {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ModelSettings {
+    /// What it is.
+    #[serde(default)]
+    pub form: ModelForm,
     /// Width of each hidden layer; none for linear and softmax regression.
     pub hidden: Vec<usize>,
     /// After each hidden layer.
     pub activation: Activation,
+}
+
+/// What a model is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelForm {
+    /// Dense layers.
+    #[default]
+    Network,
+    /// [Logistic regression](logistic) on features that are mostly zero.
+    Logistic,
 }
 
 /// The data file and how it is read.
@@ -250,9 +266,17 @@ impl Specification {
         Ok(specification)
     }
 
-    /// The model; its parameters follow from columns, hidden layers and classes.
+    /// Shapes of the model's parameters.
     #[must_use]
-    pub fn network(&self) -> Network {
+    pub fn manifest(&self) -> Manifest {
+        match self.model.form {
+            ModelForm::Network => self.network().manifest(),
+            ModelForm::Logistic => logistic::manifest(self.data.layout.columns()),
+        }
+    }
+
+    /// The network, where the model is one; its parameters follow from columns, hidden layers and classes.
+    fn network(&self) -> Network {
         let (outputs, loss) = self.outputs();
         let widths = [&[self.data.layout.columns()], self.model.hidden.as_slice(), &[outputs]].concat();
         Network::new(&widths, self.model.activation, loss)
@@ -308,6 +332,21 @@ impl Specification {
 
     fn check_model(&self) -> Result<(), SpecificationError> {
         let hidden = &self.model.hidden;
+        if self.model.form == ModelForm::Logistic {
+            within("model.hidden", hidden.len(), 0..=0, "nothing with a logistic model")?;
+            let Target::Class { classes } = &self.data.target else {
+                return Err(SpecificationError::Foreign("a logistic model of a number".to_owned()));
+            };
+            within("data.classes", classes.len(), 2..=2, "two of them with a logistic model")?;
+            if self.data.standardization != Standardization::identity() {
+                return Err(SpecificationError::Foreign("a logistic model of other values".to_owned()));
+            }
+            if let Algorithm::Downpour { n_fetch, .. } = self.training.algorithm {
+                let allowed = "1 with a logistic model: in each step a peer reads what its samples need";
+                within("sync.n_fetch", n_fetch, 1..=1, allowed)?;
+            }
+            return Ok(());
+        }
         within("model.hidden", hidden.len(), 0..=HIDDEN_LAYERS_MAX, "at most 64 layers")?;
         let mut inputs = self.data.layout.columns() as u64;
         let mut parameters = 0;

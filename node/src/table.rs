@@ -30,9 +30,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use client::Gates;
-use peergrad_protocol::limits::{CHUNKS_MAX, TABLE_ROWS_MAX};
+use peergrad_protocol::limits::{
+    CHUNKS_MAX, GET_NUMBERS_MAX, PENDING_CLOCKS_MAX, TABLE_CHUNK_BYTES_MAX, TABLE_ROWS_MAX,
+};
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::table::{Names, Row, Rows};
+use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
 
 use crate::optimizer::{Rule, Schedule};
 
@@ -131,6 +133,22 @@ struct Laid {
     chunks: Chunks,
 }
 
+impl Table {
+    /// Bytes of a row at most, with all that belongs to it, where it is told to another member.
+    fn row_bytes_max(&self) -> usize {
+        /// Its name, the updates behind it, and the name again where something is to be applied.
+        const BESIDES: usize = 16;
+        let pending = if self.when == When::ByClock { PENDING_CLOCKS_MAX } else { 0 };
+        let numbers = self.width.saturating_mul(1 + self.rule.moments() + pending);
+        numbers.saturating_mul(size_of::<f32>()).saturating_add(BESIDES + 8 * pending)
+    }
+
+    /// Whether owners add what they are sent as it comes.
+    fn only_adds(&self) -> bool {
+        self.rule == TableRule::Sum && self.when == When::AtOnce
+    }
+}
+
 impl TableRule {
     /// Numbers that are kept for each of a row's.
     fn moments(&self) -> usize {
@@ -145,7 +163,7 @@ impl Layout {
     /// Lays tables out one after the other.
     ///
     /// # Panics
-    /// If there is none, or one without rows or numbers, or more rows than names.
+    /// If there is none, or one without rows or numbers, or more rows than names, or chunks that are too large to be told whole.
     #[must_use]
     pub fn new(tables: Vec<Table>) -> Self {
         assert!(!tables.is_empty(), "a run has a table");
@@ -155,6 +173,8 @@ impl Layout {
             assert!(table.rows > 0 && table.width > 0, "table {} is empty", table.name);
             let chunks =
                 Chunks::of_at_most(usize::try_from(table.rows).expect("rows are counted"), chunks_max);
+            let chunk_bytes = chunks.range(0).len().saturating_mul(table.row_bytes_max());
+            assert!(chunk_bytes <= TABLE_CHUNK_BYTES_MAX, "table {}: too many rows, or too wide", table.name);
             let laid = Laid { first_row, first_chunk, chunks, table };
             first_row += laid.table.rows;
             first_chunk += chunks.count();
@@ -258,19 +278,57 @@ impl Layout {
         &self.tables[after - 1]
     }
 
-    /// The names in each chunk, where all of them are rows.
+    /// The rows of the table of this name.
+    ///
+    /// # Errors
+    /// There is no such table.
+    pub fn rows(&self, table: &str) -> Result<Range<Row>, TableError> {
+        let laid = self.find(table)?;
+        Ok(laid.first_row..laid.first_row + laid.table.rows)
+    }
+
+    /// The chunks of the table of this name.
+    ///
+    /// # Errors
+    /// There is no such table.
+    pub(crate) fn chunks(&self, table: &str) -> Result<Range<usize>, TableError> {
+        let laid = self.find(table)?;
+        Ok(laid.first_chunk..laid.first_chunk + laid.chunks.count())
+    }
+
+    fn find(&self, table: &str) -> Result<&Laid, TableError> {
+        self.tables.iter().find(|laid| laid.table.name == table).ok_or(TableError::NoTable)
+    }
+
+    /// The names in each chunk, where all of them are rows; in parts, where they are more than one question may ask for.
     ///
     /// # Panics
     /// If one of them is none.
+    #[must_use]
     pub fn by_chunk(&self, names: &Names) -> Vec<(usize, Names)> {
-        let mut parts: Vec<(usize, Vec<Row>)> = Vec::new();
-        for row in names.iter() {
-            match parts.last_mut() {
-                Some((chunk, rows)) if self.range(*chunk).contains(&row) => rows.push(row),
-                _ => parts.push((self.chunk_of(row), vec![row])),
+        let mut parts: Vec<(usize, u64, Vec<Range<Row>>)> = Vec::new();
+        for mut range in names.ranges() {
+            while !range.is_empty() {
+                let is_in = |(chunk, room, _): &&mut (usize, u64, Vec<Range<Row>>)| {
+                    *room > 0 && self.range(*chunk).contains(&range.start)
+                };
+                if parts.last_mut().filter(is_in).is_none() {
+                    let chunk = self.chunk_of(range.start);
+                    parts.push((chunk, self.rows_at_once(chunk) as u64, Vec::new()));
+                }
+                let (chunk, room, ranges) = parts.last_mut().expect("there is one by now");
+                let end = self.range(*chunk).end.min(range.end).min(range.start + *room);
+                *room -= end - range.start;
+                ranges.push(range.start..end);
+                range.start = end;
             }
         }
-        parts.into_iter().map(|(chunk, rows)| (chunk, rows.into_iter().collect())).collect()
+        parts.into_iter().map(|(chunk, _, ranges)| (chunk, ranges.into_iter().collect())).collect()
+    }
+
+    /// Rows of a chunk that one question may ask for.
+    fn rows_at_once(&self, chunk: usize) -> usize {
+        (GET_NUMBERS_MAX / self.width(chunk)).max(1)
     }
 
     /// An error unless there is such a chunk, and these rows are in it.
@@ -282,6 +340,43 @@ impl Layout {
         let Some((first, last)) = names.ends() else { return Ok(()) };
         match [first, last].into_iter().find(|row| !range.contains(row)) {
             Some(row) => Err(TableError::Row(row, chunk)),
+            None => Ok(()),
+        }
+    }
+
+    /// An error unless a question may ask for these rows of a chunk.
+    fn check_question(&self, chunk: usize, names: &Names) -> Result<(), TableError> {
+        self.check_names(chunk, names)?;
+        let (found, most) = (names.len(), self.rows_at_once(chunk));
+        if found > most { Err(TableError::TooMany { found, most }) } else { Ok(()) }
+    }
+
+    /// An error unless there are such columns, of a table whose owners only add.
+    pub(crate) fn check_map(&self, chunk: usize, map: Map) -> Result<(), TableError> {
+        let (columns, by) = match map {
+            Map::Axpy { by, from, to } => ([from, to], by),
+            Map::Scale { by, column } => ([column; 2], by),
+        };
+        self.check_columns(chunk, columns)?;
+        if !self.table_of(chunk).only_adds() {
+            return Err(TableError::HasRule);
+        }
+        if by.is_finite() { Ok(()) } else { Err(TableError::Factor) }
+    }
+
+    /// An error unless there are such columns.
+    pub(crate) fn check_reduce(&self, chunk: usize, reduce: Reduce) -> Result<(), TableError> {
+        match reduce {
+            Reduce::Dot(one, other) => self.check_columns(chunk, [one, other]),
+            Reduce::Absolute(column) | Reduce::Nonzero(column) => self.check_columns(chunk, [column; 2]),
+        }
+    }
+
+    fn check_columns(&self, chunk: usize, columns: [u32; 2]) -> Result<(), TableError> {
+        self.check_names(chunk, &Names::default())?;
+        let width = self.width(chunk);
+        match columns.into_iter().find(|column| *column as usize >= width) {
+            Some(column) => Err(TableError::Column { column, width }),
             None => Ok(()),
         }
     }
@@ -337,6 +432,42 @@ pub enum TableError {
     /// A chunk that the table does not have.
     #[error("there is no chunk {0}")]
     Chunk(usize),
+    /// A table that there is not.
+    #[error("there is no table of this name")]
+    NoTable,
+    /// A column that the rows do not have.
+    #[error("there is no column {column}: rows have {width}")]
+    Column {
+        /// Which.
+        column: u32,
+        /// Numbers of a row.
+        width: usize,
+    },
+    /// Something else than an addition, in a table whose owners update by a rule.
+    #[error("owners update this table by a rule: it can only be added to")]
+    HasRule,
+    /// A factor that is not a number.
+    #[error("a factor that is not finite")]
+    Factor,
+    /// More rows than one question may ask for.
+    #[error("{found} rows at once, and at most {most} are told")]
+    TooMany {
+        /// How many.
+        found: usize,
+        /// How many may be asked for.
+        most: usize,
+    },
+    /// Rows that were not asked for.
+    #[error("rows that were not asked for")]
+    NotAsked,
+    /// A clock that no worker can be in.
+    #[error("something was added in clock {told}, and clock {least} is not complete at all workers")]
+    Ahead {
+        /// The clock.
+        told: u64,
+        /// Clocks that are complete at all workers.
+        least: u64,
+    },
     /// More or fewer numbers than the rows have.
     #[error("{found} numbers for {expected}")]
     Length {

@@ -10,6 +10,8 @@
 use peergrad_protocol::manifest::Manifest;
 
 pub mod activation;
+pub mod clicks;
+pub mod logistic;
 pub mod loss;
 pub mod network;
 mod product;
@@ -46,6 +48,24 @@ pub trait Task: Send + Sync + 'static {
 
     /// How well `parameters` do on samples that are never trained.
     fn evaluate(&self, parameters: &[f32]) -> Evaluation;
+
+    /// This task, as one whose samples touch few parameters each, if it is one: with programs that keep their parameters in a table,
+    /// only those that a worker's samples touch travel then.
+    fn sparse(&self) -> Option<&dyn SparseTask> {
+        None
+    }
+}
+
+/// A task whose samples touch few of its parameters each: the loss of a sample depends on no others.
+///
+/// Its parameters begin at zero.
+pub trait SparseTask: Task {
+    /// Indices of the parameters that these samples touch, ascending.
+    fn touched(&self, samples: &[u32]) -> Vec<u32>;
+
+    /// As [`Task::gradient`], with the parameters that are [touched](Self::touched) alone, and the gradient with respect to them:
+    /// both have as many elements as `touched`.
+    fn gradient_at(&self, touched: &[u32], parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64;
 }
 
 /// How well a model does on held-out samples.

@@ -38,6 +38,8 @@
 //! | staleness | how many clocks old what a worker reads may be |
 //! | writer, keeper | a worker in one incarnation, as a chunk remembers it; an owner or copy of chunks of tables |
 //! | hand | samples that a worker was dealt for a clock |
+//! | column | the numbers at one place of all rows of a table |
+//! | shared, split | what a program keeps in tables, and how its workers go on; whether a batch is of all workers or of each |
 //! | gateway | the router of a home, as one that can be asked to forward a port |
 //! | link, lane, frame | a way from one peer to another; the kind of connection under it; one message's bytes |
 //! | task, program | what a user brings: a model with its loss, gradient and data; an algorithm, the same on every peer |

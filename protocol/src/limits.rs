@@ -72,6 +72,18 @@ pub const TABLE_ROWS_MAX: u64 = 1 << 40;
 pub const WORD_BYTES_MAX: usize = 4 * CHUNK_BYTES_MAX;
 /// Rows that one word names.
 pub const WORD_ROWS_MAX: usize = 1 << 24;
+/// Bytes of a chunk of a table, with all that belongs to it.
+pub const TABLE_CHUNK_BYTES_MAX: usize = WORD_BYTES_MAX / 2;
+/// Bytes of what a copy is told at once, beyond which no further chunk is put into it.
+pub const TABLE_FRAME_BYTES: usize = 1 << 20;
+/// Numbers of the rows that one question asks for.
+pub const GET_NUMBERS_MAX: usize = CHUNK_BYTES_MAX / size_of::<f32>();
+/// Questions of one worker to one owner that wait for a clock or for a chunk.
+pub const QUESTIONS_MAX: usize = 1 << 14;
+/// Clocks of which an owner keeps what it has still to apply.
+pub const PENDING_CLOCKS_MAX: usize = STALENESS_BY_CLOCK_MAX as usize + 2;
+/// How many clocks the fastest worker may be ahead of the slowest, where all that was added in a clock is applied together.
+pub const STALENESS_BY_CLOCK_MAX: u64 = 16;
 /// Batches that a worker has been dealt and is not done with.
 pub const HANDS_MAX: usize = 64;
 /// Members that keep the optimizer state of one chunk, the owner included, where all are to keep it.
@@ -150,5 +162,8 @@ const _: () =
     assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");
 const _: () =
     assert!(PARCEL_CHUNKS_MAX * 10 + 128 <= PARCEL_HEADER_BYTES_MAX && PARCEL_BYTES <= CHUNK_BYTES_MAX);
+const _: () =
+    assert!(TABLE_FRAME_BYTES + TABLE_CHUNK_BYTES_MAX <= WORD_BYTES_MAX, "and a chunk of any table");
+const _: () = assert!(GET_NUMBERS_MAX * (4 + 6) <= WORD_BYTES_MAX && GET_NUMBERS_MAX <= WORD_ROWS_MAX);
 const _: () = assert!(LINK_SEGMENTS >= 2, "relays need a place of their own");
 const _: () = assert!(WEIGHT_DEFAULT <= WEIGHT_MAX);

@@ -13,7 +13,8 @@ use crate::chunks::ChunkSet;
 use crate::id::{Incarnation, PeerId};
 use crate::ledger::{Ledger, Span, are_disjoint};
 use crate::limits::{
-    CHUNKS_MAX, DEALT_SPANS_MAX, HANDS_MAX, MEMBERS_MAX, STEPS_MAX, TABLE_ROWS_MAX, WORD_ROWS_MAX,
+    CHUNKS_MAX, DEALT_SPANS_MAX, HANDS_MAX, MEMBERS_MAX, PENDING_CLOCKS_MAX, STEPS_MAX, TABLE_ROWS_MAX,
+    WORD_ROWS_MAX,
 };
 use crate::wire::{Decode, Encode};
 
@@ -41,8 +42,7 @@ impl Names {
     /// If there are more than a `u32` counts.
     #[must_use]
     pub fn range(range: Range<Row>) -> Self {
-        let count = u32::try_from(range.end - range.start).expect("a range of rows fits a run");
-        Self { runs: if count > 0 { vec![Run { skip: range.start, count }] } else { vec![] } }
+        std::iter::once(range).collect()
     }
 
     /// How many there are.
@@ -77,6 +77,23 @@ impl Names {
         Some((self.ranges().next()?.start, self.ranges().last()?.end - 1))
     }
 
+    /// These without others; `None`: those are not all among these.
+    #[must_use]
+    pub fn without(&self, others: &Self) -> Option<Self> {
+        let (mut others, mut left) = (others.ranges().peekable(), Vec::new());
+        for mut range in self.ranges() {
+            while let Some(other) = others.next_if(|other| other.start < range.end) {
+                if other.start < range.start || other.end > range.end {
+                    return None;
+                }
+                left.push(range.start..other.start);
+                range.start = other.end;
+            }
+            left.push(range);
+        }
+        others.next().is_none().then(|| left.into_iter().collect())
+    }
+
     /// Whether names can be these: in their one form, and not too many.
     #[must_use]
     pub fn are_valid(&self) -> bool {
@@ -90,20 +107,30 @@ impl Names {
     }
 }
 
-impl FromIterator<Row> for Names {
+impl FromIterator<Range<Row>> for Names {
     /// # Panics
-    /// If they are not ascending.
-    fn from_iter<I: IntoIterator<Item = Row>>(names: I) -> Self {
+    /// If they do not ascend, or one of them has more rows than a `u32` counts.
+    fn from_iter<I: IntoIterator<Item = Range<Row>>>(ranges: I) -> Self {
         let (mut runs, mut end) = (Vec::<Run>::new(), 0);
-        for name in names {
-            assert!(name >= end, "names ascend");
-            match runs.last_mut() {
-                Some(run) if name == end && run.count < u32::MAX => run.count += 1,
-                _ => runs.push(Run { skip: name - end, count: 1 }),
+        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+            assert!(range.start >= end, "names ascend");
+            let count = u32::try_from(range.end - range.start).expect("a range of rows fits a run");
+            let is_next = |run: &&mut Run| range.start == end && run.count <= u32::MAX - count;
+            match runs.last_mut().filter(is_next) {
+                Some(run) => run.count += count,
+                None => runs.push(Run { skip: range.start - end, count }),
             }
-            end = name + 1;
+            end = range.end;
         }
         Self { runs }
+    }
+}
+
+impl FromIterator<Row> for Names {
+    /// # Panics
+    /// If they do not ascend.
+    fn from_iter<I: IntoIterator<Item = Row>>(names: I) -> Self {
+        names.into_iter().map(|name| name..name + 1).collect()
     }
 }
 
@@ -165,6 +192,26 @@ pub enum Asked {
         /// What is added to them.
         rows: Rows,
     },
+    /// To be done to columns of all rows of a chunk; numbered as what is added, and done once.
+    Map {
+        /// As that of an addition.
+        sequence: u64,
+        /// The chunk.
+        chunk: u32,
+        /// What is done.
+        map: Map,
+    },
+    /// What columns of all rows of a chunk come to, once all workers have completed so many clocks.
+    Reduce {
+        /// The worker's own number for it.
+        request: u64,
+        /// Clocks that all workers are to have completed.
+        at_least: u64,
+        /// The chunk.
+        chunk: u32,
+        /// What they come to.
+        reduce: Reduce,
+    },
     /// The worker is new, and has no clock.
     Enter,
     /// So many clocks are complete.
@@ -188,6 +235,38 @@ pub enum Asked {
     },
 }
 
+/// Something that owners do to columns of a table: the j-th numbers of all its rows are its column j.
+#[derive(Clone, Copy, Debug, PartialEq, Encode, Decode)]
+pub enum Map {
+    /// `to += by * from`
+    Axpy {
+        /// The factor.
+        by: f32,
+        /// The column that is added.
+        from: u32,
+        /// The column that it is added to.
+        to: u32,
+    },
+    /// `column *= by`
+    Scale {
+        /// The factor.
+        by: f32,
+        /// The column.
+        column: u32,
+    },
+}
+
+/// What owners make of columns of a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub enum Reduce {
+    /// The sum of the products of two columns; of a column with itself, the square of its norm.
+    Dot(u32, u32),
+    /// The sum of the absolute values of a column.
+    Absolute(u32),
+    /// How many numbers of a column are not zero.
+    Nonzero(u32),
+}
+
 /// What an owner says to a worker.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Told {
@@ -199,8 +278,19 @@ pub enum Told {
         clock: u64,
         /// The worker's last sequence number that is in.
         applied: u64,
-        /// (rows, numbers of each), one row after the other.
+        /// Rows that were asked for and are zero.
+        zero: Names,
+        /// (other rows, numbers of each), one row after the other.
         values: Vec<f32>,
+    },
+    /// What columns of a chunk come to.
+    Reduced {
+        /// The worker's number for it.
+        request: u64,
+        /// Clocks that all workers have completed.
+        clock: u64,
+        /// The result.
+        value: f64,
     },
     /// Everything up to this number that this owner was sent in this view outlives it.
     Added {
@@ -283,9 +373,10 @@ impl Word {
     pub fn is_valid(&self) -> bool {
         match self {
             Self::Asked(asked) => asked.is_valid(),
-            Self::Told(Told::Got { request, clock, applied, .. }) => {
-                [request, clock, applied].into_iter().all(|number| *number <= STEPS_MAX)
+            Self::Told(Told::Got { request, clock, applied, zero, .. }) => {
+                [request, clock, applied].into_iter().all(|number| *number <= STEPS_MAX) && zero.are_valid()
             }
+            Self::Told(Told::Reduced { request, clock, .. }) => *request <= STEPS_MAX && *clock <= STEPS_MAX,
             Self::Told(Told::Added { up_to }) => *up_to <= STEPS_MAX,
             Self::Told(Told::Dealt { hand, dealt, .. }) => *hand <= STEPS_MAX && dealt.is_valid(),
             Self::States(states) => states.number <= STEPS_MAX && states.states.iter().all(State::is_valid),
@@ -305,6 +396,8 @@ impl Asked {
             Self::Add { sequence, clock, rows, .. } => {
                 (1..=STEPS_MAX).contains(sequence) && *clock <= STEPS_MAX && rows.names.are_valid()
             }
+            Self::Map { sequence, .. } => (1..=STEPS_MAX).contains(sequence),
+            Self::Reduce { request, at_least, .. } => *request <= STEPS_MAX && *at_least <= STEPS_MAX,
             Self::Tick { clock: number } | Self::Deal { hand: number, .. } | Self::Done { hands: number } => {
                 *number <= STEPS_MAX
             }
@@ -339,6 +432,7 @@ impl State {
         let are_valid = |rows: &Rows| rows.names.are_valid();
         (self.chunk as usize) < CHUNKS_MAX
             && are_valid(&self.rows)
+            && self.pending.len() <= PENDING_CLOCKS_MAX
             && self.pending.iter().all(|(clock, rows)| *clock <= STEPS_MAX && are_valid(rows))
             && self.pending.is_sorted_by(|(one, _), (next, _)| one < next)
             && self.applied.len() <= MEMBERS_MAX
@@ -384,6 +478,7 @@ mod tests {
         assert_eq!((names.len(), names.ends()), (6, Some((0, 20))));
         assert_eq!(Names::range(4..9), (4..9).collect());
         assert_eq!((Names::range(4..4), Names::default().ends()), (Names::default(), None));
+        assert_eq!([0..3, 3..4, 5..5, 6..9].into_iter().collect::<Names>().ranges().count(), 2);
     }
 
     /// What would take the receiver more memory than the word has, or is written in another way than the one there is.
@@ -416,6 +511,16 @@ mod tests {
             prop_assert_eq!(names.iter().collect::<Vec<_>>(), rows.into_iter().collect::<Vec<_>>());
             let word = Word::Asked(Asked::Get { request: 1, at_least: 2, chunk: 3, rows: names });
             prop_assert_eq!(decoded(&word), Some(word));
+        }
+
+        #[test]
+        fn names_without_others_are_the_rest(
+            rows in proptest::collection::btree_set(0_u64..40, 0..40),
+            others in proptest::collection::btree_set(0_u64..40, 0..10),
+        ) {
+            let [all, some]: [Names; 2] = [&rows, &others].map(|rows| rows.iter().copied().collect());
+            let rest = others.is_subset(&rows).then(|| rows.difference(&others).copied().collect());
+            prop_assert_eq!(all.without(&some), rest);
         }
 
         #[test]

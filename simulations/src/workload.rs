@@ -17,8 +17,13 @@ use peergrad::specification::own::{OwnLoader, OwnSpecification};
 use peergrad::specification::run_file::DataSection;
 use peergrad::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
 use peergrad::task::Task;
+use peergrad::task::clicks::Clicks;
+use peergrad::task::logistic::Logistic;
 
 use crate::task::{Characters, Integers, Squares};
+
+/// Features of a made-up sample.
+const CLICKS_ENTRIES: usize = 40;
 
 /// What is trained.
 #[derive(Clone)]
@@ -75,6 +80,15 @@ impl Workload {
     /// If a setting is not allowed.
     pub fn squares(run: &RunFile, parameters: usize, samples: u32) -> Result<Self, SpecificationError> {
         Self::own("squares", Squares::new(parameters, samples), run)
+    }
+
+    /// Logistic regression on made-up samples, which have few of so many features; a tenth as many more are held out.
+    ///
+    /// # Errors
+    /// If a setting is not allowed.
+    pub fn clicks(run: &RunFile, features: usize, samples: u32) -> Result<Self, SpecificationError> {
+        let all = Clicks::new(features, samples + samples / 10, CLICKS_ENTRIES.min(features), run.seed);
+        Self::own("clicks", Logistic::new(all, samples), run)
     }
 
     /// A model of the first `samples` characters of a text, gzipped or not.

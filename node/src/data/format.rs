@@ -211,6 +211,19 @@ impl FileLayout {
         }
     }
 
+    /// As [`read`](Self::read), without what is 0.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_sparse(&self, file: &str, bytes: &[u8]) -> Result<SparseTable, FormatError> {
+        match self {
+            Self::Numbered(layout) if layout.format == NumberedFormat::Libsvm => {
+                Ok(layout.read_sparse(file, bytes)?)
+            }
+            _ => Ok(self.read(file, bytes)?.sparse()),
+        }
+    }
+
     /// The format of the file.
     #[must_use]
     pub fn format(&self) -> Format {

@@ -147,6 +147,22 @@ impl SparseTable {
     }
 }
 
+impl Table {
+    /// The same without what is 0.
+    #[must_use]
+    pub fn sparse(self) -> SparseTable {
+        let mut features = Sparse::new(self.columns);
+        for row in self.features.chunks_exact(self.columns.max(1)) {
+            for (column, &value) in (0..).zip(row).filter(|(_, value)| **value != 0.0) {
+                // A value that is too large for the narrower type becomes the largest there is.
+                features.push(column, (value as f32).clamp(f32::MIN, f32::MAX));
+            }
+            features.end_row();
+        }
+        SparseTable { features, labels: self.labels }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -186,6 +202,7 @@ mod tests {
         let table = labelled(drawn()).dense("f").unwrap();
         assert_eq!(table.features, [0.0, 0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0, 0.0, 0.0, 2.0]);
         assert_eq!((table.columns, table.rows()), (4, 3));
+        assert_eq!(table.sparse().features, drawn());
     }
 
     #[test]

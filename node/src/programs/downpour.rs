@@ -1,8 +1,8 @@
 //! Downpour: workers read, compute and add without waiting for anybody.
 //!
-//! A worker reads the parameters every `n_fetch` clocks and sends what it has added every `n_push`. In between it goes on with the
-//! parameters that it has, and, where owners add what they are sent, with its own additions to them. With both at 1 it is plain
-//! asynchronous SGD.
+//! A worker reads the parameters every `n_fetch` clocks and sends what it has added every `n_push`. In between it goes on from the
+//! parameters that it has, against its own gradients, and forgets that when it reads again: by then owners have them. With both at 1
+//! it is plain asynchronous SGD.
 //!
 //! What many workers add to the same parameters at once is too much for a learning rate that is right for one. Adagrad, whose rate for
 //! an element falls with what was added to it, by whomever, evens that out; it lives with the owners and costs no traffic. Beginning
@@ -16,20 +16,38 @@ use std::sync::Arc;
 
 use peergrad_protocol::Buffer;
 use peergrad_protocol::message::Tally;
+use peergrad_protocol::table::Rows;
 
 use crate::loader::Loaded;
-use crate::peer::{Interrupted, Peer};
+use crate::peer::{Clock, Interrupted, Peer};
 use crate::program::{Flow, Program};
-use crate::programs::ssp::{finish, scaled};
+use crate::programs::gradients::{gradient, scaled};
+use crate::programs::ssp::finish;
 use crate::table::TableRule;
 use crate::task::Task;
+
+/// How often a worker sends and reads.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Pace {
+    /// Clocks after which it sends what it has added.
+    pub n_push: u64,
+    /// Clocks after which it reads.
+    pub n_fetch: u64,
+    /// The rate at which it goes on by itself in between, where owners update by a rule; `None`: that of the optimizer.
+    pub local_rate: Option<f64>,
+}
+
+impl Default for Pace {
+    fn default() -> Self {
+        Self { n_push: 1, n_fetch: 1, local_rate: None }
+    }
+}
 
 /// The program.
 pub struct Downpour {
     task: Arc<dyn Task>,
     is_sum: bool,
-    n_push: u64,
-    n_fetch: u64,
+    pace: Pace,
     /// The parameters that it goes on with, and the clocks since it has read them.
     local: Option<(Arc<Buffer>, u64)>,
     /// Clocks of which nothing was sent.
@@ -38,10 +56,44 @@ pub struct Downpour {
 
 impl Downpour {
     /// Trains what was loaded, with parameters in a table of this rule.
+    ///
+    /// # Panics
+    /// If it is to go on by itself with a task that is sparse.
     #[must_use]
-    pub fn of(loaded: &Loaded, rule: TableRule, n_push: u64, n_fetch: u64) -> Self {
+    pub fn of(loaded: &Loaded, rule: TableRule, pace: Pace) -> Self {
         let (task, is_sum) = (Arc::clone(&loaded.task), rule == TableRule::Sum);
-        Self { task, is_sum, n_push, n_fetch, local: None, unsent: 0 }
+        assert!(pace.n_fetch == 1 || task.sparse().is_none(), "what is touched is read in each clock");
+        Self { task, is_sum, pace, local: None, unsent: 0 }
+    }
+
+    /// The gradient at the parameters that this worker goes on with, times `scale`; and where it goes on from.
+    async fn go_on(
+        &self,
+        clock: &Clock,
+        local: Option<(Arc<Buffer>, u64)>,
+        scale: f32,
+    ) -> Result<(Rows, Tally, Option<(Arc<Buffer>, u64)>), Interrupted> {
+        let (parameters, age) = match local {
+            Some(local) => local,
+            None => (clock.parameters().await?, 0),
+        };
+        let is_last = age + 1 == self.pace.n_fetch;
+        // What owners add as it is, it adds itself.
+        let rate = if self.is_sum { -1.0 } else { self.pace.local_rate.unwrap_or(clock.rate) as f32 };
+        let (task, samples, layout) = (self.task.clone(), clock.samples.clone(), clock.layout.clone());
+        let work = move || {
+            let mut gradient = vec![0.0; parameters.len()];
+            let loss = task.gradient(&parameters, &samples, &mut gradient);
+            let (rows, tally) =
+                scaled(gradient, scale, Tally { samples: samples.len() as u64, loss }, &layout);
+            if is_last {
+                return (rows, tally, None);
+            }
+            let mut next = Buffer::from_values(&parameters);
+            next.iter_mut().zip(&rows.values).for_each(|(parameter, slope)| *parameter -= rate * slope);
+            (rows, tally, Some((Arc::new(next), age + 1)))
+        };
+        clock.compute(clock.samples.len() as u64, work).await
     }
 }
 
@@ -62,35 +114,21 @@ impl Program for Downpour {
             clock.end(Tally::default());
             return Ok(Continue(()));
         }
-        let (parameters, age) = match local.filter(|(_, age)| *age < self.n_fetch) {
-            Some(local) => local,
-            None => (clock.parameters().await?, 0),
-        };
         let scale = if self.is_sum { -clock.rate as f32 } else { 1.0 } / clock.samples.len() as f32;
-        let (task, samples, layout) = (self.task.clone(), clock.samples.clone(), clock.layout.clone());
-        let is_kept = age + 1 < self.n_fetch;
-        let goes_on = is_kept && self.is_sum;
-        let work = move || {
-            let mut gradient = vec![0.0; parameters.len()];
-            let loss = task.gradient(&parameters, &samples, &mut gradient);
-            let tally = Tally { samples: samples.len() as u64, loss };
-            let (rows, tally) = scaled(gradient, scale, tally, &layout);
-            if !goes_on {
-                return (rows, tally, parameters);
-            }
-            let mut next = Buffer::from_values(&parameters);
-            next.iter_mut().zip(&rows.values).for_each(|(parameter, added)| *parameter += added);
-            (rows, tally, Arc::new(next))
+        let (rows, tally, next) = if self.pace.n_fetch == 1 {
+            let (rows, tally) = gradient(&self.task, &clock, scale).await?;
+            (rows, tally, None)
+        } else {
+            self.go_on(&clock, local, scale).await?
         };
-        let (rows, tally, next) = clock.compute(clock.samples.len() as u64, work).await?;
         clock.add(rows).expect("finite rows of the table");
         self.unsent += 1;
-        if self.unsent >= self.n_push {
+        if self.unsent >= self.pace.n_push {
             // It need not be safe before the worker goes on: the node says it again until it is.
             drop(clock.push());
             self.unsent = 0;
         }
-        self.local = is_kept.then_some((next, age + 1));
+        self.local = next;
         clock.end(tally);
         Ok(Continue(()))
     }

@@ -16,12 +16,12 @@ use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
 use peergrad_protocol::message::Tally;
-use peergrad_protocol::table::Rows;
 
 use crate::loader::Loaded;
 use crate::peer::{Clock, Interrupted, Peer};
 use crate::program::{Flow, Program};
-use crate::table::{Layout, TableRule};
+use crate::programs::gradients::gradient;
+use crate::table::TableRule;
 use crate::task::Task;
 
 /// The program.
@@ -55,16 +55,8 @@ impl Program for Ssp {
             clock.end(Tally::default());
             return Ok(Continue(()));
         }
-        let parameters = clock.parameters().await?;
         let scale = if self.is_sum { -clock.rate as f32 } else { 1.0 } / self.batch;
-        let (task, samples, layout) = (self.task.clone(), clock.samples.clone(), clock.layout.clone());
-        let work = move || {
-            let mut gradient = vec![0.0; parameters.len()];
-            let loss = task.gradient(&parameters, &samples, &mut gradient);
-            let tally = Tally { samples: samples.len() as u64, loss };
-            scaled(gradient, scale, tally, &layout)
-        };
-        let (rows, tally) = clock.compute(clock.samples.len() as u64, work).await?;
+        let (rows, tally) = gradient(&self.task, &clock, scale).await?;
         clock.add(rows).expect("finite rows of the table");
         // It need not be safe before the worker goes on: the node says it again until it is.
         drop(clock.push());
@@ -78,16 +70,4 @@ pub(super) async fn finish(clock: Clock) -> Result<Flow, Interrupted> {
     clock.finish();
     clock.parameters().await?;
     Ok(Break(()))
-}
-
-/// A gradient as rows of the table of parameters. One that overflowed would ruin what all share: its samples count for nothing.
-pub(super) fn scaled(mut gradient: Vec<f32>, scale: f32, tally: Tally, layout: &Layout) -> (Rows, Tally) {
-    gradient.iter_mut().for_each(|element| *element *= scale);
-    if !tally.loss.is_finite() || gradient.iter().any(|element| !element.is_finite()) {
-        return (Rows::default(), Tally::default());
-    }
-    let names = layout.parameters();
-    let width = layout.width(layout.chunk_of(names.ends().expect("there are parameters").0));
-    gradient.resize(names.len() * width, 0.0);
-    (Rows { names, values: gradient }, tally)
 }

@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::message::Report;
-use peergrad_protocol::table::{Names, Rows, Word, Writer};
+use peergrad_protocol::table::{Rows, Word, Writer};
 use peergrad_protocol::view::{Member, Recovery};
 use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber};
 
@@ -148,12 +148,18 @@ fn initial(layout: &Layout, chunk: usize, parameters: &[f32]) -> Rows {
         return Rows::default();
     }
     let first = layout.first_of_its_table(chunk);
-    let elements = (range.start - first) as usize * width..(range.end - first) as usize * width;
-    let mut values = vec![0.0; elements.len()];
-    // The last row may have room for more.
-    let there = elements.start.min(parameters.len())..elements.end.min(parameters.len());
-    values[..there.len()].copy_from_slice(&parameters[there]);
-    Rows { names: Names::range(range), values }
+    let (mut names, mut values) = (Vec::new(), Vec::new());
+    for row in range {
+        let start = (row - first) as usize * width;
+        // The last row may have room for more.
+        let there = &parameters[start.min(parameters.len())..(start + width).min(parameters.len())];
+        if there.iter().any(|value| *value != 0.0) {
+            names.push(row);
+            values.extend_from_slice(there);
+            values.resize(names.len() * width, 0.0);
+        }
+    }
+    Rows { names: names.into_iter().collect(), values }
 }
 
 /// Who keeps what in a view.

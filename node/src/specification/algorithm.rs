@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
-use peergrad_protocol::limits::HANDS_MAX;
+use peergrad_protocol::limits::{HANDS_MAX, STALENESS_BY_CLOCK_MAX, STEPS_MAX};
 use serde::{Deserialize, Serialize};
 
 use super::run_file::{ApplyName, CombineName, LocalSteps, SyncKind, SyncSection};
@@ -13,7 +13,7 @@ use crate::loader::{Loaded, Training};
 use crate::optimizer::Rule;
 use crate::program::Launch;
 use crate::programs::diloco::Diloco;
-use crate::programs::downpour::Downpour;
+use crate::programs::downpour::{Downpour, Pace};
 use crate::programs::ds_sync::DsSync;
 use crate::programs::local::Local;
 use crate::programs::quorum::Quorum;
@@ -24,7 +24,7 @@ use crate::table::client::{Gate, Gates};
 use crate::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
 
 /// How the peers of a run train together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Algorithm {
     /// [`Ring`].
@@ -60,6 +60,9 @@ pub enum Algorithm {
     Ssp {
         /// Steps that the fastest may be ahead of the slowest.
         staleness: u64,
+        /// Other bounds, from these steps on, ascending.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        staleness_from: Vec<(u64, u64)>,
         /// When owners apply gradients; `None`: as the rule wants it.
         apply: Option<ApplyName>,
     },
@@ -76,6 +79,8 @@ pub enum Algorithm {
         n_push: u64,
         /// Steps after which it reads again.
         n_fetch: u64,
+        /// The rate at which it goes on by itself in between, where owners update by a rule; `None`: that of the optimizer.
+        local_rate: Option<f64>,
         /// Samples that one peer trains alone.
         warm_up: u64,
         /// Samples after which one more comes in.
@@ -108,10 +113,12 @@ impl Algorithm {
         only_for("sync.outer_momentum", section.outer_momentum.is_some(), &diloco, words)?;
         let (ssp, words) = ([SyncKind::Ssp], "kind = \"ssp\"");
         only_for("sync.staleness", section.staleness.is_some(), &ssp, words)?;
+        only_for("sync.staleness_from", section.staleness_from.is_some(), &ssp, words)?;
         only_for("sync.apply", section.apply.is_some(), &ssp, words)?;
         let (downpour, words) = ([SyncKind::Downpour], "kind = \"downpour\"");
         only_for("sync.n_push", section.n_push.is_some(), &downpour, words)?;
         only_for("sync.n_fetch", section.n_fetch.is_some(), &downpour, words)?;
+        only_for("sync.local_rate", section.local_rate.is_some(), &downpour, words)?;
         let free = [SyncKind::Async, SyncKind::Downpour];
         let words = "kind = \"async\" or \"downpour\"";
         only_for("sync.warm_up", section.warm_up.is_some(), &free, words)?;
@@ -139,13 +146,16 @@ impl Algorithm {
                 outer_rate: section.outer_rate.unwrap_or(OUTER_RATE_DEFAULT),
                 outer_momentum: section.outer_momentum.unwrap_or(OUTER_MOMENTUM_DEFAULT),
             },
-            SyncKind::Ssp => {
-                Self::Ssp { staleness: section.staleness.unwrap_or(STALENESS_DEFAULT), apply: section.apply }
-            }
+            SyncKind::Ssp => Self::Ssp {
+                staleness: section.staleness.unwrap_or(STALENESS_DEFAULT),
+                staleness_from: section.staleness_from.clone().unwrap_or_default(),
+                apply: section.apply,
+            },
             SyncKind::Async => Self::Async { warm_up, wave },
             SyncKind::Downpour => Self::Downpour {
                 n_push: section.n_push.unwrap_or(1),
                 n_fetch: section.n_fetch.unwrap_or(1),
+                local_rate: section.local_rate,
                 warm_up,
                 wave,
             },
@@ -175,13 +185,23 @@ impl Algorithm {
                 within("sync.outer_rate", outer_rate, f64::MIN_POSITIVE..=10.0, "above 0, up to 10")?;
                 within("sync.outer_momentum", outer_momentum, 0.0..1.0, "0 up to, not including, 1")
             }
-            Self::Ssp { staleness, .. } => {
-                within("sync.staleness", staleness, ..=1_000_000, "0 to 1000000 steps")
+            Self::Ssp { staleness, ref staleness_from, .. } => {
+                within("sync.staleness", staleness, ..=1_000_000, "0 to 1000000 steps")?;
+                let allowed = "at most 16 pairs of a step and a bound, steps ascending from 1";
+                within("sync.staleness_from", staleness_from.len(), ..=16, allowed)?;
+                let mut least = 1;
+                for &(step, bound) in staleness_from {
+                    within("sync.staleness_from", step, least..=STEPS_MAX, allowed)?;
+                    within("sync.staleness_from", bound, ..=1_000_000, "bounds of 0 to 1000000 steps")?;
+                    least = step + 1;
+                }
+                Ok(())
             }
             Self::Async { .. } => Ok(()),
-            Self::Downpour { n_push, n_fetch, .. } => {
+            Self::Downpour { n_push, n_fetch, local_rate, .. } => {
                 within("sync.n_push", n_push, 1..=N_PUSH_MAX, "1 to 32 steps")?;
-                within("sync.n_fetch", n_fetch, 1..=1000, "1 to 1000 steps")
+                within("sync.n_fetch", n_fetch, 1..=1000, "1 to 1000 steps")?;
+                within("sync.local_rate", local_rate.unwrap_or(0.0), 0.0..=1e6, "0 to 1000000")
             }
         }
     }
@@ -210,9 +230,13 @@ impl Algorithm {
     /// An error unless it goes with the optimizer's rule.
     pub(super) fn check_rule(&self, rule: &Rule) -> Result<(), SpecificationError> {
         match *self {
-            Self::Ssp { staleness, apply } if is_by_step(apply, rule) => {
+            Self::Ssp { staleness, ref staleness_from, apply } if is_by_step(apply, rule) => {
                 let allowed = "0 to 16 steps where all gradients of a step are applied together";
-                within("sync.staleness", staleness, ..=STALENESS_BY_STEP_MAX, allowed)
+                within("sync.staleness", staleness, ..=STALENESS_BY_CLOCK_MAX, allowed)?;
+                let within_bound = |(_, bound): &(u64, u64)| {
+                    within("sync.staleness_from", *bound, ..=STALENESS_BY_CLOCK_MAX, allowed)
+                };
+                staleness_from.iter().try_for_each(within_bound)
             }
             _ => Ok(()),
         }
@@ -242,8 +266,11 @@ impl Algorithm {
             Self::Diloco { outer_rate, outer_momentum, .. } => {
                 Launch::new(move |loaded| Diloco { worker: Worker::new(loaded), outer_rate, outer_momentum })
             }
-            Self::Ssp { staleness, apply } => {
-                let gates = Gates::of(Gate::Staleness(staleness));
+            Self::Ssp { staleness, ref staleness_from, apply } => {
+                let first = Gates::of(Gate::Staleness(staleness));
+                let gates = staleness_from
+                    .iter()
+                    .fold(first, |gates, &(step, bound)| gates.then(step, Gate::Staleness(bound)));
                 let when = move |loaded: &Loaded| {
                     if is_by_step(apply, &loaded.training.rule) { When::ByClock } else { When::AtOnce }
                 };
@@ -256,8 +283,10 @@ impl Algorithm {
                 };
                 Launch::with_tables(shared, |loaded| Ssp::of(loaded, rule_of(loaded)))
             }
-            Self::Async { warm_up, wave } => downpour((1, 1), (warm_up, wave)),
-            Self::Downpour { n_push, n_fetch, warm_up, wave } => downpour((n_push, n_fetch), (warm_up, wave)),
+            Self::Async { warm_up, wave } => downpour(Pace::default(), (warm_up, wave)),
+            Self::Downpour { n_push, n_fetch, local_rate, warm_up, wave } => {
+                downpour(Pace { n_push, n_fetch, local_rate }, (warm_up, wave))
+            }
         }
     }
 }
@@ -279,15 +308,18 @@ fn rule_of(loaded: &Loaded) -> TableRule {
     }
 }
 
-/// One table of the parameters, a few of them a row.
+/// One table of the parameters: a few of them a row, or each by itself, where few of them are touched at a time.
 fn layout(loaded: &Loaded, when: When) -> Arc<Layout> {
     let count = loaded.manifest.parameter_count();
-    let width = count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN);
+    let width = match loaded.task.sparse() {
+        Some(_) => 1,
+        None => count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN),
+    };
     let (rows, rule, begins) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Begins::AtParameters);
     Arc::new(Layout::new(vec![Table { name: "parameters", rows, width, rule, when, begins }]))
 }
 
-fn downpour((n_push, n_fetch): (u64, u64), (warm_up, wave): (u64, u64)) -> Launch {
+fn downpour(pace: Pace, (warm_up, wave): (u64, u64)) -> Launch {
     let shared = move |loaded: &Loaded| Shared {
         layout: layout(loaded, When::AtOnce),
         gates: Gates::of(Gate::None),
@@ -295,7 +327,7 @@ fn downpour((n_push, n_fetch): (u64, u64), (warm_up, wave): (u64, u64)) -> Launc
         warm_up,
         wave,
     };
-    Launch::with_tables(shared, move |loaded| Downpour::of(loaded, rule_of(loaded), n_push, n_fetch))
+    Launch::with_tables(shared, move |loaded| Downpour::of(loaded, rule_of(loaded), pace))
 }
 
 /// What owners make of contributions, as it is written in files.
@@ -370,8 +402,6 @@ const OUTER_RATE_DEFAULT: f64 = 0.7;
 const OUTER_MOMENTUM_DEFAULT: f32 = 0.9;
 /// Most of what there is to be gained from not waiting is gained with a few steps.
 const STALENESS_DEFAULT: u64 = 3;
-/// What is to be applied is kept by step, and there are as many of those, and one.
-const STALENESS_BY_STEP_MAX: u64 = 16;
 /// What is not sent yet is lost with its worker, so that what it has trained since is trained again.
 const N_PUSH_MAX: u64 = 32;
 const _: () = assert!((N_PUSH_MAX as usize) < HANDS_MAX, "and two more");
@@ -450,7 +480,7 @@ mod tests {
             training.check()?;
             Ok::<_, SpecificationError>(training.algorithm)
         };
-        let ssp = |staleness, apply| Algorithm::Ssp { staleness, apply };
+        let ssp = |staleness, apply| Algorithm::Ssp { staleness, staleness_from: vec![], apply };
         assert_eq!(resolve("[sync]\nkind = \"ssp\""), Ok(ssp(3, None)));
         let sgd = "[optimizer]\nrule = \"sgd\"\n[sync]\nkind = \"ssp\"\nstaleness = 400";
         assert_eq!(resolve(sgd), Ok(ssp(400, None)));
@@ -481,6 +511,11 @@ mod tests {
                 "kind = \"async\"\nn_push = 2",
                 "`sync.n_push` is given; allowed: nothing but with kind = \"downpour\"",
             ),
+            (
+                "kind = \"ssp\"\nstaleness_from = [[20, 0], [20, 1]]",
+                "`sync.staleness_from` is 20; allowed: at most 16 pairs of a step and a bound, steps ascending",
+            ),
+            ("kind = \"async\"\nlocal_rate = 0.1", "`sync.local_rate` is given"),
             ("kind = \"downpour\"\nn_push = 33", "`sync.n_push` is 33; allowed: 1 to 32"),
             ("kind = \"ssp\"\nwave = 3", "`sync.wave` is given; allowed: nothing but with kind = \"async\""),
             ("kind = \"diloco\"\nouter_momentum = 1.0", "`sync.outer_momentum` is 1"),

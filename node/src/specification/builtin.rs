@@ -8,12 +8,16 @@ use std::sync::Arc;
 use peergrad_protocol::id::ContentDigest;
 
 use super::own::OwnSpecification;
-use super::{Specification, SpecificationError};
+use super::{ModelForm, Specification, SpecificationError};
 use crate::data::dataset::{Dataset, Samples, Split};
+use crate::data::format::FileLayout;
+use crate::data::labels::Labels;
 use crate::data::table::unpack;
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
-use crate::task::supervised::Supervised;
+use crate::task::logistic::{self, Listed, Logistic, SparseSamples};
+use crate::task::supervised::{self, Supervised};
+use crate::task::{Evaluation, Task};
 
 /// Builds the models that `run.toml` can name.
 #[derive(Clone, Copy, Debug, Default)]
@@ -47,16 +51,108 @@ impl Loader for BuiltinLoader {
     }
 }
 
+/// Rows of a data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Those that were never trained.
+    HeldOut,
+    /// All of them.
+    All,
+}
+
 impl Specification {
     /// Builds the task from the data file's bytes.
     ///
     /// # Errors
     /// If they are not those of the file that the run was founded on.
     pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
-        let dataset = self.dataset(bytes)?;
-        let task = Supervised::new(self.network(), dataset);
-        let loaded = Loaded::new(Arc::new(task), self.training.training());
+        let task: Arc<dyn Task> = match self.model.form {
+            ModelForm::Network => Arc::new(Supervised::new(self.network(), self.dataset(bytes)?)),
+            ModelForm::Logistic => {
+                let training = self.data.rows - self.data.held_out_rows;
+                Arc::new(Logistic::new(self.own_rows(bytes)?, training))
+            }
+        };
+        let loaded = Loaded::new(task, self.training.training());
         Ok(Loaded { program: self.training.algorithm.launch(), ..loaded })
+    }
+
+    /// How well `parameters` do on a data file: on the held-out rows of the file that the run was founded on, or on all rows of
+    /// another one (or of this, if there are none held out). `file` is only for errors.
+    ///
+    /// A CSV file may have a header where the run's had none, and another delimiter; a LIBSVM file may lack the last features.
+    ///
+    /// # Errors
+    /// If the file is of another format than the run's, or has other columns or labels.
+    ///
+    /// # Panics
+    /// If there are more or fewer parameters than the model has.
+    pub fn evaluate(
+        &self,
+        parameters: &[f32],
+        file: &str,
+        bytes: &[u8],
+    ) -> Result<(Evaluation, Part), SpecificationError> {
+        let is_own = ContentDigest::of(bytes) == self.digest()? && self.data.held_out_rows > 0;
+        let part = if is_own { Part::HeldOut } else { Part::All };
+        let evaluation = match self.model.form {
+            ModelForm::Network => {
+                let network = self.network();
+                let samples = if is_own { self.dataset(bytes)?.held_out } else { self.samples(file, bytes)? };
+                supervised::evaluate(&network, parameters, &samples, &mut network.scratch())
+            }
+            ModelForm::Logistic => {
+                let (samples, first) = if is_own {
+                    (self.own_rows(bytes)?, self.data.rows - self.data.held_out_rows)
+                } else {
+                    let bytes = unpack(file, bytes)?;
+                    (self.listed(file, &self.data.layout.of_other(file, &bytes)?, &bytes)?, 0)
+                };
+                logistic::evaluate(&samples, first..samples.count(), parameters)
+            }
+        };
+        Ok((evaluation, part))
+    }
+
+    /// Which rows of the data file are trained, and which never are; `bytes` are those of the file.
+    fn split(&self, bytes: &[u8]) -> Result<Split, SpecificationError> {
+        if ContentDigest::of(bytes) != self.digest()? {
+            return Err(self.other("its bytes are different"));
+        }
+        let mut split = Split::draw(self.training.seed, self.data.rows, self.data.held_out_rows);
+        if !self.training.shuffle {
+            split.training.sort_unstable();
+        }
+        Ok(split)
+    }
+
+    fn other(&self, what: &str) -> SpecificationError {
+        SpecificationError::OtherData { name: self.data.name.clone(), what: what.to_owned() }
+    }
+
+    fn check_rows(&self, rows: usize) -> Result<(), SpecificationError> {
+        if rows == self.data.rows as usize {
+            return Ok(());
+        }
+        Err(self.other("it has another number of rows"))
+    }
+
+    /// The run's samples, without what is 0: those that are trained, then the others.
+    fn own_rows(&self, bytes: &[u8]) -> Result<Listed, SpecificationError> {
+        let (split, name) = (self.split(bytes)?, &self.data.name);
+        let samples = self.listed(name, &self.data.layout, &unpack(name, bytes)?)?;
+        self.check_rows(samples.labels.len())?;
+        Ok(samples.select(&[split.training, split.held_out].concat()))
+    }
+
+    /// All rows of a file (unpacked), without what is 0.
+    fn listed(&self, file: &str, layout: &FileLayout, bytes: &[u8]) -> Result<Listed, SpecificationError> {
+        let table = layout.read_sparse(file, bytes)?;
+        let labels = match self.data.target.labels(file, &table.labels)? {
+            Labels::Classes(classes) => classes.into_iter().map(|class| class == 1).collect(),
+            Labels::Numbers(_) => return Err(self.other("its labels are numbers")),
+        };
+        Ok(Listed { features: table.features, labels })
     }
 
     /// The run's samples, from the data file's bytes.
@@ -64,32 +160,16 @@ impl Specification {
     /// # Errors
     /// If they are not those of the file that the run was founded on.
     pub fn dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
-        let data = &self.data;
-        let other =
-            |what: &str| SpecificationError::OtherData { name: data.name.clone(), what: what.to_owned() };
-        if ContentDigest::of(bytes) != self.digest()? {
-            return Err(other("its bytes are different"));
-        }
+        let (split, data) = (self.split(bytes)?, &self.data);
         let table = data.layout.read(&data.name, &unpack(&data.name, bytes)?)?;
         let labels = data.target.labels(&data.name, &table.labels)?;
-        if table.rows() != data.rows as usize {
-            return Err(other("it has another number of rows"));
-        }
-        let mut split = Split::draw(self.training.seed, data.rows, data.held_out_rows);
-        if !self.training.shuffle {
-            split.training.sort_unstable();
-        }
+        self.check_rows(table.rows())?;
         let select = |rows: &[u32]| Samples::select(&table, &labels, &data.standardization, rows);
         Ok(Dataset { training: select(&split.training), held_out: select(&split.held_out) })
     }
 
-    /// All rows of a file with the run's columns, as samples; `file` is only for errors.
-    ///
-    /// A CSV file may have a header where the run's had none, and another delimiter; a LIBSVM file may lack the last features.
-    ///
-    /// # Errors
-    /// If the file is of another format than the run's, or has other columns or labels.
-    pub fn samples(&self, file: &str, bytes: &[u8]) -> Result<Samples, SpecificationError> {
+    /// All rows of a file with the run's columns, as samples.
+    fn samples(&self, file: &str, bytes: &[u8]) -> Result<Samples, SpecificationError> {
         let unpacked = unpack(file, bytes)?;
         let table = self.data.layout.of_other(file, &unpacked)?.read(file, &unpacked)?;
         let labels = self.data.target.labels(file, &table.labels)?;

@@ -5,7 +5,7 @@
 
 use super::resolve::resolve_data;
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
-use super::{DataSettings, SpecificationError};
+use super::{DataSettings, ModelForm, SpecificationError};
 use crate::data::embedded::{DIGITS, embedded};
 use crate::data::format::{FileLayout, Format, FormatError, Numbered, NumberedFormat};
 use crate::data::idx::Arrays;
@@ -13,6 +13,8 @@ use crate::data::labels::{Classes, Target};
 use crate::data::layout::{Column, Layout, LayoutHints};
 use crate::data::table::unpack;
 
+/// More columns than this are mostly 0: the model is one that does not look at those.
+const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
 /// Fewer rows than this do not feed a hidden layer: the model is a softmax or linear regression.
 const ROWS_FOR_HIDDEN_LAYER: u32 = 1000;
 /// With more feature columns than this, the hidden layer is twice as wide.
@@ -35,7 +37,8 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, Sp
     let unpacked = unpack(data_name, bytes)?;
     let mut section = DataSection::new(data_name);
     let mut words = Words::default();
-    if let FileLayout::Csv(layout) = FileLayout::infer(data_name, &unpacked, &LayoutHints::default())? {
+    let inferred = FileLayout::infer(data_name, &unpacked, &LayoutHints::default())?;
+    if let FileLayout::Csv(layout) = &inferred {
         words.names = layout.names(&unpacked);
         words.worded = layout.worded_features(&unpacked);
         if words.worded.len() < layout.features.len() && !words.worded.is_empty() {
@@ -43,7 +46,9 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, Sp
             section.columns = Some(numbers.map(|&index| column(index, &words.names)).collect());
         }
     }
-    let data = resolve_data(&section, SEED_DEFAULT, data_name, bytes)?;
+    let is_sparse = inferred.format() == Format::Libsvm && inferred.columns() > COLUMNS_FOR_SPARSE_MODEL;
+    let form = if is_sparse { ModelForm::Logistic } else { ModelForm::Network };
+    let data = resolve_data(&section, form, SEED_DEFAULT, data_name, bytes)?;
     let shape = match &data.layout {
         FileLayout::Csv(layout) => format!("{} columns", layout.width),
         FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => {
@@ -54,7 +59,7 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, Sp
             format!("each {}", arrays.sample_words())
         }
     };
-    let mut preset = Preset::of(&data);
+    let mut preset = Preset::of(&data, form);
     preset.batch = batch.unwrap_or(preset.batch);
     Ok([HEAD, &preset.training(), &data_section(&data, &shape, &words), &preset.model(), REST].concat())
 }
@@ -91,9 +96,12 @@ struct Preset {
 }
 
 impl Preset {
-    fn of(data: &DataSettings) -> Self {
+    fn of(data: &DataSettings, form: ModelForm) -> Self {
         let columns = data.layout.columns();
         let kind = match (&data.target, data.rows < ROWS_FOR_HIDDEN_LAYER) {
+            (Target::Class { classes }, _) if form == ModelForm::Logistic && classes.len() == 2 => {
+                ModelKind::Logistic
+            }
             (_, false) => ModelKind::Mlp,
             (Target::Class { .. }, true) => ModelKind::Softmax,
             (Target::Number { .. }, true) => ModelKind::Linear,
@@ -144,6 +152,7 @@ impl Preset {
                 line("kind = \"softmax\"", "softmax regression; or mlp, with hidden = [128]")
             }
             ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
+            ModelKind::Logistic => line("kind = \"logistic\"", "a weight for each feature; or softmax, mlp"),
         };
         let optimizer = [
             line("rule = \"adam\"", "or adamw, adagrad, momentum, sgd; prox or ftrl for sparse models"),

@@ -9,8 +9,8 @@ use peergrad_protocol::limits::SAVED_MAX;
 use super::algorithm::{Algorithm, Robustness};
 use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
 use super::{
-    DataSettings, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION, copies,
-    packing, within,
+    DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
+    copies, packing, within,
 };
 use crate::data::dataset::{Split, Standardization};
 use crate::data::format::{FEATURES_MAX, FileLayout, Format};
@@ -22,6 +22,9 @@ use crate::schedule::{Decay, scaled};
 
 /// The most classes that may be given as a count.
 const CLASSES_COUNTED_MAX: u32 = 1 << 16;
+/// Where features are standardized.
+const ONLY_WITHOUT_ZEROS: &str =
+    "false where `kind` in [model] is \"logistic\": features that are zero would become other numbers";
 /// Elements in a KiB of a segment.
 const ELEMENTS_PER_KIB: usize = 1024 / size_of::<f32>();
 
@@ -36,9 +39,13 @@ pub fn resolve(
     data_name: &str,
     data_bytes: &[u8],
 ) -> Result<Specification, SpecificationError> {
-    let data = resolve_data(run.data()?, run.seed, data_name, data_bytes)?;
+    let form = match run.model.kind {
+        ModelKind::Logistic => ModelForm::Logistic,
+        ModelKind::Mlp | ModelKind::Softmax | ModelKind::Linear => ModelForm::Network,
+    };
+    let data = resolve_data(run.data()?, form, run.seed, data_name, data_bytes)?;
     let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
-    let model = resolve_model(run, &data.target)?;
+    let model = resolve_model(run, form, &data.target)?;
     let specification = Specification { version: VERSION, training, model, data };
     specification.check()?;
     specification.to_bytes()?;
@@ -87,6 +94,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
 /// Settles how the data file is read; `packed` are its bytes as they lie on disk.
 pub(super) fn resolve_data(
     section: &DataSection,
+    form: ModelForm,
     seed: u64,
     name: &str,
     packed: &[u8],
@@ -109,19 +117,25 @@ pub(super) fn resolve_data(
         width: section.features,
     };
     let layout = FileLayout::infer(name, &bytes, &layout_hints)?;
-    let table = layout.read(name, &bytes)?;
-    let rows = table.rows() as u32;
+    let is_sparse = form == ModelForm::Logistic;
+    only_if(!is_sparse, "data.standardize", section.standardize == Some(true), ONLY_WITHOUT_ZEROS)?;
+    // What leaves out zeros leaves them out because they mean nothing, and is mostly scaled already.
+    let is_standardized = section.standardize.unwrap_or(layout.format() != Format::Libsvm) && !is_sparse;
+    let (labels, table) = if is_sparse {
+        (layout.read_sparse(name, &bytes)?.labels, None)
+    } else {
+        let table = layout.read(name, &bytes)?;
+        (table.labels.clone(), Some(table))
+    };
+    let rows = labels.rows().len() as u32;
     // At least one row is left to train.
     let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
     let split = Split::draw(seed, rows, held_out_rows);
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
-    let target = Target::infer(name, &table.labels, &target_hints, &split.training)?;
-    // What leaves out zeros leaves them out because they mean nothing, and is mostly scaled already.
-    let is_standardized = section.standardize.unwrap_or(layout.format() != Format::Libsvm);
-    let standardization = if is_standardized {
-        Standardization::fit(&table.features, table.columns, &split.training)
-    } else {
-        Standardization::identity()
+    let target = Target::infer(name, &labels, &target_hints, &split.training)?;
+    let standardization = match table.filter(|_| is_standardized) {
+        Some(table) => Standardization::fit(&table.features, table.columns, &split.training),
+        None => Standardization::identity(),
     };
     Ok(DataSettings {
         name: name.to_owned(),
@@ -135,9 +149,22 @@ pub(super) fn resolve_data(
     })
 }
 
-fn resolve_model(run: &RunFile, target: &Target) -> Result<ModelSettings, SpecificationError> {
+fn resolve_model(
+    run: &RunFile,
+    form: ModelForm,
+    target: &Target,
+) -> Result<ModelSettings, SpecificationError> {
     let section = &run.model;
     match (section.kind, target) {
+        (ModelKind::Logistic, Target::Number { .. }) => {
+            let allowed =
+                "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
+            return Err(contradiction("model.kind", "logistic", allowed));
+        }
+        (ModelKind::Logistic, Target::Class { classes }) if classes.len() > 2 => {
+            let allowed = "softmax or mlp, because there are more than two classes";
+            return Err(contradiction("model.kind", "logistic", allowed));
+        }
         (ModelKind::Softmax, Target::Number { .. }) => {
             let allowed =
                 "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
@@ -155,6 +182,7 @@ fn resolve_model(run: &RunFile, target: &Target) -> Result<ModelSettings, Specif
     only_if(is_mlp, "model.activation", section.activation.is_some(), "only where `kind` is \"mlp\"")?;
     let hidden_default = if is_mlp { vec![128] } else { Vec::new() };
     Ok(ModelSettings {
+        form,
         hidden: section.hidden.clone().unwrap_or(hidden_default),
         activation: section.activation.unwrap_or_default(),
     })
@@ -279,7 +307,7 @@ mod tests {
         assert_eq!(data.layout.columns(), 2);
         assert_eq!(data.target, Target::Class { classes: vec!["cat".into(), "dog".into()] });
         assert_eq!(specification.training.segment_elements, 32 * 1024);
-        assert_eq!(specification.network().manifest().parameter_count(), 2 * 128 + 128 + 128 * 2 + 2);
+        assert_eq!(specification.manifest().parameter_count(), 2 * 128 + 128 + 128 * 2 + 2);
     }
 
     #[test]

@@ -113,6 +113,8 @@ pub enum ModelKind {
     Softmax,
     /// Linear regression: a number.
     Linear,
+    /// Logistic regression on features that are mostly zero: two classes.
+    Logistic,
 }
 
 /// `[optimizer]`: how gradients become new parameters.
@@ -228,6 +230,8 @@ pub struct SyncSection {
     pub outer_momentum: Option<f32>,
     /// `ssp` only: how many steps the fastest peer may be ahead of the slowest. Default 3.
     pub staleness: Option<u64>,
+    /// `ssp` only: other bounds from some steps on, e.g. `[[500, 0]]`: from step 500 on nobody is ahead. Default: none.
+    pub staleness_from: Option<Vec<(u64, u64)>>,
     /// `ssp` only: `at-once`, as each gradient comes, or `by-step`, all gradients of a step together. Default `at-once` for plain
     /// `sgd` and `by-step` for other rules.
     pub apply: Option<ApplyName>,
@@ -235,6 +239,9 @@ pub struct SyncSection {
     pub n_push: Option<u64>,
     /// `downpour` only: steps after which a peer reads the parameters again, 1 to 1000. Default 1.
     pub n_fetch: Option<u64>,
+    /// `downpour` only: the rate at which a peer goes on by itself between two reads, where owners update by a rule of their own.
+    /// Default: the learning rate.
+    pub local_rate: Option<f64>,
     /// `async` and `downpour` only: samples that one peer trains alone before others come in. Default 0.
     pub warm_up: Option<u64>,
     /// `async` and `downpour` only: samples after which one more peer comes in, once the warm-up is over; 0: all at once. Default 0.
@@ -437,9 +444,11 @@ impl Default for SyncSection {
             outer_rate: None,
             outer_momentum: None,
             staleness: None,
+            staleness_from: None,
             apply: None,
             n_push: None,
             n_fetch: None,
+            local_rate: None,
             warm_up: None,
             wave: None,
         }

@@ -14,14 +14,15 @@
 //! A worker that comes to a run that is under way has no clock until it has read something: then it is where the slowest was.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::STEPS_MAX;
-use peergrad_protocol::table::{Asked, Hand, Names, Row, Rows, Told, Word};
+use peergrad_protocol::table::{Asked, Hand, Map, Names, Reduce, Row, Rows, Told, Word};
 
 use super::keeper::{Outbox, Places};
-use super::{Layout, TableError, TableRule, When};
+use super::{Layout, TableError};
 
 /// When a worker may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,10 @@ pub struct Client {
     cache: BTreeMap<Row, Cached>,
     requests: BTreeMap<u64, Request>,
     request_count: u64,
+    /// By request: what does not go into the cache.
+    answers: BTreeMap<u64, Answer>,
+    /// By chunk of which columns were changed: under which number the last time.
+    mapped: BTreeMap<usize, u64>,
     dealt: Hands,
 }
 
@@ -84,6 +89,12 @@ impl Gates {
         self
     }
 
+    /// Whether no worker ever waits for another one's clock.
+    #[must_use]
+    pub fn wait_for_nobody(&self) -> bool {
+        self.from.values().all(|gate| *gate == Gate::None)
+    }
+
     /// The one of this clock.
     #[must_use]
     pub fn at(&self, clock: u64) -> Gate {
@@ -91,12 +102,17 @@ impl Gates {
     }
 }
 
-/// Something that was added: one part of it.
+/// Something that was changed: its part in one chunk.
 struct Entry {
     sequence: u64,
     clock: u64,
     chunk: usize,
-    rows: Rows,
+    change: Change,
+}
+
+enum Change {
+    Add(Rows),
+    Map(Map),
 }
 
 struct Cached {
@@ -104,17 +120,32 @@ struct Cached {
     clock: u64,
     /// This worker's own clock when it asked.
     asked_at: u64,
-    /// What was added here up to this number is in it.
+    /// What was changed here up to this number is in it.
     sequence: u64,
+    /// None: all of them are zero.
     values: Vec<f32>,
 }
 
-/// A read that is not answered yet.
+/// A question that is not answered yet.
 struct Request {
     chunk: usize,
-    rows: Names,
+    question: Question,
     at_least: u64,
     asked_at: u64,
+}
+
+enum Question {
+    /// Rows for the cache.
+    Rows(Names),
+    /// Rows that go past the cache.
+    Pull(Names),
+    Reduce(Reduce),
+}
+
+/// What an owner has answered, and nobody has taken yet.
+enum Answer {
+    Rows(Rows),
+    Number(f64),
 }
 
 /// Samples that this worker was dealt.
@@ -159,6 +190,8 @@ impl Client {
             cache: BTreeMap::new(),
             requests: BTreeMap::new(),
             request_count: 0,
+            answers: BTreeMap::new(),
+            mapped: BTreeMap::new(),
             dealt: Hands::default(),
         }
     }
@@ -220,10 +253,9 @@ impl Client {
     #[must_use]
     pub fn unsettled(&self, row: Row, number: usize) -> f32 {
         let in_entry = |entry: &Entry| {
-            let at = entry.rows.names.iter().position(|name| name == row)?;
-            Some(entry.rows.values[at * self.layout.width(entry.chunk) + number])
+            entry.rows(&self.layout).find(|(name, _)| *name == row).map_or(0.0, |(_, added)| added[number])
         };
-        let sent: f32 = self.log.iter().filter_map(in_entry).sum();
+        let sent: f32 = self.log.iter().map(in_entry).sum();
         sent + self.coalesced.get(&row).map_or(0.0, |added| added[number])
     }
 
@@ -235,8 +267,8 @@ impl Client {
             return;
         }
         self.dealt.count += 1;
-        // Where nobody waits for this worker, it need not go on with nothing.
-        let may_wait = self.gate() == Gate::None;
+        // Where nobody will wait for this worker, it need not go on with nothing.
+        let may_wait = self.gates.wait_for_nobody();
         self.dealt.wanted = Some((self.dealt.count, samples, may_wait));
         self.ask_for_hand(out);
     }
@@ -282,22 +314,58 @@ impl Client {
     pub fn fetch(&mut self, rows: &Names, out: &mut Outbox) -> BTreeSet<u64> {
         let missing: Names = rows.iter().filter(|row| !self.is_fresh(*row)).collect();
         let parts = self.layout.by_chunk(&missing);
-        parts.into_iter().map(|(chunk, rows)| self.request(chunk, rows, out)).collect()
+        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Question::Rows(rows), out)).collect()
+    }
+
+    /// Asks for these rows past the cache, with all that was added here: for [`take_rows`](Self::take_rows).
+    pub fn pull(&mut self, rows: &Names, out: &mut Outbox) -> BTreeSet<u64> {
+        // An owner is asked after it was told.
+        self.push(out);
+        let parts = self.layout.by_chunk(rows);
+        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Question::Pull(rows), out)).collect()
+    }
+
+    /// Asks what columns of these chunks come to, with all that was added here: for [`take_number`](Self::take_number).
+    pub fn reduce(&mut self, chunks: Range<usize>, reduce: Reduce, out: &mut Outbox) -> BTreeSet<u64> {
+        self.push(out);
+        chunks.map(|chunk| self.request(chunk, Question::Reduce(reduce), out)).collect()
     }
 
     /// Asks for nothing but to be told when its clock has come.
     pub fn wait(&mut self, out: &mut Outbox) -> u64 {
-        self.request(0, Names::default(), out)
+        self.request(0, Question::Rows(Names::default()), out)
     }
 
-    fn request(&mut self, chunk: usize, rows: Names, out: &mut Outbox) -> u64 {
+    fn request(&mut self, chunk: usize, question: Question, out: &mut Outbox) -> u64 {
         self.request_count += 1;
         let (number, asked_at) = (self.request_count, self.clock());
         let at_least = self.clock.map_or(0, |clock| self.gate().needed(clock));
-        let request = Request { chunk, rows, at_least, asked_at };
+        let request = Request { chunk, question, at_least, asked_at };
         self.ask(chunk, request.asked(number), out);
         self.requests.insert(number, request);
         number
+    }
+
+    /// The rows that were [pulled](Self::pull) and are not zero, once all are here.
+    pub fn take_rows(&mut self, requests: &BTreeSet<u64>) -> Rows {
+        let (mut ranges, mut values) = (Vec::new(), Vec::new());
+        // Requests are numbered in the order of the rows.
+        for request in requests {
+            if let Some(Answer::Rows(rows)) = self.answers.remove(request) {
+                ranges.extend(rows.names.ranges());
+                values.extend(rows.values);
+            }
+        }
+        Rows { names: ranges.into_iter().collect(), values }
+    }
+
+    /// What was asked for by [`reduce`](Self::reduce), once all is here.
+    pub fn take_number(&mut self, requests: &BTreeSet<u64>) -> f64 {
+        let numbers = requests.iter().filter_map(|request| match self.answers.remove(request) {
+            Some(Answer::Number(number)) => Some(number),
+            _ => None,
+        });
+        numbers.sum()
     }
 
     /// Whether all that was asked for is here.
@@ -323,6 +391,9 @@ impl Client {
             let cached = self.cache.get(&row)?;
             places.insert(row, values.len());
             values.extend_from_slice(&cached.values);
+            if cached.values.is_empty() {
+                values.resize(values.len() + self.layout.width(self.layout.chunk_of(row)), 0.0);
+            }
         }
         let mut add = |row: Row, added: &[f32]| {
             if let Some(place) = places.get(&row) {
@@ -345,8 +416,7 @@ impl Client {
 
     /// Whether owners add what they are sent as it comes, so that it can be seen here before they have.
     fn shows_at_once(&self, chunk: usize) -> bool {
-        let table = self.layout.table_of(chunk);
-        table.rule == TableRule::Sum && table.when == When::AtOnce
+        self.layout.table_of(chunk).only_adds()
     }
 
     // Adding.
@@ -371,13 +441,30 @@ impl Client {
         }
         for (chunk, (names, values)) in parts {
             self.sequence += 1;
-            let rows = Rows { names: names.into_iter().collect(), values };
-            let entry = Entry { sequence: self.sequence, clock, chunk, rows };
+            let change = Change::Add(Rows { names: names.into_iter().collect(), values });
+            let entry = Entry { sequence: self.sequence, clock, chunk, change };
             self.ask(chunk, entry.asked(), out);
             self.log.push_back(entry);
         }
         self.close_hands();
         self.tell_done(out);
+    }
+
+    /// Has owners do something to columns of these chunks, after all that was added so far.
+    pub fn map(&mut self, chunks: Range<usize>, map: Map, out: &mut Outbox) {
+        self.push(out);
+        let clock = self.clock();
+        for chunk in chunks {
+            self.sequence += 1;
+            let entry = Entry { sequence: self.sequence, clock, chunk, change: Change::Map(map) };
+            self.ask(chunk, entry.asked(), out);
+            self.log.push_back(entry);
+            self.mapped.insert(chunk, self.sequence);
+            // Only the owner knows what has become of its rows.
+            let rows: Vec<Row> = self.cache.range(self.layout.range(chunk)).map(|(row, _)| *row).collect();
+            rows.iter().for_each(|row| _ = self.cache.remove(row));
+        }
+        self.close_hands();
     }
 
     /// The clock is over.
@@ -392,6 +479,12 @@ impl Client {
         self.clock = Some(STEPS_MAX);
         self.gates = Gates::of(Gate::Staleness(0));
         self.tell_clock(out);
+    }
+
+    /// Whether the worker has ended.
+    #[must_use]
+    pub fn has_finished(&self) -> bool {
+        self.clock == Some(STEPS_MAX)
     }
 
     /// A clock begins: a worker that is behind all others is where the last of them is.
@@ -420,27 +513,21 @@ impl Client {
                 self.log = log;
                 self.tell_done(out);
             }
-            Told::Got { request: number, clock, applied: sequence, values } => {
-                let Some(Request { chunk, rows, .. }) = self.requests.get(&number) else { return Ok(()) };
-                let (chunk, width) = (*chunk, self.layout.width(*chunk));
+            Told::Got { request, clock, applied, zero, values } => {
+                self.on_got(from, request, (clock, applied), &zero, values, out)?;
+            }
+            Told::Reduced { request: number, clock, value } => {
+                let Some(request) = self.requests.get(&number) else { return Ok(()) };
+                let (chunk, is_reduce) = (request.chunk, matches!(request.question, Question::Reduce(_)));
                 if self.places.owner(chunk) != from {
                     return Err(TableError::NotOwned(chunk));
                 }
-                let (found, expected) = (values.len(), rows.len() * width);
-                if found != expected {
-                    return Err(TableError::Length { found, expected });
+                if !is_reduce || value.is_nan() {
+                    return Err(TableError::NotAsked);
                 }
-                if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-                    return Err(TableError::NotFinite(rows.iter().nth(at / width).unwrap_or_default()));
-                }
-                let Some(Request { rows, asked_at, .. }) = self.requests.remove(&number) else {
-                    return Ok(());
-                };
+                self.requests.remove(&number);
                 self.least = self.least.max(clock);
-                for (row, values) in rows.iter().zip(values.chunks_exact(width)) {
-                    let values = values.to_vec();
-                    self.cache.insert(row, Cached { clock, asked_at, sequence, values });
-                }
+                self.answers.insert(number, Answer::Number(value));
             }
             Told::Dealt { .. } if self.places.owner(0) != from => return Err(TableError::NotOwned(0)),
             Told::Dealt { hand, dealt, is_over } => {
@@ -453,20 +540,80 @@ impl Client {
     }
 }
 
+/// Answers of owners.
+impl Client {
+    /// Rows have come, as they were when all workers had completed `clock` clocks, with all that was changed here up to `applied`.
+    fn on_got(
+        &mut self,
+        from: Rank,
+        number: u64,
+        (clock, applied): (u64, u64),
+        zero: &Names,
+        values: Vec<f32>,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        let Some(request) = self.requests.get(&number) else { return Ok(()) };
+        let (chunk, width) = (request.chunk, self.layout.width(request.chunk));
+        if self.places.owner(chunk) != from {
+            return Err(TableError::NotOwned(chunk));
+        }
+        let (Question::Rows(asked) | Question::Pull(asked)) = &request.question else {
+            return Err(TableError::NotAsked);
+        };
+        let names = asked.without(zero).ok_or(TableError::NotAsked)?;
+        let (found, expected) = (values.len(), names.len() * width);
+        if found != expected {
+            return Err(TableError::Length { found, expected });
+        }
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(TableError::NotFinite(names.iter().nth(at / width).unwrap_or_default()));
+        }
+        if applied < self.mapped.get(&chunk).copied().unwrap_or(0) {
+            // They were read before their columns were changed.
+            self.ask(chunk, request.asked(number), out);
+            return Ok(());
+        }
+        let Some(Request { question, asked_at, .. }) = self.requests.remove(&number) else { return Ok(()) };
+        self.least = self.least.max(clock);
+        match question {
+            Question::Rows(_) => {
+                let cached = |values| Cached { clock, asked_at, sequence: applied, values };
+                for (row, values) in names.iter().zip(values.chunks_exact(width)) {
+                    self.cache.insert(row, cached(values.to_vec()));
+                }
+                self.cache.extend(zero.iter().map(|row| (row, cached(Vec::new()))));
+            }
+            _ => _ = self.answers.insert(number, Answer::Rows(Rows { names, values })),
+        }
+        Ok(())
+    }
+}
+
 impl Entry {
     fn asked(&self) -> Asked {
-        let Self { sequence, clock, chunk, ref rows } = *self;
-        Asked::Add { sequence, clock, chunk: chunk as u32, rows: rows.clone() }
+        let Self { sequence, clock, ref change, .. } = *self;
+        let chunk = self.chunk as u32;
+        match change {
+            Change::Add(rows) => Asked::Add { sequence, clock, chunk, rows: rows.clone() },
+            Change::Map(map) => Asked::Map { sequence, chunk, map: *map },
+        }
     }
 
+    /// What was added to which rows.
     fn rows<'a>(&'a self, layout: &Layout) -> impl Iterator<Item = (Row, &'a [f32])> {
-        self.rows.names.iter().zip(self.rows.values.chunks_exact(layout.width(self.chunk)))
+        let rows = match &self.change {
+            Change::Add(rows) => Some(rows),
+            Change::Map(_) => None,
+        };
+        let width = layout.width(self.chunk);
+        rows.into_iter().flat_map(move |rows| rows.names.iter().zip(rows.values.chunks_exact(width)))
     }
 
     /// It is forgotten: a cached row that was read before it keeps it.
     fn fold_into(&self, cache: &mut BTreeMap<Row, Cached>, layout: &Layout) {
         for (row, added) in self.rows(layout) {
             if let Some(cached) = cache.get_mut(&row).filter(|cached| cached.sequence < self.sequence) {
+                cached.values.resize(added.len(), 0.0);
                 cached.values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
                 cached.sequence = self.sequence;
             }
@@ -476,7 +623,12 @@ impl Entry {
 
 impl Request {
     fn asked(&self, request: u64) -> Asked {
-        let Self { chunk, ref rows, at_least, .. } = *self;
-        Asked::Get { request, at_least, chunk: chunk as u32, rows: rows.clone() }
+        let (at_least, chunk) = (self.at_least, self.chunk as u32);
+        match &self.question {
+            Question::Rows(rows) | Question::Pull(rows) => {
+                Asked::Get { request, at_least, chunk, rows: rows.clone() }
+            }
+            Question::Reduce(reduce) => Asked::Reduce { request, at_least, chunk, reduce: *reduce },
+        }
     }
 }

@@ -19,7 +19,8 @@ use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::table::{Asked, Hand, Rows, States, Told, Word, Writer};
+use peergrad_protocol::limits::QUESTIONS_MAX;
+use peergrad_protocol::table::{Asked, Hand, States, Told, Word, Writer};
 
 use super::TableError;
 use super::dealing::{self, Deck};
@@ -241,12 +242,21 @@ impl Keeper {
         let layout = self.store.layout();
         let chunk = match &asked {
             Asked::Get { chunk, rows, .. } => {
-                layout.check_names(*chunk as usize, rows)?;
+                layout.check_question(*chunk as usize, rows)?;
                 Some(*chunk as usize)
             }
-            Asked::Add { chunk, rows, .. } => {
+            Asked::Add { chunk, rows, clock, .. } => {
                 layout.check_names(*chunk as usize, &rows.names)?;
                 layout.check(*chunk as usize, rows, layout.width(*chunk as usize))?;
+                self.check_clock(*chunk as usize, *clock)?;
+                Some(*chunk as usize)
+            }
+            Asked::Map { chunk, map, .. } => {
+                layout.check_map(*chunk as usize, *map)?;
+                Some(*chunk as usize)
+            }
+            Asked::Reduce { chunk, reduce, .. } => {
+                layout.check_reduce(*chunk as usize, *reduce)?;
                 Some(*chunk as usize)
             }
             Asked::Deal { .. } | Asked::Done { .. } => Some(0),
@@ -267,7 +277,9 @@ impl Keeper {
         let worker = self.workers.entry(from).or_default();
         match asked {
             // A worker has no more of those than samples that it was dealt.
-            Asked::Add { sequence, .. } => worker.note(Change::Added(sequence, chunk), 1),
+            Asked::Add { sequence, .. } | Asked::Map { sequence, .. } => {
+                worker.note(Change::Added(sequence, chunk), 1);
+            }
             _ => worker.ask()?,
         }
         self.held.entry(chunk).or_default().push((from, asked));
@@ -281,11 +293,15 @@ impl Keeper {
                 self.look_at_clock(None, out);
             }
             Asked::Tick { clock } => self.ticked(from, clock, out)?,
-            Asked::Add { sequence, clock, chunk, rows } => {
-                self.add(from, (sequence, chunk as usize), clock, &rows, out);
+            Asked::Add { .. } | Asked::Map { .. } => {
+                if let Some(change) = self.put(from, &asked) {
+                    // Of a worker that is behind, all have completed the clock.
+                    self.complete(change.chunk());
+                    self.promise(from, change, out);
+                }
             }
-            Asked::Get { .. } => {
-                if let Some(asked) = self.get(from, asked, out) {
+            Asked::Get { .. } | Asked::Reduce { .. } => {
+                if let Some(asked) = self.tell(from, asked, out) {
                     self.workers.entry(from).or_default().ask()?;
                     self.waiting.push((from, asked));
                 }
@@ -318,30 +334,43 @@ impl Keeper {
 
     // Reading and adding.
 
-    /// Answers a read of a chunk that is here, once its clock has come; otherwise gives it back.
-    fn get(&mut self, from: Rank, asked: Asked, out: &mut Outbox) -> Option<Asked> {
-        let Asked::Get { request, at_least, chunk, rows } = &asked else { return None };
+    /// Answers a question about a chunk that is here, once its clock has come; otherwise gives it back.
+    fn tell(&self, from: Rank, asked: Asked, out: &mut Outbox) -> Option<Asked> {
+        let (Asked::Get { at_least, .. } | Asked::Reduce { at_least, .. }) = &asked else { return None };
         let Some(clock) = self.clock().filter(|clock| clock >= at_least) else { return Some(asked) };
-        let values = self.store.read(*chunk as usize, rows);
-        let applied = self.store.applied(*chunk as usize, &self.places.who(from));
-        out.push((from, Word::Told(Told::Got { request: *request, clock, applied, values })));
+        let told = match &asked {
+            Asked::Get { request, chunk, rows, .. } => {
+                let (zero, values) = self.store.read(*chunk as usize, rows);
+                let applied = self.store.applied(*chunk as usize, &self.places.who(from));
+                Told::Got { request: *request, clock, applied, zero, values }
+            }
+            Asked::Reduce { request, chunk, reduce, .. } => {
+                let value = self.store.reduce(*chunk as usize, *reduce);
+                Told::Reduced { request: *request, clock, value }
+            }
+            _ => return None,
+        };
+        out.push((from, Word::Told(told)));
         None
     }
 
-    fn add(&mut self, from: Rank, part: (u64, usize), clock: u64, rows: &Rows, out: &mut Outbox) {
-        self.put(from, part, clock, rows);
-        // Of a worker that is behind, all have completed the clock.
-        self.complete(part.1);
-        self.promise(from, Change::Added(part.0, part.1), out);
-    }
-
-    /// Adds to a chunk, unless that is in already.
-    fn put(&mut self, from: Rank, (sequence, chunk): (u64, usize), clock: u64, rows: &Rows) {
+    /// Changes a chunk that is here, unless that is in already; `None`: this changes nothing.
+    fn put(&mut self, from: Rank, asked: &Asked) -> Option<Change> {
         let writer = self.places.who(from);
-        if self.store.add(chunk, writer, sequence, clock, rows) {
-            let rows = rows.names.iter().collect();
+        let (sequence, chunk, changed) = match asked {
+            Asked::Add { sequence, clock, chunk, rows } => {
+                let is_news = self.store.add(*chunk as usize, writer, *sequence, *clock, rows);
+                (*sequence, *chunk as usize, is_news.then(|| rows.names.iter().collect()))
+            }
+            Asked::Map { sequence, chunk, map } => {
+                (*sequence, *chunk as usize, self.store.map(*chunk as usize, writer, *sequence, *map))
+            }
+            _ => return None,
+        };
+        if let Some(rows) = changed {
             self.mark(chunk, &Part { rows, writers: BTreeSet::from([writer]), has_dealing: false });
         }
+        Some(Change::Added(sequence, chunk))
     }
 
     /// A worker is told of a change once it is safe.
@@ -405,9 +434,6 @@ impl Worker {
         Ok(())
     }
 }
-
-/// Questions of one worker that wait for a clock or for a chunk.
-const QUESTIONS_MAX: usize = 1 << 14;
 
 #[cfg(test)]
 mod tests;

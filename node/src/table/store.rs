@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use peergrad_protocol::table::{Dealing, Names, Row, Rows, State, Writer};
+use peergrad_protocol::limits::PENDING_CLOCKS_MAX;
+use peergrad_protocol::table::{Dealing, Map, Names, Reduce, Row, Rows, State, Writer};
 
 use super::{Layout, TableError, TableRule, When};
 
@@ -116,11 +117,10 @@ impl Store {
     /// # Panics
     /// If the chunk is not here.
     pub fn add(&mut self, chunk: usize, writer: Writer, sequence: u64, clock: u64, rows: &Rows) -> bool {
-        let Some(known) = self.chunks.get_mut(&chunk) else { panic!("what is added to is here") };
-        if known.applied.get(&writer).is_some_and(|last| sequence <= *last) {
+        let known = self.chunks.get_mut(&chunk).expect("what is added to is here");
+        if !known.is_news(writer, sequence) {
             return false;
         }
-        known.applied.insert(writer, sequence);
         let table = self.layout.table_of(chunk);
         let rows = rows.names.iter().zip(rows.values.chunks_exact(table.width));
         match table.when {
@@ -137,6 +137,14 @@ impl Store {
             }
         }
         true
+    }
+
+    /// Whether there is room for what is added in this clock, if it has to be kept until all workers have completed it.
+    #[must_use]
+    pub fn has_room(&self, chunk: usize, clock: u64) -> bool {
+        self.chunks.get(&chunk).is_none_or(|chunk| {
+            chunk.pending.len() < PENDING_CLOCKS_MAX || chunk.pending.contains_key(&clock)
+        })
     }
 
     /// All workers have completed so many clocks: what was added in them is applied. The rows that it concerns.
@@ -179,21 +187,73 @@ impl Store {
         }
     }
 
-    /// Values of rows of a chunk: (rows, width).
+    /// Those of these rows of a chunk that are zero, and the values of the others: (rows, width).
     ///
     /// # Panics
     /// If the chunk is not here.
     #[must_use]
-    pub fn read(&self, chunk: usize, names: &Names) -> Vec<f32> {
+    pub fn read(&self, chunk: usize, names: &Names) -> (Names, Vec<f32>) {
         let (width, stride) = (self.layout.width(chunk), self.layout.stride(chunk));
         let chunk = &self.chunks[&chunk];
-        let mut values = vec![0.0; names.len() * width];
-        for (name, values) in names.iter().zip(values.chunks_exact_mut(width)) {
-            if let Some(place) = chunk.places.get(&name) {
-                values.copy_from_slice(&chunk.numbers[place * stride..][..width]);
+        let (mut zero, mut values) =
+            (Vec::new(), Vec::with_capacity(names.len().min(chunk.places.len()) * width));
+        for range in names.ranges() {
+            let mut next = range.start;
+            for (row, place) in chunk.places.range(range.clone()) {
+                let numbers = &chunk.numbers[place * stride..][..width];
+                if numbers.iter().any(|number| *number != 0.0) {
+                    zero.push(next..*row);
+                    values.extend_from_slice(numbers);
+                    next = row + 1;
+                }
+            }
+            zero.push(next..range.end);
+        }
+        (zero.into_iter().collect(), values)
+    }
+
+    /// Does something to columns of a chunk, unless that is done already. The rows that are there; `None` if it is.
+    ///
+    /// A row of which a number would overflow stays as it is.
+    ///
+    /// # Panics
+    /// If the chunk is not here.
+    pub fn map(&mut self, chunk: usize, writer: Writer, sequence: u64, map: Map) -> Option<BTreeSet<Row>> {
+        let stride = self.layout.stride(chunk);
+        let chunk = self.chunks.get_mut(&chunk).expect("what is changed is here");
+        if !chunk.is_news(writer, sequence) {
+            return None;
+        }
+        for row in chunk.numbers.chunks_exact_mut(stride) {
+            let (column, number) = match map {
+                Map::Axpy { by, from, to } => (to as usize, row[to as usize] + by * row[from as usize]),
+                Map::Scale { by, column } => (column as usize, by * row[column as usize]),
+            };
+            if number.is_finite() {
+                row[column] = number;
             }
         }
-        values
+        Some(chunk.places.keys().copied().collect())
+    }
+
+    /// What columns of a chunk come to, in the order of its rows' names.
+    ///
+    /// # Panics
+    /// If the chunk is not here.
+    #[must_use]
+    pub fn reduce(&self, chunk: usize, reduce: Reduce) -> f64 {
+        let stride = self.layout.stride(chunk);
+        let chunk = &self.chunks[&chunk];
+        let rows = chunk.places.values().map(|place| &chunk.numbers[place * stride..][..stride]);
+        rows.map(|row| {
+            let number = |column: u32| f64::from(row[column as usize]);
+            match reduce {
+                Reduce::Dot(one, other) => number(one) * number(other),
+                Reduce::Absolute(column) => number(column).abs(),
+                Reduce::Nonzero(column) => f64::from(u8::from(number(column) != 0.0)),
+            }
+        })
+        .sum()
     }
 
     /// What of a chunk that is here goes to a copy that has the rest; `None`: all of it, for one that has nothing.
@@ -286,6 +346,14 @@ impl Store {
 }
 
 impl Chunk {
+    /// Whether what a worker sends under this number is not in yet; from now on it is.
+    fn is_news(&mut self, writer: Writer, sequence: u64) -> bool {
+        let last = self.applied.entry(writer).or_insert(0);
+        let is_news = sequence > *last;
+        *last = sequence.max(*last);
+        is_news
+    }
+
     /// Where a row is; it is made, if it was not there.
     fn place(&mut self, name: Row, stride: usize) -> usize {
         let next = self.updates.len();

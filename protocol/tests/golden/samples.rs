@@ -14,7 +14,9 @@ use peergrad_protocol::message::{
     Propose, Refusal, Rekey, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome,
     Will, Words, Yield,
 };
-use peergrad_protocol::table::{Asked, Dealing, Hand, Held, Rows, State, States, Told, Word, Writer};
+use peergrad_protocol::table::{
+    Asked, Dealing, Hand, Held, Map, Names, Reduce, Rows, State, States, Told, Word, Writer,
+};
 use peergrad_protocol::view::{
     Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
     Succession, View,
@@ -192,6 +194,19 @@ fn tables() -> Vec<Sample> {
                 rows: rows(&[1.0, -0.5, 3.25]),
             }),
         ),
+        (
+            "words_map",
+            Word::Asked(Asked::Map { sequence: 300, chunk: 9, map: Map::Axpy { by: -0.5, from: 3, to: 1 } }),
+        ),
+        (
+            "words_reduce",
+            Word::Asked(Asked::Reduce {
+                request: 300,
+                at_least: 70_000,
+                chunk: 9,
+                reduce: Reduce::Dot(1, 300),
+            }),
+        ),
         ("words_enter", Word::Asked(Asked::Enter)),
         ("words_tick", Word::Asked(Asked::Tick { clock: 70_001 })),
         ("words_deal", Word::Asked(Asked::Deal { hand: 8, samples: 64, may_wait: true })),
@@ -202,9 +217,11 @@ fn tables() -> Vec<Sample> {
                 request: 300,
                 clock: 70_000,
                 applied: 299,
+                zero: Names::range(7..10),
                 values: vec![1.0, -0.5, 3.25],
             }),
         ),
+        ("words_reduced", Word::Told(Told::Reduced { request: 300, clock: 70_000, value: -0.25 })),
         ("words_added", Word::Told(Told::Added { up_to: 300 })),
         ("words_dealt", Word::Told(Told::Dealt { hand: 8, dealt: hand(), is_over: false })),
         ("words_states", Word::States(States { number: 300, states: vec![state] })),

@@ -6,7 +6,7 @@
 //! [links]
 //! preset = "home"            # lan, home or continents; any of latency, jitter, loss, up_mbit, down_mbit changes it
 //! [task]
-//! kind = "digits"            # digits, squares, integers, or file
+//! kind = "digits"            # digits, squares, integers, clicks, text or file
 //! [run]                      # as in a run.toml
 //! passes = 10
 //! [[faults]]
@@ -217,6 +217,7 @@ enum TaskKind {
     Digits,
     Squares,
     Integers,
+    Clicks,
     File,
     Text,
 }
@@ -230,6 +231,7 @@ impl TaskSection {
             TaskKind::Digits => Workload::digits(run),
             TaskKind::Squares => Workload::squares(run, parameters, samples),
             TaskKind::Integers => Workload::integers(run, parameters, samples),
+            TaskKind::Clicks => Workload::clicks(run, parameters, samples),
             TaskKind::File => {
                 let (name, bytes) = data_file(run, folder, place)?;
                 Workload::data_file(run, &name, &bytes)
@@ -252,13 +254,13 @@ impl TaskSection {
 
     /// A key that says nothing to this kind of task was meant for something.
     fn check_keys(&self, run: &RunFile, place: &Place<'_>) -> Result<(), ScenarioError> {
-        let brings_model = matches!(self.kind, TaskKind::Squares | TaskKind::Integers);
+        let brings_model = matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::Clicks);
         let is_other_file =
             self.kind == TaskKind::Digits && run.data.as_ref().is_some_and(|data| data.file != DIGITS);
         let is_text = self.kind == TaskKind::Text;
         let of_built_in =
             "only for kind = \"digits\" and \"file\"; this kind brings its own model and samples";
-        let of_own = "only for kind = \"squares\" and \"integers\"; the size of this one follows from its data and [run.model]";
+        let of_own = "only for kind = \"squares\", \"integers\" and \"clicks\"; the size of this one follows from its data and [run.model]";
         for (key, is_wrong, words) in [
             ("task.parameters", !brings_model && self.parameters.is_some(), of_own),
             ("task.samples", !brings_model && !is_text && self.samples.is_some(), of_own),

@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use peergrad_protocol::ledger::Span;
 use peergrad_protocol::message::Tally;
-use peergrad_protocol::table::{Hand, Names};
+use peergrad_protocol::table::{Hand, Names, Rows};
 use peergrad_protocol::{Buffer, StepNumber};
 
 use super::super::{Current, Session};
 use super::Tables;
 use crate::io::{Committed, Event, Output};
 use crate::peer::{BegunClock, Operation, Reply};
-use crate::table::Split;
 use crate::table::client::Taken;
 use crate::table::dealing::Deck;
+use crate::table::{Layout, Split};
 
 /// What the program waits for.
 #[derive(Default)]
@@ -30,7 +30,11 @@ pub(super) struct Waiting {
 enum Read {
     Nothing(Reply<()>),
     Rows(Names, Reply<Vec<f32>>),
+    Pulled(Reply<Rows>),
     Parameters(Reply<Arc<Buffer>>),
+    /// As they are in the end.
+    LastParameters(Reply<Arc<Buffer>>),
+    Number(Reply<f64>),
 }
 
 /// Samples that the program was given.
@@ -196,6 +200,19 @@ impl Tables {
                 let asked = client.fetch(&rows, &mut out);
                 self.waiting.reads.push((asked, Read::Rows(rows, reply)));
             }
+            Operation::Pull { rows, reply } => {
+                let asked = client.pull(&Names::range(rows), &mut out);
+                self.waiting.reads.push((asked, Read::Pulled(reply)));
+            }
+            Operation::Parameters(reply) if client.has_finished() => {
+                let asked = client.pull(&self.layout.parameters(), &mut out);
+                self.waiting.reads.push((asked, Read::LastParameters(reply)));
+            }
+            Operation::Map { chunks, map } => client.map(chunks, map, &mut out),
+            Operation::Reduce { chunks, reduce, reply } => {
+                let asked = client.reduce(chunks, reduce, &mut out);
+                self.waiting.reads.push((asked, Read::Number(reply)));
+            }
             Operation::Parameters(reply) => {
                 let asked = client.fetch(&self.layout.parameters(), &mut out);
                 self.waiting.reads.push((asked, Read::Parameters(reply)));
@@ -225,21 +242,32 @@ impl Tables {
 
     /// Answers what can be answered. The parameters, if they were asked for.
     pub(super) fn answer(&mut self, room: impl Fn() -> Buffer) -> Option<Arc<Buffer>> {
-        let (client, mut parameters) = (&self.client, None);
+        let (client, layout, mut parameters) = (&mut self.client, &self.layout, None);
+        let mut give = |values: &dyn Fn(&mut [f32]), reply: Reply<Arc<Buffer>>| {
+            let mut vector = room();
+            values(&mut vector);
+            let vector = Arc::new(vector);
+            parameters = Some(Arc::clone(&vector));
+            let _ = reply.send(vector);
+        };
+        let (ready, waiting) =
+            std::mem::take(&mut self.waiting.reads).into_iter().partition(|(asked, _)| client.has(asked));
+        self.waiting.reads = waiting;
         // A program that no longer waits has ended.
-        for (_, read) in self.waiting.reads.extract_if(.., |(asked, _)| client.has(asked)) {
+        for (asked, read) in ready {
             let here = "what was asked for is here";
             match read {
                 Read::Nothing(reply) => _ = reply.send(()),
                 Read::Rows(rows, reply) => _ = reply.send(client.read(&rows).expect(here)),
+                Read::Pulled(reply) => _ = reply.send(client.take_rows(&asked)),
+                Read::Number(reply) => _ = reply.send(client.take_number(&asked)),
                 Read::Parameters(reply) => {
-                    let values = client.read(&self.layout.parameters()).expect(here);
-                    let mut vector = room();
-                    let len = vector.len();
-                    vector.copy_from_slice(&values[..len]);
-                    let vector = Arc::new(vector);
-                    parameters = Some(Arc::clone(&vector));
-                    let _ = reply.send(vector);
+                    let values = client.read(&layout.parameters()).expect(here);
+                    give(&|vector| vector.copy_from_slice(&values[..vector.len()]), reply);
+                }
+                Read::LastParameters(reply) => {
+                    let rows = client.take_rows(&asked);
+                    give(&|vector| spread(&rows, layout, vector), reply);
                 }
             }
         }
@@ -247,6 +275,19 @@ impl Tables {
             self.waiting.pushed.drain(..).for_each(|reply| _ = reply.send(()));
         }
         parameters
+    }
+}
+
+/// Rows of the table of parameters as a flat vector.
+fn spread(rows: &Rows, layout: &Layout, vector: &mut [f32]) {
+    vector.fill(0.0);
+    let Some((first, _)) = layout.parameters().ends() else { return };
+    let width = layout.width(layout.chunk_of(first));
+    for (row, values) in rows.names.iter().zip(rows.values.chunks_exact(width)) {
+        let place = &mut vector[(row - first) as usize * width..];
+        // The last row may have room for more.
+        let there = place.len().min(width);
+        place[..there].copy_from_slice(&values[..there]);
     }
 }
 

@@ -1,7 +1,9 @@
 //! Clocks, at an owner: how far all workers are, and what waits for that.
 
 use peergrad_protocol::Rank;
+use peergrad_protocol::limits::STALENESS_BY_CLOCK_MAX;
 
+use super::super::When;
 use super::{Keeper, Outbox, Part, TableError};
 
 /// Where a worker is.
@@ -28,6 +30,17 @@ impl Keeper {
         let mut known = known.peekable();
         known.peek()?;
         known.try_fold(u64::MAX, |least, clock| Some(least.min(clock?)))
+    }
+
+    /// An error if something is added in a clock that no worker can be in, where it would have to be kept until that is complete.
+    pub(super) fn check_clock(&self, chunk: usize, clock: u64) -> Result<(), TableError> {
+        let least = self.clock().unwrap_or(clock);
+        let is_kept = self.store.layout().table_of(chunk).when == When::ByClock;
+        let is_far = clock > least.saturating_add(STALENESS_BY_CLOCK_MAX);
+        if is_kept && (is_far || !self.store.has_room(chunk, clock)) {
+            return Err(TableError::Ahead { told: clock, least });
+        }
+        Ok(())
     }
 
     /// A worker says that so many clocks are complete.
@@ -57,7 +70,7 @@ impl Keeper {
         }
         (0..self.places.holders.len()).for_each(|chunk| self.complete(chunk));
         for (worker, asked) in std::mem::take(&mut self.waiting) {
-            match self.get(worker, asked, out) {
+            match self.tell(worker, asked, out) {
                 Some(asked) => self.waiting.push((worker, asked)),
                 None => self.workers.entry(worker).or_default().questions -= 1,
             }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::table::{Asked, States, Word};
+use peergrad_protocol::limits::TABLE_FRAME_BYTES;
+use peergrad_protocol::table::{Rows, State, States, Word};
 
 use super::{Keeper, Outbox, Part, TableError};
 
@@ -127,24 +128,21 @@ impl Keeper {
             self.take_back_hands();
         }
         // Clocks did not wait for the chunk: whoever reads sees all that came before them.
-        let is_add = |(_, asked): &(Rank, Asked)| matches!(asked, Asked::Add { .. });
-        let (adds, others): (Vec<_>, Vec<_>) = held.into_iter().partition(is_add);
-        for (worker, asked) in &adds {
-            if let Asked::Add { sequence, clock, rows, .. } = asked {
-                self.put(*worker, (*sequence, chunk), *clock, rows);
+        let (mut changes, mut questions) = (Vec::new(), Vec::new());
+        for (worker, asked) in held {
+            match self.put(worker, &asked) {
+                Some(change) => changes.push((worker, change)),
+                None => questions.push((worker, asked)),
             }
         }
         self.complete(chunk);
-        for (worker, asked) in adds {
-            if let Asked::Add { sequence, .. } = asked {
-                self.promise(worker, Change::Added(sequence, chunk), out);
-            }
-        }
-        for (worker, asked) in others {
+        changes.into_iter().for_each(|(worker, change)| self.promise(worker, change, out));
+        let mut result = Ok(());
+        for (worker, asked) in questions {
             self.workers.entry(worker).or_default().questions -= 1;
-            self.answer(worker, asked, out)?;
+            result = result.and(self.answer(worker, asked, out));
         }
-        Ok(())
+        result
     }
 
     /// A copy has kept what it was told.
@@ -202,15 +200,15 @@ impl Keeper {
             if copy.under_way.is_some() || copy.dirty.is_empty() {
                 continue;
             }
-            let (mut states, mut numbers, mut dirty) = (Vec::new(), 0, BTreeMap::new());
-            while numbers < FRAME_NUMBERS
+            let (mut states, mut bytes, mut dirty) = (Vec::new(), 0, BTreeMap::new());
+            while bytes < TABLE_FRAME_BYTES
                 && let Some((chunk, what)) = copy.take_dirty()
             {
                 let state = match &what {
                     Dirty::Whole => self.store.state(chunk, None),
                     Dirty::Part(part) => self.store.state(chunk, Some(part)),
                 };
-                numbers += state.rows.values.len();
+                bytes += state_bytes(&state);
                 states.push(state);
                 dirty.insert(chunk, what);
             }
@@ -237,5 +235,8 @@ fn add_to(dirty: &mut BTreeMap<usize, Dirty>, chunk: usize, more: Dirty) {
     }
 }
 
-/// Numbers in a frame to a copy, beyond which no further chunk is put into it.
-const FRAME_NUMBERS: usize = 1 << 18;
+/// About as many bytes as a state takes on the wire.
+fn state_bytes(state: &State) -> usize {
+    let numbers = |rows: &Rows| (rows.values.len() + rows.names.len()) * size_of::<f32>();
+    numbers(&state.rows) + state.pending.iter().map(|(_, rows)| numbers(rows)).sum::<usize>()
+}

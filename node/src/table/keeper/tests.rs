@@ -1,6 +1,6 @@
 //! What an owner and a copy say, word by word.
 
-use peergrad_protocol::table::{Names, State};
+use peergrad_protocol::table::{Names, Rows, State};
 use peergrad_protocol::{Incarnation, PeerId};
 
 use super::super::{Begins, Layout, Table, TableRule, When};
@@ -68,7 +68,11 @@ fn asked(keeper: &mut Keeper, from: Rank, asked: Asked) -> Outbox {
 }
 
 fn read(keeper: &Keeper, rows: &[u64]) -> Vec<f32> {
-    keeper.store().read(0, &names(rows))
+    let rows = names(rows);
+    let (zero, values) = keeper.store().read(0, &rows);
+    let mut values = values.into_iter();
+    let is_zero = |row: u64| zero.iter().any(|name| name == row);
+    rows.iter().map(|row| if is_zero(row) { 0.0 } else { values.next().unwrap() }).collect()
 }
 
 #[test]
@@ -157,7 +161,7 @@ fn a_read_waits_for_its_clock_and_no_longer() {
     assert!(asked(&mut keeper, ME, Asked::Tick { clock: 3 }).is_empty(), "the other has not said");
     assert!(asked(&mut keeper, OTHER, Asked::Tick { clock: 1 }).is_empty());
     let sent = asked(&mut keeper, OTHER, Asked::Tick { clock: 2 });
-    let got = Told::Got { request: 1, clock: 2, applied: 0, values: vec![0.0] };
+    let got = Told::Got { request: 1, clock: 2, applied: 0, zero: names(&[0]), values: vec![] };
     assert_eq!(sent, [(ME, Word::Told(got))]);
 }
 

@@ -1,0 +1,305 @@
+//! Sparse logistic regression: one of two classes, from features of which a sample has few.
+//!
+//! ```text
+//! z = b + sum over a sample's entries of w[column] * value        P(second class) = 1 / (1 + exp(-z))
+//! ```
+//! The loss is the cross-entropy, and a sample's gradient concerns its own columns alone; with millions of features a worker reads
+//! and changes only those of its samples. The bias is one more feature, which every sample has. L1 and L2 belong to the optimizer
+//! (`prox`, `ftrl`), which treats all parameters alike, the bias included.
+//!
+//! # Invariants
+//! - Margins are summed in `f64`, in the order of columns.
+
+use std::ops::Range;
+
+use peergrad_protocol::manifest::Manifest;
+
+use super::{Evaluation, SparseTask, Task};
+use crate::data::sparse::Sparse;
+
+/// Where samples come from.
+pub trait SparseSamples: Send + Sync + 'static {
+    /// Features of a sample.
+    fn width(&self) -> usize;
+
+    /// Number of samples.
+    fn count(&self) -> u32;
+
+    /// Hands `look` a sample: columns, ascending and each below the width, their values, and whether it is of the second class.
+    fn with<T>(&self, sample: u32, look: impl FnOnce(&[u32], &[f32], bool) -> T) -> T;
+}
+
+/// Samples of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Listed {
+    /// Their features.
+    pub features: Sparse,
+    /// Whether each is of the second class.
+    pub labels: Vec<bool>,
+}
+
+impl Listed {
+    /// The samples `rows` of these.
+    #[must_use]
+    pub fn select(&self, rows: &[u32]) -> Self {
+        let mut features = Sparse::new(self.features.width());
+        for &row in rows {
+            let (columns, values) = self.features.row(row as usize);
+            columns.iter().zip(values).for_each(|(&column, &value)| features.push(column, value));
+            features.end_row();
+        }
+        Self { features, labels: rows.iter().map(|&row| self.labels[row as usize]).collect() }
+    }
+}
+
+impl SparseSamples for Listed {
+    fn width(&self) -> usize {
+        self.features.width()
+    }
+
+    fn count(&self) -> u32 {
+        u32::try_from(self.labels.len()).expect("a file has fewer than 2^32 rows")
+    }
+
+    fn with<T>(&self, sample: u32, look: impl FnOnce(&[u32], &[f32], bool) -> T) -> T {
+        let (columns, values) = self.features.row(sample as usize);
+        look(columns, values, self.labels[sample as usize])
+    }
+}
+
+/// Logistic regression on samples, of which the last are never trained.
+#[derive(Debug)]
+pub struct Logistic<S> {
+    samples: S,
+    /// Samples from this one on are held out.
+    training: u32,
+}
+
+impl<S: SparseSamples> Logistic<S> {
+    /// Learns from the first `training` samples.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    #[must_use]
+    pub fn new(samples: S, training: u32) -> Self {
+        assert!(training <= samples.count(), "{training} of {} samples are trained", samples.count());
+        Self { samples, training }
+    }
+
+    fn features(&self) -> usize {
+        self.samples.width()
+    }
+}
+
+/// `weight` (features), `bias` (1).
+#[must_use]
+pub fn manifest(features: usize) -> Manifest {
+    Manifest::new([("weight", &[features as u32][..]), ("bias", &[1])])
+}
+
+/// How well `parameters` do on these of the samples; without samples, a loss of 0 and no accuracy.
+#[must_use]
+pub fn evaluate(samples: &impl SparseSamples, which: Range<u32>, parameters: &[f32]) -> Evaluation {
+    let (weights, bias) = parameters.split_at(samples.width());
+    let (mut loss, mut right) = (0.0, 0_u64);
+    let count = which.len();
+    for sample in which {
+        samples.with(sample, |columns, values, label| {
+            let margin = margin(columns.iter().map(|&column| weights[column as usize]), values, bias[0]);
+            loss += cross_entropy(margin, label);
+            right += u64::from((margin > 0.0) == label);
+        });
+    }
+    Evaluation {
+        samples: count as u64,
+        loss: if count == 0 { 0.0 } else { loss / count as f64 },
+        accuracy: (count > 0).then(|| right as f64 / count as f64),
+    }
+}
+
+fn margin(weights: impl Iterator<Item = f32>, values: &[f32], bias: f32) -> f64 {
+    let products = weights.zip(values).map(|(weight, &value)| f64::from(weight) * f64::from(value));
+    products.sum::<f64>() + f64::from(bias)
+}
+
+/// `log(1 + exp(-z))` for the second class, `log(1 + exp(z))` for the first; no exponential overflows.
+fn cross_entropy(margin: f64, label: bool) -> f64 {
+    let against = if label { -margin } else { margin };
+    against.max(0.0) + (-against.abs()).exp().ln_1p()
+}
+
+/// The slope of the cross-entropy along the margin: the probability of the second class, minus 1 where it is that.
+fn slope(margin: f64, label: bool) -> f64 {
+    let against = if label { -margin } else { margin };
+    let probability = if against > 0.0 {
+        1.0 / (1.0 + (-against).exp())
+    } else {
+        let odds = against.exp();
+        odds / (1.0 + odds)
+    };
+    if label { -probability } else { probability }
+}
+
+impl<S: SparseSamples> Task for Logistic<S> {
+    fn manifest(&self) -> Manifest {
+        manifest(self.features())
+    }
+
+    fn sample_count(&self) -> u32 {
+        self.training
+    }
+
+    fn gradient(&self, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        gradient.fill(0.0);
+        let bias = self.features();
+        let mut loss = 0.0;
+        for &sample in samples {
+            self.samples.with(sample, |columns, values, label| {
+                let weights = columns.iter().map(|&column| parameters[column as usize]);
+                let margin = margin(weights, values, parameters[bias]);
+                loss += cross_entropy(margin, label);
+                let slope = slope(margin, label) as f32;
+                for (&column, &value) in columns.iter().zip(values) {
+                    gradient[column as usize] += slope * value;
+                }
+                gradient[bias] += slope;
+            });
+        }
+        loss
+    }
+
+    fn held_out_count(&self) -> u32 {
+        self.samples.count() - self.training
+    }
+
+    fn evaluate(&self, parameters: &[f32]) -> Evaluation {
+        evaluate(&self.samples, self.training..self.samples.count(), parameters)
+    }
+
+    fn sparse(&self) -> Option<&dyn SparseTask> {
+        Some(self)
+    }
+}
+
+impl<S: SparseSamples> SparseTask for Logistic<S> {
+    fn touched(&self, samples: &[u32]) -> Vec<u32> {
+        if samples.is_empty() {
+            return Vec::new();
+        }
+        // A bit a feature: there are many of them, and far more entries in large batches.
+        let mut words = vec![0_u64; self.features() / 64 + 1];
+        words[self.features() / 64] |= 1 << (self.features() % 64);
+        for &sample in samples {
+            self.samples.with(sample, |columns, _, _| {
+                columns.iter().for_each(|&column| words[column as usize / 64] |= 1 << (column % 64));
+            });
+        }
+        let mut touched = Vec::new();
+        for (word, mut bits) in (0..).zip(words) {
+            while bits > 0 {
+                touched.push(64 * word + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+        touched
+    }
+
+    fn gradient_at(&self, touched: &[u32], parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+        gradient.fill(0.0);
+        let Some(bias) = touched.len().checked_sub(1) else { return 0.0 };
+        let mut places = Vec::new();
+        let mut loss = 0.0;
+        for &sample in samples {
+            self.samples.with(sample, |columns, values, label| {
+                places.clear();
+                // Both ascend, so each column is sought behind the one before.
+                let mut from = 0;
+                for column in columns {
+                    from += touched[from..].binary_search(column).expect("a touched parameter");
+                    places.push(from);
+                }
+                let margin = margin(places.iter().map(|&place| parameters[place]), values, parameters[bias]);
+                loss += cross_entropy(margin, label);
+                let slope = slope(margin, label) as f32;
+                places.iter().zip(values).for_each(|(&place, &value)| gradient[place] += slope * value);
+                gradient[bias] += slope;
+            });
+        }
+        loss
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Six features of which each sample has some.
+    fn task() -> Logistic<Listed> {
+        let mut features = Sparse::new(6);
+        let rows: [&[(u32, f32)]; 5] =
+            [&[(0, 1.0), (3, -2.0)], &[(1, 0.5)], &[(3, 1.5), (5, 1.0)], &[], &[(0, 2.0), (1, 1.0)]];
+        for row in rows {
+            row.iter().for_each(|&(column, value)| features.push(column, value));
+            features.end_row();
+        }
+        let labels = vec![true, false, true, false, false];
+        Logistic::new(Listed { features, labels }, 4)
+    }
+
+    const AT: [f32; 7] = [0.5, -1.0, 2.0, 0.25, 3.0, -0.75, 0.125];
+
+    #[test]
+    fn loss_and_gradient_by_hand() {
+        let task = task();
+        let mut gradient = vec![f32::NAN; 7];
+        // Margin 0.5 - 0.5 + 0.125.
+        let loss = task.gradient(&AT, &[0], &mut gradient);
+        let probability = 1.0 / (1.0 + (-0.125_f64).exp());
+        assert!((loss + probability.ln()).abs() < 1e-12, "{loss}");
+        let slope = (probability - 1.0) as f32;
+        assert_eq!(gradient, [slope, 0.0, 0.0, -2.0 * slope, 0.0, 0.0, slope]);
+    }
+
+    #[test]
+    fn a_gradient_goes_down_as_the_loss_does() {
+        let (task, mut gradient) = (task(), vec![0.0; 7]);
+        let loss = |parameters: &[f32]| task.gradient(parameters, &[0, 1, 2, 3], &mut [0.0; 7]);
+        task.gradient(&AT, &[0, 1, 2, 3], &mut gradient);
+        for index in 0..7 {
+            let shifted = |by: f32| {
+                let mut parameters = AT;
+                parameters[index] += by;
+                loss(&parameters)
+            };
+            let slope = (shifted(1e-2) - shifted(-1e-2)) / 2e-2;
+            assert!((slope - f64::from(gradient[index])).abs() < 1e-4, "{index}: {slope}");
+        }
+    }
+
+    #[test]
+    fn touched_parameters_are_enough() {
+        let (task, mut whole) = (task(), vec![0.0; 7]);
+        for samples in [&[0, 1][..], &[2], &[3], &[0, 1, 2, 3]] {
+            let touched = task.touched(samples);
+            let of = |values: &[f32]| touched.iter().map(|&index| values[index as usize]).collect::<Vec<_>>();
+            let mut gradient = vec![f32::NAN; touched.len()];
+            let loss = task.gradient_at(&touched, &of(&AT), samples, &mut gradient);
+            assert_eq!(loss, task.gradient(&AT, samples, &mut whole));
+            assert_eq!(gradient, of(&whole));
+            let others = (0..7).filter(|index| !touched.contains(index));
+            assert!(others.map(|index| whole[index as usize]).all(|slope| slope == 0.0));
+        }
+        assert_eq!((task.touched(&[0]), task.touched(&[])), (vec![0, 3, 6], vec![]));
+        assert_eq!(task.gradient_at(&[], &[], &[], &mut []), 0.0);
+    }
+
+    #[test]
+    fn held_out_samples_are_the_last() {
+        let found = task().evaluate(&AT);
+        assert_eq!((found.samples, found.accuracy), (1, Some(0.0)));
+        // Margin 1 - 1 + 0.125, of the first class.
+        assert!((found.loss - 0.125_f64.exp().ln_1p()).abs() < 1e-12);
+        assert_eq!(cross_entropy(-1000.0, true), 1000.0);
+        assert_eq!((slope(1000.0, true), slope(1000.0, false)), (0.0, 1.0));
+    }
+}
