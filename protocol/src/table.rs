@@ -341,7 +341,8 @@ pub struct State {
     pub pending: Vec<(u64, Rows)>,
     /// The last sequence numbers that are in it; not of all workers, if it is not the whole chunk.
     pub applied: Vec<(Writer, u64)>,
-    /// Who computes which samples, if that is kept with this chunk and has changed.
+    /// Who computes which samples, if that is kept with this chunk and has changed; of those workers of whom it has, if it is not the
+    /// whole chunk.
     pub dealing: Option<Dealing>,
 }
 

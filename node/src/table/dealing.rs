@@ -86,6 +86,13 @@ pub fn done(dealing: &mut Dealing, writer: Writer, number: u64) -> bool {
     hands.len() < before
 }
 
+/// The owner's word of what is dealt: of all workers, or of those who are in it.
+pub fn take(dealing: &mut Dealing, told: &Dealing) {
+    dealing.ledger = told.ledger.clone();
+    dealing.returned.clone_from(&told.returned);
+    told.held.iter().for_each(|held| held_by(dealing, held.writer).clone_from(held));
+}
+
 /// What those who are gone were not done with comes back. Whether anybody is gone.
 pub fn give_back(dealing: &mut Dealing, is_there: impl Fn(&Writer) -> bool) -> bool {
     let all = std::mem::take(&mut dealing.held).into_iter();

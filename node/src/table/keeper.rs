@@ -310,7 +310,7 @@ impl Keeper {
             Asked::Done { hands } => {
                 let writer = self.places.who(from);
                 if dealing::done(self.store.dealing(), writer, hands) {
-                    self.mark(0, &Part { has_dealing: true, ..Part::default() });
+                    self.mark(0, &Part::dealt([writer]));
                     self.deal_to_those_who_wait(out);
                 }
             }
@@ -368,7 +368,7 @@ impl Keeper {
             _ => return None,
         };
         if let Some(rows) = changed {
-            self.mark(chunk, &Part { rows, writers: BTreeSet::from([writer]), has_dealing: false });
+            self.mark(chunk, &Part { rows, writers: BTreeSet::from([writer]), dealt: None });
         }
         Some(Change::Added(sequence, chunk))
     }

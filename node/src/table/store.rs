@@ -7,7 +7,7 @@ use std::sync::Arc;
 use peergrad_protocol::limits::PENDING_CLOCKS_MAX;
 use peergrad_protocol::table::{Dealing, Map, Names, Reduce, Row, Rows, State, Writer};
 
-use super::{Layout, TableError, TableRule, When};
+use super::{Layout, TableError, TableRule, When, dealing};
 
 /// The chunks that are here.
 pub struct Store {
@@ -42,8 +42,25 @@ pub struct Part {
     pub rows: BTreeSet<Row>,
     /// Whose additions are in them.
     pub writers: BTreeSet<Writer>,
-    /// Whether it is dealt otherwise.
-    pub has_dealing: bool,
+    /// Who was dealt samples, or is done with some; `None`: nobody.
+    pub dealt: Option<BTreeSet<Writer>>,
+}
+
+impl Part {
+    /// Samples of these workers are dealt otherwise.
+    #[must_use]
+    pub fn dealt(workers: impl IntoIterator<Item = Writer>) -> Self {
+        Self { dealt: Some(workers.into_iter().collect()), ..Self::default() }
+    }
+
+    /// More of it.
+    pub fn extend(&mut self, more: Self) {
+        self.rows.extend(more.rows);
+        self.writers.extend(more.writers);
+        if let Some(dealt) = more.dealt {
+            self.dealt.get_or_insert_default().extend(dealt);
+        }
+    }
 }
 
 impl Store {
@@ -279,7 +296,14 @@ impl Store {
         });
         let is_known = |writer: &Writer| part.is_none_or(|part| part.writers.contains(writer));
         let applied = chunk.applied.iter().filter(|(writer, _)| is_known(writer));
-        let has_dealing = index == 0 && part.is_none_or(|part| part.has_dealing);
+        let dealt = match part {
+            None => Some(self.dealing.clone()),
+            Some(part) => part.dealt.as_ref().map(|dealt| {
+                let held = self.dealing.held.iter().filter(|held| dealt.contains(&held.writer));
+                let Dealing { ledger, returned, .. } = self.dealing.clone();
+                Dealing { ledger, returned, held: held.cloned().collect() }
+            }),
+        };
         State {
             chunk: index as u32,
             is_whole: part.is_none(),
@@ -290,7 +314,7 @@ impl Store {
             updates: rows.iter().map(|(_, place)| chunk.updates[*place]).collect(),
             pending: pending.filter(|(_, rows)| !rows.names.is_empty()).collect(),
             applied: applied.map(|(writer, last)| (*writer, *last)).collect(),
-            dealing: has_dealing.then(|| self.dealing.clone()),
+            dealing: dealt.filter(|_| index == 0),
         }
     }
 
@@ -340,7 +364,10 @@ impl Store {
         }
         chunk.applied.extend(state.applied.iter().copied());
         if let (0, Some(dealing)) = (index, &state.dealing) {
-            self.dealing = dealing.clone();
+            if state.is_whole {
+                self.dealing = Dealing::default();
+            }
+            dealing::take(&mut self.dealing, dealing);
         }
     }
 }

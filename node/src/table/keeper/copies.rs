@@ -227,11 +227,7 @@ fn add_to(dirty: &mut BTreeMap<usize, Dirty>, chunk: usize, more: Dirty) {
     match (dirty.entry(chunk).or_insert_with(|| Dirty::Part(Part::default())), more) {
         (Dirty::Whole, _) => {}
         (known, Dirty::Whole) => *known = Dirty::Whole,
-        (Dirty::Part(part), Dirty::Part(more)) => {
-            part.rows.extend(more.rows);
-            part.writers.extend(more.writers);
-            part.has_dealing |= more.has_dealing;
-        }
+        (Dirty::Part(part), Dirty::Part(more)) => part.extend(more),
     }
 }
 

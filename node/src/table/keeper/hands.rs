@@ -12,13 +12,14 @@ use super::copies::Change;
 use super::{Keeper, Outbox, Part};
 
 impl Keeper {
-    /// What workers that are gone were dealt comes back, if that is kept here.
+    /// What workers that are gone were dealt comes back, if that is kept here: at the owner, and at copies, who need not be told.
     pub(super) fn take_back_hands(&mut self) {
-        if self.owns(0) && self.is_here(0) {
-            let places = Arc::clone(&self.places);
-            if dealing::give_back(self.store.dealing(), |writer| places.members.contains(writer)) {
-                self.mark(0, &Part { has_dealing: true, ..Part::default() });
-            }
+        let places = Arc::clone(&self.places);
+        if dealing::give_back(self.store.dealing(), |writer| places.members.contains(writer))
+            && self.owns(0)
+            && self.is_here(0)
+        {
+            self.mark(0, &Part::dealt([]));
         }
     }
 
@@ -31,7 +32,7 @@ impl Keeper {
         let holds_some = known.is_some_and(|known| !known.hands.is_empty() && known.hands.len() < HANDS_MAX);
         if let Some(dealt) = self.deck.deal(self.store.dealing(), writer, hand, samples) {
             if is_new {
-                self.mark(0, &Part { has_dealing: true, ..Part::default() });
+                self.mark(0, &Part::dealt([writer]));
                 // Others may have waited until so much was dealt.
                 self.deal_to_those_who_wait(out);
             }
