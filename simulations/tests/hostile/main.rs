@@ -5,10 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::io::{Event, Failure, Input, Output, Reject};
-use peergrad::loader::Training;
+use peergrad::loader::{Loaded, Training};
 use peergrad::memo::Memo;
 use peergrad::node::{Config, Node, Role};
 use peergrad::optimizer::Rule;
+use peergrad::program::Launch;
 use peergrad::schedule::Schedule;
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
@@ -21,6 +22,8 @@ use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
 use peergrad_simulations::task::{Fixed, Squares};
 
+mod tables;
+
 const ME: PeerId = PeerId([1; 32]);
 const OTHER: PeerId = PeerId([2; 32]);
 const STRANGER: PeerId = PeerId([3; 32]);
@@ -30,12 +33,14 @@ const NONCE: [u8; 32] = [7; 32];
 struct Alone {
     node: Node,
     sent: Vec<(PeerId, Message)>,
+    /// What was said about tables, one word behind the other.
+    words: Vec<u8>,
     hung_up: Vec<PeerId>,
     events: Vec<Event>,
 }
 
 impl Alone {
-    fn new(role: Role, weight: u8) -> Self {
+    fn new(role: Role, weight: u8, program: Launch) -> Self {
         let training = Training {
             seed: 3,
             batch_size: 30,
@@ -56,19 +61,22 @@ impl Alone {
             is_shuffled: true,
             copies: Copies::Number(1),
         };
+        let fixed = Fixed::new(Squares::new(5000, 740), training);
+        let fixed = Fixed { loaded: Loaded { program, ..fixed.loaded }, ..fixed };
         let config = Config {
             peer: ME,
             incarnation: Incarnation(1),
             addresses: vec![],
             weight,
-            loader: Arc::new(Fixed::new(Squares::new(5000, 740), training)),
+            loader: Arc::new(fixed),
             segments: Pool::new(64),
             memo: Memo::default(),
             restored: None,
             saved: vec![],
             role,
         };
-        let mut alone = Self { node: Node::new(config), sent: vec![], hung_up: vec![], events: vec![] };
+        let mut alone =
+            Self { node: Node::new(config), sent: vec![], words: vec![], hung_up: vec![], events: vec![] };
         alone.feed(Input::Tick);
         alone
     }
@@ -81,7 +89,14 @@ impl Alone {
             for output in out {
                 match output {
                     Output::Send { to: ME, frame } => inputs.push_back(Input::Frame { from: ME, frame }),
-                    Output::Send { to, frame } => self.sent.push((to, frame.decode().expect("our own"))),
+                    Output::Send { to, frame } => {
+                        let message = frame.decode().expect("our own");
+                        if let (Message::Words(_), Some(bytes)) = (&message, &frame.payload) {
+                            self.words.extend(bytes.bytes());
+                            inputs.push_back(Input::Credit { peer: to, segments: 1 });
+                        }
+                        self.sent.push((to, message));
+                    }
                     Output::Compute(job) => {
                         inputs.push_back(Input::Computed { job: job.id, result: Ok((job.work)()) });
                     }
@@ -103,12 +118,12 @@ impl Alone {
 
     /// A founder that trains in a view with [`OTHER`], which owns nothing.
     fn founder() -> (Self, View) {
-        Self::founder_of_weight(1)
+        Self::founder_of_weight(1, Launch::ring())
     }
 
-    fn founder_of_weight(weight: u8) -> (Self, View) {
+    fn founder_of_weight(weight: u8, program: Launch) -> (Self, View) {
         let role = Role::Founder { specification: b"toy"[..].into(), nonce: NONCE, peers: 2, from: None };
-        let mut founder = Self::new(role, weight);
+        let mut founder = Self::new(role, weight, program);
         founder.feed(Input::LinkUp(OTHER));
         let join = Join { run: None, incarnation: Incarnation(1), addresses: vec![], weight: 0 };
         founder.hear(OTHER, &Message::Join(join), None);
@@ -124,7 +139,7 @@ impl Alone {
 
     /// A joiner that [`OTHER`] has welcomed.
     fn joiner() -> Self {
-        let mut joiner = Self::new(Role::Joiner { run: Some(run()) }, 1);
+        let mut joiner = Self::new(Role::Joiner { run: Some(run()) }, 1, Launch::ring());
         joiner.feed(Input::LinkUp(STRANGER));
         joiner.feed(Input::LinkUp(OTHER));
         joiner.hear(OTHER, &welcome(OTHER), None);
@@ -220,7 +235,7 @@ fn a_member_that_sends_more_than_its_credit_is_left_out() {
 
 #[test]
 fn where_nobody_offers_to_own_anything_the_founder_does() {
-    let (_, view) = Alone::founder_of_weight(0);
+    let (_, view) = Alone::founder_of_weight(0, Launch::ring());
     assert_eq!(view.members.iter().map(|member| member.weight).collect::<Vec<_>>(), [1, 0]);
 }
 
