@@ -1,4 +1,4 @@
-//! Every example as two real processes on loopback, to the end: both hold the same model, and it has learnt.
+//! Every example as real processes on loopback, to the end: all hold the same model, and it has learnt.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
@@ -16,6 +16,36 @@ fn a_program_of_ones_own() {
     assert!(test_loss(env!("CARGO_BIN_EXE_own_program")) < 0.001);
 }
 
+/// Eight peers, of which three are killed, one after the other, and two come later: no row is lost, and none is filled in twice by one
+/// worker, whatever was under way and whoever owned it.
+#[test]
+fn a_table_of_ones_own_whoever_is_killed() {
+    const ROWS: f64 = 2000.0;
+    const PASSES: f64 = 40.0;
+    const BATCH: f64 = 64.0;
+    let (program, folder) = (env!("CARGO_BIN_EXE_own_table"), tempfile::tempdir().expect("a folder"));
+    let mut founder = Peer::start(program, folder.path(), 8);
+    let invite = founder.event("invite");
+    let join = |name: &str| Peer::join(program, folder.path(), name, &invite);
+    let mut doomed = ["a", "b", "c"].map(join);
+    let mut others: Vec<Peer> = ["d", "e", "f", "g"].map(join).into();
+    for (index, victim) in doomed.iter_mut().enumerate() {
+        (0..12).for_each(|_| _ = founder.event("step"));
+        victim.child.kill().expect("it runs");
+        if index < 2 {
+            others.push(join(&format!("late-{index}")));
+        }
+    }
+    let end = founder.event("summary");
+    let again = ((end["test_loss"].as_f64().expect("a number") - PASSES) * ROWS).round();
+    println!("{again} rows were filled in once more; {end}");
+    assert_eq!(end["test_accuracy"], 1.0, "each row is a sum of equal numbers: {end}");
+    assert!((0.0..=3.0 * 4.0 * BATCH).contains(&again), "no more than those who were killed held: {again}");
+    for other in &mut others {
+        assert_eq!(other.event("summary")["digest"], end["digest"]);
+    }
+}
+
 #[test]
 fn a_partition_test_of_ones_own_task() {
     let output = Command::new(env!("CARGO_BIN_EXE_partition_test")).output().expect("the example starts");
@@ -28,9 +58,9 @@ fn a_partition_test_of_ones_own_task() {
 #[test]
 fn two_binaries_are_not_mixed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut founder = Peer::start(env!("CARGO_BIN_EXE_own_program"), folder.path());
+    let mut founder = Peer::start(env!("CARGO_BIN_EXE_own_program"), folder.path(), 2);
     let invite = founder.event("invite");
-    let mut stranger = Peer::join(env!("CARGO_BIN_EXE_own_task"), folder.path(), &invite);
+    let mut stranger = Peer::join(env!("CARGO_BIN_EXE_own_task"), folder.path(), "joiner", &invite);
     let failed = stranger.event("failed");
     assert!(failed["reason"].as_str().is_some_and(|words| words.contains("the task `weights`")), "{failed}");
 }
@@ -38,9 +68,9 @@ fn two_binaries_are_not_mixed() {
 /// Trains with two peers to the end.
 fn test_loss(program: &str) -> f64 {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut founder = Peer::start(program, folder.path());
+    let mut founder = Peer::start(program, folder.path(), 2);
     let invite = founder.event("invite");
-    let mut joiner = Peer::join(program, folder.path(), &invite);
+    let mut joiner = Peer::join(program, folder.path(), "joiner", &invite);
     let [first, second] = [&mut founder, &mut joiner].map(|peer| peer.event("summary"));
     assert_eq!((&first["digest"], &first["peers"]), (&second["digest"], &Value::from(2)));
     first["test_loss"].as_f64().expect("a loss")
@@ -53,13 +83,14 @@ struct Peer {
 }
 
 impl Peer {
-    fn start(program: &str, folder: &Path) -> Self {
-        Self::spawn(Command::new(program).args(["start", "--peers", "2", "--dir", "founder"]), folder)
+    fn start(program: &str, folder: &Path, peers: u32) -> Self {
+        let peers = peers.to_string();
+        Self::spawn(Command::new(program).args(["start", "--peers", &peers, "--dir", "founder"]), folder)
     }
 
-    fn join(program: &str, folder: &Path, invite: &Value) -> Self {
+    fn join(program: &str, folder: &Path, name: &str, invite: &Value) -> Self {
         let invite = invite["invite"].as_str().expect("text");
-        Self::spawn(Command::new(program).args(["join", invite, "--dir", "joiner"]), folder)
+        Self::spawn(Command::new(program).args(["join", invite, "--dir", name]), folder)
     }
 
     fn spawn(command: &mut Command, folder: &Path) -> Self {
