@@ -21,6 +21,7 @@ mod bench;
 mod changes;
 mod compare;
 pub mod curve;
+mod declare_lost;
 mod demo;
 mod files;
 mod hosting;
@@ -92,6 +93,8 @@ enum Command {
     Remove(remove::RemoveArguments),
     /// Give the run another secret while it goes on: invites from before are of no use any more
     Rekey(rekey::RekeyArguments),
+    /// Go on without the parts of a run's tables that nobody has any more: they begin anew
+    DeclareLost(declare_lost::DeclareLostArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
     /// Say how well a saved model does on data
@@ -225,6 +228,8 @@ enum OwnCommand {
     Remove(remove::RemoveArguments),
     /// Give the run another secret while it goes on: invites from before are of no use any more
     Rekey(rekey::RekeyArguments),
+    /// Go on without the parts of a run's tables that nobody has any more: they begin anew
+    DeclareLost(declare_lost::DeclareLostArguments),
     /// Copy the newest model that a peer on this machine has saved
     Export(model::ExportArguments),
 }
@@ -247,6 +252,7 @@ pub fn main() -> ExitCode {
         Command::Status(arguments) => status::status(&arguments),
         Command::Remove(arguments) => remove::remove(&arguments),
         Command::Rekey(arguments) => rekey::rekey(&arguments),
+        Command::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
         Command::Export(arguments) => model::export(&arguments),
         Command::Evaluate(arguments) => model::evaluate(&arguments),
     })
@@ -301,6 +307,7 @@ fn run_own_command(
         OwnCommand::Status(arguments) => status::status(&arguments),
         OwnCommand::Remove(arguments) => remove::remove(&arguments),
         OwnCommand::Rekey(arguments) => rekey::rekey(&arguments),
+        OwnCommand::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
         OwnCommand::Export(arguments) => model::export(&arguments),
     }
 }

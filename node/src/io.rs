@@ -106,6 +106,8 @@ pub enum Input {
     Restored(Result<Arc<Checkpoint>, String>),
     /// The user wants this member put out of the run for good.
     Expel(PeerId),
+    /// The user knows that what nobody has any more of tables will not come back.
+    DeclareLost,
     /// The user wants the run to have another secret.
     Rekey {
         /// The secret.

@@ -189,6 +189,7 @@ impl Machine {
             Input::Saved { steps, result } => out.push(Output::Event(Event::Saved { steps, result })),
             Input::Restored(result) => self.restored(result, out),
             Input::Expel(peer) => self.expel(now, peer, out),
+            Input::DeclareLost => self.declare_lost(now, out),
             Input::Rekey { secret, at } => {
                 if let Stage::Member(seat) = &mut self.stage {
                     seat.membership.rekey(secret, at, out);
@@ -539,6 +540,20 @@ impl Machine {
             seat.membership.expel(peer, Cause::Request, out);
             self.look(now, out);
         }
+    }
+
+    /// What nobody has of tables will not come back.
+    fn declare_lost(&mut self, now: Instant, out: &mut Vec<Output>) {
+        match &mut self.stage {
+            Stage::Member(seat) => seat.membership.declare_lost(),
+            Stage::Joining(joining) => {
+                if let Some(returning) = joining.returning() {
+                    returning.declare_lost();
+                }
+            }
+            _ => return,
+        }
+        self.look(now, out);
     }
 
     fn reject(&mut self, now: Instant, peer: PeerId, reject: Reject, out: &mut Vec<Output>) {

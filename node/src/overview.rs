@@ -74,6 +74,8 @@ pub struct MemberOverview {
     pub paused: Option<(usize, usize)>,
     /// The members that can be reached have no parameters; it waits for one that has.
     pub is_orphaned: bool,
+    /// Chunks of tables that nobody who can be reached has; this member waits for one who does.
+    pub missing_chunks: usize,
     /// Members that have not confirmed the secret that this one's user has asked for; `None` if it has not.
     pub without_secret: Option<Vec<PeerId>>,
     /// Another view is being agreed on because something is wrong.

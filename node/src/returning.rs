@@ -18,7 +18,9 @@
 //! 1. Nobody asks for promises while a member answers, or before it could train itself, or while its companions are too few.
 //! 2. If all members are back that is done at once; else some time after the last one came back, and a longer one if otherwise
 //!    optimizer state would be lost.
-//! 3. What somebody has accepted before is proposed again, as ever: then the companions are back in *that* view, and begin
+//! 3. Tables are in memory alone. So where there are some, those who are back begin anew only if all of them are, and nobody can have
+//!    kept anything; or if a user says that it is lost.
+//! 4. What somebody has accepted before is proposed again, as ever: then the companions are back in *that* view, and begin
 //!    anew.
 //!
 //! # Invariants
@@ -70,6 +72,8 @@ pub(crate) struct Returning {
     attempt: Option<Attempt>,
     attempts: u32,
     not_before: Instant,
+    /// What others may have kept of tables is lost for good, as a user has said.
+    declares_lost: bool,
 }
 
 /// An attempt to have the next view chosen.
@@ -102,7 +106,13 @@ impl Returning {
             attempt: None,
             attempts: 0,
             not_before: Instant::default(),
+            declares_lost: false,
         }
+    }
+
+    /// A user knows that nobody will come back who has kept anything of the run's tables.
+    pub(crate) fn declare_lost(&mut self) {
+        self.declares_lost = true;
     }
 
     /// The view that it was in.
@@ -204,6 +214,12 @@ impl Returning {
             self.attempt = None;
             return;
         }
+        let may_lose = self.declares_lost || missing == 0 || self.acceptor.accepted().is_some();
+        if basis.geometry.cut.has_tables && !may_lose {
+            // It would only be in the way of one that may.
+            self.attempt = None;
+            return;
+        }
         let waited = now.since(*self.met_at.get_or_insert(now));
         if let Some(attempt) = &mut self.attempt {
             let collected = now.since(attempt.since);
@@ -245,6 +261,9 @@ impl Returning {
             Some(adopted) => adopted.clone(),
             None if waited < PATIENCE && reports.values().any(|report| report.again.is_none()) => {
                 return self.give_up(now, RETRY);
+            }
+            None if basis.geometry.cut.has_tables && !is_all && !self.declares_lost => {
+                return self.give_up(now, RETRY_FOR_STATE);
             }
             None => match basis.after_stop(&[], reports) {
                 Some(restart) if restart.is_due(is_all, waited) => restart.change,

@@ -94,9 +94,14 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
             short_names(missing)
         ),
         Event::ChunksMissing { chunks, peers } => format!(
-            "nobody who can be reached has {} of the tables as they are now; waiting for one of {} (one that has stopped cannot bring them back)",
+            "nobody who can be reached has {} of the tables as they are now; waiting for one of {} (one that has stopped cannot bring them back; if all of them have, `{} declare-lost` on this machine goes on without)",
             plural(*chunks, "chunk"),
-            short_names(peers)
+            short_names(peers),
+            program_name()
+        ),
+        Event::ChunksLost { chunks } => format!(
+            "{} of the tables begin anew, as a user has declared them lost: what was added to them is gone",
+            plural(*chunks, "chunk")
         ),
         Event::Orphaned { peers } => {
             format!("nobody who can be reached has the parameters; waiting for one of {}", short_names(peers))

@@ -128,6 +128,11 @@ pub enum Event {
         /// Those members.
         peers: Vec<PeerId>,
     },
+    /// Chunks of tables begin anew: a user has said that they are lost for good.
+    ChunksLost {
+        /// How many.
+        chunks: usize,
+    },
     /// The others have gone on without this peer, which could not be reached: it asks to be let in again.
     Excluded {
         /// The number of the view in which it is not.

@@ -49,6 +49,7 @@ impl Seat {
             policy: session.loaded().training.policy,
             paused: membership.paused(),
             is_orphaned: membership.is_orphaned(),
+            missing_chunks: membership.missing_chunks(),
             without_secret: membership.without_secret(),
             is_troubled: membership.is_troubled(),
             standing,

@@ -270,7 +270,7 @@ impl Membership {
             } else {
                 Exchange::default()
             };
-            match facts.basis.of_tables(kept, attempt.proposer.reports(), &planned) {
+            match facts.basis.of_tables(kept, attempt.proposer.reports(), &planned, self.term.declares_lost) {
                 Ok(change) => Some(Succession { expelled: self.put_out_with(&change), ..change }),
                 Err(chunks) => return self.wait_for_chunks(now, chunks, kept, facts, out),
             }
@@ -301,6 +301,11 @@ impl Membership {
         self.tell_proposal(out);
     }
 
+    /// A user knows that chunks of tables that nobody has will not come back: they begin anew.
+    pub(crate) fn declare_lost(&mut self) {
+        self.term.declares_lost |= self.term.missing_chunks > 0;
+    }
+
     /// There are chunks of tables that nobody has as they are now. Those who do may come back.
     fn wait_for_chunks(
         &mut self,
@@ -310,7 +315,7 @@ impl Membership {
         facts: &Facts<'_>,
         out: &mut Vec<Output>,
     ) {
-        if !std::mem::replace(&mut self.term.has_told_of_chunks, true) {
+        if std::mem::replace(&mut self.term.missing_chunks, chunks.len()) == 0 {
             let holders: BTreeSet<Rank> =
                 chunks.iter().flat_map(|chunk| facts.basis.keepers(chunk)).collect();
             let gone = holders.into_iter().filter(|rank| !kept.contains(rank));

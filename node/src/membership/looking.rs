@@ -68,6 +68,11 @@ impl Membership {
         self.term.entered_at
     }
 
+    /// Chunks of tables that nobody has who can be reached, if this member would see to the next view and waits for them.
+    pub(crate) fn missing_chunks(&self) -> usize {
+        self.term.missing_chunks
+    }
+
     /// How many members can be reached, this one included, and how many are needed, while those are too few.
     pub(crate) fn paused(&self) -> Option<(usize, usize)> {
         let reached = self.term.paused?;

@@ -49,7 +49,9 @@ pub(super) struct Term {
     /// Whether the user was told that nobody here has parameters.
     pub(super) is_orphaned: bool,
     /// Whether the user was told that nobody here has some chunks.
-    pub(super) has_told_of_chunks: bool,
+    pub(super) missing_chunks: usize,
+    /// They are lost for good, as a user has said.
+    pub(super) declares_lost: bool,
 }
 
 impl Term {
@@ -75,7 +77,8 @@ impl Term {
             has_doubted: false,
             paused: None,
             is_orphaned: false,
-            has_told_of_chunks: false,
+            missing_chunks: 0,
+            declares_lost: false,
         }
     }
 }

@@ -62,6 +62,8 @@ pub enum Inquiry {
     Look(oneshot::Sender<Overview>),
     /// This member is to be put out of the run.
     Expel(PeerId),
+    /// What nobody has any more of tables is lost for good.
+    DeclareLost,
     /// The run is to have another secret.
     Rekey {
         /// The secret.
@@ -225,6 +227,7 @@ impl Driver {
                 }
             }
             Inquiry::Expel(peer) => self.feed(machine, Input::Expel(peer)),
+            Inquiry::DeclareLost => self.feed(machine, Input::DeclareLost),
             Inquiry::Rekey { secret, at } => self.feed(machine, Input::Rekey { secret, at }),
         }
     }

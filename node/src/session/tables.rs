@@ -23,7 +23,7 @@ use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber};
 
 use super::Session;
 use crate::geometry::Geometry;
-use crate::io::{Output, Reject};
+use crate::io::{Event, Output, Reject};
 use crate::loader::Loaded;
 use crate::table::client::Client;
 use crate::table::dealing::Deck;
@@ -87,6 +87,23 @@ impl Tables {
             }
         }
         Carried::nothing(store)
+    }
+
+    /// Chunks that were lost begin anew, at those who are to keep them.
+    fn restart(&mut self, chunks: &[u32], places: &Places, carried: &mut Carried, loaded: &Loaded) {
+        if chunks.is_empty() {
+            return;
+        }
+        let mut parameters = vec![0.0; loaded.manifest.parameter_count()];
+        loaded.task.initial(loaded.training.seed, &mut parameters);
+        let chunks = chunks.iter().map(|chunk| *chunk as usize);
+        for chunk in chunks.filter(|chunk| *chunk < self.layout.chunk_count()) {
+            self.client.forget(chunk);
+            carried.store_mut().drop_chunk(chunk);
+            if places.current[chunk].contains(&self.me) {
+                carried.store_mut().begin(chunk, &initial(&self.layout, chunk, &parameters));
+            }
+        }
     }
 
     fn enter(&mut self, places: Places, carried: Carried) {
@@ -219,9 +236,14 @@ impl Session {
     /// Goes on in another view.
     pub(super) fn enter_tables(&mut self, out: &mut Vec<Output>) {
         let Self { tables: Some(tables), geometry, rank, .. } = self else { return };
-        let carried = tables.keeper.take().expect("a member keeps chunks in every view").leave();
+        let mut carried = tables.keeper.take().expect("a member keeps chunks in every view").leave();
         tables.me = *rank;
-        tables.enter(places(geometry), carried);
+        let (places, restarted) = (places(geometry), &geometry.view.moves.restarted);
+        tables.restart(restarted, &places, &mut carried, &self.loaded);
+        if !restarted.is_empty() {
+            out.push(Output::Event(Event::ChunksLost { chunks: restarted.len() }));
+        }
+        tables.enter(places, carried);
         self.is_open = true;
         self.is_frozen = false;
         self.settle(out);

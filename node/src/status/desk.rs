@@ -113,6 +113,25 @@ impl Desk {
         self.inner.order(Inquiry::Rekey { secret: Secret(random_bytes()), at })
     }
 
+    /// Has what nobody has any more of tables begin anew.
+    ///
+    /// # Errors
+    /// In words, why that cannot be.
+    pub(super) async fn declare_lost(&self) -> Result<(), String> {
+        match self.inner.overview().await {
+            Ok(Overview::Member(member)) if member.missing_chunks > 0 => {}
+            Ok(Overview::Joining { regrouping: Some(_), .. }) => {}
+            Ok(_) => {
+                return Err(
+                    "this peer waits for nothing that could be lost; ask at the one that says so (see `status`)"
+                        .to_owned(),
+                );
+            }
+            Err(Busy) => return Err("this peer is too busy: try again".to_owned()),
+        }
+        self.inner.order(Inquiry::DeclareLost)
+    }
+
     /// What happened, for whoever counts.
     pub(super) fn memory(&self) -> &Memory {
         &self.inner.memory
@@ -335,7 +354,7 @@ fn coming((peer, is_ready): &(PeerId, bool)) -> (PeerId, OtherState) {
 
 fn phase(member: &MemberOverview) -> Phase {
     match member.standing.wait {
-        _ if member.paused.is_some() || member.is_orphaned => Phase::Paused,
+        _ if member.paused.is_some() || member.is_orphaned || member.missing_chunks > 0 => Phase::Paused,
         Wait::Evaluation => Phase::Evaluating,
         Wait::Closing => Phase::Closing,
         Wait::View => Phase::Agreeing,
@@ -418,6 +437,16 @@ fn member_words(member: &MemberOverview, phase: Phase, me: &PeerId) -> (bool, St
     }
     if member.is_orphaned {
         return (false, "paused: nobody who can be reached has the parameters".to_owned());
+    }
+    if member.missing_chunks > 0 {
+        let chunks = plural(member.missing_chunks, "chunk");
+        return (
+            false,
+            format!(
+                "paused: nobody who can be reached has {chunks} of the tables as they are now. Mend the network, or, if those who had \
+                 them have stopped, `declare-lost` on this machine goes on without"
+            ),
+        );
     }
     match phase {
         Phase::Evaluating => return (true, "trained; evaluating the model".to_owned()),
@@ -536,6 +565,7 @@ mod tests {
             policy,
             paused: None,
             is_orphaned: false,
+            missing_chunks: 0,
             without_secret: None,
             is_troubled: false,
         }

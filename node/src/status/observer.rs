@@ -261,6 +261,7 @@ pub(super) fn name_of(event: &Event) -> &'static str {
         Event::NobodyTrains { .. } => "nobody_trains",
         Event::NobodyAnswers => "nobody_answers",
         Event::ChunksMissing { .. } => "chunks_missing",
+        Event::ChunksLost { .. } => "chunks_lost",
         Event::Orphaned { .. } => "orphaned",
         Event::Expelled(_) => "expelled",
         Event::Rekeyed { .. } => "rekeyed",

@@ -44,6 +44,8 @@ pub enum Order {
     Remove(String),
     /// That the run has another secret.
     Rekey,
+    /// That what nobody has any more of tables begins anew.
+    DeclareLost,
 }
 
 /// Where an asker is.
@@ -130,6 +132,7 @@ async fn answer(line: &[u8], from: From, desk: &Desk) -> Vec<u8> {
                 }
                 Some(Order::Remove(peer)) => desk.remove(&peer).await,
                 Some(Order::Rekey) => desk.rekey().await,
+                Some(Order::DeclareLost) => desk.declare_lost().await,
             };
             match done {
                 Ok(()) => {

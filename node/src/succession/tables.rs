@@ -7,7 +7,7 @@
 //! 2. If one of those who are to keep it says that it has not got it yet, nothing of it was acknowledged in this view: then whoever
 //!    had it before has it as it is now, too.
 //! 3. If all of those who are to keep it are gone, nobody knows what they had acknowledged. There is no next view without one of
-//!    them: those who are there wait.
+//!    them: those who are there wait, until a user says that it is lost. Then it begins anew, at those who are to keep it next.
 
 use std::collections::BTreeMap;
 
@@ -29,6 +29,7 @@ impl Basis<'_> {
         kept: &[Rank],
         reports: &BTreeMap<Rank, Report>,
         exchange: &Exchange,
+        declares_lost: bool,
     ) -> Result<Succession, ChunkSet> {
         let view = self.view();
         let is_gone = |rank: &Rank| !kept.contains(rank) || exchange.leavers.contains(rank);
@@ -40,11 +41,13 @@ impl Basis<'_> {
             .collect();
         let nowhere = |chunk: &usize| holders[*chunk].is_empty();
         let missing: ChunkSet = (0..holders.len()).filter(nowhere).collect();
-        if !missing.is_empty() {
+        if !missing.is_empty() && exchange.leavers.iter().any(|rank| kept.contains(rank)) {
             // Perhaps they are with somebody who wants to go.
             let staying = Exchange { leavers: vec![], ..exchange.clone() };
-            let may_stay = exchange.leavers.iter().any(|rank| kept.contains(rank));
-            return if may_stay { self.of_tables(kept, reports, &staying) } else { Err(missing) };
+            return self.of_tables(kept, reports, &staying, declares_lost);
+        }
+        if !missing.is_empty() && !declares_lost {
+            return Err(missing);
         }
         let newcomers = roll.newcomers();
         let moves = self.moves(&roll.members, &newcomers, |chunk| holders[chunk].clone(), 1);

@@ -212,6 +212,13 @@ impl Client {
         self.ask_for_hand(out);
     }
 
+    /// A chunk begins anew: what is known of it is not so any more.
+    pub fn forget(&mut self, chunk: usize) {
+        self.mapped.remove(&chunk);
+        let rows: Vec<Row> = self.cache.range(self.layout.range(chunk)).map(|(row, _)| *row).collect();
+        rows.iter().for_each(|row| _ = self.cache.remove(row));
+    }
+
     fn ask(&self, chunk: usize, asked: Asked, out: &mut Outbox) {
         out.push((self.places.owner(chunk), Word::Asked(asked)));
     }
@@ -459,10 +466,9 @@ impl Client {
             let entry = Entry { sequence: self.sequence, clock, chunk, change: Change::Map(map) };
             self.ask(chunk, entry.asked(), out);
             self.log.push_back(entry);
-            self.mapped.insert(chunk, self.sequence);
             // Only the owner knows what has become of its rows.
-            let rows: Vec<Row> = self.cache.range(self.layout.range(chunk)).map(|(row, _)| *row).collect();
-            rows.iter().for_each(|row| _ = self.cache.remove(row));
+            self.forget(chunk);
+            self.mapped.insert(chunk, self.sequence);
         }
         self.close_hands();
     }

@@ -120,6 +120,11 @@ struct Worker {
 }
 
 impl Carried {
+    /// What is kept.
+    pub fn store_mut(&mut self) -> &mut Store {
+        &mut self.store
+    }
+
     /// Before the first view that a member is in.
     #[must_use]
     pub fn nothing(store: Store) -> Self {

@@ -131,6 +131,11 @@ impl Cluster {
         self.input_later(self.now, asked, Input::Expel(peer));
     }
 
+    /// The user of this host's peer says that what nobody has any more of tables is lost.
+    pub fn declare_lost(&mut self, host: HostId) {
+        self.input_later(self.now, host, Input::DeclareLost);
+    }
+
     /// Tells a peer whether others can dial it.
     pub fn place(&mut self, host: HostId, is_reachable: bool) {
         let addresses = vec![address(host)];

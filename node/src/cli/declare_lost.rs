@@ -1,0 +1,30 @@
+//! `peer declare-lost`: goes on without what nobody has any more of a run's tables, asked of a peer on this machine that waits for it.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+
+use super::asking::{member_here, wait_for};
+use super::report::{print_line, program_name};
+use crate::status::{Order, ask_directory};
+
+#[derive(Args)]
+pub(super) struct DeclareLostArguments {
+    /// The data directory of the peer to ask, if several run on this machine
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+}
+
+pub(super) fn declare_lost(arguments: &DeclareLostArguments) -> anyhow::Result<ExitCode> {
+    wait_for(async {
+        let directory = member_here(arguments.dir.as_deref())?;
+        let mut asker = ask_directory(&directory).await?;
+        asker.order(Order::DeclareLost).await?;
+        print_line(&format!(
+            "declared lost: the peers agree on going on without, and what nobody has begins anew; `{} status` tells how that goes",
+            program_name()
+        ));
+        Ok(ExitCode::SUCCESS)
+    })
+}
