@@ -195,8 +195,9 @@ impl Machine {
                     seat.membership.rekey(secret, at, out);
                 }
             }
-            Input::Leave => self.leave(now, out),
+            Input::Leave => self.leave(out),
         }
+        self.retire_if_done(now, out);
         self.advance(now, out);
     }
 
@@ -314,7 +315,7 @@ impl Machine {
     }
 
     /// The user wants this peer to go: a member hands over what it owns first, if there is anybody to take it.
-    fn leave(&mut self, now: Instant, out: &mut Vec<Output>) {
+    fn leave(&mut self, out: &mut Vec<Output>) {
         match &mut self.stage {
             Stage::Member(seat)
                 if seat.progress == Progress::Training
@@ -322,11 +323,22 @@ impl Machine {
                     && !seat.membership.is_paused() =>
             {
                 self.is_leaving = true;
-                seat.membership.on_retire(self.me.peer);
+                seat.session.wind_down(out);
                 out.push(Output::Event(Event::Leaving));
-                self.look(now, out);
             }
             _ => self.end(Err(Failure::Left), out),
+        }
+    }
+
+    /// One that wants to leave asks the others to go on without it, once its worker is done with what it has computed.
+    fn retire_if_done(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if let Stage::Member(seat) = &mut self.stage
+            && self.is_leaving
+            && !seat.membership.is_retiring()
+            && seat.session.has_wound_down()
+        {
+            seat.membership.on_retire(self.me.peer);
+            self.look(now, out);
         }
     }
 

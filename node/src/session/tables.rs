@@ -12,12 +12,13 @@
 //! - While the next view is agreed on, nothing is taken in or sent: what this member has reported stays true.
 //! - A chunk that nobody holds keeps a view from being chosen. (See `succession/tables.rs`.)
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::limits::QUESTIONS_MAX;
 use peergrad_protocol::message::Report;
-use peergrad_protocol::table::{Rows, Word, Writer};
+use peergrad_protocol::table::{Asked, Rows, Word, Writer};
 use peergrad_protocol::view::{Member, Recovery};
 use peergrad_protocol::{Buffer, PeerId, Rank, StepNumber};
 
@@ -55,6 +56,11 @@ pub(super) struct Tables {
     settled: ChunkSet,
     waiting: Waiting,
     hands: Hands,
+    /// It begins no clock any more.
+    is_leaving: bool,
+    has_wound_down: bool,
+    /// By rank: questions of those who have not taken in yet what they were told before.
+    postponed: BTreeMap<Rank, VecDeque<Asked>>,
 }
 
 impl Tables {
@@ -73,6 +79,9 @@ impl Tables {
             settled: ChunkSet::default(),
             waiting: Waiting::default(),
             hands: Hands::default(),
+            is_leaving: false,
+            has_wound_down: false,
+            postponed: BTreeMap::new(),
             split,
             layout,
         }
@@ -110,6 +119,7 @@ impl Tables {
         let (places, mut out) = (Arc::new(places), Vec::new());
         self.own.clear();
         self.early.clear();
+        self.postponed.clear();
         self.streams = places.members.iter().map(|_| Stream::default()).collect();
         self.settled = ChunkSet::default();
         self.keeper = Some(Keeper::enter(self.me, Arc::clone(&places), self.deck, carried, &mut out));
@@ -126,6 +136,16 @@ impl Tables {
         let mut out = Vec::new();
         let keeper = self.keeper.as_mut().expect("a member keeps chunks in every view");
         let result = match word {
+            Word::Asked(asked @ (Asked::Get { .. } | Asked::Reduce { .. }))
+                if self.streams[from.index()].is_long() =>
+            {
+                let postponed = self.postponed.entry(from).or_default();
+                if postponed.len() == QUESTIONS_MAX {
+                    return Err(TableError::Flood(QUESTIONS_MAX));
+                }
+                postponed.push_back(asked);
+                Ok(())
+            }
             Word::Asked(asked) => keeper.on_asked(from, asked, &mut out),
             Word::Told(told) => self.client.on_told(from, told, &mut out),
             Word::States(states) => keeper.on_states(from, &states, &mut out),
@@ -140,6 +160,19 @@ impl Tables {
         };
         self.post(out);
         result
+    }
+
+    /// Answers those who were told so much that their questions had to wait, and have taken that in.
+    fn hear_postponed(&mut self) {
+        for rank in self.postponed.keys().copied().collect::<Vec<_>>() {
+            while !self.streams[rank.index()].is_long()
+                && let Some(asked) = self.postponed.get_mut(&rank).and_then(VecDeque::pop_front)
+            {
+                // What is wrong with it was to be said when it came.
+                let _ = self.hear(rank, Word::Asked(asked));
+            }
+        }
+        self.postponed.retain(|_, questions| !questions.is_empty());
     }
 
     /// Takes in what this member says to itself.
@@ -289,6 +322,7 @@ impl Session {
 
     /// Does all that can be done now: takes in what this member says to itself, answers the program, sends what credit allows.
     pub(super) fn settle_tables(&mut self, out: &mut Vec<Output>) {
+        self.take_leave();
         self.want_hand();
         self.begin_clock_if_possible();
         self.commit_hands(out);
@@ -301,6 +335,36 @@ impl Session {
             *complete = Some(parameters);
         }
         tables.pump(&mut wiring.links, geometry, segments, out);
+        if !tables.postponed.is_empty() {
+            tables.hear_postponed();
+            tables.hear_own();
+            tables.pump(&mut wiring.links, geometry, segments, out);
+        }
+    }
+
+    // Leaving.
+
+    /// This member wants to leave: where there are tables, its worker begins no clock any more.
+    pub(crate) fn wind_down(&mut self, out: &mut Vec<Output>) {
+        if let Some(tables) = &mut self.tables {
+            tables.is_leaving = true;
+            self.settle(out);
+        }
+    }
+
+    /// Whether it may leave: what came of the samples that its worker has computed is safe, and whoever deals knows.
+    pub(crate) fn has_wound_down(&self) -> bool {
+        self.tables.as_ref().is_none_or(|tables| tables.has_wound_down)
+    }
+
+    /// A worker that leaves, and is between two clocks, says its last words.
+    fn take_leave(&mut self) {
+        let is_idle = self.current.is_none();
+        if let Some(tables) = self.tables.as_mut().filter(|tables| tables.is_leaving && is_idle) {
+            let mut out = Vec::new();
+            tables.has_wound_down = tables.client.wind_down(&mut out);
+            tables.post(out);
+        }
     }
 
     // The account.

@@ -66,6 +66,8 @@ pub struct Client {
     /// By chunk of which columns were changed: under which number the last time.
     mapped: BTreeMap<usize, u64>,
     dealt: Hands,
+    /// What it has asked last of all, if it leaves.
+    farewell: Option<u64>,
 }
 
 /// The gate of each clock.
@@ -192,6 +194,7 @@ impl Client {
             request_count: 0,
             answers: BTreeMap::new(),
             mapped: BTreeMap::new(),
+            farewell: None,
             dealt: Hands::default(),
         }
     }
@@ -301,6 +304,19 @@ impl Client {
         self.dealt.taken.iter_mut().for_each(|(_, until)| _ = until.get_or_insert(last));
     }
 
+    /// The worker leaves, between two clocks. Whether it may: what came of its samples is safe, and whoever deals has heard so.
+    pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
+        self.push(out);
+        if !self.is_settled() || !self.dealt.taken.is_empty() {
+            return false;
+        }
+        // Whoever answers this has heard what came before.
+        let question = Question::Rows(Names::default());
+        let last = self.farewell.unwrap_or_else(|| self.request_of(0, question, 0, out));
+        self.farewell = Some(last);
+        !self.requests.contains_key(&last)
+    }
+
     fn tell_done(&mut self, out: &mut Outbox) {
         let safe_up_to = self.log.front().map_or(self.sequence, |entry| entry.sequence - 1);
         let before = self.dealt.done;
@@ -344,9 +360,13 @@ impl Client {
     }
 
     fn request(&mut self, chunk: usize, question: Question, out: &mut Outbox) -> u64 {
+        let at_least = self.clock.map_or(0, |clock| self.gate().needed(clock));
+        self.request_of(chunk, question, at_least, out)
+    }
+
+    fn request_of(&mut self, chunk: usize, question: Question, at_least: u64, out: &mut Outbox) -> u64 {
         self.request_count += 1;
         let (number, asked_at) = (self.request_count, self.clock());
-        let at_least = self.clock.map_or(0, |clock| self.gate().needed(clock));
         let request = Request { chunk, question, at_least, asked_at };
         self.ask(chunk, request.asked(number), out);
         self.requests.insert(number, request);

@@ -71,7 +71,8 @@ impl Session {
     /// The next samples are asked for before they are needed.
     pub(super) fn want_hand(&mut self) {
         let member_count = self.view().members.len() as u64;
-        let Some(tables) = self.tables.as_mut().filter(|tables| !tables.hands.is_over) else { return };
+        let goes_on = |tables: &&mut Tables| !tables.hands.is_over && !tables.is_leaving;
+        let Some(tables) = self.tables.as_mut().filter(goes_on) else { return };
         let batch = self.loaded.training.batch_size;
         let samples = match tables.split {
             Split::AmongAll => batch.div_ceil(member_count),
@@ -85,9 +86,8 @@ impl Session {
 
     pub(super) fn begin_clock_if_possible(&mut self) {
         let (rank, member_count) = (self.rank, self.view().members.len());
-        let Some(tables) = self.tables.as_mut().filter(|tables| tables.waiting.begin.is_some()) else {
-            return;
-        };
+        let begins = |tables: &&mut Tables| tables.waiting.begin.is_some() && !tables.is_leaving;
+        let Some(tables) = self.tables.as_mut().filter(begins) else { return };
         if !tables.has_clock() {
             return;
         }

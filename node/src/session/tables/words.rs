@@ -21,6 +21,16 @@ pub(super) struct Stream {
     incoming: Vec<u8>,
 }
 
+impl Stream {
+    /// Whether so much waits to be sent that questions have to wait, too.
+    pub(super) fn is_long(&self) -> bool {
+        self.out.len() - self.sent > LONG
+    }
+}
+
+/// Bytes that wait for credit, beyond which questions do.
+const LONG: usize = 4 << 20;
+
 impl Tables {
     /// Puts words on their way.
     pub(super) fn post(&mut self, out: Outbox) {
