@@ -159,8 +159,13 @@ impl Program for Worker {
             let operation = self.begin(&clock, sample);
             self.under_way.push_back(operation);
         }
-        // Where nothing was added, that is all there is to say that the samples are done.
-        drop(clock.push());
+        // Where nothing was added, this says that the samples are done.
+        let pushed = clock.push();
+        if clock.samples.is_empty() {
+            // There are none because others are not done with theirs, or because this worker is not.
+            self.leave_under_way(0).await?;
+            pushed.await?;
+        }
         let samples = clock.samples.len() as u64;
         clock.end(Tally { samples, loss: 0.0 });
         Ok(Continue(()))
