@@ -141,6 +141,13 @@ impl TableRule {
     }
 }
 
+impl Table {
+    /// Numbers that are kept of a row: values and moments.
+    fn stride(&self) -> usize {
+        self.width * (1 + self.rule.moments())
+    }
+}
+
 impl Layout {
     /// Lays tables out one after the other.
     ///
@@ -248,8 +255,7 @@ impl Layout {
 
     /// Numbers that are kept of a row of a chunk: values and moments.
     fn stride(&self, chunk: usize) -> usize {
-        let table = self.table_of(chunk);
-        table.width * (1 + table.rule.moments())
+        self.table_of(chunk).stride()
     }
 
     fn laid(&self, chunk: usize) -> &Laid {
@@ -263,14 +269,14 @@ impl Layout {
     /// # Panics
     /// If one of them is none.
     pub fn by_chunk(&self, names: &Names) -> Vec<(usize, Names)> {
-        let mut parts: Vec<(usize, Vec<Row>)> = Vec::new();
-        for row in names.iter() {
-            match parts.last_mut() {
-                Some((chunk, rows)) if self.range(*chunk).contains(&row) => rows.push(row),
-                _ => parts.push((self.chunk_of(row), vec![row])),
-            }
+        let mut rows = names.iter().peekable();
+        let mut parts = Vec::new();
+        while let Some(first) = rows.peek() {
+            let chunk = self.chunk_of(*first);
+            let end = self.range(chunk).end;
+            parts.push((chunk, std::iter::from_fn(|| rows.next_if(|row| *row < end)).collect()));
         }
-        parts.into_iter().map(|(chunk, rows)| (chunk, rows.into_iter().collect())).collect()
+        parts
     }
 
     /// An error unless there is such a chunk, and these rows are in it.

@@ -318,28 +318,27 @@ impl Client {
     #[must_use]
     pub fn read(&self, rows: &Names) -> Option<Vec<f32>> {
         let mut values = Vec::new();
-        let mut places = BTreeMap::new();
+        // Names, what of this worker's is in the values, and where they are.
+        let mut found = Vec::with_capacity(rows.len());
         for row in rows.iter() {
             let cached = self.cache.get(&row)?;
-            places.insert(row, values.len());
+            found.push((row, cached.sequence, values.len()));
             values.extend_from_slice(&cached.values);
         }
-        let mut add = |row: Row, added: &[f32]| {
-            if let Some(place) = places.get(&row) {
-                let values = &mut values[*place..][..added.len()];
+        let mut add = |row: Row, sequence: u64, added: &[f32]| {
+            let Ok(at) = found.binary_search_by_key(&row, |(row, ..)| *row) else { return };
+            let (_, known, place) = found[at];
+            if known < sequence {
+                let values = &mut values[place..][..added.len()];
                 values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
             }
         };
         for entry in self.log.iter().filter(|entry| self.shows_at_once(entry.chunk)) {
-            for (row, added) in entry.rows(&self.layout) {
-                if self.cache.get(&row).is_some_and(|cached| cached.sequence < entry.sequence) {
-                    add(row, added);
-                }
-            }
+            entry.rows(&self.layout).for_each(|(row, added)| add(row, entry.sequence, added));
         }
         let coalesced =
             self.coalesced.iter().filter(|(row, _)| self.shows_at_once(self.layout.chunk_of(**row)));
-        coalesced.for_each(|(row, added)| add(*row, added));
+        coalesced.for_each(|(row, added)| add(*row, u64::MAX, added));
         Some(values)
     }
 

@@ -2,16 +2,23 @@
 //! and whose additions are in.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::table::{Dealing, Names, Row, Rows, State, Writer};
 
-use super::{Layout, TableError, TableRule, When};
+use super::{Layout, Table, TableError, TableRule, When};
+use numbers::Numbers;
+use places::Places;
+
+mod numbers;
+mod places;
 
 /// The chunks that are here.
 pub struct Store {
     layout: Arc<Layout>,
-    chunks: BTreeMap<usize, Chunk>,
+    /// By number of the chunk.
+    chunks: Vec<Option<Box<Chunk>>>,
     /// Who computes which samples; kept with the first chunk.
     dealing: Dealing,
     /// Room for a row's next moments.
@@ -19,17 +26,17 @@ pub struct Store {
 }
 
 /// Rows of one chunk, in the order in which they were first added to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Chunk {
-    places: BTreeMap<Row, usize>,
+    places: Places,
     /// By place: values, then moments, one after the other.
-    numbers: Vec<f32>,
+    numbers: Numbers,
     /// By place: how many updates are behind it.
     updates: Vec<u32>,
     /// By clock that not all workers have completed: what was added in it.
     pending: BTreeMap<u64, BTreeMap<Row, Vec<f32>>>,
-    /// The last number of each worker that is in.
-    applied: BTreeMap<Writer, u64>,
+    /// The last number of each worker that is in; by worker.
+    applied: Vec<(Writer, u64)>,
     /// The last view of which it is known that all that was acknowledged before it is in.
     epoch: u64,
 }
@@ -49,7 +56,8 @@ impl Store {
     /// One that keeps nothing yet.
     #[must_use]
     pub fn new(layout: Arc<Layout>) -> Self {
-        Self { layout, chunks: BTreeMap::new(), dealing: Dealing::default(), room: Vec::new() }
+        let chunks = vec![None; layout.chunk_count()];
+        Self { layout, chunks, dealing: Dealing::default(), room: Vec::new() }
     }
 
     /// How the tables are laid out.
@@ -58,38 +66,55 @@ impl Store {
         &self.layout
     }
 
+    fn chunk(&self, index: usize) -> Option<&Chunk> {
+        self.chunks.get(index)?.as_deref()
+    }
+
+    fn chunk_mut(&mut self, index: usize) -> Option<&mut Chunk> {
+        self.chunks.get_mut(index)?.as_deref_mut()
+    }
+
+    /// A chunk, which is here from now on.
+    fn make(&mut self, index: usize) -> &mut Chunk {
+        let layout = &self.layout;
+        let new = || Box::new(Chunk::new(layout.range(index), layout.table_of(index).stride()));
+        self.chunks[index].get_or_insert_with(new)
+    }
+
     /// Whether a chunk is here.
     #[must_use]
     pub fn holds(&self, chunk: usize) -> bool {
-        self.chunks.contains_key(&chunk)
+        self.chunk(chunk).is_some()
     }
 
     /// Of which view a chunk is, if it is here.
     #[must_use]
     pub fn epoch(&self, chunk: usize) -> Option<u64> {
-        self.chunks.get(&chunk).map(|chunk| chunk.epoch)
+        self.chunk(chunk).map(|chunk| chunk.epoch)
     }
 
     /// A chunk that is here is of this view.
     pub fn set_epoch(&mut self, chunk: usize, epoch: u64) {
-        if let Some(chunk) = self.chunks.get_mut(&chunk) {
+        if let Some(chunk) = self.chunk_mut(chunk) {
             chunk.epoch = epoch;
         }
     }
 
     /// Keeps a chunk that begins with these rows, and with nothing else.
     pub fn begin(&mut self, chunk: usize, rows: &Rows) {
-        let (width, stride) = (self.layout.width(chunk), self.layout.stride(chunk));
-        let chunk = self.chunks.entry(chunk).or_default();
+        let width = self.layout.width(chunk);
+        let chunk = self.make(chunk);
         for (name, values) in rows.names.iter().zip(rows.values.chunks_exact(width)) {
-            let place = chunk.place(name, stride);
-            chunk.numbers[place * stride..][..width].copy_from_slice(values);
+            let place = chunk.place(name);
+            chunk.numbers.row_mut(place)[..width].copy_from_slice(values);
         }
     }
 
     /// Keeps a chunk no longer.
     pub fn drop_chunk(&mut self, chunk: usize) {
-        self.chunks.remove(&chunk);
+        if let Some(chunk) = self.chunks.get_mut(chunk) {
+            *chunk = None;
+        }
         if chunk == 0 {
             self.dealing = Dealing::default();
         }
@@ -98,7 +123,7 @@ impl Store {
     /// The last number of a worker that is in a chunk.
     #[must_use]
     pub fn applied(&self, chunk: usize, writer: &Writer) -> u64 {
-        self.chunks.get(&chunk).and_then(|chunk| chunk.applied.get(writer)).copied().unwrap_or(0)
+        self.chunk(chunk).and_then(|chunk| chunk.applied(writer)).unwrap_or(0)
     }
 
     /// Who computes which samples, as far as that is kept here.
@@ -108,7 +133,8 @@ impl Store {
 
     /// Forgets those who do not write any more.
     pub fn forget_writers(&mut self, writes: impl Fn(&Writer) -> bool) {
-        self.chunks.values_mut().for_each(|chunk| chunk.applied.retain(|writer, _| writes(writer)));
+        let here = self.chunks.iter_mut().flatten();
+        here.for_each(|chunk| chunk.applied.retain(|(writer, _)| writes(writer)));
     }
 
     /// Adds to rows of a chunk, unless that is in already. False if it is.
@@ -116,67 +142,46 @@ impl Store {
     /// # Panics
     /// If the chunk is not here.
     pub fn add(&mut self, chunk: usize, writer: Writer, sequence: u64, clock: u64, rows: &Rows) -> bool {
-        let Some(known) = self.chunks.get_mut(&chunk) else { panic!("what is added to is here") };
-        if known.applied.get(&writer).is_some_and(|last| sequence <= *last) {
+        let Self { layout, chunks, room, .. } = self;
+        let Some(known) = chunks[chunk].as_deref_mut() else { panic!("what is added to is here") };
+        if known.applied(&writer).is_some_and(|last| sequence <= last) {
             return false;
         }
-        known.applied.insert(writer, sequence);
-        let table = self.layout.table_of(chunk);
+        known.set_applied(writer, sequence);
+        let table = layout.table_of(chunk);
         let rows = rows.names.iter().zip(rows.values.chunks_exact(table.width));
         match table.when {
-            When::AtOnce => rows.for_each(|(row, added)| self.apply(chunk, row, clock, added)),
+            When::AtOnce => rows.for_each(|(row, added)| known.apply(table, row, clock, added, room)),
             When::ByClock => {
                 let pending = known.pending.entry(clock).or_default();
                 for (row, added) in rows {
                     let sum = pending.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-                    // One overflow must not ruin what all share.
-                    if sum.iter().zip(added).all(|(sum, added)| (sum + added).is_finite()) {
-                        sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
-                    }
+                    add_unless_it_overflows(sum, added);
                 }
             }
         }
         true
     }
 
+    /// Whether anything that was added to a chunk is not applied.
+    #[must_use]
+    pub fn has_pending(&self, chunk: usize) -> bool {
+        self.chunk(chunk).is_some_and(|chunk| !chunk.pending.is_empty())
+    }
+
     /// All workers have completed so many clocks: what was added in them is applied. The rows that it concerns.
     pub fn complete(&mut self, chunk: usize, clocks: u64) -> BTreeSet<Row> {
         let mut changed = BTreeSet::new();
-        while let Some(chunk_here) = self.chunks.get_mut(&chunk)
-            && let Some(first) = chunk_here.pending.first_entry().filter(|first| *first.key() < clocks)
-        {
+        let Self { layout, chunks, room, .. } = self;
+        let Some(known) = chunks.get_mut(chunk).and_then(Option::as_deref_mut) else { return changed };
+        while let Some(first) = known.pending.first_entry().filter(|first| *first.key() < clocks) {
             let (clock, sums) = first.remove_entry();
             for (row, sum) in sums {
-                self.apply(chunk, row, clock, &sum);
+                known.apply(layout.table_of(chunk), row, clock, &sum, room);
                 changed.insert(row);
             }
         }
         changed
-    }
-
-    /// Applies what was added to a row in a clock, unless it overflows: that must not ruin what all share.
-    fn apply(&mut self, chunk: usize, row: Row, clock: u64, added: &[f32]) {
-        let (rule, stride) = (self.layout.table_of(chunk).rule, self.layout.stride(chunk));
-        let Some(chunk) = self.chunks.get_mut(&chunk) else { return };
-        let place = chunk.place(row, stride);
-        let (values, moments) = chunk.numbers[place * stride..][..stride].split_at_mut(added.len());
-        self.room.clear();
-        match rule {
-            TableRule::Sum => {
-                self.room.extend(values.iter().zip(added).map(|(value, added)| value + added));
-            }
-            TableRule::Stock { rule, schedule } => {
-                let update = rule.update(schedule.rate(clock), chunk.updates[place].saturating_add(1), 1.0);
-                self.room.extend_from_slice(added);
-                self.room.resize(stride, 0.0);
-                let (new, after) = self.room.split_at_mut(added.len());
-                update.apply(values, new, moments, after);
-            }
-        }
-        if self.room.iter().all(|number| number.is_finite()) {
-            chunk.numbers[place * stride..][..stride].copy_from_slice(&self.room);
-            chunk.updates[place] = chunk.updates[place].saturating_add(1);
-        }
     }
 
     /// Values of rows of a chunk: (rows, width).
@@ -185,12 +190,12 @@ impl Store {
     /// If the chunk is not here.
     #[must_use]
     pub fn read(&self, chunk: usize, names: &Names) -> Vec<f32> {
-        let (width, stride) = (self.layout.width(chunk), self.layout.stride(chunk));
-        let chunk = &self.chunks[&chunk];
+        let width = self.layout.width(chunk);
+        let chunk = self.chunk(chunk).expect("what is read is here");
         let mut values = vec![0.0; names.len() * width];
         for (name, values) in names.iter().zip(values.chunks_exact_mut(width)) {
-            if let Some(place) = chunk.places.get(&name) {
-                values.copy_from_slice(&chunk.numbers[place * stride..][..width]);
+            if let Some(place) = chunk.places.get(name) {
+                values.copy_from_slice(&chunk.numbers.row(place)[..width]);
             }
         }
         values
@@ -202,15 +207,16 @@ impl Store {
     /// If the chunk is not here.
     #[must_use]
     pub fn state(&self, index: usize, part: Option<&Part>) -> State {
-        let (width, stride) = (self.layout.width(index), self.layout.stride(index));
-        let chunk = &self.chunks[&index];
+        let width = self.layout.width(index);
+        let chunk = self.chunk(index).expect("what is told is here");
         let is_told = |row: &Row| part.is_none_or(|part| part.rows.contains(row));
         let rows: Vec<(Row, usize)> = match part {
-            None => chunk.places.iter().map(|(row, place)| (*row, *place)).collect(),
+            None => chunk.places.iter().collect(),
             // Some of them may still be to be applied for the first time.
-            Some(part) => part.rows.iter().filter_map(|row| Some((*row, *chunk.places.get(row)?))).collect(),
+            Some(part) => part.rows.iter().filter_map(|row| Some((*row, chunk.places.get(*row)?))).collect(),
         };
-        let numbers = rows.iter().flat_map(|(_, place)| &chunk.numbers[place * stride..][..stride]);
+        let mut values = Vec::with_capacity(rows.len() * chunk.numbers.stride());
+        rows.iter().for_each(|(_, place)| values.extend_from_slice(chunk.numbers.row(*place)));
         let pending = chunk.pending.iter().map(|(clock, sums)| {
             let told = sums.iter().filter(|(row, _)| is_told(row));
             let mut values = Vec::with_capacity(sums.len() * width);
@@ -218,18 +224,15 @@ impl Store {
             (*clock, Rows { names, values })
         });
         let is_known = |writer: &Writer| part.is_none_or(|part| part.writers.contains(writer));
-        let applied = chunk.applied.iter().filter(|(writer, _)| is_known(writer));
+        let applied = chunk.applied.iter().filter(|(writer, _)| is_known(writer)).copied();
         let has_dealing = index == 0 && part.is_none_or(|part| part.has_dealing);
         State {
             chunk: index as u32,
             is_whole: part.is_none(),
-            rows: Rows {
-                names: rows.iter().map(|(row, _)| *row).collect(),
-                values: numbers.copied().collect(),
-            },
+            rows: Rows { names: rows.iter().map(|(row, _)| *row).collect(), values },
             updates: rows.iter().map(|(_, place)| chunk.updates[*place]).collect(),
             pending: pending.filter(|(_, rows)| !rows.names.is_empty()).collect(),
-            applied: applied.map(|(writer, last)| (*writer, *last)).collect(),
+            applied: applied.collect(),
             dealing: has_dealing.then(|| self.dealing.clone()),
         }
     }
@@ -256,14 +259,14 @@ impl Store {
     pub fn take(&mut self, state: &State) {
         let index = state.chunk as usize;
         let (width, stride) = (self.layout.width(index), self.layout.stride(index));
-        let chunk = self.chunks.entry(index).or_default();
         if state.is_whole {
-            *chunk = Chunk::default();
+            self.chunks[index] = None;
         }
+        let chunk = self.make(index);
         let numbers = state.rows.values.chunks_exact(stride);
         for ((name, numbers), updates) in state.rows.names.iter().zip(numbers).zip(&state.updates) {
-            let place = chunk.place(name, stride);
-            chunk.numbers[place * stride..][..stride].copy_from_slice(numbers);
+            let place = chunk.place(name);
+            chunk.numbers.row_mut(place).copy_from_slice(numbers);
             chunk.updates[place] = *updates;
         }
         // Of a row that is told, all that is to be applied is told.
@@ -278,7 +281,7 @@ impl Store {
             let values = rows.values.chunks_exact(width).map(<[f32]>::to_vec);
             chunk.pending.entry(*clock).or_default().extend(rows.names.iter().zip(values));
         }
-        chunk.applied.extend(state.applied.iter().copied());
+        state.applied.iter().for_each(|(writer, last)| chunk.set_applied(*writer, *last));
         if let (0, Some(dealing)) = (index, &state.dealing) {
             self.dealing = dealing.clone();
         }
@@ -286,14 +289,72 @@ impl Store {
 }
 
 impl Chunk {
+    fn new(rows: Range<Row>, stride: usize) -> Self {
+        Self {
+            places: Places::new(rows),
+            numbers: Numbers::new(stride),
+            updates: Vec::new(),
+            pending: BTreeMap::new(),
+            applied: Vec::new(),
+            epoch: 0,
+        }
+    }
+
     /// Where a row is; it is made, if it was not there.
-    fn place(&mut self, name: Row, stride: usize) -> usize {
+    fn place(&mut self, name: Row) -> usize {
         let next = self.updates.len();
-        let place = *self.places.entry(name).or_insert(next);
+        let place = self.places.get_or_insert(name, next);
         if place == next {
-            self.numbers.resize((next + 1) * stride, 0.0);
+            self.numbers.make(next);
             self.updates.push(0);
         }
         place
     }
+
+    /// Applies what was added to a row in a clock, unless it overflows: that must not ruin what all share. `room` is for a row.
+    fn apply(&mut self, table: &Table, row: Row, clock: u64, added: &[f32], room: &mut Vec<f32>) {
+        let place = self.place(row);
+        let numbers = self.numbers.row_mut(place);
+        let (values, moments) = numbers.split_at_mut(added.len());
+        let is_applied = match table.rule {
+            TableRule::Sum => add_unless_it_overflows(values, added),
+            TableRule::Stock { rule, schedule } => {
+                let update = rule.update(schedule.rate(clock), self.updates[place].saturating_add(1), 1.0);
+                room.clear();
+                room.extend_from_slice(added);
+                room.resize(added.len() + moments.len(), 0.0);
+                let (new, after) = room.split_at_mut(added.len());
+                update.apply(values, new, moments, after);
+                let is_finite = room.iter().all(|number| number.is_finite());
+                if is_finite {
+                    numbers.copy_from_slice(room);
+                }
+                is_finite
+            }
+        };
+        if is_applied {
+            self.updates[place] = self.updates[place].saturating_add(1);
+        }
+    }
+
+    fn applied(&self, writer: &Writer) -> Option<u64> {
+        let place = self.applied.binary_search_by(|(known, _)| known.cmp(writer)).ok()?;
+        Some(self.applied[place].1)
+    }
+
+    fn set_applied(&mut self, writer: Writer, last: u64) {
+        match self.applied.binary_search_by(|(known, _)| known.cmp(&writer)) {
+            Ok(place) => self.applied[place].1 = last,
+            Err(place) => self.applied.insert(place, (writer, last)),
+        }
+    }
+}
+
+/// Adds to each, or to none if one of them would overflow. Whether it has.
+fn add_unless_it_overflows(sums: &mut [f32], added: &[f32]) -> bool {
+    let fits = sums.iter().zip(added).all(|(sum, added)| (sum + added).is_finite());
+    if fits {
+        sums.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+    }
+    fits
 }
