@@ -216,6 +216,18 @@ impl Client {
         self.log.is_empty() && self.coalesced.is_empty()
     }
 
+    /// The number of what was sent last.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Everything up to this number that was sent is safe.
+    #[must_use]
+    pub fn safe_up_to(&self) -> u64 {
+        self.log.front().map_or(self.sequence, |entry| entry.sequence - 1)
+    }
+
     /// What was added to a number of a row and is not known to be safe.
     #[must_use]
     pub fn unsettled(&self, row: Row, number: usize) -> f32 {
@@ -263,7 +275,7 @@ impl Client {
     }
 
     fn tell_done(&mut self, out: &mut Outbox) {
-        let safe_up_to = self.log.front().map_or(self.sequence, |entry| entry.sequence - 1);
+        let safe_up_to = self.safe_up_to();
         let before = self.dealt.done;
         while let Some((hand, Some(until))) = self.dealt.taken.front().copied()
             && until <= safe_up_to

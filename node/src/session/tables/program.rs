@@ -1,6 +1,6 @@
 //! The program's operations: clocks, reads, additions, and the samples behind them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::ledger::Span;
@@ -23,7 +23,8 @@ pub(super) struct Waiting {
     /// What it has asked for to learn what the clock is, where it is new.
     entering: Option<BTreeSet<u64>>,
     reads: Vec<(BTreeSet<u64>, Read)>,
-    pushed: Vec<Reply<()>>,
+    /// What it has sent, up to which number.
+    pushed: VecDeque<(u64, Reply<()>)>,
 }
 
 /// A read, and where it goes.
@@ -210,7 +211,7 @@ impl Tables {
             }
             Operation::Push(reply) => {
                 client.push(&mut out);
-                self.waiting.pushed.push(reply);
+                self.waiting.pushed.push_back((client.sent(), reply));
             }
             Operation::End(tally) => {
                 self.hands.end(client.clock(), tally);
@@ -243,9 +244,9 @@ impl Tables {
                 }
             }
         }
-        if client.is_settled() {
-            self.waiting.pushed.drain(..).for_each(|reply| _ = reply.send(()));
-        }
+        let safe_up_to = client.safe_up_to();
+        let are_safe = self.waiting.pushed.partition_point(|(sent, _)| *sent <= safe_up_to);
+        self.waiting.pushed.drain(..are_safe).for_each(|(_, reply)| _ = reply.send(()));
         parameters
     }
 }
