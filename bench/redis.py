@@ -5,10 +5,11 @@
     python bench/redis.py [ROUNDS]
 
 Redis is one server without persistence, and as many processes of `redis-benchmark` as there are peers, each with as many operations under
-way as a worker has: 64 random keys, whose values are the 4-byte numbers of a row. MGET reads them all with one command, GET each
-with its own. Redis has no addition of vectors: MSET overwrites them blindly, whatever others have written, which is less than adding; INCRBYFLOAT adds, to one number a
-command, which it keeps as text. With a replica, Redis tells the client before the replica has anything; a peer's additions
-are at two peers when they are acknowledged. What clients of Redis read they throw away; a worker has it. Nothing of Redis is encrypted.
+way as a worker has: 64 random keys, whose values are the 4-byte numbers of a row. MGET reads them all with one command, GET each with
+its own. Redis has no addition of vectors: MSET overwrites them blindly, whatever others have written, which is less than adding;
+INCRBYFLOAT adds, to one number a command, which it keeps as text. With a replica, Redis answers before the replica has anything; a
+peer's additions are at two peers when they are acknowledged. What clients of Redis read they throw away; a worker has it. Nothing of
+Redis is encrypted.
 
 CPU microseconds are those of all processes, clients and servers alike; bytes a row what all peers together, or the server, grow by with
 each row (`used_memory`), without its replica. Ratios are medians of each round's.
