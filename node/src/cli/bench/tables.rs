@@ -11,10 +11,10 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, bail};
 use clap::Args;
+use peergrad_protocol::Instant;
 use serde_json::{Value, json};
 
 use super::super::progress::Screen;
@@ -23,6 +23,7 @@ use super::super::swarm::{Channel, Founding, Scratch, Show, Swarm};
 use super::super::table::table;
 use super::super::{OwnCommand, run_own_command};
 use super::rows::{FEW, Operations, PASSES_BEFORE, Shape, Work};
+use crate::net::Clock;
 use crate::pairing::median;
 
 #[derive(Args)]
@@ -101,10 +102,10 @@ struct Usage {
 }
 
 impl Usage {
-    fn of(swarm: &Swarm) -> Self {
+    fn of(swarm: &Swarm, at: Instant) -> Self {
         let peers = &swarm.peers;
         Self {
-            at: Instant::now(),
+            at,
             operations: peers.iter().map(|peer| peer.trained.samples).sum(),
             cpu_seconds: swarm.cpu_seconds(),
             bytes_sent: peers.iter().map(|peer| peer.bytes_sent).sum(),
@@ -237,11 +238,11 @@ impl Case {
         let (before, filled) = (pass, u64::from(PASSES_BEFORE) * pass);
         // As it comes past each of these.
         let marks = [before, filled, filled + counted as u64];
-        let mut usages: Vec<Usage> = Vec::new();
+        let (clock, mut usages) = (Clock::start(), Vec::<Usage>::new());
         while swarm.go_on()? {
             let done: u64 = swarm.peers.iter().map(|peer| peer.trained.samples).sum();
             if marks.get(usages.len()).is_some_and(|mark| done >= *mark) {
-                usages.push(Usage::of(&swarm));
+                usages.push(Usage::of(&swarm, clock.now()));
             }
         }
         let Ok([few, all, end]) = <[Usage; 3]>::try_from(usages) else {
@@ -252,7 +253,7 @@ impl Case {
 
     /// What it takes, where all rows are there from `all` on.
     fn between(&self, few: &Usage, all: &Usage, end: &Usage) -> Measured {
-        let seconds = (end.at - all.at).as_secs_f64();
+        let seconds = end.at.since(all.at).as_secs_f64();
         let rows = (end.operations - all.operations) as f64 * f64::from(self.shape.batch);
         let grown = few.resident_bytes.zip(all.resident_bytes);
         let new_rows = f64::from(self.shape.rows() - FEW);
