@@ -14,6 +14,7 @@ Redis is encrypted.
 CPU microseconds are those of all processes, clients and servers alike; bytes a row what all peers together, or the server, grow by with
 each row (`used_memory`), without its replica. Ratios are medians of each round's.
 """
+import atexit
 import json
 import os
 import resource
@@ -72,6 +73,8 @@ def serve(folder, port, options):
     while process.poll() is None:
         try:
             connect(port).close()
+            # Also if something fails.
+            atexit.register(process.kill)
             return process
         except ConnectionRefusedError:
             time.sleep(0.02)
