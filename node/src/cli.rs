@@ -69,6 +69,11 @@ enum Command {
     /// A peer of a bench
     #[command(hide = true)]
     BenchPeer(bench::BenchPeerArguments),
+    /// Measure how many rows of a table peers on this machine read and add to
+    BenchTable(bench::tables::BenchTableArguments),
+    /// A peer of a bench of a table
+    #[command(hide = true)]
+    BenchTablePeer(bench::tables::BenchTablePeerArguments),
     /// Look at a data file and write a commented run.toml for it to standard output
     Init {
         /// The data: CSV with or without a header, LIBSVM, or IDX (as MNIST) with the labels behind the samples, plain or gzipped;
@@ -244,6 +249,8 @@ pub fn main() -> ExitCode {
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::Bench(arguments) => bench::bench(&arguments),
         Command::BenchPeer(arguments) => bench::bench_peer(arguments),
+        Command::BenchTable(arguments) => bench::tables::bench_table(&arguments),
+        Command::BenchTablePeer(arguments) => bench::tables::bench_table_peer(arguments),
         Command::Init { data, json } => files::init(&data, json),
         Command::Start(arguments) => run::start(arguments),
         Command::Join(arguments) => run::join(arguments, Arc::new(BuiltinLoader)),

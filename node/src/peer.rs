@@ -217,7 +217,8 @@ pub struct Clock {
     pub pass: u64,
     /// The learning rate.
     pub rate: f64,
-    /// The samples to compute. None: at present nobody has any for this worker, and others may wait for its clock to end.
+    /// The samples to compute. None: at present nobody has any for this worker, and others may wait for its clock to end. The node has
+    /// sent what was not pushed, and hands out no such clock before the gate allows to read in it.
     pub samples: Arc<[u32]>,
     /// This member's rank in the view in which the clock began.
     pub rank: Rank,

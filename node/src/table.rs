@@ -159,6 +159,13 @@ impl TableRule {
     }
 }
 
+impl Table {
+    /// Numbers that are kept of a row: values and moments.
+    fn stride(&self) -> usize {
+        self.width * (1 + self.rule.moments())
+    }
+}
+
 impl Layout {
     /// Lays tables out one after the other.
     ///
@@ -268,8 +275,7 @@ impl Layout {
 
     /// Numbers that are kept of a row of a chunk: values and moments.
     fn stride(&self, chunk: usize) -> usize {
-        let table = self.table_of(chunk);
-        table.width * (1 + table.rule.moments())
+        self.table_of(chunk).stride()
     }
 
     fn laid(&self, chunk: usize) -> &Laid {

@@ -27,6 +27,20 @@ use crate::pairing::median;
 use crate::program::Launch;
 use crate::task::{Evaluation, Task};
 
+/// As it is written in a run file, and on the command line.
+macro_rules! shown_by_name {
+    ($kind:ty) => {
+        impl std::fmt::Display for $kind {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.write_str(self.to_possible_value().expect("none is hidden").get_name())
+            }
+        }
+    };
+}
+
+mod rows;
+pub(super) mod tables;
+
 #[derive(Args)]
 pub(super) struct BenchArguments {
     /// Peers, one case for each number
@@ -72,16 +86,6 @@ enum Codec {
     Int8,
 }
 
-/// As it is written in a run file, and on the command line.
-macro_rules! shown_by_name {
-    ($kind:ty) => {
-        impl std::fmt::Display for $kind {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.write_str(self.to_possible_value().expect("none is hidden").get_name())
-            }
-        }
-    };
-}
 shown_by_name!(Topology);
 shown_by_name!(Codec);
 

@@ -246,6 +246,11 @@ impl<'a> Swarm<'a> {
         self.peers.iter().map(|peer| cpu_seconds(peer.process.id())).sum()
     }
 
+    /// Memory that all of them have at present; `None` where the system does not tell.
+    pub(super) fn resident_bytes(&self) -> Option<u64> {
+        self.peers.iter().map(|peer| resident_bytes(peer.process.id())).sum()
+    }
+
     /// # Errors
     /// They do not all hold the same model.
     pub(super) fn check_digests(&self) -> anyhow::Result<()> {
@@ -389,6 +394,13 @@ fn cpu_seconds(process: u32) -> Option<f64> {
     let fields: Vec<&str> = text.rsplit_once(')')?.1.split_whitespace().collect();
     let hundredths = |index: usize| fields.get(index)?.parse::<f64>().ok();
     Some((hundredths(11)? + hundredths(12)?) / 100.0)
+}
+
+/// Linux tells, in KiB.
+fn resident_bytes(process: u32) -> Option<u64> {
+    let text = std::fs::read_to_string(format!("/proc/{process}/status")).ok()?;
+    let words = text.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(1024 * words.split_whitespace().next()?.parse::<u64>().ok()?)
 }
 
 /// The end of a peer's id, as it is shown everywhere.

@@ -108,8 +108,7 @@ impl Program for Downpour {
             return finish(clock).await;
         }
         if clock.samples.is_empty() {
-            // What is left is with others; what this one has not sent yet, somebody may wait for.
-            clock.push().await?;
+            // What is left is with others; what this one had not sent yet, the node has, as somebody may wait for it.
             self.unsent = 0;
             clock.end(Tally::default());
             return Ok(Continue(()));

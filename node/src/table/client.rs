@@ -249,6 +249,18 @@ impl Client {
         self.dealt.done
     }
 
+    /// Whether no worker ever waits for another one's clock.
+    #[must_use]
+    pub fn waits_for_nobody(&self) -> bool {
+        self.gates.wait_for_nobody()
+    }
+
+    /// Whether what has come for it is that there are no samples at present.
+    #[must_use]
+    pub fn has_empty_hand(&self) -> bool {
+        self.dealt.next.as_ref().is_some_and(|(_, hand, is_over)| hand.is_empty() && !is_over)
+    }
+
     fn gate(&self) -> Gate {
         self.gates.at(self.clock())
     }
@@ -257,6 +269,18 @@ impl Client {
     #[must_use]
     pub fn is_settled(&self) -> bool {
         self.log.is_empty() && self.coalesced.is_empty()
+    }
+
+    /// The number of what was sent last.
+    #[must_use]
+    pub fn sent(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Everything up to this number that was sent is safe.
+    #[must_use]
+    pub fn safe_up_to(&self) -> u64 {
+        self.log.front().map_or(self.sequence, |entry| entry.sequence - 1)
     }
 
     /// What was added to a number of a row and is not known to be safe.
@@ -278,8 +302,7 @@ impl Client {
         }
         self.dealt.count += 1;
         // Where nobody will wait for this worker, it need not go on with nothing.
-        let may_wait = self.gates.wait_for_nobody();
-        self.dealt.wanted = Some((self.dealt.count, samples, may_wait));
+        self.dealt.wanted = Some((self.dealt.count, samples, self.waits_for_nobody()));
         self.ask_for_hand(out);
     }
 
@@ -318,7 +341,7 @@ impl Client {
     }
 
     fn tell_done(&mut self, out: &mut Outbox) {
-        let safe_up_to = self.log.front().map_or(self.sequence, |entry| entry.sequence - 1);
+        let safe_up_to = self.safe_up_to();
         let before = self.dealt.done;
         while let Some((hand, Some(until))) = self.dealt.taken.front().copied()
             && until <= safe_up_to
@@ -395,6 +418,12 @@ impl Client {
         numbers.sum()
     }
 
+    /// Forgets rows that are too old to be read again. Not while somebody waits for rows: of those some may be here already.
+    pub fn forget_stale(&mut self) {
+        let (gate, clock) = (self.gate(), self.clock());
+        self.cache.retain(|_, cached| cached.is_fresh(gate, clock));
+    }
+
     /// Whether all that was asked for is here.
     #[must_use]
     pub fn has(&self, requests: &BTreeSet<u64>) -> bool {
@@ -402,42 +431,37 @@ impl Client {
     }
 
     fn is_fresh(&self, row: Row) -> bool {
-        let Some(cached) = self.cache.get(&row) else { return false };
-        match self.gate() {
-            Gate::None => cached.asked_at == self.clock(),
-            gate @ Gate::Staleness(_) => cached.clock >= gate.needed(self.clock()),
-        }
+        self.cache.get(&row).is_some_and(|cached| cached.is_fresh(self.gate(), self.clock()))
     }
 
     /// Rows as they are here, with what was added here; `None`: some are not here.
     #[must_use]
     pub fn read(&self, rows: &Names) -> Option<Vec<f32>> {
         let mut values = Vec::new();
-        let mut places = BTreeMap::new();
+        // Names, what of this worker's is in the values, and where they are.
+        let mut found = Vec::with_capacity(rows.len());
         for row in rows.iter() {
             let cached = self.cache.get(&row)?;
-            places.insert(row, values.len());
+            found.push((row, cached.sequence, values.len()));
             values.extend_from_slice(&cached.values);
             if cached.values.is_empty() {
                 values.resize(values.len() + self.layout.width(self.layout.chunk_of(row)), 0.0);
             }
         }
-        let mut add = |row: Row, added: &[f32]| {
-            if let Some(place) = places.get(&row) {
-                let values = &mut values[*place..][..added.len()];
+        let mut add = |row: Row, sequence: u64, added: &[f32]| {
+            let Ok(at) = found.binary_search_by_key(&row, |(row, ..)| *row) else { return };
+            let (_, known, place) = found[at];
+            if known < sequence {
+                let values = &mut values[place..][..added.len()];
                 values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
             }
         };
         for entry in self.log.iter().filter(|entry| self.shows_at_once(entry.chunk)) {
-            for (row, added) in entry.rows(&self.layout) {
-                if self.cache.get(&row).is_some_and(|cached| cached.sequence < entry.sequence) {
-                    add(row, added);
-                }
-            }
+            entry.rows(&self.layout).for_each(|(row, added)| add(row, entry.sequence, added));
         }
         let coalesced =
             self.coalesced.iter().filter(|(row, _)| self.shows_at_once(self.layout.chunk_of(**row)));
-        coalesced.for_each(|(row, added)| add(*row, added));
+        coalesced.for_each(|(row, added)| add(*row, u64::MAX, added));
         Some(values)
     }
 
@@ -612,6 +636,16 @@ impl Client {
             _ => _ = self.answers.insert(number, Answer::Rows(Rows { names, values })),
         }
         Ok(())
+    }
+}
+
+impl Cached {
+    /// Whether it may be used in this clock.
+    fn is_fresh(&self, gate: Gate, clock: u64) -> bool {
+        match gate {
+            Gate::None => self.asked_at == clock,
+            Gate::Staleness(_) => self.clock >= gate.needed(clock),
+        }
     }
 }
 

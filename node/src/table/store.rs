@@ -2,17 +2,24 @@
 //! and whose additions are in.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::limits::PENDING_CLOCKS_MAX;
 use peergrad_protocol::table::{Dealing, Map, Names, Reduce, Row, Rows, State, Writer};
 
-use super::{Layout, TableError, TableRule, When, dealing};
+use super::{Layout, Table, TableError, TableRule, When, dealing};
+use numbers::Numbers;
+use places::Places;
+
+mod numbers;
+mod places;
 
 /// The chunks that are here.
 pub struct Store {
     layout: Arc<Layout>,
-    chunks: BTreeMap<usize, Chunk>,
+    /// By number of the chunk.
+    chunks: Vec<Option<Box<Chunk>>>,
     /// Who computes which samples; kept with the first chunk.
     dealing: Dealing,
     /// Room for a row's next moments.
@@ -20,17 +27,17 @@ pub struct Store {
 }
 
 /// Rows of one chunk, in the order in which they were first added to.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 struct Chunk {
-    places: BTreeMap<Row, usize>,
+    places: Places,
     /// By place: values, then moments, one after the other.
-    numbers: Vec<f32>,
+    numbers: Numbers,
     /// By place: how many updates are behind it.
     updates: Vec<u32>,
     /// By clock that not all workers have completed: what was added in it.
     pending: BTreeMap<u64, BTreeMap<Row, Vec<f32>>>,
-    /// The last number of each worker that is in.
-    applied: BTreeMap<Writer, u64>,
+    /// The last number of each worker that is in; by worker.
+    applied: Vec<(Writer, u64)>,
     /// The last view of which it is known that all that was acknowledged before it is in.
     epoch: u64,
 }
@@ -67,7 +74,8 @@ impl Store {
     /// One that keeps nothing yet.
     #[must_use]
     pub fn new(layout: Arc<Layout>) -> Self {
-        Self { layout, chunks: BTreeMap::new(), dealing: Dealing::default(), room: Vec::new() }
+        let chunks = vec![None; layout.chunk_count()];
+        Self { layout, chunks, dealing: Dealing::default(), room: Vec::new() }
     }
 
     /// How the tables are laid out.
@@ -76,38 +84,55 @@ impl Store {
         &self.layout
     }
 
+    fn chunk(&self, index: usize) -> Option<&Chunk> {
+        self.chunks.get(index)?.as_deref()
+    }
+
+    fn chunk_mut(&mut self, index: usize) -> Option<&mut Chunk> {
+        self.chunks.get_mut(index)?.as_deref_mut()
+    }
+
+    /// A chunk, which is here from now on.
+    fn make(&mut self, index: usize) -> &mut Chunk {
+        let layout = &self.layout;
+        let new = || Box::new(Chunk::new(layout.range(index), layout.table_of(index).stride()));
+        self.chunks[index].get_or_insert_with(new)
+    }
+
     /// Whether a chunk is here.
     #[must_use]
     pub fn holds(&self, chunk: usize) -> bool {
-        self.chunks.contains_key(&chunk)
+        self.chunk(chunk).is_some()
     }
 
     /// Of which view a chunk is, if it is here.
     #[must_use]
     pub fn epoch(&self, chunk: usize) -> Option<u64> {
-        self.chunks.get(&chunk).map(|chunk| chunk.epoch)
+        self.chunk(chunk).map(|chunk| chunk.epoch)
     }
 
     /// A chunk that is here is of this view.
     pub fn set_epoch(&mut self, chunk: usize, epoch: u64) {
-        if let Some(chunk) = self.chunks.get_mut(&chunk) {
+        if let Some(chunk) = self.chunk_mut(chunk) {
             chunk.epoch = epoch;
         }
     }
 
     /// Keeps a chunk that begins with these rows, and with nothing else.
     pub fn begin(&mut self, chunk: usize, rows: &Rows) {
-        let (width, stride) = (self.layout.width(chunk), self.layout.stride(chunk));
-        let chunk = self.chunks.entry(chunk).or_default();
+        let width = self.layout.width(chunk);
+        let chunk = self.make(chunk);
         for (name, values) in rows.names.iter().zip(rows.values.chunks_exact(width)) {
-            let place = chunk.place(name, stride);
-            chunk.numbers[place * stride..][..width].copy_from_slice(values);
+            let place = chunk.place(name);
+            chunk.numbers.row_mut(place)[..width].copy_from_slice(values);
         }
     }
 
     /// Keeps a chunk no longer.
     pub fn drop_chunk(&mut self, chunk: usize) {
-        self.chunks.remove(&chunk);
+        if let Some(chunk) = self.chunks.get_mut(chunk) {
+            *chunk = None;
+        }
         if chunk == 0 {
             self.dealing = Dealing::default();
         }
@@ -116,7 +141,7 @@ impl Store {
     /// The last number of a worker that is in a chunk.
     #[must_use]
     pub fn applied(&self, chunk: usize, writer: &Writer) -> u64 {
-        self.chunks.get(&chunk).and_then(|chunk| chunk.applied.get(writer)).copied().unwrap_or(0)
+        self.chunk(chunk).and_then(|chunk| chunk.applied(writer)).unwrap_or(0)
     }
 
     /// Who computes which samples, as far as that is kept here.
@@ -126,7 +151,8 @@ impl Store {
 
     /// Forgets those who do not write any more.
     pub fn forget_writers(&mut self, writes: impl Fn(&Writer) -> bool) {
-        self.chunks.values_mut().for_each(|chunk| chunk.applied.retain(|writer, _| writes(writer)));
+        let here = self.chunks.iter_mut().flatten();
+        here.for_each(|chunk| chunk.applied.retain(|(writer, _)| writes(writer)));
     }
 
     /// Adds to rows of a chunk, unless that is in already. False if it is.
@@ -134,22 +160,20 @@ impl Store {
     /// # Panics
     /// If the chunk is not here.
     pub fn add(&mut self, chunk: usize, writer: Writer, sequence: u64, clock: u64, rows: &Rows) -> bool {
-        let known = self.chunks.get_mut(&chunk).expect("what is added to is here");
+        let Self { layout, chunks, room, .. } = self;
+        let known = chunks[chunk].as_deref_mut().expect("what is added to is here");
         if !known.is_news(writer, sequence) {
             return false;
         }
-        let table = self.layout.table_of(chunk);
+        let table = layout.table_of(chunk);
         let rows = rows.names.iter().zip(rows.values.chunks_exact(table.width));
         match table.when {
-            When::AtOnce => rows.for_each(|(row, added)| self.apply(chunk, row, clock, added)),
+            When::AtOnce => rows.for_each(|(row, added)| known.apply(table, row, clock, added, room)),
             When::ByClock => {
                 let pending = known.pending.entry(clock).or_default();
                 for (row, added) in rows {
                     let sum = pending.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-                    // One overflow must not ruin what all share.
-                    if sum.iter().zip(added).all(|(sum, added)| (sum + added).is_finite()) {
-                        sum.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
-                    }
+                    add_unless_it_overflows(sum, added);
                 }
             }
         }
@@ -159,49 +183,30 @@ impl Store {
     /// Whether there is room for what is added in this clock, if it has to be kept until all workers have completed it.
     #[must_use]
     pub fn has_room(&self, chunk: usize, clock: u64) -> bool {
-        self.chunks.get(&chunk).is_none_or(|chunk| {
+        self.chunk(chunk).is_none_or(|chunk| {
             chunk.pending.len() < PENDING_CLOCKS_MAX || chunk.pending.contains_key(&clock)
         })
+    }
+
+    /// Whether anything that was added to a chunk is not applied.
+    #[must_use]
+    pub fn has_pending(&self, chunk: usize) -> bool {
+        self.chunk(chunk).is_some_and(|chunk| !chunk.pending.is_empty())
     }
 
     /// All workers have completed so many clocks: what was added in them is applied. The rows that it concerns.
     pub fn complete(&mut self, chunk: usize, clocks: u64) -> BTreeSet<Row> {
         let mut changed = BTreeSet::new();
-        while let Some(chunk_here) = self.chunks.get_mut(&chunk)
-            && let Some(first) = chunk_here.pending.first_entry().filter(|first| *first.key() < clocks)
-        {
+        let Self { layout, chunks, room, .. } = self;
+        let Some(known) = chunks.get_mut(chunk).and_then(Option::as_deref_mut) else { return changed };
+        while let Some(first) = known.pending.first_entry().filter(|first| *first.key() < clocks) {
             let (clock, sums) = first.remove_entry();
             for (row, sum) in sums {
-                self.apply(chunk, row, clock, &sum);
+                known.apply(layout.table_of(chunk), row, clock, &sum, room);
                 changed.insert(row);
             }
         }
         changed
-    }
-
-    /// Applies what was added to a row in a clock, unless it overflows: that must not ruin what all share.
-    fn apply(&mut self, chunk: usize, row: Row, clock: u64, added: &[f32]) {
-        let (rule, stride) = (self.layout.table_of(chunk).rule, self.layout.stride(chunk));
-        let Some(chunk) = self.chunks.get_mut(&chunk) else { return };
-        let place = chunk.place(row, stride);
-        let (values, moments) = chunk.numbers[place * stride..][..stride].split_at_mut(added.len());
-        self.room.clear();
-        match rule {
-            TableRule::Sum => {
-                self.room.extend(values.iter().zip(added).map(|(value, added)| value + added));
-            }
-            TableRule::Stock { rule, schedule } => {
-                let update = rule.update(schedule.rate(clock), chunk.updates[place].saturating_add(1), 1.0);
-                self.room.extend_from_slice(added);
-                self.room.resize(stride, 0.0);
-                let (new, after) = self.room.split_at_mut(added.len());
-                update.apply(values, new, moments, after);
-            }
-        }
-        if self.room.iter().all(|number| number.is_finite()) {
-            chunk.numbers[place * stride..][..stride].copy_from_slice(&self.room);
-            chunk.updates[place] = chunk.updates[place].saturating_add(1);
-        }
     }
 
     /// Those of these rows of a chunk that are zero, and the values of the others: (rows, width).
@@ -210,16 +215,16 @@ impl Store {
     /// If the chunk is not here.
     #[must_use]
     pub fn read(&self, chunk: usize, names: &Names) -> (Names, Vec<f32>) {
-        let (width, stride) = (self.layout.width(chunk), self.layout.stride(chunk));
-        let chunk = &self.chunks[&chunk];
+        let width = self.layout.width(chunk);
+        let chunk = self.chunk(chunk).expect("what is read is here");
         let (mut zero, mut values) =
-            (Vec::new(), Vec::with_capacity(names.len().min(chunk.places.len()) * width));
+            (Vec::new(), Vec::with_capacity(names.len().min(chunk.updates.len()) * width));
         for range in names.ranges() {
             let mut next = range.start;
             for (row, place) in chunk.places.range(range.clone()) {
-                let numbers = &chunk.numbers[place * stride..][..width];
+                let numbers = &chunk.numbers.row(place)[..width];
                 if numbers.iter().any(|number| *number != 0.0) {
-                    zero.push(next..*row);
+                    zero.push(next..row);
                     values.extend_from_slice(numbers);
                     next = row + 1;
                 }
@@ -236,12 +241,12 @@ impl Store {
     /// # Panics
     /// If the chunk is not here.
     pub fn map(&mut self, chunk: usize, writer: Writer, sequence: u64, map: Map) -> Option<BTreeSet<Row>> {
-        let stride = self.layout.stride(chunk);
-        let chunk = self.chunks.get_mut(&chunk).expect("what is changed is here");
+        let chunk = self.chunk_mut(chunk).expect("what is changed is here");
         if !chunk.is_news(writer, sequence) {
             return None;
         }
-        for row in chunk.numbers.chunks_exact_mut(stride) {
+        for place in 0..chunk.updates.len() {
+            let row = chunk.numbers.row_mut(place);
             let (column, number) = match map {
                 Map::Axpy { by, from, to } => (to as usize, row[to as usize] + by * row[from as usize]),
                 Map::Scale { by, column } => (column as usize, by * row[column as usize]),
@@ -250,7 +255,7 @@ impl Store {
                 row[column] = number;
             }
         }
-        Some(chunk.places.keys().copied().collect())
+        Some(chunk.places.iter().map(|(row, _)| row).collect())
     }
 
     /// What columns of a chunk come to, in the order of its rows' names.
@@ -259,18 +264,16 @@ impl Store {
     /// If the chunk is not here.
     #[must_use]
     pub fn reduce(&self, chunk: usize, reduce: Reduce) -> f64 {
-        let stride = self.layout.stride(chunk);
-        let chunk = &self.chunks[&chunk];
-        let rows = chunk.places.values().map(|place| &chunk.numbers[place * stride..][..stride]);
-        rows.map(|row| {
-            let number = |column: u32| f64::from(row[column as usize]);
+        let chunk = self.chunk(chunk).expect("what is reduced is here");
+        let of_row = |(_, place): (Row, usize)| {
+            let number = |column: u32| f64::from(chunk.numbers.row(place)[column as usize]);
             match reduce {
                 Reduce::Dot(one, other) => number(one) * number(other),
                 Reduce::Absolute(column) => number(column).abs(),
                 Reduce::Nonzero(column) => f64::from(u8::from(number(column) != 0.0)),
             }
-        })
-        .sum()
+        };
+        chunk.places.iter().map(of_row).sum()
     }
 
     /// What of a chunk that is here goes to a copy that has the rest; `None`: all of it, for one that has nothing.
@@ -279,15 +282,16 @@ impl Store {
     /// If the chunk is not here.
     #[must_use]
     pub fn state(&self, index: usize, part: Option<&Part>) -> State {
-        let (width, stride) = (self.layout.width(index), self.layout.stride(index));
-        let chunk = &self.chunks[&index];
+        let width = self.layout.width(index);
+        let chunk = self.chunk(index).expect("what is told is here");
         let is_told = |row: &Row| part.is_none_or(|part| part.rows.contains(row));
         let rows: Vec<(Row, usize)> = match part {
-            None => chunk.places.iter().map(|(row, place)| (*row, *place)).collect(),
+            None => chunk.places.iter().collect(),
             // Some of them may still be to be applied for the first time.
-            Some(part) => part.rows.iter().filter_map(|row| Some((*row, *chunk.places.get(row)?))).collect(),
+            Some(part) => part.rows.iter().filter_map(|row| Some((*row, chunk.places.get(*row)?))).collect(),
         };
-        let numbers = rows.iter().flat_map(|(_, place)| &chunk.numbers[place * stride..][..stride]);
+        let mut values = Vec::with_capacity(rows.len() * chunk.numbers.stride());
+        rows.iter().for_each(|(_, place)| values.extend_from_slice(chunk.numbers.row(*place)));
         let pending = chunk.pending.iter().map(|(clock, sums)| {
             let told = sums.iter().filter(|(row, _)| is_told(row));
             let mut values = Vec::with_capacity(sums.len() * width);
@@ -295,7 +299,7 @@ impl Store {
             (*clock, Rows { names, values })
         });
         let is_known = |writer: &Writer| part.is_none_or(|part| part.writers.contains(writer));
-        let applied = chunk.applied.iter().filter(|(writer, _)| is_known(writer));
+        let applied = chunk.applied.iter().filter(|(writer, _)| is_known(writer)).copied();
         let dealt = match part {
             None => Some(self.dealing.clone()),
             Some(part) => part.dealt.as_ref().map(|dealt| {
@@ -307,13 +311,10 @@ impl Store {
         State {
             chunk: index as u32,
             is_whole: part.is_none(),
-            rows: Rows {
-                names: rows.iter().map(|(row, _)| *row).collect(),
-                values: numbers.copied().collect(),
-            },
+            rows: Rows { names: rows.iter().map(|(row, _)| *row).collect(), values },
             updates: rows.iter().map(|(_, place)| chunk.updates[*place]).collect(),
             pending: pending.filter(|(_, rows)| !rows.names.is_empty()).collect(),
-            applied: applied.map(|(writer, last)| (*writer, *last)).collect(),
+            applied: applied.collect(),
             dealing: dealt.filter(|_| index == 0),
         }
     }
@@ -340,14 +341,14 @@ impl Store {
     pub fn take(&mut self, state: &State) {
         let index = state.chunk as usize;
         let (width, stride) = (self.layout.width(index), self.layout.stride(index));
-        let chunk = self.chunks.entry(index).or_default();
         if state.is_whole {
-            *chunk = Chunk::default();
+            self.chunks[index] = None;
         }
+        let chunk = self.make(index);
         let numbers = state.rows.values.chunks_exact(stride);
         for ((name, numbers), updates) in state.rows.names.iter().zip(numbers).zip(&state.updates) {
-            let place = chunk.place(name, stride);
-            chunk.numbers[place * stride..][..stride].copy_from_slice(numbers);
+            let place = chunk.place(name);
+            chunk.numbers.row_mut(place).copy_from_slice(numbers);
             chunk.updates[place] = *updates;
         }
         // Of a row that is told, all that is to be applied is told.
@@ -362,7 +363,7 @@ impl Store {
             let values = rows.values.chunks_exact(width).map(<[f32]>::to_vec);
             chunk.pending.entry(*clock).or_default().extend(rows.names.iter().zip(values));
         }
-        chunk.applied.extend(state.applied.iter().copied());
+        state.applied.iter().for_each(|(writer, last)| chunk.set_applied(*writer, *last));
         if let (0, Some(dealing)) = (index, &state.dealing) {
             if state.is_whole {
                 self.dealing = Dealing::default();
@@ -373,22 +374,81 @@ impl Store {
 }
 
 impl Chunk {
+    fn new(rows: Range<Row>, stride: usize) -> Self {
+        Self {
+            places: Places::new(rows),
+            numbers: Numbers::new(stride),
+            updates: Vec::new(),
+            pending: BTreeMap::new(),
+            applied: Vec::new(),
+            epoch: 0,
+        }
+    }
+
     /// Whether what a worker sends under this number is not in yet; from now on it is.
     fn is_news(&mut self, writer: Writer, sequence: u64) -> bool {
-        let last = self.applied.entry(writer).or_insert(0);
-        let is_news = sequence > *last;
-        *last = sequence.max(*last);
+        let is_news = self.applied(&writer).is_none_or(|last| sequence > last);
+        if is_news {
+            self.set_applied(writer, sequence);
+        }
         is_news
     }
 
     /// Where a row is; it is made, if it was not there.
-    fn place(&mut self, name: Row, stride: usize) -> usize {
+    fn place(&mut self, name: Row) -> usize {
         let next = self.updates.len();
-        let place = *self.places.entry(name).or_insert(next);
+        let place = self.places.get_or_insert(name, next);
         if place == next {
-            self.numbers.resize((next + 1) * stride, 0.0);
+            self.numbers.make(next);
             self.updates.push(0);
         }
         place
     }
+
+    /// Applies what was added to a row in a clock, unless it overflows: that must not ruin what all share. `room` is for a row.
+    fn apply(&mut self, table: &Table, row: Row, clock: u64, added: &[f32], room: &mut Vec<f32>) {
+        let place = self.place(row);
+        let numbers = self.numbers.row_mut(place);
+        let (values, moments) = numbers.split_at_mut(added.len());
+        let is_applied = match table.rule {
+            TableRule::Sum => add_unless_it_overflows(values, added),
+            TableRule::Stock { rule, schedule } => {
+                let update = rule.update(schedule.rate(clock), self.updates[place].saturating_add(1), 1.0);
+                room.clear();
+                room.extend_from_slice(added);
+                room.resize(added.len() + moments.len(), 0.0);
+                let (new, after) = room.split_at_mut(added.len());
+                update.apply(values, new, moments, after);
+                let is_finite = room.iter().all(|number| number.is_finite());
+                if is_finite {
+                    numbers.copy_from_slice(room);
+                }
+                is_finite
+            }
+        };
+        if is_applied {
+            self.updates[place] = self.updates[place].saturating_add(1);
+        }
+    }
+
+    fn applied(&self, writer: &Writer) -> Option<u64> {
+        let place = self.applied.binary_search_by(|(known, _)| known.cmp(writer)).ok()?;
+        Some(self.applied[place].1)
+    }
+
+    fn set_applied(&mut self, writer: Writer, last: u64) {
+        match self.applied.binary_search_by(|(known, _)| known.cmp(&writer)) {
+            Ok(place) => self.applied[place].1 = last,
+            Err(place) => self.applied.insert(place, (writer, last)),
+        }
+    }
+}
+
+/// Adds to each, or to none if one of them would overflow. Whether it has.
+fn add_unless_it_overflows(sums: &mut [f32], added: &[f32]) -> bool {
+    let fits = sums.iter().zip(added).all(|(sum, added)| (sum + added).is_finite());
+    if fits {
+        sums.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);
+    }
+    fits
 }

@@ -1,6 +1,6 @@
 //! The program's operations: clocks, reads, additions, and the samples behind them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::ledger::Span;
@@ -22,8 +22,11 @@ pub(super) struct Waiting {
     begin: Option<Reply<BegunClock>>,
     /// What it has asked for to learn what the clock is, where it is new.
     entering: Option<BTreeSet<u64>>,
+    /// What it has asked to learn when it may end a clock in which it has nothing to do.
+    idling: Option<BTreeSet<u64>>,
     reads: Vec<(BTreeSet<u64>, Read)>,
-    pushed: Vec<Reply<()>>,
+    /// What it has sent, up to which number.
+    pushed: VecDeque<(u64, Reply<()>)>,
 }
 
 /// A read, and where it goes.
@@ -48,6 +51,8 @@ pub(super) struct Hands {
     progress: f64,
     /// Clocks that are complete here.
     pub(super) clocks: u64,
+    /// There was nothing for it the last time.
+    has_none: bool,
     /// There is nothing left to be dealt.
     is_over: bool,
 }
@@ -79,7 +84,15 @@ impl Session {
             Split::EachItsOwn => batch,
         };
         let mut out = Vec::new();
-        tables.client.want_hand(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
+        // Whoever deals waits until there are samples, for one who has nothing left: as long as it has, it would be told of none at once,
+        // again and again.
+        let is_idle = tables.hands.has_none && tables.client.waits_for_nobody();
+        if is_idle {
+            tables.client.push(&mut out);
+        }
+        if !is_idle || tables.client.is_settled() {
+            tables.client.want_hand(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
+        }
         tables.post(out);
         tables.hear_own();
     }
@@ -88,7 +101,7 @@ impl Session {
         let (rank, member_count) = (self.rank, self.view().members.len());
         let begins = |tables: &&mut Tables| tables.waiting.begin.is_some() && !tables.is_leaving;
         let Some(tables) = self.tables.as_mut().filter(begins) else { return };
-        if !tables.has_clock() {
+        if !tables.has_clock() || !tables.may_idle() {
             return;
         }
         let Some(Taken { number, hand, is_over }) = tables.client.take_hand() else { return };
@@ -187,6 +200,24 @@ impl Tables {
         has_entered
     }
 
+    /// Whether the next clock may begin, if there is nothing to do in it: not before it could read, so that it does not run ahead.
+    fn may_idle(&mut self) -> bool {
+        if !self.client.has_empty_hand() || self.client.waits_for_nobody() {
+            return true;
+        }
+        if self.waiting.idling.is_none() {
+            let mut out = Vec::new();
+            self.waiting.idling = Some(BTreeSet::from([self.client.wait(&mut out)]));
+            self.post(out);
+            self.hear_own();
+        }
+        let may_idle = self.waiting.idling.as_ref().is_some_and(|asked| self.client.has(asked));
+        if may_idle {
+            self.waiting.idling = None;
+        }
+        may_idle
+    }
+
     /// Does something for the program; whether its clock is over with that.
     fn operate(&mut self, operation: Operation) -> bool {
         let (client, mut out) = (&mut self.client, Vec::new());
@@ -227,11 +258,14 @@ impl Tables {
             }
             Operation::Push(reply) => {
                 client.push(&mut out);
-                self.waiting.pushed.push(reply);
+                self.waiting.pushed.push_back((client.sent(), reply));
             }
             Operation::End(tally) => {
                 self.hands.end(client.clock(), tally);
                 client.tick(&mut out);
+                if self.waiting.reads.is_empty() {
+                    client.forget_stale();
+                }
                 is_over = true;
             }
             Operation::Finish => client.finish(&mut out),
@@ -271,9 +305,9 @@ impl Tables {
                 }
             }
         }
-        if client.is_settled() {
-            self.waiting.pushed.drain(..).for_each(|reply| _ = reply.send(()));
-        }
+        let safe_up_to = client.safe_up_to();
+        let are_safe = self.waiting.pushed.partition_point(|(sent, _)| *sent <= safe_up_to);
+        self.waiting.pushed.drain(..are_safe).for_each(|(_, reply)| _ = reply.send(()));
         parameters
     }
 }
@@ -294,6 +328,7 @@ fn spread(rows: &Rows, layout: &Layout, vector: &mut [f32]) {
 impl Hands {
     fn take(&mut self, number: u64, hand: &Hand, is_over: bool, deck: Deck) {
         self.is_over |= is_over;
+        self.has_none = hand.is_empty();
         self.current = (!hand.is_empty()).then_some((number, hand.pass));
         let end = hand.spans.iter().map(|span| span.end).max().unwrap_or(0);
         let dealt = hand.pass as f64 * deck.samples as f64 + end as f64;

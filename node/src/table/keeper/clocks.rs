@@ -79,7 +79,8 @@ impl Keeper {
 
     /// What was added to a chunk in clocks that all have completed is applied.
     pub(super) fn complete(&mut self, chunk: usize) {
-        if let Some(clock) = self.clock().filter(|_| self.owns(chunk) && self.is_here(chunk)) {
+        let has_some = self.store.has_pending(chunk) && self.owns(chunk) && self.is_here(chunk);
+        if let Some(clock) = has_some.then(|| self.clock()).flatten() {
             let rows = self.store.complete(chunk, clock);
             if !rows.is_empty() {
                 self.mark(chunk, &Part { rows, ..Part::default() });
