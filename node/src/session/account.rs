@@ -150,7 +150,7 @@ impl Session {
             parameters: Arc::clone(parameters),
             digest: ContentDigest::of(parameters.bytes()),
             evaluation: None,
-            optimizer_bytes: self.owned.byte_count(),
+            optimizer_bytes: self.moment_bytes_of_tables().unwrap_or_else(|| self.owned.byte_count()),
             shard: self.shard_len(),
         })
     }
@@ -209,7 +209,7 @@ impl Session {
 
     /// The pass that is trained, and the chunks of the parameter vector.
     pub(crate) fn pass_and_chunks(&self) -> (u64, usize) {
-        (self.dealt.pass, self.geometry.cut.chunks.count())
+        (self.pass_of_tables().unwrap_or(self.dealt.pass), self.geometry.cut.chunks.count())
     }
 
     /// What the user is told when a view is entered.

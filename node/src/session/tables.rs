@@ -375,6 +375,12 @@ impl Session {
         Some(Report { complete: Some(self.step), states, states_before: Some(older), ..Report::default() })
     }
 
+    /// Bytes of what owners' rules keep beside the values of rows that are kept here, where there are tables.
+    pub(super) fn moment_bytes_of_tables(&self) -> Option<u64> {
+        let keeper = self.tables.as_ref()?.keeper.as_ref()?;
+        Some(keeper.store().moment_bytes())
+    }
+
     /// Whether all who are to keep a chunk do, as far as this member has heard, for all chunks; `None`: there are no tables.
     pub(super) fn is_settled(&self) -> Option<bool> {
         self.tables.as_ref().map(|tables| tables.settled.len() == tables.layout.chunk_count())

@@ -280,6 +280,7 @@ mod tests {
 
     use crate::data::embedded::{DIGITS, embedded};
     use crate::specification::Route;
+    use crate::specification::builtin::Part;
 
     const SMALL: &[u8] = b"x,z,kind\n1,2,cat\n3,4,dog\n5,6,cat\n7,8,dog\n9,1,cat\n";
 
@@ -327,6 +328,39 @@ mod tests {
         let csv = resolved("[data]\nfile = \"f.csv\"\nstandardize = false", SMALL).unwrap();
         assert_eq!(csv.data.standardization, Standardization::identity());
         assert_eq!(Specification::parse(&csv.to_bytes().unwrap()).unwrap(), csv);
+    }
+
+    #[test]
+    fn a_logistic_model_looks_at_no_zeros() {
+        const SPARSE: &[u8] = b"+1 2:0.5\n-1 9000000:2\n+1\n-1 1:1 3:4\n+1 2:1\n";
+        let text = "[data]\nfile = \"f\"\nheld_out = 0.2\n[model]\nkind = \"logistic\"\n";
+        let specification = resolved(text, SPARSE).unwrap();
+        assert_eq!(Specification::parse(&specification.to_bytes().unwrap()).unwrap(), specification);
+        assert_eq!(specification.manifest().parameter_count(), 9_000_001);
+        let loaded = specification.load(SPARSE).unwrap();
+        let touched = loaded.task.sparse().unwrap().touched(&[0, 1, 2, 3]);
+        assert!((2..=5).contains(&touched.len()) && touched.last() == Some(&9_000_000), "{touched:?}");
+        let (evaluation, part) =
+            specification.evaluate(&vec![0.0; 9_000_001], "g", b"-1 4:1\n+1 1:1\n-1\n").unwrap();
+        assert_eq!((evaluation.samples, evaluation.accuracy, part), (3, Some(2.0 / 3.0), Part::All));
+        for (more, words) in [
+            ("hidden = [3]", "`model.hidden` is given"),
+            (
+                "[sync]\nkind = \"downpour\"\nn_fetch = 2",
+                "`sync.n_fetch` is 2; allowed: 1 with a logistic model",
+            ),
+        ] {
+            let error = resolved(&format!("{text}{more}"), SPARSE).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let text = text.replace("held_out", "standardize = true\nheld_out");
+        let error = resolved(&text, SPARSE).unwrap_err().to_string();
+        assert!(error.contains("`data.standardize` is given; allowed: false where `kind`"), "{error}");
+        let three = resolved(
+            "[data]\nfile = \"f\"\n[model]\nkind = \"logistic\"",
+            b"1 1:1\n2 1:1\n3 1:1\n1 2:1\n2 1:1\n3 2:1\n",
+        );
+        assert!(three.unwrap_err().to_string().contains("more than two classes"));
     }
 
     #[test]

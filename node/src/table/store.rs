@@ -188,6 +188,16 @@ impl Store {
         })
     }
 
+    /// Bytes of what rules keep beside the values of rows.
+    #[must_use]
+    pub fn moment_bytes(&self) -> u64 {
+        let of_chunk = |(index, chunk): (usize, &Option<Box<Chunk>>)| {
+            let moments = self.layout.stride(index) - self.layout.width(index);
+            chunk.as_ref().map_or(0, |chunk| chunk.updates.len() * moments * size_of::<f32>())
+        };
+        self.chunks.iter().enumerate().map(of_chunk).sum::<usize>() as u64
+    }
+
     /// Whether anything that was added to a chunk is not applied.
     #[must_use]
     pub fn has_pending(&self, chunk: usize) -> bool {

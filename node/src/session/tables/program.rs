@@ -45,6 +45,8 @@ enum Read {
 pub(super) struct Hands {
     /// Of the clock in progress: their number, and the pass that they are of.
     current: Option<(u64, u64)>,
+    /// The newest pass that any were of.
+    pass: u64,
     /// By number: what came of them, as long as that is not safe.
     computed: BTreeMap<u64, Computed>,
     /// Which part of all that there is to be dealt was, when this member was dealt something last.
@@ -168,6 +170,11 @@ impl Session {
     pub(in crate::session) fn samples_of_tables(&self) -> Option<u64> {
         let Tables { deck, hands, .. } = self.tables.as_ref()?;
         Some(if hands.is_over { deck.passes.saturating_mul(deck.samples) } else { self.own_trained })
+    }
+
+    /// The newest pass that this member was dealt samples of, where there are tables.
+    pub(in crate::session) fn pass_of_tables(&self) -> Option<u64> {
+        self.tables.as_ref().map(|tables| tables.hands.pass)
     }
 
     /// Whether the program waits for rows.
@@ -329,6 +336,7 @@ impl Hands {
     fn take(&mut self, number: u64, hand: &Hand, is_over: bool, deck: Deck) {
         self.is_over |= is_over;
         self.has_none = hand.is_empty();
+        self.pass = self.pass.max(hand.pass);
         self.current = (!hand.is_empty()).then_some((number, hand.pass));
         let end = hand.spans.iter().map(|span| span.end).max().unwrap_or(0);
         let dealt = hand.pass as f64 * deck.samples as f64 + end as f64;
