@@ -2,11 +2,13 @@
 //!
 //! A [`cluster`] holds real nodes and a [`queue`] of what happens next. It takes the earliest event, hands it to its node,
 //! and turns the node's outputs into later events. One seed decides everything, so a run can be repeated bit for bit.
+//! Beside it, [`delays`] is about algorithms alone: what stale parameters cost them, without any node.
 
 #![forbid(unsafe_code)]
 
 pub mod cluster;
 pub mod compare;
+pub mod delays;
 pub mod disk;
 mod faults;
 pub mod history;

@@ -124,6 +124,39 @@ fn two_ways_to_train_the_same_are_compared() {
 }
 
 #[test]
+fn what_staleness_costs_is_told() {
+    let small =
+        ["delays", "--workers", "2", "--hidden", "8", "--rules", "sgd", "--target", "0.6", "--seeds", "1..3"];
+    let json = simulate(&[&small[..], &["--staleness", "3", "--rates", "0.1", "--json"]].concat());
+    let lines: Vec<serde_json::Value> =
+        json.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
+    assert_eq!(lines.iter().map(|line| line["staleness"].as_u64().unwrap()).collect::<Vec<_>>(), [0, 3]);
+    assert_eq!(
+        (&lines[0]["ratio"], lines[1]["batches"].as_array().unwrap().len()),
+        (&serde_json::json!(1.0), 2)
+    );
+    let output = simulate(&[&small[..], &["--staleness", "0,2", "--pace", "200"]].concat());
+    let words = String::from_utf8(output.stdout).unwrap();
+    let heads = ["hidden", "rule", "rate", "s = 0", "s = 2"];
+    assert!(heads.iter().all(|head| words.lines().next().unwrap().contains(head)), "{words}");
+    assert_eq!((words.lines().count(), words.matches(" x)").count()), (2, 1), "{words}");
+
+    assert_refused(&["delays", "--hidden", "64,,"], &["e.g. 64,64 for two hidden layers"]);
+    assert_refused(&["delays", "--rules", "sgd,adm"], &["'adm'", "momentum, adagrad"]);
+    assert_refused(&["delays", "--rates", "0.1"], &["--rates has 1 for 3 of --rules"]);
+    assert_refused(&["delays", "--target", "93"], &["--target 93 is a share"]);
+    assert_refused(&["delays", "--batches-max", "10"], &["before its --pace"]);
+    assert_refused(&["delays", "--data", "/nowhere.csv"], &["cannot read the data file /nowhere.csv"]);
+    let numbers: String = (0..40).map(|i| format!("{i}.5,{}.25\n", i * i)).collect();
+    let numbers = file("numbers.csv", numbers.as_bytes());
+    assert_refused(&["delays", "--data", numbers.to_str().unwrap()], &["no classes", "--target-loss"]);
+    assert_refused(
+        &[&small[..6], &["sgd", "--pace", "2", "--seeds", "1..2"]].concat(),
+        &["no learning rate", "sgd on hidden layers of 8", "a larger --pace"],
+    );
+}
+
+#[test]
 fn what_is_there_to_be_compared_can_be_read() {
     let place = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("comparisons");
     let mut count = 0;

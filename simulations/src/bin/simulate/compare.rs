@@ -10,7 +10,7 @@ use peergrad_simulations::compare::{Course, Mark, follow};
 use peergrad_simulations::scenario::file::Size;
 
 use crate::run::check_writable;
-use crate::say::say;
+use crate::say::{say, table};
 use crate::{CompareArguments, source, words};
 
 /// Runs all of them, and tells how they compare.
@@ -45,7 +45,7 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
         courses.push(followed);
     }
     let rows = rows(&arguments.scenarios, &courses);
-    print(&rows)?;
+    table(&rows)?;
     if let Some(path) = &arguments.report {
         let names = scenarios.iter().map(|scenario| scenario.name.as_str());
         std::fs::write(path, page(arguments, names.zip(&courses), &rows))
@@ -149,17 +149,4 @@ fn bytes(mark: &Mark) -> f64 {
 
 fn median_of(marks: &[Mark], value: impl Fn(&Mark) -> f64) -> f64 {
     median(marks.iter().map(value)).unwrap_or(f64::NAN)
-}
-
-fn print(rows: &[Vec<String>]) -> anyhow::Result<()> {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width =
-        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
-    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        say!("{}", cells.join("  ").trim_end());
-    }
-    Ok(())
 }

@@ -11,6 +11,7 @@ use clap::{Args, Parser, Subcommand};
 use peergrad::pairing::seeds;
 
 mod compare;
+mod delays;
 mod json;
 mod list;
 mod plants;
@@ -54,6 +55,9 @@ enum Command {
     /// Runs scenarios that train the same model in different ways, and compares them: how good the model is after how many
     /// samples, how much time, how many bytes.
     Compare(CompareArguments),
+    /// Measures what stale parameters cost an algorithm, without a network: batches until a model is good enough, where each update
+    /// reaches each worker up to so many iterations late. Learning rates are those with which all are as fast while nothing is stale.
+    Delays(DelaysArguments),
     /// Draws the report of a real run from the event logs that its peers have written to their data directories: one HTML file,
     /// as of a simulated run. The logs' clocks are set by the steps and views that several of them tell of.
     Report(LogArguments),
@@ -128,6 +132,51 @@ struct CompareArguments {
 }
 
 #[derive(Args)]
+struct DelaysArguments {
+    /// Workers, each with its own cache of the parameters and its own optimizer.
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=256))]
+    workers: u32,
+    /// The most iterations that an update is late; 0 is always looked at, and first.
+    #[arg(long, value_name = "S,S", value_delimiter = ',', default_values_t = [4, 16],
+        value_parser = clap::value_parser!(u64).range(0..=1024))]
+    staleness: Vec<u64>,
+    /// Models: for each the widths of its hidden layers, with commas.
+    #[arg(long, value_name = "WIDTHS", num_args = 1.., default_values = ["64", "64,64,64,64"], value_parser = delays::widths)]
+    hidden: Vec<delays::Widths>,
+    /// Optimizers, with what run.toml has by default for all but the rate.
+    #[arg(long, value_name = "RULE,RULE", value_delimiter = ',', default_values = ["sgd", "momentum", "adam"],
+        value_parser = ["sgd", "momentum", "adagrad", "adam", "adamw", "prox"])]
+    rules: Vec<String>,
+    /// A learning rate for each of the optimizers, in place of those that are found by `--pace`.
+    #[arg(long, value_name = "RATE,RATE", value_delimiter = ',', conflicts_with = "pace", value_parser = delays::positive)]
+    rates: Vec<f64>,
+    /// The learning rate is the smallest of twelve a decade that comes to the target in so many batches where nothing is stale.
+    #[arg(long, value_name = "BATCHES", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
+    pace: u64,
+    /// Held-out accuracy to be reached by the mean of all caches.
+    #[arg(long, value_name = "SHARE", default_value_t = 0.93, value_parser = delays::positive)]
+    target: f64,
+    /// Held-out loss to be reached, in place of an accuracy.
+    #[arg(long, value_name = "LOSS", conflicts_with = "target", value_parser = delays::positive)]
+    target_loss: Option<f64>,
+    /// Batches, by all workers together, after which a study that has not reached the target is given up.
+    #[arg(long, value_name = "BATCHES", default_value_t = 16_000)]
+    batches_max: u64,
+    /// Samples of a batch.
+    #[arg(long, value_name = "SAMPLES", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    batch: u32,
+    /// Which seeds: from A up to, not including, B. They decide initial parameters, the order of the samples and the delays.
+    #[arg(long, value_name = "A..B", default_value = "1..6", value_parser = seeds)]
+    seeds: Range<u64>,
+    /// A data file, as for `peer init`, in place of the digits that come with the program.
+    #[arg(long, value_name = "FILE")]
+    data: Option<PathBuf>,
+    /// One JSON object for each line of the table and staleness, instead of the table.
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Args)]
 struct LogArguments {
     /// Event logs: data directories of peers, or files out of them (events.jsonl); of as many peers as there are.
     #[arg(value_name = "LOG", required = true)]
@@ -156,6 +205,7 @@ fn main() -> ExitCode {
         Command::Replay(arguments) => replay::replay(&arguments),
         Command::Sweep(arguments) => sweep::sweep(&arguments),
         Command::Compare(arguments) => compare::compare(&arguments),
+        Command::Delays(arguments) => delays::delays(&arguments),
         Command::Report(arguments) => report::report(&arguments),
         Command::Plants(arguments) => plants::plants(&arguments),
     };

@@ -12,6 +12,20 @@ macro_rules! say {
 }
 pub(crate) use say;
 
+/// Rows of cells, in columns as wide as they have to be.
+pub(crate) fn table(rows: &[Vec<String>]) -> io::Result<()> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width =
+        |column: usize| rows.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let widths: Vec<usize> = (0..columns).map(|column| width(column).unwrap_or(0)).collect();
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
+        say!("{}", cells.join("  ").trim_end());
+    }
+    Ok(())
+}
+
 /// Whether nobody reads any more.
 pub(crate) fn is_closed(error: &anyhow::Error) -> bool {
     error.downcast_ref::<io::Error>().is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
