@@ -73,6 +73,7 @@ impl Plain {
     }
 
     /// The mean loss, and its gradient.
+    #[expect(clippy::disallowed_methods, reason = "what comes of it is compared with a tolerance")]
     fn gradient(&self, weights: &[f64]) -> (f64, Vec<f64>) {
         let (mut loss, mut gradient) = (0.0, vec![0.0; weights.len()]);
         for (entries, side) in &self.0 {
