@@ -13,36 +13,24 @@
 //! # Coming late
 //! A worker that comes to a run that is under way has no clock until it has read something: then it is where the slowest was.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::STEPS_MAX;
-use peergrad_protocol::table::{Asked, Hand, Map, Names, Reduce, Row, Rows, Told, Word};
+use peergrad_protocol::table::{Asked, Map, Names, Row, Rows, Told, Word};
 
 use super::keeper::{Outbox, Places};
 use super::{Layout, TableError};
+pub use gates::{Gate, Gates};
+use hands::Hands;
+pub use hands::Taken;
+use reading::{Answer, Cached, Question, Request};
 
-/// When a worker may read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Gate {
-    /// Once all others are at most so many clocks behind.
-    Staleness(u64),
-    /// Always.
-    None,
-}
-
-impl Gate {
-    /// The clock that a row must be of, to be read in this one.
-    #[must_use]
-    pub fn needed(self, clock: u64) -> u64 {
-        match self {
-            Self::Staleness(bound) => clock.saturating_sub(bound),
-            Self::None => 0,
-        }
-    }
-}
+mod gates;
+mod hands;
+mod reading;
 
 /// One worker.
 pub struct Client {
@@ -70,40 +58,6 @@ pub struct Client {
     farewell: Option<u64>,
 }
 
-/// The gate of each clock.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gates {
-    /// From which clock on which one.
-    from: BTreeMap<u64, Gate>,
-}
-
-impl Gates {
-    /// The same one for ever.
-    #[must_use]
-    pub fn of(gate: Gate) -> Self {
-        Self { from: BTreeMap::from([(0, gate)]) }
-    }
-
-    /// Another one from a clock on.
-    #[must_use]
-    pub fn then(mut self, clock: u64, gate: Gate) -> Self {
-        self.from.insert(clock, gate);
-        self
-    }
-
-    /// Whether no worker ever waits for another one's clock.
-    #[must_use]
-    pub fn wait_for_nobody(&self) -> bool {
-        self.from.values().all(|gate| *gate == Gate::None)
-    }
-
-    /// The one of this clock.
-    #[must_use]
-    pub fn at(&self, clock: u64) -> Gate {
-        self.from.range(..=clock).next_back().map_or(Gate::None, |(_, gate)| *gate)
-    }
-}
-
 /// Something that was changed: its part in one chunk.
 struct Entry {
     sequence: u64,
@@ -115,65 +69,6 @@ struct Entry {
 enum Change {
     Add(Rows),
     Map(Map),
-}
-
-struct Cached {
-    /// Clocks that all workers had completed.
-    clock: u64,
-    /// This worker's own clock when it asked.
-    asked_at: u64,
-    /// What was changed here up to this number is in it.
-    sequence: u64,
-    /// None: all of them are zero.
-    values: Vec<f32>,
-}
-
-/// A question that is not answered yet.
-struct Request {
-    chunk: usize,
-    question: Question,
-    at_least: u64,
-    asked_at: u64,
-}
-
-enum Question {
-    /// Rows for the cache.
-    Rows(Names),
-    /// Rows that go past the cache.
-    Pull(Names),
-    Reduce(Reduce),
-}
-
-/// What an owner has answered, and nobody has taken yet.
-enum Answer {
-    Rows(Rows),
-    Number(f64),
-}
-
-/// Samples that this worker was dealt.
-#[derive(Default)]
-struct Hands {
-    /// Numbers that were used.
-    count: u64,
-    /// What it waits for: the number, how many, and whether there need to be some.
-    wanted: Option<(u64, u32, bool)>,
-    /// What has come and was not taken.
-    next: Option<(u64, Hand, bool)>,
-    /// By hand that was taken: the last number of what came of it, once it is all sent.
-    taken: VecDeque<(u64, Option<u64>)>,
-    /// Hands up to this one are done.
-    done: u64,
-}
-
-/// Samples to compute, or that there are none.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Taken {
-    /// The worker's number for them.
-    pub number: u64,
-    /// Which; none: there are none at present.
-    pub hand: Hand,
-    /// Every sample of every pass is done.
-    pub is_over: bool,
 }
 
 impl Client {
@@ -206,11 +101,11 @@ impl Client {
             self.ask(entry.chunk, entry.asked(), out);
         }
         self.tell_clock(out);
-        for (number, request) in &self.requests {
-            self.ask(request.chunk, request.asked(*number), out);
-        }
         if self.dealt.done > 0 {
             self.ask(0, Asked::Done { hands: self.dealt.done }, out);
+        }
+        for (number, request) in &self.requests {
+            self.ask(request.chunk, request.asked(*number), out);
         }
         self.ask_for_hand(out);
     }
@@ -292,184 +187,6 @@ impl Client {
         let sent: f32 = self.log.iter().map(in_entry).sum();
         sent + self.coalesced.get(&row).map_or(0.0, |added| added[number])
     }
-
-    // Samples.
-
-    /// Asks for so many samples, unless it has asked already.
-    pub fn want_hand(&mut self, samples: u32, out: &mut Outbox) {
-        if self.dealt.wanted.is_some() || self.dealt.next.is_some() {
-            return;
-        }
-        self.dealt.count += 1;
-        // Where nobody will wait for this worker, it need not go on with nothing.
-        self.dealt.wanted = Some((self.dealt.count, samples, self.waits_for_nobody()));
-        self.ask_for_hand(out);
-    }
-
-    fn ask_for_hand(&self, out: &mut Outbox) {
-        if let Some((hand, samples, may_wait)) = self.dealt.wanted {
-            self.ask(0, Asked::Deal { hand, samples, may_wait }, out);
-        }
-    }
-
-    /// The samples that were asked for, once they are here.
-    pub fn take_hand(&mut self) -> Option<Taken> {
-        let (number, hand, is_over) = self.dealt.next.take()?;
-        if !hand.is_empty() {
-            self.dealt.taken.push_back((number, None));
-        }
-        Some(Taken { number, hand, is_over })
-    }
-
-    /// All that came of the hands that were taken so far has been sent: once it is safe, they are done.
-    fn close_hands(&mut self) {
-        let last = self.sequence;
-        self.dealt.taken.iter_mut().for_each(|(_, until)| _ = until.get_or_insert(last));
-    }
-
-    /// The worker leaves, between two clocks. Whether it may: what came of its samples is safe, and whoever deals has heard so.
-    pub fn wind_down(&mut self, out: &mut Outbox) -> bool {
-        self.push(out);
-        if !self.is_settled() || !self.dealt.taken.is_empty() {
-            return false;
-        }
-        // Whoever answers this has heard what came before.
-        let question = Question::Rows(Names::default());
-        let last = self.farewell.unwrap_or_else(|| self.request_of(0, question, 0, out));
-        self.farewell = Some(last);
-        !self.requests.contains_key(&last)
-    }
-
-    fn tell_done(&mut self, out: &mut Outbox) {
-        let safe_up_to = self.safe_up_to();
-        let before = self.dealt.done;
-        while let Some((hand, Some(until))) = self.dealt.taken.front().copied()
-            && until <= safe_up_to
-        {
-            self.dealt.done = hand;
-            self.dealt.taken.pop_front();
-        }
-        if self.dealt.done > before {
-            self.ask(0, Asked::Done { hands: self.dealt.done }, out);
-        }
-    }
-
-    // Reading.
-
-    /// Sees to it that these rows can be read in this clock: what it has asked for is here once [`has`](Self::has) says so.
-    pub fn fetch(&mut self, rows: &Names, out: &mut Outbox) -> BTreeSet<u64> {
-        let missing: Names = rows.iter().filter(|row| !self.is_fresh(*row)).collect();
-        let parts = self.layout.by_chunk(&missing);
-        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Question::Rows(rows), out)).collect()
-    }
-
-    /// Asks for these rows past the cache, with all that was added here: for [`take_rows`](Self::take_rows).
-    pub fn pull(&mut self, rows: &Names, out: &mut Outbox) -> BTreeSet<u64> {
-        // An owner is asked after it was told.
-        self.push(out);
-        let parts = self.layout.by_chunk(rows);
-        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Question::Pull(rows), out)).collect()
-    }
-
-    /// Asks what columns of these chunks come to, with all that was added here: for [`take_number`](Self::take_number).
-    pub fn reduce(&mut self, chunks: Range<usize>, reduce: Reduce, out: &mut Outbox) -> BTreeSet<u64> {
-        self.push(out);
-        chunks.map(|chunk| self.request(chunk, Question::Reduce(reduce), out)).collect()
-    }
-
-    /// Asks for nothing but to be told when its clock has come.
-    pub fn wait(&mut self, out: &mut Outbox) -> u64 {
-        self.request(0, Question::Rows(Names::default()), out)
-    }
-
-    fn request(&mut self, chunk: usize, question: Question, out: &mut Outbox) -> u64 {
-        let at_least = self.clock.map_or(0, |clock| self.gate().needed(clock));
-        self.request_of(chunk, question, at_least, out)
-    }
-
-    fn request_of(&mut self, chunk: usize, question: Question, at_least: u64, out: &mut Outbox) -> u64 {
-        self.request_count += 1;
-        let (number, asked_at) = (self.request_count, self.clock());
-        let request = Request { chunk, question, at_least, asked_at };
-        self.ask(chunk, request.asked(number), out);
-        self.requests.insert(number, request);
-        number
-    }
-
-    /// The rows that were [pulled](Self::pull) and are not zero, once all are here.
-    pub fn take_rows(&mut self, requests: &BTreeSet<u64>) -> Rows {
-        let (mut ranges, mut values) = (Vec::new(), Vec::new());
-        // Requests are numbered in the order of the rows.
-        for request in requests {
-            if let Some(Answer::Rows(rows)) = self.answers.remove(request) {
-                ranges.extend(rows.names.ranges());
-                values.extend(rows.values);
-            }
-        }
-        Rows { names: ranges.into_iter().collect(), values }
-    }
-
-    /// What was asked for by [`reduce`](Self::reduce), once all is here.
-    pub fn take_number(&mut self, requests: &BTreeSet<u64>) -> f64 {
-        let numbers = requests.iter().filter_map(|request| match self.answers.remove(request) {
-            Some(Answer::Number(number)) => Some(number),
-            _ => None,
-        });
-        numbers.sum()
-    }
-
-    /// Forgets rows that are too old to be read again. Not while somebody waits for rows: of those some may be here already.
-    pub fn forget_stale(&mut self) {
-        let (gate, clock) = (self.gate(), self.clock());
-        self.cache.retain(|_, cached| cached.is_fresh(gate, clock));
-    }
-
-    /// Whether all that was asked for is here.
-    #[must_use]
-    pub fn has(&self, requests: &BTreeSet<u64>) -> bool {
-        requests.iter().all(|request| !self.requests.contains_key(request))
-    }
-
-    fn is_fresh(&self, row: Row) -> bool {
-        self.cache.get(&row).is_some_and(|cached| cached.is_fresh(self.gate(), self.clock()))
-    }
-
-    /// Rows as they are here, with what was added here; `None`: some are not here.
-    #[must_use]
-    pub fn read(&self, rows: &Names) -> Option<Vec<f32>> {
-        let mut values = Vec::new();
-        // Names, what of this worker's is in the values, and where they are.
-        let mut found = Vec::with_capacity(rows.len());
-        for row in rows.iter() {
-            let cached = self.cache.get(&row)?;
-            found.push((row, cached.sequence, values.len()));
-            values.extend_from_slice(&cached.values);
-            if cached.values.is_empty() {
-                values.resize(values.len() + self.layout.width(self.layout.chunk_of(row)), 0.0);
-            }
-        }
-        let mut add = |row: Row, sequence: u64, added: &[f32]| {
-            let Ok(at) = found.binary_search_by_key(&row, |(row, ..)| *row) else { return };
-            let (_, known, place) = found[at];
-            if known < sequence {
-                let values = &mut values[place..][..added.len()];
-                values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
-            }
-        };
-        for entry in self.log.iter().filter(|entry| self.shows_at_once(entry.chunk)) {
-            entry.rows(&self.layout).for_each(|(row, added)| add(row, entry.sequence, added));
-        }
-        let coalesced =
-            self.coalesced.iter().filter(|(row, _)| self.shows_at_once(self.layout.chunk_of(**row)));
-        coalesced.for_each(|(row, added)| add(*row, u64::MAX, added));
-        Some(values)
-    }
-
-    /// Whether owners add what they are sent as it comes, so that it can be seen here before they have.
-    fn shows_at_once(&self, chunk: usize) -> bool {
-        self.layout.table_of(chunk).only_adds()
-    }
-
     // Adding.
 
     /// Adds to a row.
@@ -590,65 +307,6 @@ impl Client {
     }
 }
 
-/// Answers of owners.
-impl Client {
-    /// Rows have come, as they were when all workers had completed `clock` clocks, with all that was changed here up to `applied`.
-    fn on_got(
-        &mut self,
-        from: Rank,
-        number: u64,
-        (clock, applied): (u64, u64),
-        zero: &Names,
-        values: Vec<f32>,
-        out: &mut Outbox,
-    ) -> Result<(), TableError> {
-        let Some(request) = self.requests.get(&number) else { return Ok(()) };
-        let (chunk, width) = (request.chunk, self.layout.width(request.chunk));
-        if self.places.owner(chunk) != from {
-            return Err(TableError::NotOwned(chunk));
-        }
-        let (Question::Rows(asked) | Question::Pull(asked)) = &request.question else {
-            return Err(TableError::NotAsked);
-        };
-        let names = asked.without(zero).ok_or(TableError::NotAsked)?;
-        let (found, expected) = (values.len(), names.len() * width);
-        if found != expected {
-            return Err(TableError::Length { found, expected });
-        }
-        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
-            return Err(TableError::NotFinite(names.iter().nth(at / width).unwrap_or_default()));
-        }
-        if applied < self.mapped.get(&chunk).copied().unwrap_or(0) {
-            // They were read before their columns were changed.
-            self.ask(chunk, request.asked(number), out);
-            return Ok(());
-        }
-        let Some(Request { question, asked_at, .. }) = self.requests.remove(&number) else { return Ok(()) };
-        self.least = self.least.max(clock);
-        match question {
-            Question::Rows(_) => {
-                let cached = |values| Cached { clock, asked_at, sequence: applied, values };
-                for (row, values) in names.iter().zip(values.chunks_exact(width)) {
-                    self.cache.insert(row, cached(values.to_vec()));
-                }
-                self.cache.extend(zero.iter().map(|row| (row, cached(Vec::new()))));
-            }
-            _ => _ = self.answers.insert(number, Answer::Rows(Rows { names, values })),
-        }
-        Ok(())
-    }
-}
-
-impl Cached {
-    /// Whether it may be used in this clock.
-    fn is_fresh(&self, gate: Gate, clock: u64) -> bool {
-        match gate {
-            Gate::None => self.asked_at == clock,
-            Gate::Staleness(_) => self.clock >= gate.needed(clock),
-        }
-    }
-}
-
 impl Entry {
     fn asked(&self) -> Asked {
         let Self { sequence, clock, ref change, .. } = *self;
@@ -677,18 +335,6 @@ impl Entry {
                 cached.values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
                 cached.sequence = self.sequence;
             }
-        }
-    }
-}
-
-impl Request {
-    fn asked(&self, request: u64) -> Asked {
-        let (at_least, chunk) = (self.at_least, self.chunk as u32);
-        match &self.question {
-            Question::Rows(rows) | Question::Pull(rows) => {
-                Asked::Get { request, at_least, chunk, rows: rows.clone() }
-            }
-            Question::Reduce(reduce) => Asked::Reduce { request, at_least, chunk, reduce: *reduce },
         }
     }
 }

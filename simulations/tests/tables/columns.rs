@@ -1,0 +1,145 @@
+//! Owners that compute with columns of a table.
+
+use std::ops::ControlFlow::{Break, Continue};
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+use peergrad::peer::{Clock, Interrupted, Peer};
+use peergrad::program::{Flow, Launch, Program};
+use peergrad::specification::RunFile;
+use peergrad::table::client::{Gate, Gates};
+use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use peergrad_protocol::message::Tally;
+use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
+use peergrad_simulations::compare::follow;
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::task::Integers;
+use peergrad_simulations::workload::Workload;
+
+/// Conjugate gradients, of which one worker says what is done and owners do it: `columns` are x, r, p and A p of one table, where A
+/// is 4 everywhere on the diagonal and -1 beside it. All others only keep what they own.
+struct Conjugate {
+    /// What it has come to: the squared norm of what is left, and what is in the table.
+    end: Arc<Mutex<Vec<(f64, Rows)>>>,
+    is_first: bool,
+    squared: Option<f64>,
+}
+
+const X: u32 = 0;
+const R: u32 = 1;
+const P: u32 = 2;
+const AP: u32 = 3;
+const UNKNOWNS: Row = 200;
+
+impl Program for Conjugate {
+    const NAME: &'static str = "conjugate";
+
+    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let clock = peer.begin_clock().await?;
+        if clock.is_over {
+            clock.finish();
+            let left = clock.reduce("vectors", Reduce::Dot(R, R)).expect("there is such a column").await?;
+            let rows = clock.pull(0..UNKNOWNS).expect("there are as many").await?;
+            self.end.lock().expect("nobody panics with it").push((left, rows));
+            return Ok(Break(()));
+        }
+        if self.is_first && !clock.samples.is_empty() {
+            self.step(&clock).await?;
+        }
+        let samples = clock.samples.len() as u64;
+        clock.compute(samples, || ()).await?;
+        clock.push().await?;
+        clock.end(Tally { samples, loss: 0.0 });
+        Ok(Continue(()))
+    }
+}
+
+impl Conjugate {
+    async fn step(&mut self, clock: &Clock) -> Result<(), Interrupted> {
+        let dot =
+            |one, other| clock.reduce("vectors", Reduce::Dot(one, other)).expect("there are such columns");
+        let map = |map| clock.map("vectors", map).expect("owners add to this table");
+        let axpy = |by: f64, from, to| map(Map::Axpy { by: by as f32, from, to });
+        let add = |rows: &Names, column: u32, value: &dyn Fn(Row) -> f32| {
+            let values =
+                rows.iter().flat_map(|row| (0..4).map(move |at| if at == column { value(row) } else { 0.0 }));
+            clock.add(Rows { names: rows.clone(), values: values.collect() }).expect("finite rows");
+        };
+        let all = Names::range(0..UNKNOWNS);
+        let squared = match self.squared {
+            Some(squared) => squared,
+            None => {
+                // x = 0, r = p = b.
+                add(&all, R, &|row| (row % 7) as f32 - 3.0);
+                axpy(1.0, R, P);
+                dot(R, R).await?
+            }
+        };
+        if squared < 1e-9 {
+            return Ok(());
+        }
+        // Only this needs the numbers themselves: a row has to do with its neighbours.
+        let rows = clock.pull(0..UNKNOWNS).expect("there are as many").await?;
+        let mut p = vec![0.0; UNKNOWNS as usize + 2];
+        for (row, values) in rows.names.iter().zip(rows.values.chunks_exact(4)) {
+            p[row as usize + 1] = values[P as usize];
+        }
+        map(Map::Scale { by: 0.0, column: AP });
+        add(&all, AP, &|row| 4.0 * p[row as usize + 1] - p[row as usize] - p[row as usize + 2]);
+        let length = squared / dot(P, AP).await?;
+        axpy(length, P, X);
+        axpy(-length, AP, R);
+        let after = dot(R, R).await?;
+        // p = r + (after / squared) p
+        map(Map::Scale { by: (after / squared) as f32, column: P });
+        axpy(1.0, R, P);
+        self.squared = Some(after);
+        Ok(())
+    }
+}
+
+/// What owners do to columns they do once, whoever owns them by then; what they make of them is of all that came before.
+#[test]
+fn owners_compute_with_columns_while_chunks_move() {
+    for seed in 0..4 {
+        let ends = Arc::<Mutex<Vec<(f64, Rows)>>>::default();
+        let (rule, when, begins) = (TableRule::Sum, When::AtOnce, Begins::AtZero);
+        let table = Table { name: "vectors", rows: UNKNOWNS, width: 4, rule, when, begins };
+        let layout = Arc::new(Layout::new(vec![table]));
+        let shared = move |_: &_| Shared {
+            layout: Arc::clone(&layout),
+            gates: Gates::of(Gate::None),
+            split: Split::EachItsOwn,
+            warm_up: 0,
+            wave: 0,
+        };
+        let kept = Arc::clone(&ends);
+        let count = AtomicUsize::new(0);
+        let launch = Launch::with_tables(shared, move |_| {
+            let is_first = count.fetch_add(1, Ordering::Relaxed) == 0;
+            Conjugate { end: Arc::clone(&kept), is_first, squared: None }
+        });
+        let run = RunFile::parse("passes = 60\nbatch = 4\n[shards]\ncopies = 3").expect("it is a run file");
+        let workload =
+            Workload::own_program("conjugate", Integers::new(16, 160), launch, &run).expect("allowed");
+        let trouble = "about = \"x\"\npeers = 6\n[task]\nkind = \"squares\"\nsample_time = \"4ms\"\n\
+            [[faults]]\nat = \"1s\"\nwithin = \"1s\"\nkind = \"join\"\ncount = 2\n\
+            [[faults]]\nat = \"2s\"\nwithin = \"1s\"\nkind = \"crash\"\npeers = [4]\n\
+            [[faults]]\nat = \"4s\"\nwithin = \"1s\"\nkind = \"leave\"\npeers = [3]\n";
+        let scenario = parse("conjugate", trouble, Path::new("."), Size::Full).expect("it is a scenario");
+        let course = follow(&Scenario { workload, ..scenario }, seed);
+        assert_eq!(course.outcome.violations, [], "seed {seed}");
+        let ends = ends.lock().expect("nobody panics with it");
+        let (left, rows) = &ends[0];
+        assert!(ends.len() >= 5 && ends.iter().all(|end| end == &ends[0]), "seed {seed}: all read the same");
+        assert!(*left < 1e-6, "seed {seed}: {left} is left");
+        let x: Vec<f32> = rows.values.chunks_exact(4).map(|row| row[X as usize]).collect();
+        assert_eq!(rows.names, Names::range(0..UNKNOWNS), "no row is zero");
+        for row in 1..UNKNOWNS as usize - 1 {
+            let b = (row % 7) as f32 - 3.0;
+            assert!((4.0 * x[row] - x[row - 1] - x[row + 1] - b).abs() < 1e-3, "seed {seed}, row {row}");
+        }
+    }
+}

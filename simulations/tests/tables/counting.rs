@@ -1,0 +1,208 @@
+//! Workers that count, in all kinds of trouble.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow::{Break, Continue};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use peergrad::peer::{Interrupted, Peer};
+use peergrad::program::{Flow, Launch, Program};
+use peergrad::specification::RunFile;
+use peergrad::table::client::{Gate, Gates};
+use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use peergrad_protocol::message::Tally;
+use peergrad_protocol::table::{Names, Row, Rows};
+use peergrad_simulations::compare::follow;
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::task::Integers;
+use peergrad_simulations::workload::Workload;
+
+/// What a worker has added, by row.
+#[derive(Default)]
+struct Account {
+    /// It knows that this is safe.
+    safe: BTreeMap<Row, u64>,
+    /// It does not know yet; or it never will, if it is dead.
+    unsettled: BTreeMap<Row, u64>,
+    /// It never will: it was put out of the view meanwhile, and has come back as another one.
+    unknown: BTreeMap<Row, u64>,
+    end: Option<Vec<f32>>,
+}
+
+impl Account {
+    fn settle(&mut self) {
+        add_to(&mut self.safe, std::mem::take(&mut self.unsettled));
+    }
+
+    fn unknown(&self, row: Row) -> u64 {
+        self.unknown.get(&row).unwrap_or(&0) + self.unsettled.get(&row).unwrap_or(&0)
+    }
+}
+
+fn add_to(counts: &mut BTreeMap<Row, u64>, more: BTreeMap<Row, u64>) {
+    more.into_iter().for_each(|(row, count)| *counts.entry(row).or_default() += count);
+}
+
+type Accounts = Vec<Arc<Mutex<Account>>>;
+
+/// A worker that counts.
+struct Counting {
+    account: Arc<Mutex<Account>>,
+    rounds: u64,
+}
+
+const ROWS: Row = 400;
+
+impl Program for Counting {
+    const NAME: &'static str = "counting";
+
+    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let flow = self.count(peer).await;
+        if flow.is_err() {
+            let mut account = self.account();
+            let unsettled = std::mem::take(&mut account.unsettled);
+            add_to(&mut account.unknown, unsettled);
+        }
+        flow
+    }
+}
+
+impl Counting {
+    fn account(&self) -> MutexGuard<'_, Account> {
+        self.account.lock().expect("nobody panics with it")
+    }
+
+    async fn count(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let clock = peer.begin_clock().await?;
+        if clock.is_over {
+            clock.finish();
+            let end = clock.get(Names::range(0..ROWS)).expect("there are as many").await?;
+            // What all have come to has this worker's part in it.
+            self.account().settle();
+            self.account().end = Some(end);
+            return Ok(Break(()));
+        }
+        self.rounds += 1;
+        let first = u64::from(clock.samples.first().copied().unwrap_or(0));
+        let rows: BTreeSet<Row> = (0..4).map(|index| (first * 7 + index * 31) % ROWS).collect();
+        let names: Names = rows.into_iter().collect();
+        let values = clock.get(names.clone()).expect("they are rows").await?;
+        for (row, values) in names.iter().zip(values.chunks_exact(2)) {
+            assert_eq!(values[1], -2.0 * values[0], "a row is read as a whole");
+            let account = self.account();
+            let own = account.safe.get(&row).unwrap_or(&0) + account.unsettled.get(&row).unwrap_or(&0);
+            assert!(values[0] >= own as f32, "a worker sees its own");
+        }
+        clock.compute(clock.samples.len() as u64, || ()).await?;
+        if !clock.samples.is_empty() {
+            let values = [1.0, -2.0].repeat(names.len());
+            add_to(&mut self.account().unsettled, names.iter().map(|row| (row, 1)).collect());
+            clock.add(Rows { names, values }).expect("finite rows");
+        }
+        let pushed = clock.push();
+        if self.rounds.is_multiple_of(3) {
+            pushed.await?;
+            self.account().settle();
+        }
+        let samples = clock.samples.len() as u64;
+        clock.end(Tally { samples, loss: 1.0 });
+        Ok(Continue(()))
+    }
+}
+
+/// A run in which everybody counts, and the accounts of all workers that there ever were.
+fn counting(gate: Gate) -> (Workload, Arc<Mutex<Accounts>>) {
+    let accounts = Arc::<Mutex<Accounts>>::default();
+    let all = Arc::clone(&accounts);
+    let (rule, when, begins) = (TableRule::Sum, When::AtOnce, Begins::AtZero);
+    let layout =
+        Arc::new(Layout::new(vec![Table { name: "counts", rows: ROWS, width: 2, rule, when, begins }]));
+    let shared = move |_: &_| Shared {
+        layout: Arc::clone(&layout),
+        gates: Gates::of(gate),
+        split: Split::EachItsOwn,
+        warm_up: 0,
+        wave: 0,
+    };
+    let launch = Launch::with_tables(shared, move |_| {
+        let account = Arc::<Mutex<Account>>::default();
+        all.lock().expect("nobody panics with it").push(Arc::clone(&account));
+        Counting { account, rounds: 0 }
+    });
+    let run = RunFile::parse("passes = 40\nbatch = 16\n[shards]\ncopies = 6").expect("it is a run file");
+    let workload = Workload::own_program("counting", Integers::new(16, 1200), launch, &run);
+    (workload.expect("all of it is allowed"), accounts)
+}
+
+/// Sixteen workers; as they go, others come; some die, and five are cut off for a while.
+const TROUBLE: &str = r#"
+about = "workers that count, in all kinds of trouble"
+peers = 16
+[task]
+kind = "squares"
+sample_time = "20ms"
+[run]
+passes = 1
+batch = 16
+[[faults]]
+at = "1s"
+within = "1s"
+kind = "churn"
+times = 12
+every = "5s"
+[[faults]]
+at = "2s"
+within = "4s"
+kind = "join"
+count = 4
+[[faults]]
+at = "8s"
+within = "4s"
+kind = "leave"
+any = 2
+[[faults]]
+at = "14s"
+within = "4s"
+kind = "partition"
+split = [11, 5]
+for = "12s"
+[[faults]]
+at = "30s"
+within = "4s"
+kind = "restart"
+any = 1
+for = "1s"
+"#;
+
+/// As many seeds as `TABLE_SEEDS` says, from 0 on; a few, if it says nothing.
+fn seeds() -> std::ops::Range<u64> {
+    0..std::env::var("TABLE_SEEDS").map_or(6, |seeds| seeds.parse().expect("a number of seeds"))
+}
+
+#[test]
+fn sums_are_exact_in_all_kinds_of_trouble() {
+    for seed in seeds() {
+        let gate = [Gate::None, Gate::Staleness(0), Gate::Staleness(3)][seed as usize % 3];
+        let (workload, accounts) = counting(gate);
+        let scenario = parse("counting", TROUBLE, Path::new("."), Size::Full).expect("it is a scenario");
+        let course = follow(&Scenario { workload, ..scenario }, seed);
+        assert_eq!(course.outcome.violations, [], "seed {seed}");
+        let accounts = accounts.lock().expect("nobody panics with it");
+        let accounts: Vec<_> =
+            accounts.iter().map(|account| account.lock().expect("nobody panics with it")).collect();
+        let ends: Vec<&Vec<f32>> = accounts.iter().filter_map(|account| account.end.as_ref()).collect();
+        assert!(ends.len() > 5, "seed {seed}: {} have come to the end", ends.len());
+        for row in 0..ROWS {
+            let safe: u64 = accounts.iter().filter_map(|account| account.safe.get(&row)).sum();
+            let unknown: u64 = accounts.iter().map(|account| account.unknown(row)).sum();
+            let values: BTreeSet<u64> = ends.iter().map(|end| end[2 * row as usize] as u64).collect();
+            assert_eq!(values.len(), 1, "seed {seed}: all have read the same");
+            let value = values.into_iter().next().unwrap_or_default();
+            assert!(
+                (safe..=safe + unknown).contains(&value),
+                "seed {seed}, row {row}: {value}, where {safe} are safe, and of {unknown} nobody knows"
+            );
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What nobody has any more.
+
+use std::path::Path;
+use std::time::Duration;
+
+use peergrad::io::Event;
+use peergrad_simulations::cluster::Cluster;
+use peergrad_simulations::host::{Entry, HostId};
+use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::simulation::Simulation;
+
+use super::common::run_until;
+
+/// Five peers that train with parameters in a table, each chunk of which two of them keep.
+fn five() -> Simulation {
+    let text = "about = \"lost\"\npeers = 5\n[links]\npreset = \"lan\"\n\
+        [task]\nkind = \"squares\"\nparameters = 10000\nsample_time = \"10ms\"\n[run]\npasses = 6\nbatch = 32\n\
+        [run.sync]\nkind = \"ssp\"\n[expect]\npatience = \"20h\"\n";
+    let scenario = parse("lost", text, Path::new("."), Size::Full).expect("it is a scenario");
+    let mut simulation = Simulation::new(&scenario, 1);
+    run_until(&mut simulation.cluster, "some clocks are over", |cluster| {
+        cluster.history().commits.len() > 10
+    });
+    simulation
+}
+
+/// All who run have the same in the end.
+fn run_to_the_end(mut simulation: Simulation, expected: usize) {
+    run_until(&mut simulation.cluster, "all come to the end", |cluster| cluster.running_count() == 0);
+    let is_state = |(_, _, event): &(_, _, Event)| match event {
+        Event::Ended(ended) => ended.state.as_ref().map(|state| state.digest),
+        _ => None,
+    };
+    let digests: Vec<_> = simulation.cluster.events().iter().filter_map(is_state).collect();
+    assert!(digests.len() == expected && digests.windows(2).all(|pair| pair[0] == pair[1]), "{digests:?}");
+}
+
+#[test]
+fn what_nobody_has_any_more_is_waited_for_until_a_user_says_that_it_is_lost() {
+    let mut simulation = five();
+    let cluster = &mut simulation.cluster;
+    let hosts: Vec<HostId> = cluster.hosts().collect();
+    hosts[3..].iter().for_each(|host| cluster.crash(*host, true));
+    let waits = |cluster: &Cluster| {
+        let told = |(_, host, event): &(_, HostId, Event)| match event {
+            Event::ChunksMissing { chunks, .. } => Some((*host, *chunks)),
+            _ => None,
+        };
+        cluster.events().iter().find_map(told)
+    };
+    run_until(cluster, "chunks are missing", |cluster| waits(cluster).is_some());
+    let (host, missing) = waits(cluster).expect("one waits");
+    let later = cluster.now().after(Duration::from_secs(60));
+    run_until(cluster, "time goes by", |cluster| cluster.now() >= later);
+    let views = |cluster: &Cluster| {
+        let installed = |event: &(_, _, Event)| matches!(event.2, Event::Installed { .. });
+        cluster.events().iter().filter(|event| installed(event)).count()
+    };
+    let before = views(cluster);
+    cluster.declare_lost(host);
+    run_until(cluster, "they go on", |cluster| views(cluster) == before + 3);
+    let lost =
+        |(_, _, event): &(_, _, Event)| matches!(event, Event::ChunksLost { chunks } if *chunks == missing);
+    assert_eq!(cluster.events().iter().filter(|event| lost(event)).count(), 3);
+    run_to_the_end(simulation, 3);
+}
+
+#[test]
+fn after_a_stop_of_all_tables_begin_anew_only_where_nobody_can_have_kept_any() {
+    for is_one_away in [false, true] {
+        let mut simulation = five();
+        let cluster = &mut simulation.cluster;
+        let hosts: Vec<HostId> = cluster.hosts().collect();
+        hosts.iter().for_each(|host| cluster.crash(*host, true));
+        let back = &hosts[usize::from(is_one_away)..];
+        let run = cluster.run_id();
+        for host in back {
+            let bootstraps = back.iter().copied().filter(|other| other != host).collect();
+            cluster.start(*host, Entry::Join { run, bootstraps });
+        }
+        let restored = |cluster: &Cluster| {
+            let is_restored = |event: &(_, _, Event)| matches!(event.2, Event::Restored { .. });
+            cluster.events().iter().filter(|event| is_restored(event)).count()
+        };
+        if is_one_away {
+            let later = cluster.now().after(Duration::from_secs(110));
+            run_until(cluster, "time goes by", |cluster| cluster.now() >= later);
+            assert_eq!(restored(cluster), 0, "the other may be running somewhere");
+            cluster.declare_lost(back[0]);
+        }
+        run_until(cluster, "they begin anew", |cluster| restored(cluster) == back.len());
+        run_to_the_end(simulation, back.len());
+    }
+}

@@ -1,0 +1,95 @@
+//! Tables: what programs that keep their state in them compute, and that sums are exact whoever comes, goes, dies and is cut off.
+
+use peergrad::io::Event;
+use peergrad::specification::RunFile;
+use peergrad_simulations::host::HostId;
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::simulation::Simulation;
+use peergrad_simulations::workload::Workload;
+
+#[path = "../common/mod.rs"]
+mod common;
+use common::{assert_nobody_is_blamed, ended, run_until, run_until_training};
+
+mod columns;
+mod counting;
+mod lost;
+mod pace;
+
+/// What all peers end with, which is the same, where gradients are integers that depend on no parameter.
+fn integers(peers: usize, passes: u64, batch: usize, rate: f64, sync: &str) -> Vec<f32> {
+    let text = format!(
+        "passes = {passes}\nbatch = {batch}\n[optimizer]\nrule = \"sgd\"\nrate = {rate}\n[sync]\nsegment_kib = 1\n{sync}"
+    );
+    let run = RunFile::parse(&text).expect("it is a run file");
+    let workload = Workload::integers(&run, 3000, 960).expect("all of it is allowed");
+    let mut simulation = Simulation::new(&Scenario::new("tables", peers, workload), 5);
+    while simulation.tick() {}
+    assert_nobody_is_blamed(&simulation.cluster);
+    let cluster = &simulation.cluster;
+    let state = |host| ended(cluster, host).state.as_ref().expect("it has trained");
+    let states: Vec<_> = cluster.hosts().map(state).collect();
+    assert!(states.windows(2).all(|pair| pair[0].digest == pair[1].digest), "one model in the end");
+    states[0].parameters.to_vec()
+}
+
+/// Whoever leaves in order is done with its samples first: they count, and nobody computes them again.
+#[test]
+fn nobody_computes_again_what_one_that_leaves_has() {
+    let run = |sync: &str| {
+        let text = format!(
+            "passes = 8\nbatch = 32\n[optimizer]\nrule = \"sgd\"\nrate = 0.25\n[sync]\nsegment_kib = 1\n{sync}"
+        );
+        Workload::integers(&RunFile::parse(&text).expect("it is a run file"), 3000, 960).expect("allowed")
+    };
+    let parameters = |workload: Workload, seed, leavers: &[u32]| {
+        let scenario = Scenario::new("tables", 6, workload);
+        let mut simulation = Simulation::new(&scenario, seed);
+        run_until_training(&mut simulation.cluster);
+        for (index, leaver) in leavers.iter().enumerate() {
+            let clocks = 30 * (index + 1);
+            run_until(&mut simulation.cluster, "more clocks", |cluster| {
+                cluster.history().commits.len() > clocks
+            });
+            simulation.cluster.leave(HostId(*leaver));
+        }
+        while simulation.tick() {}
+        let states = simulation.cluster.events().iter().filter_map(|(_, _, event)| match event {
+            Event::Ended(ended) if ended.outcome.is_ok() => ended.state.as_ref(),
+            _ => None,
+        });
+        let states: Vec<Vec<f32>> = states.map(|state| state.parameters.to_vec()).collect();
+        assert!(states.len() == 6 - leavers.len() && states.windows(2).all(|pair| pair[0] == pair[1]));
+        states[0].clone()
+    };
+    let ring = parameters(run(""), 1, &[]);
+    for seed in 0..10 {
+        for sync in [
+            "kind = \"ssp\"\nstaleness = 0",
+            "kind = \"ssp\"",
+            "kind = \"downpour\"\nn_push = 5\nn_fetch = 2",
+        ] {
+            assert!(parameters(run(sync), seed, &[4, 0, 2]) == ring, "{seed}, {sync}");
+        }
+    }
+}
+
+/// However old what they read is, workers add the same: every sample of every pass, once.
+#[test]
+fn every_sample_is_in_the_parameters_once() {
+    for peers in [1, 2, 5, 8] {
+        let ring = integers(peers, 3, 64, 0.25, "");
+        for sync in ["staleness = 0", "staleness = 3", "staleness = 0\napply = \"by-step\""] {
+            assert!(
+                integers(peers, 3, 64, 0.25, &format!("kind = \"ssp\"\n{sync}")) == ring,
+                "{peers}, {sync}"
+            );
+        }
+        // Each has a batch of its own, so that the rate of one sample is as large.
+        for sync in
+            ["kind = \"async\"", "kind = \"downpour\"\nn_push = 4\nn_fetch = 3\nwarm_up = 200\nwave = 64"]
+        {
+            assert!(integers(peers, 3, 32, 0.125, sync) == ring, "{peers}, {sync}");
+        }
+    }
+}
