@@ -13,6 +13,9 @@ use crate::data::labels::{Classes, Target};
 use crate::data::layout::{Column, Layout, LayoutHints};
 use crate::data::table::unpack;
 
+/// The line of `[sync]` that says how peers train together, and the one that says so where few parameters are touched at a time.
+const RING: &str = "kind = \"ring\"              # synchronous steps; or \"quorum\", \"local\", \"diloco\", \"ds-sync\": other promises";
+const SSP: &str = "kind = \"ssp\"               # only what a peer's rows have to do with travels, and nobody is far ahead; or \"ring\", \"async\"";
 /// More columns than this are mostly 0: the model is one that does not look at those.
 const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
 /// Fewer rows than this do not feed a hidden layer: the model is a softmax or linear regression.
@@ -61,7 +64,8 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, Sp
     };
     let mut preset = Preset::of(&data, form);
     preset.batch = batch.unwrap_or(preset.batch);
-    Ok([HEAD, &preset.training(), &data_section(&data, &shape, &words), &preset.model(), REST].concat())
+    let rest = if preset.kind == ModelKind::Logistic { REST.replacen(RING, SSP, 1) } else { REST.to_owned() };
+    Ok([HEAD, &preset.training(), &data_section(&data, &shape, &words), &preset.model(), &rest].concat())
 }
 
 /// What a CSV file has in words.
@@ -154,6 +158,16 @@ impl Preset {
             ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
             ModelKind::Logistic => line("kind = \"logistic\"", "a weight for each feature; or softmax, mlp"),
         };
+        if self.kind == ModelKind::Logistic {
+            let optimizer = [
+                line("rule = \"ftrl\"", "a rate for each feature; or prox, adagrad, sgd, ..."),
+                line("rate = 0.1", "the learning rate of a feature that has not occurred"),
+                line("l1 = 0.0", "times the sum of absolute weights, added to the loss: makes weights zero"),
+                line("l2 = 0.0", "times half the sum of squared weights"),
+            ]
+            .concat();
+            return format!("\n[model]\n{model}\n[optimizer]\n{optimizer}");
+        }
         let optimizer = [
             line("rule = \"adam\"", "or adamw, adagrad, momentum, sgd; prox or ftrl for sparse models"),
             line(&format!("rate = {rate}"), "the learning rate at its highest"),
@@ -315,6 +329,7 @@ mdns = true                # whether peers of the local network find each other
 
 #[cfg(test)]
 mod tests {
+    use super::super::run_file::{RuleName, SyncKind};
     use super::*;
     use proptest::prelude::*;
 
@@ -378,6 +393,16 @@ mod tests {
         assert_eq!((&data.label, data.header, &data.columns), (&None, None, &None));
         assert_eq!(data.classes, Some(Classes::Names(vec!["-1".into(), "1".into()])));
         assert_eq!(run.model.kind, ModelKind::Softmax);
+    }
+
+    #[test]
+    fn a_file_of_many_features_is_for_a_model_that_looks_at_few() {
+        let (text, run) = written("f.txt", b"+1 3:0.5\n-1 1:2 70000:1\n+1 2:1\n-1\n");
+        assert!(text.contains(SSP) && text.contains("70000 features"), "{text}");
+        assert_eq!((run.model.kind, run.optimizer.rule), (ModelKind::Logistic, RuleName::Ftrl));
+        assert_eq!(run.sync.kind, SyncKind::Ssp);
+        let (text, _) = written("f.txt", b"0 3:0.5\n1 1:2 70000:1\n2 2:1\n0\n1\n2\n");
+        assert!(text.contains(RING), "{text}");
     }
 
     #[test]
