@@ -320,7 +320,8 @@ impl Machine {
             Stage::Member(seat)
                 if seat.progress == Progress::Training
                     && seat.session.view().members.len() > 1
-                    && !seat.membership.is_paused() =>
+                    && !seat.membership.is_paused()
+                    && seat.membership.missing_chunks() == 0 =>
             {
                 self.is_leaving = true;
                 seat.session.wind_down(out);

@@ -270,12 +270,16 @@ impl Clock {
     /// read anew each time, and not kept here.
     ///
     /// # Errors
-    /// There is no such row.
+    /// There is no such row, or these are more than 4294967295.
     pub fn pull(&self, rows: Range<Row>) -> Result<Pending<Rows>, TableError> {
-        match rows.end > self.layout.row_count() {
-            true => Err(TableError::NoRow(rows.end - 1)),
-            false => Ok(self.operate(|reply| Operation::Pull { rows, reply })),
+        if rows.end > self.layout.row_count() {
+            return Err(TableError::NoRow(rows.end - 1));
         }
+        let (found, most) = (rows.end.saturating_sub(rows.start) as usize, u32::MAX as usize);
+        if found > most {
+            return Err(TableError::TooMany { found, most });
+        }
+        Ok(self.operate(|reply| Operation::Pull { rows, reply }))
     }
 
     /// All of the parameters, no staler than the gate allows, where there is a table of them.

@@ -109,7 +109,9 @@ impl Launch {
 
     /// What is kept in tables, if anything is.
     pub(crate) fn shared(&self, loaded: &Loaded) -> Option<Shared> {
-        self.shared.as_ref().map(|shared| shared(loaded))
+        let shared = self.shared.as_ref()?(loaded);
+        shared.check();
+        Some(shared)
     }
 
     /// Whether anything is kept in tables.

@@ -175,6 +175,7 @@ impl Returning {
             self.informed.clear();
             self.attempt = None;
             self.attempts = 0;
+            self.declares_lost = false;
         } else if view.digest() != self.digest {
             return;
         }

@@ -31,7 +31,8 @@ use std::sync::Arc;
 
 use client::Gates;
 use peergrad_protocol::limits::{
-    CHUNKS_MAX, GET_NUMBERS_MAX, PENDING_CLOCKS_MAX, TABLE_CHUNK_BYTES_MAX, TABLE_ROWS_MAX,
+    CHUNKS_MAX, GET_NUMBERS_MAX, PENDING_CLOCKS_MAX, STALENESS_BY_CLOCK_MAX, TABLE_CHUNK_BYTES_MAX,
+    TABLE_ROWS_MAX,
 };
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
@@ -84,6 +85,20 @@ pub struct Shared {
     pub warm_up: u64,
     /// Of those after that, how many are dealt before another worker comes in; 0: all come at once.
     pub wave: u64,
+}
+
+impl Shared {
+    /// Checked once for all that is made of it.
+    ///
+    /// # Panics
+    /// If a table is applied by clock, and workers may be too far from each other for that.
+    pub(crate) fn check(&self) {
+        let is_by_clock = self.layout.tables().any(|table| table.when == When::ByClock);
+        assert!(
+            !is_by_clock || self.gates.are_close(),
+            "a table that is applied by clock needs a staleness of {STALENESS_BY_CLOCK_MAX} at most"
+        );
+    }
 }
 
 /// Whose a batch is.
@@ -449,8 +464,8 @@ pub enum TableError {
         /// Numbers of a row.
         width: usize,
     },
-    /// Something else than an addition, in a table whose owners update by a rule.
-    #[error("owners update this table by a rule: it can only be added to")]
+    /// Something else than an addition, in a table whose owners update by a rule, or by clock.
+    #[error("owners do not add to this table as it comes: it can only be added to")]
     HasRule,
     /// A factor that is not a number.
     #[error("a factor that is not finite")]
@@ -466,14 +481,6 @@ pub enum TableError {
     /// Rows that were not asked for.
     #[error("rows that were not asked for")]
     NotAsked,
-    /// A clock that no worker can be in.
-    #[error("something was added in clock {told}, and clock {least} is not complete at all workers")]
-    Ahead {
-        /// The clock.
-        told: u64,
-        /// Clocks that are complete at all workers.
-        least: u64,
-    },
     /// More or fewer numbers than the rows have.
     #[error("{found} numbers for {expected}")]
     Length {

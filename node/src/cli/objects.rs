@@ -49,7 +49,9 @@ pub(crate) fn event_object(event: &Event) -> Option<Value> {
         Event::ChunksMissing { chunks, peers } => {
             json!({"event": "chunks_missing", "chunks": chunks, "peers": texts(peers)})
         }
-        Event::ChunksLost { chunks } => json!({"event": "chunks_lost", "chunks": chunks}),
+        Event::ChunksLost { chunks, deals_anew } => {
+            json!({"event": "chunks_lost", "chunks": chunks, "deals_anew": deals_anew})
+        }
         Event::Orphaned { peers } => json!({"event": "orphaned", "peers": texts(peers)}),
         Event::Expelled(Expulsion { peer, by, cause }) => json!({
             "event": "expelled", "peer": peer.to_string(), "by": by.to_string(), "cause": cause_word(*cause),

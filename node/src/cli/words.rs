@@ -99,9 +99,10 @@ fn change_words(event: &Event, scope: Option<&Scope>) -> Option<String> {
             short_names(peers),
             program_name()
         ),
-        Event::ChunksLost { chunks } => format!(
-            "{} of the tables begin anew, as a user has declared them lost: what was added to them is gone",
-            plural(*chunks, "chunk")
+        Event::ChunksLost { chunks, deals_anew } => format!(
+            "{} of the tables begin anew, as a user has declared them lost: what was added to them is gone{}",
+            plural(*chunks, "chunk"),
+            if *deals_anew { ", and so is who has trained what: all passes are trained again" } else { "" }
         ),
         Event::Orphaned { peers } => {
             format!("nobody who can be reached has the parameters; waiting for one of {}", short_names(peers))

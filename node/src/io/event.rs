@@ -132,6 +132,8 @@ pub enum Event {
     ChunksLost {
         /// How many.
         chunks: usize,
+        /// Whether the first is among them, with which it is kept who has computed which samples: all are dealt again.
+        deals_anew: bool,
     },
     /// The others have gone on without this peer, which could not be reached: it asks to be let in again.
     Excluded {

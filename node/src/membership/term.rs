@@ -48,7 +48,7 @@ pub(super) struct Term {
     pub(super) paused: Option<usize>,
     /// Whether the user was told that nobody here has parameters.
     pub(super) is_orphaned: bool,
-    /// Whether the user was told that nobody here has some chunks.
+    /// Chunks that nobody here has, as the user was told.
     pub(super) missing_chunks: usize,
     /// They are lost for good, as a user has said.
     pub(super) declares_lost: bool,

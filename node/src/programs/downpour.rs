@@ -1,8 +1,8 @@
 //! Downpour: workers read, compute and add without waiting for anybody.
 //!
 //! A worker reads the parameters every `n_fetch` clocks and sends what it has added every `n_push`. In between it goes on from the
-//! parameters that it has, against its own gradients, and forgets that when it reads again: by then owners have them. With both at 1
-//! it is plain asynchronous SGD.
+//! parameters that it has, against its own gradients. When it reads again it goes on from what owners have, with its own additions to
+//! it where they only add: what it has not sent yet is not in what they make of gradients. With both at 1 it is plain asynchronous SGD.
 //!
 //! What many workers add to the same parameters at once is too much for a learning rate that is right for one. Adagrad, whose rate for
 //! an element falls with what was added to it, by whomever, evens that out; it lives with the owners and costs no traffic. Beginning

@@ -137,8 +137,9 @@ impl Tables {
         let keeper = self.keeper.as_mut().expect("a member keeps chunks in every view");
         let result = match word {
             Word::Asked(asked @ (Asked::Get { .. } | Asked::Reduce { .. }))
-                if self.streams[from.index()].is_long() =>
+                if self.streams[from.index()].is_long() || self.postponed.contains_key(&from) =>
             {
+                keeper.check(&asked)?;
                 let postponed = self.postponed.entry(from).or_default();
                 if postponed.len() == QUESTIONS_MAX {
                     return Err(TableError::Flood(QUESTIONS_MAX));
@@ -164,15 +165,20 @@ impl Tables {
 
     /// Answers those who were told so much that their questions had to wait, and have taken that in.
     fn hear_postponed(&mut self) {
-        for rank in self.postponed.keys().copied().collect::<Vec<_>>() {
-            while !self.streams[rank.index()].is_long()
-                && let Some(asked) = self.postponed.get_mut(&rank).and_then(VecDeque::pop_front)
+        for (from, mut questions) in std::mem::take(&mut self.postponed) {
+            let mut out = Vec::new();
+            while !self.streams[from.index()].is_long()
+                && let Some(asked) = questions.pop_front()
             {
-                // What is wrong with it was to be said when it came.
-                let _ = self.hear(rank, Word::Asked(asked));
+                let keeper = self.keeper.as_mut().expect("a member keeps chunks in every view");
+                // It was checked when it came; only too many that wait for a clock can still be wrong.
+                let _ = keeper.on_asked(from, asked, &mut out);
+                self.post(std::mem::take(&mut out));
+            }
+            if !questions.is_empty() {
+                self.postponed.insert(from, questions);
             }
         }
-        self.postponed.retain(|_, questions| !questions.is_empty());
     }
 
     /// Takes in what this member says to itself.
@@ -274,7 +280,8 @@ impl Session {
         let (places, restarted) = (places(geometry), &geometry.view.moves.restarted);
         tables.restart(restarted, &places, &mut carried, &self.loaded);
         if !restarted.is_empty() {
-            out.push(Output::Event(Event::ChunksLost { chunks: restarted.len() }));
+            let deals_anew = restarted.contains(&0);
+            out.push(Output::Event(Event::ChunksLost { chunks: restarted.len(), deals_anew }));
         }
         tables.enter(places, carried);
         self.is_open = true;
@@ -359,8 +366,9 @@ impl Session {
 
     /// A worker that leaves, and is between two clocks, says its last words.
     fn take_leave(&mut self) {
-        let is_idle = self.current.is_none();
-        if let Some(tables) = self.tables.as_mut().filter(|tables| tables.is_leaving && is_idle) {
+        let is_between = self.current.is_none();
+        let leaves = |tables: &&mut Tables| tables.is_leaving && (is_between || tables.client.has_finished());
+        if let Some(tables) = self.tables.as_mut().filter(leaves) {
             let mut out = Vec::new();
             tables.has_wound_down = tables.client.wind_down(&mut out);
             tables.post(out);

@@ -3,8 +3,8 @@
 //! # How it works
 //! ```text
 //! clock c:  get --> rows of clock c - s at least, from the cache or from their owners
-//!           add --> put together by row until they are pushed, or the clock is over
-//!           end --> everything that was added, then the tick
+//!           add --> put together by row until they are pushed
+//!           end --> the tick: what was pushed comes before it
 //! ```
 //! A row in the cache has the clock that all workers had completed when it was read: it may be used at clock c if that is no less than
 //! c - s, s being the *staleness* (0: BSP). Then it has in it all that was added in the clocks before c - s, and perhaps more; and what
@@ -26,7 +26,7 @@ use super::{Layout, TableError};
 pub use gates::{Gate, Gates};
 use hands::Hands;
 pub use hands::Taken;
-use reading::{Answer, Cached, Question, Request};
+use reading::{Answer, Cached, Line, Question, Request};
 
 mod gates;
 mod hands;
@@ -49,6 +49,8 @@ pub struct Client {
     cache: BTreeMap<Row, Cached>,
     requests: BTreeMap<u64, Request>,
     request_count: u64,
+    /// By owner: questions that are under way, and those that come after them.
+    lines: BTreeMap<Rank, Line>,
     /// By request: what does not go into the cache.
     answers: BTreeMap<u64, Answer>,
     /// By chunk of which columns were changed: under which number the last time.
@@ -87,6 +89,7 @@ impl Client {
             cache: BTreeMap::new(),
             requests: BTreeMap::new(),
             request_count: 0,
+            lines: BTreeMap::new(),
             answers: BTreeMap::new(),
             mapped: BTreeMap::new(),
             farewell: None,
@@ -104,9 +107,7 @@ impl Client {
         if self.dealt.done > 0 {
             self.ask(0, Asked::Done { hands: self.dealt.done }, out);
         }
-        for (number, request) in &self.requests {
-            self.ask(request.chunk, request.asked(*number), out);
-        }
+        self.ask_again(out);
         self.ask_for_hand(out);
     }
 
@@ -237,6 +238,11 @@ impl Client {
     /// The clock is over.
     pub fn tick(&mut self, out: &mut Outbox) {
         self.clock = Some((self.clock() + 1).min(STEPS_MAX));
+        self.dealt.current = None;
+        if self.coalesced.is_empty() {
+            self.close_hands();
+            self.tell_done(out);
+        }
         self.tell_clock(out);
     }
 
@@ -293,6 +299,7 @@ impl Client {
                     return Err(TableError::NotAsked);
                 }
                 self.requests.remove(&number);
+                self.answered(chunk, out);
                 self.least = self.least.max(clock);
                 self.answers.insert(number, Answer::Number(value));
             }

@@ -91,6 +91,8 @@ pub struct Keeper {
     wants_hand: BTreeMap<Rank, (u64, u64)>,
     /// By chunk that is to come: what was asked of it meanwhile.
     held: BTreeMap<usize, Vec<(Rank, Asked)>>,
+    /// What was added in clocks that are too far ahead, as far as is known here.
+    early: Vec<(Rank, Asked)>,
     /// Chunks that are owned here, and that not all who are to keep them do: who does not.
     unsettled: BTreeMap<usize, BTreeSet<Rank>>,
     copies: BTreeMap<Rank, Copy>,
@@ -149,6 +151,7 @@ impl Keeper {
             waiting: Vec::new(),
             wants_hand: BTreeMap::new(),
             held: BTreeMap::new(),
+            early: Vec::new(),
             unsettled: BTreeMap::new(),
             copies: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -244,16 +247,43 @@ impl Keeper {
     /// # Errors
     /// No correct peer asks that.
     pub fn on_asked(&mut self, from: Rank, asked: Asked, out: &mut Outbox) -> Result<(), TableError> {
+        let chunk = self.check(&asked)?;
+        self.take_in(from, chunk, asked, out)?;
+        self.tell_copies(out);
+        Ok(())
+    }
+
+    /// Does what was asked, and checked, or holds it until that can be done.
+    fn take_in(
+        &mut self,
+        from: Rank,
+        chunk: Option<usize>,
+        asked: Asked,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        if self.is_early(&asked) {
+            return self.hold_early(from, asked);
+        }
+        match chunk.filter(|chunk| !self.is_here(*chunk)) {
+            Some(chunk) => self.hold(from, chunk, asked),
+            None => self.answer(from, asked, out),
+        }
+    }
+
+    /// Whether a correct peer may ask that, and about which chunk.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn check(&self, asked: &Asked) -> Result<Option<usize>, TableError> {
         let layout = self.store.layout();
-        let chunk = match &asked {
+        let chunk = match asked {
             Asked::Get { chunk, rows, .. } => {
                 layout.check_question(*chunk as usize, rows)?;
                 Some(*chunk as usize)
             }
-            Asked::Add { chunk, rows, clock, .. } => {
+            Asked::Add { chunk, rows, .. } => {
                 layout.check_names(*chunk as usize, &rows.names)?;
                 layout.check(*chunk as usize, rows, layout.width(*chunk as usize))?;
-                self.check_clock(*chunk as usize, *clock)?;
                 Some(*chunk as usize)
             }
             Asked::Map { chunk, map, .. } => {
@@ -267,21 +297,16 @@ impl Keeper {
             Asked::Deal { .. } | Asked::Done { .. } => Some(0),
             Asked::Enter | Asked::Tick { .. } => None,
         };
-        if let Some(chunk) = chunk.filter(|chunk| !self.owns(*chunk)) {
-            return Err(TableError::NotOwned(chunk));
+        match chunk.filter(|chunk| !self.owns(*chunk)) {
+            Some(chunk) => Err(TableError::NotOwned(chunk)),
+            None => Ok(chunk),
         }
-        match chunk.filter(|chunk| !self.is_here(*chunk)) {
-            Some(chunk) => self.hold(from, chunk, asked)?,
-            None => self.answer(from, asked, out)?,
-        }
-        self.tell_copies(out);
-        Ok(())
     }
 
     fn hold(&mut self, from: Rank, chunk: usize, asked: Asked) -> Result<(), TableError> {
         let worker = self.workers.entry(from).or_default();
         match asked {
-            // A worker has no more of those than samples that it was dealt.
+            // They are not bounded by a number: a worker's log holds them as well.
             Asked::Add { sequence, .. } | Asked::Map { sequence, .. } => {
                 worker.note(Change::Added(sequence, chunk), 1);
             }

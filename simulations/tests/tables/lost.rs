@@ -12,12 +12,12 @@ use peergrad_simulations::simulation::Simulation;
 use super::common::run_until;
 
 /// Five peers that train with parameters in a table, each chunk of which two of them keep.
-fn five() -> Simulation {
+fn five(seed: u64) -> Simulation {
     let text = "about = \"lost\"\npeers = 5\n[links]\npreset = \"lan\"\n\
         [task]\nkind = \"squares\"\nparameters = 10000\nsample_time = \"10ms\"\n[run]\npasses = 6\nbatch = 32\n\
         [run.sync]\nkind = \"ssp\"\n[expect]\npatience = \"20h\"\n";
     let scenario = parse("lost", text, Path::new("."), Size::Full).expect("it is a scenario");
-    let mut simulation = Simulation::new(&scenario, 1);
+    let mut simulation = Simulation::new(&scenario, seed);
     run_until(&mut simulation.cluster, "some clocks are over", |cluster| {
         cluster.history().commits.len() > 10
     });
@@ -37,10 +37,18 @@ fn run_to_the_end(mut simulation: Simulation, expected: usize) {
 
 #[test]
 fn what_nobody_has_any_more_is_waited_for_until_a_user_says_that_it_is_lost() {
-    let mut simulation = five();
+    for seed in 0..12 {
+        let [one, other] = [seed as usize % 5, (seed as usize + 1 + seed as usize / 5) % 5];
+        declare_lost(seed, [one, other]);
+    }
+}
+
+/// Two of the five die at once, and what only they had is declared lost.
+fn declare_lost(seed: u64, dead: [usize; 2]) {
+    let mut simulation = five(seed);
     let cluster = &mut simulation.cluster;
     let hosts: Vec<HostId> = cluster.hosts().collect();
-    hosts[3..].iter().for_each(|host| cluster.crash(*host, true));
+    dead.iter().for_each(|index| cluster.crash(hosts[*index], true));
     let waits = |cluster: &Cluster| {
         let told = |(_, host, event): &(_, HostId, Event)| match event {
             Event::ChunksMissing { chunks, .. } => Some((*host, *chunks)),
@@ -59,8 +67,7 @@ fn what_nobody_has_any_more_is_waited_for_until_a_user_says_that_it_is_lost() {
     let before = views(cluster);
     cluster.declare_lost(host);
     run_until(cluster, "they go on", |cluster| views(cluster) == before + 3);
-    let lost =
-        |(_, _, event): &(_, _, Event)| matches!(event, Event::ChunksLost { chunks } if *chunks == missing);
+    let lost = |(_, _, event): &(_, _, Event)| matches!(event, Event::ChunksLost { chunks, .. } if *chunks == missing);
     assert_eq!(cluster.events().iter().filter(|event| lost(event)).count(), 3);
     run_to_the_end(simulation, 3);
 }
@@ -68,7 +75,7 @@ fn what_nobody_has_any_more_is_waited_for_until_a_user_says_that_it_is_lost() {
 #[test]
 fn after_a_stop_of_all_tables_begin_anew_only_where_nobody_can_have_kept_any() {
     for is_one_away in [false, true] {
-        let mut simulation = five();
+        let mut simulation = five(1);
         let cluster = &mut simulation.cluster;
         let hosts: Vec<HostId> = cluster.hosts().collect();
         hosts.iter().for_each(|host| cluster.crash(*host, true));

@@ -15,6 +15,7 @@ mod columns;
 mod counting;
 mod lost;
 mod pace;
+mod ways;
 
 /// What all peers end with, which is the same, where gradients are integers that depend on no parameter.
 fn integers(peers: usize, passes: u64, batch: usize, rate: f64, sync: &str) -> Vec<f32> {

@@ -89,7 +89,8 @@ impl Session {
         // Whoever deals waits until there are samples, for one who has nothing left: as long as it has, it would be told of none at once,
         // again and again.
         let is_idle = tables.hands.has_none && tables.client.waits_for_nobody();
-        if is_idle {
+        // Others may wait for that; and with so many that are not done it would be dealt no more.
+        if tables.hands.has_none || tables.client.has_many_hands() {
             tables.client.push(&mut out);
         }
         if !is_idle || tables.client.is_settled() {
@@ -103,7 +104,7 @@ impl Session {
         let (rank, member_count) = (self.rank, self.view().members.len());
         let begins = |tables: &&mut Tables| tables.waiting.begin.is_some() && !tables.is_leaving;
         let Some(tables) = self.tables.as_mut().filter(begins) else { return };
-        if !tables.has_clock() || !tables.may_idle() {
+        if !tables.has_clock() || !tables.may_begin() {
             return;
         }
         let Some(Taken { number, hand, is_over }) = tables.client.take_hand() else { return };
@@ -207,22 +208,25 @@ impl Tables {
         has_entered
     }
 
-    /// Whether the next clock may begin, if there is nothing to do in it: not before it could read, so that it does not run ahead.
-    fn may_idle(&mut self) -> bool {
-        if !self.client.has_empty_hand() || self.client.waits_for_nobody() {
+    /// Whether the next clock may begin. With nothing to do in it a worker has nothing to get ahead with, and waits for all others; and
+    /// one that has not read for long waits as if it did.
+    fn may_begin(&mut self) -> bool {
+        let idles = self.client.has_empty_hand() && !self.client.waits_for_nobody();
+        if !idles && !self.client.is_far_ahead() {
             return true;
         }
         if self.waiting.idling.is_none() {
             let mut out = Vec::new();
-            self.waiting.idling = Some(BTreeSet::from([self.client.wait(&mut out)]));
+            let asked = if idles { self.client.wait_for_all(&mut out) } else { self.client.wait(&mut out) };
+            self.waiting.idling = Some(BTreeSet::from([asked]));
             self.post(out);
             self.hear_own();
         }
-        let may_idle = self.waiting.idling.as_ref().is_some_and(|asked| self.client.has(asked));
-        if may_idle {
+        let may_begin = self.waiting.idling.as_ref().is_some_and(|asked| self.client.has(asked));
+        if may_begin {
             self.waiting.idling = None;
         }
-        may_idle
+        may_begin
     }
 
     /// Does something for the program; whether its clock is over with that.
@@ -283,6 +287,17 @@ impl Tables {
 
     /// Answers what can be answered. The parameters, if they were asked for.
     pub(super) fn answer(&mut self, room: impl Fn() -> Buffer) -> Option<Arc<Buffer>> {
+        let mut parameters = None;
+        // What was forgotten meanwhile, as something has become of it, is asked for again; perhaps of this member.
+        while let (newest, true) = self.answer_once(&room) {
+            parameters = newest.or(parameters);
+            self.hear_own();
+        }
+        parameters
+    }
+
+    /// As [`answer`](Self::answer), and whether there may be more to answer.
+    fn answer_once(&mut self, room: &impl Fn() -> Buffer) -> (Option<Arc<Buffer>>, bool) {
         let (client, layout, mut parameters) = (&mut self.client, &self.layout, None);
         let mut give = |values: &dyn Fn(&mut [f32]), reply: Reply<Arc<Buffer>>| {
             let mut vector = room();
@@ -291,21 +306,30 @@ impl Tables {
             parameters = Some(Arc::clone(&vector));
             let _ = reply.send(vector);
         };
-        let (ready, waiting) =
+        let (ready, waiting): (Vec<_>, Vec<_>) =
             std::mem::take(&mut self.waiting.reads).into_iter().partition(|(asked, _)| client.has(asked));
         self.waiting.reads = waiting;
+        let (is_any, mut out) = (!ready.is_empty(), Vec::new());
         // A program that no longer waits has ended.
         for (asked, read) in ready {
-            let here = "what was asked for is here";
             match read {
                 Read::Nothing(reply) => _ = reply.send(()),
-                Read::Rows(rows, reply) => _ = reply.send(client.read(&rows).expect(here)),
+                Read::Rows(rows, reply) => match client.read(&rows) {
+                    Some(values) => _ = reply.send(values),
+                    None => {
+                        let asked = client.fetch(&rows, &mut out);
+                        self.waiting.reads.push((asked, Read::Rows(rows, reply)));
+                    }
+                },
                 Read::Pulled(reply) => _ = reply.send(client.take_rows(&asked)),
                 Read::Number(reply) => _ = reply.send(client.take_number(&asked)),
-                Read::Parameters(reply) => {
-                    let values = client.read(&layout.parameters()).expect(here);
-                    give(&|vector| vector.copy_from_slice(&values[..vector.len()]), reply);
-                }
+                Read::Parameters(reply) => match client.read(&layout.parameters()) {
+                    Some(values) => give(&|vector| vector.copy_from_slice(&values[..vector.len()]), reply),
+                    None => {
+                        let asked = client.fetch(&layout.parameters(), &mut out);
+                        self.waiting.reads.push((asked, Read::Parameters(reply)));
+                    }
+                },
                 Read::LastParameters(reply) => {
                     let rows = client.take_rows(&asked);
                     give(&|vector| spread(&rows, layout, vector), reply);
@@ -315,7 +339,8 @@ impl Tables {
         let safe_up_to = client.safe_up_to();
         let are_safe = self.waiting.pushed.partition_point(|(sent, _)| *sent <= safe_up_to);
         self.waiting.pushed.drain(..are_safe).for_each(|(_, reply)| _ = reply.send(()));
-        parameters
+        self.post(out);
+        (parameters, is_any)
     }
 }
 

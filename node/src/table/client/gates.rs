@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use peergrad_protocol::limits::STALENESS_BY_CLOCK_MAX;
+
 /// When a worker may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gate {
@@ -47,6 +49,13 @@ impl Gates {
     #[must_use]
     pub fn wait_for_nobody(&self) -> bool {
         self.from.values().all(|gate| *gate == Gate::None)
+    }
+
+    /// Whether workers are never further from each other than what is applied by clock allows.
+    pub(crate) fn are_close(&self) -> bool {
+        self.from
+            .values()
+            .all(|gate| matches!(gate, Gate::Staleness(bound) if *bound <= STALENESS_BY_CLOCK_MAX))
     }
 
     /// The one of this clock.

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use peergrad_protocol::limits::HANDS_MAX;
 use peergrad_protocol::table::{Asked, Hand};
 
 use super::{Client, Names, Question};
@@ -18,6 +19,8 @@ pub(super) struct Hands {
     pub(super) next: Option<(u64, Hand, bool)>,
     /// By hand that was taken: the last number of what came of it, once it is all sent.
     pub(super) taken: VecDeque<(u64, Option<u64>)>,
+    /// The one of the clock in progress: what comes of it is not all added yet.
+    pub(super) current: Option<u64>,
     /// Hands up to this one are done.
     pub(super) done: u64,
 }
@@ -56,14 +59,23 @@ impl Client {
         let (number, hand, is_over) = self.dealt.next.take()?;
         if !hand.is_empty() {
             self.dealt.taken.push_back((number, None));
+            self.dealt.current = Some(number);
         }
         Some(Taken { number, hand, is_over })
     }
 
-    /// All that came of the hands that were taken so far has been sent: once it is safe, they are done.
+    /// All that came of the hands that were taken so far has been sent, but for that of the clock in progress: once it is safe, they are
+    /// done.
     pub(super) fn close_hands(&mut self) {
-        let last = self.sequence;
-        self.dealt.taken.iter_mut().for_each(|(_, until)| _ = until.get_or_insert(last));
+        let (last, current) = (self.sequence, self.dealt.current);
+        let over = self.dealt.taken.iter_mut().filter(|(number, _)| Some(*number) != current);
+        over.for_each(|(_, until)| _ = until.get_or_insert(last));
+    }
+
+    /// Whether it has taken as many as it is given before any of them is done.
+    #[must_use]
+    pub fn has_many_hands(&self) -> bool {
+        self.dealt.taken.len() + 1 >= HANDS_MAX
     }
 
     /// The worker leaves, between two clocks. Whether it may: what came of its samples is safe, and whoever deals has heard so.

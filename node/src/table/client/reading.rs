@@ -1,14 +1,15 @@
 //! Reading: what a worker asks of owners, what it keeps of their answers, and how old that may be.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ops::Range;
 
 use peergrad_protocol::Rank;
+use peergrad_protocol::limits::{QUESTIONS_MAX, STALENESS_BY_CLOCK_MAX};
 use peergrad_protocol::table::{Asked, Names, Reduce, Row, Rows};
 
 use super::{Client, Gate};
-use crate::table::TableError;
 use crate::table::keeper::Outbox;
+use crate::table::{TableError, When};
 
 pub(super) struct Cached {
     /// Clocks that all workers had completed.
@@ -36,6 +37,17 @@ pub(super) enum Question {
     Pull(Names),
     Reduce(Reduce),
 }
+
+/// Questions to one owner.
+#[derive(Default)]
+pub(super) struct Line {
+    under_way: usize,
+    /// By their numbers.
+    later: VecDeque<u64>,
+}
+
+/// Questions to one owner that are under way at once; it would stand twice as many.
+const UNDER_WAY_MAX: usize = QUESTIONS_MAX / 2;
 
 /// What an owner has answered, and nobody has taken yet.
 pub(super) enum Answer {
@@ -84,10 +96,50 @@ impl Client {
     ) -> u64 {
         self.request_count += 1;
         let (number, asked_at) = (self.request_count, self.clock());
-        let request = Request { chunk, question, at_least, asked_at };
-        self.ask(chunk, request.asked(number), out);
-        self.requests.insert(number, request);
+        self.requests.insert(number, Request { chunk, question, at_least, asked_at });
+        self.ask_in_turn(number, out);
         number
+    }
+
+    /// Asks, unless its owner has enough to answer: then after that.
+    fn ask_in_turn(&mut self, number: u64, out: &mut Outbox) {
+        let Some(request) = self.requests.get(&number) else { return };
+        let line = self.lines.entry(self.places.owner(request.chunk)).or_default();
+        if line.under_way == UNDER_WAY_MAX {
+            line.later.push_back(number);
+        } else {
+            line.under_way += 1;
+            let asked = request.asked(number);
+            self.ask(request.chunk, asked, out);
+        }
+    }
+
+    /// A question about this chunk is answered: there is room for another one.
+    pub(super) fn answered(&mut self, chunk: usize, out: &mut Outbox) {
+        let Some(line) = self.lines.get_mut(&self.places.owner(chunk)) else { return };
+        line.under_way = line.under_way.saturating_sub(1);
+        if let Some(number) = line.later.pop_front() {
+            self.ask_in_turn(number, out);
+        }
+    }
+
+    /// In a new view: asks all that is not answered.
+    pub(super) fn ask_again(&mut self, out: &mut Outbox) {
+        self.lines.clear();
+        let numbers: Vec<u64> = self.requests.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.ask_in_turn(number, out));
+    }
+
+    /// Asks to be told when all workers have come as far as this one.
+    pub fn wait_for_all(&mut self, out: &mut Outbox) -> u64 {
+        self.request_of(0, Question::Rows(Names::default()), self.clock(), out)
+    }
+
+    /// Whether it may be further ahead of the slowest, as far as it has heard, than owners can keep what is to be applied by clock.
+    #[must_use]
+    pub fn is_far_ahead(&self) -> bool {
+        self.layout.tables().any(|table| table.when == When::ByClock)
+            && self.clock() > self.least.saturating_add(STALENESS_BY_CLOCK_MAX)
     }
 
     /// The rows that were [pulled](Self::pull) and are not zero, once all are here.
@@ -199,6 +251,7 @@ impl Client {
             return Ok(());
         }
         let Some(Request { question, asked_at, .. }) = self.requests.remove(&number) else { return Ok(()) };
+        self.answered(chunk, out);
         self.least = self.least.max(clock);
         match question {
             Question::Rows(_) => {

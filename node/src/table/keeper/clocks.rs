@@ -1,10 +1,11 @@
 //! Clocks, at an owner: how far all workers are, and what waits for that.
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::STALENESS_BY_CLOCK_MAX;
+use peergrad_protocol::limits::{QUESTIONS_MAX, STALENESS_BY_CLOCK_MAX};
+use peergrad_protocol::table::Asked;
 
 use super::super::When;
-use super::{Keeper, Outbox, Part, TableError};
+use super::{Change, Keeper, Outbox, Part, TableError};
 
 /// Where a worker is.
 #[derive(Clone, Copy, Debug)]
@@ -32,14 +33,26 @@ impl Keeper {
         known.try_fold(u64::MAX, |least, clock| Some(least.min(clock?)))
     }
 
-    /// An error if something is added in a clock that no worker can be in, where it would have to be kept until that is complete.
-    pub(super) fn check_clock(&self, chunk: usize, clock: u64) -> Result<(), TableError> {
-        let least = self.clock().unwrap_or(clock);
-        let is_kept = self.store.layout().table_of(chunk).when == When::ByClock;
-        let is_far = clock > least.saturating_add(STALENESS_BY_CLOCK_MAX);
-        if is_kept && (is_far || !self.store.has_room(chunk, clock)) {
-            return Err(TableError::Ahead { told: clock, least });
+    /// Whether something is added in a clock so far ahead that it could not be kept with its chunk until that is complete. It may be so
+    /// only as seen from here: ticks of others may be on their way.
+    pub(super) fn is_early(&self, asked: &Asked) -> bool {
+        let Asked::Add { chunk, clock, .. } = asked else { return false };
+        let is_kept = self.store.layout().table_of(*chunk as usize).when == When::ByClock;
+        let least = self.clock().unwrap_or(*clock);
+        let is_far = *clock > least.saturating_add(STALENESS_BY_CLOCK_MAX);
+        is_kept && (is_far || !self.store.has_room(*chunk as usize, *clock))
+    }
+
+    /// Keeps it until its time has come; it is not acknowledged before.
+    pub(super) fn hold_early(&mut self, from: Rank, asked: Asked) -> Result<(), TableError> {
+        if self.early.iter().filter(|(worker, _)| *worker == from).count() == QUESTIONS_MAX {
+            return Err(TableError::Flood(QUESTIONS_MAX));
         }
+        if let Asked::Add { sequence, chunk, .. } = &asked {
+            let change = Change::Added(*sequence, *chunk as usize);
+            self.workers.entry(from).or_default().note(change, 1);
+        }
+        self.early.push((from, asked));
         Ok(())
     }
 
@@ -69,6 +82,12 @@ impl Keeper {
             return;
         }
         (0..self.places.holders.len()).for_each(|chunk| self.complete(chunk));
+        for (worker, asked) in std::mem::take(&mut self.early) {
+            let Asked::Add { chunk, .. } = &asked else { continue };
+            let chunk = Some(*chunk as usize);
+            self.take_in(worker, chunk, asked, out)
+                .expect("there is room for what there was room for before");
+        }
         for (worker, asked) in std::mem::take(&mut self.waiting) {
             match self.tell(worker, asked, out) {
                 Some(asked) => self.waiting.push((worker, asked)),

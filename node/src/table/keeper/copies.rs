@@ -234,5 +234,9 @@ fn add_to(dirty: &mut BTreeMap<usize, Dirty>, chunk: usize, more: Dirty) {
 /// About as many bytes as a state takes on the wire.
 fn state_bytes(state: &State) -> usize {
     let numbers = |rows: &Rows| (rows.values.len() + rows.names.len()) * size_of::<f32>();
-    numbers(&state.rows) + state.pending.iter().map(|(_, rows)| numbers(rows)).sum::<usize>()
+    /// Of a worker, with the last number of it.
+    const WRITER_BYTES: usize = 50;
+    state.applied.len() * WRITER_BYTES
+        + numbers(&state.rows)
+        + state.pending.iter().map(|(_, rows)| numbers(rows)).sum::<usize>()
 }

@@ -1,5 +1,6 @@
 //! What an owner and a copy say, word by word.
 
+use peergrad_protocol::limits::STALENESS_BY_CLOCK_MAX;
 use peergrad_protocol::table::{Names, Rows, State};
 use peergrad_protocol::{Incarnation, PeerId};
 
@@ -238,6 +239,24 @@ fn by_clock_a_rule_sees_what_all_have_added_in_one() {
         tell(&mut owner, rank, Asked::Tick { clock: 2 });
     }
     assert_eq!(read(&owner, &[0]), [3.5]);
+}
+
+/// Ticks of others may come later than an addition that follows from them.
+#[test]
+fn what_is_added_far_ahead_waits_until_it_is_less_so() {
+    let mut owner = owner(TableRule::Sum, When::ByClock);
+    for rank in [ME, OTHER] {
+        asked(&mut owner, rank, Asked::Tick { clock: 1 });
+    }
+    let far = 2 + STALENESS_BY_CLOCK_MAX;
+    assert!(asked(&mut owner, OTHER, add(1, far, &[0], &[1.0])).is_empty());
+    assert!(owner.store().state(0, None).pending.is_empty(), "it is not with the chunk");
+    asked(&mut owner, OTHER, Asked::Tick { clock: far + 1 });
+    assert!(owner.store().state(0, None).pending.is_empty());
+    asked(&mut owner, ME, Asked::Tick { clock: 2 });
+    assert_eq!(owner.store().state(0, None).pending.len(), 1);
+    asked(&mut owner, ME, Asked::Tick { clock: far + 1 });
+    assert_eq!(read(&owner, &[0]), [1.0]);
 }
 
 #[test]

@@ -1,0 +1,229 @@
+//! Programs that use tables in ways of their own: whatever they do, they come to the end, and every hand's work is in.
+
+use std::ops::ControlFlow::{Break, Continue};
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use peergrad::io::Event;
+use peergrad::peer::{Clock, Interrupted, Peer};
+use peergrad::program::{Flow, Launch, Program};
+use peergrad::specification::RunFile;
+use peergrad::table::client::{Gate, Gates};
+use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use peergrad_protocol::message::Tally;
+use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
+use peergrad_simulations::compare::follow;
+use peergrad_simulations::scenario::Scenario;
+use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::simulation::Simulation;
+use peergrad_simulations::task::Integers;
+use peergrad_simulations::workload::Workload;
+
+use super::common::assert_nobody_is_blamed;
+
+/// Rows of two numbers: 1 from the beginning on, where a worker says so, and a count.
+const ROWS: Row = 200;
+const PASSES: u64 = 10;
+
+/// What a worker does in a clock. The count of each row goes up by 1, at least where the worker was dealt samples.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Way {
+    /// Reads all rows past the cache before it computes, which sends what it has added before.
+    PullsFirst,
+    /// Asks for rows, and has owners change a column of them before it has got them.
+    MapsWhatItAwaits,
+    /// Adds, and leaves the sending to the node.
+    Hoards,
+    /// Adds to what is applied by clock, and never reads.
+    NeverReads,
+    /// Asks more at once than an owner answers.
+    Floods,
+}
+
+struct Odd {
+    way: Way,
+    ends: Ends,
+    is_first_clock: bool,
+}
+
+type Ends = Arc<Mutex<Vec<Rows>>>;
+
+impl Program for Odd {
+    const NAME: &'static str = "odd";
+
+    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+        let clock = peer.begin_clock().await?;
+        if clock.is_over {
+            clock.finish();
+            let end = clock.pull(0..ROWS).expect("there are as many").await?;
+            self.ends.lock().expect("nobody panics with it").push(end);
+            return Ok(Break(()));
+        }
+        let samples = clock.samples.len() as u64;
+        self.work(&clock).await?;
+        clock.end(Tally { samples, loss: 0.0 });
+        Ok(Continue(()))
+    }
+}
+
+impl Odd {
+    async fn work(&mut self, clock: &Clock) -> Result<(), Interrupted> {
+        let all = || Names::range(0..ROWS);
+        let counted = || Rows { names: all(), values: [0.0, 1.0].repeat(ROWS as usize) };
+        let samples = clock.samples.len() as u64;
+        match self.way {
+            Way::PullsFirst => {
+                clock.pull(0..ROWS).expect("there are as many").await?;
+                clock.compute(samples, || ()).await?;
+                if samples > 0 {
+                    clock.add(counted()).expect("finite rows");
+                }
+                drop(clock.push());
+            }
+            Way::MapsWhatItAwaits => {
+                clock.add(counted()).expect("finite rows");
+                let awaited = clock.get(all()).expect("there are as many");
+                clock.map("odd", Map::Axpy { by: 1.0, from: 1, to: 0 }).expect("there are such columns");
+                let values = awaited.await?;
+                assert!(values.chunks_exact(2).all(|row| row[1] >= 1.0), "it has its own");
+                drop(clock.push());
+            }
+            Way::Hoards => clock.add(counted()).expect("finite rows"),
+            Way::NeverReads => {
+                clock.add(counted()).expect("finite rows");
+                drop(clock.push());
+            }
+            Way::Floods => {
+                clock.add(counted()).expect("finite rows");
+                drop(clock.push());
+                if std::mem::take(&mut self.is_first_clock) {
+                    let reduce = |_| clock.reduce("odd", Reduce::Dot(0, 1)).expect("there are such columns");
+                    let asked: Vec<_> = (0..2000).map(reduce).collect();
+                    for one in asked {
+                        one.await?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn workload(way: Way, gate: Gate, samples: u32, copies: usize) -> (Workload, Ends) {
+    let ends = Ends::default();
+    let kept = Arc::clone(&ends);
+    let when = if way == Way::NeverReads { When::ByClock } else { When::AtOnce };
+    let (rule, begins) = (TableRule::Sum, Begins::AtZero);
+    let table = Table { name: "odd", rows: ROWS, width: 2, rule, when, begins };
+    let layout = Arc::new(Layout::new(vec![table]));
+    let shared = move |_: &_| Shared {
+        layout: Arc::clone(&layout),
+        gates: Gates::of(gate),
+        split: Split::EachItsOwn,
+        warm_up: 0,
+        wave: 0,
+    };
+    let launch =
+        Launch::with_tables(shared, move |_| Odd { way, ends: Arc::clone(&kept), is_first_clock: true });
+    let run = RunFile::parse(&format!("passes = {PASSES}\nbatch = 2\n[shards]\ncopies = {copies}"));
+    let run = run.expect("it is a run file");
+    (Workload::own_program("odd", Integers::new(16, samples), launch, &run).expect("allowed"), ends)
+}
+
+/// What all have come to, which is the same: the least count of a row.
+fn least_count(ends: &Ends) -> f32 {
+    let ends = ends.lock().expect("nobody panics with it");
+    assert!(!ends.is_empty() && ends.iter().all(|end| *end == ends[0]), "all read the same");
+    assert_eq!(ends[0].names, Names::range(0..ROWS));
+    ends[0].values.chunks_exact(2).map(|row| row[1]).fold(f32::INFINITY, f32::min)
+}
+
+#[test]
+fn a_program_may_use_tables_as_it_likes() {
+    for (way, gate) in [
+        (Way::PullsFirst, Gate::None),
+        (Way::MapsWhatItAwaits, Gate::None),
+        (Way::MapsWhatItAwaits, Gate::Staleness(2)),
+        (Way::Hoards, Gate::None),
+        (Way::Hoards, Gate::Staleness(1)),
+        (Way::NeverReads, Gate::Staleness(0)),
+        (Way::NeverReads, Gate::Staleness(16)),
+        (Way::Floods, Gate::Staleness(0)),
+    ] {
+        let (workload, ends) = workload(way, gate, 200, 2);
+        let mut simulation = Simulation::new(&Scenario::new("odd", 3, workload), 5);
+        while simulation.tick() {}
+        assert_nobody_is_blamed(&simulation.cluster);
+        let has_ended =
+            |event: &(_, _, Event)| matches!(&event.2, Event::Ended(ended) if ended.outcome.is_ok());
+        let ended = simulation.cluster.events().iter().filter(|event| has_ended(event)).count();
+        assert_eq!(ended, 3, "{way:?}, {gate:?}");
+        let hands = (PASSES * 100) as f32;
+        assert!(least_count(&ends) >= hands, "{way:?}, {gate:?}: {}", least_count(&ends));
+    }
+}
+
+const TROUBLE: &str = r#"
+about = "odd"
+peers = 12
+[task]
+kind = "squares"
+sample_time = "20ms"
+[run]
+passes = 1
+batch = 16
+[[faults]]
+at = "1s"
+within = "1s"
+kind = "churn"
+times = 10
+every = "4s"
+[[faults]]
+at = "2s"
+within = "4s"
+kind = "join"
+count = 4
+[[faults]]
+at = "8s"
+within = "4s"
+kind = "leave"
+any = 2
+[[faults]]
+at = "14s"
+within = "4s"
+kind = "partition"
+split = [8, 4]
+for = "12s"
+"#;
+
+/// A hand is done once what came of it is safe: not when something was sent before it was computed.
+#[test]
+fn no_hand_is_lost_with_the_worker_that_has_it() {
+    for seed in 0..4 {
+        let gate = [Gate::None, Gate::Staleness(0), Gate::Staleness(3)][seed as usize % 3];
+        let (workload, ends) = workload(Way::PullsFirst, gate, 1000, 5);
+        let scenario = parse("odd", TROUBLE, Path::new("."), Size::Full).expect("it is a scenario");
+        let course = follow(&Scenario { workload, ..scenario }, seed);
+        assert_eq!(course.outcome.violations, [], "seed {seed}");
+        let hands = (PASSES * 500) as f32;
+        assert!(least_count(&ends) >= hands, "seed {seed}: {} of {hands}", least_count(&ends));
+    }
+}
+
+/// Whoever has nothing to do has nothing to get ahead with, whatever the bound.
+#[test]
+fn an_idle_worker_waits_for_the_others() {
+    let run = |staleness: u64| {
+        let text = format!(
+            "about = \"idle\"\npeers = 3\n[links]\npreset = \"lan\"\n[task]\nkind = \"squares\"\nparameters = 64\n\
+             samples = 320\nsample_time = \"10ms\"\n[run]\npasses = 1\nbatch = 60\n[run.optimizer]\nrule = \"sgd\"\n\
+             rate = 0.01\n[run.sync]\nkind = \"ssp\"\nstaleness = {staleness}\n[[faults]]\nat_start = \"0s\"\n\
+             kind = \"slow\"\npeers = [2]\nslower = 30\n[expect]\npatience = \"20h\"\n"
+        );
+        let course = follow(&parse("idle", &text, Path::new("."), Size::Full).expect("it is a scenario"), 1);
+        assert_eq!(course.outcome.violations, []);
+        course.end.expect("it ends").bytes
+    };
+    let few = run(3);
+    assert!(run(100_000) < 2 * few, "{few} bytes with a bound of 3");
+}
