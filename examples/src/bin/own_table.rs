@@ -19,10 +19,16 @@ use std::sync::Arc;
 use peergrad::protocol::table::Rows;
 use peergrad::table::client::{Gate, Gates};
 use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
-use peergrad::{Evaluation, Flow, Interrupted, Launch, Loaded, Manifest, Peer, Program, Tally, Task};
+use peergrad::{
+    Evaluation, Flow, Interrupted, Launch, Loaded, Manifest, Peer, Pending, Program, Tally, Task,
+};
 
-/// The algorithm at one worker: it has no state.
-struct Filling;
+/// The algorithm at one worker.
+#[derive(Default)]
+struct Filling {
+    /// What it has sent last.
+    sent: Option<Pending<()>>,
+}
 
 impl Program for Filling {
     const NAME: &'static str = "filling";
@@ -43,9 +49,13 @@ impl Program for Filling {
             let values = samples.iter().flat_map(|sample| [longest(*sample), 1.0]).collect();
             Rows { names: samples.into_iter().map(u64::from).collect(), values }
         });
-        clock.add(rows.await?).expect("finite numbers, for rows that there are");
-        // It goes on before that is safe: the node says it again until it is.
-        drop(clock.push());
+        let rows = rows.await?;
+        // It goes on before what it sends is safe, but not by more than one clock: so little is done in vain if it is lost.
+        if let Some(sent) = self.sent.take() {
+            sent.await?;
+        }
+        clock.add(rows).expect("finite numbers, for rows that there are");
+        self.sent = Some(clock.push());
         clock.end(Tally { samples: count, loss: 0.0 });
         Ok(Flow::Continue(()))
     }
@@ -111,5 +121,5 @@ impl Task for Collatz {
 }
 
 fn main() -> ExitCode {
-    peergrad::run_launch("collatz", Collatz, Launch::with_tables(shared, |_| Filling))
+    peergrad::run_launch("collatz", Collatz, Launch::with_tables(shared, |_| Filling::default()))
 }
