@@ -116,16 +116,23 @@ struct Next {
     recording: Option<PersistId>,
 }
 
+/// Where a program with tables is, as far as membership has to know.
+pub(crate) struct TableFacts {
+    /// The clock of this member's worker.
+    pub(crate) clock: StepNumber,
+    /// Whether all who are to keep a chunk do.
+    pub(crate) are_settled: bool,
+    /// Whether the program waits for rows, for which others may have to get on.
+    pub(crate) is_reading: bool,
+}
+
 /// Where training is, as far as membership has to know.
 pub(crate) struct Facts<'a> {
     pub(crate) basis: Basis<'a>,
     /// The step in progress, how it is dealt, and how the one before was as long as it is not committed.
     pub(crate) step: StepNumber,
-    /// Where there are tables: the clock of this member's worker, and whether all who are to keep a chunk do.
-    pub(crate) clock: Option<StepNumber>,
-    pub(crate) is_settled: Option<bool>,
-    /// Whether its program waits for rows, for which others may have to get on.
-    pub(crate) is_reading: bool,
+    /// Where there are tables: how they are.
+    pub(crate) tables: Option<TableFacts>,
     pub(crate) dealt: &'a Dealt,
     pub(crate) dealt_before: Option<&'a Dealt>,
     /// How the step after is, where that is not for this view to say.
@@ -155,12 +162,12 @@ pub(crate) struct Facts<'a> {
 impl Facts<'_> {
     /// How far this member is: its step, or its worker's clock.
     fn at(&self) -> StepNumber {
-        self.clock.unwrap_or(self.step)
+        self.tables.as_ref().map_or(self.step, |tables| tables.clock)
     }
 
     /// Whether nothing is lost if `leavers` go before `step`.
     fn can_go(&self, leavers: &[Rank], step: StepNumber) -> bool {
-        self.is_settled != Some(false) && self.basis.can_go(leavers, step)
+        self.tables.as_ref().is_none_or(|tables| tables.are_settled) && self.basis.can_go(leavers, step)
     }
 
     /// How the batch of a step is dealt, as far as this member knows.

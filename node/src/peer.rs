@@ -57,8 +57,6 @@ pub(crate) enum Command {
 
 /// What a program does in a clock.
 pub(crate) enum Operation {
-    /// Answer when this clock may read.
-    Wait(Reply<()>),
     /// Answer with rows.
     Get { rows: Names, reply: Reply<Vec<f32>> },
     /// Answer with those of a range of rows that are not zero.
@@ -247,11 +245,6 @@ impl Clock {
 
     fn tell(&self, operation: Operation) {
         let _ = self.peer.commands.unbounded_send(Command::Operate { turn: self.turn, operation });
-    }
-
-    /// Done when this clock may read: as [`Clock::get`] of nothing.
-    pub fn wait(&self) -> Pending<()> {
-        self.operate(Operation::Wait)
     }
 
     /// Rows, no staler than the gate allows: (rows, numbers of each), one after the other. What this worker has added itself is in

@@ -29,7 +29,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use client::Gates;
+use client::{Gate, Gates};
 use peergrad_protocol::limits::{
     CHUNKS_MAX, GET_NUMBERS_MAX, PENDING_CLOCKS_MAX, STALENESS_BY_CLOCK_MAX, TABLE_CHUNK_BYTES_MAX,
     TABLE_ROWS_MAX,
@@ -88,6 +88,21 @@ pub struct Shared {
 }
 
 impl Shared {
+    /// These tables, with the same gate for ever; each worker has a batch of its own, and all come at once.
+    ///
+    /// # Panics
+    /// As [`Layout::new`].
+    #[must_use]
+    pub fn new(tables: Vec<Table>, gate: Gate) -> Self {
+        Self {
+            layout: Arc::new(Layout::new(tables)),
+            gates: Gates::of(gate),
+            split: Split::EachItsOwn,
+            warm_up: 0,
+            wave: 0,
+        }
+    }
+
     /// Checked once for all that is made of it.
     ///
     /// # Panics
@@ -149,6 +164,13 @@ struct Laid {
 }
 
 impl Table {
+    /// One that begins at zero, and whose owners add what they are sent as it comes.
+    #[must_use]
+    pub fn of_sums(name: &'static str, rows: u64, width: usize) -> Self {
+        let (rule, when, begins) = (TableRule::Sum, When::AtOnce, Begins::AtZero);
+        Self { name, rows, width, rule, when, begins }
+    }
+
     /// Bytes of a row at most, with all that belongs to it, where it is told to another member.
     fn row_bytes_max(&self) -> usize {
         /// Its name, the updates behind it, and the name again where something is to be applied.

@@ -14,11 +14,10 @@
 //! a little more, if somebody was lost.
 
 use std::process::ExitCode;
-use std::sync::Arc;
 
 use peergrad::protocol::table::Rows;
-use peergrad::table::client::{Gate, Gates};
-use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use peergrad::table::client::Gate;
+use peergrad::table::{Begins, Shared, Table};
 use peergrad::{
     Evaluation, Flow, Interrupted, Launch, Loaded, Manifest, Peer, Pending, Program, Tally, Task,
 };
@@ -63,21 +62,9 @@ impl Program for Filling {
 
 /// One table of two columns, that owners add to as it comes, and that nobody waits for anybody to read.
 fn shared(loaded: &Loaded) -> Shared {
-    let table = Table {
-        name: "longest",
-        rows: u64::from(loaded.task.sample_count()),
-        width: 2,
-        rule: TableRule::Sum,
-        when: When::AtOnce,
-        begins: Begins::AtParameters,
-    };
-    Shared {
-        layout: Arc::new(Layout::new(vec![table])),
-        gates: Gates::of(Gate::None),
-        split: Split::EachItsOwn,
-        warm_up: 0,
-        wave: 0,
-    }
+    let rows = u64::from(loaded.task.sample_count());
+    let table = Table { begins: Begins::AtParameters, ..Table::of_sums("longest", rows, 2) };
+    Shared::new(vec![table], Gate::None)
 }
 
 /// What is filled in: the parameters of the run, which begin at zero.

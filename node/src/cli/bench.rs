@@ -106,6 +106,7 @@ struct Case {
     topology: Topology,
     codec: Codec,
     segment_kib: u32,
+    steps: u32,
 }
 
 /// What one round of a case came to.
@@ -122,39 +123,66 @@ struct Measured {
 
 pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let cases = cases(arguments)?;
-    let show = Show { screen: Screen::new(), is_json: arguments.json };
+    in_rounds(&cases, arguments.rounds, arguments.json)
+}
+
+/// What is measured at once: a swarm of its own.
+trait Bench {
+    /// What one round of it came to.
+    type Measured;
+
+    fn words(&self) -> String;
+
+    fn measure(&self, show: &Show, channel: &Channel) -> anyhow::Result<Self::Measured>;
+
+    /// What a round came to, in a word or two.
+    fn said(&self, measured: &Self::Measured) -> String;
+
+    fn object(&self, measured: &Self::Measured) -> Value;
+
+    /// The medians of all rounds.
+    fn middle(measured: &[Self::Measured]) -> Self::Measured;
+
+    /// All of them as a table.
+    fn results(cases: &[Self], measured: &[Vec<Self::Measured>]) -> String
+    where
+        Self: Sized;
+}
+
+/// Measures all cases in each round, one after the other, and tells the results.
+fn in_rounds<C: Bench>(cases: &[C], rounds: u32, is_json: bool) -> anyhow::Result<ExitCode> {
+    let show = Show { screen: Screen::new(), is_json };
     let channel = Channel::open();
-    let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); cases.len()];
-    for round in 1..=arguments.rounds {
+    let mut measured: Vec<Vec<C::Measured>> = cases.iter().map(|_| Vec::new()).collect();
+    for round in 1..=rounds {
         for (case, measured) in cases.iter().zip(&mut measured) {
-            let one = case.measure(arguments.steps, &show, &channel)?;
+            let one = case.measure(&show, &channel)?;
             if show.is_json {
                 let mut object = case.object(&one);
                 object["event"] = "round".into();
                 object["round"] = round.into();
                 emit(&object);
             } else {
-                let milliseconds = one.reduce_seconds * 1e3;
-                show.screen.say(&format!("round {round}: {}: {milliseconds:.1} ms", case.words()));
+                show.screen.say(&format!("round {round}: {}: {}", case.words(), case.said(&one)));
             }
             measured.push(one);
         }
     }
     if show.is_json {
         for (case, measured) in cases.iter().zip(&measured) {
-            let mut object = case.object(&middle(measured));
+            let mut object = case.object(&C::middle(measured));
             object["event"] = "bench".into();
             emit(&object);
         }
     } else {
-        print_line(results(&cases, &measured).trim_end());
+        print_line(C::results(cases, &measured).trim_end());
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Every combination that there is.
 fn cases(arguments: &BenchArguments) -> anyhow::Result<Vec<Case>> {
-    let segment_kib = arguments.segment_kib;
+    let (segment_kib, steps) = (arguments.segment_kib, arguments.steps);
     let mut cases = Vec::new();
     for &peers in &arguments.peers {
         for &mebibytes in &arguments.mebibytes {
@@ -162,7 +190,7 @@ fn cases(arguments: &BenchArguments) -> anyhow::Result<Vec<Case>> {
                 for &codec in &arguments.codec {
                     // Sums on their way round a ring would be rounded at every peer.
                     if topology != Topology::Ring || codec == Codec::F32 {
-                        cases.push(Case { peers, mebibytes, topology, codec, segment_kib });
+                        cases.push(Case { peers, mebibytes, topology, codec, segment_kib, steps });
                     }
                 }
             }
@@ -174,59 +202,19 @@ fn cases(arguments: &BenchArguments) -> anyhow::Result<Vec<Case>> {
     Ok(cases)
 }
 
-fn results(cases: &[Case], measured: &[Vec<Measured>]) -> String {
-    let header = [
-        "peers",
-        "MiB",
-        "topology",
-        "codec",
-        "ms",
-        "from .. to",
-        "GB/s",
-        "CPU-s per GiB and peer",
-        "ms a step",
-    ];
-    let rows = cases.iter().zip(measured).map(|(case, measured)| {
-        let steps = || measured.iter().map(|one| one.reduce_seconds * 1e3);
-        let middle = middle(measured);
-        let (fastest, slowest) = (steps().fold(f64::INFINITY, f64::min), steps().fold(0.0, f64::max));
-        let cpu = case.cpu_per_gib(&middle).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"));
-        vec![
-            case.peers.to_string(),
-            case.mebibytes.to_string(),
-            case.topology.to_string(),
-            case.codec.to_string(),
-            format!("{:.1}", middle.reduce_seconds * 1e3),
-            format!("{fastest:.1} .. {slowest:.1}"),
-            format!("{:.2}", case.bytes_per_second(&middle) / 1e9),
-            cpu,
-            format!("{:.1}", middle.step_seconds * 1e3),
-        ]
-    });
-    table(&header, &rows.collect::<Vec<_>>())
-}
+impl Bench for Case {
+    type Measured = Measured;
 
-/// The medians of all rounds.
-fn middle(measured: &[Measured]) -> Measured {
-    let of = |number: fn(&Measured) -> f64| median(measured.iter().map(number)).expect("there is a round");
-    Measured {
-        step_seconds: of(|one| one.step_seconds),
-        reduce_seconds: of(|one| one.reduce_seconds),
-        cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
-        bytes_sent: of(|one| one.bytes_sent),
-    }
-}
-
-impl Case {
     fn words(&self) -> String {
         let Self { peers, mebibytes, topology, codec, .. } = self;
         format!("{peers} peers, {mebibytes} MiB, {topology}, {codec}")
     }
 
-    fn measure(&self, steps: u32, show: &Show, channel: &Channel) -> anyhow::Result<Measured> {
+    fn measure(&self, show: &Show, channel: &Channel) -> anyhow::Result<Measured> {
         let scratch = Scratch::create("bench")?;
         let run_file = scratch.path().join("run.toml");
         std::fs::write(&run_file, self.run_file()).context("cannot write the run.toml")?;
+        let steps = self.steps;
         let all = steps + WARM_UP;
         let program =
             ["bench-peer", &self.mebibytes.to_string(), &(all * self.peers).to_string()].map(str::to_owned);
@@ -279,6 +267,66 @@ impl Case {
         })
     }
 
+    fn said(&self, measured: &Measured) -> String {
+        format!("{:.1} ms", measured.reduce_seconds * 1e3)
+    }
+
+    fn object(&self, measured: &Measured) -> Value {
+        json!({
+            "peers": self.peers, "mebibytes": self.mebibytes, "topology": self.topology.to_string(),
+            "codec": self.codec.to_string(), "step_seconds": measured.step_seconds,
+            "reduce_seconds": measured.reduce_seconds,
+            "bytes_per_second": self.bytes_per_second(measured), "bytes_sent": measured.bytes_sent,
+            "cpu_seconds_per_gib_and_peer": self.cpu_per_gib(measured),
+        })
+    }
+
+    fn middle(measured: &[Measured]) -> Measured {
+        let of =
+            |number: fn(&Measured) -> f64| median(measured.iter().map(number)).expect("there is a round");
+        Measured {
+            step_seconds: of(|one| one.step_seconds),
+            reduce_seconds: of(|one| one.reduce_seconds),
+            cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
+            bytes_sent: of(|one| one.bytes_sent),
+        }
+    }
+
+    fn results(cases: &[Self], measured: &[Vec<Measured>]) -> String {
+        let header = [
+            "peers",
+            "MiB",
+            "topology",
+            "codec",
+            "ms",
+            "from .. to",
+            "GB/s",
+            "CPU-s per GiB and peer",
+            "ms a step",
+        ];
+        let rows = cases.iter().zip(measured).map(|(case, measured)| {
+            let steps = || measured.iter().map(|one| one.reduce_seconds * 1e3);
+            let middle = Self::middle(measured);
+            let (fastest, slowest) = (steps().fold(f64::INFINITY, f64::min), steps().fold(0.0, f64::max));
+            let cpu =
+                case.cpu_per_gib(&middle).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"));
+            vec![
+                case.peers.to_string(),
+                case.mebibytes.to_string(),
+                case.topology.to_string(),
+                case.codec.to_string(),
+                format!("{:.1}", middle.reduce_seconds * 1e3),
+                format!("{fastest:.1} .. {slowest:.1}"),
+                format!("{:.2}", case.bytes_per_second(&middle) / 1e9),
+                cpu,
+                format!("{:.1}", middle.step_seconds * 1e3),
+            ]
+        });
+        table(&header, &rows.collect::<Vec<_>>())
+    }
+}
+
+impl Case {
     /// The cheapest rule there is.
     fn run_file(&self) -> String {
         let Self { peers, topology, codec, segment_kib, .. } = self;
@@ -299,16 +347,6 @@ impl Case {
 
     fn cpu_per_gib(&self, measured: &Measured) -> Option<f64> {
         measured.cpu_seconds.map(|seconds| seconds * f64::from(1 << 30) / self.byte_count())
-    }
-
-    fn object(&self, measured: &Measured) -> Value {
-        json!({
-            "peers": self.peers, "mebibytes": self.mebibytes, "topology": self.topology.to_string(),
-            "codec": self.codec.to_string(), "step_seconds": measured.step_seconds,
-            "reduce_seconds": measured.reduce_seconds,
-            "bytes_per_second": self.bytes_per_second(measured), "bytes_sent": measured.bytes_sent,
-            "cpu_seconds_per_gib_and_peer": self.cpu_per_gib(measured),
-        })
     }
 }
 

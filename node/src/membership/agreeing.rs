@@ -264,7 +264,7 @@ impl Membership {
         let Some(attempt) = &self.term.attempt else { return };
         let own = if attempt.between().is_some() || attempt.proposer.adopted().is_some() {
             attempt.between().cloned()
-        } else if facts.clock.is_some() {
+        } else if facts.tables.is_some() {
             let planned = if let Some(Plan::Of(exchange)) = &attempt.planned {
                 exchange.clone()
             } else {

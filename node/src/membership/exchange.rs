@@ -239,7 +239,7 @@ impl Membership {
         if exchange == Exchange::default() && !is_late {
             return None;
         }
-        if facts.clock.is_some() {
+        if facts.tables.is_some() {
             // There is no step to name: it depends on what members have when they stop.
             return Some(Plan::Of(exchange));
         }

@@ -175,7 +175,7 @@ impl Membership {
             let is_behind = seen.computing.is_some_and(|step| step <= facts.at());
             is_behind && now.since(seen.since) > self.pace.patience()
         };
-        if facts.clock.is_some() && !(facts.is_reading && self.pace.is_overdue(now)) {
+        if facts.tables.as_ref().is_some_and(|tables| !tables.is_reading || !self.pace.is_overdue(now)) {
             // Nobody holds this one up.
             return vec![];
         }

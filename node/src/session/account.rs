@@ -26,9 +26,7 @@ impl Session {
         Facts {
             basis: Basis::new(&self.geometry, &self.loaded),
             step: self.step,
-            clock: self.clock(),
-            is_settled: self.is_settled(),
-            is_reading: self.is_reading(),
+            tables: self.table_facts(),
             dealt: &self.dealt,
             dealt_before: self.uncommitted.as_ref().map(|record| &*record.dealt),
             dealt_next: self.dealt_next.as_deref(),

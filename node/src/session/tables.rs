@@ -26,6 +26,7 @@ use super::Session;
 use crate::geometry::Geometry;
 use crate::io::{Event, Output, Reject};
 use crate::loader::Loaded;
+use crate::membership::TableFacts;
 use crate::table::client::Client;
 use crate::table::dealing::Deck;
 use crate::table::keeper::{Carried, Keeper, Places};
@@ -389,8 +390,13 @@ impl Session {
         Some(keeper.store().moment_bytes())
     }
 
-    /// Whether all who are to keep a chunk do, as far as this member has heard, for all chunks; `None`: there are no tables.
-    pub(super) fn is_settled(&self) -> Option<bool> {
-        self.tables.as_ref().map(|tables| tables.settled.len() == tables.layout.chunk_count())
+    /// What membership has to know of tables, where there are some.
+    pub(super) fn table_facts(&self) -> Option<TableFacts> {
+        let tables = self.tables.as_ref()?;
+        Some(TableFacts {
+            clock: StepNumber(tables.hands.clocks),
+            are_settled: tables.settled.len() == tables.layout.chunk_count(),
+            is_reading: tables.waiting.is_reading(),
+        })
     }
 }

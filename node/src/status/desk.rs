@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad_protocol::invite::Secret;
 use peergrad_protocol::view::Expulsion;
 use peergrad_protocol::{Instant, PeerId};
 use tokio::sync::mpsc::error::TrySendError;
@@ -22,10 +21,12 @@ use super::{
 use crate::cli::objects::cause_word;
 use crate::cli::table::{count, plural};
 use crate::cli::words::{regrouping_words, short_names};
-use crate::net::{Inquiry, Lane, LinkStatus, Lookout, Sight, Unreached, random_bytes, unix_seconds};
+use crate::net::{Inquiry, Lane, LinkStatus, Lookout, Sight, Unreached};
 use crate::node::Wait;
 use crate::overview::{Condition, MemberOverview, Overview, Seen};
 use crate::policy::Policy;
+
+mod orders;
 
 /// Where to ask how a peer is. Its clones are one desk.
 #[derive(Clone, Debug)]
@@ -79,57 +80,6 @@ impl Desk {
         let status = Arc::new(inner.look().await);
         *last = Some((inner.memory.clock.now(), Arc::clone(&status)));
         status
-    }
-
-    /// Has a member put out of the run.
-    ///
-    /// # Errors
-    /// In words, why that cannot be.
-    pub(super) async fn remove(&self, peer: &str) -> Result<(), String> {
-        let Ok(peer) = peer.parse::<PeerId>() else { return Err(format!("{peer} is no peer's id")) };
-        let member = self.inner.member().await?;
-        if !member.members.iter().any(|seen| seen.peer == peer) {
-            return Err(format!("peer {} is not in the run", peer.short()));
-        }
-        if peer == self.inner.me {
-            return Err("that is this very peer: Ctrl-C at its terminal hands over and leaves".to_owned());
-        }
-        self.inner.order(Inquiry::Expel(peer))
-    }
-
-    /// Has the run given another secret.
-    ///
-    /// # Errors
-    /// In words, why that cannot be.
-    pub(super) async fn rekey(&self) -> Result<(), String> {
-        let member = self.inner.member().await?;
-        if member.paused.is_some() || member.is_troubled {
-            return Err(
-                "not all members can be reached, and those that are not told would be locked out: try again once training goes on"
-                    .to_owned(),
-            );
-        }
-        let at = (unix_seconds() * 1000.0) as u64;
-        self.inner.order(Inquiry::Rekey { secret: Secret(random_bytes()), at })
-    }
-
-    /// Has what nobody has any more of tables begin anew.
-    ///
-    /// # Errors
-    /// In words, why that cannot be.
-    pub(super) async fn declare_lost(&self) -> Result<(), String> {
-        match self.inner.overview().await {
-            Ok(Overview::Member(member)) if member.missing_chunks > 0 => {}
-            Ok(Overview::Joining { regrouping: Some(_), .. }) => {}
-            Ok(_) => {
-                return Err(
-                    "this peer waits for nothing that could be lost; ask at the one that says so (see `status`)"
-                        .to_owned(),
-                );
-            }
-            Err(Busy) => return Err("this peer is too busy: try again".to_owned()),
-        }
-        self.inner.order(Inquiry::DeclareLost)
     }
 
     /// What happened, for whoever counts.

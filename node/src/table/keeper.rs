@@ -261,7 +261,7 @@ impl Keeper {
         asked: Asked,
         out: &mut Outbox,
     ) -> Result<(), TableError> {
-        if self.is_early(&asked) {
+        if self.is_early(from, &asked) {
             return self.hold_early(from, asked);
         }
         match chunk.filter(|chunk| !self.is_here(*chunk)) {

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex};
 use peergrad::io::{Event, Reject};
 use peergrad::peer::{Interrupted, Peer};
 use peergrad::program::{Flow, Launch, Program};
-use peergrad::table::client::{Gate, Gates};
-use peergrad::table::{Begins, Layout, Shared, Split, Table, TableError, TableRule, When};
+use peergrad::table::client::Gate;
+use peergrad::table::{Shared, Table, TableError};
 use peergrad_protocol::limits::{QUESTIONS_MAX, WORD_BYTES_MAX};
 use peergrad_protocol::message::{Message, Tally, Words};
 use peergrad_protocol::table::{Asked, Map, Names, Reduce, Rows, Told, Word};
@@ -58,17 +58,9 @@ impl Founded {
     fn new() -> Self {
         let end = Arc::<Mutex<Option<f32>>>::default();
         let kept = Arc::clone(&end);
-        let (rule, when, begins) = (TableRule::Sum, When::AtOnce, Begins::AtZero);
-        let layout =
-            Arc::new(Layout::new(vec![Table { name: "counts", rows: ROWS, width: 1, rule, when, begins }]));
-        let shared = move |_: &_| Shared {
-            layout: Arc::clone(&layout),
-            gates: Gates::of(Gate::Staleness(0)),
-            split: Split::EachItsOwn,
-            warm_up: 0,
-            wave: 0,
-        };
-        let launch = Launch::with_tables(shared, move |_| Counting { end: Arc::clone(&kept) });
+        let shared = Shared::new(vec![Table::of_sums("counts", ROWS, 1)], Gate::Staleness(0));
+        let launch =
+            Launch::with_tables(move |_| shared.clone(), move |_| Counting { end: Arc::clone(&kept) });
         let (founder, view) = Alone::founder_of_weight(1, launch);
         Self { founder, view, end }
     }

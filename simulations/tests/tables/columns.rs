@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use peergrad::peer::{Clock, Interrupted, Peer};
 use peergrad::program::{Flow, Launch, Program};
 use peergrad::specification::RunFile;
-use peergrad::table::client::{Gate, Gates};
-use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use peergrad::table::client::Gate;
+use peergrad::table::{Shared, Table};
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
 use peergrad_simulations::compare::follow;
@@ -105,22 +105,16 @@ impl Conjugate {
 fn owners_compute_with_columns_while_chunks_move() {
     for seed in 0..4 {
         let ends = Arc::<Mutex<Vec<(f64, Rows)>>>::default();
-        let (rule, when, begins) = (TableRule::Sum, When::AtOnce, Begins::AtZero);
-        let table = Table { name: "vectors", rows: UNKNOWNS, width: 4, rule, when, begins };
-        let layout = Arc::new(Layout::new(vec![table]));
-        let shared = move |_: &_| Shared {
-            layout: Arc::clone(&layout),
-            gates: Gates::of(Gate::None),
-            split: Split::EachItsOwn,
-            warm_up: 0,
-            wave: 0,
-        };
+        let shared = Shared::new(vec![Table::of_sums("vectors", UNKNOWNS, 4)], Gate::None);
         let kept = Arc::clone(&ends);
         let count = AtomicUsize::new(0);
-        let launch = Launch::with_tables(shared, move |_| {
-            let is_first = count.fetch_add(1, Ordering::Relaxed) == 0;
-            Conjugate { end: Arc::clone(&kept), is_first, squared: None }
-        });
+        let launch = Launch::with_tables(
+            move |_| shared.clone(),
+            move |_| {
+                let is_first = count.fetch_add(1, Ordering::Relaxed) == 0;
+                Conjugate { end: Arc::clone(&kept), is_first, squared: None }
+            },
+        );
         let run = RunFile::parse("passes = 60\nbatch = 4\n[shards]\ncopies = 3").expect("it is a run file");
         let workload =
             Workload::own_program("conjugate", Integers::new(16, 160), launch, &run).expect("allowed");

@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use peergrad::peer::{Interrupted, Peer};
 use peergrad::program::{Flow, Launch, Program};
 use peergrad::specification::RunFile;
-use peergrad::table::client::{Gate, Gates};
-use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use peergrad::table::client::Gate;
+use peergrad::table::{Shared, Table};
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::table::{Names, Row, Rows};
 use peergrad_simulations::compare::follow;
@@ -115,21 +115,15 @@ impl Counting {
 fn counting(gate: Gate) -> (Workload, Arc<Mutex<Accounts>>) {
     let accounts = Arc::<Mutex<Accounts>>::default();
     let all = Arc::clone(&accounts);
-    let (rule, when, begins) = (TableRule::Sum, When::AtOnce, Begins::AtZero);
-    let layout =
-        Arc::new(Layout::new(vec![Table { name: "counts", rows: ROWS, width: 2, rule, when, begins }]));
-    let shared = move |_: &_| Shared {
-        layout: Arc::clone(&layout),
-        gates: Gates::of(gate),
-        split: Split::EachItsOwn,
-        warm_up: 0,
-        wave: 0,
-    };
-    let launch = Launch::with_tables(shared, move |_| {
-        let account = Arc::<Mutex<Account>>::default();
-        all.lock().expect("nobody panics with it").push(Arc::clone(&account));
-        Counting { account, rounds: 0 }
-    });
+    let shared = Shared::new(vec![Table::of_sums("counts", ROWS, 2)], gate);
+    let launch = Launch::with_tables(
+        move |_| shared.clone(),
+        move |_| {
+            let account = Arc::<Mutex<Account>>::default();
+            all.lock().expect("nobody panics with it").push(Arc::clone(&account));
+            Counting { account, rounds: 0 }
+        },
+    );
     let run = RunFile::parse("passes = 40\nbatch = 16\n[shards]\ncopies = 6").expect("it is a run file");
     let workload = Workload::own_program("counting", Integers::new(16, 1200), launch, &run);
     (workload.expect("all of it is allowed"), accounts)
@@ -175,6 +169,13 @@ any = 1
 for = "1s"
 "#;
 
+/// Sixteen workers do this, whatever becomes of them.
+pub(super) fn in_trouble(workload: Workload, seed: u64) {
+    let scenario = parse("trouble", TROUBLE, Path::new("."), Size::Full).expect("it is a scenario");
+    let course = follow(&Scenario { workload, ..scenario }, seed);
+    assert_eq!(course.outcome.violations, [], "seed {seed}");
+}
+
 /// As many seeds as `TABLE_SEEDS` says, from 0 on; a few, if it says nothing.
 fn seeds() -> std::ops::Range<u64> {
     0..std::env::var("TABLE_SEEDS").map_or(6, |seeds| seeds.parse().expect("a number of seeds"))
@@ -185,9 +186,7 @@ fn sums_are_exact_in_all_kinds_of_trouble() {
     for seed in seeds() {
         let gate = [Gate::None, Gate::Staleness(0), Gate::Staleness(3)][seed as usize % 3];
         let (workload, accounts) = counting(gate);
-        let scenario = parse("counting", TROUBLE, Path::new("."), Size::Full).expect("it is a scenario");
-        let course = follow(&Scenario { workload, ..scenario }, seed);
-        assert_eq!(course.outcome.violations, [], "seed {seed}");
+        in_trouble(workload, seed);
         let accounts = accounts.lock().expect("nobody panics with it");
         let accounts: Vec<_> =
             accounts.iter().map(|account| account.lock().expect("nobody panics with it")).collect();

@@ -1,13 +1,12 @@
 //! How fast workers get on: with staleness, and with one owner or many.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use peergrad::program::Launch;
 use peergrad::programs::ssp::Ssp;
 use peergrad::specification::RunFile;
-use peergrad::table::client::{Gate, Gates};
-use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use peergrad::table::client::Gate;
+use peergrad::table::{Begins, Shared, Table, TableRule};
 use peergrad_simulations::compare::follow;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
@@ -60,16 +59,11 @@ fn clock_seconds(workers: usize, has_one_owner: bool) -> f64 {
     );
     let scenario = parse("owners", &text, Path::new("."), Size::Full).expect("it is a scenario");
     let (rows, width) = if has_one_owner { (1, PARAMETERS) } else { (PARAMETERS as u64 / 16, 16) };
-    let (rule, when, begins) = (TableRule::Sum, When::AtOnce, Begins::AtParameters);
-    let layout = Arc::new(Layout::new(vec![Table { name: "parameters", rows, width, rule, when, begins }]));
-    let shared = move |_: &_| Shared {
-        layout: Arc::clone(&layout),
-        gates: Gates::of(Gate::Staleness(0)),
-        split: Split::EachItsOwn,
-        warm_up: 0,
-        wave: 0,
-    };
-    let launch = Launch::with_tables(shared, |loaded| Ssp::of(loaded, TableRule::Sum));
+    let shared = Shared::new(
+        vec![Table { begins: Begins::AtParameters, ..Table::of_sums("parameters", rows, width) }],
+        Gate::Staleness(0),
+    );
+    let launch = Launch::with_tables(move |_| shared.clone(), |loaded| Ssp::of(loaded, TableRule::Sum));
     let run = "passes = 1\nbatch = 16\n[optimizer]\nrule = \"sgd\"\nrate = 0.0001";
     let run = RunFile::parse(run).expect("it is a run file");
     let task = Squares::new(PARAMETERS, CLOCKS * 16 * workers as u32);

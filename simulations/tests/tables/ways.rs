@@ -8,8 +8,8 @@ use peergrad::io::Event;
 use peergrad::peer::{Clock, Interrupted, Peer};
 use peergrad::program::{Flow, Launch, Program};
 use peergrad::specification::RunFile;
-use peergrad::table::client::{Gate, Gates};
-use peergrad::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use peergrad::table::client::Gate;
+use peergrad::table::{Shared, Table, When};
 use peergrad_protocol::message::Tally;
 use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
 use peergrad_simulations::compare::follow;
@@ -20,6 +20,7 @@ use peergrad_simulations::task::Integers;
 use peergrad_simulations::workload::Workload;
 
 use super::common::assert_nobody_is_blamed;
+use super::counting::in_trouble;
 
 /// Rows of two numbers: 1 from the beginning on, where a worker says so, and a count.
 const ROWS: Row = 200;
@@ -113,18 +114,11 @@ fn workload(way: Way, gate: Gate, samples: u32, copies: usize) -> (Workload, End
     let ends = Ends::default();
     let kept = Arc::clone(&ends);
     let when = if way == Way::NeverReads { When::ByClock } else { When::AtOnce };
-    let (rule, begins) = (TableRule::Sum, Begins::AtZero);
-    let table = Table { name: "odd", rows: ROWS, width: 2, rule, when, begins };
-    let layout = Arc::new(Layout::new(vec![table]));
-    let shared = move |_: &_| Shared {
-        layout: Arc::clone(&layout),
-        gates: Gates::of(gate),
-        split: Split::EachItsOwn,
-        warm_up: 0,
-        wave: 0,
-    };
-    let launch =
-        Launch::with_tables(shared, move |_| Odd { way, ends: Arc::clone(&kept), is_first_clock: true });
+    let shared = Shared::new(vec![Table { when, ..Table::of_sums("odd", ROWS, 2) }], gate);
+    let launch = Launch::with_tables(
+        move |_| shared.clone(),
+        move |_| Odd { way, ends: Arc::clone(&kept), is_first_clock: true },
+    );
     let run = RunFile::parse(&format!("passes = {PASSES}\nbatch = 2\n[shards]\ncopies = {copies}"));
     let run = run.expect("it is a run file");
     (Workload::own_program("odd", Integers::new(16, samples), launch, &run).expect("allowed"), ends)
@@ -163,48 +157,13 @@ fn a_program_may_use_tables_as_it_likes() {
     }
 }
 
-const TROUBLE: &str = r#"
-about = "odd"
-peers = 12
-[task]
-kind = "squares"
-sample_time = "20ms"
-[run]
-passes = 1
-batch = 16
-[[faults]]
-at = "1s"
-within = "1s"
-kind = "churn"
-times = 10
-every = "4s"
-[[faults]]
-at = "2s"
-within = "4s"
-kind = "join"
-count = 4
-[[faults]]
-at = "8s"
-within = "4s"
-kind = "leave"
-any = 2
-[[faults]]
-at = "14s"
-within = "4s"
-kind = "partition"
-split = [8, 4]
-for = "12s"
-"#;
-
 /// A hand is done once what came of it is safe: not when something was sent before it was computed.
 #[test]
 fn no_hand_is_lost_with_the_worker_that_has_it() {
     for seed in 0..4 {
         let gate = [Gate::None, Gate::Staleness(0), Gate::Staleness(3)][seed as usize % 3];
-        let (workload, ends) = workload(Way::PullsFirst, gate, 1000, 5);
-        let scenario = parse("odd", TROUBLE, Path::new("."), Size::Full).expect("it is a scenario");
-        let course = follow(&Scenario { workload, ..scenario }, seed);
-        assert_eq!(course.outcome.violations, [], "seed {seed}");
+        let (workload, ends) = workload(Way::PullsFirst, gate, 1000, 6);
+        in_trouble(workload, seed);
         let hands = (PASSES * 500) as f32;
         assert!(least_count(&ends) >= hands, "seed {seed}: {} of {hands}", least_count(&ends));
     }

@@ -13,7 +13,6 @@
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ops::ControlFlow::{Break, Continue};
-use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use peergrad_protocol::manifest::Manifest;
@@ -22,8 +21,8 @@ use peergrad_protocol::table::{Names, Row, Rows};
 
 use crate::peer::{Clock, Interrupted, Peer, Pending};
 use crate::program::{Flow, Launch, Program};
-use crate::table::client::{Gate, Gates};
-use crate::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use crate::table::client::Gate;
+use crate::table::{Shared, Table};
 use crate::task::{Evaluation, Task};
 
 /// What is done to how many rows.
@@ -93,27 +92,17 @@ impl Shape {
         rows.into_iter().collect()
     }
 
-    fn layout(&self) -> Layout {
-        Layout::new(vec![Table {
-            name: "bench",
-            rows: self.rows.into(),
-            width: self.width as usize,
-            rule: TableRule::Sum,
-            when: When::AtOnce,
-            begins: Begins::AtZero,
-        }])
+    fn shared(&self) -> Shared {
+        let table = Table::of_sums("bench", self.rows.into(), self.width as usize);
+        Shared::new(vec![table], Gate::None)
     }
 
     pub(super) fn launch(self) -> Launch {
-        let layout = Arc::new(self.layout());
-        let shared = move |_: &_| Shared {
-            layout: Arc::clone(&layout),
-            gates: Gates::of(Gate::None),
-            split: Split::EachItsOwn,
-            warm_up: 0,
-            wave: 0,
-        };
-        Launch::with_tables(shared, move |_| Worker { shape: self, under_way: VecDeque::new() })
+        let shared = self.shared();
+        Launch::with_tables(
+            move |_| shared.clone(),
+            move |_| Worker { shape: self, under_way: VecDeque::new() },
+        )
     }
 }
 

@@ -17,12 +17,11 @@ use clap::Args;
 use peergrad_protocol::Instant;
 use serde_json::{Value, json};
 
-use super::super::progress::Screen;
-use super::super::report::{emit, print_line};
 use super::super::swarm::{Channel, Founding, Scratch, Show, Swarm};
 use super::super::table::table;
 use super::super::{OwnCommand, run_own_command};
 use super::rows::{FEW, Operations, PASSES_BEFORE, Shape, Work};
+use super::{Bench, in_rounds};
 use crate::net::Clock;
 use crate::pairing::median;
 
@@ -116,34 +115,7 @@ impl Usage {
 
 pub(crate) fn bench_table(arguments: &BenchTableArguments) -> anyhow::Result<ExitCode> {
     let cases = cases(arguments);
-    let show = Show { screen: Screen::new(), is_json: arguments.json };
-    let channel = Channel::open();
-    let mut measured: Vec<Vec<Measured>> = vec![Vec::new(); cases.len()];
-    for round in 1..=arguments.rounds {
-        for (case, measured) in cases.iter().zip(&mut measured) {
-            let one = case.measure(&show, &channel)?;
-            if show.is_json {
-                let mut object = case.object(&one);
-                object["event"] = "round".into();
-                object["round"] = round.into();
-                emit(&object);
-            } else {
-                let rows = one.rows_per_second;
-                show.screen.say(&format!("round {round}: {}: {rows:.0} rows/s", case.words()));
-            }
-            measured.push(one);
-        }
-    }
-    if show.is_json {
-        for (case, measured) in cases.iter().zip(&measured) {
-            let mut object = case.object(&middle(measured));
-            object["event"] = "bench".into();
-            emit(&object);
-        }
-    } else {
-        print_line(results(&cases, &measured).trim_end());
-    }
-    Ok(ExitCode::SUCCESS)
+    in_rounds(&cases, arguments.rounds, arguments.json)
 }
 
 /// Every combination that there is.
@@ -161,55 +133,9 @@ fn cases(arguments: &BenchTableArguments) -> Vec<Case> {
     cases
 }
 
-fn results(cases: &[Case], measured: &[Vec<Measured>]) -> String {
-    let header = [
-        "peers",
-        "numbers",
-        "work",
-        "gets/s",
-        "adds/s",
-        "from .. to",
-        "MB/s",
-        "CPU-us a row",
-        "bytes sent a row",
-        "bytes kept a row",
-    ];
-    let rows = cases.iter().zip(measured).map(|(case, measured)| {
-        let rates = || measured.iter().map(|one| one.rows_per_second);
-        let middle = middle(measured);
-        let (slowest, fastest) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
-        let (gets, adds) = case.gets_and_adds(&middle);
-        let known = |number: Option<f64>, digits: usize| {
-            number.map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
-        };
-        vec![
-            case.peers.to_string(),
-            case.shape.width.to_string(),
-            case.shape.work.to_string(),
-            format!("{gets:.0}"),
-            format!("{adds:.0}"),
-            format!("{slowest:.0} .. {fastest:.0}"),
-            format!("{:.1}", case.value_bytes_per_second(&middle) / 1e6),
-            known(middle.cpu_seconds.map(|seconds| seconds * 1e6), 2),
-            format!("{:.0}", middle.bytes_sent),
-            known(middle.resident_bytes, 0),
-        ]
-    });
-    table(&header, &rows.collect::<Vec<_>>())
-}
+impl Bench for Case {
+    type Measured = Measured;
 
-/// The medians of all rounds.
-fn middle(measured: &[Measured]) -> Measured {
-    let of = |number: fn(&Measured) -> f64| median(measured.iter().map(number)).expect("there is a round");
-    Measured {
-        rows_per_second: of(|one| one.rows_per_second),
-        cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
-        bytes_sent: of(|one| one.bytes_sent),
-        resident_bytes: median(measured.iter().filter_map(|one| one.resident_bytes)),
-    }
-}
-
-impl Case {
     fn words(&self) -> String {
         let Self { peers, shape: Shape { width, work, .. }, .. } = self;
         format!("{peers} peers, {width} numbers a row, {work}")
@@ -251,6 +177,73 @@ impl Case {
         Ok(self.between(&few, &all, &end))
     }
 
+    fn said(&self, measured: &Measured) -> String {
+        format!("{:.0} rows/s", measured.rows_per_second)
+    }
+
+    fn object(&self, measured: &Measured) -> Value {
+        let Self { peers, copies, shape } = self;
+        let (gets, adds) = self.gets_and_adds(measured);
+        json!({
+            "peers": peers, "copies": copies, "rows": shape.rows(), "width": shape.width,
+            "work": shape.work.to_string(), "batch": shape.batch, "in_flight": shape.in_flight,
+            "gets_per_second": gets, "adds_per_second": adds,
+            "value_bytes_per_second": self.value_bytes_per_second(measured),
+            "cpu_seconds_per_row": measured.cpu_seconds, "bytes_sent_per_row": measured.bytes_sent,
+            "resident_bytes_per_row": measured.resident_bytes,
+        })
+    }
+
+    fn middle(measured: &[Measured]) -> Measured {
+        let of =
+            |number: fn(&Measured) -> f64| median(measured.iter().map(number)).expect("there is a round");
+        Measured {
+            rows_per_second: of(|one| one.rows_per_second),
+            cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
+            bytes_sent: of(|one| one.bytes_sent),
+            resident_bytes: median(measured.iter().filter_map(|one| one.resident_bytes)),
+        }
+    }
+
+    fn results(cases: &[Self], measured: &[Vec<Measured>]) -> String {
+        let header = [
+            "peers",
+            "numbers",
+            "work",
+            "gets/s",
+            "adds/s",
+            "from .. to",
+            "MB/s",
+            "CPU-us a row",
+            "bytes sent a row",
+            "bytes kept a row",
+        ];
+        let rows = cases.iter().zip(measured).map(|(case, measured)| {
+            let rates = || measured.iter().map(|one| one.rows_per_second);
+            let middle = Self::middle(measured);
+            let (slowest, fastest) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
+            let (gets, adds) = case.gets_and_adds(&middle);
+            let known = |number: Option<f64>, digits: usize| {
+                number.map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
+            };
+            vec![
+                case.peers.to_string(),
+                case.shape.width.to_string(),
+                case.shape.work.to_string(),
+                format!("{gets:.0}"),
+                format!("{adds:.0}"),
+                format!("{slowest:.0} .. {fastest:.0}"),
+                format!("{:.1}", case.value_bytes_per_second(&middle) / 1e6),
+                known(middle.cpu_seconds.map(|seconds| seconds * 1e6), 2),
+                format!("{:.0}", middle.bytes_sent),
+                known(middle.resident_bytes, 0),
+            ]
+        });
+        table(&header, &rows.collect::<Vec<_>>())
+    }
+}
+
+impl Case {
     /// What it takes, where all rows are there from `all` on.
     fn between(&self, few: &Usage, all: &Usage, end: &Usage) -> Measured {
         let seconds = end.at.since(all.at).as_secs_f64();
@@ -279,19 +272,6 @@ impl Case {
     fn value_bytes_per_second(&self, measured: &Measured) -> f64 {
         let (gets, adds) = self.gets_and_adds(measured);
         (gets + adds) * f64::from(self.shape.width) * size_of::<f32>() as f64
-    }
-
-    fn object(&self, measured: &Measured) -> Value {
-        let Self { peers, copies, shape } = self;
-        let (gets, adds) = self.gets_and_adds(measured);
-        json!({
-            "peers": peers, "copies": copies, "rows": shape.rows(), "width": shape.width,
-            "work": shape.work.to_string(), "batch": shape.batch, "in_flight": shape.in_flight,
-            "gets_per_second": gets, "adds_per_second": adds,
-            "value_bytes_per_second": self.value_bytes_per_second(measured),
-            "cpu_seconds_per_row": measured.cpu_seconds, "bytes_sent_per_row": measured.bytes_sent,
-            "resident_bytes_per_row": measured.resident_bytes,
-        })
     }
 }
 

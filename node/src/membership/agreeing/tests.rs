@@ -84,9 +84,7 @@ impl Bench {
     fn ask<T>(&mut self, ask: impl FnOnce(&mut Membership, &Facts<'_>, &mut Vec<Output>) -> T) -> T {
         let report = || Report { complete: Some(STEP), ..Report::default() };
         let facts = Facts {
-            clock: None,
-            is_settled: None,
-            is_reading: false,
+            tables: None,
             basis: Basis {
                 geometry: &self.geometry,
                 sample_count: 100,

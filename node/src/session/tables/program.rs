@@ -29,9 +29,15 @@ pub(super) struct Waiting {
     pushed: VecDeque<(u64, Reply<()>)>,
 }
 
+impl Waiting {
+    /// Whether the program waits for rows.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.reads.is_empty()
+    }
+}
+
 /// A read, and where it goes.
 enum Read {
-    Nothing(Reply<()>),
     Rows(Names, Reply<Vec<f32>>),
     Pulled(Reply<Rows>),
     Parameters(Reply<Arc<Buffer>>),
@@ -178,11 +184,6 @@ impl Session {
         self.tables.as_ref().map(|tables| tables.hands.pass)
     }
 
-    /// Whether the program waits for rows.
-    pub(in crate::session) fn is_reading(&self) -> bool {
-        self.tables.as_ref().is_some_and(|tables| !tables.waiting.reads.is_empty())
-    }
-
     /// Whether the program waits for rows, for samples, or for what it has added to be safe.
     pub(in crate::session) fn waits_for_rows(&self) -> bool {
         self.tables.as_ref().is_some_and(|tables| {
@@ -234,10 +235,6 @@ impl Tables {
         let (client, mut out) = (&mut self.client, Vec::new());
         let mut is_over = false;
         match operation {
-            Operation::Wait(reply) => {
-                let asked = BTreeSet::from([client.wait(&mut out)]);
-                self.waiting.reads.push((asked, Read::Nothing(reply)));
-            }
             Operation::Get { rows, reply } => {
                 let asked = client.fetch(&rows, &mut out);
                 self.waiting.reads.push((asked, Read::Rows(rows, reply)));
@@ -313,7 +310,6 @@ impl Tables {
         // A program that no longer waits has ended.
         for (asked, read) in ready {
             match read {
-                Read::Nothing(reply) => _ = reply.send(()),
                 Read::Rows(rows, reply) => match client.read(&rows) {
                     Some(values) => _ = reply.send(values),
                     None => {

@@ -35,8 +35,15 @@ impl Keeper {
 
     /// Whether something is added in a clock so far ahead that it could not be kept with its chunk until that is complete. It may be so
     /// only as seen from here: ticks of others may be on their way.
-    pub(super) fn is_early(&self, asked: &Asked) -> bool {
+    pub(super) fn is_early(&self, from: Rank, asked: &Asked) -> bool {
         let Asked::Add { chunk, clock, .. } = asked else { return false };
+        let is_before = |(worker, held): &(Rank, Asked)| {
+            *worker == from && matches!(held, Asked::Add { chunk: of, .. } if of == chunk)
+        };
+        if self.early.iter().any(is_before) {
+            // What comes after it is not put in before it: it would count as in already.
+            return true;
+        }
         let is_kept = self.store.layout().table_of(*chunk as usize).when == When::ByClock;
         let least = self.clock().unwrap_or(*clock);
         let is_far = *clock > least.saturating_add(STALENESS_BY_CLOCK_MAX);

@@ -1,6 +1,6 @@
 //! What an owner and a copy say, word by word.
 
-use peergrad_protocol::limits::STALENESS_BY_CLOCK_MAX;
+use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, STALENESS_BY_CLOCK_MAX};
 use peergrad_protocol::table::{Names, Rows, State};
 use peergrad_protocol::{Incarnation, PeerId};
 
@@ -257,6 +257,23 @@ fn what_is_added_far_ahead_waits_until_it_is_less_so() {
     assert_eq!(owner.store().state(0, None).pending.len(), 1);
     asked(&mut owner, ME, Asked::Tick { clock: far + 1 });
     assert_eq!(read(&owner, &[0]), [1.0]);
+}
+
+/// What comes before is not passed by what comes after it, for which there would be room: it would count as in already.
+#[test]
+fn additions_that_wait_stay_in_order() {
+    let mut owner = owner(TableRule::Sum, When::ByClock);
+    // Nobody has said where it is, and all clocks that a chunk has room for are taken.
+    for (sequence, clock) in (1..).zip((1..PENDING_CLOCKS_MAX as u64).chain([40])) {
+        asked(&mut owner, ME, add(sequence, clock, &[0], &[1.0]));
+    }
+    asked(&mut owner, OTHER, add(1, 39, &[1], &[1.0]));
+    asked(&mut owner, OTHER, add(2, 40, &[1], &[10.0]));
+    assert!(owner.store().state(0, None).pending.iter().all(|(_, rows)| rows.names == names(&[0])));
+    for rank in [ME, OTHER] {
+        asked(&mut owner, rank, Asked::Tick { clock: 41 });
+    }
+    assert_eq!(read(&owner, &[0, 1]), [PENDING_CLOCKS_MAX as f32, 11.0]);
 }
 
 #[test]
