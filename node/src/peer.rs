@@ -305,7 +305,8 @@ impl Clock {
         Ok(())
     }
 
-    /// What columns of a table come to at its owners, no staler than the gate allows, with all that this worker has added so far.
+    /// What columns of a table come to at its owners, no staler than the gate allows, with all that this worker has added so far. If it
+    /// has columns [changed](Self::map) before the answer is there, that is in it, too.
     ///
     /// # Errors
     /// There is no such table or column.
@@ -325,7 +326,8 @@ impl Clock {
         self.tell(Operation::End(tally));
     }
 
-    /// This worker has no more clocks, so nobody waits for it. What it reads from now on is there once all workers have finished.
+    /// This worker has no more clocks, so nobody waits for it. What it reads from now on is there once all workers have finished. If it
+    /// ends before the run is over, other workers are dealt the samples of this clock, and all others.
     pub fn finish(&self) {
         self.tell(Operation::Finish);
     }

@@ -72,8 +72,8 @@ pub(crate) struct Returning {
     attempt: Option<Attempt>,
     attempts: u32,
     not_before: Instant,
-    /// What others may have kept of tables is lost for good, as a user has said.
-    declares_lost: bool,
+    /// What others than these may have kept of tables is lost for good, as a user has said.
+    lost_but_for: Option<BTreeSet<Rank>>,
 }
 
 /// An attempt to have the next view chosen.
@@ -106,13 +106,19 @@ impl Returning {
             attempt: None,
             attempts: 0,
             not_before: Instant::default(),
-            declares_lost: false,
+            lost_but_for: None,
         }
     }
 
-    /// A user knows that nobody will come back who has kept anything of the run's tables.
+    /// A user knows that of those who are not here nobody will come back who has kept anything of the run's tables.
     pub(crate) fn declare_lost(&mut self) {
-        self.declares_lost = true;
+        self.lost_but_for = Some(self.present());
+    }
+
+    /// Whether these are all who may have kept anything of the run's tables.
+    fn may_begin_tables_anew(&self, there: &BTreeSet<Rank>) -> bool {
+        there.len() == self.view.members.len()
+            || self.lost_but_for.as_ref().is_some_and(|all| all.is_subset(there))
     }
 
     /// The view that it was in.
@@ -175,7 +181,7 @@ impl Returning {
             self.informed.clear();
             self.attempt = None;
             self.attempts = 0;
-            self.declares_lost = false;
+            self.lost_but_for = None;
         } else if view.digest() != self.digest {
             return;
         }
@@ -215,7 +221,7 @@ impl Returning {
             self.attempt = None;
             return;
         }
-        let may_lose = self.declares_lost || missing == 0 || self.acceptor.accepted().is_some();
+        let may_lose = self.may_begin_tables_anew(&present) || self.acceptor.accepted().is_some();
         if basis.geometry.cut.has_tables && !may_lose {
             // It would only be in the way of one that may.
             self.attempt = None;
@@ -254,16 +260,17 @@ impl Returning {
     /// Names what a quorum may have accepted already, or where to go on from what everyone has saved; but waits a while for
     /// those who still read their data, and a longer one if otherwise state would be lost.
     fn propose(&mut self, now: Instant, basis: &Basis<'_>, waited: Duration, out: &mut Vec<Output>) {
-        let Some(attempt) = &mut self.attempt else { return };
+        let Some(attempt) = &self.attempt else { return };
         let reports = attempt.proposer.reports();
-        let could_train = reports.values().filter(|report| report.again.is_some()).count();
-        let is_all = could_train == self.view.members.len();
+        let can_train = reports.iter().filter(|(_, report)| report.again.is_some());
+        let could_train: BTreeSet<Rank> = can_train.map(|(rank, _)| *rank).collect();
+        let is_all = could_train.len() == self.view.members.len();
         let change = match attempt.proposer.adopted() {
             Some(adopted) => adopted.clone(),
             None if waited < PATIENCE && reports.values().any(|report| report.again.is_none()) => {
                 return self.give_up(now, RETRY);
             }
-            None if basis.geometry.cut.has_tables && !is_all && !self.declares_lost => {
+            None if basis.geometry.cut.has_tables && !self.may_begin_tables_anew(&could_train) => {
                 return self.give_up(now, RETRY_FOR_STATE);
             }
             None => match basis.after_stop(&[], reports) {
@@ -271,6 +278,7 @@ impl Returning {
                 Some(_) | None => return self.give_up(now, RETRY_FOR_STATE),
             },
         };
+        let Some(attempt) = &mut self.attempt else { return };
         attempt.since = now;
         attempt.proposer.propose(|_| change.clone());
         let propose = Propose { ballot: attempt.proposer.ballot(), change };

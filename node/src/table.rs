@@ -528,4 +528,7 @@ pub enum TableError {
     /// More questions than a worker has.
     #[error("more than {0} questions at once")]
     Flood(usize),
+    /// More that has to wait than an owner has room for.
+    #[error("more than {0} bytes that have to wait")]
+    Hoard(usize),
 }

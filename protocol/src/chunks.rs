@@ -49,6 +49,12 @@ impl ChunkSet {
         self.bits.iter().map(|byte| byte.count_ones() as usize).sum()
     }
 
+    /// Whether all of its chunks are among others.
+    #[must_use]
+    pub fn is_subset(&self, others: &Self) -> bool {
+        self.iter().all(|chunk| others.contains(chunk))
+    }
+
     /// Whether no chunk is in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {

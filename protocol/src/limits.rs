@@ -80,6 +80,10 @@ pub const TABLE_FRAME_BYTES: usize = 1 << 20;
 pub const GET_NUMBERS_MAX: usize = CHUNK_BYTES_MAX / size_of::<f32>();
 /// Questions of one worker to one owner that wait for a clock or for a chunk.
 pub const QUESTIONS_MAX: usize = 1 << 14;
+/// Bytes of all that a worker asks of an owner, or adds there, and that has to wait.
+pub const WAITING_BYTES_MAX: usize = 1 << 30;
+/// Bytes that a worker has added and does not know to be safe, beyond which it begins no clock.
+pub const UNSAFE_BYTES_MAX: usize = WAITING_BYTES_MAX / 4;
 /// Clocks of which an owner keeps what it has still to apply.
 pub const PENDING_CLOCKS_MAX: usize = STALENESS_BY_CLOCK_MAX as usize + 2;
 /// How many clocks the fastest worker may be ahead of the slowest, where all that was added in a clock is applied together.

@@ -57,6 +57,12 @@ impl Names {
         self.runs.is_empty()
     }
 
+    /// About as many bytes as they take in memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.runs[..])
+    }
+
     /// The names.
     pub fn iter(&self) -> impl Iterator<Item = Row> + '_ {
         self.ranges().flatten()
@@ -225,12 +231,18 @@ pub enum Asked {
         hand: u64,
         /// How many it asks for.
         samples: u32,
-        /// Whether to answer only once there are some, or the run is over.
+        /// Whether nobody waits for the worker's clock meanwhile: so it is told that there are none only once all are done, or none are
+        /// left but those that it holds itself.
         may_wait: bool,
     },
     /// To the owner of the first chunk: what came of the samples up to this number would outlive the worker.
     Done {
         /// The number of the last of them.
+        hands: u64,
+    },
+    /// To the owner of the first chunk: the worker has ended, and computes no samples from this number on.
+    Back {
+        /// The number of the first of them.
         hands: u64,
     },
 }
@@ -289,6 +301,8 @@ pub enum Told {
         request: u64,
         /// Clocks that all workers have completed.
         clock: u64,
+        /// The worker's last sequence number that is in.
+        applied: u64,
         /// The result.
         value: f64,
     },
@@ -377,7 +391,9 @@ impl Word {
             Self::Told(Told::Got { request, clock, applied, zero, .. }) => {
                 [request, clock, applied].into_iter().all(|number| *number <= STEPS_MAX) && zero.are_valid()
             }
-            Self::Told(Told::Reduced { request, clock, .. }) => *request <= STEPS_MAX && *clock <= STEPS_MAX,
+            Self::Told(Told::Reduced { request, clock, applied, .. }) => {
+                [request, clock, applied].into_iter().all(|number| *number <= STEPS_MAX)
+            }
             Self::Told(Told::Added { up_to }) => *up_to <= STEPS_MAX,
             Self::Told(Told::Dealt { hand, dealt, .. }) => *hand <= STEPS_MAX && dealt.is_valid(),
             Self::States(states) => states.number <= STEPS_MAX && states.states.iter().all(State::is_valid),
@@ -399,10 +415,40 @@ impl Asked {
             }
             Self::Map { sequence, .. } => (1..=STEPS_MAX).contains(sequence),
             Self::Reduce { request, at_least, .. } => *request <= STEPS_MAX && *at_least <= STEPS_MAX,
-            Self::Tick { clock: number } | Self::Deal { hand: number, .. } | Self::Done { hands: number } => {
-                *number <= STEPS_MAX
-            }
+            Self::Tick { clock: number }
+            | Self::Deal { hand: number, .. }
+            | Self::Done { hands: number }
+            | Self::Back { hands: number } => *number <= STEPS_MAX,
         }
+    }
+
+    /// The number under which the worker changes something with it; `None`: it does not.
+    #[must_use]
+    pub fn sequence(&self) -> Option<u64> {
+        match self {
+            Self::Add { sequence, .. } | Self::Map { sequence, .. } => Some(*sequence),
+            _ => None,
+        }
+    }
+
+    /// Clocks that all workers are to have completed before it is answered; `None`: it does not wait for any.
+    #[must_use]
+    pub fn at_least(&self) -> Option<u64> {
+        match self {
+            Self::Get { at_least, .. } | Self::Reduce { at_least, .. } => Some(*at_least),
+            _ => None,
+        }
+    }
+
+    /// About as many bytes as it takes in memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let rows = match self {
+            Self::Get { rows, .. } => rows.bytes(),
+            Self::Add { rows, .. } => rows.names.bytes() + size_of_val(&rows.values[..]),
+            _ => 0,
+        };
+        size_of::<Self>() + rows
     }
 }
 

@@ -270,7 +270,7 @@ impl Membership {
             } else {
                 Exchange::default()
             };
-            match facts.basis.of_tables(kept, attempt.proposer.reports(), &planned, self.term.declares_lost) {
+            match facts.basis.of_tables(kept, attempt.proposer.reports(), &planned, &self.term.lost_chunks) {
                 Ok(change) => Some(Succession { expelled: self.put_out_with(&change), ..change }),
                 Err(chunks) => return self.wait_for_chunks(now, chunks, kept, facts, out),
             }
@@ -301,9 +301,9 @@ impl Membership {
         self.tell_proposal(out);
     }
 
-    /// A user knows that chunks of tables that nobody has will not come back: they begin anew.
+    /// A user knows that the chunks of tables that nobody has will not come back: they begin anew, and no others.
     pub(crate) fn declare_lost(&mut self) {
-        self.term.declares_lost |= self.term.missing_chunks > 0;
+        self.term.lost_chunks.clone_from(&self.term.missing_chunks);
     }
 
     /// There are chunks of tables that nobody has as they are now. Those who do may come back.
@@ -315,7 +315,9 @@ impl Membership {
         facts: &Facts<'_>,
         out: &mut Vec<Output>,
     ) {
-        if std::mem::replace(&mut self.term.missing_chunks, chunks.len()) == 0 {
+        let is_known = chunks.is_subset(&self.term.missing_chunks);
+        self.term.missing_chunks.clone_from(&chunks);
+        if !is_known {
             let holders: BTreeSet<Rank> =
                 chunks.iter().flat_map(|chunk| facts.basis.keepers(chunk)).collect();
             let gone = holders.into_iter().filter(|rank| !kept.contains(rank));

@@ -70,7 +70,7 @@ impl Membership {
 
     /// Chunks of tables that nobody has who can be reached, if this member would see to the next view and waits for them.
     pub(crate) fn missing_chunks(&self) -> usize {
-        self.term.missing_chunks
+        self.term.missing_chunks.len()
     }
 
     /// How many members can be reached, this one included, and how many are needed, while those are too few.

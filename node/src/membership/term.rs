@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use peergrad_protocol::agreement::Acceptor;
+use peergrad_protocol::chunks::ChunkSet;
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::Succession;
 use peergrad_protocol::{Instant, PeerId, Rank};
@@ -49,9 +50,9 @@ pub(super) struct Term {
     /// Whether the user was told that nobody here has parameters.
     pub(super) is_orphaned: bool,
     /// Chunks that nobody here has, as the user was told.
-    pub(super) missing_chunks: usize,
-    /// They are lost for good, as a user has said.
-    pub(super) declares_lost: bool,
+    pub(super) missing_chunks: ChunkSet,
+    /// Those of them that are lost for good, as a user has said.
+    pub(super) lost_chunks: ChunkSet,
 }
 
 impl Term {
@@ -77,8 +78,8 @@ impl Term {
             has_doubted: false,
             paused: None,
             is_orphaned: false,
-            missing_chunks: 0,
-            declares_lost: false,
+            missing_chunks: ChunkSet::default(),
+            lost_chunks: ChunkSet::default(),
         }
     }
 }

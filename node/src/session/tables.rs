@@ -12,11 +12,10 @@
 //! - While the next view is agreed on, nothing is taken in or sent: what this member has reported stays true.
 //! - A chunk that nobody holds keeps a view from being chosen. (See `succession/tables.rs`.)
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::limits::QUESTIONS_MAX;
 use peergrad_protocol::message::Report;
 use peergrad_protocol::table::{Asked, Rows, Word, Writer};
 use peergrad_protocol::view::{Member, Recovery};
@@ -60,8 +59,6 @@ pub(super) struct Tables {
     /// It begins no clock any more.
     is_leaving: bool,
     has_wound_down: bool,
-    /// By rank: questions of those who have not taken in yet what they were told before.
-    postponed: BTreeMap<Rank, VecDeque<Asked>>,
 }
 
 impl Tables {
@@ -82,7 +79,6 @@ impl Tables {
             hands: Hands::default(),
             is_leaving: false,
             has_wound_down: false,
-            postponed: BTreeMap::new(),
             split,
             layout,
         }
@@ -120,7 +116,6 @@ impl Tables {
         let (places, mut out) = (Arc::new(places), Vec::new());
         self.own.clear();
         self.early.clear();
-        self.postponed.clear();
         self.streams = places.members.iter().map(|_| Stream::default()).collect();
         self.settled = ChunkSet::default();
         self.keeper = Some(Keeper::enter(self.me, Arc::clone(&places), self.deck, carried, &mut out));
@@ -138,15 +133,9 @@ impl Tables {
         let keeper = self.keeper.as_mut().expect("a member keeps chunks in every view");
         let result = match word {
             Word::Asked(asked @ (Asked::Get { .. } | Asked::Reduce { .. }))
-                if self.streams[from.index()].is_long() || self.postponed.contains_key(&from) =>
+                if self.streams[from.index()].is_long() || keeper.has_ready(from) =>
             {
-                keeper.check(&asked)?;
-                let postponed = self.postponed.entry(from).or_default();
-                if postponed.len() == QUESTIONS_MAX {
-                    return Err(TableError::Flood(QUESTIONS_MAX));
-                }
-                postponed.push_back(asked);
-                Ok(())
+                keeper.postpone(from, asked)
             }
             Word::Asked(asked) => keeper.on_asked(from, asked, &mut out),
             Word::Told(told) => self.client.on_told(from, told, &mut out),
@@ -161,23 +150,18 @@ impl Tables {
             }
         };
         self.post(out);
+        self.answer_ready();
         result
     }
 
-    /// Answers those who were told so much that their questions had to wait, and have taken that in.
-    fn hear_postponed(&mut self) {
-        for (from, mut questions) in std::mem::take(&mut self.postponed) {
+    /// Answers what can be answered, but for the questions of those who have not taken in yet what they were told before.
+    fn answer_ready(&mut self) {
+        for rank in self.keeper().ready() {
             let mut out = Vec::new();
-            while !self.streams[from.index()].is_long()
-                && let Some(asked) = questions.pop_front()
+            while !self.streams[rank.index()].is_long()
+                && self.keeper.as_mut().is_some_and(|keeper| keeper.answer_ready(rank, &mut out))
             {
-                let keeper = self.keeper.as_mut().expect("a member keeps chunks in every view");
-                // It was checked when it came; only too many that wait for a clock can still be wrong.
-                let _ = keeper.on_asked(from, asked, &mut out);
                 self.post(std::mem::take(&mut out));
-            }
-            if !questions.is_empty() {
-                self.postponed.insert(from, questions);
             }
         }
     }
@@ -343,11 +327,8 @@ impl Session {
             *complete = Some(parameters);
         }
         tables.pump(&mut wiring.links, geometry, segments, out);
-        if !tables.postponed.is_empty() {
-            tables.hear_postponed();
-            tables.hear_own();
-            tables.pump(&mut wiring.links, geometry, segments, out);
-        }
+        tables.answer_ready();
+        tables.pump(&mut wiring.links, geometry, segments, out);
     }
 
     // Leaving.

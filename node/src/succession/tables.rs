@@ -20,16 +20,17 @@ use peergrad_protocol::view::{Deal, Resume, Succession};
 use super::{Basis, Exchange, Roll};
 
 impl Basis<'_> {
-    /// The change to the view of the members in `kept` (sorted ranks), who report what they have, with those who come and go.
+    /// The change to the view of the members in `kept` (sorted ranks), who report what they have, with those who come and go; of
+    /// chunks that nobody has, those in `lost` begin anew.
     ///
     /// # Errors
-    /// The chunks that none of them has as they are now.
+    /// The chunks that none of them has as they are now, if there are others.
     pub(crate) fn of_tables(
         &self,
         kept: &[Rank],
         reports: &BTreeMap<Rank, Report>,
         exchange: &Exchange,
-        declares_lost: bool,
+        lost: &ChunkSet,
     ) -> Result<Succession, ChunkSet> {
         let view = self.view();
         let is_gone = |rank: &Rank| !kept.contains(rank) || exchange.leavers.contains(rank);
@@ -44,9 +45,9 @@ impl Basis<'_> {
         if !missing.is_empty() && exchange.leavers.iter().any(|rank| kept.contains(rank)) {
             // Perhaps they are with somebody who wants to go.
             let staying = Exchange { leavers: vec![], ..exchange.clone() };
-            return self.of_tables(kept, reports, &staying, declares_lost);
+            return self.of_tables(kept, reports, &staying, lost);
         }
-        if !missing.is_empty() && !declares_lost {
+        if !missing.is_subset(lost) {
             return Err(missing);
         }
         let newcomers = roll.newcomers();

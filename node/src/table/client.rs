@@ -18,7 +18,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::STEPS_MAX;
+use peergrad_protocol::limits::{STEPS_MAX, UNSAFE_BYTES_MAX};
 use peergrad_protocol::table::{Asked, Map, Names, Row, Rows, Told, Word};
 
 use super::keeper::{Outbox, Places};
@@ -46,6 +46,8 @@ pub struct Client {
     coalesced: BTreeMap<Row, Vec<f32>>,
     /// What was sent and is not known to be safe, in order.
     log: VecDeque<Entry>,
+    /// Bytes of it.
+    log_bytes: usize,
     cache: BTreeMap<Row, Cached>,
     requests: BTreeMap<u64, Request>,
     request_count: u64,
@@ -86,6 +88,7 @@ impl Client {
             sequence: 0,
             coalesced: BTreeMap::new(),
             log: VecDeque::new(),
+            log_bytes: 0,
             cache: BTreeMap::new(),
             requests: BTreeMap::new(),
             request_count: 0,
@@ -107,6 +110,7 @@ impl Client {
         if self.dealt.done > 0 {
             self.ask(0, Asked::Done { hands: self.dealt.done }, out);
         }
+        self.give_back(out);
         self.ask_again(out);
         self.ask_for_hand(out);
     }
@@ -179,15 +183,22 @@ impl Client {
         self.log.front().map_or(self.sequence, |entry| entry.sequence - 1)
     }
 
-    /// What was added to a number of a row and is not known to be safe.
+    /// Whether so much is not known to be safe that no more is to be added at present.
     #[must_use]
-    pub fn unsettled(&self, row: Row, number: usize) -> f32 {
+    pub fn has_much_unsafe(&self) -> bool {
+        self.log_bytes > UNSAFE_BYTES_MAX
+    }
+
+    /// What was added to a number of a row and is not known to be safe.
+    #[cfg(test)]
+    pub(super) fn unsettled(&self, row: Row, number: usize) -> f32 {
         let in_entry = |entry: &Entry| {
             entry.rows(&self.layout).find(|(name, _)| *name == row).map_or(0.0, |(_, added)| added[number])
         };
         let sent: f32 = self.log.iter().map(in_entry).sum();
         sent + self.coalesced.get(&row).map_or(0.0, |added| added[number])
     }
+
     // Adding.
 
     /// Adds to a row.
@@ -211,12 +222,16 @@ impl Client {
         for (chunk, (names, values)) in parts {
             self.sequence += 1;
             let change = Change::Add(Rows { names: names.into_iter().collect(), values });
-            let entry = Entry { sequence: self.sequence, clock, chunk, change };
-            self.ask(chunk, entry.asked(), out);
-            self.log.push_back(entry);
+            self.send(Entry { sequence: self.sequence, clock, chunk, change }, out);
         }
         self.close_hands();
         self.tell_done(out);
+    }
+
+    fn send(&mut self, entry: Entry, out: &mut Outbox) {
+        self.ask(entry.chunk, entry.asked(), out);
+        self.log_bytes += entry.bytes();
+        self.log.push_back(entry);
     }
 
     /// Has owners do something to columns of these chunks, after all that was added so far.
@@ -225,9 +240,7 @@ impl Client {
         let clock = self.clock();
         for chunk in chunks {
             self.sequence += 1;
-            let entry = Entry { sequence: self.sequence, clock, chunk, change: Change::Map(map) };
-            self.ask(chunk, entry.asked(), out);
-            self.log.push_back(entry);
+            self.send(Entry { sequence: self.sequence, clock, chunk, change: Change::Map(map) }, out);
             // Only the owner knows what has become of its rows.
             self.forget(chunk);
             self.mapped.insert(chunk, self.sequence);
@@ -246,9 +259,12 @@ impl Client {
         self.tell_clock(out);
     }
 
-    /// The worker has ended: nobody waits for it any more. What it still reads is of when all have.
+    /// The worker has ended: nobody waits for it any more, and samples that it has not computed are for others. What it still reads is
+    /// of when all have ended.
     pub fn finish(&mut self, out: &mut Outbox) {
+        self.drop_hands();
         self.push(out);
+        self.give_back(out);
         self.clock = Some(STEPS_MAX);
         self.gates = Gates::of(Gate::Staleness(0));
         self.tell_clock(out);
@@ -278,6 +294,9 @@ impl Client {
                 let mut log = std::mem::take(&mut self.log);
                 log.retain(|entry| {
                     let is_safe = entry.sequence <= up_to && self.places.owner(entry.chunk) == from;
+                    if is_safe {
+                        self.log_bytes -= entry.bytes();
+                    }
                     if is_safe && self.shows_at_once(entry.chunk) {
                         entry.fold_into(&mut self.cache, &self.layout);
                     }
@@ -289,19 +308,8 @@ impl Client {
             Told::Got { request, clock, applied, zero, values } => {
                 self.on_got(from, request, (clock, applied), &zero, values, out)?;
             }
-            Told::Reduced { request: number, clock, value } => {
-                let Some(request) = self.requests.get(&number) else { return Ok(()) };
-                let (chunk, is_reduce) = (request.chunk, matches!(request.question, Question::Reduce(_)));
-                if self.places.owner(chunk) != from {
-                    return Err(TableError::NotOwned(chunk));
-                }
-                if !is_reduce || value.is_nan() {
-                    return Err(TableError::NotAsked);
-                }
-                self.requests.remove(&number);
-                self.answered(chunk, out);
-                self.least = self.least.max(clock);
-                self.answers.insert(number, Answer::Number(value));
+            Told::Reduced { request, clock, applied, value } => {
+                self.on_reduced(from, request, (clock, applied), value, out)?;
             }
             Told::Dealt { .. } if self.places.owner(0) != from => return Err(TableError::NotOwned(0)),
             Told::Dealt { hand, dealt, is_over } => {
@@ -322,6 +330,15 @@ impl Entry {
             Change::Add(rows) => Asked::Add { sequence, clock, chunk, rows: rows.clone() },
             Change::Map(map) => Asked::Map { sequence, chunk, map: *map },
         }
+    }
+
+    /// About as many bytes as it takes in memory.
+    fn bytes(&self) -> usize {
+        let rows = match &self.change {
+            Change::Add(rows) => rows.names.bytes() + size_of_val(&rows.values[..]),
+            Change::Map(_) => 0,
+        };
+        size_of::<Self>() + rows
     }
 
     /// What was added to which rows.

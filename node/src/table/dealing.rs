@@ -86,6 +86,16 @@ pub fn done(dealing: &mut Dealing, writer: Writer, number: u64) -> bool {
     hands.len() < before
 }
 
+/// A worker computes nothing from this number on: what it was dealt comes back. Whether that is news.
+pub fn back(dealing: &mut Dealing, writer: Writer, number: u64) -> bool {
+    let all = std::mem::take(&mut held_by(dealing, writer).hands);
+    let (held, unused): (Vec<_>, Vec<_>) = all.into_iter().partition(|(of, _)| *of < number);
+    held_by(dealing, writer).hands = held;
+    let is_any = !unused.is_empty();
+    dealing.returned.extend(unused.into_iter().map(|(_, hand)| hand));
+    is_any
+}
+
 /// The owner's word of what is dealt: of all workers, or of those who are in it.
 pub fn take(dealing: &mut Dealing, told: &Dealing) {
     dealing.ledger = told.ledger.clone();

@@ -14,12 +14,12 @@
 //! A worker that is new has no clock, and is not waited for until it says that it has one; then it is not behind the others. One that
 //! has ended has completed all clocks there are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::limits::QUESTIONS_MAX;
+use peergrad_protocol::limits::WAITING_BYTES_MAX;
 use peergrad_protocol::table::{Asked, Hand, States, Told, Word, Writer};
 
 use super::TableError;
@@ -27,10 +27,12 @@ use super::dealing::{self, Deck};
 use super::store::{Part, Store};
 use clocks::Clock;
 use copies::{Change, Copy, Dirty};
+use hands::Wanted;
 
 mod clocks;
 mod copies;
 mod hands;
+mod waiting;
 
 /// Who keeps what, and who works, in one view.
 #[derive(Clone, Debug, Default)]
@@ -85,14 +87,18 @@ pub struct Keeper {
     store: Store,
     deck: Deck,
     clocks: BTreeMap<Rank, Clock>,
+    /// The clock that all are in, as long as nobody has one.
+    begins_at: u64,
     /// Reads that wait for a clock, in the order in which they came.
     waiting: Vec<(Rank, Asked)>,
-    /// By worker: under which number it waits for samples, and for how many.
-    wants_hand: BTreeMap<Rank, (u64, u64)>,
+    /// By worker: questions that can be answered, once it has taken in what it was told before.
+    ready: BTreeMap<Rank, VecDeque<Asked>>,
+    /// By worker: the samples that it waits for.
+    wants_hand: BTreeMap<Rank, Wanted>,
     /// By chunk that is to come: what was asked of it meanwhile.
     held: BTreeMap<usize, Vec<(Rank, Asked)>>,
-    /// What was added in clocks that are too far ahead, as far as is known here.
-    early: Vec<(Rank, Asked)>,
+    /// By chunk that is here: what was added in clocks that are too far ahead, as far as is known here.
+    early: BTreeMap<usize, Vec<(Rank, Asked)>>,
     /// Chunks that are owned here, and that not all who are to keep them do: who does not.
     unsettled: BTreeMap<usize, BTreeSet<Rank>>,
     copies: BTreeMap<Rank, Copy>,
@@ -119,6 +125,10 @@ struct Worker {
     hands: BTreeMap<u64, Hand>,
     /// Questions of it that wait.
     questions: usize,
+    /// Bytes of all of it that waits.
+    waiting_bytes: usize,
+    /// The first change that was refused, for which there was no room: none after it may count.
+    refused: Option<u64>,
 }
 
 impl Carried {
@@ -148,10 +158,12 @@ impl Keeper {
             me,
             deck,
             clocks: BTreeMap::new(),
+            begins_at: 0,
             waiting: Vec::new(),
+            ready: BTreeMap::new(),
             wants_hand: BTreeMap::new(),
             held: BTreeMap::new(),
-            early: Vec::new(),
+            early: BTreeMap::new(),
             unsettled: BTreeMap::new(),
             copies: BTreeMap::new(),
             workers: BTreeMap::new(),
@@ -248,6 +260,10 @@ impl Keeper {
     /// No correct peer asks that.
     pub fn on_asked(&mut self, from: Rank, asked: Asked, out: &mut Outbox) -> Result<(), TableError> {
         let chunk = self.check(&asked)?;
+        let has_lost_one = |worker: &Worker| worker.refused.is_some();
+        if asked.sequence().is_some() && self.workers.get(&from).is_some_and(has_lost_one) {
+            return Err(TableError::Hoard(WAITING_BYTES_MAX));
+        }
         self.take_in(from, chunk, asked, out)?;
         self.tell_copies(out);
         Ok(())
@@ -261,13 +277,18 @@ impl Keeper {
         asked: Asked,
         out: &mut Outbox,
     ) -> Result<(), TableError> {
-        if self.is_early(from, &asked) {
-            return self.hold_early(from, asked);
+        match chunk {
+            Some(chunk) if !self.is_here(chunk) => {
+                self.hold(from, chunk, &asked)?;
+                self.held.entry(chunk).or_default().push((from, asked));
+            }
+            Some(chunk) if self.is_early(from, &asked) => {
+                self.hold(from, chunk, &asked)?;
+                self.early.entry(chunk).or_default().push((from, asked));
+            }
+            _ => self.answer(from, asked, out)?,
         }
-        match chunk.filter(|chunk| !self.is_here(*chunk)) {
-            Some(chunk) => self.hold(from, chunk, asked),
-            None => self.answer(from, asked, out),
-        }
+        Ok(())
     }
 
     /// Whether a correct peer may ask that, and about which chunk.
@@ -294,7 +315,7 @@ impl Keeper {
                 layout.check_reduce(*chunk as usize, *reduce)?;
                 Some(*chunk as usize)
             }
-            Asked::Deal { .. } | Asked::Done { .. } => Some(0),
+            Asked::Deal { .. } | Asked::Done { .. } | Asked::Back { .. } => Some(0),
             Asked::Enter | Asked::Tick { .. } => None,
         };
         match chunk.filter(|chunk| !self.owns(*chunk)) {
@@ -303,25 +324,9 @@ impl Keeper {
         }
     }
 
-    fn hold(&mut self, from: Rank, chunk: usize, asked: Asked) -> Result<(), TableError> {
-        let worker = self.workers.entry(from).or_default();
-        match asked {
-            // They are not bounded by a number: a worker's log holds them as well.
-            Asked::Add { sequence, .. } | Asked::Map { sequence, .. } => {
-                worker.note(Change::Added(sequence, chunk), 1);
-            }
-            _ => worker.ask()?,
-        }
-        self.held.entry(chunk).or_default().push((from, asked));
-        Ok(())
-    }
-
     fn answer(&mut self, from: Rank, asked: Asked, out: &mut Outbox) -> Result<(), TableError> {
         match asked {
-            Asked::Enter => {
-                self.clocks.entry(from).or_insert(Clock::None);
-                self.look_at_clock(None, out);
-            }
+            Asked::Enter => self.entered(from, out),
             Asked::Tick { clock } => self.ticked(from, clock, out)?,
             Asked::Add { .. } | Asked::Map { .. } => {
                 if let Some(change) = self.put(from, &asked) {
@@ -332,18 +337,16 @@ impl Keeper {
             }
             Asked::Get { .. } | Asked::Reduce { .. } => {
                 if let Some(asked) = self.tell(from, asked, out) {
-                    self.workers.entry(from).or_default().ask()?;
+                    let is_own = from == self.me;
+                    self.workers.entry(from).or_default().hold(&asked, is_own)?;
                     self.waiting.push((from, asked));
                 }
             }
-            Asked::Deal { hand, samples, may_wait } => self.deal(from, (hand, samples.into()), may_wait, out),
-            Asked::Done { hands } => {
-                let writer = self.places.who(from);
-                if dealing::done(self.store.dealing(), writer, hands) {
-                    self.mark(0, &Part::dealt([writer]));
-                    self.deal_to_those_who_wait(out);
-                }
+            Asked::Deal { hand, samples, may_wait } => {
+                self.deal(from, Wanted { hand, samples: samples.into(), may_wait }, out);
             }
+            Asked::Done { hands } => self.change_hands(from, hands, dealing::done, out),
+            Asked::Back { hands } => self.change_hands(from, hands, dealing::back, out),
         }
         Ok(())
     }
@@ -376,7 +379,8 @@ impl Keeper {
             }
             Asked::Reduce { request, chunk, reduce, .. } => {
                 let value = self.store.reduce(*chunk as usize, *reduce);
-                Told::Reduced { request: *request, clock, value }
+                let applied = self.store.applied(*chunk as usize, &self.places.who(from));
+                Told::Reduced { request: *request, clock, applied, value }
             }
             _ => return None,
         };
@@ -427,7 +431,8 @@ impl Keeper {
             Change::Added(sequence, _) => Some(*sequence),
             Change::Dealt(_) => None,
         });
-        let up_to = first.map_or(worker.newest, |first| first - 1);
+        let up_to =
+            [first, worker.refused].into_iter().flatten().min().map_or(worker.newest, |first| first - 1);
         if up_to > worker.told {
             worker.told = up_to;
             out.push((to, Word::Told(Told::Added { up_to })));
@@ -453,15 +458,6 @@ impl Worker {
         } else {
             self.pending.remove(&change);
         }
-    }
-
-    /// It asks something that has to wait.
-    fn ask(&mut self) -> Result<(), TableError> {
-        if self.questions == QUESTIONS_MAX {
-            return Err(TableError::Flood(QUESTIONS_MAX));
-        }
-        self.questions += 1;
-        Ok(())
     }
 }
 

@@ -215,6 +215,9 @@ impl Swarm {
             Word::Kept(number) => peer.keeper.on_kept(from, number, &mut out),
             Word::Settled(chunks) => _ = peer.keeper.on_settled(from, &chunks),
         }
+        for rank in peer.keeper.ready() {
+            while peer.keeper.answer_ready(rank, &mut out) {}
+        }
         self.post(to, out);
     }
 

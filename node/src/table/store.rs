@@ -204,6 +204,12 @@ impl Store {
         self.chunk(chunk).is_some_and(|chunk| !chunk.pending.is_empty())
     }
 
+    /// The newest clock in which something was added to a chunk that is not applied.
+    #[must_use]
+    pub fn last_pending(&self, chunk: usize) -> Option<u64> {
+        self.chunk(chunk)?.pending.keys().next_back().copied()
+    }
+
     /// All workers have completed so many clocks: what was added in them is applied. The rows that it concerns.
     pub fn complete(&mut self, chunk: usize, clocks: u64) -> BTreeSet<Row> {
         let mut changed = BTreeSet::new();
@@ -308,6 +314,7 @@ impl Store {
             let names = told.inspect(|(_, sum)| values.extend_from_slice(sum)).map(|(row, _)| *row).collect();
             (*clock, Rows { names, values })
         });
+        debug_assert!(chunk.pending.len() <= PENDING_CLOCKS_MAX, "a copy would refuse it");
         let is_known = |writer: &Writer| part.is_none_or(|part| part.writers.contains(writer));
         let applied = chunk.applied.iter().filter(|(writer, _)| is_known(writer)).copied();
         let dealt = match part {

@@ -211,6 +211,7 @@ fn tables() -> Vec<Sample> {
         ("words_tick", Word::Asked(Asked::Tick { clock: 70_001 })),
         ("words_deal", Word::Asked(Asked::Deal { hand: 8, samples: 64, may_wait: true })),
         ("words_done", Word::Asked(Asked::Done { hands: 7 })),
+        ("words_back", Word::Asked(Asked::Back { hands: 8 })),
         (
             "words_got",
             Word::Told(Told::Got {
@@ -221,7 +222,10 @@ fn tables() -> Vec<Sample> {
                 values: vec![1.0, -0.5, 3.25],
             }),
         ),
-        ("words_reduced", Word::Told(Told::Reduced { request: 300, clock: 70_000, value: -0.25 })),
+        (
+            "words_reduced",
+            Word::Told(Told::Reduced { request: 300, clock: 70_000, applied: 9, value: -0.25 }),
+        ),
         ("words_added", Word::Told(Told::Added { up_to: 300 })),
         ("words_dealt", Word::Told(Told::Dealt { hand: 8, dealt: hand(), is_over: false })),
         ("words_states", Word::States(States { number: 300, states: vec![state] })),

@@ -84,7 +84,9 @@ impl Session {
     /// The next samples are asked for before they are needed.
     pub(super) fn want_hand(&mut self) {
         let member_count = self.view().members.len() as u64;
-        let goes_on = |tables: &&mut Tables| !tables.hands.is_over && !tables.is_leaving;
+        let goes_on = |tables: &&mut Tables| {
+            !tables.hands.is_over && !tables.is_leaving && !tables.client.has_finished()
+        };
         let Some(tables) = self.tables.as_mut().filter(goes_on) else { return };
         let batch = self.loaded.training.batch_size;
         let samples = match tables.split {
@@ -92,14 +94,12 @@ impl Session {
             Split::EachItsOwn => batch,
         };
         let mut out = Vec::new();
-        // Whoever deals waits until there are samples, for one who has nothing left: as long as it has, it would be told of none at once,
-        // again and again.
-        let is_idle = tables.hands.has_none && tables.client.waits_for_nobody();
         // Others may wait for that; and with so many that are not done it would be dealt no more.
         if tables.hands.has_none || tables.client.has_many_hands() {
             tables.client.push(&mut out);
         }
-        if !is_idle || tables.client.is_settled() {
+        // As long as it holds some, it would be told of none at once, again and again.
+        if !tables.hands.has_none || tables.client.is_settled() {
             tables.client.want_hand(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
         }
         tables.post(out);
@@ -209,9 +209,12 @@ impl Tables {
         has_entered
     }
 
-    /// Whether the next clock may begin. With nothing to do in it a worker has nothing to get ahead with, and waits for all others; and
-    /// one that has not read for long waits as if it did.
+    /// Whether the next clock may begin: not while too much of what came before is under way. With nothing to do in it a worker has
+    /// nothing to get ahead with, and waits for all others; and one that has not read for long waits as if it did.
     fn may_begin(&mut self) -> bool {
+        if self.client.has_much_unsafe() {
+            return false;
+        }
         let idles = self.client.has_empty_hand() && !self.client.waits_for_nobody();
         if !idles && !self.client.is_far_ahead() {
             return true;

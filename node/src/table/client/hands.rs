@@ -13,7 +13,7 @@ use crate::table::keeper::Outbox;
 pub(super) struct Hands {
     /// Numbers that were used.
     pub(super) count: u64,
-    /// What it waits for: the number, how many, and whether there need to be some.
+    /// What it waits for: the number, how many, and whether nobody waits for this worker meanwhile.
     pub(super) wanted: Option<(u64, u32, bool)>,
     /// What has come and was not taken.
     pub(super) next: Option<(u64, Hand, bool)>,
@@ -23,6 +23,8 @@ pub(super) struct Hands {
     pub(super) current: Option<u64>,
     /// Hands up to this one are done.
     pub(super) done: u64,
+    /// The worker has ended, and computes none from this one on.
+    pub(super) ends_before: Option<u64>,
 }
 
 /// Samples to compute, or that there are none.
@@ -76,6 +78,23 @@ impl Client {
     #[must_use]
     pub fn has_many_hands(&self) -> bool {
         self.dealt.taken.len() + 1 >= HANDS_MAX
+    }
+
+    /// The worker has ended: it computes no samples any more.
+    pub(super) fn drop_hands(&mut self) {
+        let dealt = &mut self.dealt;
+        // The one of the clock in progress is not over.
+        dealt.taken.retain(|(number, _)| Some(*number) != dealt.current);
+        let wanted = dealt.wanted.take().map(|(number, ..)| number);
+        let next = dealt.next.take().map(|(number, ..)| number);
+        dealt.ends_before = dealt.ends_before.or(dealt.current.take()).or(wanted).or(next);
+    }
+
+    /// Says which samples others are to compute.
+    pub(super) fn give_back(&self, out: &mut Outbox) {
+        if let Some(hands) = self.dealt.ends_before {
+            self.ask(0, Asked::Back { hands }, out);
+        }
     }
 
     /// The worker leaves, between two clocks. Whether it may: what came of its samples is safe, and whoever deals has heard so.

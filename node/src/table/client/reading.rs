@@ -245,8 +245,7 @@ impl Client {
         if let Some(at) = values.iter().position(|value| !value.is_finite()) {
             return Err(TableError::NotFinite(names.iter().nth(at / width).unwrap_or_default()));
         }
-        if applied < self.mapped.get(&chunk).copied().unwrap_or(0) {
-            // They were read before their columns were changed.
+        if self.is_from_before(chunk, applied) {
             self.ask(chunk, request.asked(number), out);
             return Ok(());
         }
@@ -264,6 +263,40 @@ impl Client {
             _ => _ = self.answers.insert(number, Answer::Rows(Rows { names, values })),
         }
         Ok(())
+    }
+
+    /// What columns come to has come, as they were when all workers had completed `clock` clocks, with all that was changed here up to
+    /// `applied`.
+    pub(super) fn on_reduced(
+        &mut self,
+        from: Rank,
+        number: u64,
+        (clock, applied): (u64, u64),
+        value: f64,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        let Some(request) = self.requests.get(&number) else { return Ok(()) };
+        let chunk = request.chunk;
+        if self.places.owner(chunk) != from {
+            return Err(TableError::NotOwned(chunk));
+        }
+        if !matches!(request.question, Question::Reduce(_)) || value.is_nan() {
+            return Err(TableError::NotAsked);
+        }
+        if self.is_from_before(chunk, applied) {
+            self.ask(chunk, request.asked(number), out);
+            return Ok(());
+        }
+        self.requests.remove(&number);
+        self.answered(chunk, out);
+        self.least = self.least.max(clock);
+        self.answers.insert(number, Answer::Number(value));
+        Ok(())
+    }
+
+    /// Whether an answer is from before columns of its chunk were changed here: of several chunks, all are told as they are after that.
+    fn is_from_before(&self, chunk: usize, applied: u64) -> bool {
+        self.mapped.get(&chunk).is_some_and(|mapped| applied < *mapped)
     }
 }
 

@@ -1,11 +1,11 @@
 //! Clocks, at an owner: how far all workers are, and what waits for that.
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::{QUESTIONS_MAX, STALENESS_BY_CLOCK_MAX};
+use peergrad_protocol::limits::STALENESS_BY_CLOCK_MAX;
 use peergrad_protocol::table::Asked;
 
 use super::super::When;
-use super::{Change, Keeper, Outbox, Part, TableError};
+use super::{Keeper, Outbox, Part, TableError};
 
 /// Where a worker is.
 #[derive(Clone, Copy, Debug)]
@@ -22,6 +22,9 @@ impl Keeper {
     /// So many clocks all workers have completed, as far as is known here; `None`: somebody has not said yet.
     #[must_use]
     pub fn clock(&self) -> Option<u64> {
+        if self.are_all_new() {
+            return Some(self.begins_at);
+        }
         let known = self.places.ranks().filter_map(|rank| match self.clocks.get(&rank) {
             Some(Clock::At(clock) | Clock::Raised(clock)) => Some(Some(*clock)),
             Some(Clock::None) => None,
@@ -33,34 +36,41 @@ impl Keeper {
         known.try_fold(u64::MAX, |least, clock| Some(least.min(clock?)))
     }
 
+    /// Whether nobody has a clock: all who had one are gone.
+    fn are_all_new(&self) -> bool {
+        let has_none = |clock: &Clock| matches!(clock, Clock::None);
+        self.clocks.len() == self.places.members.len() && self.clocks.values().all(has_none)
+    }
+
+    /// A worker has no clock.
+    pub(super) fn entered(&mut self, from: Rank, out: &mut Outbox) {
+        self.clocks.entry(from).or_insert(Clock::None);
+        if self.are_all_new() {
+            // What those have added who are gone is complete.
+            let chunks = 0..self.places.holders.len();
+            let last = chunks.filter_map(|chunk| self.store.last_pending(chunk)).max();
+            self.begins_at = self.begins_at.max(last.map_or(0, |last| last + 1));
+        }
+        self.look_at_clock(None, out);
+    }
+
     /// Whether something is added in a clock so far ahead that it could not be kept with its chunk until that is complete. It may be so
     /// only as seen from here: ticks of others may be on their way.
     pub(super) fn is_early(&self, from: Rank, asked: &Asked) -> bool {
         let Asked::Add { chunk, clock, .. } = asked else { return false };
-        let is_before = |(worker, held): &(Rank, Asked)| {
-            *worker == from && matches!(held, Asked::Add { chunk: of, .. } if of == chunk)
-        };
-        if self.early.iter().any(is_before) {
+        let chunk = *chunk as usize;
+        if self.store.layout().table_of(chunk).when != When::ByClock {
+            return false;
+        }
+        let waits =
+            self.early.get(&chunk).is_some_and(|early| early.iter().any(|(worker, _)| *worker == from));
+        if waits {
             // What comes after it is not put in before it: it would count as in already.
             return true;
         }
-        let is_kept = self.store.layout().table_of(*chunk as usize).when == When::ByClock;
         let least = self.clock().unwrap_or(*clock);
         let is_far = *clock > least.saturating_add(STALENESS_BY_CLOCK_MAX);
-        is_kept && (is_far || !self.store.has_room(*chunk as usize, *clock))
-    }
-
-    /// Keeps it until its time has come; it is not acknowledged before.
-    pub(super) fn hold_early(&mut self, from: Rank, asked: Asked) -> Result<(), TableError> {
-        if self.early.iter().filter(|(worker, _)| *worker == from).count() == QUESTIONS_MAX {
-            return Err(TableError::Flood(QUESTIONS_MAX));
-        }
-        if let Asked::Add { sequence, chunk, .. } = &asked {
-            let change = Change::Added(*sequence, *chunk as usize);
-            self.workers.entry(from).or_default().note(change, 1);
-        }
-        self.early.push((from, asked));
-        Ok(())
+        *clock >= least && (is_far || !self.store.has_room(chunk, *clock))
     }
 
     /// A worker says that so many clocks are complete.
@@ -78,8 +88,12 @@ impl Keeper {
                 None => Clock::At(clock),
             },
         };
-        self.clocks.insert(from, now);
+        let before_that = self.clocks.insert(from, now);
         self.look_at_clock(before, out);
+        if !matches!(before_that, Some(Clock::At(_) | Clock::Raised(_))) {
+            // Of the others, somebody may have waited for samples as nobody waited for it.
+            self.deal_to_those_who_wait(out);
+        }
         Ok(())
     }
 
@@ -88,17 +102,18 @@ impl Keeper {
         if self.clock() == before {
             return;
         }
-        (0..self.places.holders.len()).for_each(|chunk| self.complete(chunk));
-        for (worker, asked) in std::mem::take(&mut self.early) {
-            let Asked::Add { chunk, .. } = &asked else { continue };
-            let chunk = Some(*chunk as usize);
-            self.take_in(worker, chunk, asked, out)
-                .expect("there is room for what there was room for before");
+        for chunk in 0..self.places.holders.len() {
+            match self.early.remove(&chunk) {
+                Some(early) => self.put_in(chunk, early, out),
+                None => self.complete(chunk),
+            }
         }
+        let least = self.clock();
         for (worker, asked) in std::mem::take(&mut self.waiting) {
-            match self.tell(worker, asked, out) {
-                Some(asked) => self.waiting.push((worker, asked)),
-                None => self.workers.entry(worker).or_default().questions -= 1,
+            if least.is_some() && asked.at_least() <= least {
+                self.ready.entry(worker).or_default().push_back(asked);
+            } else {
+                self.waiting.push((worker, asked));
             }
         }
     }

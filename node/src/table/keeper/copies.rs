@@ -106,7 +106,7 @@ impl Keeper {
             self.store.take(state);
             self.store.set_epoch(chunk, self.places.epoch);
             if states.number == 0 {
-                self.begin_to_own(from, chunk, out)?;
+                self.begin_to_own(from, chunk, out);
             }
         }
         if states.number > 0 {
@@ -117,7 +117,7 @@ impl Keeper {
     }
 
     /// A chunk is here that is owned here.
-    fn begin_to_own(&mut self, donor: Rank, chunk: usize, out: &mut Outbox) -> Result<(), TableError> {
+    fn begin_to_own(&mut self, donor: Rank, chunk: usize, out: &mut Outbox) {
         // One who keeps a copy and gave it has it.
         for copy in self.places.copies(chunk).iter().filter(|copy| **copy != donor) {
             self.copies.entry(*copy).or_default().add(chunk, Dirty::Whole);
@@ -128,21 +128,17 @@ impl Keeper {
             self.take_back_hands();
         }
         // Clocks did not wait for the chunk: whoever reads sees all that came before them.
-        let (mut changes, mut questions) = (Vec::new(), Vec::new());
-        for (worker, asked) in held {
-            match self.put(worker, &asked) {
-                Some(change) => changes.push((worker, change)),
-                None => questions.push((worker, asked)),
+        let (changes, questions): (Vec<_>, Vec<_>) =
+            held.into_iter().partition(|(_, asked)| asked.sequence().is_some());
+        self.put_in(chunk, changes, out);
+        for (worker, asked) in questions {
+            if asked.at_least().is_some() {
+                self.ready.entry(worker).or_default().push_back(asked);
+            } else {
+                self.let_go(worker, &asked);
+                self.answer(worker, asked, out).expect("samples are asked for by members");
             }
         }
-        self.complete(chunk);
-        changes.into_iter().for_each(|(worker, change)| self.promise(worker, change, out));
-        let mut result = Ok(());
-        for (worker, asked) in questions {
-            self.workers.entry(worker).or_default().questions -= 1;
-            result = result.and(self.answer(worker, asked, out));
-        }
-        result
     }
 
     /// A copy has kept what it was told.

@@ -4,14 +4,39 @@ use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::HANDS_MAX;
-use peergrad_protocol::table::{Hand, Told, Word};
+use peergrad_protocol::table::{Dealing, Hand, Told, Word, Writer};
 
 use super::super::dealing;
 use super::clocks::Clock;
 use super::copies::Change;
 use super::{Keeper, Outbox, Part};
 
+/// Samples that a worker asks for.
+#[derive(Clone, Copy)]
+pub(super) struct Wanted {
+    /// Its number for them.
+    pub(super) hand: u64,
+    pub(super) samples: u64,
+    /// Whether nobody waits for it meanwhile.
+    pub(super) may_wait: bool,
+}
+
 impl Keeper {
+    /// A worker is done with samples, or gives them back.
+    pub(super) fn change_hands(
+        &mut self,
+        from: Rank,
+        number: u64,
+        change: fn(&mut Dealing, Writer, u64) -> bool,
+        out: &mut Outbox,
+    ) {
+        let writer = self.places.who(from);
+        if change(self.store.dealing(), writer, number) {
+            self.mark(0, &Part::dealt([writer]));
+            self.deal_to_those_who_wait(out);
+        }
+    }
+
     /// What workers that are gone were dealt comes back, if that is kept here: at the owner, and at copies, who need not be told.
     pub(super) fn take_back_hands(&mut self) {
         let places = Arc::clone(&self.places);
@@ -24,7 +49,8 @@ impl Keeper {
     }
 
     /// A worker asks for samples.
-    pub(super) fn deal(&mut self, from: Rank, (hand, samples): (u64, u64), may_wait: bool, out: &mut Outbox) {
+    pub(super) fn deal(&mut self, from: Rank, wanted: Wanted, out: &mut Outbox) {
+        let Wanted { hand, samples, may_wait } = wanted;
         let writer = self.places.who(from);
         let known = self.store.dealing().held.iter().find(|held| held.writer == writer);
         let is_new = known.is_none_or(|known| hand > known.last);
@@ -46,20 +72,20 @@ impl Keeper {
             return self.acknowledge(from, out);
         }
         let is_over = self.deck.is_over(self.store.dealing());
-        // It goes on with nothing only where others may wait for its clock.
+        // Others may wait for its clock, too.
         let has_others =
             self.clocks.iter().any(|(rank, clock)| *rank != from && !matches!(clock, Clock::None));
-        if is_over || (if may_wait { holds_some } else { has_others }) {
+        if is_over || holds_some || (has_others && !may_wait) {
             out.push((from, Word::Told(Told::Dealt { hand, dealt: Hand::default(), is_over })));
         } else {
-            self.wants_hand.insert(from, (hand, samples));
+            self.wants_hand.insert(from, wanted);
         }
     }
 
     /// Perhaps everything is done.
     pub(super) fn deal_to_those_who_wait(&mut self, out: &mut Outbox) {
         for (worker, wanted) in std::mem::take(&mut self.wants_hand) {
-            self.deal(worker, wanted, true, out);
+            self.deal(worker, wanted, out);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! What an owner and a copy say, word by word.
 
-use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, STALENESS_BY_CLOCK_MAX};
+use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, QUESTIONS_MAX, STALENESS_BY_CLOCK_MAX};
 use peergrad_protocol::table::{Names, Rows, State};
 use peergrad_protocol::{Incarnation, PeerId};
 
@@ -65,6 +65,9 @@ fn get(request: u64, at_least: u64, row: u64) -> Asked {
 fn asked(keeper: &mut Keeper, from: Rank, asked: Asked) -> Outbox {
     let mut out = Vec::new();
     keeper.on_asked(from, asked, &mut out).unwrap();
+    for rank in keeper.ready() {
+        while keeper.answer_ready(rank, &mut out) {}
+    }
     out
 }
 
@@ -276,16 +279,136 @@ fn additions_that_wait_stay_in_order() {
     assert_eq!(read(&owner, &[0, 1]), [PENDING_CLOCKS_MAX as f32, 11.0]);
 }
 
+/// A rule sees all of a clock at once, also what had no room to be kept with its chunk before.
+#[test]
+fn what_waited_is_applied_with_the_rest_of_its_clock() {
+    let rule = TableRule::Stock { rule: Rule::Prox { l1: 1.0, l2: 0.0 }, schedule: Schedule::constant(1.0) };
+    let mut owner = owner(rule, When::ByClock);
+    for (sequence, clock) in (1..).zip(1..=PENDING_CLOCKS_MAX as u64) {
+        let value = if clock == 1 { 5.0 } else { 0.0 };
+        asked(&mut owner, ME, add(sequence, clock, &[0], &[value]));
+    }
+    // There is no room for the first of them, and the second waits for it.
+    asked(&mut owner, OTHER, add(1, 0, &[1], &[3.0]));
+    asked(&mut owner, OTHER, add(2, 1, &[0], &[-4.5]));
+    for rank in [ME, OTHER] {
+        asked(&mut owner, rank, Asked::Tick { clock: 2 });
+    }
+    assert_eq!(read(&owner, &[0, 1]), [0.0, -2.0], "0.5 is less than is taken off");
+}
+
+/// What was sent again while a chunk was to come is put in as far as there is room: its copies would refuse more.
+#[test]
+fn a_chunk_that_comes_takes_in_as_much_as_there_is_room_for() {
+    let layout = layout(TableRule::Sum, When::ByClock);
+    let [donor, _] = keepers(&layout);
+    let who = |byte| Writer { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
+    let places = Places {
+        members: vec![who(1), who(2), who(3)],
+        holders: vec![vec![OTHER, Rank(2)]; 2],
+        current: vec![vec![ME]; 2],
+        newcomers: BTreeSet::from([Rank(2)]),
+        epoch: 2,
+    };
+    let (nothing, mut out) = (Carried::nothing(Store::new(layout)), Vec::new());
+    let mut owner = Keeper::enter(OTHER, Arc::new(places), Deck::default(), nothing, &mut out);
+    let clocks = PENDING_CLOCKS_MAX as u64 + 1;
+    for clock in 0..clocks {
+        assert!(asked(&mut owner, ME, add(clock + 1, clock, &[0], &[1.0])).is_empty());
+    }
+    let state = donor.store().state(0, None);
+    owner.on_states(ME, &States { number: 0, states: vec![state] }, &mut out).unwrap();
+    let states = |word: &(Rank, Word)| matches!(word, (Rank(2), Word::States(_)));
+    assert!(out.iter().any(states) && out.iter().all(|(_, word)| word.is_valid()), "{out:?}");
+    assert_eq!(owner.store().state(0, None).pending.len(), PENDING_CLOCKS_MAX);
+    for rank in [ME, OTHER] {
+        asked(&mut owner, rank, Asked::Tick { clock: clocks });
+    }
+    assert_eq!(read(&owner, &[0]), [clocks as f32]);
+}
+
+/// Those who had a clock are all gone: who is there begins after all that they have added.
+#[test]
+fn where_all_are_new_somebody_begins() {
+    let mut owner = owner(TableRule::Sum, When::ByClock);
+    asked(&mut owner, OTHER, add(1, 7, &[0], &[1.0]));
+    asked(&mut owner, ME, Asked::Enter);
+    assert_eq!(owner.clock(), None);
+    asked(&mut owner, OTHER, Asked::Enter);
+    assert_eq!((owner.clock(), read(&owner, &[0])), (Some(8), vec![1.0]));
+    for (rank, clock, least) in [(ME, 8, 8), (OTHER, 3, 8), (ME, 9, 8), (OTHER, 9, 9)] {
+        asked(&mut owner, rank, Asked::Tick { clock });
+        assert_eq!(owner.clock(), Some(least));
+    }
+}
+
+/// A worker that was refused an addition, for which there was no room, says it again in the next view: none after it counts before.
+#[test]
+fn what_there_is_no_room_for_is_not_acknowledged() {
+    let mut owner = owner(TableRule::Sum, When::ByClock);
+    for rank in [ME, OTHER] {
+        asked(&mut owner, rank, Asked::Tick { clock: 1 });
+    }
+    asked(&mut owner, OTHER, add(1, 1, &[0], &[1.0]));
+    owner.workers.get_mut(&OTHER).unwrap().waiting_bytes = WAITING_BYTES_MAX;
+    let mut out = Vec::new();
+    let hoard = Err(TableError::Hoard(WAITING_BYTES_MAX));
+    assert_eq!(owner.on_asked(OTHER, add(2, 30, &[0], &[1.0]), &mut out), hoard);
+    owner.workers.get_mut(&OTHER).unwrap().waiting_bytes = 0;
+    assert_eq!(owner.on_asked(OTHER, add(3, 1, &[0], &[1.0]), &mut out), hoard);
+    owner.on_kept(OTHER, 2, &mut out);
+    assert!(out.contains(&(OTHER, Word::Told(Told::Added { up_to: 1 }))), "{out:?}");
+    assert_eq!(owner.store().applied(0, &owner.places.who(OTHER)), 1);
+}
+
 #[test]
 fn whoever_holds_samples_back_is_not_kept_waiting_for_itself() {
+    for may_wait in [false, true] {
+        let mut owner = owner(TableRule::Sum, When::AtOnce);
+        let deal = |hand| Asked::Deal { hand, samples: 5, may_wait };
+        asked(&mut owner, ME, deal(1));
+        let none = asked(&mut owner, ME, deal(2));
+        assert!(
+            matches!(&none[..], [(ME, Word::Told(Told::Dealt { hand: 2, is_over: false, .. }))]),
+            "{none:?}"
+        );
+        assert!(asked(&mut owner, OTHER, deal(1)).is_empty());
+        let over = asked(&mut owner, ME, Asked::Done { hands: 1 });
+        assert!(matches!(&over[..], [(OTHER, Word::Told(Told::Dealt { is_over: true, .. }))]), "{over:?}");
+    }
+}
+
+/// Nobody is waited for who waits for samples; but once somebody has a clock, somebody may be.
+#[test]
+fn whoever_waits_for_samples_goes_on_once_others_may_wait_for_it() {
     let mut owner = owner(TableRule::Sum, When::AtOnce);
-    let deal = |hand| Asked::Deal { hand, samples: 5, may_wait: true };
+    let deal = |hand| Asked::Deal { hand, samples: 5, may_wait: false };
     asked(&mut owner, ME, deal(1));
-    let none = asked(&mut owner, ME, deal(2));
-    assert!(matches!(&none[..], [(ME, Word::Told(Told::Dealt { hand: 2, is_over: false, .. }))]), "{none:?}");
+    asked(&mut owner, OTHER, Asked::Tick { clock: 0 });
     assert!(asked(&mut owner, OTHER, deal(1)).is_empty());
-    let over = asked(&mut owner, ME, Asked::Done { hands: 1 });
-    assert!(matches!(&over[..], [(OTHER, Word::Told(Told::Dealt { is_over: true, .. }))]), "{over:?}");
+    let none = asked(&mut owner, ME, Asked::Tick { clock: 0 });
+    assert!(
+        matches!(&none[..], [(OTHER, Word::Told(Told::Dealt { hand: 1, is_over: false, .. }))]),
+        "{none:?}"
+    );
+}
+
+/// What a worker that has ended does not compute is dealt to others.
+#[test]
+fn what_is_given_back_is_dealt_again() {
+    let mut owner = owner(TableRule::Sum, When::AtOnce);
+    let deal = |hand| Asked::Deal { hand, samples: 2, may_wait: true };
+    (1..=3).for_each(|hand| drop(asked(&mut owner, ME, deal(hand))));
+    asked(&mut owner, ME, Asked::Done { hands: 1 });
+    assert!(asked(&mut owner, OTHER, deal(1)).is_empty());
+    asked(&mut owner, ME, Asked::Back { hands: 2 });
+    let dealt = owner.store.dealing().clone();
+    let hands = |writer| {
+        let held = dealt.held.iter().find(|held| held.writer == writer);
+        held.map_or(0, |held| held.hands.len())
+    };
+    let [me, other] = [ME, OTHER].map(|rank| owner.places.who(rank));
+    assert_eq!((hands(me), hands(other), dealt.returned.len()), (0, 1, 1));
 }
 
 #[test]
