@@ -160,6 +160,9 @@ impl Machine {
             }
             self.prepare(specification, out);
         }
+        if let Stage::Member(seat) = &mut self.stage {
+            seat.session.wake();
+        }
         match input {
             Input::Tick => self.tick(now, out),
             Input::Frame { from, frame } => {

@@ -262,15 +262,15 @@ impl Returning {
     fn propose(&mut self, now: Instant, basis: &Basis<'_>, waited: Duration, out: &mut Vec<Output>) {
         let Some(attempt) = &self.attempt else { return };
         let reports = attempt.proposer.reports();
-        let can_train = reports.iter().filter(|(_, report)| report.again.is_some());
-        let could_train: BTreeSet<Rank> = can_train.map(|(rank, _)| *rank).collect();
-        let is_all = could_train.len() == self.view.members.len();
+        let could_train = reports.values().filter(|report| report.again.is_some()).count();
+        let is_all = could_train == self.view.members.len();
+        let there: BTreeSet<Rank> = reports.keys().copied().collect();
         let change = match attempt.proposer.adopted() {
             Some(adopted) => adopted.clone(),
             None if waited < PATIENCE && reports.values().any(|report| report.again.is_none()) => {
                 return self.give_up(now, RETRY);
             }
-            None if basis.geometry.cut.has_tables && !self.may_begin_tables_anew(&could_train) => {
+            None if basis.geometry.cut.has_tables && !self.may_begin_tables_anew(&there) => {
                 return self.give_up(now, RETRY_FOR_STATE);
             }
             None => match basis.after_stop(&[], reports) {

@@ -78,7 +78,7 @@ pub const TABLE_CHUNK_BYTES_MAX: usize = WORD_BYTES_MAX / 2;
 pub const TABLE_FRAME_BYTES: usize = 1 << 20;
 /// Numbers of the rows that one question asks for.
 pub const GET_NUMBERS_MAX: usize = CHUNK_BYTES_MAX / size_of::<f32>();
-/// Questions of one worker to one owner that wait for a clock or for a chunk.
+/// Questions of one worker to one owner that wait: for a clock, for a chunk, or until it has taken in other answers.
 pub const QUESTIONS_MAX: usize = 1 << 14;
 /// Bytes of all that a worker asks of an owner, or adds there, and that has to wait.
 pub const WAITING_BYTES_MAX: usize = 1 << 30;
@@ -169,5 +169,7 @@ const _: () =
 const _: () =
     assert!(TABLE_FRAME_BYTES + TABLE_CHUNK_BYTES_MAX <= WORD_BYTES_MAX, "and a chunk of any table");
 const _: () = assert!(GET_NUMBERS_MAX * (4 + 6) <= WORD_BYTES_MAX && GET_NUMBERS_MAX <= WORD_ROWS_MAX);
+const _: () =
+    assert!(UNSAFE_BYTES_MAX + WORD_BYTES_MAX <= WAITING_BYTES_MAX, "there is room for one more large word");
 const _: () = assert!(LINK_SEGMENTS >= 2, "relays need a place of their own");
 const _: () = assert!(WEIGHT_DEFAULT <= WEIGHT_MAX);

@@ -231,8 +231,8 @@ pub enum Asked {
         hand: u64,
         /// How many it asks for.
         samples: u32,
-        /// Whether nobody waits for the worker's clock meanwhile: so it is told that there are none only once all are done, or none are
-        /// left but those that it holds itself.
+        /// Whether nobody waits for the worker's clock meanwhile: then it is not told that there are none, unless it holds some itself, or
+        /// all are done.
         may_wait: bool,
     },
     /// To the owner of the first chunk: what came of the samples up to this number would outlive the worker.

@@ -56,6 +56,8 @@ pub(super) struct Tables {
     settled: ChunkSet,
     waiting: Waiting,
     hands: Hands,
+    /// It has begun a clock in which there is nothing to do, and begins none before anything comes from others.
+    rests: bool,
     /// It begins no clock any more.
     is_leaving: bool,
     has_wound_down: bool,
@@ -77,6 +79,7 @@ impl Tables {
             settled: ChunkSet::default(),
             waiting: Waiting::default(),
             hands: Hands::default(),
+            rests: false,
             is_leaving: false,
             has_wound_down: false,
             split,
@@ -233,6 +236,13 @@ impl Session {
     /// Whether its program keeps its state in tables.
     pub(crate) fn has_tables(&self) -> bool {
         self.tables.is_some()
+    }
+
+    /// Something has come from outside.
+    pub(crate) fn wake(&mut self) {
+        if let Some(tables) = &mut self.tables {
+            tables.rests = false;
+        }
     }
 
     /// How far this member is: its step, or its worker's clock.

@@ -53,13 +53,14 @@ pub struct Client {
     request_count: u64,
     /// By owner: questions that are under way, and those that come after them.
     lines: BTreeMap<Rank, Line>,
-    /// By request: what does not go into the cache.
-    answers: BTreeMap<u64, Answer>,
+    /// By request: what does not go into the cache, and what was asked.
+    answers: BTreeMap<u64, (Request, Answer)>,
     /// By chunk of which columns were changed: under which number the last time.
     mapped: BTreeMap<usize, u64>,
     dealt: Hands,
     /// What it has asked last of all, if it leaves.
     farewell: Option<u64>,
+    has_finished: bool,
 }
 
 /// Something that was changed: its part in one chunk.
@@ -96,6 +97,7 @@ impl Client {
             answers: BTreeMap::new(),
             mapped: BTreeMap::new(),
             farewell: None,
+            has_finished: false,
             dealt: Hands::default(),
         }
     }
@@ -238,13 +240,14 @@ impl Client {
     pub fn map(&mut self, chunks: Range<usize>, map: Map, out: &mut Outbox) {
         self.push(out);
         let clock = self.clock();
-        for chunk in chunks {
+        for chunk in chunks.clone() {
             self.sequence += 1;
             self.send(Entry { sequence: self.sequence, clock, chunk, change: Change::Map(map) }, out);
             // Only the owner knows what has become of its rows.
             self.forget(chunk);
             self.mapped.insert(chunk, self.sequence);
         }
+        self.ask_anew(&chunks, out);
         self.close_hands();
     }
 
@@ -262,6 +265,7 @@ impl Client {
     /// The worker has ended: nobody waits for it any more, and samples that it has not computed are for others. What it still reads is
     /// of when all have ended.
     pub fn finish(&mut self, out: &mut Outbox) {
+        self.has_finished = true;
         self.drop_hands();
         self.push(out);
         self.give_back(out);
@@ -273,13 +277,14 @@ impl Client {
     /// Whether the worker has ended.
     #[must_use]
     pub fn has_finished(&self) -> bool {
-        self.clock == Some(STEPS_MAX)
+        self.has_finished
     }
 
-    /// A clock begins: a worker that is behind all others is where the last of them is.
+    /// A clock begins: a worker that is behind all others is where the last of them is. If all others have ended, it is where it is.
     pub fn catch_up(&mut self, out: &mut Outbox) {
-        if self.clock.is_none_or(|clock| clock < self.least) {
-            self.clock = Some(self.least);
+        let last = if self.least < STEPS_MAX { self.least } else { 0 };
+        if self.clock.is_none_or(|clock| clock < last) {
+            self.clock = Some(last);
             self.tell_clock(out);
         }
     }
@@ -362,3 +367,6 @@ impl Entry {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -11,7 +11,7 @@
 //! # Invariants
 //! - A worker that asks again under the same number is given the same hand, whoever deals by then.
 
-use peergrad_protocol::limits::HANDS_MAX;
+use peergrad_protocol::limits::{HANDS_MAX, STEPS_MAX};
 use peergrad_protocol::table::{Dealing, Hand, Held, Writer};
 
 /// How much there is to be dealt.
@@ -54,7 +54,8 @@ impl Deck {
 
     /// Whether a worker is one of those that are in by now.
     fn has_room(&self, dealing: &Dealing, writer: Writer) -> bool {
-        let mut others = dealing.held.iter().filter(|held| held.last > 0);
+        // One that has ended makes room.
+        let mut others = dealing.held.iter().filter(|held| (1..STEPS_MAX).contains(&held.last));
         let is_in = others.clone().any(|held| held.writer == writer);
         let taken = dealing.ledger.taken(self.samples);
         let room = match taken.checked_sub(self.warm_up) {
@@ -86,14 +87,15 @@ pub fn done(dealing: &mut Dealing, writer: Writer, number: u64) -> bool {
     hands.len() < before
 }
 
-/// A worker computes nothing from this number on: what it was dealt comes back. Whether that is news.
+/// A worker computes nothing from this number on: what it was dealt comes back, and it is dealt nothing more. Whether that is news.
 pub fn back(dealing: &mut Dealing, writer: Writer, number: u64) -> bool {
-    let all = std::mem::take(&mut held_by(dealing, writer).hands);
-    let (held, unused): (Vec<_>, Vec<_>) = all.into_iter().partition(|(of, _)| *of < number);
-    held_by(dealing, writer).hands = held;
-    let is_any = !unused.is_empty();
+    let known = held_by(dealing, writer);
+    let is_news = std::mem::replace(&mut known.last, STEPS_MAX) < STEPS_MAX;
+    let (held, unused) = std::mem::take(&mut known.hands).into_iter().partition(|(of, _)| *of < number);
+    known.hands = held;
+    let unused: Vec<(u64, Hand)> = unused;
     dealing.returned.extend(unused.into_iter().map(|(_, hand)| hand));
-    is_any
+    is_news
 }
 
 /// The owner's word of what is dealt: of all workers, or of those who are in it.

@@ -295,7 +295,7 @@ impl Keeper {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn check(&self, asked: &Asked) -> Result<Option<usize>, TableError> {
+    fn check(&self, asked: &Asked) -> Result<Option<usize>, TableError> {
         let layout = self.store.layout();
         let chunk = match asked {
             Asked::Get { chunk, rows, .. } => {
@@ -346,7 +346,10 @@ impl Keeper {
                 self.deal(from, Wanted { hand, samples: samples.into(), may_wait }, out);
             }
             Asked::Done { hands } => self.change_hands(from, hands, dealing::done, out),
-            Asked::Back { hands } => self.change_hands(from, hands, dealing::back, out),
+            Asked::Back { hands } => {
+                self.wants_hand.remove(&from);
+                self.change_hands(from, hands, dealing::back, out);
+            }
         }
         Ok(())
     }

@@ -98,10 +98,12 @@ impl Odd {
                 drop(clock.push());
             }
             Way::Hoards => clock.add(counted()).expect("finite rows"),
-            Way::NeverReads | Way::StopsEarly => {
+            Way::NeverReads => {
                 clock.add(counted()).expect("finite rows");
                 drop(clock.push());
             }
+            Way::StopsEarly if samples == 0 => {}
+            Way::StopsEarly => clock.add(counted()).expect("finite rows"),
             Way::Floods => {
                 clock.add(counted()).expect("finite rows");
                 drop(clock.push());

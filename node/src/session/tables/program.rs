@@ -110,7 +110,7 @@ impl Session {
         let (rank, member_count) = (self.rank, self.view().members.len());
         let begins = |tables: &&mut Tables| tables.waiting.begin.is_some() && !tables.is_leaving;
         let Some(tables) = self.tables.as_mut().filter(begins) else { return };
-        if !tables.has_clock() || !tables.may_begin() {
+        if tables.rests || !tables.has_clock() || !tables.may_begin() {
             return;
         }
         let Some(Taken { number, hand, is_over }) = tables.client.take_hand() else { return };
@@ -119,6 +119,7 @@ impl Session {
         let of = |span: &Span| order.get(span.start as usize..span.end as usize).unwrap_or(&[]);
         let samples: Arc<[u32]> = hand.spans.iter().flat_map(of).copied().collect();
         tables.hands.take(number, &hand, is_over, tables.deck);
+        tables.rests = hand.is_empty() && !is_over && member_count > 1;
         self.turn += 1;
         self.current = Some(Current::new(self.turn, false));
         let clock = tables.client.clock();
@@ -198,7 +199,9 @@ impl Tables {
     fn has_clock(&mut self) -> bool {
         let mut out = Vec::new();
         if self.client.is_new() && self.waiting.entering.is_none() {
-            self.waiting.entering = Some(BTreeSet::from([self.client.wait(&mut out)]));
+            self.waiting.entering = Some(self.client.ask_where_all_are(&mut out));
+            self.post(std::mem::take(&mut out));
+            self.hear_own();
         }
         let has_entered = self.waiting.entering.as_ref().is_none_or(|asked| self.client.has(asked));
         if has_entered {

@@ -1,6 +1,6 @@
 //! Reading: what a worker asks of owners, what it keeps of their answers, and how old that may be.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ops::Range;
 
 use peergrad_protocol::Rank;
@@ -82,6 +82,13 @@ impl Client {
         self.request(0, Question::Rows(Names::default()), out)
     }
 
+    /// Asks all owners for nothing but to be told where all workers are, as far as each of them knows.
+    pub fn ask_where_all_are(&mut self, out: &mut Outbox) -> BTreeSet<u64> {
+        let first: BTreeMap<Rank, usize> =
+            (0..self.layout.chunk_count()).rev().map(|chunk| (self.places.owner(chunk), chunk)).collect();
+        first.into_values().map(|chunk| self.request(chunk, Question::Rows(Names::default()), out)).collect()
+    }
+
     pub(super) fn request(&mut self, chunk: usize, question: Question, out: &mut Outbox) -> u64 {
         let at_least = self.clock.map_or(0, |clock| self.gate().needed(clock));
         self.request_of(chunk, question, at_least, out)
@@ -147,7 +154,7 @@ impl Client {
         let (mut ranges, mut values) = (Vec::new(), Vec::new());
         // Requests are numbered in the order of the rows.
         for request in requests {
-            if let Some(Answer::Rows(rows)) = self.answers.remove(request) {
+            if let Some((_, Answer::Rows(rows))) = self.answers.remove(request) {
                 ranges.extend(rows.names.ranges());
                 values.extend(rows.values);
             }
@@ -158,7 +165,7 @@ impl Client {
     /// What was asked for by [`reduce`](Self::reduce), once all is here.
     pub fn take_number(&mut self, requests: &BTreeSet<u64>) -> f64 {
         let numbers = requests.iter().filter_map(|request| match self.answers.remove(request) {
-            Some(Answer::Number(number)) => Some(number),
+            Some((_, Answer::Number(number))) => Some(number),
             _ => None,
         });
         numbers.sum()
@@ -249,18 +256,19 @@ impl Client {
             self.ask(chunk, request.asked(number), out);
             return Ok(());
         }
-        let Some(Request { question, asked_at, .. }) = self.requests.remove(&number) else { return Ok(()) };
+        let Some(request) = self.requests.remove(&number) else { return Ok(()) };
         self.answered(chunk, out);
         self.least = self.least.max(clock);
-        match question {
+        match request.question {
             Question::Rows(_) => {
+                let asked_at = request.asked_at;
                 let cached = |values| Cached { clock, asked_at, sequence: applied, values };
                 for (row, values) in names.iter().zip(values.chunks_exact(width)) {
                     self.cache.insert(row, cached(values.to_vec()));
                 }
                 self.cache.extend(zero.iter().map(|row| (row, cached(Vec::new()))));
             }
-            _ => _ = self.answers.insert(number, Answer::Rows(Rows { names, values })),
+            _ => _ = self.answers.insert(number, (request, Answer::Rows(Rows { names, values }))),
         }
         Ok(())
     }
@@ -287,11 +295,23 @@ impl Client {
             self.ask(chunk, request.asked(number), out);
             return Ok(());
         }
-        self.requests.remove(&number);
+        let Some(request) = self.requests.remove(&number) else { return Ok(()) };
         self.answered(chunk, out);
         self.least = self.least.max(clock);
-        self.answers.insert(number, Answer::Number(value));
+        self.answers.insert(number, (request, Answer::Number(value)));
         Ok(())
+    }
+
+    /// Asks once more for what has come of these chunks, and nobody has taken yet.
+    pub(super) fn ask_anew(&mut self, chunks: &Range<usize>, out: &mut Outbox) {
+        let is_of = |(_, (request, _)): &(&u64, &(Request, Answer))| chunks.contains(&request.chunk);
+        let numbers: Vec<u64> = self.answers.iter().filter(is_of).map(|(number, _)| *number).collect();
+        for number in numbers {
+            if let Some((request, _)) = self.answers.remove(&number) {
+                self.requests.insert(number, request);
+                self.ask_in_turn(number, out);
+            }
+        }
     }
 
     /// Whether an answer is from before columns of its chunk were changed here: of several chunks, all are told as they are after that.

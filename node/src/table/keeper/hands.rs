@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::HANDS_MAX;
+use peergrad_protocol::limits::{HANDS_MAX, STEPS_MAX};
 use peergrad_protocol::table::{Dealing, Hand, Told, Word, Writer};
 
 use super::super::dealing;
@@ -54,7 +54,7 @@ impl Keeper {
         let writer = self.places.who(from);
         let known = self.store.dealing().held.iter().find(|held| held.writer == writer);
         let is_new = known.is_none_or(|known| hand > known.last);
-        // What it has not sent yet, nobody else can wait for; but with too many of them, it waits for them to be safe.
+        // What it has not sent yet, nobody else can wait for; but where nobody waits for it, it may wait for too many of them to be safe.
         let holds_some = known.is_some_and(|known| !known.hands.is_empty() && known.hands.len() < HANDS_MAX);
         if let Some(dealt) = self.deck.deal(self.store.dealing(), writer, hand, samples) {
             if is_new {
@@ -72,9 +72,10 @@ impl Keeper {
             return self.acknowledge(from, out);
         }
         let is_over = self.deck.is_over(self.store.dealing());
-        // Others may wait for its clock, too.
-        let has_others =
-            self.clocks.iter().any(|(rank, clock)| *rank != from && !matches!(clock, Clock::None));
+        // Others may wait for its clock, too, unless they have ended.
+        let waits =
+            |clock: &Clock| matches!(clock, Clock::At(clock) | Clock::Raised(clock) if *clock < STEPS_MAX);
+        let has_others = self.clocks.iter().any(|(rank, clock)| *rank != from && waits(clock));
         if is_over || holds_some || (has_others && !may_wait) {
             out.push((from, Word::Told(Told::Dealt { hand, dealt: Hand::default(), is_over })));
         } else {

@@ -1,6 +1,6 @@
 //! What an owner and a copy say, word by word.
 
-use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, QUESTIONS_MAX, STALENESS_BY_CLOCK_MAX};
+use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, QUESTIONS_MAX, STALENESS_BY_CLOCK_MAX, STEPS_MAX};
 use peergrad_protocol::table::{Names, Rows, State};
 use peergrad_protocol::{Incarnation, PeerId};
 
@@ -409,6 +409,31 @@ fn what_is_given_back_is_dealt_again() {
     };
     let [me, other] = [ME, OTHER].map(|rank| owner.places.who(rank));
     assert_eq!((hands(me), hands(other), dealt.returned.len()), (0, 1, 1));
+    // It is dealt nothing more, whatever it had asked for before.
+    asked(&mut owner, ME, deal(4));
+    asked(&mut owner, OTHER, Asked::Back { hands: 1 });
+    assert_eq!(owner.store.dealing().returned.len(), 2);
+    assert!(owner.wants_hand.contains_key(&ME), "it is told once all is over");
+}
+
+/// Nobody waits for the clock of one that has ended; and its place is another one's.
+#[test]
+fn whoever_has_ended_keeps_nobody_from_waiting_for_samples() {
+    let mut owner = owner(TableRule::Sum, When::AtOnce);
+    owner.deck = Deck { passes: 1, samples: 8, warm_up: 4, wave: 0 };
+    let deal = |hand, samples| Asked::Deal { hand, samples, may_wait: false };
+    asked(&mut owner, OTHER, deal(1, 2));
+    assert!(asked(&mut owner, ME, deal(1, 2)).is_empty(), "another one warms up");
+    asked(&mut owner, OTHER, Asked::Back { hands: 1 });
+    asked(&mut owner, OTHER, Asked::Tick { clock: STEPS_MAX });
+    let held = |owner: &mut Keeper| {
+        let me = owner.places.who(ME);
+        owner.store.dealing().held.iter().find(|held| held.writer == me).map_or(0, |held| held.hands.len())
+    };
+    assert_eq!(held(&mut owner), 1);
+    asked(&mut owner, ME, deal(2, 8));
+    asked(&mut owner, ME, Asked::Done { hands: 2 });
+    assert!(owner.wants_hand.is_empty());
 }
 
 #[test]
