@@ -327,7 +327,7 @@ impl Clock {
     }
 
     /// This worker has no more clocks, so nobody waits for it. What it reads from now on is there once all workers have finished. If it
-    /// ends before the run is over, other workers are dealt the samples of this clock, and all others.
+    /// ends before the run is over, other workers are dealt the samples of this clock, and all others; what it adds after that does not count.
     pub fn finish(&self) {
         self.tell(Operation::Finish);
     }

@@ -123,6 +123,7 @@ impl Tables {
         self.settled = ChunkSet::default();
         self.keeper = Some(Keeper::enter(self.me, Arc::clone(&places), self.deck, carried, &mut out));
         self.client.enter(places, &mut out);
+        self.waiting.enter_anew();
         self.post(out);
     }
 

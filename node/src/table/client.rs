@@ -280,13 +280,19 @@ impl Client {
         self.has_finished
     }
 
-    /// A clock begins: a worker that is behind all others is where the last of them is. If all others have ended, it is where it is.
+    /// A clock begins: a worker that is behind all others is where the last of them is.
     pub fn catch_up(&mut self, out: &mut Outbox) {
-        let last = if self.least < STEPS_MAX { self.least } else { 0 };
-        if self.clock.is_none_or(|clock| clock < last) {
-            self.clock = Some(last);
+        if self.clock.is_none_or(|clock| clock < self.least) {
+            self.clock = Some(self.least);
             self.tell_clock(out);
         }
+    }
+
+    /// An owner says which clock all workers have completed. If all others have ended, that is where this one was when it asked.
+    fn hear_clock(&mut self, clock: u64, asked_at: u64) -> u64 {
+        let clock = if clock < STEPS_MAX || self.has_finished { clock } else { asked_at };
+        self.least = self.least.max(clock);
+        clock
     }
 
     /// An owner answers.

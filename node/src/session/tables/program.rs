@@ -30,6 +30,11 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
+    /// In a new view, the owners are others.
+    pub(super) fn enter_anew(&mut self) {
+        self.entering = None;
+    }
+
     /// Whether the program waits for rows.
     pub(super) fn is_reading(&self) -> bool {
         !self.reads.is_empty()
@@ -110,7 +115,7 @@ impl Session {
         let (rank, member_count) = (self.rank, self.view().members.len());
         let begins = |tables: &&mut Tables| tables.waiting.begin.is_some() && !tables.is_leaving;
         let Some(tables) = self.tables.as_mut().filter(begins) else { return };
-        if tables.rests || !tables.has_clock() || !tables.may_begin() {
+        if (tables.rests && member_count > 1) || !tables.has_clock() || !tables.may_begin() {
             return;
         }
         let Some(Taken { number, hand, is_over }) = tables.client.take_hand() else { return };
@@ -119,7 +124,7 @@ impl Session {
         let of = |span: &Span| order.get(span.start as usize..span.end as usize).unwrap_or(&[]);
         let samples: Arc<[u32]> = hand.spans.iter().flat_map(of).copied().collect();
         tables.hands.take(number, &hand, is_over, tables.deck);
-        tables.rests = hand.is_empty() && !is_over && member_count > 1;
+        tables.rests = hand.is_empty() && !is_over;
         self.turn += 1;
         self.current = Some(Current::new(self.turn, false));
         let clock = tables.client.clock();
@@ -241,6 +246,8 @@ impl Tables {
         let (client, mut out) = (&mut self.client, Vec::new());
         let mut is_over = false;
         match operation {
+            Operation::Add(_) | Operation::Map { .. } if client.has_finished() => {}
+            Operation::End(_) if client.has_finished() => is_over = true,
             Operation::Get { rows, reply } => {
                 let asked = client.fetch(&rows, &mut out);
                 self.waiting.reads.push((asked, Read::Rows(rows, reply)));

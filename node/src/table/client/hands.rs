@@ -87,7 +87,8 @@ impl Client {
         dealt.taken.retain(|(number, _)| Some(*number) != dealt.current);
         let wanted = dealt.wanted.take().map(|(number, ..)| number);
         let next = dealt.next.take().map(|(number, ..)| number);
-        dealt.ends_before = dealt.ends_before.or(dealt.current.take()).or(wanted).or(next);
+        let first = dealt.current.take().or(wanted).or(next).unwrap_or(dealt.count + 1);
+        dealt.ends_before.get_or_insert(first);
     }
 
     /// Says which samples others are to compute.

@@ -258,7 +258,7 @@ impl Client {
         }
         let Some(request) = self.requests.remove(&number) else { return Ok(()) };
         self.answered(chunk, out);
-        self.least = self.least.max(clock);
+        let clock = self.hear_clock(clock, request.asked_at);
         match request.question {
             Question::Rows(_) => {
                 let asked_at = request.asked_at;
@@ -297,7 +297,7 @@ impl Client {
         }
         let Some(request) = self.requests.remove(&number) else { return Ok(()) };
         self.answered(chunk, out);
-        self.least = self.least.max(clock);
+        self.hear_clock(clock, request.asked_at);
         self.answers.insert(number, (request, Answer::Number(value)));
         Ok(())
     }

@@ -59,3 +59,34 @@ fn what_columns_come_to_is_of_all_owners_before_a_change_or_of_all_after_it() {
     assert!(client.has(&requests));
     assert_eq!(client.take_number(&requests), 4.0);
 }
+
+/// One that comes when all others have ended is nowhere near the end: rows become stale for it as for anybody.
+#[test]
+fn where_all_others_have_ended_rows_become_stale() {
+    let mut client = client();
+    client.gates = Gates::of(Gate::Staleness(0));
+    let row = Names::range(0..1);
+    for clock in 0..3 {
+        let mut out = Vec::new();
+        let requests = client.fetch(&row, &mut out);
+        let [(0, request)] = questions(&out)[..] else { panic!("clock {clock}: {out:?}") };
+        let got = Told::Got { request, clock: STEPS_MAX, applied: 0, zero: row.clone(), values: vec![] };
+        client.on_told(ME, got, &mut out).unwrap();
+        assert!(client.has(&requests) && client.read(&row).is_some());
+        client.catch_up(&mut out);
+        assert_eq!(client.clock(), clock);
+        client.tick(&mut out);
+    }
+}
+
+/// Whoever deals has to know that there is room for another one.
+#[test]
+fn who_ends_says_so_to_the_dealer() {
+    let mut client = client();
+    let mut out = Vec::new();
+    client.finish(&mut out);
+    assert!(out.contains(&(ME, Word::Asked(Asked::Back { hands: 1 }))), "{out:?}");
+    out.clear();
+    client.enter(Arc::clone(&client.places), &mut out);
+    assert!(out.contains(&(ME, Word::Asked(Asked::Back { hands: 1 }))), "in each view: {out:?}");
+}

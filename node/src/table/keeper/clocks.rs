@@ -1,7 +1,7 @@
 //! Clocks, at an owner: how far all workers are, and what waits for that.
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::STALENESS_BY_CLOCK_MAX;
+use peergrad_protocol::limits::{STALENESS_BY_CLOCK_MAX, STEPS_MAX};
 use peergrad_protocol::table::Asked;
 
 use super::super::When;
@@ -83,7 +83,8 @@ impl Keeper {
             Some(Clock::At(_)) => Clock::At(clock),
             Some(Clock::Raised(known)) if clock < *known => Clock::Raised(*known),
             Some(Clock::Raised(_)) => Clock::At(clock),
-            Some(Clock::None) | None => match before.filter(|least| clock < *least) {
+            // Nobody is put at the end who has not come to it.
+            Some(Clock::None) | None => match before.filter(|least| (clock + 1..STEPS_MAX).contains(least)) {
                 Some(least) => Clock::Raised(least),
                 None => Clock::At(clock),
             },
