@@ -60,7 +60,6 @@ pub struct Client {
     dealt: Hands,
     /// What it has asked last of all, if it leaves.
     farewell: Option<u64>,
-    has_finished: bool,
 }
 
 /// Something that was changed: its part in one chunk.
@@ -97,7 +96,6 @@ impl Client {
             answers: BTreeMap::new(),
             mapped: BTreeMap::new(),
             farewell: None,
-            has_finished: false,
             dealt: Hands::default(),
         }
     }
@@ -265,7 +263,6 @@ impl Client {
     /// The worker has ended: nobody waits for it any more, and samples that it has not computed are for others. What it still reads is
     /// of when all have ended.
     pub fn finish(&mut self, out: &mut Outbox) {
-        self.has_finished = true;
         self.drop_hands();
         self.push(out);
         self.give_back(out);
@@ -277,7 +274,7 @@ impl Client {
     /// Whether the worker has ended.
     #[must_use]
     pub fn has_finished(&self) -> bool {
-        self.has_finished
+        self.dealt.ends_before.is_some()
     }
 
     /// A clock begins: a worker that is behind all others is where the last of them is.
@@ -290,7 +287,7 @@ impl Client {
 
     /// An owner says which clock all workers have completed. If all others have ended, that is where this one was when it asked.
     fn hear_clock(&mut self, clock: u64, asked_at: u64) -> u64 {
-        let clock = if clock < STEPS_MAX || self.has_finished { clock } else { asked_at };
+        let clock = if clock < STEPS_MAX || self.has_finished() { clock } else { asked_at };
         self.least = self.least.max(clock);
         clock
     }
@@ -346,7 +343,7 @@ impl Entry {
     /// About as many bytes as it takes in memory.
     fn bytes(&self) -> usize {
         let rows = match &self.change {
-            Change::Add(rows) => rows.names.bytes() + size_of_val(&rows.values[..]),
+            Change::Add(rows) => rows.bytes(),
             Change::Map(_) => 0,
         };
         size_of::<Self>() + rows

@@ -261,7 +261,7 @@ impl Keeper {
     pub fn on_asked(&mut self, from: Rank, asked: Asked, out: &mut Outbox) -> Result<(), TableError> {
         let chunk = self.check(&asked)?;
         let has_lost_one = |worker: &Worker| worker.refused.is_some();
-        if asked.sequence().is_some() && self.workers.get(&from).is_some_and(has_lost_one) {
+        if asked.change().is_some() && self.workers.get(&from).is_some_and(has_lost_one) {
             return Err(TableError::Hoard(WAITING_BYTES_MAX));
         }
         self.take_in(from, chunk, asked, out)?;
@@ -279,11 +279,11 @@ impl Keeper {
     ) -> Result<(), TableError> {
         match chunk {
             Some(chunk) if !self.is_here(chunk) => {
-                self.hold(from, chunk, &asked)?;
+                self.hold(from, &asked)?;
                 self.held.entry(chunk).or_default().push((from, asked));
             }
             Some(chunk) if self.is_early(from, &asked) => {
-                self.hold(from, chunk, &asked)?;
+                self.hold(from, &asked)?;
                 self.early.entry(chunk).or_default().push((from, asked));
             }
             _ => self.answer(from, asked, out)?,
@@ -337,8 +337,7 @@ impl Keeper {
             }
             Asked::Get { .. } | Asked::Reduce { .. } => {
                 if let Some(asked) = self.tell(from, asked, out) {
-                    let is_own = from == self.me;
-                    self.workers.entry(from).or_default().hold(&asked, is_own)?;
+                    self.hold(from, &asked)?;
                     self.waiting.push((from, asked));
                 }
             }

@@ -129,14 +129,14 @@ impl Keeper {
         }
         // Clocks did not wait for the chunk: whoever reads sees all that came before them.
         let (changes, questions): (Vec<_>, Vec<_>) =
-            held.into_iter().partition(|(_, asked)| asked.sequence().is_some());
+            held.into_iter().partition(|(_, asked)| asked.change().is_some());
         self.put_in(chunk, changes, out);
         for (worker, asked) in questions {
             if asked.at_least().is_some() {
                 self.ready.entry(worker).or_default().push_back(asked);
             } else {
                 self.let_go(worker, &asked);
-                self.answer(worker, asked, out).expect("samples are asked for by members");
+                self.answer(worker, asked, out).expect("whoever deals refuses nothing");
             }
         }
     }

@@ -10,12 +10,12 @@ use super::{Change, Keeper, Outbox, TableError, Worker};
 
 impl Keeper {
     /// Something has to wait here; a change is not acknowledged meanwhile.
-    pub(super) fn hold(&mut self, from: Rank, chunk: usize, asked: &Asked) -> Result<(), TableError> {
+    pub(super) fn hold(&mut self, from: Rank, asked: &Asked) -> Result<(), TableError> {
         let is_own = from == self.me;
         let worker = self.workers.entry(from).or_default();
         worker.hold(asked, is_own)?;
-        if let Some(sequence) = asked.sequence() {
-            worker.note(Change::Added(sequence, chunk), 1);
+        if let Some((sequence, chunk)) = asked.change() {
+            worker.note(Change::Added(sequence, chunk as usize), 1);
         }
         Ok(())
     }
@@ -31,8 +31,7 @@ impl Keeper {
     /// No correct peer asks that, or so much.
     pub fn postpone(&mut self, from: Rank, asked: Asked) -> Result<(), TableError> {
         self.check(&asked)?;
-        let is_own = from == self.me;
-        self.workers.entry(from).or_default().hold(&asked, is_own)?;
+        self.hold(from, &asked)?;
         self.ready.entry(from).or_default().push_back(asked);
         Ok(())
     }
@@ -90,12 +89,12 @@ impl Worker {
     pub(super) fn hold(&mut self, asked: &Asked, is_own: bool) -> Result<(), TableError> {
         let bytes = self.waiting_bytes + asked.bytes();
         if bytes > WAITING_BYTES_MAX && !is_own {
-            if let Some(sequence) = asked.sequence() {
+            if let Some((sequence, _)) = asked.change() {
                 self.refused.get_or_insert(sequence);
             }
             return Err(TableError::Hoard(WAITING_BYTES_MAX));
         }
-        if asked.sequence().is_none() {
+        if asked.change().is_none() {
             if self.questions == QUESTIONS_MAX {
                 return Err(TableError::Flood(QUESTIONS_MAX));
             }
@@ -108,6 +107,6 @@ impl Worker {
     /// It waits no longer.
     pub(super) fn let_go(&mut self, asked: &Asked) {
         self.waiting_bytes -= asked.bytes();
-        self.questions -= usize::from(asked.sequence().is_none());
+        self.questions -= usize::from(asked.change().is_none());
     }
 }
