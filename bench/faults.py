@@ -4,7 +4,7 @@
     sudo bench/faults.py [MINUTES [SEED [FOLDER]]]
 
 Peers are killed and started again, stand still, lose their network for a while, leave and come back, and others come that were
-not there before. The first peer is left alone: what it says of the run is checked (each pass trains each sample once), and its
+not there before. The first peer is left alone: what it says of the run is checked (each epoch trains each sample once), and its
 memory is measured. At the end all leave, the logs are put together by `simulate report`, and every digest that anybody wrote down
 is compared. Needs root, Linux and `ip`; build first: cargo build --release --workspace
 """
@@ -26,7 +26,7 @@ PEER, SIMULATE = ROOT / "target/release/peer", ROOT / "target/release/simulate"
 PEERS, EXTRA = 8, 2
 # Between two faults, seconds.
 EVERY = 5
-RUN = """passes = 1000000
+RUN = """epochs = 1000000
 batch = 64
 [data]
 file = "digits"
@@ -76,7 +76,7 @@ class Peer:
 
     def __init__(self, network, index, folder):
         self.network, self.index, self.folder = network, index, folder
-        self.process, self.busy_until, self.passes = None, 0, collections.OrderedDict()
+        self.process, self.busy_until, self.epochs = None, 0, collections.OrderedDict()
         self.step, self.events, self.problems = -1, collections.Counter(), []
 
     def start(self, arguments):
@@ -99,7 +99,7 @@ class Peer:
                 if event["step"] != self.step + 1 and self.index == 0:
                     self.problems.append(f"step {event['step']} after {self.step}")
                 self.step = event["step"]
-                self.passes[event["pass"]] = self.passes.get(event["pass"], 0) + event["samples"]
+                self.epochs[event["epoch"]] = self.epochs.get(event["epoch"], 0) + event["samples"]
             if event["event"] in ("failed", "violation"):
                 self.problems.append(json.dumps(event))
 
@@ -121,21 +121,21 @@ def invite(folder):
     return words.stdout.strip()
 
 
-class Trouble:
+class FaultInjector:
     """What goes wrong, and what is done about it later."""
 
     def __init__(self, network, peers, generator, invitation):
         self.network, self.peers, self.generator, self.invitation = network, peers, generator, invitation
         self.later, self.count = [], collections.Counter()
 
-    def plan(self, seconds, deed):
-        self.later.append((time.monotonic() + seconds, deed))
+    def plan(self, seconds, action):
+        self.later.append((time.monotonic() + seconds, action))
 
     def do_due(self):
         now = time.monotonic()
         due, self.later = [it for it in self.later if it[0] <= now], [it for it in self.later if it[0] > now]
-        for _, deed in due:
-            deed()
+        for _, action in due:
+            action()
 
     def join(self, peer):
         if not peer.is_running():
@@ -169,7 +169,7 @@ class Trouble:
             self.plan(seconds + 3, lambda: self.join(peer))
 
 
-def watch(first, trouble, minutes):
+def watch(first, injector, minutes):
     """Memory of the first peer, by time; the longest time without a step."""
     resident, longest, step, stepped = [], 0, first.step, time.monotonic()
     began = time.monotonic()
@@ -177,10 +177,10 @@ def watch(first, trouble, minutes):
     while time.monotonic() < began + 60 * minutes:
         time.sleep(0.2)
         now = time.monotonic()
-        trouble.do_due()
+        injector.do_due()
         if now >= due:
             due += EVERY
-            trouble.one()
+            injector.one()
             resident.append((now - began, first.resident()))
         if first.step != step:
             longest, step, stepped = max(longest, now - stepped), first.step, now
@@ -188,9 +188,9 @@ def watch(first, trouble, minutes):
             sys.exit(f"no step for a minute, after step {step}; see {first.folder}")
         if not first.is_running():
             sys.exit(f"the first peer has ended; see {first.folder}")
-    while trouble.later:
+    while injector.later:
         time.sleep(0.2)
-        trouble.do_due()
+        injector.do_due()
     return resident, longest
 
 
@@ -205,9 +205,9 @@ def digests(folder):
             except ValueError:
                 continue
             if event.get("event") == "step" and event.get("digest"):
-                told = known.setdefault(event["step"], event["digest"])
+                first_digest = known.setdefault(event["step"], event["digest"])
                 compared += 1
-                wrong += told != event["digest"]
+                wrong += first_digest != event["digest"]
     return len(known), compared, wrong
 
 
@@ -225,8 +225,8 @@ def main(minutes, seed, folder):
             peer.start(["join", invitation])
         while peers[0].step < 20:
             time.sleep(0.1)
-        trouble = Trouble(network, peers, random.Random(seed), invitation)
-        resident, longest = watch(peers[0], trouble, minutes)
+        injector = FaultInjector(network, peers, random.Random(seed), invitation)
+        resident, longest = watch(peers[0], injector, minutes)
         time.sleep(15)
         ends = [peer for peer in peers if peer.is_running()]
         for peer in reversed(ends):
@@ -237,19 +237,19 @@ def main(minutes, seed, folder):
             peer.signal(signal.SIGCONT)
             peer.signal(signal.SIGKILL)
         network.close()
-    tell(folder, peers, trouble, resident, longest, len(ends))
+    print_report(folder, peers, injector, resident, longest, len(ends))
 
 
-def tell(folder, peers, trouble, resident, longest, left):
+def print_report(folder, peers, injector, resident, longest, left):
     first = peers[0]
-    whole = list(first.passes.values())[:-1]
+    whole = list(first.epochs.values())[:-1]
     sizes = collections.Counter(whole)
     early = [mib for seconds, mib in resident if seconds < max(120, resident[-1][0] / 4)]
     late = [mib for seconds, mib in resident if seconds > resident[-1][0] * 3 / 4]
     middle = lambda values: sorted(values)[len(values) // 2]
-    print(f"faults: {dict(trouble.count)}")
+    print(f"faults: {dict(injector.count)}")
     print(f"steps: {first.step + 1:,}, longest time without one {longest:.1f} s; views: {first.events['view']}")
-    print(f"passes: {len(whole):,} whole ones, of so many samples each: {dict(sizes)}")
+    print(f"epochs: {len(whole):,} whole ones, of so many samples each: {dict(sizes)}")
     known, compared, wrong = digests(folder)
     print(f"digests: {compared:,} of {known:,} steps, {wrong} of them unlike another one of the same step")
     tenth = resident[-1][0] / 10

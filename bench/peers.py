@@ -51,17 +51,17 @@ def noise(path, columns, classes):
             file.write(f"{features},{draw.randrange(classes)}\n")
 
 
-def train(folder, count, batch, widths, steps, copies=2):
+def train(folder, count, batch, widths, steps, replicas=2):
     """So many peers of this machine that train an MLP on noise, once they are through."""
     name = f"{widths[0]}.csv"
     if not (folder / name).exists():
         noise(folder / name, widths[0], widths[-1])
     # A fifth of the rows is held out.
-    passes = -(-steps * batch // (ROWS * 4 // 5))
+    epochs = -(-steps * batch // (ROWS * 4 // 5))
     run_file = folder / "run.toml"
     run_file.write_text(
-        f'passes = {passes}\nbatch = {batch}\n[data]\nfile = "{name}"\n[model]\nkind = "mlp"\nhidden = {widths[1:-1]}\n'
-        f"[shards]\ncopies = {copies}\n"
+        f'epochs = {epochs}\nbatch = {batch}\n[data]\nfile = "{name}"\n[model]\nkind = "mlp"\nhidden = {widths[1:-1]}\n'
+        f"[shards]\nreplicas = {replicas}\n"
     )
     state = f"{count}-{time.monotonic_ns()}"
     local = ["--listen", "127.0.0.1"]

@@ -142,7 +142,7 @@ def redis(words, commands_per_batch=1, replicas=0):
 
 def peergrad(work):
     options = ["--work", work, "--rows", ROWS, "--batch", BATCH, "--in-flight", IN_FLIGHT, "--rounds", 1, "--json"]
-    options += ["--passes", WORK // ROWS]
+    options += ["--epochs", WORK // ROWS]
 
     def run(peers, width):
         start = [PEER, "bench-table", "--peers", peers, "--width", width, *options]
@@ -166,7 +166,7 @@ ADDS = {
     "Redis, MSET: overwrites": redis(lambda width: ["MSET", *[KEY, value(width).decode()] * BATCH]),
     "Redis, MSET, a replica": redis(lambda width: ["MSET", *[KEY, value(width).decode()] * BATCH], replicas=1),
     "Redis, INCRBYFLOAT": redis(lambda width: ["INCRBYFLOAT", KEY, "1"], commands_per_batch=BATCH),
-    "peergrad, add, two copies": peergrad("add"),
+    "peergrad, add, two replicas": peergrad("add"),
 }
 
 

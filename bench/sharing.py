@@ -3,7 +3,7 @@
     cargo build --release && python bench/sharing.py [ROUNDS]
 
 Computing is that of a peer which trains alone with a fourth of the batch; the all-reduce that of `peer bench` for a model of this size.
-Copies of optimizer state are no part of it: with two of each a sixth more travels, and each peer updates twice as much.
+Replicas of optimizer state are no part of it: with two of each a sixth more travels, and each peer updates twice as much.
 """
 import json
 import statistics
@@ -38,7 +38,7 @@ def all_reduce():
 
 
 def main(rounds):
-    print("| batch | computing of one | all-reduce | ideal, ms a step | one copy, ms a step | / ideal | two copies, ms a step | / ideal |")
+    print("| batch | computing of one | all-reduce | ideal, ms a step | one replica, ms a step | / ideal | two replicas, ms a step | / ideal |")
     print("|---|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
         for batch in BATCHES:
@@ -48,8 +48,8 @@ def main(rounds):
                 reducing = all_reduce()
                 ideal = computing * PEERS / CORES + reducing
                 row = [computing * 1e3, reducing * 1e3, ideal * 1e3]
-                for copies in (1, 2):
-                    peers = train(Path(folder), PEERS, batch, WIDTHS, STEPS, copies)
+                for replicas in (1, 2):
+                    peers = train(Path(folder), PEERS, batch, WIDTHS, STEPS, replicas)
                     step = seconds(peers[0].steps, "wall_seconds")
                     row += [step * 1e3, step / ideal]
                 found.append(row)

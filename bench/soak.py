@@ -52,7 +52,7 @@ def soak(lane, minutes, folder):
             ip("-n", name, "link set lo up")
             for what in KEPT_OUT[lane]:
                 ip("-n", name, "rule add pref 1", what, "prohibit")
-        (folder / "run.toml").write_text('passes = 1000000\nbatch = 2\n[optimizer]\nrule = "sgd"\nrate = 0.001\n')
+        (folder / "run.toml").write_text('epochs = 1000000\nbatch = 2\n[optimizer]\nrule = "sgd"\nrate = 0.001\n')
         peers.append(start(names[0], folder, "start", "run.toml", "--listen", "10.78.0.1"))
         peers[0].wait_for(lambda peer: peer.invite)
         peers.append(start(names[1], folder, "join", peers[0].invite, "--listen", "10.78.0.2"))

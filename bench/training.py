@@ -19,9 +19,9 @@ CASES = [(64, [64, 128, 10], 2000), (64, [784, 256, 10], 500), (128, [784, 1024,
 
 
 def peergrad(folder, batch, widths, steps):
-    told = train(folder, 1, batch, widths, steps)[0].steps
-    samples = sum(event["samples"] for event in told[1:])
-    return samples / (told[-1]["wall_seconds"] - told[0]["wall_seconds"])
+    steps_told = train(folder, 1, batch, widths, steps)[0].steps
+    samples = sum(event["samples"] for event in steps_told[1:])
+    return samples / (steps_told[-1]["wall_seconds"] - steps_told[0]["wall_seconds"])
 
 
 def pytorch(batch, widths, steps):

@@ -9,7 +9,7 @@ use std::num::NonZeroU32;
 use std::time::Duration;
 
 use peergrad_collectives::codec::{Codec, TopK, Values};
-use peergrad_collectives::plan::Layout;
+use peergrad_collectives::plan::ShardLayout;
 use peergrad_collectives::residual::Residual;
 use peergrad_protocol::limits::SEGMENT_ELEMENTS;
 use peergrad_protocol::{Pool, StepNumber};
@@ -43,7 +43,7 @@ fn main() {
         let mut changed = elements.clone();
         let in_place = best(|| codec.encode_in_place(black_box(&mut changed), &mut bytes));
         changed.copy_from_slice(&elements);
-        let layout = Layout::even(elements.len(), 1, &[0], elements.len());
+        let layout = ShardLayout::even(elements.len(), 1, &[0], elements.len());
         let mut residual = Residual::new(elements.len(), Pool::new(3));
         residual.begin(StepNumber(0));
         let segment = &layout.shard(0).segments()[0];

@@ -91,7 +91,7 @@ impl AllGather {
 
     /// Checks an arriving segment against the plan and counts it. False: the plan does not foresee it, nothing changed.
     #[must_use]
-    pub fn expects(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {
+    pub fn admit(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {
         let is_on_plan = owner != plan.rank
             && match plan.topology {
                 Topology::Ring => from == plan.previous(),

@@ -22,11 +22,11 @@
 //! machine. So one is assumed. On a fast line across an ocean it is a hundred times that; a run file may say `direct` there, if some
 //! own several times as much as others.
 
-use crate::plan::{Layout, Topology};
+use crate::plan::{ShardLayout, Topology};
 
 /// What a choice of topology goes by.
 #[derive(Clone, Copy, Debug)]
-pub struct Terms {
+pub struct CostModel {
     /// What a hop costs: the bytes that a line carries while a frame is under way, and those of the segment, which is passed on when
     /// it is whole.
     pub hop_bytes: usize,
@@ -36,11 +36,11 @@ pub struct Terms {
     pub room_bytes: usize,
 }
 
-impl Terms {
+impl CostModel {
     /// The topology for a round over `layout`: direct, unless a ring takes less time by far, or segments of all links at once would
     /// not fit.
     #[must_use]
-    pub fn choose(&self, layout: &Layout) -> Topology {
+    pub fn choose(&self, layout: &ShardLayout) -> Topology {
         let links = layout.rank_count().saturating_sub(1);
         let (least, most) = layout.shares();
         let [all, least, most] = [layout.len(), least, most].map(|elements| elements * size_of::<f32>());
@@ -58,16 +58,16 @@ const MARGIN: usize = 2;
 
 #[cfg(test)]
 mod tests {
-    use peergrad_protocol::placement::{Copies, Placement};
+    use peergrad_protocol::placement::{Placement, Replicas};
     use peergrad_protocol::view::Member;
     use peergrad_protocol::{Incarnation, PeerId, RunId};
 
     use super::*;
 
-    const TERMS: Terms = Terms { hop_bytes: 100, window_bytes: 1000, room_bytes: 1 << 20 };
+    const COSTS: CostModel = CostModel { hop_bytes: 100, window_bytes: 1000, room_bytes: 1 << 20 };
 
     /// Of shares with so many elements, one after the other.
-    fn chosen(terms: Terms, shares: &[usize]) -> Topology {
+    fn chosen(terms: CostModel, shares: &[usize]) -> Topology {
         let ends: Vec<usize> = shares
             .iter()
             .scan(0, |end, share| {
@@ -76,14 +76,14 @@ mod tests {
             })
             .collect();
         let owned = ends.iter().zip(shares).map(|(end, share)| std::iter::once(end - share..*end).collect());
-        terms.choose(&Layout::new(shares.iter().sum(), owned.collect(), 64))
+        terms.choose(&ShardLayout::new(shares.iter().sum(), owned.collect(), 64))
     }
 
     #[test]
     fn with_equal_shares_a_ring_never_takes_less_time() {
         for count in 1..20 {
             for share in [0, 1, 1000] {
-                assert_eq!(chosen(TERMS, &vec![share; count]), Topology::Direct, "{count} x {share}");
+                assert_eq!(chosen(COSTS, &vec![share; count]), Topology::Direct, "{count} x {share}");
             }
         }
     }
@@ -96,13 +96,17 @@ mod tests {
                     peer: PeerId([byte; 32]),
                     incarnation: Incarnation(1),
                     addresses: vec![],
-                    weight: 1,
+                    capacity: 1,
                 };
                 let members: Vec<Member> = (0..count).map(member).collect();
-                let placement = Placement::draw(&RunId([seed; 32]), &members, 4096, Copies::Number(2));
+                let placement = Placement::compute(&RunId([seed; 32]), &members, 4096, Replicas::Number(2));
                 // Sixteen elements a chunk, of which each hop is worth nothing.
                 let shares: Vec<usize> = placement.shards().iter().map(|chunks| 16 * chunks.len()).collect();
-                assert_eq!(chosen(Terms { hop_bytes: 0, ..TERMS }, &shares), Topology::Direct, "{shares:?}");
+                assert_eq!(
+                    chosen(CostModel { hop_bytes: 0, ..COSTS }, &shares),
+                    Topology::Direct,
+                    "{shares:?}"
+                );
             }
         }
     }
@@ -110,16 +114,16 @@ mod tests {
     #[test]
     fn a_ring_is_chosen_where_it_is_better_by_far() {
         // A founder whom a crowd has joined owns everything: 20,000 bytes and two hops, or 8,000 and ten hops around.
-        assert_eq!(chosen(TERMS, &[1000, 0, 0, 0, 0, 0]), Topology::Ring);
-        assert_eq!(chosen(TERMS, &[20, 0, 0, 0, 0, 0]), Topology::Direct, "a small model is all hops");
+        assert_eq!(chosen(COSTS, &[1000, 0, 0, 0, 0, 0]), Topology::Ring);
+        assert_eq!(chosen(COSTS, &[20, 0, 0, 0, 0, 0]), Topology::Direct, "a small model is all hops");
         // 17,000 bytes against 2 x 8,680; 17,800 against 2 x 8,760.
-        assert_eq!(chosen(TERMS, &[800, 40, 40, 40, 40, 40]), Topology::Direct);
-        assert_eq!(chosen(TERMS, &[850, 30, 30, 30, 30, 30]), Topology::Ring);
+        assert_eq!(chosen(COSTS, &[800, 40, 40, 40, 40, 40]), Topology::Direct);
+        assert_eq!(chosen(COSTS, &[850, 30, 30, 30, 30, 30]), Topology::Ring);
     }
 
     #[test]
     fn two_members_have_one_link_whatever_they_own() {
-        assert_eq!(chosen(TERMS, &[1000, 0]), Topology::Direct);
+        assert_eq!(chosen(COSTS, &[1000, 0]), Topology::Direct);
     }
 
     #[test]
@@ -131,7 +135,7 @@ mod tests {
             (2400, 100, Topology::Direct),
             (2399, 100, Topology::Ring),
         ] {
-            assert_eq!(chosen(Terms { room_bytes, ..TERMS }, &[share; 4]), topology, "{room_bytes}");
+            assert_eq!(chosen(CostModel { room_bytes, ..COSTS }, &[share; 4]), topology, "{room_bytes}");
         }
     }
 }

@@ -14,7 +14,7 @@
 //! - In a full grid, rows and then columns make the mean of all.
 //! - Nobody is in a group of one, unless there is nobody else.
 
-use peergrad_protocol::ledger::permutation;
+use peergrad_protocol::cursor::permutation;
 
 /// How members are divided, round by round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

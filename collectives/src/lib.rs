@@ -6,9 +6,9 @@
 //!
 //! # Words
 //! A *vector* has a *shard* for each rank (unequal, non-contiguous, possibly empty), cut into *segments*. A [`plan`] says
-//! who sends what to whom; a [`round`](round::Round) carries it out once; [`links`] counts how many segments may be on
+//! who sends what to whom; a [`round`](round::Round) carries it out once; [`credit`] counts how many segments may be on
 //! their way. The two halves are a [`reduce_scatter`] and an [`all_gather`]; beside them a [`mirror`] tells the sums of a
-//! shard to those who keep copies of its owner's optimizer state.
+//! shard to those who keep replicas of its owner's optimizer state.
 //!
 //! A [`codec`] says how a segment's elements look as bytes, in fewer than four each if need be, and a
 //! [`residual`](residual::Residual) keeps what that leaves out.
@@ -20,9 +20,9 @@
 //! |---|---|---|
 //! | ring | 2 (n - 1) | 2 (n - 1) / n x s |
 //! | direct | 2 | 2 (n - 1) / n x s |
-//! | mirror, with c copies | 1 | (c - 1) / n x s |
+//! | mirror, with c replicas | 1 | (c - 1) / n x s |
 //!
-//! With as many copies as ranks there is no mirror: the sums themselves are gathered. With unequal shards the two topologies differ:
+//! With as many replicas as ranks there is no mirror: the sums themselves are gathered. With unequal shards the two topologies differ:
 //! [`cost`] says which takes less time.
 //!
 //! # Invariants
@@ -37,8 +37,8 @@ pub mod all_gather;
 pub mod codec;
 pub mod combine;
 pub mod cost;
+pub mod credit;
 pub mod groups;
-pub mod links;
 pub mod mirror;
 pub mod payload;
 pub mod plan;

@@ -1,6 +1,6 @@
-//! The mirror: owners send the sums of their shards to the members that keep copies of their optimizer state.
+//! The mirror: owners send the sums of their shards to the members that keep replicas of their optimizer state.
 //!
-//! Two bookkeepers with equal books stay equal if both are told the same receipts. A keeper of copies has the owner's old
+//! Two bookkeepers with equal books stay equal if both are told the same receipts. A holder of replicas has the owner's old
 //! state, so with the owner's sums it computes the owner's new state itself, to the bit. Sums are a fraction of the state,
 //! and they are there before the owner has done its own update.
 //!
@@ -14,10 +14,10 @@
 //! ```
 //! 1. [`Mirror::pack`] packs sums, before their owner overwrites them.
 //! 2. [`Mirror::pump`] sends what is packed and the links' credit allows: after the pump of its step's round, before that of the next.
-//! 3. [`Mirror::expects`] checks what arrives; the caller decodes it and copies it to [`Mirror::segment_ranges`] and returns the credit.
+//! 3. [`Mirror::admit`] checks what arrives; the caller decodes it and copies it to [`Mirror::segment_ranges`] and returns the credit.
 //!
 //! # Cost
-//! One hop. For `n` ranks, `c` copies of each chunk (the owner's is one) and a vector of `s` bytes: (c - 1) / n x s bytes
+//! One hop. For `n` ranks, `c` replicas of each chunk (the owner's is one) and a vector of `s` bytes: (c - 1) / n x s bytes
 //! sent by a member, and as many received; the packed sums take at most a shard, in memory that is used again.
 //!
 //! # Invariants
@@ -31,31 +31,31 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::Pool;
-use peergrad_protocol::message::{Phase, Tally};
+use peergrad_protocol::message::{Phase, SampleStats};
 
 use crate::codec::Codec;
-use crate::links::Links;
+use crate::credit::LinkCredits;
 use crate::payload::encoded;
 use crate::plan::{Segment, Shard};
-use crate::round::{Action, Label};
+use crate::round::{Action, SegmentLabel};
 
 /// What one member keeps of another's shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Edge {
+pub struct MirrorEdge {
     /// Rank of the owner.
     pub owner: usize,
-    /// Rank of the member that keeps copies.
-    pub keeper: usize,
+    /// Rank of the member that keeps replicas.
+    pub holder: usize,
     /// The chunks that are kept, as ranges of the flat vector: sorted and disjoint.
     pub ranges: Vec<Range<usize>>,
 }
 
-/// Who keeps copies of what: the same at every rank.
+/// Who keeps replicas of what: the same at every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MirrorPlan {
     /// By owner.
     sources: Vec<Source>,
-    /// By keeper: segments that come to it, from all owners together.
+    /// By holder: segments that come to it, from all owners together.
     incoming: Vec<usize>,
 }
 
@@ -63,14 +63,14 @@ pub struct MirrorPlan {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Source {
     /// Who keeps what, nearest rank first.
-    kept: Vec<Kept>,
+    kept: Vec<MirrorTarget>,
     /// What anybody keeps, sorted and disjoint, each with its place in the packed sums.
     packed: Vec<(Range<usize>, usize)>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Kept {
-    keeper: usize,
+struct MirrorTarget {
+    holder: usize,
     chunks: Shard,
 }
 
@@ -80,24 +80,28 @@ impl MirrorPlan {
     /// # Panics
     /// If an edge is there twice, leads from a rank to itself, or has ranges that are not sorted and disjoint.
     #[must_use]
-    pub fn new(rank_count: usize, edges: impl IntoIterator<Item = Edge>, segment_elements: usize) -> Self {
+    pub fn new(
+        rank_count: usize,
+        edges: impl IntoIterator<Item = MirrorEdge>,
+        segment_elements: usize,
+    ) -> Self {
         assert!(segment_elements > 0, "segments have elements");
         let mut sources = vec![Source::default(); rank_count];
         let mut incoming = vec![0; rank_count];
-        for Edge { owner, keeper, ranges } in edges {
+        for MirrorEdge { owner, holder, ranges } in edges {
             let chunks = Shard::new(ranges, segment_elements);
             if chunks.is_empty() {
                 continue;
             }
-            assert_ne!(owner, keeper, "an owner needs no copy of its own");
-            incoming[keeper] += chunks.segments().len();
-            sources[owner].kept.push(Kept { keeper, chunks });
+            assert_ne!(owner, holder, "an owner needs no copy of its own");
+            incoming[holder] += chunks.segments().len();
+            sources[owner].kept.push(MirrorTarget { holder, chunks });
         }
         for (owner, source) in sources.iter_mut().enumerate() {
-            source.kept.sort_by_key(|kept| distance(owner, kept.keeper, rank_count));
+            source.kept.sort_by_key(|kept| distance(owner, kept.holder, rank_count));
             assert!(
-                source.kept.is_sorted_by(|kept, next| kept.keeper != next.keeper),
-                "one edge from an owner to a keeper"
+                source.kept.is_sorted_by(|kept, next| kept.holder != next.holder),
+                "one edge from an owner to a holder"
             );
             source.packed = packed(&source.kept);
         }
@@ -110,12 +114,12 @@ impl MirrorPlan {
         self.sources.len()
     }
 
-    /// What `keeper` keeps of `owner`'s shard, if anything.
-    fn kept(&self, owner: usize, keeper: usize) -> Option<&Shard> {
+    /// What `holder` keeps of `owner`'s shard, if anything.
+    fn kept(&self, owner: usize, holder: usize) -> Option<&Shard> {
         let (source, rank_count) = (self.sources.get(owner)?, self.rank_count());
-        let wanted = distance(owner, keeper, rank_count);
+        let wanted = distance(owner, holder, rank_count);
         let place =
-            source.kept.binary_search_by_key(&wanted, |kept| distance(owner, kept.keeper, rank_count));
+            source.kept.binary_search_by_key(&wanted, |kept| distance(owner, kept.holder, rank_count));
         place.ok().map(|place| &source.kept[place].chunks)
     }
 }
@@ -126,7 +130,7 @@ fn distance(from: usize, to: usize, rank_count: usize) -> usize {
 }
 
 /// What anybody keeps, each element once, and where it lies in the packed sums.
-fn packed(kept: &[Kept]) -> Vec<(Range<usize>, usize)> {
+fn packed(kept: &[MirrorTarget]) -> Vec<(Range<usize>, usize)> {
     let mut ranges: Vec<Range<usize>> = kept.iter().flat_map(|kept| kept.chunks.ranges()).cloned().collect();
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<usize>> = Vec::new();
@@ -181,7 +185,7 @@ pub struct Mirror {
     /// The sums that are kept elsewhere, packed: as far as they are here.
     sums: Vec<f32>,
     /// What each of the sums is worth; `None` while there are none.
-    tally: Option<Tally>,
+    stats: Option<SampleStats>,
     /// Edges from here on which something is left to send, nearest rank first.
     unsent: Vec<Unsent>,
     /// By owner: segments that have arrived.
@@ -209,7 +213,7 @@ impl Mirror {
         let source = &plan.sources[rank];
         Self {
             sums: room,
-            tally: None,
+            stats: None,
             unsent: (0..source.kept.len()).filter_map(|edge| source.unsent(edge, 0)).collect(),
             received: vec![0; plan.rank_count()],
             missing: plan.incoming[rank],
@@ -220,11 +224,11 @@ impl Mirror {
     }
 
     /// Packs what others keep of `range`, which comes after all that was packed before: `vector` holds its sums, each worth
-    /// `tally`, and may be overwritten afterwards.
+    /// `stats`, and may be overwritten afterwards.
     ///
     /// # Panics
     /// If others keep something between this range and the one before.
-    pub fn pack(&mut self, range: &Range<usize>, vector: &[f32], tally: Tally) {
+    pub fn pack(&mut self, range: &Range<usize>, vector: &[f32], stats: SampleStats) {
         let packed = &self.plan.sources[self.rank].packed;
         let first = packed.partition_point(|(kept, _)| kept.end <= range.start);
         for (kept, start) in packed[first..].iter().take_while(|(kept, _)| kept.start < range.end) {
@@ -234,26 +238,26 @@ impl Mirror {
             let all = packed.last().map_or(0, |(range, start)| start + range.len());
             self.sums.reserve_exact(all - self.sums.len());
             self.sums.extend_from_slice(&vector[part]);
-            self.tally = Some(tally);
+            self.stats = Some(stats);
         }
     }
 
-    /// Sends what is packed and the links' credit allows, to each keeper in order, the nearest rank first.
-    pub fn pump(&mut self, links: &mut Links, segments: &Pool, out: &mut Vec<Action>) {
-        let Some(tally) = self.tally else { return };
+    /// Sends what is packed and the links' credit allows, to each holder in order, the nearest rank first.
+    pub fn pump(&mut self, links: &mut LinkCredits, segments: &Pool, out: &mut Vec<Action>) {
+        let Some(stats) = self.stats else { return };
         let (owner, sums, source) = (self.rank, &self.sums, &self.plan.sources[self.rank]);
         self.unsent.retain_mut(|next| {
-            let Kept { keeper, chunks } = &source.kept[next.edge];
+            let MirrorTarget { holder, chunks } = &source.kept[next.edge];
             loop {
-                if next.needed > sums.len() || !links.take_for_one_hop(*keeper) {
+                if next.needed > sums.len() || !links.take_for_one_hop(*holder) {
                     return true;
                 }
                 let segment = &chunks.segments()[next.index];
                 let mut payload = segments.take(segment.len());
                 source.copy_out(sums, segment, &mut payload);
                 let payload = encoded(self.codec, payload, segments);
-                let label = Label { phase: Phase::Mirror, owner, index: next.index, tally };
-                out.push(Action::Send { to: *keeper, label, payload });
+                let label = SegmentLabel { phase: Phase::Mirror, owner, index: next.index, stats };
+                out.push(Action::Send { to: *holder, label, payload });
                 match source.unsent(next.edge, next.index + 1) {
                     Some(after) => *next = after,
                     None => return false,
@@ -265,7 +269,7 @@ impl Mirror {
     /// Checks an arriving segment of so many bytes against the plan and counts it. False: the plan does not foresee it,
     /// nothing changed.
     #[must_use]
-    pub fn expects(&mut self, from: usize, owner: usize, index: usize, byte_count: usize) -> bool {
+    pub fn admit(&mut self, from: usize, owner: usize, index: usize, byte_count: usize) -> bool {
         let kept = if from == owner { self.plan.kept(owner, self.rank) } else { None };
         let is_next = kept.is_some_and(|chunks| {
             index == self.received[owner]
@@ -327,71 +331,74 @@ impl Mirror {
 mod tests {
     use super::*;
 
-    const TALLY: Tally = Tally { samples: 3, loss: 0.5 };
+    const STATS: SampleStats = SampleStats { samples: 3, loss: 0.5 };
 
     /// Rank 1 owns 0..4 and 6..10; rank 2 keeps its middle, rank 0 its ends and its middle again.
     fn plan() -> Arc<MirrorPlan> {
-        let edge = |keeper, ranges| Edge { owner: 1, keeper, ranges };
-        let nothing = Edge { owner: 2, keeper: 0, ranges: vec![5..5] };
+        let edge = |holder, ranges| MirrorEdge { owner: 1, holder, ranges };
+        let nothing = MirrorEdge { owner: 2, holder: 0, ranges: vec![5..5] };
         let edges = [edge(0, vec![0..1, 3..4, 6..7, 9..10]), edge(2, vec![2..4, 6..8]), nothing];
         Arc::new(MirrorPlan::new(3, edges, 3))
     }
 
-    fn sent(mirror: &mut Mirror, links: &mut Links) -> Vec<(usize, usize, Vec<f32>)> {
+    fn sent(mirror: &mut Mirror, links: &mut LinkCredits) -> Vec<(usize, usize, Vec<f32>)> {
         let mut actions = Vec::new();
         mirror.pump(links, &Pool::new(8), &mut actions);
-        let parcel = |action| match action {
+        let packet = |action| match action {
             Action::Send { to, label, payload } => {
-                assert_eq!(label, Label { phase: Phase::Mirror, owner: 1, index: label.index, tally: TALLY });
+                assert_eq!(
+                    label,
+                    SegmentLabel { phase: Phase::Mirror, owner: 1, index: label.index, stats: STATS }
+                );
                 (to, label.index, payload.to_vec())
             }
             Action::Grant { .. } => panic!("nothing came"),
         };
-        actions.into_iter().map(parcel).collect()
+        actions.into_iter().map(packet).collect()
     }
 
     #[test]
     fn keepers_get_what_they_keep_as_credit_allows() {
         let mut vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
         let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
-        let mut links = Links::new(3, 2);
+        let mut links = LinkCredits::new(3, 2);
         assert!(links.take_for_start(0, true) && links.take_for_start(2, true));
         assert_eq!(sent(&mut mirror, &mut links), [], "nothing before the sums are there");
         for range in [0..3, 3..4, 6..7] {
             assert_eq!(sent(&mut mirror, &mut links), [], "whole segments only");
-            mirror.pack(&range, &vector, TALLY);
+            mirror.pack(&range, &vector, STATS);
             vector[range].fill(-1.0);
         }
         let first = [(2, 0, vec![2.0, 3.0, 6.0]), (0, 0, vec![0.0, 3.0, 6.0])];
         assert_eq!(sent(&mut mirror, &mut links), first, "whatever the rest of the shard is");
-        mirror.pack(&(7..10), &vector, TALLY);
+        mirror.pack(&(7..10), &vector, STATS);
         assert_eq!(sent(&mut mirror, &mut links), [], "up to the last tray, since it comes back");
-        assert!(links.give_back(0, 1) && !mirror.is_sent());
+        assert!(links.return_credit(0, 1) && !mirror.is_sent());
         assert_eq!(sent(&mut mirror, &mut links), [(0, 1, vec![9.0])]);
-        assert!(links.give_back(2, 1));
+        assert!(links.return_credit(2, 1));
         assert_eq!(sent(&mut mirror, &mut links), [(2, 1, vec![7.0])]);
         assert!(mirror.is_sent() && mirror.is_received() && mirror.expects_nothing());
 
-        let keeper = Mirror::new(plan(), 2, Codec::F32, Vec::new());
-        assert_eq!(keeper.segment_ranges(1, 0), [2..4, 6..7]);
-        assert_eq!(keeper.segment_ranges(1, 1), [7..8]);
+        let holder = Mirror::new(plan(), 2, Codec::F32, Vec::new());
+        assert_eq!(holder.segment_ranges(1, 0), [2..4, 6..7]);
+        assert_eq!(holder.segment_ranges(1, 1), [7..8]);
         assert!(parts(&[2..4, 6..7]).eq([(2..4, 0), (6..7, 2)]));
     }
 
     #[test]
     fn only_the_next_segment_of_an_edge_is_taken() {
-        let mut keeper = Mirror::new(plan(), 2, Codec::F32, Vec::new());
-        assert!(!keeper.expects_nothing() && !keeper.is_received());
+        let mut holder = Mirror::new(plan(), 2, Codec::F32, Vec::new());
+        assert!(!holder.expects_nothing() && !holder.is_received());
         for (from, owner, index, bytes) in
             [(0, 1, 0, 12), (1, 1, 1, 4), (1, 1, 0, 8), (0, 0, 0, 12), (2, 2, 0, 12), (9, 9, 0, 12)]
         {
-            assert!(!keeper.expects(from, owner, index, bytes));
+            assert!(!holder.admit(from, owner, index, bytes));
         }
-        assert!(keeper.expects(1, 1, 0, 12));
-        assert!(!keeper.expects(1, 1, 0, 12), "once");
-        assert!(!keeper.is_received() && keeper.expects(1, 1, 1, 4) && keeper.is_received());
-        assert_eq!(keeper.held_segments(1), 2);
-        assert!(!keeper.expects(1, 1, 2, 0));
+        assert!(holder.admit(1, 1, 0, 12));
+        assert!(!holder.admit(1, 1, 0, 12), "once");
+        assert!(!holder.is_received() && holder.admit(1, 1, 1, 4) && holder.is_received());
+        assert_eq!(holder.held_segments(1), 2);
+        assert!(!holder.admit(1, 1, 2, 0));
     }
 
     #[test]
@@ -399,7 +406,7 @@ mod tests {
         let vector = [1.0; 10];
         let load = |room| {
             let mut mirror = Mirror::new(plan(), 1, Codec::F32, room);
-            [0..4, 6..10].iter().for_each(|range| mirror.pack(range, &vector, TALLY));
+            [0..4, 6..10].iter().for_each(|range| mirror.pack(range, &vector, STATS));
             mirror.recycle()
         };
         let room = load(Vec::new());
@@ -413,13 +420,13 @@ mod tests {
     #[should_panic(expected = "sums are packed in order")]
     fn a_copy_of_what_is_not_owned_is_noticed() {
         let mut mirror = Mirror::new(plan(), 1, Codec::F32, Vec::new());
-        [0..3, 6..10].iter().for_each(|range| mirror.pack(range, &[0.0; 10], TALLY));
+        [0..3, 6..10].iter().for_each(|range| mirror.pack(range, &[0.0; 10], STATS));
     }
 
     #[test]
-    #[should_panic(expected = "one edge from an owner to a keeper")]
+    #[should_panic(expected = "one edge from an owner to a holder")]
     fn an_edge_that_is_there_twice_is_noticed() {
-        let edge = |start| Edge { owner: 0, keeper: 1, ranges: vec![start..start + 2] };
+        let edge = |start| MirrorEdge { owner: 0, holder: 1, ranges: vec![start..start + 2] };
         let _ = MirrorPlan::new(2, [edge(0), edge(2)], 2);
     }
 }

@@ -19,7 +19,7 @@ pub enum Topology {
 
 /// A vector cut into shards and segments: the same at every rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Layout {
+pub struct ShardLayout {
     len: usize,
     shards: Vec<Shard>,
     segment_count: usize,
@@ -44,7 +44,7 @@ pub struct Segment {
     len: usize,
 }
 
-impl Layout {
+impl ShardLayout {
     /// Cuts a vector of `len` elements whose rank `r` owns the sorted, disjoint `owned[r]`.
     ///
     /// # Panics
@@ -62,7 +62,7 @@ impl Layout {
         Self { len, shards, segment_count, owners, shares }
     }
 
-    /// As [`Layout::new`], where those of `rank_count` ranks that are `owners` own equal parts, one after the other.
+    /// As [`ShardLayout::new`], where those of `rank_count` ranks that are `owners` own equal parts, one after the other.
     ///
     /// # Panics
     /// If a segment would be empty, or there is no owner.
@@ -111,7 +111,7 @@ impl Layout {
         self.segment_count
     }
 
-    /// The lowest rank that owns anything: the one whose tally everybody reports.
+    /// The lowest rank that owns anything: the one whose stats everybody reports.
     #[must_use]
     pub fn first_owner(&self) -> Option<usize> {
         self.owners.first().copied()
@@ -275,7 +275,7 @@ const EXPONENT_UNIT: u32 = 1 << 23;
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// How the vector is cut.
-    pub layout: Arc<Layout>,
+    pub layout: Arc<ShardLayout>,
     /// Along which edges.
     pub topology: Topology,
     /// This member's rank: its place in the group, if there is one.
@@ -395,21 +395,21 @@ mod tests {
     #[test]
     #[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
     fn segments_span_ranges_and_keep_order() {
-        let layout = Layout::new(12, vec![vec![0..2, 2..5, 9..12], vec![5..9]], 4);
+        let layout = ShardLayout::new(12, vec![vec![0..2, 2..5, 9..12], vec![5..9]], 4);
         let ranges: Vec<_> =
             layout.shard(0).segments().iter().map(|segment| segment.ranges.clone()).collect();
         assert_eq!(ranges, [vec![0..4], vec![4..5, 9..12]]);
         assert_eq!(layout.shard(0).ranges(), [0..5, 9..12]);
         assert_eq!(layout.shard(1).segments().len(), 1);
         assert_eq!([0, 1, 2].map(|count| layout.shard(0).len_of_first(count)), [0, 4, 8]);
-        let uneven = Layout::new(6, vec![vec![0..2, 3..6], vec![2..3], vec![]], 4);
+        let uneven = ShardLayout::new(6, vec![vec![0..2, 3..6], vec![2..3], vec![]], 4);
         assert_eq!([0, 1, 2].map(|count| uneven.shard(0).len_of_first(count)), [0, 4, 5]);
         assert_eq!(uneven.shard(2).len_of_first(0), 0);
     }
 
     #[test]
     fn packing_is_undone_by_unpacking() {
-        let layout = Layout::new(10, vec![vec![1..3, 4..5, 7..10], vec![0..1, 3..4, 5..7]], 100);
+        let layout = ShardLayout::new(10, vec![vec![1..3, 4..5, 7..10], vec![0..1, 3..4, 5..7]], 100);
         let vector: Vec<f32> = (0..10_u8).map(f32::from).collect();
         let segment = &layout.shard(0).segments()[0];
         let mut packed = vec![0.0; segment.len()];
@@ -426,8 +426,8 @@ mod tests {
 
     #[test]
     fn segments_that_begin_here_go_to_whoever_needs_them() {
-        let layout = Arc::new(Layout::new(3, vec![vec![], vec![0..2], vec![], vec![2..3], vec![]], 10));
-        let plan = |layout: &Arc<Layout>, topology, rank| {
+        let layout = Arc::new(ShardLayout::new(3, vec![vec![], vec![0..2], vec![], vec![2..3], vec![]], 10));
+        let plan = |layout: &Arc<ShardLayout>, topology, rank| {
             let layout = Arc::clone(layout);
             let (combine, codecs) = (Combine::Sum, Codecs::default());
             Plan { layout, topology, combine, codecs, rank, group: None, contributors: None }
@@ -440,7 +440,7 @@ mod tests {
         assert_eq!(destinations(Topology::Direct, 1), [2, 3, 4, 0]);
         assert_eq!(destinations(Topology::Direct, 2), [3, 1]);
         assert_eq!(destinations(Topology::Direct, 4), [1, 3]);
-        let alone = Arc::new(Layout::new(3, vec![vec![0..3]], 10));
+        let alone = Arc::new(ShardLayout::new(3, vec![vec![0..3]], 10));
         for topology in [Topology::Ring, Topology::Direct] {
             assert_eq!(plan(&alone, topology, 0).destination_count(), 0);
         }
@@ -466,6 +466,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "shards cover the vector")]
     fn a_hole_is_noticed() {
-        let _ = Layout::new(3, vec![vec![0..1], vec![2..3]], 1);
+        let _ = ShardLayout::new(3, vec![vec![0..1], vec![2..3]], 1);
     }
 }

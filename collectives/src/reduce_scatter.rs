@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 
 use peergrad_protocol::Buffer;
-use peergrad_protocol::message::Tally;
+use peergrad_protocol::message::SampleStats;
 
 use crate::plan::{Plan, Topology};
 
@@ -31,22 +31,22 @@ pub struct ReduceScatter {
     /// Segments of the own shard that are summed up: the first ones.
     reduced: usize,
     /// Direct topology, by source: contributions that wait for their turn.
-    waiting: Vec<VecDeque<(Buffer, Tally)>>,
+    waiting: Vec<VecDeque<(Buffer, SampleStats)>>,
     /// Direct topology: the sum so far of the next own segment, and how many contributions are in it.
-    accumulator: Option<(Buffer, Tally, usize)>,
+    accumulator: Option<(Buffer, SampleStats, usize)>,
 }
 
 /// What to do with a partial sum that arrived.
 #[derive(Debug)]
 pub enum Arrival {
     /// Nothing yet: it waits for others, or became part of an accumulator.
-    Kept,
+    Waiting,
     /// It was added into an accumulator: its link gets its credit back.
     Absorbed,
     /// Pass the sum on to the next rank; the credit goes back when it leaves.
-    Relay(Buffer, Tally),
+    Relay(Buffer, SampleStats),
     /// A segment of the own shard is summed up but for the own contribution.
-    Last(Buffer, Tally),
+    Last(Buffer, SampleStats),
 }
 
 impl ReduceScatter {
@@ -110,7 +110,7 @@ impl ReduceScatter {
 
     /// Checks an arriving segment against the plan and counts it. False: the plan does not foresee it, nothing changed.
     #[must_use]
-    pub fn expects(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {
+    pub fn admit(&mut self, plan: &Plan, from: usize, owner: usize, index: usize) -> bool {
         let (edge, is_on_plan) = match plan.topology {
             Topology::Ring => (owner, from == plan.previous() && owner != from),
             Topology::Direct => (from, owner == plan.rank && from != plan.rank && plan.contributes(from)),
@@ -130,34 +130,34 @@ impl ReduceScatter {
         from: usize,
         owner: usize,
         buffer: Buffer,
-        tally: Tally,
+        stats: SampleStats,
     ) -> Arrival {
         match plan.topology {
-            Topology::Ring if owner == plan.rank => Arrival::Last(buffer, tally),
-            Topology::Ring => Arrival::Relay(buffer, tally),
+            Topology::Ring if owner == plan.rank => Arrival::Last(buffer, stats),
+            Topology::Ring => Arrival::Relay(buffer, stats),
             Topology::Direct => {
-                self.waiting[from].push_back((buffer, tally));
-                Arrival::Kept
+                self.waiting[from].push_back((buffer, stats));
+                Arrival::Waiting
             }
         }
     }
 
     /// Direct topology: takes one waiting contribution whose turn it is, if there is one. With the arrival comes the rank
     /// whose contribution it was.
-    pub fn next_in_turn(&mut self, plan: &Plan) -> Option<(usize, Arrival)> {
+    pub fn next_in_order(&mut self, plan: &Plan) -> Option<(usize, Arrival)> {
         let position = self.accumulator.as_ref().map_or(0, |(_, _, count)| *count);
         let source = plan.contributor(plan.rank, position);
-        let (buffer, tally) = self.waiting[source].pop_front()?;
+        let (buffer, stats) = self.waiting[source].pop_front()?;
         let is_last = position + 1 == plan.contribution_count(plan.rank);
         let Some((mut sum, mut total, count)) = self.accumulator.take() else {
             if is_last {
-                return Some((source, Arrival::Last(buffer, tally)));
+                return Some((source, Arrival::Last(buffer, stats)));
             }
-            self.accumulator = Some((buffer, tally, 1));
-            return Some((source, Arrival::Kept));
+            self.accumulator = Some((buffer, stats, 1));
+            return Some((source, Arrival::Waiting));
         };
         crate::plan::add(&mut sum, &buffer);
-        total += tally;
+        total += stats;
         if is_last {
             return Some((source, Arrival::Last(sum, total)));
         }
@@ -166,15 +166,15 @@ impl ReduceScatter {
     }
 
     /// Direct topology: takes everyone's contribution to the next own segment, in the order of sums, if all are here.
-    pub fn next_row(&mut self, plan: &Plan) -> Option<Vec<(usize, Buffer, Tally)>> {
+    pub fn next_row(&mut self, plan: &Plan) -> Option<Vec<(usize, Buffer, SampleStats)>> {
         let others =
             || (0..plan.contribution_count(plan.rank)).map(|position| plan.contributor(plan.rank, position));
         if self.waiting.is_empty() || others().any(|source| self.waiting[source].is_empty()) {
             return None;
         }
         let take = |source: usize| {
-            let (buffer, tally) = self.waiting[source].pop_front().expect("just seen");
-            (source, buffer, tally)
+            let (buffer, stats) = self.waiting[source].pop_front().expect("just seen");
+            (source, buffer, stats)
         };
         Some(others().map(take).collect())
     }

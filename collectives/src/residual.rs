@@ -85,7 +85,7 @@ impl Residual {
     pub fn begin(&mut self, step: StepNumber) {
         assert!(self.pending.last().is_none_or(|last| last.step < step), "a step begins once");
         assert!(self.pending.len() < PENDING_MAX, "commits keep pace with steps");
-        self.settle();
+        self.fill_unsent();
         let elements = self.vectors.take(self.committed.len());
         let mut sent = std::mem::take(&mut self.room);
         sent.clear();
@@ -127,7 +127,7 @@ impl Residual {
                 rest.start = part.end;
                 let totals = &mut packed[filled..][..part.len()];
                 let left = &mut current.elements[part.clone()];
-                add_up(totals, left, &contribution[part.clone()], &before[part.clone()]);
+                add_residual(totals, left, &contribution[part.clone()], &before[part.clone()]);
                 filled += part.len();
                 self.parts.push(part);
             }
@@ -135,7 +135,7 @@ impl Residual {
             let mut sent = &*packed;
             for part in &self.parts {
                 let (now, later) = sent.split_at(part.len());
-                take_away(&mut current.elements[part.clone()], now, &before[part.clone()]);
+                subtract_sent(&mut current.elements[part.clone()], now, &before[part.clone()]);
                 sent = later;
             }
         }
@@ -147,7 +147,7 @@ impl Residual {
         let count = self.pending.partition_point(|pending| pending.step <= step);
         if count == self.pending.len() {
             // The others were settled when the next step began.
-            self.settle();
+            self.fill_unsent();
         }
         if let Some(newest) = self.pending.drain(..count).next_back() {
             self.committed = newest.elements;
@@ -167,7 +167,7 @@ impl Residual {
     }
 
     /// Fills in, for the newest step, the elements of which nothing was sent.
-    fn settle(&mut self) {
+    fn fill_unsent(&mut self) {
         let Some((current, before)) = self.pending.split_last_mut() else { return };
         let before = before.last().map_or(&self.committed, |pending| &pending.elements);
         current.sent.sort_unstable_by_key(|range| range.start);
@@ -183,7 +183,7 @@ impl Residual {
 }
 
 /// What a member has to send, in both places.
-fn add_up(totals: &mut [f32], left: &mut [f32], contribution: &[f32], before: &[f32]) {
+fn add_residual(totals: &mut [f32], left: &mut [f32], contribution: &[f32], before: &[f32]) {
     for ((total, left), (own, before)) in totals.iter_mut().zip(left).zip(contribution.iter().zip(before)) {
         *total = own + before;
         *left = *total;
@@ -191,7 +191,7 @@ fn add_up(totals: &mut [f32], left: &mut [f32], contribution: &[f32], before: &[
 }
 
 /// From totals to what is left of them when `sent` is gone; from what is not finite, `before` is left.
-fn take_away(totals: &mut [f32], sent: &[f32], before: &[f32]) {
+fn subtract_sent(totals: &mut [f32], sent: &[f32], before: &[f32]) {
     let mut are_finite = true;
     for (total, sent) in totals.iter_mut().zip(sent) {
         *total -= sent;
@@ -213,20 +213,20 @@ const PENDING_MAX: usize = 2;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Layout;
+    use crate::plan::ShardLayout;
 
     const LEN: usize = 10;
 
-    fn new() -> (Residual, Layout) {
+    fn new() -> (Residual, ShardLayout) {
         // Segments of three; rank 0 owns what is not contiguous.
-        let layout = Layout::new(LEN, vec![vec![0..2, 7..10], vec![2..7]], 3);
+        let layout = ShardLayout::new(LEN, vec![vec![0..2, 7..10], vec![2..7]], 3);
         (Residual::new(LEN, Pool::new(3)), layout)
     }
 
     /// Sends a whole contribution, and adds what will be received to `received`.
     fn send(
         residual: &mut Residual,
-        layout: &Layout,
+        layout: &ShardLayout,
         codec: Codec,
         contribution: &[f32],
         received: &mut [f32],
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn an_undone_step_leaves_no_trace() {
         let (mut once, layout) = new();
-        let (mut twice, other_layout) = (new().0, Layout::even(LEN, 3, &[0, 1, 2], 4));
+        let (mut twice, other_layout) = (new().0, ShardLayout::even(LEN, 3, &[0, 1, 2], 4));
         let contribution =
             |step: u64| (0..LEN).map(|index| index as f32 / 7.0 + step as f32).collect::<Vec<f32>>();
         for step in 0..5 {
@@ -334,7 +334,7 @@ mod tests {
                 residual.begin(StepNumber(step));
                 send(&mut residual, &layout, codec, &[element; LEN], &mut [0.0; LEN]);
                 residual.undo(StepNumber(step + 1));
-                residual.settle();
+                residual.fill_unsent();
                 assert!(residual.pending[0].elements.iter().all(|left| left.is_finite()));
                 residual.undo(StepNumber(step));
             }
@@ -350,7 +350,7 @@ mod tests {
             .enumerate()
             .partition(|(i, _)| i % 2 == 0);
         let ranges = |part: Vec<(usize, Range<usize>)>| part.into_iter().map(|(_, range)| range).collect();
-        let layout = Layout::new(LONG, vec![ranges(even), ranges(odd)], LONG);
+        let layout = ShardLayout::new(LONG, vec![ranges(even), ranges(odd)], LONG);
         let top = crate::codec::TopK {
             one_in: std::num::NonZeroU32::new(9).unwrap(),
             values: crate::codec::Values::F32,
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn the_vectors_of_one_step_serve_the_next() {
-        let layout = Layout::even(LEN, 1, &[0], LEN);
+        let layout = ShardLayout::even(LEN, 1, &[0], LEN);
         let vectors = Pool::new(3);
         let mut residual = Residual::new(LEN, vectors.clone());
         for step in 1..20 {

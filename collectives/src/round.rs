@@ -14,7 +14,7 @@
 //! Where every member can do the owner's part for all shards, the sums themselves may be gathered: in step 3 the own shard
 //! is final as it is, and before step 4 each member changes the whole vector, as [`Round::gathered`] lends it.
 //!
-//! A round that can no longer end, because a member left, is taken apart by [`Round::dismantle`].
+//! A round that can no longer end, because a member left, is taken apart by [`Round::interrupt`].
 //!
 //! # Memory
 //! The contribution, the result, and the received segments that wait for credit: at most a window per link. A start is
@@ -27,24 +27,24 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use peergrad_protocol::message::{Phase, Tally};
+use peergrad_protocol::message::{Phase, SampleStats};
 use peergrad_protocol::{Buffer, Pool};
 
 use crate::all_gather::AllGather;
-use crate::links::Links;
+use crate::credit::LinkCredits;
 use crate::payload::{decoded, payload_of};
 use crate::plan::{Plan, Topology};
 use crate::reduce_scatter::{Arrival, ReduceScatter};
 use crate::residual::Residual;
 
-mod remains;
-mod turn;
+mod interrupted;
+mod own_shard;
 
-pub use remains::Remains;
+pub use interrupted::InterruptedRound;
 
 /// Which segment a payload is, and what its sum is worth.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Label {
+pub struct SegmentLabel {
     /// The half of the round, or beside it.
     pub phase: Phase,
     /// The shard's owner, by its rank in the plan.
@@ -52,7 +52,7 @@ pub struct Label {
     /// Index of the segment in that shard.
     pub index: usize,
     /// What the payload sums up.
-    pub tally: Tally,
+    pub stats: SampleStats,
 }
 
 /// Something for the caller to carry out.
@@ -63,7 +63,7 @@ pub enum Action {
         /// The receiver, as links know it.
         to: usize,
         /// What it is.
-        label: Label,
+        label: SegmentLabel,
         /// Its elements.
         payload: Buffer,
     },
@@ -77,28 +77,28 @@ pub enum Action {
 /// The plan does not foresee this segment; nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a segment that the plan does not foresee")]
-pub struct Unforeseen;
+pub struct UnexpectedSegment;
 
 /// One member's part in one round.
 #[derive(Debug)]
 pub struct Round {
     plan: Arc<Plan>,
     contribution: Option<Buffer>,
-    contribution_tally: Tally,
-    result: Outcome,
-    /// Summed tally of the own shard, and of the shard that everybody reports.
-    own_tally: Tally,
-    reported_tally: Tally,
+    contribution_stats: SampleStats,
+    result: ResultVector,
+    /// Summed stats of the own shard, and of the shard that everybody reports.
+    own_stats: SampleStats,
+    reported_stats: SampleStats,
     reduce: ReduceScatter,
     gather: AllGather,
     /// Segments of the own shard that were rounded off: the first ones.
-    rounded_off: usize,
-    relays: VecDeque<(Label, Buffer)>,
+    quantized: usize,
+    relays: VecDeque<(SegmentLabel, Buffer)>,
 }
 
 /// The vector in which results come together.
 #[derive(Debug)]
-enum Outcome {
+enum ResultVector {
     /// No finished sum has been seen.
     Unseen,
     /// Some shards are in it.
@@ -108,12 +108,17 @@ enum Outcome {
 }
 
 impl Round {
-    /// Begins a round with this member's `contribution`, which is worth `tally`; nothing of either, if it is none of the
+    /// Begins a round with this member's `contribution`, which is worth `stats`; nothing of either, if it is none of the
     /// contributors. `room` as for [`Round::receive`].
     ///
     /// # Panics
     /// If the contribution has another length than the plan's vector, or sums would be encoded anew at each hop of a ring.
-    pub fn new(plan: Arc<Plan>, contribution: Buffer, tally: Tally, room: impl FnOnce() -> Buffer) -> Self {
+    pub fn new(
+        plan: Arc<Plan>,
+        contribution: Buffer,
+        stats: SampleStats,
+        room: impl FnOnce() -> Buffer,
+    ) -> Self {
         let len = if plan.contributes(plan.rank) { plan.layout.len() } else { 0 };
         assert_eq!(contribution.len(), len, "a contribution to every element, or none");
         let is_encoded_once = plan.topology == Topology::Direct || plan.codecs.reduce.is_exact();
@@ -123,11 +128,11 @@ impl Round {
             gather: AllGather::new(&plan),
             plan,
             contribution: Some(contribution),
-            contribution_tally: tally,
-            result: Outcome::Unseen,
-            own_tally: tally,
-            reported_tally: tally,
-            rounded_off: 0,
+            contribution_stats: stats,
+            result: ResultVector::Unseen,
+            own_stats: stats,
+            reported_stats: stats,
+            quantized: 0,
             relays: VecDeque::new(),
         };
         let is_alone = round.plan.contribution_count(round.plan.rank) == 0;
@@ -140,7 +145,7 @@ impl Round {
     /// With one contributor its contribution is the sum.
     fn sum_alone(&mut self, mut room: Buffer) {
         room.copy_from_slice(self.contribution.as_ref().expect("kept until complete"));
-        self.result = Outcome::Filling(room);
+        self.result = ResultVector::Filling(room);
         for _ in self.plan.own().segments() {
             self.reduce.finish_segment();
         }
@@ -156,35 +161,35 @@ impl Round {
     pub fn receive(
         &mut self,
         from: usize,
-        label: Label,
+        label: SegmentLabel,
         payload: Buffer,
         room: impl FnOnce() -> Buffer,
         segments: &Pool,
         out: &mut Vec<Action>,
-    ) -> Result<(), Unforeseen> {
-        let Label { phase, owner, index, tally } = label;
-        let from = self.plan.rank_behind(from).ok_or(Unforeseen)?;
+    ) -> Result<(), UnexpectedSegment> {
+        let SegmentLabel { phase, owner, index, stats } = label;
+        let from = self.plan.rank_behind(from).ok_or(UnexpectedSegment)?;
         let segment = if owner < self.plan.rank_count() {
             self.plan.layout.shard(owner).segments().get(index)
         } else {
             None
         };
-        let segment = segment.ok_or(Unforeseen)?;
+        let segment = segment.ok_or(UnexpectedSegment)?;
         let codec = self.plan.codec(phase);
-        let elements = decoded(codec, segment.len(), &payload, segments).map_err(|_| Unforeseen)?;
+        let elements = decoded(codec, segment.len(), &payload, segments).map_err(|_| UnexpectedSegment)?;
         let expects = |round: &mut Self| match phase {
-            Phase::Reduce => round.reduce.expects(&round.plan, from, owner, index),
-            Phase::Gather => round.gather.expects(&round.plan, from, owner, index),
+            Phase::Reduce => round.reduce.admit(&round.plan, from, owner, index),
+            Phase::Gather => round.gather.admit(&round.plan, from, owner, index),
             // Beside the round, by a machine of its own.
             Phase::Mirror => false,
         };
         if self.contribution.is_none() || !expects(self) {
-            return Err(Unforeseen);
+            return Err(UnexpectedSegment);
         }
         match phase {
             Phase::Reduce => {
                 let payload = elements.unwrap_or(payload);
-                let arrival = self.reduce.arrive(&Arc::clone(&self.plan), from, owner, payload, tally);
+                let arrival = self.reduce.arrive(&Arc::clone(&self.plan), from, owner, payload, stats);
                 self.reduce_arrival(from, owner, index, arrival, room, out);
             }
             Phase::Gather => {
@@ -207,30 +212,32 @@ impl Round {
         out: &mut Vec<Action>,
     ) {
         match arrival {
-            Arrival::Relay(mut sum, mut tally) => {
+            Arrival::Relay(mut sum, mut stats) => {
                 let segment = &self.plan.layout.shard(owner).segments()[index];
                 segment.add_out(self.contribution.as_ref().expect("checked on receipt"), &mut sum);
-                tally += self.contribution_tally;
-                self.relays.push_back((Label { phase: Phase::Reduce, owner, index, tally }, sum));
+                stats += self.contribution_stats;
+                self.relays.push_back((SegmentLabel { phase: Phase::Reduce, owner, index, stats }, sum));
             }
-            Arrival::Last(sum, tally) => {
-                self.add_own(sum, tally, room);
+            Arrival::Last(sum, stats) => {
+                self.add_own_contribution(sum, stats, room);
                 out.push(Action::Grant { to: self.plan.link(from) });
             }
-            Arrival::Kept | Arrival::Absorbed if self.plan.combine.is_robust() => self.take_rows(room, out),
-            Arrival::Kept | Arrival::Absorbed => self.take_turns(room, out),
+            Arrival::Waiting | Arrival::Absorbed if self.plan.combine.is_robust() => {
+                self.combine_rows(room, out)
+            }
+            Arrival::Waiting | Arrival::Absorbed => self.add_in_order(room, out),
         }
     }
 
     /// Direct topology: adds up whatever contributions are next in the plan's order.
-    fn take_turns(&mut self, room: impl FnOnce() -> Buffer, out: &mut Vec<Action>) {
+    fn add_in_order(&mut self, room: impl FnOnce() -> Buffer, out: &mut Vec<Action>) {
         let mut room = Some(room);
         let plan = Arc::clone(&self.plan);
-        while let Some((source, arrival)) = self.reduce.next_in_turn(&plan) {
+        while let Some((source, arrival)) = self.reduce.next_in_order(&plan) {
             match arrival {
-                Arrival::Last(sum, tally) => {
+                Arrival::Last(sum, stats) => {
                     // Asked at most once: after it, the result is there.
-                    self.add_own(sum, tally, || room.take().expect("asked once")());
+                    self.add_own_contribution(sum, stats, || room.take().expect("asked once")());
                     // The accumulator came on the first contributor's link, the last contribution on its own.
                     let first = plan.contributor(plan.rank, 0);
                     out.push(Action::Grant { to: plan.link(first) });
@@ -239,13 +246,13 @@ impl Round {
                     }
                 }
                 Arrival::Absorbed => out.push(Action::Grant { to: plan.link(source) }),
-                Arrival::Kept | Arrival::Relay(..) => {}
+                Arrival::Waiting | Arrival::Relay(..) => {}
             }
         }
     }
 
     /// Direct topology: combines the contributions to segments of which all are here.
-    fn take_rows(&mut self, room: impl FnOnce() -> Buffer, out: &mut Vec<Action>) {
+    fn combine_rows(&mut self, room: impl FnOnce() -> Buffer, out: &mut Vec<Action>) {
         let mut room = Some(room);
         let plan = Arc::clone(&self.plan);
         while let Some(row) = self.reduce.next_row(&plan) {
@@ -255,14 +262,14 @@ impl Round {
                 own.resize(segment.len(), 0.0);
                 segment.copy_out(self.contribution.as_ref().expect("kept until complete"), &mut own);
             }
-            let others = row.iter().map(|(_, part, tally)| (&part[..], tally.samples));
-            let own = Some((&own[..], self.contribution_tally.samples)).filter(|(own, _)| !own.is_empty());
+            let others = row.iter().map(|(_, part, stats)| (&part[..], stats.samples));
+            let own = Some((&own[..], self.contribution_stats.samples)).filter(|(own, _)| !own.is_empty());
             let all: Vec<_> = others.chain(own).collect();
             let mut combined = vec![0.0; segment.len()];
             plan.combine.combine(&all, &mut combined);
-            let mut tally = row[0].2;
-            row[1..].iter().for_each(|(_, _, other)| tally += *other);
-            self.note_sums(tally);
+            let mut stats = row[0].2;
+            row[1..].iter().for_each(|(_, _, other)| stats += *other);
+            self.record_stats(stats);
             // Asked at most once: after it, the result is there.
             segment.copy_in(&combined, self.result.filling(|| room.take().expect("asked once")()));
             out.extend(row.iter().map(|(source, ..)| Action::Grant { to: plan.link(*source) }));
@@ -270,7 +277,7 @@ impl Round {
     }
 
     /// Adds the own contribution, if there is one, to the next finished segment of the own shard and files the sum.
-    fn add_own(&mut self, sum: Buffer, tally: Tally, room: impl FnOnce() -> Buffer) {
+    fn add_own_contribution(&mut self, sum: Buffer, stats: SampleStats, room: impl FnOnce() -> Buffer) {
         let index = self.reduce.finish_segment();
         let segment = &self.plan.own().segments()[index];
         let vector = self.result.filling(room);
@@ -279,22 +286,22 @@ impl Round {
         } else {
             segment.copy_in(&sum, vector);
         }
-        self.note_sums(tally);
+        self.record_stats(stats);
     }
 
     /// The sums of the own shard are worth this, and the own contribution.
-    fn note_sums(&mut self, others: Tally) {
-        let mut tally = others;
-        tally += self.contribution_tally;
-        self.own_tally = tally;
+    fn record_stats(&mut self, others: SampleStats) {
+        let mut stats = others;
+        stats += self.contribution_stats;
+        self.own_stats = stats;
         if self.plan.layout.first_owner() == Some(self.plan.rank) {
-            self.reported_tally = tally;
+            self.reported_stats = stats;
         }
     }
 
-    fn gather_arrival(&mut self, from: usize, label: Label, payload: Buffer, out: &mut Vec<Action>) {
+    fn gather_arrival(&mut self, from: usize, label: SegmentLabel, payload: Buffer, out: &mut Vec<Action>) {
         if self.plan.layout.first_owner() == Some(label.owner) {
-            self.reported_tally = label.tally;
+            self.reported_stats = label.stats;
         }
         if self.gather.is_relayed(&self.plan, label.owner) {
             self.relays.push_back((label, payload));
@@ -307,7 +314,7 @@ impl Round {
     /// leaves out of the contribution goes to the `residual`, in which this step is under way; without one it is gone.
     pub fn pump(
         &mut self,
-        links: &mut Links,
+        links: &mut LinkCredits,
         segments: &Pool,
         mut residual: Option<&mut Residual>,
         out: &mut Vec<Action>,
@@ -333,7 +340,7 @@ impl Round {
     fn pump_starts(
         &mut self,
         destination: usize,
-        links: &mut Links,
+        links: &mut LinkCredits,
         segments: &Pool,
         mut residual: Option<&mut Residual>,
         out: &mut Vec<Action>,
@@ -356,7 +363,7 @@ impl Round {
                 }
                 None => payload_of(codec, segment, contribution, segments),
             };
-            let label = Label { phase: Phase::Reduce, owner, index, tally: self.contribution_tally };
+            let label = SegmentLabel { phase: Phase::Reduce, owner, index, stats: self.contribution_stats };
             out.push(Action::Send { to, label, payload });
         }
         while let Some(index) = self.gather.next_start(destination) {
@@ -366,7 +373,8 @@ impl Round {
             self.gather.start(destination);
             let segment = &self.plan.own().segments()[index];
             let payload = payload_of(self.plan.codecs.gather, segment, self.result.seen(), segments);
-            let label = Label { phase: Phase::Gather, owner: self.plan.rank, index, tally: self.own_tally };
+            let label =
+                SegmentLabel { phase: Phase::Gather, owner: self.plan.rank, index, stats: self.own_stats };
             out.push(Action::Send { to, label, payload });
         }
     }
@@ -390,9 +398,9 @@ impl Round {
     pub fn gathered(&mut self) -> &mut [f32] {
         assert!(self.is_complete() && self.is_sent(), "others still wait for the own shard as it was");
         match &mut self.result {
-            Outcome::Filling(vector) => vector,
-            Outcome::Unseen => &mut [],
-            Outcome::Complete(_) => unreachable!("a vector is not changed once it is handed out"),
+            ResultVector::Filling(vector) => vector,
+            ResultVector::Unseen => &mut [],
+            ResultVector::Complete(_) => unreachable!("a vector is not changed once it is handed out"),
         }
     }
 
@@ -403,19 +411,19 @@ impl Round {
     pub fn complete(&mut self, room: impl FnOnce() -> Buffer) -> Arc<Buffer> {
         assert!(self.is_complete(), "not every shard is here");
         self.contribution = None;
-        let vector = match std::mem::replace(&mut self.result, Outcome::Unseen) {
-            Outcome::Unseen => Arc::new(room()),
-            Outcome::Filling(vector) => Arc::new(vector),
-            Outcome::Complete(vector) => vector,
+        let vector = match std::mem::replace(&mut self.result, ResultVector::Unseen) {
+            ResultVector::Unseen => Arc::new(room()),
+            ResultVector::Filling(vector) => Arc::new(vector),
+            ResultVector::Complete(vector) => vector,
         };
-        self.result = Outcome::Complete(Arc::clone(&vector));
+        self.result = ResultVector::Complete(Arc::clone(&vector));
         vector
     }
 
     /// What the whole round was worth: the same bits at every member. Final once the round is complete.
     #[must_use]
-    pub fn tally(&self) -> Tally {
-        self.reported_tally
+    pub fn stats(&self) -> SampleStats {
+        self.reported_stats
     }
 
     /// Whether nothing more has to be sent: the round can be forgotten once it is also complete.
@@ -425,7 +433,7 @@ impl Round {
     }
 }
 
-impl Outcome {
+impl ResultVector {
     fn filling(&mut self, room: impl FnOnce() -> Buffer) -> &mut Buffer {
         if let Self::Unseen = self {
             *self = Self::Filling(room());

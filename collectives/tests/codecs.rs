@@ -11,7 +11,7 @@ use std::cell::Cell;
 use std::num::NonZeroU32;
 
 use peergrad_collectives::codec::{Codec, TopK, Values};
-use peergrad_collectives::plan::Layout;
+use peergrad_collectives::plan::ShardLayout;
 use peergrad_collectives::residual::Residual;
 use peergrad_protocol::{Pool, StepNumber};
 use proptest::prelude::*;
@@ -196,7 +196,7 @@ proptest! {
         codec in any_codec(),
         steps in prop::collection::vec((prop::collection::vec(-1000_i16..1000, 40), any::<bool>()), 1..12),
     ) {
-        let layout = Layout::even(40, 2, &[0, 1], 16);
+        let layout = ShardLayout::even(40, 2, &[0, 1], 16);
         let mut residual = Residual::new(40, Pool::new(3));
         let (mut contributed, mut received) = (vec![0.0_f64; 40], vec![0.0_f64; 40]);
         let mut complete = None;

@@ -8,12 +8,12 @@ use serde_json::Value;
 
 #[test]
 fn a_task_of_ones_own() {
-    assert!(test_loss(env!("CARGO_BIN_EXE_own_task")) < 0.006);
+    assert!(test_loss(env!("CARGO_BIN_EXE_custom_task")) < 0.006);
 }
 
 #[test]
 fn a_program_of_ones_own() {
-    assert!(test_loss(env!("CARGO_BIN_EXE_own_program")) < 0.001);
+    assert!(test_loss(env!("CARGO_BIN_EXE_custom_program")) < 0.001);
 }
 
 /// Eight peers, of which three are killed, one after the other, and two come later: no row is lost, and none is filled in twice by one
@@ -21,9 +21,9 @@ fn a_program_of_ones_own() {
 #[test]
 fn a_table_of_ones_own_whoever_is_killed() {
     const ROWS: f64 = 2000.0;
-    const PASSES: f64 = 40.0;
+    const EPOCHS: f64 = 40.0;
     const BATCH: f64 = 64.0;
-    let (program, folder) = (env!("CARGO_BIN_EXE_own_table"), tempfile::tempdir().expect("a folder"));
+    let (program, folder) = (env!("CARGO_BIN_EXE_custom_table"), tempfile::tempdir().expect("a folder"));
     let mut founder = Peer::start(program, folder.path(), 8);
     let invite = founder.event("invite");
     let join = |name: &str| Peer::join(program, folder.path(), name, &invite);
@@ -37,7 +37,7 @@ fn a_table_of_ones_own_whoever_is_killed() {
         }
     }
     let end = founder.event("summary");
-    let again = ((end["test_loss"].as_f64().expect("a number") - PASSES) * ROWS).round();
+    let again = ((end["test_loss"].as_f64().expect("a number") - EPOCHS) * ROWS).round();
     println!("{again} rows were filled in once more; {end}");
     assert_eq!(end["test_accuracy"], 1.0, "each row is a sum of equal numbers: {end}");
     assert!((0.0..=3.0 * 4.0 * BATCH).contains(&again), "no more than those who were killed held: {again}");
@@ -58,9 +58,9 @@ fn a_partition_test_of_ones_own_task() {
 #[test]
 fn two_binaries_are_not_mixed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let mut founder = Peer::start(env!("CARGO_BIN_EXE_own_program"), folder.path(), 2);
+    let mut founder = Peer::start(env!("CARGO_BIN_EXE_custom_program"), folder.path(), 2);
     let invite = founder.event("invite");
-    let mut stranger = Peer::join(env!("CARGO_BIN_EXE_own_task"), folder.path(), "joiner", &invite);
+    let mut stranger = Peer::join(env!("CARGO_BIN_EXE_custom_task"), folder.path(), "joiner", &invite);
     let failed = stranger.event("failed");
     assert!(failed["reason"].as_str().is_some_and(|words| words.contains("the task `weights`")), "{failed}");
 }

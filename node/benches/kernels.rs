@@ -5,9 +5,9 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use peergrad::Rule;
+use peergrad::Optimizer;
 use peergrad::collectives::codec::{Codec, TopK, Values};
-use peergrad::collectives::plan::{Layout, are_finite};
+use peergrad::collectives::plan::{ShardLayout, are_finite};
 use peergrad::collectives::residual::Residual;
 use peergrad::data::dataset::Samples;
 use peergrad::data::labels::Labels;
@@ -64,7 +64,7 @@ fn residual(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("residual");
     group.throughput(bytes_of(VECTOR)).sample_size(10);
     let contribution = elements(VECTOR);
-    let layout = Layout::even(VECTOR, 1, &[0], SEGMENT);
+    let layout = ShardLayout::even(VECTOR, 1, &[0], SEGMENT);
     for (name, codec) in codecs() {
         let mut residual = Residual::new(VECTOR, Pool::new(3));
         let mut step = 0;
@@ -88,7 +88,7 @@ fn vector(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("vector");
     group.throughput(bytes_of(VECTOR)).sample_size(20);
     let (own, mut sums) = (elements(VECTOR), elements(VECTOR));
-    let layout = Layout::even(VECTOR, 1, &[0], SEGMENT);
+    let layout = ShardLayout::even(VECTOR, 1, &[0], SEGMENT);
     group.bench_function("are_finite", |bencher| bencher.iter(|| are_finite(black_box(&own))));
     group.bench_function("add_out", |bencher| {
         bencher.iter(|| {
@@ -97,8 +97,8 @@ fn vector(criterion: &mut Criterion) {
             }
         });
     });
-    let adam = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
-    let momentum = Rule::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+    let adam = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    let momentum = Optimizer::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
     for (name, rule) in [("momentum", momentum), ("adam", adam)] {
         let (old, mut new) =
             (vec![0.5; VECTOR * rule.moment_count()], vec![0.0; VECTOR * rule.moment_count()]);

@@ -1,24 +1,24 @@
 //! Blending: what two lineages have come to, made one, chunk by chunk.
 //!
 //! A rule of owners like others, but one that looks at no sums: new values and new state are in between the two, by what each
-//! lineage weighs. Owners and keepers of copies have the same of both, so they come to the same bits.
+//! lineage weighs. Owners and keepers of replicas have the same of both, so they come to the same bits.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_collectives::plan::are_finite;
 
-use crate::owned::State;
+use crate::optimizer_shard::OptimizerState;
 
 /// What a member has of another lineage's state, by chunk.
 #[derive(Debug, Default)]
-pub(crate) struct Estate {
+pub(crate) struct RemoteState {
     pub(crate) values: BTreeMap<usize, Vec<f32>>,
     /// Where states are kept at all.
-    pub(crate) states: BTreeMap<usize, State>,
+    pub(crate) states: BTreeMap<usize, OptimizerState>,
 }
 
-impl Estate {
+impl RemoteState {
     /// Whether all of a chunk is here that is wanted of it.
     pub(crate) fn has(&self, chunk: usize, wants_state: bool) -> bool {
         self.values.contains_key(&chunk) && (!wants_state || self.states.contains_key(&chunk))
@@ -27,7 +27,7 @@ impl Estate {
 
 /// Blends in an estate.
 pub(crate) struct Blend {
-    pub(crate) estate: Arc<Estate>,
+    pub(crate) remote: Arc<RemoteState>,
     /// How much of the blend it is, 0 to 1.
     pub(crate) share: f32,
     /// Updates that can be behind a state by then: the other lineage may be a few steps further.
@@ -41,13 +41,13 @@ impl Blend {
     pub(crate) fn apply(
         &self,
         chunk: usize,
-        old: &State,
+        old: &OptimizerState,
         moment_count: usize,
         parameters: &[f32],
         values: &mut [f32],
-    ) -> Option<State> {
-        let theirs = self.estate.values.get(&chunk)?;
-        let their_state = self.estate.states.get(&chunk);
+    ) -> Option<OptimizerState> {
+        let theirs = self.remote.values.get(&chunk)?;
+        let their_state = self.remote.states.get(&chunk);
         let mix = |ours: f32, theirs: f32| ours + (theirs - ours) * self.share;
         let has_master = old.moments.len() > moment_count;
         // A state without updates does not look at its own master copy.
@@ -67,7 +67,7 @@ impl Blend {
             return None;
         }
         let updates = old.updates.max(their_state.map_or(0, |state| state.updates));
-        Some(State { moments, updates: updates.min(self.updates_max) })
+        Some(OptimizerState { moments, updates: updates.min(self.updates_max) })
     }
 }
 
@@ -75,14 +75,14 @@ impl Blend {
 mod tests {
     use super::*;
 
-    fn state(moments: &[f32], updates: u32) -> State {
-        State { moments: moments.to_vec(), updates }
+    fn state(moments: &[f32], updates: u32) -> OptimizerState {
+        OptimizerState { moments: moments.to_vec(), updates }
     }
 
-    fn blend(values: &[f32], state: State) -> Blend {
+    fn blend(values: &[f32], state: OptimizerState) -> Blend {
         let values = BTreeMap::from([(3, values.to_vec())]);
-        let estate = Estate { values, states: BTreeMap::from([(3, state)]) };
-        Blend { estate: Arc::new(estate), share: 0.25, updates_max: 9 }
+        let remote = RemoteState { values, states: BTreeMap::from([(3, state)]) };
+        Blend { remote: Arc::new(remote), share: 0.25, updates_max: 9 }
     }
 
     #[test]

@@ -10,7 +10,7 @@
 //! - *What.* All parameters, and the optimizer state of the chunks that this member keeps; where members drift, its own
 //!   parameters.
 //! - *What for.* When everybody has stopped, those who come back agree on the view that follows their last one
-//!   (`returning.rs`), and that names the step from which all go on.
+//!   (`recovery.rs`), and that names the step from which all go on.
 //!
 //! # Not here
 //! Files: `net/checkpoints.rs`. What each peer kept to itself (what a lossy codec has left out so far, and local optimizer state)
@@ -20,10 +20,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::manifest::Manifest;
-use peergrad_protocol::message::Saved;
+use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Buffer, Instant, RunId, StepNumber};
 
-pub use crate::owned::State;
+pub use crate::optimizer_shard::OptimizerState;
 
 /// The state of a run after some committed steps, as far as one member holds it.
 #[derive(Clone, Debug)]
@@ -34,12 +34,12 @@ pub struct Checkpoint {
     pub specification: Arc<[u8]>,
     /// Shape of the parameters.
     pub manifest: Manifest,
-    /// Which steps, where the pass stands, and what is in here.
-    pub saved: Saved,
+    /// Which steps, where the epoch stands, and what is in here.
+    pub saved: SavedCheckpoint,
     /// The flat parameter vector.
     pub parameters: Arc<Buffer>,
-    /// The optimizer state of the chunks that [`Saved::states`] names, in their order.
-    pub states: Vec<State>,
+    /// The optimizer state of the chunks that [`SavedCheckpoint::states`] names, in their order.
+    pub states: Vec<OptimizerState>,
     /// Samples that the steps left out.
     pub left_out: u64,
     /// Samples that this peer has computed.
@@ -49,14 +49,14 @@ pub struct Checkpoint {
 impl Checkpoint {
     /// The optimizer state of a chunk, if it is in here.
     #[must_use]
-    pub fn state(&self, chunk: usize) -> Option<&State> {
+    pub fn state(&self, chunk: usize) -> Option<&OptimizerState> {
         let index = self.saved.states.iter().position(|saved| saved == chunk)?;
         self.states.get(index)
     }
 }
 
 /// When checkpoints are due at one member.
-pub(crate) struct Timetable {
+pub(crate) struct CheckpointSchedule {
     /// Zero: never.
     every: Duration,
     due: Instant,
@@ -64,12 +64,12 @@ pub(crate) struct Timetable {
     sampled: Option<StepNumber>,
 }
 
-impl Timetable {
+impl CheckpointSchedule {
     pub(crate) fn new(now: Instant, every: Duration) -> Self {
         Self { every, due: now.after(every), sampled: None }
     }
 
-    /// When to call [`Timetable::tick`] next.
+    /// When to call [`CheckpointSchedule::tick`] next.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let sample_at = Instant(self.due.0.saturating_sub(self.lead().as_nanos() as u64));
         let next = if self.sampled.is_none() { sample_at } else { self.due };
@@ -113,22 +113,22 @@ mod tests {
     #[test]
     fn a_step_is_named_as_far_ahead_as_training_gets_in_the_meantime() {
         let at = |seconds| Instant::default().after(Duration::from_secs(seconds));
-        let mut timetable = Timetable::new(at(0), Duration::from_secs(30));
-        assert_eq!(timetable.deadline(), Some(at(29)));
-        assert_eq!(timetable.tick(at(28), StepNumber(900)), None);
-        assert_eq!(timetable.tick(at(29), StepNumber(1000)), None);
-        assert_eq!(timetable.deadline(), Some(at(30)));
-        assert_eq!(timetable.tick(at(30), StepNumber(1040)), Some(StepNumber(1080)));
-        assert_eq!(timetable.deadline(), Some(at(59)));
+        let mut checkpoint_schedule = CheckpointSchedule::new(at(0), Duration::from_secs(30));
+        assert_eq!(checkpoint_schedule.deadline(), Some(at(29)));
+        assert_eq!(checkpoint_schedule.tick(at(28), StepNumber(900)), None);
+        assert_eq!(checkpoint_schedule.tick(at(29), StepNumber(1000)), None);
+        assert_eq!(checkpoint_schedule.deadline(), Some(at(30)));
+        assert_eq!(checkpoint_schedule.tick(at(30), StepNumber(1040)), Some(StepNumber(1080)));
+        assert_eq!(checkpoint_schedule.deadline(), Some(at(59)));
         // Nothing gets on: the next steps all the same.
-        assert_eq!(timetable.tick(at(60), StepNumber(1041)), None);
-        assert_eq!(timetable.tick(at(61), StepNumber(1041)), Some(StepNumber(1041 + STEPS_APART)));
+        assert_eq!(checkpoint_schedule.tick(at(60), StepNumber(1041)), None);
+        assert_eq!(checkpoint_schedule.tick(at(61), StepNumber(1041)), Some(StepNumber(1041 + STEPS_APART)));
     }
 
     #[test]
     fn never_is_never() {
-        let mut timetable = Timetable::new(Instant::default(), Duration::ZERO);
-        assert_eq!(timetable.deadline(), None);
-        assert_eq!(timetable.tick(Instant(u64::MAX), StepNumber(5)), None);
+        let mut checkpoint_schedule = CheckpointSchedule::new(Instant::default(), Duration::ZERO);
+        assert_eq!(checkpoint_schedule.deadline(), None);
+        assert_eq!(checkpoint_schedule.tick(Instant(u64::MAX), StepNumber(5)), None);
     }
 }

@@ -3,6 +3,7 @@
 //! Human words go to standard error, results to standard output; with `--json`, one object a line on standard output.
 //! Exit codes: 0 done, 1 failed, 2 misused. A binary with a task of its own shares `start`, `join`, `invite`, `status` and `export`.
 
+use std::convert::Infallible;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,24 +12,24 @@ use std::sync::Arc;
 use clap::{Args, Parser, Subcommand};
 
 use crate::loader::Loaded;
-use crate::program::{Launch, Program};
+use crate::program::{Program, ProgramFactory};
 use crate::specification::BuiltinLoader;
-use crate::specification::own::OwnLoader;
+use crate::specification::custom::CustomLoader;
 use crate::task::Task;
 
-mod asking;
 mod bench;
-mod changes;
+mod change_text;
 mod compare;
 pub mod curve;
 mod declare_lost;
 mod demo;
+mod epochs;
+pub(crate) mod event_json;
+pub(crate) mod event_text;
 mod files;
-mod hosting;
 mod invite;
+mod local_peer;
 mod model;
-pub(crate) mod objects;
-mod passes;
 pub mod plot;
 mod progress;
 mod quantities;
@@ -37,11 +38,11 @@ mod remove;
 mod report;
 mod resume;
 mod run;
+mod running_peer;
 mod signals;
 mod status;
 mod swarm;
-pub mod table;
-pub(crate) mod words;
+pub mod text_table;
 mod wrapping;
 
 /// Training one model on many machines with no server.
@@ -117,8 +118,8 @@ struct StartArguments {
 }
 
 #[derive(Args)]
-struct OwnStartArguments {
-    /// How to train: passes, batch, seed, [optimizer], [sync], [network]; everything has a default
+struct CustomStartArguments {
+    /// How to train: epochs, batch, seed, [optimizer], [sync], [network]; everything has a default
     #[arg(value_name = "RUN.toml")]
     run_file: Option<PathBuf>,
     #[command(flatten)]
@@ -192,9 +193,12 @@ struct PeerArguments {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     /// How much of the parameters to own relative to other peers, 0 to 16; nothing for as long as others cannot dial this peer
-    #[arg(long, value_name = "N", default_value_t = peergrad_protocol::limits::WEIGHT_DEFAULT,
-          value_parser = clap::value_parser!(u8).range(..=i64::from(peergrad_protocol::limits::WEIGHT_MAX)))]
-    weight: u8,
+    #[arg(long, value_name = "N", default_value_t = peergrad_protocol::limits::CAPACITY_DEFAULT,
+          value_parser = clap::value_parser!(u8).range(..=i64::from(peergrad_protocol::limits::CAPACITY_MAX)))]
+    capacity: u8,
+    /// The former name of `--capacity`
+    #[arg(long = "weight", hide = true, value_name = "N", value_parser = former("--capacity"))]
+    _weight: Option<Infallible>,
     /// Offer numbers for Prometheus at this port of this machine alone, 127.0.0.1 [default: 9747]; 0: any port that is free
     #[arg(long, value_name = "PORT", num_args = 0..=1, default_missing_value = DEFAULT_METRICS_PORT_TEXT)]
     metrics: Option<u16>,
@@ -206,21 +210,26 @@ struct PeerArguments {
     json: bool,
 }
 
+/// Refuses whatever value an option is given by its former name, and says what it is called now.
+fn former(current: &'static str) -> impl Fn(&str) -> Result<Infallible, String> + Clone + Send + Sync {
+    move |_| Err(format!("this option is called `{current}` now"))
+}
+
 /// As text: [`DEFAULT_METRICS_PORT`](crate::status::DEFAULT_METRICS_PORT).
 const DEFAULT_METRICS_PORT_TEXT: &str = "9747";
 
 /// A binary that brings its own task.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
-struct OwnCli {
+struct CustomCli {
     #[command(subcommand)]
-    command: OwnCommand,
+    command: CustomCommand,
 }
 
 #[derive(Subcommand)]
-enum OwnCommand {
+enum CustomCommand {
     /// Found a run: the first peer, which prints the line for the others
-    Start(OwnStartArguments),
+    Start(CustomStartArguments),
     /// Join a run
     Join(JoinArguments),
     /// Go on with the run that the last peer of this machine was in when it stopped
@@ -270,7 +279,7 @@ pub fn main() -> ExitCode {
 /// All peers of a run must be the same binary. `name` is what others are told when theirs is another one.
 #[must_use]
 pub fn run_task(name: &str, task: impl Task) -> ExitCode {
-    run_own(name, Arc::new(task), Launch::ring())
+    run_custom(name, Arc::new(task), ProgramFactory::sync())
 }
 
 /// As [`run_task`], for a binary that also brings the program that trains its task.
@@ -282,40 +291,42 @@ pub fn run_program<P: Program>(
     task: impl Task,
     program: impl Fn(&Loaded) -> P + Send + Sync + 'static,
 ) -> ExitCode {
-    run_own(name, Arc::new(task), Launch::new(program))
+    run_custom(name, Arc::new(task), ProgramFactory::new(program))
 }
 
 /// As [`run_task`], for a binary that brings a program whose state is in [tables](crate::table), or anything else that is
-/// [launched](Launch).
+/// [launched](ProgramFactory).
 #[must_use]
-pub fn run_launch(name: &str, task: impl Task, launch: Launch) -> ExitCode {
-    run_own(name, Arc::new(task), launch)
+pub fn run_launch(name: &str, task: impl Task, launch: ProgramFactory) -> ExitCode {
+    run_custom(name, Arc::new(task), launch)
 }
 
-fn run_own(name: &str, task: Arc<dyn Task>, program: Launch) -> ExitCode {
-    let OwnCli { command } = OwnCli::parse();
+fn run_custom(name: &str, task: Arc<dyn Task>, program: ProgramFactory) -> ExitCode {
+    let CustomCli { command } = CustomCli::parse();
     start_logging();
-    finish(run_own_command(name, task, program, command))
+    finish(run_custom_command(name, task, program, command))
 }
 
-fn run_own_command(
+fn run_custom_command(
     name: &str,
     task: Arc<dyn Task>,
-    program: Launch,
-    command: OwnCommand,
+    program: ProgramFactory,
+    command: CustomCommand,
 ) -> anyhow::Result<ExitCode> {
     match command {
-        OwnCommand::Start(arguments) => run::start_own(name, task, program, arguments),
-        OwnCommand::Join(arguments) => run::join(arguments, Arc::new(OwnLoader::new(name, task, program))),
-        OwnCommand::Resume(arguments) => {
-            resume::resume(arguments, Arc::new(OwnLoader::new(name, task, program)))
+        CustomCommand::Start(arguments) => run::start_custom(name, task, program, arguments),
+        CustomCommand::Join(arguments) => {
+            run::join(arguments, Arc::new(CustomLoader::new(name, task, program)))
         }
-        OwnCommand::Invite(arguments) => invite::invite(&arguments),
-        OwnCommand::Status(arguments) => status::status(&arguments),
-        OwnCommand::Remove(arguments) => remove::remove(&arguments),
-        OwnCommand::Rekey(arguments) => rekey::rekey(&arguments),
-        OwnCommand::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
-        OwnCommand::Export(arguments) => model::export(&arguments),
+        CustomCommand::Resume(arguments) => {
+            resume::resume(arguments, Arc::new(CustomLoader::new(name, task, program)))
+        }
+        CustomCommand::Invite(arguments) => invite::invite(&arguments),
+        CustomCommand::Status(arguments) => status::status(&arguments),
+        CustomCommand::Remove(arguments) => remove::remove(&arguments),
+        CustomCommand::Rekey(arguments) => rekey::rekey(&arguments),
+        CustomCommand::DeclareLost(arguments) => declare_lost::declare_lost(&arguments),
+        CustomCommand::Export(arguments) => model::export(&arguments),
     }
 }
 

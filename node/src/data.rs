@@ -1,19 +1,19 @@
 //! Data: from a file's bytes to samples that a model trains on.
 //!
 //! ```text
-//! bytes ──unpack──> CSV    ──Layout────> Table (numbers, label texts) ──Target, Standardization──> Dataset (f32)
+//! bytes ──unpack──> CSV    ──Columns────> Table (numbers, label texts) ──Target, Standardization──> Dataset (f32)
 //!                   IDX    ──Numbered──> Table
 //!                   LIBSVM ──Numbered──> SparseTable ──every 0 written out──> Table
 //! ```
 //! No disk: whoever reads files brings their bytes, so a simulated peer and a real one run the same code.
 
+pub mod columns;
 pub mod dataset;
+pub mod dense_table;
 pub mod embedded;
 pub mod format;
 pub mod idx;
 pub mod label_texts;
 pub mod labels;
-pub mod layout;
 pub mod libsvm;
 pub mod sparse;
-pub mod table;

@@ -13,13 +13,13 @@ use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use peergrad_protocol::durable::Record;
+use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::limits::REJECTS_MAX;
 use peergrad_protocol::manifest::Manifest;
-use peergrad_protocol::message::{Contact, Refusal, Saved};
-use peergrad_protocol::view::{Cause, Expulsion};
+use peergrad_protocol::message::{Contact, Refusal, SavedCheckpoint};
+use peergrad_protocol::view::{Expulsion, ExpulsionCause};
 use peergrad_protocol::wire::WireError;
 use peergrad_protocol::{Buffer, Frame, PeerId, RunId, StepNumber};
 
@@ -29,7 +29,7 @@ use crate::task::Evaluation;
 
 mod event;
 
-pub use event::{Change, Committed, Event, Met, Regrouping, Scope, Weighed};
+pub use event::{BranchDetected, Committed, Event, MergeEvaluation, RecoveryProgress, RunSize, ViewDelta};
 
 /// Something that happened to a node.
 #[derive(Debug)]
@@ -61,14 +61,14 @@ pub enum Input {
         is_relayed: bool,
     },
     /// Where others can dial this peer is known better than before.
-    Placed {
+    ReachabilityChanged {
         /// Where, best first.
         addresses: Vec<String>,
         /// Whether they can: otherwise it works, and owns nothing.
         is_reachable: bool,
     },
     /// A process with this peer's identity was started later than this one: a data directory was copied.
-    Outdated {
+    DuplicateIdentity {
         /// The peer that knows it.
         by: PeerId,
     },
@@ -84,10 +84,10 @@ pub enum Input {
         /// Which job.
         job: JobId,
         /// What it returned.
-        result: Result<Answer, Panicked>,
+        result: Result<JobOutput, Panicked>,
     },
-    /// The answer to [`Output::Locate`]: the file's bytes, if they are on this machine.
-    Located(Option<Arc<[u8]>>),
+    /// The answer to [`Output::FindData`]: the file's bytes, if they are on this machine.
+    DataFound(Option<Arc<[u8]>>),
     /// The answer to [`Output::Persist`]: the record is on disk, or in words why it is not.
     Persisted {
         /// Which record.
@@ -95,15 +95,15 @@ pub enum Input {
         /// Whether it would survive a crash now.
         result: Result<(), String>,
     },
-    /// The answer to [`Output::Save`].
-    Saved {
+    /// The answer to [`Output::SaveCheckpoint`].
+    CheckpointSaved {
         /// Steps behind the checkpoint.
         steps: StepNumber,
         /// Whether it would survive a crash now; else in words why not.
         result: Result<(), String>,
     },
-    /// The answer to [`Output::Restore`]: the checkpoint, or in words why it cannot be read any more.
-    Restored(Result<Arc<Checkpoint>, String>),
+    /// The answer to [`Output::LoadCheckpoint`]: the checkpoint, or in words why it cannot be read any more.
+    CheckpointLoaded(Result<Arc<Checkpoint>, String>),
     /// The user wants this member put out of the run for good.
     Expel(PeerId),
     /// The user knows that what nobody has any more of tables will not come back.
@@ -139,35 +139,35 @@ pub enum Output {
     /// Keep trying to have a link to this peer until told otherwise.
     Dial(Contact),
     /// Give up the link to this peer. No `LinkDown` follows: the node knows.
-    Hangup(PeerId),
+    Disconnect(PeerId),
     /// Run a job beside the network and hand back its answer.
     Compute(Job),
     /// Look on this machine for the data file that the specification names.
-    Locate(DataReference),
+    FindData(DataReference),
     /// Keep this record through crashes, in place of the one before, and say when it is safe. What must survive is
     /// on disk before anybody hears of it.
     Persist {
         /// Its name in the answer.
         id: PersistId,
         /// Its bytes; the next start of this peer gets them back, see [`Config`](crate::node::Config).
-        record: Record,
+        record: DurableBytes,
     },
     /// Keep the data file, which came from the swarm: a later start of this peer may find nobody to ask.
-    KeepData {
+    StoreData {
         /// What it is.
         reference: DataReference,
         /// Its bytes.
         data: Arc<[u8]>,
     },
     /// Keep this checkpoint through crashes, beside those before. Training goes on meanwhile, and also if it fails.
-    Save {
+    SaveCheckpoint {
         /// What is to be kept.
         checkpoint: Arc<Checkpoint>,
         /// The newest so many of the run are kept.
         keep: usize,
     },
     /// Read this checkpoint back. Those of the same run with more steps are of a branch that is given up: they go.
-    Restore(Saved),
+    LoadCheckpoint(SavedCheckpoint),
     /// Tell the user.
     Event(Event),
 }
@@ -181,7 +181,7 @@ pub struct PersistId(pub u64);
 pub struct JobId(pub u64);
 
 /// What a job returns; the one who asked knows its type.
-pub type Answer = Box<dyn Any + Send>;
+pub type JobOutput = Box<dyn Any + Send>;
 
 /// A piece of computing, to be run on a thread of its own.
 pub struct Job {
@@ -190,7 +190,7 @@ pub struct Job {
     /// How heavy it is, for a simulator to model its duration: samples touched.
     pub cost: u64,
     /// The work.
-    pub work: Box<dyn FnOnce() -> Answer + Send>,
+    pub work: Box<dyn FnOnce() -> JobOutput + Send>,
 }
 
 impl Job {
@@ -199,12 +199,12 @@ impl Job {
     ///
     /// # Errors
     /// The job's code panicked.
-    pub fn run(self) -> Result<Answer, Panicked> {
-        catch_unwind(AssertUnwindSafe(self.work)).map_err(|payload| Panicked(words_of(&*payload)))
+    pub fn run(self) -> Result<JobOutput, Panicked> {
+        catch_unwind(AssertUnwindSafe(self.work)).map_err(|payload| Panicked(panic_message(&*payload)))
     }
 }
 
-fn words_of(payload: &(dyn Any + Send)) -> String {
+fn panic_message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().copied();
     let text = text.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
     text.unwrap_or("a panic without words").to_owned()
@@ -274,14 +274,14 @@ pub struct FinalState {
 pub enum Failure {
     /// The founder has left before the run began.
     #[error("peer {} has left before the run began ({reason}): start the run again and ask for a fresh invite", by.short())]
-    NotFounded {
+    FounderLeft {
         /// The founder.
         by: PeerId,
         /// Why, in its words.
         reason: String,
     },
     /// The swarm does not let this peer in.
-    #[error("{}", refusal_words(*refusal, *by))]
+    #[error("{}", refusal_text(*refusal, *by))]
     Refused {
         /// Who refused.
         by: PeerId,
@@ -328,7 +328,7 @@ pub enum Failure {
     Left,
 }
 
-fn refusal_words(refusal: Refusal, by: PeerId) -> String {
+fn refusal_text(refusal: Refusal, by: PeerId) -> String {
     let by = by.short();
     match refusal {
         Refusal::OtherRun { run } => {
@@ -337,17 +337,17 @@ fn refusal_words(refusal: Refusal, by: PeerId) -> String {
                 run.short()
             )
         }
-        Refusal::Over => format!("peer {by} says the run is over: there is nothing left to train"),
-        Refusal::Copied => format!(
+        Refusal::RunComplete => format!("peer {by} says the run is over: there is nothing left to train"),
+        Refusal::DuplicateIdentity => format!(
             "peer {by} knows another machine with this peer's identity, which goes on: one of the two data directories is a copy of the other; give this machine one of its own with --dir"
         ),
         Refusal::Full => format!("peer {by} says the run has all the members that it can have"),
-        Refusal::NotYet => format!("peer {by} is itself still joining"),
-        Refusal::Expelled(Expulsion { by, cause: Cause::Request, .. }) => format!(
+        Refusal::NotReady => format!("peer {by} is itself still joining"),
+        Refusal::Expelled(Expulsion { by, cause: ExpulsionCause::Request, .. }) => format!(
             "this peer was removed from the run, as a user wanted it at peer {}: ask there why",
             by.short()
         ),
-        Refusal::Expelled(Expulsion { by, cause: Cause::Violations, .. }) => format!(
+        Refusal::Expelled(Expulsion { by, cause: ExpulsionCause::Violations, .. }) => format!(
             "this peer was put out of the run: peer {} had to refuse {REJECTS_MAX} of its frames; use the same release on all machines, and if it was the same, look at this machine's memory",
             by.short()
         ),
@@ -377,7 +377,7 @@ pub enum Reject {
     OverCredit,
     /// No word about a table.
     #[error("a word about a table that is none")]
-    Word,
+    MalformedTableMessage,
     /// A word about a table that no correct peer says.
     #[error("about a table: {0}")]
     Table(TableError),

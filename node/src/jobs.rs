@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use peergrad_protocol::StepNumber;
 
-use crate::io::{Answer, Job, JobId, Output};
+use crate::io::{Job, JobId, JobOutput, Output};
 
 /// What a job's answer is for.
 pub(crate) enum Purpose {
@@ -13,9 +13,9 @@ pub(crate) enum Purpose {
     /// How well the final parameters do.
     Evaluate,
     /// How well the parameters of two lineages do, and those that came of them.
-    Weigh,
+    EvaluateMerge,
     /// Something that the program waits for, in a step.
-    Program(StepNumber, Box<dyn FnOnce(Answer) + Send>),
+    Program(StepNumber, Box<dyn FnOnce(JobOutput) + Send>),
 }
 
 /// The jobs that have been handed out.
@@ -31,7 +31,7 @@ impl Jobs {
         &mut self,
         purpose: Purpose,
         cost: u64,
-        work: Box<dyn FnOnce() -> Answer + Send>,
+        work: Box<dyn FnOnce() -> JobOutput + Send>,
         out: &mut Vec<Output>,
     ) {
         let id = JobId(self.count);
@@ -44,7 +44,7 @@ impl Jobs {
     pub(crate) fn computing(&self) -> Option<StepNumber> {
         self.purposes.values().find_map(|purpose| match purpose {
             Purpose::Program(step, _) => Some(*step),
-            Purpose::Load | Purpose::Evaluate | Purpose::Weigh => None,
+            Purpose::Load | Purpose::Evaluate | Purpose::EvaluateMerge => None,
         })
     }
 

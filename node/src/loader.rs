@@ -8,17 +8,17 @@ use std::time::Duration;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
-use peergrad_collectives::cost::Terms;
-use peergrad_collectives::plan::{Layout, Topology};
-use peergrad_protocol::ledger::{Ledger, permutation};
+use peergrad_collectives::cost::CostModel;
+use peergrad_collectives::plan::{ShardLayout, Topology};
+use peergrad_protocol::cursor::{DataCursor, permutation};
 use peergrad_protocol::limits::{HOP_BYTES, LINK_SEGMENTS, ROUND_BYTES_MAX};
 use peergrad_protocol::manifest::Manifest;
-use peergrad_protocol::placement::Copies;
+use peergrad_protocol::placement::Replicas;
 
-use crate::io::{DataReference, Scope};
-use crate::optimizer::{Rule, Schedule};
-use crate::policy::Policy;
-use crate::program::Launch;
+use crate::io::{DataReference, RunSize};
+use crate::optimizer::{Optimizer, Schedule};
+use crate::partition_policy::PartitionPolicy;
+use crate::program::ProgramFactory;
 use crate::task::Task;
 
 /// Looks inside a specification.
@@ -44,16 +44,16 @@ pub struct Loaded {
     /// Shape of its parameters.
     pub manifest: Manifest,
     /// How to train it.
-    pub training: Training,
+    pub config: TrainingConfig,
     /// Makes the program.
-    pub program: Launch,
+    pub program: ProgramFactory,
 }
 
 impl Loaded {
-    /// `task`, trained by [`Ring`](crate::programs::ring::Ring).
+    /// `task`, trained by [`SyncDataParallel`](crate::programs::sync::SyncDataParallel).
     #[must_use]
-    pub fn new(task: Arc<dyn Task>, training: Training) -> Self {
-        Self { manifest: task.manifest(), task, training, program: Launch::ring() }
+    pub fn new(task: Arc<dyn Task>, config: TrainingConfig) -> Self {
+        Self { manifest: task.manifest(), task, config, program: ProgramFactory::sync() }
     }
 
     /// Numbers an element that the rule of a shard's owner keeps beside its parameters.
@@ -71,38 +71,40 @@ impl Loaded {
     /// Whether owners keep the parameters as they are, because everyone computes with less.
     #[must_use]
     pub fn keeps_master(&self) -> bool {
-        !self.training.parameters.is_exact() && !self.program.drifts() && !self.program.has_own_rule()
+        !self.config.parameters.is_exact()
+            && !self.program.has_local_parameters()
+            && !self.program.has_custom_rule()
     }
 
     /// Steps of the whole run.
     #[must_use]
     pub fn step_count(&self) -> u64 {
-        let steps_per_pass = u64::from(self.task.sample_count()).div_ceil(self.training.step_samples());
-        self.training.passes * steps_per_pass
+        let steps_per_epoch = u64::from(self.task.sample_count()).div_ceil(self.config.step_samples());
+        self.config.epochs * steps_per_epoch
     }
 
     /// Steps from this bookmark to the end of the run.
     #[must_use]
-    pub fn steps_left(&self, ledger: &Ledger) -> u64 {
+    pub fn steps_left(&self, cursor: &DataCursor) -> u64 {
         let sample_count = u64::from(self.task.sample_count());
-        ledger.steps_left(self.training.passes, self.training.step_samples(), sample_count)
+        cursor.steps_left(self.config.epochs, self.config.step_samples(), sample_count)
     }
 
     /// How large the run is.
     #[must_use]
-    pub fn scope(&self) -> Scope {
-        Scope {
+    pub fn run_size(&self) -> RunSize {
+        RunSize {
             parameters: self.manifest.parameter_count(),
             samples: u64::from(self.task.sample_count()),
             steps: self.step_count(),
-            passes: self.training.passes,
+            epochs: self.config.epochs,
         }
     }
 }
 
 /// How a run trains: the part of a specification that the node itself reads.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Training {
+pub struct TrainingConfig {
     /// Decides the initial parameters and the order of samples.
     pub seed: u64,
     /// Samples of one step, over all members together; of a local step, where a step consists of several.
@@ -110,9 +112,9 @@ pub struct Training {
     /// Steps that each member takes by itself before it hears of the others; 1, unless the program is made for more.
     pub local_steps: u64,
     /// Passes over the training samples.
-    pub passes: u64,
+    pub epochs: u64,
     /// The rule that turns a mean gradient into new parameters.
-    pub rule: Rule,
+    pub rule: Optimizer,
     /// The learning rate over the run.
     pub schedule: Schedule,
     /// How tensors travel; `None`: directly, unless a ring is better by far, which may change as shards do.
@@ -130,7 +132,7 @@ pub struct Training {
     /// Elements of a segment.
     pub segment_elements: usize,
     /// Who keeps the optimizer state of each chunk.
-    pub copies: Copies,
+    pub replicas: Replicas,
     /// A digest of the parameters is reported every so many steps; 0: only at the end.
     pub digest_every: u64,
     /// How often a checkpoint is written; zero: only by a member that stops.
@@ -138,17 +140,17 @@ pub struct Training {
     /// Checkpoints that a peer keeps.
     pub checkpoints_kept: usize,
     /// What happens when the swarm is cut in two.
-    pub policy: Policy,
-    /// Whether each pass has an order of its own; otherwise it is the order in which the task numbers its samples.
+    pub policy: PartitionPolicy,
+    /// Whether each epoch has an order of its own; otherwise it is the order in which the task numbers its samples.
     pub is_shuffled: bool,
 }
 
-impl Training {
-    /// The order in which a pass visits the samples: `order[position]` is a sample's index.
+impl TrainingConfig {
+    /// The order in which an epoch visits the samples: `order[position]` is a sample's index.
     #[must_use]
-    pub fn order(&self, pass: u64, sample_count: u32) -> Vec<u32> {
+    pub fn order(&self, epoch: u64, sample_count: u32) -> Vec<u32> {
         if self.is_shuffled {
-            permutation(self.seed, pass, sample_count)
+            permutation(self.seed, epoch, sample_count)
         } else {
             (0..sample_count).collect()
         }
@@ -157,18 +159,18 @@ impl Training {
     /// Whether what two lineages have come to can be averaged: where members have parameters of their own, or steps do not wait
     /// for everybody, one of the two is kept.
     #[must_use]
-    pub fn merges(&self, drifts: bool) -> bool {
-        self.policy == Policy::Merge && !drifts && self.backups == 0
+    pub fn merges(&self, has_local_parameters: bool) -> bool {
+        self.policy == PartitionPolicy::Merge && !has_local_parameters && self.backups == 0
     }
 
     /// Along which edges a round over `layout` goes: the same at all members, who know as much. `has_ring`: whether each of them
     /// reaches the next one itself.
     #[must_use]
-    pub fn topology(&self, layout: &Layout, has_ring: bool) -> Topology {
+    pub fn topology(&self, layout: &ShardLayout, has_ring: bool) -> Topology {
         // In a ring nobody sees single contributions, and what is encoded would be so at each hop.
         let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups > 0;
         let segment_bytes = self.segment_elements * size_of::<f32>();
-        let terms = Terms {
+        let terms = CostModel {
             hop_bytes: HOP_BYTES + segment_bytes,
             window_bytes: LINK_SEGMENTS as usize * segment_bytes,
             room_bytes: ROUND_BYTES_MAX,
@@ -186,12 +188,12 @@ impl Training {
         self.schedule.rate(step.saturating_mul(self.local_steps))
     }
 
-    /// How sums travel, where owners tell them to those who keep copies, or to everybody: these are the sums that they use
+    /// How sums travel, where owners tell them to those who keep replicas, or to everybody: these are the sums that they use
     /// themselves.
     ///
     /// What is left out of them comes with no later step, so a lossy codec for contributions may be too coarse for them.
     #[must_use]
-    pub fn sums(&self) -> Codec {
+    pub fn sum_codec(&self) -> Codec {
         if self.gradients.is_exact() { Codec::F32 } else { Codec::Bf16 }
     }
 

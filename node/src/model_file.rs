@@ -17,7 +17,7 @@ use safetensors::tensor::TensorView;
 use safetensors::{Dtype, SafeTensors};
 use serde::{Deserialize, Serialize};
 
-pub use crate::specification::builtin::Part;
+pub use crate::specification::builtin::DataPart;
 use crate::specification::{Specification, SpecificationError};
 use crate::task::Evaluation;
 
@@ -187,7 +187,7 @@ pub struct Evaluated {
     /// With the number of rows.
     pub evaluation: Evaluation,
     /// Which rows.
-    pub part: Part,
+    pub part: DataPart,
 }
 
 /// The entry of the metadata of a file with these parameters.
@@ -257,7 +257,7 @@ fn check_finite(manifest: &Manifest, parameters: &[f32]) -> Result<(), ModelFile
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alone::train_alone;
+    use crate::single_process::train_single_process;
     use crate::specification::{RunFile, resolve};
     use proptest::prelude::*;
 
@@ -265,7 +265,7 @@ mod tests {
 
     /// A model trained for a moment; it has eleven layers, so that the order of names is not that of layers.
     fn trained() -> ModelFile {
-        let text = "passes = 60\nbatch = 4\n[data]\nfile = \"f.csv\"\n[model]\nhidden = [3,3,3,3,3,3,3,3,3,4]\nactivation = \"tanh\"\n[optimizer]\nrate = 0.02";
+        let text = "epochs = 60\nbatch = 4\n[data]\nfile = \"f.csv\"\n[model]\nhidden = [3,3,3,3,3,3,3,3,3,4]\nactivation = \"tanh\"\n[optimizer]\nrate = 0.02";
         let specification = resolve(&RunFile::parse(text).unwrap(), "f.csv", DATA).unwrap();
         let loaded = specification.load(DATA).unwrap();
         let origin = Origin {
@@ -273,7 +273,7 @@ mod tests {
             steps: 120,
             specification: String::from_utf8(specification.to_bytes().unwrap()).unwrap(),
         };
-        let parameters = train_alone(&loaded, |_| ());
+        let parameters = train_single_process(&loaded, |_| ());
         ModelFile { manifest: loaded.manifest, parameters, origin }
     }
 
@@ -291,9 +291,9 @@ mod tests {
     fn held_out_rows_of_its_own_file_and_all_rows_of_another() {
         let model = trained();
         let own = model.evaluate("f.csv", DATA).unwrap();
-        assert_eq!((own.evaluation.samples, own.part), (2, Part::HeldOut));
+        assert_eq!((own.evaluation.samples, own.part), (2, DataPart::HeldOut));
         let other = model.evaluate("g.csv", b"x;y;kind\n0;1;a\n1;1;b\n0;3;a\n").unwrap();
-        assert_eq!((other.evaluation.samples, other.part), (3, Part::All));
+        assert_eq!((other.evaluation.samples, other.part), (3, DataPart::All));
         assert_eq!(other.evaluation.accuracy, Some(1.0));
         let error = model.evaluate("g.csv", b"0,1,2,a\n").unwrap_err().to_string();
         assert!(error.starts_with("g.csv: 4 columns where the model was trained on 3"), "{error}");

@@ -11,21 +11,21 @@
 
 use std::sync::Arc;
 
-use peergrad_protocol::message::Saved;
+use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Buffer, Incarnation, Instant, PeerId, RunId, ViewDigest};
 
-use crate::host::Host;
+use crate::executor::ProgramExecutor;
 use crate::io::{Input, Output};
 use crate::loader::Loader;
 use crate::machine::Machine;
-use crate::memo::Memo;
-use crate::overview::Overview;
+use crate::node_report::NodeReport;
+use crate::shared_cache::SharedCache;
 
 /// One peer's deciding half.
 pub struct Node {
     machine: Machine,
-    host: Option<Host>,
+    executor: Option<ProgramExecutor>,
 }
 
 /// Who a node is and what it is to do.
@@ -36,26 +36,26 @@ pub struct Config {
     pub incarnation: Incarnation,
     /// Where others can dial it, best first.
     pub addresses: Vec<String>,
-    /// How much it offers to own, 0 to [`WEIGHT_MAX`](peergrad_protocol::limits::WEIGHT_MAX).
-    pub weight: u8,
+    /// How much it offers to own, 0 to [`CAPACITY_MAX`](peergrad_protocol::limits::CAPACITY_MAX).
+    pub capacity: u8,
     /// Turns the run's specification into a task.
     pub loader: Arc<dyn Loader>,
     /// Where received segments and those that begin here are kept.
     pub segments: peergrad_protocol::Pool,
     /// What nodes of one process compute once for all of them; a node of its own has its own.
-    pub memo: Memo,
+    pub cache: SharedCache,
     /// The record that an earlier start of this peer persisted last, if it is still there.
     pub restored: Option<Arc<[u8]>>,
     /// The checkpoints of that record's run that earlier starts have left and that can be read, newest first.
-    pub saved: Vec<Saved>,
+    pub saved: Vec<SavedCheckpoint>,
     /// How it comes into the run.
-    pub role: Role,
+    pub start_mode: StartMode,
 }
 
 /// How a node comes into its run.
-pub enum Role {
+pub enum StartMode {
     /// It founds the run.
-    Founder {
+    Bootstrap {
         /// What the run is.
         specification: Arc<[u8]>,
         /// Random bytes that make the run id unique.
@@ -63,10 +63,10 @@ pub enum Role {
         /// Peers to wait for before training begins, this one included.
         peers: usize,
         /// What it goes on from, alone: a checkpoint of another run of the same specification.
-        from: Option<Saved>,
+        from: Option<SavedCheckpoint>,
     },
     /// It joins through whatever member it is linked to first.
-    Joiner {
+    Join {
         /// The run of the invite, where there was one.
         run: Option<RunId>,
     },
@@ -76,18 +76,18 @@ impl Node {
     /// A node that has not yet been told anything.
     #[must_use]
     pub fn new(config: Config) -> Self {
-        Self { machine: Machine::new(config), host: None }
+        Self { machine: Machine::new(config), executor: None }
     }
 
     /// Takes in one input and appends what is to be done to `out`, which the caller carries out before the next call.
     pub fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
         self.machine.input(now, input, out);
-        if self.host.is_none() {
-            self.host = self.machine.program();
+        if self.executor.is_none() {
+            self.executor = self.machine.program();
         }
-        let Some(host) = &mut self.host else { return };
+        let Some(executor) = &mut self.executor else { return };
         for _ in 0..COMMANDS_MAX {
-            let Some(command) = host.next() else { return };
+            let Some(command) = executor.next() else { return };
             self.machine.command(now, command, out);
         }
         panic!("a program gave {COMMANDS_MAX} commands without waiting for anything");
@@ -101,14 +101,14 @@ impl Node {
 
     /// Where this node is, for whoever looks on: a status line, or a simulator that checks the laws.
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        self.machine.standing()
+    pub fn state(&self) -> NodeState {
+        self.machine.state()
     }
 
     /// How this node stands and how it sees the others, for a person; goes through all members.
     #[must_use]
-    pub fn overview(&self, now: Instant) -> Overview {
-        self.machine.overview(now)
+    pub fn node_report(&self, now: Instant) -> NodeReport {
+        self.machine.node_report(now)
     }
 
     /// The newest committed parameters: where members drift, its own.
@@ -118,31 +118,31 @@ impl Node {
     }
 
     /// The optimizer state that this node keeps after the newest step that it knows to be committed, for a simulator that
-    /// compares copies: chunk, (moment count, elements), and the updates behind it.
-    pub fn kept_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
-        self.machine.kept_states()
+    /// compares replicas: chunk, (moment count, elements), and the updates behind it.
+    pub fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
+        self.machine.optimizer_states()
     }
 }
 
 /// Where a node is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Standing {
+pub enum NodeState {
     /// It founds a run, and waits for peers.
-    Founding,
+    Bootstrap,
     /// It asks to be let in.
-    Joining,
+    Join,
     /// It was a member before its process stopped, and asks to be let in again; or waits for others that are back, to go on from
     /// what they have saved.
-    Returning,
+    Recovery,
     /// It is a member.
-    Member(MemberStanding),
+    Member(MemberProgress),
     /// Its run has ended.
     Ended,
 }
 
 /// Where a member is in its view.
 #[derive(Clone, Debug, PartialEq)]
-pub struct MemberStanding {
+pub struct MemberProgress {
     /// The view that is installed here.
     pub view: Arc<View>,
     /// Its digest.

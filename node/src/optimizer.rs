@@ -23,14 +23,14 @@
 use serde::{Deserialize, Serialize};
 
 pub use crate::schedule::Schedule;
-use shrinking::{Leader, Proximal};
+use proximal::{FtrlUpdate, ProximalUpdate};
 
-mod shrinking;
+mod proximal;
 
 /// A rule for updating parameters from a mean gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "lowercase", deny_unknown_fields)]
-pub enum Rule {
+pub enum Optimizer {
     /// Against the gradient. Keeps no moments.
     Sgd {
         /// Multiple of the parameters that is added to the gradient.
@@ -93,7 +93,7 @@ pub enum Rule {
     },
 }
 
-impl Rule {
+impl Optimizer {
     /// Elements of optimizer state for each parameter: 0, 1 or 2.
     #[must_use]
     pub fn moment_count(&self) -> usize {
@@ -117,27 +117,27 @@ impl Rule {
         let moment_count = self.moment_count();
         let kind = match *self {
             Self::Sgd { weight_decay } => {
-                Kind::Sgd(Velocity { rate: rate as f32, scale, momentum: 0.0, weight_decay })
+                Kind::Sgd(MomentumUpdate { rate: rate as f32, scale, momentum: 0.0, weight_decay })
             }
             Self::Momentum { momentum, nesterov, weight_decay } => {
-                let velocity = Velocity { rate: rate as f32, scale, momentum, weight_decay };
+                let velocity = MomentumUpdate { rate: rate as f32, scale, momentum, weight_decay };
                 if nesterov { Kind::Nesterov(velocity) } else { Kind::Momentum(velocity) }
             }
             Self::Adagrad { epsilon, weight_decay } => {
-                Kind::Adagrad(Squares { rate: rate as f32, scale, epsilon, weight_decay })
+                Kind::Adagrad(AdagradUpdate { rate: rate as f32, scale, epsilon, weight_decay })
             }
-            Self::Prox { l1, l2 } => Kind::Prox(Proximal { rate: rate as f32, scale, l1, l2 }),
+            Self::Prox { l1, l2 } => Kind::Prox(ProximalUpdate { rate: rate as f32, scale, l1, l2 }),
             Self::Ftrl { beta, l1, l2 } => {
                 let (l1, l2) = (l1 * step as f32, l2 * step as f32);
-                Kind::Ftrl(Leader { rate: rate as f32, scale, beta, l1, l2 })
+                Kind::Ftrl(FtrlUpdate { rate: rate as f32, scale, beta, l1, l2 })
             }
-            Self::Adam { beta1, beta2, epsilon, weight_decay } => Kind::Adam(Moments {
+            Self::Adam { beta1, beta2, epsilon, weight_decay } => Kind::Adam(AdamUpdate {
                 weight_decay,
-                ..Moments::new(rate, step, scale, [beta1, beta2], epsilon)
+                ..AdamUpdate::new(rate, step, scale, [beta1, beta2], epsilon)
             }),
             Self::AdamW { beta1, beta2, epsilon, weight_decay } => {
                 let keep = (1.0 - rate * f64::from(weight_decay)) as f32;
-                Kind::Adam(Moments { keep, ..Moments::new(rate, step, scale, [beta1, beta2], epsilon) })
+                Kind::Adam(AdamUpdate { keep, ..AdamUpdate::new(rate, step, scale, [beta1, beta2], epsilon) })
             }
         };
         Update { moment_count, kind }
@@ -151,13 +151,13 @@ pub struct Update {
 }
 
 enum Kind {
-    Sgd(Velocity),
-    Momentum(Velocity),
-    Nesterov(Velocity),
-    Adagrad(Squares),
-    Prox(Proximal),
-    Ftrl(Leader),
-    Adam(Moments),
+    Sgd(MomentumUpdate),
+    Momentum(MomentumUpdate),
+    Nesterov(MomentumUpdate),
+    Adagrad(AdagradUpdate),
+    Prox(ProximalUpdate),
+    Ftrl(FtrlUpdate),
+    Adam(AdamUpdate),
 }
 
 impl Update {
@@ -175,7 +175,7 @@ impl Update {
         assert_eq!(old.len(), count * self.moment_count, "the rule's state before");
         assert_eq!(new.len(), count * self.moment_count, "the rule's state after");
         match &self.kind {
-            Kind::Sgd(Velocity { rate, scale, weight_decay, .. }) => {
+            Kind::Sgd(MomentumUpdate { rate, scale, weight_decay, .. }) => {
                 sgd(*rate, *scale, *weight_decay, parameters, vector);
             }
             Kind::Momentum(rule) => rule.apply(parameters, vector, old, new, |_, velocity| velocity),
@@ -200,14 +200,14 @@ fn sgd(rate: f32, scale: f32, weight_decay: f32, parameters: &[f32], vector: &mu
 }
 
 /// The constants of one momentum update.
-struct Velocity {
+struct MomentumUpdate {
     rate: f32,
     scale: f32,
     momentum: f32,
     weight_decay: f32,
 }
 
-impl Velocity {
+impl MomentumUpdate {
     /// `direction` turns the gradient and the new velocity of an element into the way to go.
     fn apply(
         &self,
@@ -228,14 +228,14 @@ impl Velocity {
 }
 
 /// The constants of one Adagrad update.
-struct Squares {
+struct AdagradUpdate {
     rate: f32,
     scale: f32,
     epsilon: f32,
     weight_decay: f32,
 }
 
-impl Squares {
+impl AdagradUpdate {
     fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
         let sums = old.iter().zip(new);
         for ((element, &parameter), (&before, after)) in vector.iter_mut().zip(parameters).zip(sums) {
@@ -248,7 +248,7 @@ impl Squares {
 }
 
 /// The constants of one Adam or AdamW update.
-struct Moments {
+struct AdamUpdate {
     scale: f32,
     /// Into the gradient (Adam).
     weight_decay: f32,
@@ -263,7 +263,7 @@ struct Moments {
     root_correction: f32,
 }
 
-impl Moments {
+impl AdamUpdate {
     /// Without weight decay of either kind.
     fn new(rate: f64, step: u32, scale: f32, [beta1, beta2]: [f32; 2], epsilon: f32) -> Self {
         let correction = |beta: f32| 1.0 - libm::pow(f64::from(beta), f64::from(step));
@@ -304,10 +304,16 @@ impl Moments {
 mod tests {
     use super::*;
 
-    const ADAM: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    const ADAM: Optimizer = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
 
     /// The parameter and the state after each of `steps` updates of one element with the mean gradient `gradient`.
-    fn follow(rule: Rule, rate: f64, parameter: f32, gradient: impl Fn(u32, f32) -> f32, steps: u32) -> f32 {
+    fn follow(
+        rule: Optimizer,
+        rate: f64,
+        parameter: f32,
+        gradient: impl Fn(u32, f32) -> f32,
+        steps: u32,
+    ) -> f32 {
         let mut parameter = [parameter];
         let mut old = vec![0.0; rule.moment_count()];
         for step in 1..=steps {
@@ -327,36 +333,36 @@ mod tests {
     #[test]
     fn sgd_by_hand() {
         // 1 - 0.1 (2 + 0.5 x 1) = 0.75; 0.75 - 0.1 (2 + 0.375) = 0.5125
-        assert_close(follow(Rule::Sgd { weight_decay: 0.5 }, 0.1, 1.0, |_, _| 2.0, 2), 0.5125);
+        assert_close(follow(Optimizer::Sgd { weight_decay: 0.5 }, 0.1, 1.0, |_, _| 2.0, 2), 0.5125);
     }
 
     #[test]
     fn the_sum_is_scaled_to_the_mean() {
         let mut vector = [8.0];
-        Rule::Sgd { weight_decay: 0.0 }.update(0.5, 1, 0.25).apply(&[3.0], &mut vector, &[], &mut []);
+        Optimizer::Sgd { weight_decay: 0.0 }.update(0.5, 1, 0.25).apply(&[3.0], &mut vector, &[], &mut []);
         assert_eq!(vector, [2.0]);
     }
 
     #[test]
     fn momentum_by_hand() {
         // Velocities 1, then 1.9, then 2.71, with a gradient of 1.
-        let plain = Rule::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+        let plain = Optimizer::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
         assert_close(follow(plain, 0.1, 0.0, |_, _| 1.0, 3), -0.1 * (1.0 + 1.9 + 2.71));
         // Looking ahead: 1 + 0.9 x 1, then 1 + 0.9 x 1.9.
-        let nesterov = Rule::Momentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
+        let nesterov = Optimizer::Momentum { momentum: 0.9, nesterov: true, weight_decay: 0.0 };
         assert_close(follow(nesterov, 0.1, 0.0, |_, _| 1.0, 2), -0.1 * (1.9 + 2.71));
     }
 
     #[test]
     fn adagrad_by_hand() {
         // Gradients 3, then 4: sums of squares 9, then 25.
-        let rule = Rule::Adagrad { epsilon: 0.0, weight_decay: 0.0 };
+        let rule = Optimizer::Adagrad { epsilon: 0.0, weight_decay: 0.0 };
         assert_close(follow(rule, 0.5, 1.0, |step, _| step as f32 + 2.0, 2), 1.0 - 0.5 * (1.0 + 0.8));
     }
 
     #[test]
     fn a_proximal_step_by_hand() {
-        let rule = Rule::Prox { l1: 0.5, l2: 1.0 };
+        let rule = Optimizer::Prox { l1: 0.5, l2: 1.0 };
         // (2 - 0.1 x 4 - 0.1 x 0.5) / 1.1; from below alike; and what is within reach of zero is zero.
         assert_close(follow(rule, 0.1, 2.0, |_, _| 4.0, 1), 1.55 / 1.1);
         assert_close(follow(rule, 0.1, -2.0, |_, _| -4.0, 1), -1.55 / 1.1);
@@ -366,7 +372,7 @@ mod tests {
 
     #[test]
     fn ftrl_by_hand() {
-        let rule = Rule::Ftrl { beta: 1.0, l1: 0.5, l2: 2.0 };
+        let rule = Optimizer::Ftrl { beta: 1.0, l1: 0.5, l2: 2.0 };
         // From 0 with a gradient of 3: z = 3, n = 9, x = -(3 - 0.5) / ((1 + 3) / 0.1 + 2).
         let first = -2.5 / 42.0;
         assert_close(follow(rule, 0.1, 0.0, |_, _| 3.0, 1), first);
@@ -382,11 +388,11 @@ mod tests {
         // (x - 1)^2 / 2 + |x| / 4 + x^2 / 4
         let minimum = (1.0 - 0.25) / (1.0 + 0.5);
         let gradient = |_, x: f32| x - 1.0;
-        assert_close(follow(Rule::Prox { l1: 0.25, l2: 0.5 }, 0.1, 3.0, gradient, 2000), minimum);
+        assert_close(follow(Optimizer::Prox { l1: 0.25, l2: 0.5 }, 0.1, 3.0, gradient, 2000), minimum);
         // Its rate falls, so that it only comes near.
-        let ftrl = follow(Rule::Ftrl { beta: 1.0, l1: 0.25, l2: 0.5 }, 0.5, 3.0, gradient, 5000);
+        let ftrl = follow(Optimizer::Ftrl { beta: 1.0, l1: 0.25, l2: 0.5 }, 0.5, 3.0, gradient, 5000);
         assert!((f64::from(ftrl) - minimum).abs() < 1e-3, "{ftrl}");
-        for rule in [Rule::Prox { l1: 1.5, l2: 0.0 }, Rule::Ftrl { beta: 1.0, l1: 1.5, l2: 0.0 }] {
+        for rule in [Optimizer::Prox { l1: 1.5, l2: 0.0 }, Optimizer::Ftrl { beta: 1.0, l1: 1.5, l2: 0.0 }] {
             assert_eq!(follow(rule, 0.1, 0.0, gradient, 1), 0.0, "the loss is not worth leaving zero");
         }
     }
@@ -410,10 +416,10 @@ mod tests {
 
     #[test]
     fn weight_decay_enters_adam_s_moments_but_not_adam_w_s() {
-        let adam = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
+        let adam = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
         // A gradient of decay alone: Adam still takes a full step, AdamW shrinks by rate x decay.
         assert_close(follow(adam, 0.01, 2.0, |_, _| 0.0, 1), 1.99);
-        let adam_w = Rule::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
+        let adam_w = Optimizer::AdamW { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.1 };
         assert_close(follow(adam_w, 0.01, 2.0, |_, _| 0.0, 1), 2.0 * 0.999);
         assert_close(follow(adam_w, 0.01, 2.0, |_, _| 5.0, 1), 2.0 * 0.999 - 0.01);
     }

@@ -26,7 +26,7 @@ pub fn head(title: &str, style: &str) -> String {
 }
 
 /// Adds the command that makes the page again, if there is one.
-pub fn again(page: &mut String, command: &str) {
+pub fn reproduce_with(page: &mut String, command: &str) {
     if !command.is_empty() {
         add(page, format_args!("<p class=\"again\">Again: <code>{}</code></p>\n", Escaped(command)));
     }

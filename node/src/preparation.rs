@@ -34,7 +34,7 @@ enum Stage {
 }
 
 /// What loading a task needs.
-pub(crate) struct Ingredients {
+pub(crate) struct LoadRequest {
     pub(crate) specification: Arc<[u8]>,
     pub(crate) data: Option<Arc<[u8]>>,
 }
@@ -48,17 +48,17 @@ impl Preparation {
         specification: Arc<[u8]>,
         loader: &dyn Loader,
         out: &mut Vec<Output>,
-    ) -> Result<(Self, Option<Ingredients>), Failure> {
+    ) -> Result<(Self, Option<LoadRequest>), Failure> {
         let reference = loader.data(&specification).map_err(Failure::Unusable)?;
         if let Some(reference) = &reference {
-            out.push(Output::Locate(reference.clone()));
+            out.push(Output::FindData(reference.clone()));
             return Ok((
                 Self { specification, reference: Some(reference.clone()), stage: Stage::Locating },
                 None,
             ));
         }
-        let ingredients = Ingredients { specification: Arc::clone(&specification), data: None };
-        Ok((Self { specification, reference, stage: Stage::Loading(None) }, Some(ingredients)))
+        let load_request = LoadRequest { specification: Arc::clone(&specification), data: None };
+        Ok((Self { specification, reference, stage: Stage::Loading(None) }, Some(load_request)))
     }
 
     /// The file was looked for on this machine. If it is not here, it is asked for at `donor`; one may come up later if
@@ -66,13 +66,13 @@ impl Preparation {
     ///
     /// # Errors
     /// It is nowhere to be had.
-    pub(crate) fn located(
+    pub(crate) fn data_found(
         &mut self,
         data: Option<Arc<[u8]>>,
         donor: Option<PeerId>,
         may_wait: bool,
         out: &mut Vec<Output>,
-    ) -> Result<Option<Ingredients>, Failure> {
+    ) -> Result<Option<LoadRequest>, Failure> {
         let (Stage::Locating, Some(reference)) = (&self.stage, &self.reference) else { return Ok(None) };
         let is_it = |data: &Arc<[u8]>| ContentDigest::of(data) == reference.digest;
         if let Some(data) = data.filter(is_it) {
@@ -121,7 +121,7 @@ impl Preparation {
         piece: DataPiece,
         payload: &Buffer,
         out: &mut Vec<Output>,
-    ) -> Result<Option<Ingredients>, Reject> {
+    ) -> Result<Option<LoadRequest>, Reject> {
         let reference = self.reference.as_ref().filter(|reference| reference.digest == piece.digest);
         let reference = reference.ok_or(Reject::Data)?;
         let Stage::Fetching { received, requested } = &mut self.stage else { return Ok(None) };
@@ -133,7 +133,7 @@ impl Preparation {
             return Err(Reject::Data);
         }
         received.extend_from_slice(payload.bytes());
-        out.push(Output::Event(Event::Fetching { received: end, total: reference.byte_count }));
+        out.push(Output::Event(Event::FetchingData { received: end, total: reference.byte_count }));
         if end < reference.byte_count {
             self.request(from, out);
             return Ok(None);
@@ -146,13 +146,13 @@ impl Preparation {
             return Err(Reject::Data);
         }
         let reference = reference.clone();
-        out.push(Output::KeepData { reference, data: Arc::clone(&data) });
+        out.push(Output::StoreData { reference, data: Arc::clone(&data) });
         Ok(Some(self.load(data)))
     }
 
-    fn load(&mut self, data: Arc<[u8]>) -> Ingredients {
+    fn load(&mut self, data: Arc<[u8]>) -> LoadRequest {
         self.stage = Stage::Loading(Some(Arc::clone(&data)));
-        Ingredients { specification: Arc::clone(&self.specification), data: Some(data) }
+        LoadRequest { specification: Arc::clone(&self.specification), data: Some(data) }
     }
 
     /// The task was built.
@@ -176,7 +176,7 @@ impl Preparation {
     }
 
     /// A piece of the data file for a joiner, if it is here and small enough to be shipped.
-    pub(crate) fn cut_piece(&self, want: WantData) -> Option<(DataPiece, &[u8])> {
+    pub(crate) fn data_piece(&self, want: WantData) -> Option<(DataPiece, &[u8])> {
         let (Stage::Loading(Some(data)) | Stage::Ready(Some(data), _)) = &self.stage else { return None };
         let reference = self.reference.as_ref()?;
         let start = usize::try_from(want.offset).ok()?;

@@ -3,18 +3,18 @@
 //! The host owns the loop and never drops a program midway. A program's *fields* survive an interruption, the locals of
 //! its round do not; so a round changes `self` only after its last await, and can then be repeated at will.
 //!
-//! A loader hands out a [`Launch`] beside the task: how to make the program once there is a view to train in.
+//! A loader hands out a [`ProgramFactory`] beside the task: how to make the program once there is a view to train in.
 
 use std::fmt;
 use std::future::Future;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::host::Host;
+use crate::context::{Context, Interrupted};
+use crate::executor::ProgramExecutor;
 use crate::loader::Loaded;
-use crate::peer::{Interrupted, Peer};
-use crate::programs::ring::Ring;
-use crate::table::Shared;
+use crate::programs::sync::SyncDataParallel;
+use crate::table::TableSpec;
 
 /// Whether there is another round.
 pub type Flow = ControlFlow<()>;
@@ -27,18 +27,18 @@ pub trait Program: Send + 'static {
     /// Whether members have parameters of their own, which become the same only in a round of all of them. Each step is then
     /// final where it is complete, and who is behind when somebody is lost skips what others have done already: it keeps what
     /// it has contributed, which therefore has to be its parameters.
-    const DRIFTS: bool = false;
+    const LOCAL_PARAMETERS: bool = false;
 
     /// Whether owners update by a rule of the program's own
-    /// ([`Step::update_owned_with`](crate::peer::Step::update_owned_with)). They keep no state then, and parameters travel as they
+    /// ([`Step::update_owned_with`](crate::context::Step::update_owned_with)). They keep no state then, and parameters travel as they
     /// are.
-    const OWN_RULE: bool = false;
+    const CUSTOM_RULE: bool = false;
 
     /// Numbers an element that the owner of a shard keeps beside its parameters: as many as the rule that is given to
-    /// [`Step::update_owned`](crate::peer::Step::update_owned) needs. Not asked for a [rule of its own](Program::OWN_RULE).
+    /// [`Step::update_owned`](crate::context::Step::update_owned) needs. Not asked for a [rule of its own](Program::CUSTOM_RULE).
     #[must_use]
     fn owner_moments(loaded: &Loaded) -> usize {
-        loaded.training.rule.moment_count()
+        loaded.config.rule.moment_count()
     }
 
     /// One round. `Break` ends the program.
@@ -47,46 +47,53 @@ pub trait Program: Send + 'static {
     ///
     /// # Errors
     /// [`Interrupted`] is passed on; the host calls again in the next view.
-    fn round(&mut self, peer: &Peer) -> impl Future<Output = Result<Flow, Interrupted>> + Send;
+    fn round(&mut self, context: &Context) -> impl Future<Output = Result<Flow, Interrupted>> + Send;
 }
 
 /// What a program keeps in tables, for a task that has been loaded.
-type Sharing = Arc<dyn Fn(&Loaded) -> Shared + Send + Sync>;
+type TableSpecFactory = Arc<dyn Fn(&Loaded) -> TableSpec + Send + Sync>;
 
 /// How to make a program for a task that has been loaded.
 #[derive(Clone)]
-pub struct Launch {
+pub struct ProgramFactory {
     name: &'static str,
-    drifts: bool,
-    has_own_rule: bool,
+    has_local_parameters: bool,
+    has_custom_rule: bool,
     owner_moments: fn(&Loaded) -> usize,
-    shared: Option<Sharing>,
-    host: Arc<dyn Fn(&Loaded) -> Host + Send + Sync>,
+    table_spec: Option<TableSpecFactory>,
+    executor: Arc<dyn Fn(&Loaded) -> ProgramExecutor + Send + Sync>,
 }
 
-impl Launch {
+impl ProgramFactory {
     /// Launches what `program` makes.
     #[must_use]
     pub fn new<P: Program>(program: impl Fn(&Loaded) -> P + Send + Sync + 'static) -> Self {
-        let host = Arc::new(move |loaded: &Loaded| Host::new(program(loaded)));
-        let (drifts, has_own_rule) = (P::DRIFTS, P::OWN_RULE);
-        Self { name: P::NAME, drifts, has_own_rule, owner_moments: P::owner_moments, shared: None, host }
+        let executor = Arc::new(move |loaded: &Loaded| ProgramExecutor::new(program(loaded)));
+        let (has_local_parameters, has_custom_rule) = (P::LOCAL_PARAMETERS, P::CUSTOM_RULE);
+        Self {
+            name: P::NAME,
+            has_local_parameters,
+            has_custom_rule,
+            owner_moments: P::owner_moments,
+            table_spec: None,
+            executor,
+        }
     }
 
     /// Launches what `program` makes, which keeps its state in tables: so it takes no steps, and each worker has a
-    /// [clock](crate::peer::Clock) of its own.
+    /// [clock](crate::context::Clock) of its own.
     #[must_use]
     pub fn with_tables<P: Program>(
-        shared: impl Fn(&Loaded) -> Shared + Send + Sync + 'static,
+        table_spec: impl Fn(&Loaded) -> TableSpec + Send + Sync + 'static,
         program: impl Fn(&Loaded) -> P + Send + Sync + 'static,
     ) -> Self {
-        Self { shared: Some(Arc::new(shared)), ..Self::new(program) }
+        Self { table_spec: Some(Arc::new(table_spec)), ..Self::new(program) }
     }
 
-    /// Launches [`Ring`], which is what trains unless something else is asked for.
+    /// Launches [`SyncDataParallel`], which is what trains unless something else is asked for.
     #[must_use]
-    pub fn ring() -> Self {
-        Self::new(Ring::of)
+    pub fn sync() -> Self {
+        Self::new(SyncDataParallel::of)
     }
 
     /// The program's name.
@@ -95,42 +102,42 @@ impl Launch {
         self.name
     }
 
-    /// Whether members have parameters of their own: see [`Program::DRIFTS`].
+    /// Whether members have parameters of their own: see [`Program::LOCAL_PARAMETERS`].
     #[must_use]
-    pub fn drifts(&self) -> bool {
-        self.drifts
+    pub fn has_local_parameters(&self) -> bool {
+        self.has_local_parameters
     }
 
-    /// Whether owners update by a rule of the program's own: see [`Program::OWN_RULE`].
+    /// Whether owners update by a rule of the program's own: see [`Program::CUSTOM_RULE`].
     #[must_use]
-    pub fn has_own_rule(&self) -> bool {
-        self.has_own_rule
+    pub fn has_custom_rule(&self) -> bool {
+        self.has_custom_rule
     }
 
     /// What is kept in tables, if anything is.
-    pub(crate) fn shared(&self, loaded: &Loaded) -> Option<Shared> {
-        let shared = self.shared.as_ref()?(loaded);
-        shared.check();
-        Some(shared)
+    pub(crate) fn table_spec(&self, loaded: &Loaded) -> Option<TableSpec> {
+        let table_spec = self.table_spec.as_ref()?(loaded);
+        table_spec.check();
+        Some(table_spec)
     }
 
     /// Whether anything is kept in tables.
     #[must_use]
     pub fn has_tables(&self) -> bool {
-        self.shared.is_some()
+        self.table_spec.is_some()
     }
 
     pub(crate) fn owner_moments(&self, loaded: &Loaded) -> usize {
-        if self.has_own_rule { 0 } else { (self.owner_moments)(loaded) }
+        if self.has_custom_rule { 0 } else { (self.owner_moments)(loaded) }
     }
 
-    pub(crate) fn host(&self, loaded: &Loaded) -> Host {
-        (self.host)(loaded)
+    pub(crate) fn executor(&self, loaded: &Loaded) -> ProgramExecutor {
+        (self.executor)(loaded)
     }
 }
 
-impl fmt::Debug for Launch {
+impl fmt::Debug for ProgramFactory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Launch({})", self.name)
+        write!(f, "ProgramFactory({})", self.name)
     }
 }

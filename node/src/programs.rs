@@ -1,11 +1,11 @@
 //! The built-in programs, one short file each.
 
+pub mod backup_workers;
 pub mod diloco;
 pub mod downpour;
 pub mod ds_sync;
 mod gradients;
 pub mod local;
-pub mod quorum;
-pub mod ring;
+pub mod local_trainer;
 pub mod ssp;
-pub mod worker;
+pub mod sync;

@@ -22,18 +22,18 @@ use std::time::Duration;
 
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::{SAVED_MAX, SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use peergrad_protocol::limits::{CHECKPOINTS_MAX, SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
 use peergrad_protocol::manifest::Manifest;
-use peergrad_protocol::placement::Copies;
+use peergrad_protocol::placement::Replicas;
 use serde::{Deserialize, Serialize};
 
 use crate::data::dataset::Standardization;
+use crate::data::dense_table::DenseTableError;
 use crate::data::format::{FileLayout, FormatError};
 use crate::data::labels::{LabelError, Target};
-use crate::data::table::TableError;
-use crate::loader::Training;
-use crate::optimizer::{Rule, Schedule};
-use crate::policy::Policy;
+use crate::loader::TrainingConfig;
+use crate::optimizer::{Optimizer, Schedule};
+use crate::partition_policy::PartitionPolicy;
 use crate::schedule::Decay;
 use crate::task::activation::Activation;
 use crate::task::logistic;
@@ -42,17 +42,19 @@ use crate::task::network::Network;
 
 pub mod algorithm;
 pub mod builtin;
-mod copies;
+pub mod compression;
+pub mod custom;
+mod former_names;
 pub mod init;
-pub mod own;
-pub mod packing;
+mod replicas;
 pub mod resolve;
 pub mod run_file;
 
-pub use algorithm::{Algorithm, Robustness};
+pub use algorithm::{Aggregation, Algorithm};
 pub use builtin::BuiltinLoader;
+pub use compression::Compression;
+pub use former_names::explain_former_name;
 pub use init::{demo_run_file, write_run_file};
-pub use packing::Packing;
 
 pub use resolve::resolve;
 pub use run_file::RunFile;
@@ -89,14 +91,14 @@ pub struct TrainingSettings {
     /// Samples of a step, over all members.
     pub batch: u64,
     /// Passes over the training rows.
-    pub passes: u64,
+    pub epochs: u64,
     /// How tensors travel.
     pub topology: Route,
     /// Elements of a segment.
     pub segment_elements: usize,
     /// Who keeps the optimizer state of each chunk.
-    #[serde(with = "copies")]
-    pub copies: Copies,
+    #[serde(with = "replicas")]
+    pub replicas: Replicas,
     /// Steps between two digests of the parameters; 0: only at the end.
     pub digest_every: u64,
     /// Seconds between two checkpoints; 0: only when a peer stops.
@@ -104,19 +106,19 @@ pub struct TrainingSettings {
     /// Checkpoints that a peer keeps.
     pub checkpoints_kept: usize,
     /// What happens when the swarm is cut in two.
-    pub policy: Policy,
-    /// Whether each pass has an order of its own.
+    pub policy: PartitionPolicy,
+    /// Whether each epoch has an order of its own.
     pub shuffle: bool,
     /// The optimizer.
-    pub optimizer: Rule,
+    pub optimizer: Optimizer,
     /// The learning rate.
     pub schedule: Schedule,
     /// How contributions travel.
-    pub gradients: Packing,
+    pub gradients: Compression,
     /// How new parameters travel.
-    pub parameters: Packing,
+    pub parameters: Compression,
     /// What owners make of contributions.
-    pub combine: Robustness,
+    pub combine: Aggregation,
     /// How the peers train together.
     pub algorithm: Algorithm,
 }
@@ -208,7 +210,7 @@ pub enum SpecificationError {
     },
     /// The data file cannot be unpacked.
     #[error(transparent)]
-    Table(#[from] TableError),
+    Table(#[from] DenseTableError),
     /// The data file cannot be read.
     #[error(transparent)]
     Format(#[from] FormatError),
@@ -362,12 +364,12 @@ impl Specification {
 impl TrainingSettings {
     /// How to train, as the node reads it.
     #[must_use]
-    pub fn training(&self) -> Training {
-        Training {
+    pub fn training(&self) -> TrainingConfig {
+        TrainingConfig {
             seed: self.seed,
             batch_size: self.batch,
             local_steps: self.algorithm.local_steps(),
-            passes: self.passes,
+            epochs: self.epochs,
             rule: self.optimizer,
             schedule: self.schedule,
             fixed_topology: self.topology.into(),
@@ -376,7 +378,7 @@ impl TrainingSettings {
             combine: self.combine.into(),
             backups: self.algorithm.backups(),
             segment_elements: self.segment_elements,
-            copies: self.copies,
+            replicas: self.replicas,
             digest_every: self.digest_every,
             checkpoint_every: Duration::from_secs(self.checkpoint_seconds),
             checkpoints_kept: self.checkpoints_kept,
@@ -387,17 +389,17 @@ impl TrainingSettings {
 
     fn check(&self) -> Result<(), SpecificationError> {
         within("batch", self.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
-        within("passes", self.passes, 1..=1_000_000_000, "1 to 1000000000")?;
+        within("epochs", self.epochs, 1..=1_000_000_000, "1 to 1000000000")?;
         within("checkpoints.seconds", self.checkpoint_seconds, ..=86_400, "0 to 86400")?;
-        within("checkpoints.keep", self.checkpoints_kept, 1..=SAVED_MAX, "1 to 4")?;
+        within("checkpoints.keep", self.checkpoints_kept, 1..=CHECKPOINTS_MAX, "1 to 4")?;
         let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
         within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
-        copies::check(self.copies)?;
+        replicas::check(self.replicas)?;
         check_rule(&self.optimizer)?;
         self.combine.check(self.topology, &self.algorithm)?;
         self.algorithm.check(self.topology)?;
         self.algorithm.check_rule(&self.optimizer)?;
-        if self.policy.forks() && self.algorithm.has_tables() {
+        if self.policy.allows_forks() && self.algorithm.has_tables() {
             return Err(SpecificationError::Setting {
                 key: "partition.policy",
                 found: "given".to_owned(),
@@ -405,7 +407,7 @@ impl TrainingSettings {
                     .to_owned(),
             });
         }
-        if self.policy == Policy::Merge && !self.algorithm.can_merge() {
+        if self.policy == PartitionPolicy::Merge && !self.algorithm.can_merge() {
             let allowed =
                 "\"majority\" or \"winner\" with this [sync] kind: its peers do not hold the same parameters"
                     .to_owned();
@@ -415,36 +417,36 @@ impl TrainingSettings {
                 allowed,
             });
         }
-        packing::check(self)?;
+        compression::check(self)?;
         check_schedule(&self.schedule)
     }
 }
 
-fn check_rule(rule: &Rule) -> Result<(), SpecificationError> {
+fn check_rule(rule: &Optimizer) -> Result<(), SpecificationError> {
     let decay = |decay: f32| within("optimizer.weight_decay", decay, 0.0..=f32::MAX, "0 or more");
     let penalties = |l1: f32, l2: f32| {
         within("optimizer.l1", l1, 0.0..=f32::MAX, "0 or more")?;
         within("optimizer.l2", l2, 0.0..=f32::MAX, "0 or more")
     };
     match *rule {
-        Rule::Sgd { weight_decay } => decay(weight_decay),
-        Rule::Momentum { momentum, nesterov: _, weight_decay } => {
+        Optimizer::Sgd { weight_decay } => decay(weight_decay),
+        Optimizer::Momentum { momentum, nesterov: _, weight_decay } => {
             within("optimizer.momentum", momentum, 0.0..1.0, "0 up to, not including, 1")?;
             decay(weight_decay)
         }
-        Rule::Adam { beta1, beta2, epsilon, weight_decay }
-        | Rule::AdamW { beta1, beta2, epsilon, weight_decay } => {
+        Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
+        | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
             within("optimizer.beta1", beta1, 0.0..1.0, "0 up to, not including, 1")?;
             within("optimizer.beta2", beta2, 0.0..1.0, "0 up to, not including, 1")?;
             within("optimizer.epsilon", epsilon, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
             decay(weight_decay)
         }
-        Rule::Adagrad { epsilon, weight_decay } => {
+        Optimizer::Adagrad { epsilon, weight_decay } => {
             within("optimizer.epsilon", epsilon, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
             decay(weight_decay)
         }
-        Rule::Prox { l1, l2 } => penalties(l1, l2),
-        Rule::Ftrl { beta, l1, l2 } => {
+        Optimizer::Prox { l1, l2 } => penalties(l1, l2),
+        Optimizer::Ftrl { beta, l1, l2 } => {
             within("optimizer.beta", beta, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
             penalties(l1, l2)
         }
@@ -457,7 +459,7 @@ fn check_schedule(schedule: &Schedule) -> Result<(), SpecificationError> {
         Decay::Constant => Ok(()),
         Decay::Step { factor, every } => {
             within("optimizer.decay_factor", factor, f64::MIN_POSITIVE..=1.0, "above 0, up to 1")?;
-            within("optimizer.decay_passes", every, 1.., "at least 1")
+            within("optimizer.decay_epochs", every, 1.., "at least 1")
         }
         Decay::Cosine { floor, total_steps: _ } => {
             within("optimizer.floor", floor, 0.0..=schedule.base, "0 up to the rate")

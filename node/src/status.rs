@@ -7,7 +7,7 @@
 //!   driver --- events ---> observer ---> report (words or JSON of `peer start`)
 //!     ^                      |   '----> event log: one line of JSON an event, on disk          [`log`]
 //!     | overview, on request |
-//!   desk <-------------------'--- what happened of late, rates
+//!   service <-------------------'--- what happened of late, rates
 //!     ^--- socket in the data directory, stream of libp2p                                     [`server`]
 //!     ^--- numbers for Prometheus on loopback                                                 [`metrics`]
 //! ```
@@ -22,21 +22,21 @@
 
 use serde::{Deserialize, Serialize};
 
-pub mod ask;
-pub mod desk;
+pub mod connection;
 pub mod log;
 pub mod metrics;
+pub mod monitoring;
 pub mod observer;
-pub(crate) mod pace;
-pub mod reception;
+pub(crate) mod rate_meter;
 pub mod server;
+pub mod service;
 
-pub use ask::{AskError, Asker, ask_directory, ask_run};
-pub use desk::Desk;
-pub use metrics::{DEFAULT_METRICS_PORT, Metrics, MetricsPort};
-pub use observer::{Memory, Observer};
-pub use reception::{Passage, Reception};
-pub use server::{Order, Server};
+pub use connection::{StatusConnection, StatusError, connect_directory, connect_run};
+pub use metrics::{DEFAULT_METRICS_PORT, MetricsPort, MetricsServer};
+pub use monitoring::{EventStreams, Monitoring};
+pub use observer::{Observations, Observer};
+pub use server::{AdminCommand, StatusServer};
+pub use service::StatusService;
 
 /// The number of the form that this program writes and reads.
 pub const FORMAT: u32 = 1;
@@ -61,7 +61,7 @@ pub struct Status {
     /// What is going on, or what is wrong and what to do, in a sentence.
     pub summary: String,
     /// Where training is, once this peer is a member.
-    pub training: Option<Training>,
+    pub training: Option<TrainingStatus>,
     /// The view that is installed here.
     pub view: Option<ViewStatus>,
     /// The members of the view, in the order of their ranks.
@@ -76,7 +76,7 @@ pub struct Status {
     /// Bytes over all links.
     pub traffic: TrafficStatus,
     /// What happened last, the newest at the end; steps left out.
-    pub events: Vec<Told>,
+    pub events: Vec<EventStatus>,
 }
 
 /// What a peer is doing.
@@ -84,11 +84,11 @@ pub struct Status {
 #[serde(rename_all = "snake_case")]
 pub enum Phase {
     /// It founds a run and waits for peers.
-    Founding,
+    Bootstrapping,
     /// It asks to be let in.
     Joining,
     /// It was a member before it stopped, and nobody of those trains: it waits for others to be back.
-    Returning,
+    Recovering,
     /// It is in, and gets the parameters.
     CatchingUp,
     /// It trains.
@@ -109,15 +109,15 @@ pub enum Phase {
 
 /// Where training is.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Training {
+pub struct TrainingStatus {
     /// Committed steps.
     pub steps: u64,
     /// Steps of the whole run, as they are expected.
     pub steps_expected: u64,
-    /// The pass that is trained, from 1.
-    pub pass: u64,
+    /// The epoch that is trained, from 1.
+    pub epoch: u64,
     /// Passes of the run.
-    pub passes: u64,
+    pub epochs: u64,
     /// The mean loss over the samples of the newest committed step, before its update.
     pub loss: Option<f64>,
     /// The learning rate of that step.
@@ -145,7 +145,7 @@ pub struct RekeyStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ViewStatus {
     /// Its number in its lineage.
-    pub epoch: u64,
+    pub number: u64,
     /// The digest that names it.
     pub digest: String,
     /// The digests of those that it follows: none of the first.
@@ -177,19 +177,19 @@ pub struct MemberStatus {
     /// What it is doing, or what is wrong with it.
     pub state: MemberState,
     /// How much it offers to own.
-    pub weight: u8,
+    pub capacity: u8,
     /// Elements of the parameter vector that it owns.
     pub owned: u64,
     /// The same as a part of all.
     pub share: f64,
     /// Elements of whose optimizer state it keeps a copy.
-    pub copied: u64,
+    pub replicated: u64,
     /// Steps that are complete there, as it said last.
     pub steps: Option<u64>,
     /// How long nothing has been heard of it.
     pub silent_seconds: Option<f64>,
     /// The link to it; none to oneself.
-    pub link: Option<Link>,
+    pub link: Option<LinkStatus>,
 }
 
 /// What a member is doing, or what is wrong with it.
@@ -226,7 +226,7 @@ pub struct OtherStatus {
     /// What it is to the one that tells this.
     pub state: OtherState,
     /// The link to it.
-    pub link: Option<Link>,
+    pub link: Option<LinkStatus>,
 }
 
 /// What a peer that is not in the view is to the one that tells of it.
@@ -260,7 +260,7 @@ pub struct UnreachedStatus {
 
 /// The way to another peer.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Link {
+pub struct LinkStatus {
     /// What frames to it go over: `direct` (TLS over TCP), `tcp` or `quic` (a substream of libp2p); none while it is down.
     pub lane: Option<String>,
     /// How long its answer to the last ping took.
@@ -292,13 +292,13 @@ pub struct TrafficStatus {
 
 /// Something that happened.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Told {
+pub struct EventStatus {
     /// How long ago.
     pub seconds_ago: f64,
-    /// Its name in the event log: "view", "missed", "notice".
+    /// Its name in the event log: "view", "member_suspected", "notice".
     pub event: String,
     /// What it is to a person.
-    pub words: String,
+    pub text: String,
 }
 
 #[cfg(test)]

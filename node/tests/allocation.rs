@@ -14,11 +14,11 @@ use std::sync::{Arc, Mutex};
 use peergrad::data::dataset::{Dataset, Samples};
 use peergrad::data::labels::Labels;
 use peergrad::io::{Event, Input, Output};
-use peergrad::memo::Memo;
-use peergrad::node::{Config, Node, Role};
-use peergrad::program::Launch;
+use peergrad::node::{Config, Node, StartMode};
+use peergrad::program::ProgramFactory;
+use peergrad::shared_cache::SharedCache;
 use peergrad::specification::RunFile;
-use peergrad::specification::own::{OwnLoader, OwnSpecification};
+use peergrad::specification::custom::{CustomLoader, CustomSpecification};
 use peergrad::task::activation::Activation;
 use peergrad::task::loss::Loss;
 use peergrad::task::network::Network;
@@ -28,7 +28,7 @@ use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::{Incarnation, Instant, PeerId, Pool};
 
 /// With optimizer state.
-const RUN_FILE: &str = "passes = 3\nbatch = 60\n[optimizer]\nrule = \"adam\"\n[sync]\nsegment_kib = 8";
+const RUN_FILE: &str = "epochs = 3\nbatch = 60\n[optimizer]\nrule = \"adam\"\n[sync]\nsegment_kib = 8";
 /// Elements of the parameter vector.
 const PARAMETERS: usize = 50_000;
 /// Allocations of at least a tenth of a vector are counted.
@@ -90,12 +90,12 @@ const PEERS: usize = 3;
 fn steps_allocate_nothing_vector_sized() {
     let _alone = COUNTING.lock();
     // With a copy at somebody else, and with one at everybody.
-    for (written, copies) in [("2", 2), ("\"all\"", 3)] {
+    for (written, replicas) in [("2", 2), ("\"all\"", 3)] {
         // Parameters before and after, and the gradient; both moments.
-        assert_allocations("", written, copies, 3, 2);
+        assert_allocations("", written, replicas, 3, 2);
         // What was left out of gradients: committed, and of two steps after. The exact parameters.
         let lossy = "\ngradients = \"int8\"\nparameters = \"bf16\"";
-        assert_allocations(lossy, written, copies, 6, 3);
+        assert_allocations(lossy, written, replicas, 6, 3);
     }
 }
 
@@ -128,31 +128,31 @@ fn gradients_of_the_built_in_models_allocate_nothing() {
 }
 
 /// With so many vectors at each peer, and so many numbers of state an element.
-fn assert_allocations(sync: &str, written: &str, copies: u64, vector_count: usize, state_count: u64) {
+fn assert_allocations(sync: &str, written: &str, replicas: u64, vector_count: usize, state_count: u64) {
     let vectors_before = VECTOR_COUNT.load(Ordering::Relaxed);
     let large_before = LARGE_COUNT.load(Ordering::Relaxed);
     let task: Arc<dyn Task> = Arc::new(Ones);
     let run_file =
-        RunFile::parse(&format!("{RUN_FILE}{sync}\n[shards]\ncopies = {written}")).expect("a run file");
-    let specification = OwnSpecification::resolve(&run_file, "ones", &*task, &Launch::ring());
+        RunFile::parse(&format!("{RUN_FILE}{sync}\n[shards]\nreplicas = {written}")).expect("a run file");
+    let specification = CustomSpecification::resolve(&run_file, "ones", &*task, &ProgramFactory::sync());
     let specification = specification.and_then(|specification| specification.to_bytes());
     let specification: Arc<[u8]> = specification.expect("a specification").into();
 
     let peer = |index: usize| PeerId([index as u8 + 1; 32]);
     let node = |index: usize| {
         let specification = Arc::clone(&specification);
-        let founder = Role::Founder { specification, nonce: [0; 32], peers: PEERS, from: None };
+        let founder = StartMode::Bootstrap { specification, nonce: [0; 32], peers: PEERS, from: None };
         Node::new(Config {
             peer: peer(index),
             incarnation: Incarnation(1),
             addresses: vec![],
-            weight: 1,
-            loader: Arc::new(OwnLoader::new("ones", Arc::clone(&task), Launch::ring())),
+            capacity: 1,
+            loader: Arc::new(CustomLoader::new("ones", Arc::clone(&task), ProgramFactory::sync())),
             segments: Pool::new(64),
-            memo: Memo::default(),
+            cache: SharedCache::default(),
             restored: None,
             saved: vec![],
-            role: if index == 0 { founder } else { Role::Joiner { run: None } },
+            start_mode: if index == 0 { founder } else { StartMode::Join { run: None } },
         })
     };
     let mut nodes: Vec<Node> = (0..PEERS).map(node).collect();
@@ -191,18 +191,18 @@ fn assert_allocations(sync: &str, written: &str, copies: u64, vector_count: usiz
                     assert_eq!(ended.outcome, Ok(()));
                     optimizer_bytes += ended.state.expect("it has trained").optimizer_bytes;
                 }
-                Output::Event(_) | Output::Dial(_) | Output::Hangup(_) | Output::Locate(_) => {}
-                Output::KeepData { .. } | Output::Save { .. } | Output::Restore(_) => {}
+                Output::Event(_) | Output::Dial(_) | Output::Disconnect(_) | Output::FindData(_) => {}
+                Output::StoreData { .. } | Output::SaveCheckpoint { .. } | Output::LoadCheckpoint(_) => {}
             }
         }
     }
-    assert_eq!(committed, [72; PEERS], "three passes of 24 steps");
+    assert_eq!(committed, [72; PEERS], "three epochs of 24 steps");
     // The first steps fill the pools; the closing barrier is followed by the evaluation, which may allocate.
     let (warm, last) = (counts[5 * PEERS], counts[71 * PEERS]);
     assert_eq!(last - warm, 0, "large allocations after the fifth step");
     let vectors = VECTOR_COUNT.load(Ordering::Relaxed) - vectors_before;
     assert_eq!(vectors, vector_count * PEERS, "vectors, over the whole run");
     assert!(warm - large_before >= vectors, "the counter counts");
-    // Committed and with room for the next, at the owner and at the keepers of copies.
-    assert_eq!(optimizer_bytes, copies * 2 * state_count * PARAMETERS as u64 * 4);
+    // Committed and with room for the next, at the owner and at the keepers of replicas.
+    assert_eq!(optimizer_bytes, replicas * 2 * state_count * PARAMETERS as u64 * 4);
 }

@@ -9,29 +9,30 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::io::{Event, Input, Output};
-use peergrad::memo::Memo;
-use peergrad::node::{Config, Node, Role};
-use peergrad::program::Launch;
+use peergrad::node::{Config, Node, StartMode};
+use peergrad::program::ProgramFactory;
+use peergrad::shared_cache::SharedCache;
 use peergrad::specification::RunFile;
-use peergrad::specification::own::{OwnLoader, OwnSpecification};
+use peergrad::specification::custom::{CustomLoader, CustomSpecification};
 use peergrad::task::{Evaluation, Task};
 use peergrad_protocol::agreement::Ballot;
-use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
-    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, Departure, Donation, Holdings,
-    Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose,
-    Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, Will, Yield,
+    Accepted, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Contact, Departure, Heartbeat, Join,
+    MemberReport, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase,
+    Prepare, Promise, Propose, RejoinCandidate, SampleStats, SaveAt, SavedCheckpoint, Segment, SnapshotDonor,
+    StepContributors, StepProgress, WantChunks, WantSnapshot,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
-    Succession, View,
+    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
+    Resume, RollForward, View, ViewChange,
 };
 use peergrad_protocol::{
-    Buffer, Epoch, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest,
+    Buffer, Frame, Incarnation, Instant, PeerId, Pool, Rank, RunId, StepNumber, ViewDigest, ViewNumber,
 };
 use proptest::prelude::*;
 
@@ -91,26 +92,26 @@ impl Swarm {
     fn new(rule: &str, policy: &str) -> Self {
         let task: Arc<dyn Task> = Arc::new(Ones);
         let run_file = format!(
-            "passes = 8\nbatch = 12\n[optimizer]\nrule = \"{rule}\"\n[sync]\nsegment_kib = 1\n[partition]\npolicy = \"{policy}\""
+            "epochs = 8\nbatch = 12\n[optimizer]\nrule = \"{rule}\"\n[sync]\nsegment_kib = 1\n[partition]\npolicy = \"{policy}\""
         );
         let run_file = RunFile::parse(&run_file).expect("a run file");
-        let specification = OwnSpecification::resolve(&run_file, "ones", &*task, &Launch::ring());
+        let specification = CustomSpecification::resolve(&run_file, "ones", &*task, &ProgramFactory::sync());
         let specification = specification.and_then(|specification| specification.to_bytes());
         let specification: Arc<[u8]> = specification.expect("a specification").into();
         let node = |index: usize| {
             let specification = Arc::clone(&specification);
-            let founder = Role::Founder { specification, nonce: [0; 32], peers: PEERS, from: None };
+            let founder = StartMode::Bootstrap { specification, nonce: [0; 32], peers: PEERS, from: None };
             Node::new(Config {
                 peer: peer(index),
                 incarnation: Incarnation(1),
                 addresses: vec![],
-                weight: 1,
-                loader: Arc::new(OwnLoader::new("ones", Arc::clone(&task), Launch::ring())),
+                capacity: 1,
+                loader: Arc::new(CustomLoader::new("ones", Arc::clone(&task), ProgramFactory::sync())),
                 segments: Pool::new(64),
-                memo: Memo::default(),
+                cache: SharedCache::default(),
                 restored: None,
                 saved: vec![],
-                role: if index == 0 { founder } else { Role::Joiner { run: None } },
+                start_mode: if index == 0 { founder } else { StartMode::Join { run: None } },
             })
         };
         let mut swarm = Self {
@@ -174,15 +175,15 @@ impl Swarm {
                     self.give(index, Input::Computed { job, result });
                 }
                 Output::Persist { id, .. } => self.give(index, Input::Persisted { id, result: Ok(()) }),
-                Output::Event(Event::Installed { view, digest, .. }) => {
+                Output::Event(Event::ViewInstalled { view, digest, .. }) => {
                     self.views[index] = Some((view, digest))
                 }
                 Output::Event(Event::Committed(committed)) => self.steps[index] = committed.step.0 + 2,
                 Output::Event(Event::Ended(_)) => self.ended += 1,
                 Output::Dial(contact) => self.link(index, index_of(contact.peer)),
-                Output::Hangup(peer) => self.cut(index, index_of(peer)),
-                Output::Event(_) | Output::Locate(_) => {}
-                Output::KeepData { .. } | Output::Save { .. } | Output::Restore(_) => {}
+                Output::Disconnect(peer) => self.cut(index, index_of(peer)),
+                Output::Event(_) | Output::FindData(_) => {}
+                Output::StoreData { .. } | Output::SaveCheckpoint { .. } | Output::LoadCheckpoint(_) => {}
             }
         }
         true
@@ -262,7 +263,7 @@ impl Truth<'_> {
     fn bend(&self, kind: u8, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
         let view = self.digest;
         let message = match kind {
-            0..4 => Message::Succeed(self.change(draws)),
+            0..4 => Message::Learn(self.change(draws)),
             4..6 => Message::Install(self.record(draws)),
             6 => Message::Propose(Propose { ballot: self.ballot(draws), change: self.change(draws) }),
             7 => {
@@ -277,34 +278,34 @@ impl Truth<'_> {
             }
             9 => {
                 let promised = draws.some(|draws| self.ballot(draws));
-                Message::Outbid(Outbid { view, ballot: self.ballot(draws), promised, step: self.near(draws) })
+                Message::Nack(Nack { view, ballot: self.ballot(draws), promised, step: self.near(draws) })
             }
             10 => Message::Accepted(Accepted { view, ballot: self.ballot(draws) }),
             11 => {
                 let (steps, chunks) = (self.near(draws), self.chunks(draws));
                 Message::WantChunks(WantChunks { view, steps, chunks })
             }
-            12 => return self.parcel(draws),
+            12 => return self.chunk_batch(draws),
             13 => return self.segment(draws),
             14 => {
                 let left_out = draws.below(10, SAMPLES_MAX);
                 Message::Complete(Complete { view, steps: self.near(draws), left_out })
             }
             15 => {
-                let (epoch, complete) = (Epoch(draws.below(3, STEPS_MAX)), self.near(draws));
+                let (view_number, complete) = (ViewNumber(draws.below(3, STEPS_MAX)), self.near(draws));
                 let computing = draws.some(|draws| self.near(draws));
-                Message::Beat(Beat { view, epoch, complete, computing })
+                Message::Heartbeat(Heartbeat { view, view_number, complete, computing })
             }
             16 => {
                 let (step, has_contribution) = (self.near(draws), draws.is());
                 let left_out = draws.below(10, SAMPLES_MAX);
-                Message::Offer(Offer { view, step, has_contribution, left_out })
+                Message::StepProgress(StepProgress { view, step, has_contribution, left_out })
             }
             17 => {
                 let late = draws.list(3, |draws| self.rank(draws));
                 let late = late.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
                 let left_out = draws.below(10, SAMPLES_MAX);
-                Message::Chosen(Chosen { view, step: self.near(draws), late, left_out })
+                Message::StepContributors(StepContributors { view, step: self.near(draws), late, left_out })
             }
             _ => self.word(draws),
         };
@@ -316,64 +317,64 @@ impl Truth<'_> {
             13 => {
                 let contacts = vec![Contact { peer: self.member(draws).peer, addresses: vec![] }];
                 let (view, question) = (self.some_view(draws), draws.below(10, u64::MAX));
-                Message::Yield(Yield { view, question, is_merged: draws.is(), contacts })
+                Message::MergeAccept(MergeAccept { view, question, is_merged: draws.is(), contacts })
             }
-            8 => Message::Meet(self.meeting(draws)),
-            9 => Message::Bequeath(Save { view: self.digest, steps: self.near(draws) }),
-            10 => Message::Will(self.will(draws)),
+            8 => Message::MergeProbe(self.meeting(draws)),
+            9 => Message::TakeSnapshot(SaveAt { view: self.digest, steps: self.near(draws) }),
+            10 => Message::MergeOffer(self.will(draws)),
             11 => {
                 let (view, steps) = (self.some_view(draws), self.near(draws));
-                Message::Inherited(Inherited {
-                    heirs: self.digest,
+                Message::MergeReady(MergeReady {
+                    recipients: self.digest,
                     view,
                     steps,
                     missing: draws.below(2, 9) as u32,
                 })
             }
             12 => {
-                let content = if draws.is() { Content::Values } else { Content::State };
+                let content = if draws.is() { ChunkContent::Values } else { ChunkContent::State };
                 let chunks = [self.chunk(draws) as usize].into_iter().collect();
                 let (view, steps) = (self.some_view(draws), self.near(draws));
-                Message::WantBequest(WantBequest { view, steps, content, chunks })
+                Message::WantSnapshot(WantSnapshot { view, steps, content, chunks })
             }
             0 => Message::Candidate(self.member(draws)),
             1 => Message::Retire,
             2 => Message::Closed(Closed { view: self.digest, left_out: draws.below(10, SAMPLES_MAX) }),
-            3 => Message::Save(Save { view: self.digest, steps: self.near(draws) }),
+            3 => Message::SaveCheckpoint(SaveAt { view: self.digest, steps: self.near(draws) }),
             4 => Message::Leave(Departure::new("why not")),
             5 => Message::Ready,
             6 => Message::Expel(self.expulsion(draws)),
             _ => {
-                let Member { incarnation, addresses, weight, .. } = self.member(draws);
-                Message::Join(Join { run: None, incarnation, addresses, weight })
+                let Member { incarnation, addresses, capacity, .. } = self.member(draws);
+                Message::Join(Join { run: None, incarnation, addresses, capacity })
             }
         }
     }
 
-    fn meeting(&self, draws: &mut Draws<'_>) -> Meeting {
+    fn meeting(&self, draws: &mut Draws<'_>) -> MergeProbe {
         let contact = |draws: &mut Draws<'_>| Contact { peer: self.member(draws).peer, addresses: vec![] };
-        Meeting {
+        MergeProbe {
             run: self.view.run,
             view: self.some_view(draws),
             steps: self.near(draws),
             trained: draws.below(100, SAMPLES_MAX),
-            roots: vec![Root { view: self.some_view(draws), trained: draws.below(100, SAMPLES_MAX) }],
-            convener: contact(draws),
+            ancestors: vec![Ancestor { view: self.some_view(draws), trained: draws.below(100, SAMPLES_MAX) }],
+            coordinator: contact(draws),
             yields: draws.some(|draws| self.some_view(draws)),
             question: draws.below(10, u64::MAX),
             answers: draws.below(10, u64::MAX),
         }
     }
 
-    fn will(&self, draws: &mut Draws<'_>) -> Will {
-        let Meeting { view, steps, trained, roots, convener, .. } = self.meeting(draws);
+    fn will(&self, draws: &mut Draws<'_>) -> MergeOffer {
+        let MergeProbe { view, steps, trained, ancestors, coordinator, .. } = self.meeting(draws);
         let states = [self.chunk(draws) as usize].into_iter().collect();
         let question = draws.below(10, u64::MAX);
-        let ledger = self.ledger_and_spans(draws).0;
+        let cursor = self.cursor_and_spans(draws).0;
         // Mostly so that it adds up.
-        let trained = if draws.is() { ledger.taken(u64::from(SAMPLES)) } else { trained };
-        let (peer, donors) = (convener.peer, vec![Donation { contact: convener, states }]);
-        Will { view, steps, ledger, trained, roots, donors, convener: peer, question }
+        let trained = if draws.is() { cursor.taken(u64::from(SAMPLES)) } else { trained };
+        let (peer, donors) = (coordinator.peer, vec![SnapshotDonor { contact: coordinator, states }]);
+        MergeOffer { view, steps, cursor, trained, ancestors, donors, coordinator: peer, question }
     }
 
     /// The present view, or one that nobody has heard of.
@@ -409,27 +410,27 @@ impl Truth<'_> {
             peer: peer(draws.below(5, 200) as usize),
             incarnation: Incarnation(draws.below(4, u64::MAX)),
             addresses: vec![],
-            weight: draws.below(3, 16) as u8,
+            capacity: draws.below(3, 16) as u8,
         }
     }
 
-    fn tally(&self, draws: &mut Draws<'_>) -> Tally {
-        Tally { samples: draws.below(13, u64::from(u32::MAX)), loss: 1.0 }
+    fn stats(&self, draws: &mut Draws<'_>) -> SampleStats {
+        SampleStats { samples: draws.below(13, u64::from(u32::MAX)), loss: 1.0 }
     }
 
-    fn ledger_and_spans(&self, draws: &mut Draws<'_>) -> (Ledger, Vec<Span>) {
+    fn cursor_and_spans(&self, draws: &mut Draws<'_>) -> (DataCursor, Vec<Span>) {
         let position = draws.below(u64::from(SAMPLES), u64::from(u32::MAX));
         let mut cuts = draws.list(8, |draws| draws.below(position, u64::from(SAMPLES) * 2));
         cuts.sort_unstable();
         cuts.dedup();
         let mut spans: Vec<Span> =
             cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
-        let given_back = spans.split_off(spans.len() / 2);
-        (Ledger { pass: draws.below(8, STEPS_MAX), position, given_back, put_off: vec![] }, spans)
+        let returned = spans.split_off(spans.len() / 2);
+        (DataCursor { epoch: draws.below(8, STEPS_MAX), position, returned, deferred: vec![] }, spans)
     }
 
-    fn resume(&self, members: u64, draws: &mut Draws<'_>) -> (Resume, Ledger) {
-        let (ledger, spans) = self.ledger_and_spans(draws);
+    fn resume(&self, members: u64, draws: &mut Draws<'_>) -> (Resume, DataCursor) {
+        let (cursor, spans) = self.cursor_and_spans(draws);
         let step = self.near(draws);
         let mut newcomers = draws.list(2, |draws| self.rank(draws));
         newcomers.sort_unstable();
@@ -439,14 +440,14 @@ impl Truth<'_> {
             for span in spans {
                 parts[draws.below(members, members - 1).min(members - 1) as usize].push(span);
             }
-            Deal { pass: ledger.pass, parts }
+            BatchParts { epoch: cursor.epoch, parts }
         });
         let forward = draws.some(|draws| {
             let donor = |draws: &mut Draws<'_>| {
                 let first = self.chunk(draws);
                 Donor { first, end: first + 1 + draws.below(12, 12) as u32, rank: self.rank(draws) }
             };
-            Forward { tally: self.tally(draws), donors: draws.list(4, donor) }
+            RollForward { stats: self.stats(draws), donors: draws.list(4, donor) }
         });
         let is_restored = draws.below(4, 1) == 1;
         let merge = draws.some(|draws| Merge {
@@ -454,11 +455,11 @@ impl Truth<'_> {
             steps: self.near(draws),
             ours: draws.below(100, SAMPLES_MAX),
             theirs: 1 + draws.below(100, SAMPLES_MAX - 1),
-            ledger: self.ledger_and_spans(draws).0,
-            history: vec![Root { view: self.some_view(draws), trained: draws.below(100, SAMPLES_MAX) }],
+            cursor: self.cursor_and_spans(draws).0,
+            history: vec![Ancestor { view: self.some_view(draws), trained: draws.below(100, SAMPLES_MAX) }],
         });
         let merge = merge.map(Box::new);
-        (Resume { step, newcomers, deal, forward, is_restored, merge }, ledger)
+        (Resume { step, newcomers, batch: deal, forward, is_restored, merge }, cursor)
     }
 
     fn moves(&self, draws: &mut Draws<'_>) -> Moves {
@@ -473,24 +474,24 @@ impl Truth<'_> {
         Moves { list, rate: 1 + draws.below(3, u64::from(u32::MAX) - 1) as u32, restarted }
     }
 
-    fn change(&self, draws: &mut Draws<'_>) -> Succession {
+    fn change(&self, draws: &mut Draws<'_>) -> ViewChange {
         let mut removed = draws.list(2, |draws| self.rank(draws));
         removed.dedup();
         let added = draws.list(2, |draws| self.member(draws));
         let members = (self.view.members.len() + added.len()).saturating_sub(removed.len()).max(1) as u64;
-        let (resume, ledger) = self.resume(members, draws);
-        let weights = draws.list(2, |draws| (self.rank(draws), draws.below(3, 255) as u8));
+        let (resume, cursor) = self.resume(members, draws);
+        let capacities = draws.list(2, |draws| (self.rank(draws), draws.below(3, 255) as u8));
         let expelled = draws.list(2, |draws| self.expulsion(draws));
-        Succession {
+        ViewChange {
             parent: self.digest,
             removed,
             added,
-            weights,
+            capacities,
             resume,
-            ledger,
+            cursor,
             moves: self.moves(draws),
             expelled,
-            roots: draws.list(2, |draws| Root {
+            ancestors: draws.list(2, |draws| Ancestor {
                 view: self.some_view(draws),
                 trained: draws.below(100, SAMPLES_MAX),
             }),
@@ -500,23 +501,27 @@ impl Truth<'_> {
     fn expulsion(&self, draws: &mut Draws<'_>) -> Expulsion {
         let who = |draws: &mut Draws<'_>| self.member(draws).peer;
         let (peer, by) = (who(draws), who(draws));
-        Expulsion { peer, by, cause: if draws.is() { Cause::Request } else { Cause::Violations } }
+        Expulsion {
+            peer,
+            by,
+            cause: if draws.is() { ExpulsionCause::Request } else { ExpulsionCause::Violations },
+        }
     }
 
     fn record(&self, draws: &mut Draws<'_>) -> View {
-        let mut view = match self.view.succeed(self.digest, &self.change(draws)) {
+        let mut view = match self.view.apply(self.digest, &self.change(draws)) {
             Ok(view) => view,
             Err(_) => {
-                let (resume, ledger) = self.resume(self.view.members.len() as u64, draws);
+                let (resume, cursor) = self.resume(self.view.members.len() as u64, draws);
                 let parents = vec![self.digest];
                 let (recovery, moves) = (Recovery::Resume(resume), self.moves(draws));
-                View { parents, recovery, ledger, moves, ..self.view.clone() }
+                View { parents, recovery, cursor, moves, ..self.view.clone() }
             }
         };
-        view.epoch = Epoch(self.view.epoch.0 + draws.below(3, STEPS_MAX));
+        view.number = ViewNumber(self.view.number.0 + draws.below(3, STEPS_MAX));
         if draws.below(8, 7) == 7 {
             view.parents.clear();
-            view.recovery = Recovery::Found;
+            view.recovery = Recovery::Initialize;
         }
         if draws.below(8, 7) == 7 {
             view.run = RunId([200; 32]);
@@ -524,48 +529,53 @@ impl Truth<'_> {
         view
     }
 
-    fn again(&self, draws: &mut Draws<'_>) -> Again {
-        let saved = draws.list(4, |draws| Saved {
+    fn again(&self, draws: &mut Draws<'_>) -> RejoinCandidate {
+        let saved = draws.list(4, |draws| SavedCheckpoint {
             steps: self.near(draws),
-            branch: Branch { epoch: Epoch(draws.below(4, STEPS_MAX)), step: self.near(draws), fork: 0 },
-            ledger: self.ledger_and_spans(draws).0,
+            branch: Branch {
+                view_number: ViewNumber(draws.below(4, STEPS_MAX)),
+                step: self.near(draws),
+                fork: 0,
+            },
+            cursor: self.cursor_and_spans(draws).0,
             digest: ContentDigest([draws.below(3, 255) as u8; 32]),
             states: self.chunks(draws),
         });
-        Again { member: self.member(draws), saved }
+        RejoinCandidate { member: self.member(draws), saved }
     }
 
-    fn report(&self, draws: &mut Draws<'_>) -> Report {
-        Report {
-            is_over: draws.below(4, 1) == 1,
+    fn report(&self, draws: &mut Draws<'_>) -> MemberReport {
+        MemberReport {
+            is_vote_only: draws.below(4, 1) == 1,
             complete: draws.some(|draws| self.near(draws)),
             states: self.chunks(draws),
             states_before: draws.some(|draws| self.chunks(draws)),
             is_entering: draws.below(4, 0) == 1,
-            tally: draws.some(|draws| self.tally(draws)),
-            next: draws.some(|draws| Holdings {
+            stats: draws.some(|draws| self.stats(draws)),
+            next: draws.some(|draws| PartialStep {
                 values: self.chunks(draws),
                 states: self.chunks(draws),
-                tally: draws.some(|draws| self.tally(draws)),
+                stats: draws.some(|draws| self.stats(draws)),
             }),
             lost: draws.list(3, |draws| self.rank(draws)),
-            has_bequest: draws.is(),
-            again: draws.some(|draws| Box::new(self.again(draws))),
+            has_merge_snapshot: draws.is(),
+            rejoin: draws.some(|draws| Box::new(self.again(draws))),
         }
     }
 
-    fn parcel(&self, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
+    fn chunk_batch(&self, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
         let payload = vec![0; 4 * draws.below(80, 1000) as usize];
         let steps = self.near(draws);
         let piece = |draws: &mut Draws<'_>| {
             let updates = draws.below(steps.0 + 1, steps.0.min(u64::from(u32::MAX))).min(steps.0) as u32;
-            Piece { chunk: self.chunk(draws), updates }
+            ChunkEntry { chunk: self.chunk(draws), updates }
         };
-        let pieces = draws.list(4, piece);
-        let content = if draws.is() { Content::Values } else { Content::State };
+        let entries = draws.list(4, piece);
+        let content = if draws.is() { ChunkContent::Values } else { ChunkContent::State };
         let digest = ContentDigest::of(&payload);
-        let parcel = Parcel { view: self.digest, steps, content, pieces, digest };
-        let message = if draws.is() { Message::Parcel(parcel) } else { Message::Bequest(parcel) };
+        let chunk_batch = ChunkBatch { view: self.digest, steps, content, entries, digest };
+        let message =
+            if draws.is() { Message::ChunkBatch(chunk_batch) } else { Message::SnapshotChunks(chunk_batch) };
         (message, Some(payload))
     }
 
@@ -581,7 +591,7 @@ impl Truth<'_> {
             phase,
             owner: self.rank(draws).0,
             index: draws.below(3, u64::from(u32::MAX)) as u32,
-            tally: self.tally(draws),
+            stats: self.stats(draws),
         };
         (Message::Segment(segment), Some(vec![0; 4 * draws.below(80, 500) as usize]))
     }

@@ -34,7 +34,7 @@
 //!
 //! # Where both parts of a swarm go on
 //! There a value needs no quorum: it is chosen when all members that stay by it have accepted it
-//! ([`Proposer::among_those_who_stay`]). Several values may follow one view then, each for members of its own. Nothing has to
+//! ([`Proposer::unanimous`]). Several values may follow one view then, each for members of its own. Nothing has to
 //! be adopted: a member that has promised a higher ballot accepts no more under a lower one, so what it was to stay by is not chosen.
 //!
 //! # Not here
@@ -143,7 +143,7 @@ impl<V: Clone, R> Proposer<V, R> {
 
     /// As [`Proposer::new`], of a value that takes the acceptance of all who [stay](Self::propose_to), and of nobody else.
     #[must_use]
-    pub fn among_those_who_stay(ballot: Ballot, member_count: usize) -> Self {
+    pub fn unanimous(ballot: Ballot, member_count: usize) -> Self {
         Self { needed: Some(BTreeSet::new()), ..Self::new(ballot, member_count) }
     }
 
@@ -383,7 +383,7 @@ mod tests {
 
     #[test]
     fn without_a_quorum_a_value_takes_all_who_stay_and_nobody_else() {
-        let mut proposer: Proposer<char, ()> = Proposer::among_those_who_stay(ballot(2, 1), 5);
+        let mut proposer: Proposer<char, ()> = Proposer::unanimous(ballot(2, 1), 5);
         assert!(proposer.promised(Rank(4), Some((ballot(1, 0), 'a')), ()) && !proposer.has_quorum());
         assert!(proposer.promised(Rank(1), None, ()) && proposer.has_quorum());
         assert_eq!(proposer.adopted(), None);

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 pub struct Buffer {
     words: Vec<f32>,
     byte_count: usize,
-    home: Option<Arc<Shelf>>,
+    home: Option<Arc<FreeList>>,
 }
 
 impl Buffer {
@@ -71,7 +71,7 @@ impl DerefMut for Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         if let Some(home) = self.home.take() {
-            home.put_back(std::mem::take(&mut self.words));
+            home.put(std::mem::take(&mut self.words));
         }
     }
 }
@@ -82,18 +82,18 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// A home for buffers of similar size. Cloning it shares the shelf.
+/// A home for buffers of similar size. Cloning it shares the free list.
 #[derive(Clone)]
 pub struct Pool {
-    shelf: Arc<Shelf>,
+    free_list: Arc<FreeList>,
 }
 
 impl Pool {
-    /// A pool that keeps at most `kept_max` idle buffers; more than that are freed when they come home, and those that nobody has
+    /// A pool that keeps at most `idle_max` idle buffers; more than that are freed when they come home, and those that nobody has
     /// needed for a while as well.
     #[must_use]
-    pub fn new(kept_max: usize) -> Self {
-        Self { shelf: Arc::new(Shelf { kept_max, state: Mutex::default() }) }
+    pub fn new(idle_max: usize) -> Self {
+        Self { free_list: Arc::new(FreeList { idle_max, state: Mutex::default() }) }
     }
 
     /// A buffer of `len` elements with unspecified contents.
@@ -106,22 +106,26 @@ impl Pool {
     /// there at all until it is written.
     #[must_use]
     pub fn take_zeroed(&self, len: usize) -> Buffer {
-        self.shelf.lock().allocated_count += 1;
-        Buffer { words: vec![0.0; len], byte_count: len * WORD_BYTES, home: Some(Arc::clone(&self.shelf)) }
+        self.free_list.lock().allocated_count += 1;
+        Buffer {
+            words: vec![0.0; len],
+            byte_count: len * WORD_BYTES,
+            home: Some(Arc::clone(&self.free_list)),
+        }
     }
 
     /// A buffer of `byte_count` bytes with unspecified contents.
     #[must_use]
     pub fn take_bytes(&self, byte_count: usize) -> Buffer {
         let word_count = byte_count.div_ceil(WORD_BYTES);
-        let words = self.shelf.take(word_count);
-        Buffer { words, byte_count, home: Some(Arc::clone(&self.shelf)) }
+        let words = self.free_list.take(word_count);
+        Buffer { words, byte_count, home: Some(Arc::clone(&self.free_list)) }
     }
 
     /// How many times this pool has asked the allocator for memory: flat once a run has warmed up.
     #[must_use]
     pub fn allocated_count(&self) -> u64 {
-        self.shelf.lock().allocated_count
+        self.free_list.lock().allocated_count
     }
 }
 
@@ -131,13 +135,13 @@ impl fmt::Debug for Pool {
     }
 }
 
-struct Shelf {
-    kept_max: usize,
-    state: Mutex<State>,
+struct FreeList {
+    idle_max: usize,
+    state: Mutex<FreeListState>,
 }
 
 #[derive(Default)]
-struct State {
+struct FreeListState {
     /// The one that came home last is taken first: below are those that are needed least.
     idle: Vec<Vec<f32>>,
     /// The largest request so far, in words: what is allocated anew fits every request seen.
@@ -148,13 +152,13 @@ struct State {
     spare: usize,
 }
 
-impl Shelf {
+impl FreeList {
     /// Words keep their full length while idle, so that reuse neither allocates nor clears.
     fn take(&self, word_count: usize) -> Vec<f32> {
         let mut state = self.lock();
         state.largest = state.largest.max(word_count);
         let words = state.idle.pop().unwrap_or_default();
-        let unneeded = state.count_needed();
+        let unneeded = state.trim();
         if words.len() >= word_count {
             drop(state);
             drop(unneeded);
@@ -166,25 +170,25 @@ impl Shelf {
         vec![0.0; largest]
     }
 
-    fn put_back(&self, words: Vec<f32>) {
+    fn put(&self, words: Vec<f32>) {
         let mut state = self.lock();
-        if state.idle.len() < self.kept_max && !words.is_empty() {
+        if state.idle.len() < self.idle_max && !words.is_empty() {
             state.idle.push(words);
         }
     }
 
-    /// A panic elsewhere cannot leave the shelf half-changed, so a poisoned lock is still good.
-    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+    /// A panic elsewhere cannot leave the free list half-changed, so a poisoned lock is still good.
+    fn lock(&self) -> std::sync::MutexGuard<'_, FreeListState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl FreeListState {
     /// One is taken. Now and then, gives up those that were idle all the while.
-    fn count_needed(&mut self) -> Vec<Vec<f32>> {
+    fn trim(&mut self) -> Vec<Vec<f32>> {
         self.spare = if self.taken == 0 { self.idle.len() } else { self.spare.min(self.idle.len()) };
         self.taken += 1;
-        if self.taken < LOOK_EVERY {
+        if self.taken < TRIM_EVERY {
             return Vec::new();
         }
         self.taken = 0;
@@ -193,7 +197,7 @@ impl State {
 }
 
 /// So many buffers are taken until those are freed that were not needed meanwhile.
-const LOOK_EVERY: usize = 1024;
+const TRIM_EVERY: usize = 1024;
 
 const WORD_BYTES: usize = size_of::<f32>();
 
@@ -217,10 +221,10 @@ mod tests {
     #[test]
     fn what_is_not_needed_for_a_while_is_freed() {
         let pool = Pool::new(8);
-        let idle = || pool.shelf.lock().idle.len();
+        let idle = || pool.free_list.lock().idle.len();
         drop((0..6).map(|_| pool.take(10)).collect::<Vec<_>>());
         assert_eq!(idle(), 6);
-        for _ in 0..3 * LOOK_EVERY {
+        for _ in 0..3 * TRIM_EVERY {
             drop([pool.take(10), pool.take(10)]);
         }
         assert_eq!((idle(), pool.allocated_count()), (2, 6));
@@ -247,7 +251,7 @@ mod tests {
     fn idle_buffers_are_bounded() {
         let pool = Pool::new(1);
         drop((pool.take(10), pool.take(10), pool.take(10)));
-        assert_eq!(pool.shelf.lock().idle.len(), 1);
+        assert_eq!(pool.free_list.lock().idle.len(), 1);
     }
 
     #[test]

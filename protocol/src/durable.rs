@@ -10,32 +10,32 @@ use std::sync::Arc;
 
 use crate::agreement::Acceptor;
 use crate::id::{Incarnation, RunId};
-use crate::view::{Succession, View};
+use crate::view::{View, ViewChange};
 use crate::wire::{self, Decode, Encode};
 
 /// What survives.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
-pub struct Durable {
+pub struct DurableRecord {
     /// The newest view that was installed here.
     pub view: View,
     /// Which start of the peer is in that view.
     pub incarnation: Incarnation,
     /// What was promised and accepted for the view after it.
-    pub acceptor: Acceptor<Succession>,
+    pub acceptor: Acceptor<ViewChange>,
     /// What the run is.
-    pub charter: Charter,
+    pub definition: RunDefinition,
 }
 
 /// What makes a run's id, so that a swarm whose peers have all been started anew knows what it was about.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Charter {
+pub struct RunDefinition {
     /// The specification's bytes.
     pub specification: Vec<u8>,
     /// The random bytes drawn when the run was founded.
     pub nonce: [u8; 32],
 }
 
-impl Charter {
+impl RunDefinition {
     /// The run that it makes.
     #[must_use]
     pub fn run(&self) -> RunId {
@@ -43,38 +43,38 @@ impl Charter {
     }
 }
 
-/// The bytes of a record, in three pieces that follow each other: those of the view and of the charter are the same from one
+/// The bytes of a record, in three pieces that follow each other: those of the view and of the definition are the same from one
 /// record to the next.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Record {
+pub struct DurableBytes {
     /// What was [encoded](wire::encode_record) of the view.
     pub view: Arc<[u8]>,
     /// Everything in between.
     pub promised: Arc<[u8]>,
-    /// What was encoded of the charter.
-    pub charter: Arc<[u8]>,
+    /// What was encoded of the definition.
+    pub definition: Arc<[u8]>,
 }
 
-impl Record {
-    /// The record of a view and a charter that were encoded before.
+impl DurableBytes {
+    /// The record of a view and a definition that were encoded before.
     #[must_use]
     pub fn new(
         view: Arc<[u8]>,
         incarnation: Incarnation,
-        acceptor: &Acceptor<Succession>,
-        charter: Arc<[u8]>,
+        acceptor: &Acceptor<ViewChange>,
+        definition: Arc<[u8]>,
     ) -> Self {
-        Self { view, promised: wire::encode_record(&(incarnation, acceptor)).into(), charter }
+        Self { view, promised: wire::encode_record(&(incarnation, acceptor)).into(), definition }
     }
 
     /// All of it, with its checksum.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
-        sealed([&*self.view, &*self.promised, &*self.charter].concat())
+        sealed([&*self.view, &*self.promised, &*self.definition].concat())
     }
 }
 
-impl Durable {
+impl DurableRecord {
     /// The record's bytes, with their checksum.
     #[must_use]
     pub fn to_bytes(&self) -> Arc<[u8]> {
@@ -83,9 +83,9 @@ impl Durable {
 
     /// The record's bytes, in pieces.
     #[must_use]
-    pub fn to_record(&self) -> Record {
-        let [view, charter] = [wire::encode_record(&self.view), wire::encode_record(&self.charter)];
-        Record::new(view.into(), self.incarnation, &self.acceptor, charter.into())
+    pub fn to_durable_bytes(&self) -> DurableBytes {
+        let [view, definition] = [wire::encode_record(&self.view), wire::encode_record(&self.definition)];
+        DurableBytes::new(view.into(), self.incarnation, &self.acceptor, definition.into())
     }
 
     /// Reads a record back. `None` if it is none: a disk may return anything.

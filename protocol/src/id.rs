@@ -1,4 +1,4 @@
-//! Names of things: newtypes, so that a rank is never mistaken for an epoch.
+//! Names of things: newtypes, so that a rank is never mistaken for a view number.
 
 use std::fmt;
 use std::str::FromStr;
@@ -79,7 +79,7 @@ digest_id! {
     RunId
 }
 digest_id! {
-    /// The hash of a view record: with the epoch, the name of a view everywhere.
+    /// The hash of a view record: with the number, the name of a view everywhere.
     ViewDigest
 }
 digest_id! {
@@ -111,9 +111,9 @@ impl RunId {
     }
 }
 
-/// The number of a view within its lineage; the first view of a run is epoch 1.
+/// The number of a view within its lineage; the first view of a run is number 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
-pub struct Epoch(pub u64);
+pub struct ViewNumber(pub u64);
 
 /// A number that grows with each start of a peer, so that a restarted peer is not mistaken for its past self.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode)]
@@ -129,13 +129,13 @@ impl Incarnation {
 
     /// The one after this, of the same start: the peer was excluded and comes back.
     #[must_use]
-    pub fn again(self) -> Self {
+    pub fn next(self) -> Self {
         Self(self.0 + 1)
     }
 
     /// Whether the same start of the peer was in `earlier` before, and has come back since.
     #[must_use]
-    pub fn has_outlived(self, earlier: Self) -> bool {
+    pub fn is_rejoin_of(self, earlier: Self) -> bool {
         self > earlier && self.start() == earlier.start()
     }
 

@@ -12,9 +12,9 @@
 //! | run | one training job; its [`RunId`] is the hash of its specification and of 32 random bytes drawn when it was founded |
 //! | incarnation | a number that grows with each start of a peer, and each time it comes back after an exclusion |
 //! | member, rank | a peer in one incarnation in the view; its index there, meaningless without the view |
-//! | view | an agreed [record](view::View): epoch, digests of its parents, members, recovery decision, ledger, moves |
-//! | epoch, lineage | the number of a view; the chain of view digests. A pass over the data is a *pass*, never an epoch |
-//! | ledger | what has been trained: pass, position in the pass's permutation, ranges given back and put off |
+//! | view | an agreed [record](view::View): number, digests of its parents, members, recovery decision, cursor, moves |
+//! | view number, lineage | the number of a view; the chain of view digests. An *epoch* is one pass over the data, never a view |
+//! | cursor | what has been trained: epoch, position in the epoch's permutation, ranges given back and put off |
 //! | chunk | contiguous block of the flat parameter vector: unit of placement, versioning, hashing and transfer |
 //! | shard | the chunks that one member owns |
 //! | owner, copy | the member whose state of a chunk is authoritative; another member's kept copy of it |
@@ -22,12 +22,12 @@
 //! | codec, residual | how elements look as bytes, exactly or not; what a codec that is not exact has left out of a member's contributions so far |
 //! | step, round | one optimizer step of the run; one collective operation |
 //! | worker, contribution | a member that computes; what it adds to a round, with its weight |
-//! | master copy | the exact parameters, kept by owner and copies where everyone computes with less precise ones |
+//! | master copy | the exact parameters, kept by owner and replicas where everyone computes with less precise ones |
 //! | backup, late | a member whose contribution a step need not wait for; one whose contribution was not waited for |
 //! | complete, commit | a member *completes* a step when it holds every new chunk and the new optimizer state of the chunks that it owns or copies; a step is *committed* when it is known to be complete at every member |
 //! | checkpoint | what a member has written down of a committed step: all parameters, and the optimizer state that it keeps |
 //! | branch | the run's history since its beginning, or since the last time that all had stopped and it went on from checkpoints, or that it forked |
-//! | fork, root | a view that several lineages come from; a view that one comes from, as later ones name it |
+//! | fork, ancestor | a view that several lineages come from; a view that one comes from, as later ones name it |
 //! | merge, yield | a lineage *leads*, and takes into its state that of another one which *yields*, or lets its members in |
 //! | bequest, will, heir | the state that a lineage which yields keeps for the other; the word of what it is, and who has it; a member that fetches its part |
 //! | companion | of a peer that was a member when it stopped: another one that was in the same view, and is back too |
@@ -53,23 +53,23 @@
 
 pub mod agreement;
 pub mod buffer;
-pub mod chunks;
+pub mod chunk_set;
+pub mod clique;
+pub mod cursor;
 pub mod durable;
+pub mod failure_detector;
 pub mod id;
 pub mod invite;
-pub mod ledger;
 pub mod limits;
 pub mod manifest;
 pub mod message;
 pub mod placement;
-pub mod reach;
 pub mod table;
 pub mod time;
 pub mod view;
-pub mod watch;
 pub mod wire;
 
 pub use buffer::{Buffer, Pool};
-pub use id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+pub use id::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 pub use time::Instant;
 pub use wire::Frame;

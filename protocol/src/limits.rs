@@ -12,13 +12,13 @@ pub const DURABLE_BYTES_MAX: usize = 2 * CONTROL_HEADER_BYTES_MAX;
 pub const SMALL_HEADER_BYTES_MAX: usize = 128;
 /// Payload bytes of one segment.
 pub const SEGMENT_BYTES_MAX: usize = 1 << 20;
-/// Chunks in one parcel.
-pub const PARCEL_CHUNKS_MAX: usize = 1024;
-/// Bytes of a parcel's header: its chunks, ten bytes each, and a few digests.
-pub const PARCEL_HEADER_BYTES_MAX: usize = 16 << 10;
-/// Payload bytes beyond which no further chunk is put into a parcel.
-pub const PARCEL_BYTES: usize = 128 << 10;
-/// Payload bytes of a parcel: one chunk of the largest model, with its optimizer state.
+/// Chunks in one chunk batch.
+pub const CHUNK_BATCH_CHUNKS_MAX: usize = 1024;
+/// Bytes of a chunk batch's header: its chunks, ten bytes each, and a few digests.
+pub const CHUNK_BATCH_HEADER_BYTES_MAX: usize = 16 << 10;
+/// Payload bytes beyond which no further chunk is put into a chunk batch.
+pub const CHUNK_BATCH_BYTES: usize = 128 << 10;
+/// Payload bytes of a chunk batch: one chunk of the largest model, with its optimizer state.
 pub const CHUNK_BYTES_MAX: usize = 16 << 20;
 /// Payload bytes of one piece of a shipped data file.
 pub const DATA_PIECE_BYTES_MAX: usize = 1 << 15;
@@ -40,20 +40,20 @@ pub const PARENTS_MAX: usize = 2;
 /// Peers of which a run remembers that it has put them out.
 pub const EXPELLED_MAX: usize = 64;
 /// Views that a view says it comes from, where lineages can fork.
-pub const ROOTS_MAX: usize = 64;
-/// As [`ROOTS_MAX`], with the view itself.
-pub const HISTORY_MAX: usize = ROOTS_MAX + 1;
+pub const ANCESTORS_MAX: usize = 64;
+/// As [`ANCESTORS_MAX`], with the view itself.
+pub const HISTORY_MAX: usize = ANCESTORS_MAX + 1;
 /// Earlier branches of the run that a view names.
 pub const BRANCHES_MAX: usize = 64;
 /// Lost members that a view names, where they may have gone on as another lineage.
-pub const ESTRANGED_MAX: usize = 64;
-/// Ranges of a pass that departed members gave back untrained.
-pub const GIVEN_BACK_MAX: usize = 4096;
+pub const PARTITIONED_MAX: usize = 64;
+/// Ranges of an epoch that departed members gave back untrained.
+pub const RETURNED_SPANS_MAX: usize = 4096;
 /// Ranges in which one batch is dealt: it may be made of what was given back, and each member's part is cut out of it.
-pub const DEALT_SPANS_MAX: usize = MEMBERS_MAX + GIVEN_BACK_MAX;
-/// Steps of a run, passes, and numbers of views: far beyond any run, and far from where adding one overflows.
+pub const BATCH_SPANS_MAX: usize = MEMBERS_MAX + RETURNED_SPANS_MAX;
+/// Steps of a run, epochs, and numbers of views: far beyond any run, and far from where adding one overflows.
 pub const STEPS_MAX: u64 = 1 << 48;
-/// Samples of a run, over all its passes: far from where adding one overflows.
+/// Samples of a run, over all its epochs: far from where adding one overflows.
 pub const SAMPLES_MAX: u64 = 1 << 62;
 /// Attempts to have the successor of one view chosen: nobody lives to make as many, and one more does not overflow.
 pub const ATTEMPTS_MAX: u32 = 1 << 30;
@@ -69,37 +69,37 @@ pub const CHUNK_ELEMENTS_MIN: usize = 16;
 /// Rows of all tables of a run.
 pub const TABLE_ROWS_MAX: u64 = 1 << 40;
 /// Bytes of a word: a few chunks with all that belongs to them.
-pub const WORD_BYTES_MAX: usize = 4 * CHUNK_BYTES_MAX;
+pub const TABLE_MESSAGE_BYTES_MAX: usize = 4 * CHUNK_BYTES_MAX;
 /// Rows that one word names.
-pub const WORD_ROWS_MAX: usize = 1 << 24;
+pub const TABLE_MESSAGE_ROWS_MAX: usize = 1 << 24;
 /// Bytes of a chunk of a table, with all that belongs to it.
-pub const TABLE_CHUNK_BYTES_MAX: usize = WORD_BYTES_MAX / 2;
+pub const TABLE_CHUNK_BYTES_MAX: usize = TABLE_MESSAGE_BYTES_MAX / 2;
 /// Bytes of what a copy is told at once, beyond which no further chunk is put into it.
-pub const TABLE_FRAME_BYTES: usize = 1 << 20;
+pub const REPLICA_UPDATE_BYTES: usize = 1 << 20;
 /// Numbers of the rows that one question asks for.
-pub const GET_NUMBERS_MAX: usize = CHUNK_BYTES_MAX / size_of::<f32>();
+pub const GET_VALUES_MAX: usize = CHUNK_BYTES_MAX / size_of::<f32>();
 /// Questions of one worker to one owner that wait: for a clock, for a chunk, or until it has taken in other answers.
-pub const QUESTIONS_MAX: usize = 1 << 14;
+pub const WAITING_REQUESTS_MAX: usize = 1 << 14;
 /// Bytes of all that a worker asks of an owner, or adds there, and that has to wait.
-pub const WAITING_BYTES_MAX: usize = 1 << 30;
+pub const WAITING_REQUEST_BYTES_MAX: usize = 1 << 30;
 /// Bytes that a worker has added and does not know to be safe, beyond which it begins no clock.
-pub const UNSAFE_BYTES_MAX: usize = WAITING_BYTES_MAX / 4;
+pub const UNACKNOWLEDGED_BYTES_MAX: usize = WAITING_REQUEST_BYTES_MAX / 4;
 /// Clocks of which an owner keeps what it has still to apply.
-pub const PENDING_CLOCKS_MAX: usize = STALENESS_BY_CLOCK_MAX as usize + 2;
+pub const PENDING_CLOCKS_MAX: usize = PER_CLOCK_STALENESS_MAX as usize + 2;
 /// How many clocks the fastest worker may be ahead of the slowest, where all that was added in a clock is applied together.
-pub const STALENESS_BY_CLOCK_MAX: u64 = 16;
+pub const PER_CLOCK_STALENESS_MAX: u64 = 16;
 /// Batches that a worker has been dealt and is not done with.
-pub const HANDS_MAX: usize = 64;
+pub const LEASES_MAX: usize = 64;
 /// Members that keep the optimizer state of one chunk, the owner included, where all are to keep it.
-pub const COPIES_MAX: usize = 32;
+pub const REPLICAS_MAX: usize = 32;
 /// As many, where a number is given.
-pub const COPIES_NUMBER_MAX: usize = 8;
+pub const REPLICAS_NUMBER_MAX: usize = 8;
 /// Named tensors of a manifest.
 pub const TENSORS_MAX: usize = 4096;
-/// The largest ownership weight of a member.
-pub const WEIGHT_MAX: u8 = 16;
-/// The weight of a peer that was not given one; a stronger machine says how many times as much it takes.
-pub const WEIGHT_DEFAULT: u8 = 1;
+/// The largest capacity of a member.
+pub const CAPACITY_MAX: u8 = 16;
+/// The capacity of a peer that was not given one; a stronger machine says how many times as much it takes.
+pub const CAPACITY_DEFAULT: u8 = 1;
 
 /// Elements of a segment, where nothing else is asked for: 128 KiB.
 pub const SEGMENT_ELEMENTS: usize = 32 * 1024;
@@ -117,7 +117,7 @@ pub const SEGMENTS_KEPT_MAX: usize = 64;
 pub const REJECTS_MAX: u32 = 64;
 
 /// Checkpoints of a run that a peer keeps, and speaks of.
-pub const SAVED_MAX: usize = 4;
+pub const CHECKPOINTS_MAX: usize = 4;
 
 /// Pause before an unanswered request to join is sent again.
 pub const JOIN_RETRY: Duration = Duration::from_secs(1);
@@ -131,45 +131,51 @@ const VIEW_BYTES_MAX: usize = 1024
     + MEMBERS_MAX * (64 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3))
     // Newcomers, and how a batch is dealt to each.
     + MEMBERS_MAX * (2 * INDEX_BYTES_MAX)
-    + DEALT_SPANS_MAX * SPAN_BYTES_MAX
+    + BATCH_SPANS_MAX * SPAN_BYTES_MAX
     // Donors.
     + CHUNKS_MAX * 3 * INDEX_BYTES_MAX
     // Moves.
-    + CHUNKS_MAX * (2 + COPIES_MAX) * INDEX_BYTES_MAX
-    + GIVEN_BACK_MAX * SPAN_BYTES_MAX
+    + CHUNKS_MAX * (2 + REPLICAS_MAX) * INDEX_BYTES_MAX
+    + RETURNED_SPANS_MAX * SPAN_BYTES_MAX
     + EXPELLED_MAX * 65
-    + ROOTS_MAX * 41
-    + ESTRANGED_MAX * (33 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3))
+    + ANCESTORS_MAX * 41
+    + PARTITIONED_MAX * (33 + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3))
     // What is merged.
-    + GIVEN_BACK_MAX * SPAN_BYTES_MAX
+    + RETURNED_SPANS_MAX * SPAN_BYTES_MAX
     + HISTORY_MAX * 41
     + BRANCHES_MAX * 23
     + 192;
-/// Bytes of a change: besides what is in a view, who goes, and whose weight is another one.
+/// Bytes of a change: besides what is in a view, who goes, and whose capacity is another one.
 const CHANGE_BYTES_MAX: usize = VIEW_BYTES_MAX + MEMBERS_MAX * (2 * INDEX_BYTES_MAX + 1);
 /// Bytes of what is said of a checkpoint: a few numbers and digests, a bookmark, and a set of chunks.
-const SAVED_BYTES_MAX: usize = 128 + GIVEN_BACK_MAX * SPAN_BYTES_MAX + CHUNKS_MAX / 8;
+const SAVED_BYTES_MAX: usize = 128 + RETURNED_SPANS_MAX * SPAN_BYTES_MAX + CHUNKS_MAX / 8;
 /// Bytes of a report: four sets of chunks, who is lost, and what the sender has saved.
 const REPORT_BYTES_MAX: usize = 256
     + 4 * (CHUNKS_MAX / 8)
     + MEMBERS_MAX * INDEX_BYTES_MAX
     + 64
     + ADDRESSES_MAX * (ADDRESS_BYTES_MAX + 3)
-    + SAVED_MAX * SAVED_BYTES_MAX;
+    + CHECKPOINTS_MAX * SAVED_BYTES_MAX;
 // The largest frame is a promise that brings what its sender has accepted.
 const _: () = assert!(CHANGE_BYTES_MAX + REPORT_BYTES_MAX <= CONTROL_HEADER_BYTES_MAX);
 // The durable record holds a view, a change of it that was accepted, and what the run is.
 const _: () = assert!(VIEW_BYTES_MAX + CHANGE_BYTES_MAX + SPECIFICATION_BYTES_MAX + 128 <= DURABLE_BYTES_MAX);
-const _: () = assert!(COPIES_NUMBER_MAX <= COPIES_MAX, "a record names them all");
+const _: () = assert!(REPLICAS_NUMBER_MAX <= REPLICAS_MAX, "a record names them all");
 const _: () = assert!(SEGMENT_ELEMENTS * 4 <= SEGMENT_BYTES_MAX);
 const _: () =
     assert!(SEGMENTS_KEPT_MAX * SEGMENT_ELEMENTS * 4 <= 32 << 20, "a peer's buffers stay under 32 MiB");
+const _: () = assert!(
+    CHUNK_BATCH_CHUNKS_MAX * 10 + 128 <= CHUNK_BATCH_HEADER_BYTES_MAX && CHUNK_BATCH_BYTES <= CHUNK_BYTES_MAX
+);
+const _: () = assert!(
+    REPLICA_UPDATE_BYTES + TABLE_CHUNK_BYTES_MAX <= TABLE_MESSAGE_BYTES_MAX,
+    "and a chunk of any table"
+);
 const _: () =
-    assert!(PARCEL_CHUNKS_MAX * 10 + 128 <= PARCEL_HEADER_BYTES_MAX && PARCEL_BYTES <= CHUNK_BYTES_MAX);
-const _: () =
-    assert!(TABLE_FRAME_BYTES + TABLE_CHUNK_BYTES_MAX <= WORD_BYTES_MAX, "and a chunk of any table");
-const _: () = assert!(GET_NUMBERS_MAX * (4 + 6) <= WORD_BYTES_MAX && GET_NUMBERS_MAX <= WORD_ROWS_MAX);
-const _: () =
-    assert!(UNSAFE_BYTES_MAX + WORD_BYTES_MAX <= WAITING_BYTES_MAX, "there is room for one more large word");
+    assert!(GET_VALUES_MAX * (4 + 6) <= TABLE_MESSAGE_BYTES_MAX && GET_VALUES_MAX <= TABLE_MESSAGE_ROWS_MAX);
+const _: () = assert!(
+    UNACKNOWLEDGED_BYTES_MAX + TABLE_MESSAGE_BYTES_MAX <= WAITING_REQUEST_BYTES_MAX,
+    "there is room for one more large word"
+);
 const _: () = assert!(LINK_SEGMENTS >= 2, "relays need a place of their own");
-const _: () = assert!(WEIGHT_DEFAULT <= WEIGHT_MAX);
+const _: () = assert!(CAPACITY_DEFAULT <= CAPACITY_MAX);

@@ -28,17 +28,17 @@ impl Instant {
 ///
 /// `N` is the number of kinds; the owner names them with an enum whose discriminants index the table.
 #[derive(Clone, Debug)]
-pub struct TimerTable<const N: usize> {
+pub struct Timers<const N: usize> {
     due: [Option<Instant>; N],
 }
 
-impl<const N: usize> Default for TimerTable<N> {
+impl<const N: usize> Default for Timers<N> {
     fn default() -> Self {
         Self { due: [None; N] }
     }
 }
 
-impl<const N: usize> TimerTable<N> {
+impl<const N: usize> Timers<N> {
     /// Sets timer `kind` to go off at `at`, replacing what was set.
     pub fn set(&mut self, kind: usize, at: Instant) {
         self.due[kind] = Some(at);
@@ -77,7 +77,7 @@ mod tests {
 
     #[test]
     fn a_timer_goes_off_once() {
-        let mut timers = TimerTable::<2>::default();
+        let mut timers = Timers::<2>::default();
         timers.set(0, Instant(10));
         timers.set(1, Instant(5));
         assert_eq!(timers.next(), Some(Instant(5)));

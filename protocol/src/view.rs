@@ -11,22 +11,22 @@
 //!   whoever has it needs to ask nobody.
 //!
 //! # How a view follows another
-//! Members agree on a [`Succession`], which says only what changes; [`View::succeed`] makes the next record of it.
+//! Members agree on a [`ViewChange`], which says only what changes; [`View::apply`] makes the next record of it.
 
 use std::collections::BTreeSet;
 
-use crate::id::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
-use crate::ledger::Ledger;
+use crate::cursor::DataCursor;
+use crate::id::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use crate::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, BRANCHES_MAX, CHUNKS_MAX, COPIES_MAX, ESTRANGED_MAX, EXPELLED_MAX,
-    MEMBERS_MAX, PARENTS_MAX, ROOTS_MAX, SAMPLES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ANCESTORS_MAX, BRANCHES_MAX, CAPACITY_MAX, CHUNKS_MAX, EXPELLED_MAX,
+    MEMBERS_MAX, PARENTS_MAX, PARTITIONED_MAX, REPLICAS_MAX, SAMPLES_MAX, STEPS_MAX,
 };
 use crate::message::Contact;
 use crate::wire::{self, Decode, Encode};
 
 mod resume;
 
-pub use resume::{Deal, Donor, Forward, Merge, Recovery, Resume};
+pub use resume::{BatchParts, Donor, Merge, Recovery, Resume, RollForward};
 
 /// An agreed record of membership.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
@@ -34,7 +34,7 @@ pub struct View {
     /// The run it belongs to.
     pub run: RunId,
     /// Its number in the lineage.
-    pub epoch: Epoch,
+    pub number: ViewNumber,
     /// Digests of the views it follows: none for the first, and beside the one before the one that is to be merged.
     pub parents: Vec<ViewDigest>,
     /// Who is in, sorted by peer.
@@ -42,25 +42,25 @@ pub struct View {
     /// Where the run's present branch begins.
     pub branch: Branch,
     /// The branches before it that have led to it, the last at the end; of many, the last [`BRANCHES_MAX`].
-    pub branches_before: Vec<Branch>,
+    pub earlier_branches: Vec<Branch>,
     /// Where training goes on.
     pub recovery: Recovery,
     /// The bookmark from which batches are dealt in this view, after the one that [`Resume::deal`] says.
-    pub ledger: Ledger,
+    pub cursor: DataCursor,
     /// What the placement among these members differs in from what members hold.
     pub moves: Moves,
     /// Peers that are not let in any more, the last at the end; of many, the last [`EXPELLED_MAX`].
     pub expelled: Vec<Expulsion>,
     /// Where both parts of a swarm that is cut in two go on: views that this one comes from, the last at the end; of many,
-    /// [`ROOTS_MAX`], and the older ones thinned.
-    pub roots: Vec<Root>,
-    /// Also there: members that were lost, and may have gone on as another lineage; of many, the last [`ESTRANGED_MAX`].
-    pub estranged: Vec<Contact>,
+    /// [`ANCESTORS_MAX`], and the older ones thinned.
+    pub ancestors: Vec<Ancestor>,
+    /// Also there: members that were lost, and may have gone on as another lineage; of many, the last [`PARTITIONED_MAX`].
+    pub partitioned: Vec<Contact>,
 }
 
 /// A view that a later one comes from, as its successor or by merging: what both of two lineages come from is their fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Root {
+pub struct Ancestor {
     /// The view.
     pub view: ViewDigest,
     /// Samples that were trained when it was left.
@@ -69,25 +69,25 @@ pub struct Root {
 
 /// Both lists as one. Where they are too many, some of the older ones are left out: always the same, whichever lineage names
 /// them, so that two that have many in common still have some.
-fn united(roots: &[Root], others: &[Root]) -> Vec<Root> {
-    let mut roots = roots.to_vec();
+fn union(ancestors: &[Ancestor], others: &[Ancestor]) -> Vec<Ancestor> {
+    let mut ancestors = ancestors.to_vec();
     for other in others {
-        if !roots.iter().any(|root| root.view == other.view) {
-            roots.push(*other);
+        if !ancestors.iter().any(|ancestor| ancestor.view == other.view) {
+            ancestors.push(*other);
         }
     }
-    while roots.len() > ROOTS_MAX {
-        let older = roots[..roots.len() / 2].iter().enumerate();
-        let index = older.max_by_key(|(_, root)| root.view).map_or(0, |(index, _)| index);
-        roots.remove(index);
+    while ancestors.len() > ANCESTORS_MAX {
+        let older = ancestors[..ancestors.len() / 2].iter().enumerate();
+        let index = older.max_by_key(|(_, ancestor)| ancestor.view).map_or(0, |(index, _)| index);
+        ancestors.remove(index);
     }
-    roots
+    ancestors
 }
 
 /// Samples up to which two histories are one, given the views that each comes from, itself among them.
 #[must_use]
-pub fn fork(ours: &[Root], theirs: &[Root]) -> Option<u64> {
-    let common = |our: &Root| {
+pub fn fork_point(ours: &[Ancestor], theirs: &[Ancestor]) -> Option<u64> {
+    let common = |our: &Ancestor| {
         let their = theirs.iter().find(|their| their.view == our.view)?;
         Some(our.trained.min(their.trained))
     };
@@ -102,12 +102,12 @@ pub struct Expulsion {
     /// The member on whose word.
     pub by: PeerId,
     /// Why.
-    pub cause: Cause,
+    pub cause: ExpulsionCause,
 }
 
 /// Why a peer is put out of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
-pub enum Cause {
+pub enum ExpulsionCause {
     /// A user wanted it; it hands over what it owns first.
     Request,
     /// It went on sending what no correct peer sends.
@@ -119,7 +119,7 @@ pub enum Cause {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
 pub struct Branch {
     /// The number of that view.
-    pub epoch: Epoch,
+    pub view_number: ViewNumber,
     /// Its first step.
     pub step: StepNumber,
     /// Which of several views with that number, where both parts of a swarm go on: drawn from the one that they follow and from
@@ -136,8 +136,8 @@ pub struct Member {
     pub incarnation: Incarnation,
     /// Where others dial it, best first; opaque text to the pure half.
     pub addresses: Vec<String>,
-    /// How much of the parameters it owns relative to others, 0 to [`WEIGHT_MAX`].
-    pub weight: u8,
+    /// How much of the parameters it owns relative to others, 0 to [`CAPACITY_MAX`].
+    pub capacity: u8,
 }
 
 impl Member {
@@ -148,7 +148,7 @@ impl Member {
     }
 }
 
-/// Chunks whose keepers change, and when.
+/// Chunks whose holders change, and when.
 ///
 /// A chunk that is listed stays with those who hold its state until its turn has come, a few chunks after each step. All
 /// others are where the placement among the view's members puts them from its first step on.
@@ -183,25 +183,25 @@ impl Moves {
 
 /// What changes from one view to the next: the value on which members agree.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
-pub struct Succession {
+pub struct ViewChange {
     /// The view that it follows.
     pub parent: ViewDigest,
     /// Members of that view, by their ranks there, that are not in the next one.
     pub removed: Vec<Rank>,
     /// Who comes in, sorted by peer.
     pub added: Vec<Member>,
-    /// Members, by their ranks in that view, whose weight is another one from now on.
-    pub weights: Vec<(Rank, u8)>,
+    /// Members, by their ranks in that view, whose capacity is another one from now on.
+    pub capacities: Vec<(Rank, u8)>,
     /// Where training goes on; ranks are those of the next view.
     pub resume: Resume,
     /// As in [`View`].
-    pub ledger: Ledger,
+    pub cursor: DataCursor,
     /// As in [`View`]; ranks are those of the next view.
     pub moves: Moves,
     /// Peers that are not let in any more from now on.
     pub expelled: Vec<Expulsion>,
     /// Views that the next one comes from, beyond those that this one does.
-    pub roots: Vec<Root>,
+    pub ancestors: Vec<Ancestor>,
 }
 
 /// Why a view record cannot be one.
@@ -213,21 +213,21 @@ pub enum InvalidView {
     /// Members out of order, or one of them twice.
     #[error("the members of a view are sorted and distinct")]
     MemberOrder,
-    /// A weight over the limit, or nobody who owns anything.
-    #[error("weights are 0 to {WEIGHT_MAX}, and not all of them 0")]
-    Weight,
+    /// A capacity over the limit, or nobody who owns anything.
+    #[error("capacities are 0 to {CAPACITY_MAX}, and not all of them 0")]
+    Capacity,
     /// More parents than a merge has.
     #[error("a view follows at most {PARENTS_MAX} others")]
     Parents,
     /// A view after others that says it is the first, or a number that no view has.
     #[error("it is neither the first view of a run nor one that follows another")]
-    Epoch,
+    Number,
     /// A branch that does not begin where the record says.
     #[error("the branch of the run does not begin where it can")]
     Branch,
     /// A bookmark or a step that cannot be.
-    #[error("the ledger or the step where training goes on cannot be")]
-    Ledger,
+    #[error("the cursor or the step where training goes on cannot be")]
+    DataCursor,
     /// A list of ranks, chunks or positions that cannot be.
     #[error("what it says of ranks, chunks or samples cannot be")]
     Lists,
@@ -238,8 +238,8 @@ pub enum InvalidView {
     #[error("of those who were put out, none is in, and at most {EXPELLED_MAX} are remembered")]
     Expelled,
     /// More views, or lost members, than are remembered, or more samples than can be.
-    #[error("a view names at most {ROOTS_MAX} that it comes from, and {ESTRANGED_MAX} lost members")]
-    Roots,
+    #[error("a view names at most {ANCESTORS_MAX} that it comes from, and {PARTITIONED_MAX} lost members")]
+    Ancestors,
     /// Too many or too long addresses.
     #[error("a member has at most {ADDRESSES_MAX} addresses of at most {ADDRESS_BYTES_MAX} bytes")]
     Addresses,
@@ -251,42 +251,42 @@ impl View {
     pub fn first(run: RunId, members: Vec<Member>) -> Self {
         Self {
             run,
-            epoch: Epoch(1),
+            number: ViewNumber(1),
             parents: vec![],
             members,
-            branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
-            branches_before: vec![],
-            recovery: Recovery::Found,
-            ledger: Ledger::default(),
+            branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 },
+            earlier_branches: vec![],
+            recovery: Recovery::Initialize,
+            cursor: DataCursor::default(),
             moves: Moves::default(),
             expelled: vec![],
-            roots: vec![],
-            estranged: vec![],
+            ancestors: vec![],
+            partitioned: vec![],
         }
     }
 
     /// The first view of a run that goes on from what its founder, who is alone, has saved of another one.
     #[must_use]
-    pub fn first_from(run: RunId, founder: Member, step: StepNumber, ledger: Ledger) -> Self {
+    pub fn first_from_checkpoint(run: RunId, founder: Member, step: StepNumber, cursor: DataCursor) -> Self {
         let resume = Resume { is_restored: true, ..Resume::at(step) };
-        let branch = Branch { epoch: Epoch(1), step, fork: 0 };
-        Self { branch, recovery: Recovery::Resume(resume), ledger, ..Self::first(run, vec![founder]) }
+        let branch = Branch { view_number: ViewNumber(1), step, fork: 0 };
+        Self { branch, recovery: Recovery::Resume(resume), cursor, ..Self::first(run, vec![founder]) }
     }
 
     /// Whether there are too many members for each to speak with every other all the time.
     #[must_use]
-    pub fn has_many(&self) -> bool {
-        self.members.len() > FEW_MAX
+    pub fn is_large(&self) -> bool {
+        self.members.len() > SMALL_VIEW_MEMBERS_MAX
     }
 
-    /// By rank: whether a member owns or copies anything in this view, or may: it has weight, or chunks have yet to move from it.
+    /// By rank: whether a member owns or copies anything in this view, or may: it has capacity, or chunks have yet to move from it.
     ///
     /// Two that do not have nothing to send each other but words.
     #[must_use]
-    pub fn keepers(&self) -> Vec<bool> {
-        let mut keepers: Vec<bool> = self.members.iter().map(|member| member.weight > 0).collect();
-        self.moves.list.iter().flat_map(|moved| &moved.from).for_each(|rank| keepers[rank.index()] = true);
-        keepers
+    pub fn replica_holders(&self) -> Vec<bool> {
+        let mut holders: Vec<bool> = self.members.iter().map(|member| member.capacity > 0).collect();
+        self.moves.list.iter().flat_map(|moved| &moved.from).for_each(|rank| holders[rank.index()] = true);
+        holders
     }
 
     /// The digest that names this view.
@@ -300,14 +300,14 @@ impl View {
     /// Whether it comes from that view, as its successor or by merging, as far back as it says. What is still to be merged it
     /// does not come from.
     #[must_use]
-    pub fn comes_from(&self, view: ViewDigest) -> bool {
-        self.parents.first() == Some(&view) || self.roots.iter().any(|root| root.view == view)
+    pub fn descends_from(&self, view: ViewDigest) -> bool {
+        self.parents.first() == Some(&view) || self.ancestors.iter().any(|ancestor| ancestor.view == view)
     }
 
     /// Whether it comes from that view otherwise than as its successor.
     #[must_use]
     pub fn has_merged(&self, view: ViewDigest) -> bool {
-        self.comes_from(view) && self.parents.first() != Some(&view)
+        self.descends_from(view) && self.parents.first() != Some(&view)
     }
 
     /// The rank of `peer`, if it is in.
@@ -336,19 +336,19 @@ impl View {
         if !self.members.is_sorted_by(|a, b| a.peer < b.peer) {
             return Err(InvalidView::MemberOrder);
         }
-        let weights: BTreeSet<u8> = self.members.iter().map(|member| member.weight).collect();
-        if weights.last() == Some(&0) || weights.last() > Some(&WEIGHT_MAX) {
-            return Err(InvalidView::Weight);
+        let capacities: BTreeSet<u8> = self.members.iter().map(|member| member.capacity).collect();
+        if capacities.last() == Some(&0) || capacities.last() > Some(&CAPACITY_MAX) {
+            return Err(InvalidView::Capacity);
         }
         if !self.members.iter().all(|member| are_bounded(&member.addresses)) {
             return Err(InvalidView::Addresses);
         }
-        let are_roots =
-            self.roots.len() <= ROOTS_MAX && self.roots.iter().all(|root| root.trained <= SAMPLES_MAX);
-        if !are_roots || self.estranged.len() > ESTRANGED_MAX {
-            return Err(InvalidView::Roots);
+        let are_ancestors = self.ancestors.len() <= ANCESTORS_MAX
+            && self.ancestors.iter().all(|ancestor| ancestor.trained <= SAMPLES_MAX);
+        if !are_ancestors || self.partitioned.len() > PARTITIONED_MAX {
+            return Err(InvalidView::Ancestors);
         }
-        if !self.estranged.iter().all(|contact| are_bounded(&contact.addresses)) {
+        if !self.partitioned.iter().all(|contact| are_bounded(&contact.addresses)) {
             return Err(InvalidView::Addresses);
         }
         let is_out = |expelled: &Expulsion| self.rank(&expelled.peer).is_none();
@@ -358,24 +358,26 @@ impl View {
         if self.parents.len() > PARENTS_MAX {
             return Err(InvalidView::Parents);
         }
-        let is_founded_anew = self.recovery == Recovery::Found && !self.parents.is_empty();
-        if is_founded_anew || self.epoch.0 > STEPS_MAX || self.branch.epoch > self.epoch {
-            return Err(InvalidView::Epoch);
+        let is_founded_anew = self.recovery == Recovery::Initialize && !self.parents.is_empty();
+        if is_founded_anew || self.number.0 > STEPS_MAX || self.branch.view_number > self.number {
+            return Err(InvalidView::Number);
         }
         let is_restored = matches!(&self.recovery, Recovery::Resume(resume) if resume.is_restored);
-        let begins_here = self.branch == Branch { epoch: self.epoch, step: self.first_step(), fork: 0 };
-        let is_early = |branch: &Branch| branch.epoch < self.branch.epoch && branch.step.0 <= STEPS_MAX;
+        let begins_here =
+            self.branch == Branch { view_number: self.number, step: self.first_step(), fork: 0 };
+        let is_early =
+            |branch: &Branch| branch.view_number < self.branch.view_number && branch.step.0 <= STEPS_MAX;
         let are_before =
-            self.branches_before.len() <= BRANCHES_MAX && self.branches_before.iter().all(is_early);
+            self.earlier_branches.len() <= BRANCHES_MAX && self.earlier_branches.iter().all(is_early);
         if self.branch.step.0 > STEPS_MAX || (is_restored && !begins_here) || !are_before {
             return Err(InvalidView::Branch);
         }
         let count = self.members.len();
-        if !self.ledger.is_valid() {
-            return Err(InvalidView::Ledger);
+        if !self.cursor.is_valid() {
+            return Err(InvalidView::DataCursor);
         }
         if let Recovery::Resume(resume) = &self.recovery {
-            resume.validate(count, &self.ledger)?;
+            resume.validate(count, &self.cursor)?;
         }
         if self.moves.are_valid(count) { Ok(()) } else { Err(InvalidView::Lists) }
     }
@@ -384,16 +386,16 @@ impl View {
     #[must_use]
     pub fn fits(&self, sample_count: u64, chunk_count: usize) -> bool {
         let is_chunk = |chunk: u32| (chunk as usize) < chunk_count;
-        let are_donated = |forward: &Forward| forward.donors.iter().all(|donor| is_chunk(donor.end - 1));
+        let are_donated = |forward: &RollForward| forward.donors.iter().all(|donor| is_chunk(donor.end - 1));
         let is_resumed = match &self.recovery {
-            Recovery::Found => true,
+            Recovery::Initialize => true,
             Recovery::Resume(resume) => {
                 resume.forward.as_ref().is_none_or(are_donated)
-                    && resume.merge.as_ref().is_none_or(|merge| merge.ledger.position <= sample_count)
+                    && resume.merge.as_ref().is_none_or(|merge| merge.cursor.position <= sample_count)
             }
         };
         // What is dealt, and what is given back, lies before the position.
-        self.ledger.position <= sample_count
+        self.cursor.position <= sample_count
             && is_resumed
             && self.moves.list.iter().all(|moved| is_chunk(moved.chunk))
             && self.moves.restarted.iter().all(|chunk| is_chunk(*chunk))
@@ -409,7 +411,7 @@ impl View {
     #[must_use]
     pub fn first_step(&self) -> StepNumber {
         match &self.recovery {
-            Recovery::Found => StepNumber(0),
+            Recovery::Initialize => StepNumber(0),
             Recovery::Resume(resume) => resume.step,
         }
     }
@@ -418,7 +420,7 @@ impl View {
     #[must_use]
     pub fn merge(&self) -> Option<&Merge> {
         match &self.recovery {
-            Recovery::Found => None,
+            Recovery::Initialize => None,
             Recovery::Resume(resume) => resume.merge.as_deref(),
         }
     }
@@ -427,7 +429,7 @@ impl View {
     #[must_use]
     pub fn newcomers(&self) -> &[Rank] {
         match &self.recovery {
-            Recovery::Found => &[],
+            Recovery::Initialize => &[],
             Recovery::Resume(resume) => &resume.newcomers,
         }
     }
@@ -436,16 +438,16 @@ impl View {
     ///
     /// # Errors
     /// It changes another view, or what comes of it is no view.
-    pub fn succeed(&self, digest: ViewDigest, change: &Succession) -> Result<Self, InvalidView> {
+    pub fn apply(&self, digest: ViewDigest, change: &ViewChange) -> Result<Self, InvalidView> {
         let is_rank = |rank: &Rank| rank.index() < self.members.len();
         let are_ranks =
-            change.removed.iter().all(is_rank) && change.weights.iter().all(|(rank, _)| is_rank(rank));
+            change.removed.iter().all(is_rank) && change.capacities.iter().all(|(rank, _)| is_rank(rank));
         if change.parent != digest || !are_ranks {
             return Err(InvalidView::Parent);
         }
         let mut members = self.members.clone();
-        for &(rank, weight) in &change.weights {
-            members[rank.index()].weight = weight;
+        for &(rank, capacity) in &change.capacities {
+            members[rank.index()].capacity = capacity;
         }
         let removed: BTreeSet<usize> = change.removed.iter().map(|rank| rank.index()).collect();
         let mut index = 0;
@@ -458,32 +460,32 @@ impl View {
         let mut expelled = self.expelled.clone();
         expelled.extend(&change.expelled);
         expelled.drain(..expelled.len().saturating_sub(EXPELLED_MAX));
-        let epoch = Epoch(self.epoch.0 + 1);
+        let number = ViewNumber(self.number.0 + 1);
         let is_restored = change.resume.is_restored;
         let step = change.resume.step;
         let branch = if is_restored {
-            Branch { epoch, step, fork: 0 }
-        } else if change.roots.is_empty() || change.removed.is_empty() {
+            Branch { view_number: number, step, fork: 0 }
+        } else if change.ancestors.is_empty() || change.removed.is_empty() {
             self.branch
         } else {
             // Others may go on from the same view, and keep others of it.
             let first_kept = (0..self.members.len()).find(|index| !removed.contains(index)).unwrap_or(0);
             let of_parent = u32::from_le_bytes([digest.0[0], digest.0[1], digest.0[2], digest.0[3]]);
-            Branch { epoch, step, fork: of_parent.wrapping_add(first_kept as u32) }
+            Branch { view_number: number, step, fork: of_parent.wrapping_add(first_kept as u32) }
         };
         let next = Self {
             run: self.run,
-            epoch,
+            number,
             parents: std::iter::once(digest)
                 .chain(change.resume.merge.as_ref().map(|merge| merge.view))
                 .collect(),
-            branches_before: self.branches_until(branch),
+            earlier_branches: self.earlier_branches_of(branch),
             branch,
             recovery: Recovery::Resume(change.resume.clone()),
-            ledger: change.ledger.clone(),
+            cursor: change.cursor.clone(),
             moves: change.moves.clone(),
-            roots: self.roots_after(change),
-            estranged: self.estranged_after(change, &members, &expelled),
+            ancestors: self.ancestors_after(change),
+            partitioned: self.partitioned_after(change, &members, &expelled),
             members,
             expelled,
         };
@@ -492,17 +494,17 @@ impl View {
     }
 
     /// The branches that have led to this one, which may be the present one.
-    fn branches_until(&self, branch: Branch) -> Vec<Branch> {
+    fn earlier_branches_of(&self, branch: Branch) -> Vec<Branch> {
         let last = (branch != self.branch).then_some(self.branch);
-        let mut before: Vec<Branch> = self.branches_before.iter().copied().chain(last).collect();
+        let mut before: Vec<Branch> = self.earlier_branches.iter().copied().chain(last).collect();
         before.drain(..before.len().saturating_sub(BRANCHES_MAX));
         before
     }
 
     /// Whether the state of a branch after so many steps is one that has led here: it was not given up since.
     #[must_use]
-    pub fn has_behind(&self, branch: Branch, steps: StepNumber) -> bool {
-        let all = self.branches_before.iter().chain([&self.branch]);
+    pub fn descends_from_state(&self, branch: Branch, steps: StepNumber) -> bool {
+        let all = self.earlier_branches.iter().chain([&self.branch]);
         let mut from_there = all.skip_while(|known| **known != branch);
         from_there.next().is_some() && from_there.all(|later| steps <= later.step)
     }
@@ -510,70 +512,70 @@ impl View {
     /// The views that this one comes from after so many steps: what was to be merged with the first one is merged once that is
     /// behind.
     #[must_use]
-    pub fn roots_at(&self, steps: StepNumber) -> Vec<Root> {
+    pub fn ancestors_at(&self, steps: StepNumber) -> Vec<Ancestor> {
         let merge = self.merge().filter(|_| steps > self.first_step());
-        united(&self.roots, merge.map_or(&[], |merge| &merge.history))
+        union(&self.ancestors, merge.map_or(&[], |merge| &merge.history))
     }
 
     /// The views that the next one comes from. One that goes on from checkpoints does not come from what was merged after them.
     #[must_use]
-    pub fn roots_after(&self, change: &Succession) -> Vec<Root> {
-        let mut roots = self.roots_at(change.resume.step);
-        if let Some(back) = change.roots.first().filter(|_| change.resume.is_restored) {
+    pub fn ancestors_after(&self, change: &ViewChange) -> Vec<Ancestor> {
+        let mut ancestors = self.ancestors_at(change.resume.step);
+        if let Some(back) = change.ancestors.first().filter(|_| change.resume.is_restored) {
             // They are in the order in which they came; the first that was left later is the one that was gone back to.
-            let left = roots.iter().position(|root| root.trained > back.trained);
-            roots.truncate(left.map_or(roots.len(), |left| left + 1));
-            roots.iter_mut().for_each(|root| root.trained = root.trained.min(back.trained));
+            let left = ancestors.iter().position(|ancestor| ancestor.trained > back.trained);
+            ancestors.truncate(left.map_or(ancestors.len(), |left| left + 1));
+            ancestors.iter_mut().for_each(|ancestor| ancestor.trained = ancestor.trained.min(back.trained));
         }
-        united(&roots, &change.roots)
+        union(&ancestors, &change.ancestors)
     }
 
     /// Who may be in another lineage, where there can be one.
-    fn estranged_after(
+    fn partitioned_after(
         &self,
-        change: &Succession,
+        change: &ViewChange,
         members: &[Member],
         expelled: &[Expulsion],
     ) -> Vec<Contact> {
-        let is_loss = !change.roots.is_empty() && change.resume.is_interruption();
+        let is_loss = !change.ancestors.is_empty() && change.resume.is_interruption();
         let lost = change.removed.iter().filter(|_| is_loss).map(|rank| self.member(*rank).contact());
-        let mut estranged: Vec<Contact> = self.estranged.iter().cloned().chain(lost).collect();
-        estranged.retain(|contact| {
+        let mut partitioned: Vec<Contact> = self.partitioned.iter().cloned().chain(lost).collect();
+        partitioned.retain(|contact| {
             let is_in = members.binary_search_by(|member| member.peer.cmp(&contact.peer)).is_ok();
             !is_in && !expelled.iter().any(|expulsion| expulsion.peer == contact.peer)
         });
-        estranged.drain(..estranged.len().saturating_sub(ESTRANGED_MAX));
-        estranged
+        partitioned.drain(..partitioned.len().saturating_sub(PARTITIONED_MAX));
+        partitioned
     }
 }
 
-impl Succession {
+impl ViewChange {
     /// Whether its lists can be; the rest shows when it is applied to the view that it follows.
     #[must_use]
     pub fn is_bounded(&self) -> bool {
         self.removed.len() <= MEMBERS_MAX
             && self.added.len() <= MEMBERS_MAX
-            && self.weights.len() <= MEMBERS_MAX
+            && self.capacities.len() <= MEMBERS_MAX
             && self.added.iter().all(|member| are_bounded(&member.addresses))
             && self.resume.is_bounded()
-            && self.ledger.is_valid()
+            && self.cursor.is_valid()
             && self.moves.are_bounded()
             && self.expelled.len() <= EXPELLED_MAX
-            && self.roots.len() <= ROOTS_MAX
+            && self.ancestors.len() <= ANCESTORS_MAX
     }
 }
 
 impl Moves {
     fn are_bounded(&self) -> bool {
         self.list.len() <= CHUNKS_MAX
-            && self.list.iter().all(|moved| moved.from.len() <= COPIES_MAX)
+            && self.list.iter().all(|moved| moved.from.len() <= REPLICAS_MAX)
             && self.restarted.len() <= CHUNKS_MAX
     }
 
     fn are_valid(&self, member_count: usize) -> bool {
         let is_move = |moved: &Move| {
             let distinct: BTreeSet<&Rank> = moved.from.iter().collect();
-            (1..=COPIES_MAX).contains(&moved.from.len())
+            (1..=REPLICAS_MAX).contains(&moved.from.len())
                 && distinct.len() == moved.from.len()
                 && moved.from.iter().all(|rank| rank.index() < member_count)
         };
@@ -600,26 +602,26 @@ pub fn are_bounded(addresses: &[String]) -> bool {
 }
 
 /// Members up to which each speaks with every other all the time.
-const FEW_MAX: usize = 32;
+const SMALL_VIEW_MEMBERS_MAX: usize = 32;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ledger::Span;
-    use crate::limits::DEALT_SPANS_MAX;
-    use crate::message::Tally;
+    use crate::cursor::Span;
+    use crate::limits::BATCH_SPANS_MAX;
+    use crate::message::SampleStats;
 
     fn member(byte: u8) -> Member {
         Member {
             peer: PeerId([byte; 32]),
             incarnation: Incarnation(1),
             addresses: vec![format!("/ip4/127.0.0.1/tcp/{byte}")],
-            weight: 1,
+            capacity: 1,
         }
     }
 
     fn expulsion(byte: u8) -> Expulsion {
-        Expulsion { peer: PeerId([byte; 32]), by: PeerId([1; 32]), cause: Cause::Request }
+        Expulsion { peer: PeerId([byte; 32]), by: PeerId([1; 32]), cause: ExpulsionCause::Request }
     }
 
     fn view(peers: &[u8]) -> View {
@@ -633,13 +635,13 @@ mod tests {
     #[test]
     fn every_field_changes_the_digest() {
         let base = view(&[1, 2]);
-        let mut others = vec![view(&[1, 3]), View { epoch: Epoch(2), ..base.clone() }];
+        let mut others = vec![view(&[1, 3]), View { number: ViewNumber(2), ..base.clone() }];
         others.push(View { parents: vec![base.digest()], ..base.clone() });
         others.push(View { run: RunId([8; 32]), ..base.clone() });
         others.push(View { branch: Branch { step: StepNumber(1), ..base.branch }, ..base.clone() });
         others.push(resumed(&[1, 2], Resume::at(StepNumber(0))));
         others.push(resumed(&[1, 2], Resume { is_restored: true, ..Resume::at(StepNumber(0)) }));
-        others.push(View { ledger: Ledger { position: 1, ..Ledger::default() }, ..base.clone() });
+        others.push(View { cursor: DataCursor { position: 1, ..DataCursor::default() }, ..base.clone() });
         others.push(View { moves: Moves { rate: 1, ..Moves::default() }, ..base.clone() });
         let mut incarnation = base.clone();
         incarnation.members[0].incarnation = Incarnation(2);
@@ -662,24 +664,27 @@ mod tests {
         assert_eq!(view(&[2, 1]).validate(), Err(InvalidView::MemberOrder));
         assert_eq!(view(&[2, 2]).validate(), Err(InvalidView::MemberOrder));
         let mut light = view(&[1]);
-        light.members[0].weight = 0;
-        assert_eq!(light.validate(), Err(InvalidView::Weight));
-        light.members[0].weight = WEIGHT_MAX + 1;
-        assert_eq!(light.validate(), Err(InvalidView::Weight));
+        light.members[0].capacity = 0;
+        assert_eq!(light.validate(), Err(InvalidView::Capacity));
+        light.members[0].capacity = CAPACITY_MAX + 1;
+        assert_eq!(light.validate(), Err(InvalidView::Capacity));
         let mut wordy = view(&[1]);
         wordy.members[0].addresses = vec!["x".repeat(ADDRESS_BYTES_MAX + 1)];
         assert_eq!(wordy.validate(), Err(InvalidView::Addresses));
         let merged = View { parents: vec![view(&[1]).digest(); 3], ..view(&[1]) };
         assert_eq!(merged.validate(), Err(InvalidView::Parents));
         let late = resumed(&[1], Resume::at(StepNumber(u64::MAX)));
-        assert_eq!(late.validate(), Err(InvalidView::Ledger));
-        let odd = View { ledger: Ledger { position: u64::MAX, ..Ledger::default() }, ..view(&[1]) };
-        assert_eq!(odd.validate(), Err(InvalidView::Ledger));
+        assert_eq!(late.validate(), Err(InvalidView::DataCursor));
+        let odd = View { cursor: DataCursor { position: u64::MAX, ..DataCursor::default() }, ..view(&[1]) };
+        assert_eq!(odd.validate(), Err(InvalidView::DataCursor));
         let again = View { parents: vec![view(&[1]).digest()], ..view(&[1]) };
-        assert_eq!(again.validate(), Err(InvalidView::Epoch));
-        let last = View { epoch: Epoch(STEPS_MAX), ..view(&[1]) };
+        assert_eq!(again.validate(), Err(InvalidView::Number));
+        let last = View { number: ViewNumber(STEPS_MAX), ..view(&[1]) };
         assert_eq!(last.validate(), Ok(()));
-        assert_eq!(View { epoch: Epoch(STEPS_MAX + 1), ..view(&[1]) }.validate(), Err(InvalidView::Epoch));
+        assert_eq!(
+            View { number: ViewNumber(STEPS_MAX + 1), ..view(&[1]) }.validate(),
+            Err(InvalidView::Number)
+        );
         let crowd: Vec<Member> = (0..=MEMBERS_MAX as u16)
             .map(|index| {
                 let mut peer = PeerId([0; 32]);
@@ -694,18 +699,18 @@ mod tests {
     #[test]
     fn lists_that_cannot_be_are_refused() {
         let span = |start, end| Span { start, end };
-        let deal = |parts: Vec<Vec<Span>>| Some(Deal { pass: 0, parts });
+        let deal = |parts: Vec<Vec<Span>>| Some(BatchParts { epoch: 0, parts });
         let at = Resume::at(StepNumber(3));
         for resume in [
             Resume { newcomers: vec![Rank(2)], ..at.clone() },
             Resume { newcomers: vec![Rank(0), Rank(1)], ..at.clone() },
             Resume { newcomers: vec![Rank(0), Rank(0)], ..at.clone() },
-            Resume { deal: deal(vec![vec![]]), ..at.clone() },
-            Resume { deal: deal(vec![vec![span(0, 4)], vec![span(3, 5)]]), ..at.clone() },
-            Resume { deal: deal(vec![vec![span(4, 4)], vec![]]), ..at.clone() },
+            Resume { batch: deal(vec![vec![]]), ..at.clone() },
+            Resume { batch: deal(vec![vec![span(0, 4)], vec![span(3, 5)]]), ..at.clone() },
+            Resume { batch: deal(vec![vec![span(4, 4)], vec![]]), ..at.clone() },
             Resume {
-                forward: Some(Forward {
-                    tally: Tally::default(),
+                forward: Some(RollForward {
+                    stats: SampleStats::default(),
                     donors: vec![Donor { first: 0, end: 1, rank: Rank(2) }],
                 }),
                 ..at.clone()
@@ -714,14 +719,22 @@ mod tests {
             assert_eq!(resumed(&[1, 2], resume.clone()).validate(), Err(InvalidView::Lists), "{resume:?}");
         }
         let donors = |count| vec![Donor { first: 0, end: 1, rank: Rank(1) }; count];
-        for (tally, donors, expected) in [
-            (Tally::default(), donors(CHUNKS_MAX), Ok(())),
-            (Tally::default(), donors(CHUNKS_MAX + 1), Err(InvalidView::Lists)),
-            (Tally::default(), vec![Donor { first: 1, end: 1, rank: Rank(0) }], Err(InvalidView::Lists)),
-            (Tally::default(), vec![Donor { first: 0, end: 4097, rank: Rank(0) }], Err(InvalidView::Lists)),
-            (Tally { samples: 1 << 32, loss: 0.0 }, vec![], Err(InvalidView::Lists)),
+        for (stats, donors, expected) in [
+            (SampleStats::default(), donors(CHUNKS_MAX), Ok(())),
+            (SampleStats::default(), donors(CHUNKS_MAX + 1), Err(InvalidView::Lists)),
+            (
+                SampleStats::default(),
+                vec![Donor { first: 1, end: 1, rank: Rank(0) }],
+                Err(InvalidView::Lists),
+            ),
+            (
+                SampleStats::default(),
+                vec![Donor { first: 0, end: 4097, rank: Rank(0) }],
+                Err(InvalidView::Lists),
+            ),
+            (SampleStats { samples: 1 << 32, loss: 0.0 }, vec![], Err(InvalidView::Lists)),
         ] {
-            let resume = Resume { forward: Some(Forward { tally, donors }), ..at.clone() };
+            let resume = Resume { forward: Some(RollForward { stats, donors }), ..at.clone() };
             assert_eq!(resumed(&[1, 2], resume).validate(), expected);
         }
     }
@@ -751,9 +764,9 @@ mod tests {
         }
         let restarted = View { moves: moves(&[(1, &[0])], 1, &[1]), ..view(&[1, 2]) };
         assert_eq!(restarted.validate(), Ok(()), "a chunk may start anew elsewhere than where it belongs");
-        let peers: Vec<u8> = (0..=COPIES_MAX as u8).collect();
-        for (keepers, expected) in [(COPIES_MAX, Ok(())), (COPIES_MAX + 1, Err(InvalidView::Lists))] {
-            let from: Vec<u32> = (0..keepers as u32).collect();
+        let peers: Vec<u8> = (0..=REPLICAS_MAX as u8).collect();
+        for (holders, expected) in [(REPLICAS_MAX, Ok(())), (REPLICAS_MAX + 1, Err(InvalidView::Lists))] {
+            let from: Vec<u32> = (0..holders as u32).collect();
             let record = View { moves: moves(&[(4095, &from)], 1, &[3]), ..view(&peers) };
             assert_eq!(record.validate(), expected);
         }
@@ -762,12 +775,12 @@ mod tests {
     #[test]
     fn what_is_dealt_was_taken_once() {
         let span = |start, end| Span { start, end };
-        let given_back = vec![span(4, 6), span(9, 10)];
-        let ledger = Ledger { pass: 1, position: 20, given_back, put_off: vec![] };
-        let validate = |pass, parts: &[&[Span]]| {
+        let returned = vec![span(4, 6), span(9, 10)];
+        let cursor = DataCursor { epoch: 1, position: 20, returned, deferred: vec![] };
+        let validate = |epoch, parts: &[&[Span]]| {
             let parts = parts.iter().map(|part| part.to_vec()).collect();
-            let resume = Resume { deal: Some(Deal { pass, parts }), ..Resume::at(StepNumber(3)) };
-            View { ledger: ledger.clone(), ..resumed(&[1, 2], resume) }.validate()
+            let resume = Resume { batch: Some(BatchParts { epoch, parts }), ..Resume::at(StepNumber(3)) };
+            View { cursor: cursor.clone(), ..resumed(&[1, 2], resume) }.validate()
         };
         assert_eq!(validate(1, &[&[span(6, 9), span(0, 4)], &[span(10, 20)]]), Ok(()));
         assert_eq!(validate(1, &[&[], &[]]), Ok(()));
@@ -783,21 +796,21 @@ mod tests {
         ] {
             assert_eq!(validate(1, parts), Err(InvalidView::Lists), "{parts:?}");
         }
-        assert_eq!(validate(2, &[&[span(0, 4)], &[]]), Err(InvalidView::Lists), "of another pass");
+        assert_eq!(validate(2, &[&[span(0, 4)], &[]]), Err(InvalidView::Lists), "of another epoch");
     }
 
     #[test]
     fn a_record_fits_the_samples_and_chunks_that_there_are() {
         let donor = Donor { first: 2, end: 8, rank: Rank(0) };
-        let forward = Some(Forward { tally: Tally::default(), donors: vec![donor] });
+        let forward = Some(RollForward { stats: SampleStats::default(), donors: vec![donor] });
         let record = View {
-            ledger: Ledger { position: 100, ..Ledger::default() },
+            cursor: DataCursor { position: 100, ..DataCursor::default() },
             moves: Moves { list: vec![Move { chunk: 7, from: vec![Rank(0)] }], rate: 1, restarted: vec![5] },
             ..resumed(&[1, 2], Resume { forward, ..Resume::at(StepNumber(3)) })
         };
         assert_eq!(record.validate(), Ok(()));
         assert!(record.fits(100, 8) && !record.fits(99, 8) && !record.fits(100, 7));
-        let moved = View { recovery: Recovery::Found, ..record.clone() };
+        let moved = View { recovery: Recovery::Initialize, ..record.clone() };
         assert!(moved.fits(100, 8) && !moved.fits(100, 7));
         let restarted = View { moves: Moves { list: vec![], ..moved.moves.clone() }, ..moved };
         assert!(restarted.fits(100, 6) && !restarted.fits(100, 5));
@@ -806,48 +819,48 @@ mod tests {
 
     #[test]
     fn a_change_is_bounded_before_it_is_applied() {
-        let change = Succession {
+        let change = ViewChange {
             parent: ViewDigest([0; 32]),
             removed: vec![],
             added: vec![],
-            weights: vec![],
+            capacities: vec![],
             resume: Resume::at(StepNumber(9)),
-            ledger: Ledger::default(),
+            cursor: DataCursor::default(),
             moves: Moves::default(),
             expelled: vec![],
-            roots: vec![],
+            ancestors: vec![],
         };
         assert!(change.is_bounded());
         let ranks = |count: usize| vec![Rank(0); count];
         let spans = |count: usize| vec![vec![Span { start: 0, end: 1 }; count]];
-        let deal = |parts| Resume { deal: Some(Deal { pass: 0, parts }), ..change.resume.clone() };
-        let moved = |keepers| Move { chunk: 0, from: ranks(keepers) };
+        let deal = |parts| Resume { batch: Some(BatchParts { epoch: 0, parts }), ..change.resume.clone() };
+        let moved = |holders| Move { chunk: 0, from: ranks(holders) };
         let moves = |list, restarted| Moves { list, rate: 1, restarted };
         let wordy = Member { addresses: vec![String::new(); ADDRESSES_MAX + 1], ..member(1) };
-        let forward = Forward {
-            tally: Tally::default(),
+        let forward = RollForward {
+            stats: SampleStats::default(),
             donors: vec![Donor { first: 0, end: 1, rank: Rank(0) }; CHUNKS_MAX + 1],
         };
         for odd in [
-            Succession { removed: ranks(MEMBERS_MAX + 1), ..change.clone() },
-            Succession { added: vec![member(1); MEMBERS_MAX + 1], ..change.clone() },
-            Succession { added: vec![wordy], ..change.clone() },
-            Succession { weights: vec![(Rank(0), 1); MEMBERS_MAX + 1], ..change.clone() },
-            Succession {
+            ViewChange { removed: ranks(MEMBERS_MAX + 1), ..change.clone() },
+            ViewChange { added: vec![member(1); MEMBERS_MAX + 1], ..change.clone() },
+            ViewChange { added: vec![wordy], ..change.clone() },
+            ViewChange { capacities: vec![(Rank(0), 1); MEMBERS_MAX + 1], ..change.clone() },
+            ViewChange {
                 resume: Resume { newcomers: ranks(MEMBERS_MAX + 1), ..change.resume.clone() },
                 ..change.clone()
             },
-            Succession { resume: deal(vec![vec![]; MEMBERS_MAX + 1]), ..change.clone() },
-            Succession { resume: deal(spans(DEALT_SPANS_MAX + 1)), ..change.clone() },
-            Succession {
+            ViewChange { resume: deal(vec![vec![]; MEMBERS_MAX + 1]), ..change.clone() },
+            ViewChange { resume: deal(spans(BATCH_SPANS_MAX + 1)), ..change.clone() },
+            ViewChange {
                 resume: Resume { forward: Some(forward), ..change.resume.clone() },
                 ..change.clone()
             },
-            Succession { ledger: Ledger { pass: u64::MAX, ..Ledger::default() }, ..change.clone() },
-            Succession { moves: moves(vec![moved(1); CHUNKS_MAX + 1], vec![]), ..change.clone() },
-            Succession { moves: moves(vec![moved(COPIES_MAX + 1)], vec![]), ..change.clone() },
-            Succession { moves: moves(vec![], vec![0; CHUNKS_MAX + 1]), ..change.clone() },
-            Succession { expelled: vec![expulsion(9); EXPELLED_MAX + 1], ..change.clone() },
+            ViewChange { cursor: DataCursor { epoch: u64::MAX, ..DataCursor::default() }, ..change.clone() },
+            ViewChange { moves: moves(vec![moved(1); CHUNKS_MAX + 1], vec![]), ..change.clone() },
+            ViewChange { moves: moves(vec![moved(REPLICAS_MAX + 1)], vec![]), ..change.clone() },
+            ViewChange { moves: moves(vec![], vec![0; CHUNKS_MAX + 1]), ..change.clone() },
+            ViewChange { expelled: vec![expulsion(9); EXPELLED_MAX + 1], ..change.clone() },
         ] {
             assert!(!odd.is_bounded(), "{odd:?}");
         }
@@ -857,27 +870,31 @@ mod tests {
     fn a_change_makes_the_next_view() {
         let base = view(&[1, 3, 5]);
         let digest = base.digest();
-        let change = Succession {
+        let change = ViewChange {
             parent: digest,
             removed: vec![Rank(1)],
             added: vec![Member { incarnation: Incarnation(2), ..member(3) }, member(4)],
-            weights: vec![(Rank(2), 7)],
+            capacities: vec![(Rank(2), 7)],
             resume: Resume::at(StepNumber(9)),
-            ledger: Ledger { position: 5, ..Ledger::default() },
+            cursor: DataCursor { position: 5, ..DataCursor::default() },
             moves: Moves::default(),
             expelled: vec![expulsion(7)],
-            roots: vec![],
+            ancestors: vec![],
         };
-        let next = base.succeed(digest, &change).unwrap();
-        let members: Vec<_> = next.members.iter().map(|m| (m.peer.0[0], m.incarnation.0, m.weight)).collect();
+        let next = base.apply(digest, &change).unwrap();
+        let members: Vec<_> =
+            next.members.iter().map(|m| (m.peer.0[0], m.incarnation.0, m.capacity)).collect();
         assert_eq!(members, [(1, 1, 1), (3, 2, 1), (4, 1, 1), (5, 1, 7)]);
-        assert_eq!((next.epoch, &next.parents, next.first_step()), (Epoch(2), &vec![digest], StepNumber(9)));
-        let other = Succession { parent: ViewDigest([0; 32]), ..change.clone() };
-        assert_eq!(base.succeed(digest, &other), Err(InvalidView::Parent));
-        let outside = Succession { removed: vec![Rank(3)], ..change.clone() };
-        assert_eq!(base.succeed(digest, &outside), Err(InvalidView::Parent));
-        let twice = Succession { added: vec![member(1)], ..change };
-        assert_eq!(base.succeed(digest, &twice), Err(InvalidView::MemberOrder));
+        assert_eq!(
+            (next.number, &next.parents, next.first_step()),
+            (ViewNumber(2), &vec![digest], StepNumber(9))
+        );
+        let other = ViewChange { parent: ViewDigest([0; 32]), ..change.clone() };
+        assert_eq!(base.apply(digest, &other), Err(InvalidView::Parent));
+        let outside = ViewChange { removed: vec![Rank(3)], ..change.clone() };
+        assert_eq!(base.apply(digest, &outside), Err(InvalidView::Parent));
+        let twice = ViewChange { added: vec![member(1)], ..change };
+        assert_eq!(base.apply(digest, &twice), Err(InvalidView::MemberOrder));
     }
 
     #[test]
@@ -887,20 +904,21 @@ mod tests {
         assert_eq!(base.expulsion(&PeerId([100; 32])), Some(&expulsion(100)));
         let put_out = |peer, removed| {
             let (parent, resume) = (base.digest(), Resume::at(StepNumber(9)));
-            let (added, weights, ledger, moves) = (vec![], vec![], Ledger::default(), Moves::default());
+            let (added, capacities, cursor, moves) =
+                (vec![], vec![], DataCursor::default(), Moves::default());
             let expelled = vec![expulsion(peer)];
-            base.succeed(
+            base.apply(
                 parent,
-                &Succession {
+                &ViewChange {
                     parent,
                     removed,
                     added,
-                    weights,
+                    capacities,
                     resume,
-                    ledger,
+                    cursor,
                     moves,
                     expelled,
-                    roots: vec![],
+                    ancestors: vec![],
                 },
             )
         };
@@ -915,89 +933,102 @@ mod tests {
 
     #[test]
     fn a_view_names_the_views_that_it_comes_from_and_two_find_their_fork() {
-        let root = |byte, trained| Root { view: ViewDigest([byte; 32]), trained };
-        let base = View { roots: (0..ROOTS_MAX as u8).map(|byte| root(byte, 5)).collect(), ..view(&[1, 3]) };
+        let ancestor = |byte, trained| Ancestor { view: ViewDigest([byte; 32]), trained };
+        let base = View {
+            ancestors: (0..ANCESTORS_MAX as u8).map(|byte| ancestor(byte, 5)).collect(),
+            ..view(&[1, 3])
+        };
         let parent = base.digest();
-        let change = |resume, roots| Succession {
+        let change = |resume, ancestors| ViewChange {
             parent,
             removed: vec![],
             added: vec![],
-            weights: vec![],
+            capacities: vec![],
             resume,
-            ledger: Ledger::default(),
+            cursor: DataCursor::default(),
             moves: Moves::default(),
             expelled: vec![],
-            roots,
+            ancestors,
         };
-        let (ledger, history) = (Ledger::default(), vec![root(2, 5), root(70, 9), root(90, 70)]);
+        let (cursor, history) =
+            (DataCursor::default(), vec![ancestor(2, 5), ancestor(70, 9), ancestor(90, 70)]);
         let (ours, theirs) = (30, 10);
-        let merge = Merge { view: ViewDigest([90; 32]), steps: StepNumber(7), ours, theirs, ledger, history };
+        let merge = Merge { view: ViewDigest([90; 32]), steps: StepNumber(7), ours, theirs, cursor, history };
         let resume = Resume { merge: Some(Box::new(merge.clone())), ..Resume::at(StepNumber(9)) };
-        let next = base.succeed(parent, &change(resume.clone(), vec![root(80, 64)])).unwrap();
+        let next = base.apply(parent, &change(resume.clone(), vec![ancestor(80, 64)])).unwrap();
         assert_eq!((&next.parents, next.merge()), (&vec![parent, merge.view], Some(&merge)));
-        assert_eq!((next.roots.len(), merge.share()), (ROOTS_MAX, 0.25));
-        assert!(next.comes_from(parent) && !next.comes_from(merge.view), "its first step is to come");
+        assert_eq!((next.ancestors.len(), merge.share()), (ANCESTORS_MAX, 0.25));
+        assert!(next.descends_from(parent) && !next.descends_from(merge.view), "its first step is to come");
         // Given up with the first step, or behind with it.
         let after = |step| {
             let (parent, resume) = (next.digest(), Resume::at(StepNumber(step)));
-            next.succeed(parent, &Succession { parent, ..change(resume, vec![root(95, 80)]) }).unwrap()
+            next.apply(parent, &ViewChange { parent, ..change(resume, vec![ancestor(95, 80)]) }).unwrap()
         };
         let (dropped, merged) = (after(9), after(10));
-        assert!(!dropped.comes_from(merge.view) && merged.comes_from(merge.view));
+        assert!(!dropped.descends_from(merge.view) && merged.descends_from(merge.view));
         // Of the older ones the same are left out, whoever does it.
-        let names = |view: &View, byte| view.comes_from(ViewDigest([byte; 32]));
+        let names = |view: &View, byte| view.descends_from(ViewDigest([byte; 32]));
         let kept = |view: &View| (0..64).filter(|byte| names(view, *byte)).collect::<Vec<u8>>();
         assert!(kept(&dropped).starts_with(&kept(&merged)[..29]) && names(&merged, 70) && names(&merged, 2));
         let next = merged;
         // Of a history that goes on from the same view later, only what came before counts.
-        assert_eq!(fork(&next.roots, &[root(90, 75), root(80, 60), root(75, 90)]), Some(70));
-        assert_eq!(fork(&next.roots, &[root(75, 90)]), None);
+        assert_eq!(
+            fork_point(&next.ancestors, &[ancestor(90, 75), ancestor(80, 60), ancestor(75, 90)]),
+            Some(70)
+        );
+        assert_eq!(fork_point(&next.ancestors, &[ancestor(75, 90)]), None);
         for odd in [Merge { ours: 0, theirs: 0, ..merge.clone() }, Merge { ours: u64::MAX, ..merge }] {
             let resume = Resume { merge: Some(Box::new(odd)), ..resume.clone() };
-            assert_eq!(base.succeed(parent, &change(resume, vec![])), Err(InvalidView::Lists));
+            assert_eq!(base.apply(parent, &change(resume, vec![])), Err(InvalidView::Lists));
         }
         let parts = vec![vec![Span { start: 0, end: 1 }], vec![]];
-        let trains = Resume { deal: Some(Deal { pass: 0, parts }), ..resume };
-        assert!(base.succeed(parent, &change(trains, vec![])).is_err(), "its first step trains nothing");
-        assert!(!change(Resume::at(StepNumber(9)), vec![root(1, 1); ROOTS_MAX + 1]).is_bounded());
+        let trains = Resume { batch: Some(BatchParts { epoch: 0, parts }), ..resume };
+        assert!(base.apply(parent, &change(trains, vec![])).is_err(), "its first step trains nothing");
+        assert!(!change(Resume::at(StepNumber(9)), vec![ancestor(1, 1); ANCESTORS_MAX + 1]).is_bounded());
     }
 
     #[test]
     fn who_goes_back_does_not_come_from_what_was_merged_since() {
-        let root = |byte, trained| Root { view: ViewDigest([byte; 32]), trained };
+        let ancestor = |byte, trained| Ancestor { view: ViewDigest([byte; 32]), trained };
         // One that was merged early, and after the view that was gone back to one that had trained little.
-        let roots = vec![root(1, 20), root(2, 10), root(3, 60), root(4, 30), root(5, 80)];
-        let base = View { roots, ..view(&[1, 3]) };
+        let ancestors =
+            vec![ancestor(1, 20), ancestor(2, 10), ancestor(3, 60), ancestor(4, 30), ancestor(5, 80)];
+        let base = View { ancestors, ..view(&[1, 3]) };
         let (parent, parts) = (base.digest(), (vec![], vec![], vec![], vec![]));
         let after = |is_restored| {
-            let (removed, added, weights, expelled) = parts.clone();
-            let (ledger, moves) = (Ledger::default(), Moves::default());
+            let (removed, added, capacities, expelled) = parts.clone();
+            let (cursor, moves) = (DataCursor::default(), Moves::default());
             let resume = Resume { is_restored, ..Resume::at(StepNumber(4)) };
-            let roots = vec![Root { view: parent, trained: 40 }];
-            Succession { parent, removed, added, weights, resume, ledger, moves, expelled, roots }
+            let ancestors = vec![Ancestor { view: parent, trained: 40 }];
+            ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors }
         };
-        let last = Root { view: parent, trained: 40 };
-        assert_eq!(base.roots_after(&after(true)), [root(1, 20), root(2, 10), root(3, 40), last]);
-        assert_eq!(base.roots_after(&after(false)).len(), 6);
+        let last = Ancestor { view: parent, trained: 40 };
+        assert_eq!(
+            base.ancestors_after(&after(true)),
+            [ancestor(1, 20), ancestor(2, 10), ancestor(3, 40), last]
+        );
+        assert_eq!(base.ancestors_after(&after(false)).len(), 6);
     }
 
     #[test]
     fn where_lineages_can_part_a_view_names_who_was_lost_until_they_are_back() {
         let base = view(&[1, 3, 5]);
-        let names = |view: &View| view.estranged.iter().map(|contact| contact.peer.0[0]).collect::<Vec<_>>();
-        let root = Root { view: base.digest(), trained: 7 };
-        let change = |view: &View, removed: Vec<Rank>, added: Vec<Member>, roots: Vec<Root>| {
+        let names =
+            |view: &View| view.partitioned.iter().map(|contact| contact.peer.0[0]).collect::<Vec<_>>();
+        let ancestor = Ancestor { view: base.digest(), trained: 7 };
+        let change = |view: &View, removed: Vec<Rank>, added: Vec<Member>, ancestors: Vec<Ancestor>| {
             let parts = vec![vec![]; view.members.len() + added.len() - removed.len()];
-            let deal = Some(Deal { pass: 0, parts });
-            let (parent, resume) = (view.digest(), Resume { deal, ..Resume::at(StepNumber(9)) });
-            let (weights, ledger, moves, expelled) = (vec![], Ledger::default(), Moves::default(), vec![]);
+            let deal = Some(BatchParts { epoch: 0, parts });
+            let (parent, resume) = (view.digest(), Resume { batch: deal, ..Resume::at(StepNumber(9)) });
+            let (capacities, cursor, moves, expelled) =
+                (vec![], DataCursor::default(), Moves::default(), vec![]);
             let change =
-                Succession { parent, removed, added, weights, resume, ledger, moves, expelled, roots };
-            view.succeed(parent, &change).unwrap()
+                ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors };
+            view.apply(parent, &change).unwrap()
         };
-        let lost = change(&base, vec![Rank(1), Rank(2)], vec![], vec![root]);
+        let lost = change(&base, vec![Rank(1), Rank(2)], vec![], vec![ancestor]);
         assert_eq!(names(&lost), [3, 5]);
-        let back = change(&lost, vec![], vec![member(5)], vec![root]);
+        let back = change(&lost, vec![], vec![member(5)], vec![ancestor]);
         assert_eq!(names(&back), [3]);
         // There is only one lineage where none is named.
         assert!(names(&change(&base, vec![Rank(1)], vec![], vec![])).is_empty());
@@ -1008,34 +1039,37 @@ mod tests {
         let base = view(&[1, 3]);
         let follow = |view: &View, resume| {
             let parent = view.digest();
-            let (ledger, moves) = (Ledger::default(), Moves::default());
-            let (removed, added, weights, expelled) = (vec![], vec![], vec![], vec![]);
-            let roots = vec![];
+            let (cursor, moves) = (DataCursor::default(), Moves::default());
+            let (removed, added, capacities, expelled) = (vec![], vec![], vec![], vec![]);
+            let ancestors = vec![];
             let change =
-                Succession { parent, removed, added, weights, resume, ledger, moves, expelled, roots };
-            view.succeed(parent, &change)
+                ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors };
+            view.apply(parent, &change)
         };
         let restored = |step| Resume { is_restored: true, ..Resume::at(StepNumber(step)) };
         let next = follow(&base, Resume::at(StepNumber(9))).unwrap();
-        assert_eq!(next.branch, Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 });
+        assert_eq!(next.branch, Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 });
         let back = follow(&next, restored(4)).unwrap();
-        let branch = Branch { epoch: Epoch(3), step: StepNumber(4), fork: 0 };
+        let branch = Branch { view_number: ViewNumber(3), step: StepNumber(4), fork: 0 };
         assert_eq!(back.branch, branch);
         assert_eq!(follow(&back, Resume::at(StepNumber(7))).unwrap().branch, branch);
         // Of what each branch has come to, nothing counts beyond the beginning of a later one.
         let again = follow(&back, restored(6)).unwrap();
-        let is_behind = |branch, steps| again.has_behind(branch, StepNumber(steps));
+        let is_behind = |branch, steps| again.descends_from_state(branch, StepNumber(steps));
         assert!(is_behind(again.branch, 99) && is_behind(branch, 6) && is_behind(next.branch, 4));
         assert!(!is_behind(branch, 7) && !is_behind(next.branch, 5));
         assert!(!is_behind(Branch { fork: 1, ..branch }, 4), "of another lineage");
-        let interrupted = Resume { deal: Some(Deal { pass: 0, parts: vec![vec![], vec![]] }), ..restored(4) };
+        let interrupted =
+            Resume { batch: Some(BatchParts { epoch: 0, parts: vec![vec![], vec![]] }), ..restored(4) };
         assert_eq!(follow(&next, interrupted), Err(InvalidView::Lists));
-        for branch in [Branch { epoch: Epoch(2), ..branch }, Branch { step: StepNumber(5), ..branch }] {
+        for branch in
+            [Branch { view_number: ViewNumber(2), ..branch }, Branch { step: StepNumber(5), ..branch }]
+        {
             assert_eq!(View { branch, ..back.clone() }.validate(), Err(InvalidView::Branch));
         }
-        let early = Branch { epoch: Epoch(4), step: StepNumber(0), fork: 0 };
-        assert_eq!(View { branch: early, ..next }.validate(), Err(InvalidView::Epoch));
-        let alone = View::first_from(base.run, member(1), StepNumber(7), Ledger::default());
+        let early = Branch { view_number: ViewNumber(4), step: StepNumber(0), fork: 0 };
+        assert_eq!(View { branch: early, ..next }.validate(), Err(InvalidView::Number));
+        let alone = View::first_from_checkpoint(base.run, member(1), StepNumber(7), DataCursor::default());
         assert_eq!((alone.validate(), alone.first_step()), (Ok(()), StepNumber(7)));
     }
 

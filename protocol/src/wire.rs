@@ -18,11 +18,11 @@
 
 use crate::buffer::Buffer;
 use crate::limits::{
-    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX, DURABLE_BYTES_MAX,
-    PARCEL_HEADER_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX, WORD_BYTES_MAX,
+    CHUNK_BATCH_HEADER_BYTES_MAX, CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX,
+    DURABLE_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX, TABLE_MESSAGE_BYTES_MAX,
 };
 use crate::message::{Invalid, Message};
-use crate::table::Word;
+use crate::table::TableMessage;
 
 pub use bincode::{Decode, Encode};
 
@@ -80,15 +80,15 @@ enum Kind {
     Control = 0,
     Segment = 1,
     Data = 2,
-    Parcel = 3,
+    ChunkBatch = 3,
 }
 
 impl Kind {
     fn of(message: &Message) -> Self {
         match message {
-            Message::Segment(_) | Message::Words(_) => Self::Segment,
+            Message::Segment(_) | Message::TableFrame(_) => Self::Segment,
             Message::Data(_) => Self::Data,
-            Message::Parcel(_) | Message::Bequest(_) => Self::Parcel,
+            Message::ChunkBatch(_) | Message::SnapshotChunks(_) => Self::ChunkBatch,
             _ => Self::Control,
         }
     }
@@ -97,7 +97,7 @@ impl Kind {
         match self {
             Self::Control => CONTROL_HEADER_BYTES_MAX,
             Self::Segment | Self::Data => SMALL_HEADER_BYTES_MAX,
-            Self::Parcel => PARCEL_HEADER_BYTES_MAX,
+            Self::ChunkBatch => CHUNK_BATCH_HEADER_BYTES_MAX,
         }
     }
 
@@ -106,7 +106,7 @@ impl Kind {
             Self::Control => 0,
             Self::Segment => SEGMENT_BYTES_MAX,
             Self::Data => DATA_PIECE_BYTES_MAX,
-            Self::Parcel => CHUNK_BYTES_MAX,
+            Self::ChunkBatch => CHUNK_BYTES_MAX,
         }
     }
 }
@@ -125,7 +125,7 @@ impl Prefix {
             0 => Kind::Control,
             1 => Kind::Segment,
             2 => Kind::Data,
-            3 => Kind::Parcel,
+            3 => Kind::ChunkBatch,
             other => return Err(WireError::Kind(other)),
         };
         let [a, b, c, d, e, f, g, h] = lengths;
@@ -192,9 +192,9 @@ impl Frame {
                 header,
                 bincode::config::standard().with_limit::<{ 4 * CONTROL_HEADER_BYTES_MAX }>(),
             ),
-            Kind::Parcel => bincode::decode_from_slice(
+            Kind::ChunkBatch => bincode::decode_from_slice(
                 header,
-                bincode::config::standard().with_limit::<{ 4 * PARCEL_HEADER_BYTES_MAX }>(),
+                bincode::config::standard().with_limit::<{ 4 * CHUNK_BATCH_HEADER_BYTES_MAX }>(),
             ),
             Kind::Segment | Kind::Data => bincode::decode_from_slice(
                 header,
@@ -262,27 +262,28 @@ pub fn decode_durable<T: Decode<()>>(bytes: &[u8]) -> Result<T, WireError> {
     decode_within::<T, { 4 * DURABLE_BYTES_MAX }>(bytes, DURABLE_BYTES_MAX)
 }
 
-/// Appends a word of the table's to a stream: its length, four bytes in little-endian order, and its bytes.
+/// Appends a message of the table's to a stream: its length, four bytes in little-endian order, and its bytes.
 ///
 /// # Panics
-/// If it is over [`WORD_BYTES_MAX`]: what we send ourselves is bounded where it is made.
-pub fn encode_word(word: &Word, stream: &mut Vec<u8>) {
+/// If it is over [`TABLE_MESSAGE_BYTES_MAX`]: what we send ourselves is bounded where it is made.
+pub fn encode_table_message(message: &TableMessage, stream: &mut Vec<u8>) {
     let start = stream.len();
     stream.extend_from_slice(&[0; 4]);
-    bincode::encode_into_std_write(word, stream, bincode::config::standard())
+    bincode::encode_into_std_write(message, stream, bincode::config::standard())
         .expect("writing to memory succeeds");
     let length = stream.len() - start - 4;
-    assert!(length <= WORD_BYTES_MAX, "a word of {length} bytes");
+    assert!(length <= TABLE_MESSAGE_BYTES_MAX, "a message of {length} bytes");
     stream[start..start + 4].copy_from_slice(&(length as u32).to_le_bytes());
 }
 
-/// Reads back the bytes of a word, without their length.
+/// Reads back the bytes of a message, without their length.
 ///
 /// # Errors
-/// The bytes are no word, or not only that, or it breaks a rule.
-pub fn decode_word(bytes: &[u8]) -> Result<Word, WireError> {
-    let word = decode_within::<Word, { 4 * WORD_BYTES_MAX }>(bytes, WORD_BYTES_MAX)?;
-    if word.is_valid() { Ok(word) } else { Err(WireError::Header) }
+/// The bytes are no message, or not only that, or it breaks a rule.
+pub fn decode_table_message(bytes: &[u8]) -> Result<TableMessage, WireError> {
+    let message =
+        decode_within::<TableMessage, { 4 * TABLE_MESSAGE_BYTES_MAX }>(bytes, TABLE_MESSAGE_BYTES_MAX)?;
+    if message.is_valid() { Ok(message) } else { Err(WireError::Header) }
 }
 
 fn decode_within<T: Decode<()>, const BUDGET: usize>(bytes: &[u8], bytes_max: usize) -> Result<T, WireError> {

@@ -39,7 +39,7 @@ use stateright::{Checker, HasDiscoveries, Model, Property};
 struct World {
     peer_count: u8,
     named: Named,
-    /// The highest attempt of a member, in the view of each epoch; the view after the last of them has no successor.
+    /// The highest attempt of a member, in the view of each number; the view after the last of them has no successor.
     attempts_max: &'static [u32],
     /// How often anybody tries, in all.
     tries_max: u8,
@@ -88,7 +88,7 @@ type Ranks = u8;
 /// A view, as far as it matters here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct View {
-    epoch: u8,
+    number: u8,
     members: Members,
     /// The ballot under which it was first proposed: two records differ even if they name the same members.
     named_under: Ballot,
@@ -168,8 +168,8 @@ struct Node {
 struct Attempt(Proposer<View, Member>);
 
 const ONE_VALUE: &str = "an agreement chooses at most one value";
-const ONE_VIEW: &str = "an epoch has at most one view";
-const ONE_ACTIVE: &str = "training goes on in at most one view of an epoch";
+const ONE_VIEW: &str = "a number has at most one view";
+const ONE_ACTIVE: &str = "training goes on in at most one view of a number";
 
 #[test]
 fn two_members_and_their_successors_agree() {
@@ -252,7 +252,7 @@ impl Model for World {
     fn init_states(&self) -> Vec<State> {
         let members = (0..self.peer_count).map(|peer| Member { peer, incarnation: 0 });
         let named_under = Ballot { attempt: 0, rank: Rank(0) };
-        let view = View { epoch: 1, members: Members::of(members), named_under };
+        let view = View { number: 1, members: Members::of(members), named_under };
         vec![State {
             nodes: vec![Node { view: Some(view), ..Node::new(0) }; usize::from(self.peer_count)],
             said: BTreeSet::new(),
@@ -313,8 +313,8 @@ impl Model for World {
                 let decided: BTreeSet<View> = chosen.iter().map(|(view, _)| *view).collect();
                 chosen.len() == decided.len()
             }),
-            Property::always(ONE_VIEW, |_, state: &State| has_one_an_epoch(state.installed())),
-            Property::always(ONE_ACTIVE, |_, state: &State| has_one_an_epoch(state.active())),
+            Property::always(ONE_VIEW, |_, state: &State| has_one_a_number(state.installed())),
+            Property::always(ONE_ACTIVE, |_, state: &State| has_one_a_number(state.active())),
             Property::always("an installed view was proposed by somebody, and chosen", |_, state: &State| {
                 let proposed: BTreeSet<View> = state.said.iter().filter_map(own_value).collect();
                 let chosen: BTreeSet<View> = state.chosen().map(|(_, value)| value).collect();
@@ -338,7 +338,7 @@ impl Model for World {
         }
         if self.attempts_max.len() > 1 {
             properties.push(Property::sometimes("a successor has a successor", |_, state: &State| {
-                state.installed().any(|view| view.epoch == 3)
+                state.installed().any(|view| view.number == 3)
             }));
         }
         if self.disk_losses_max > 0 {
@@ -355,7 +355,7 @@ impl World {
     fn tries(&self, state: &State, peer: Peer, node: &Node, actions: &mut Vec<Action>) {
         let Some(view) = node.view else { return };
         let Some(rank) = node.rank_in(peer, view) else { return };
-        let attempts_max = self.attempts_max.get(usize::from(view.epoch) - 1).copied().unwrap_or(0);
+        let attempts_max = self.attempts_max.get(usize::from(view.number) - 1).copied().unwrap_or(0);
         let ballots = (1..=attempts_max).map(|attempt| Ballot { attempt, rank });
         let promised = node.acceptor.promised();
         let is_free = |ballot: &Ballot| match self.bug {
@@ -419,7 +419,7 @@ impl World {
                     };
                     let joiners = state.joiners().filter(|_| with_joiners);
                     let members = joiners.fold(old, |members, joiner| members.replace(joiner));
-                    View { epoch: view.epoch + 1, members, named_under: ballot }
+                    View { number: view.number + 1, members, named_under: ballot }
                 });
                 state.nodes[usize::from(peer)].attempt = Some(Attempt(proposer));
                 state.said.insert(Message::Propose { view, ballot, value });
@@ -476,7 +476,7 @@ impl Node {
             }
             Message::Install(view) => {
                 let member = Member { peer, incarnation: self.incarnation };
-                let is_newer = self.view.is_none_or(|installed| installed.epoch < view.epoch);
+                let is_newer = self.view.is_none_or(|installed| installed.number < view.number);
                 if is_newer && view.members.rank(member).is_some() {
                     *self = Self { view: Some(view), ..Self::new(self.incarnation) };
                 }
@@ -573,10 +573,10 @@ impl State {
     }
 }
 
-/// Whether no two of `views` are of one epoch.
-fn has_one_an_epoch(mut views: impl Iterator<Item = View>) -> bool {
-    let mut epochs = BTreeSet::new();
-    views.all(|view| epochs.insert(view.epoch))
+/// Whether no two of `views` are of one number.
+fn has_one_a_number(mut views: impl Iterator<Item = View>) -> bool {
+    let mut view_numbers = BTreeSet::new();
+    views.all(|view| view_numbers.insert(view.number))
 }
 
 /// The value of a proposal, if the proposer did not adopt it.

@@ -6,68 +6,68 @@
 //! queue, by (time, sequence) --> input of one node --> its outputs --+--> network: frames as bytes, credit, dials
 //!    ^                                                               +--> pace: jobs, done at once, answered later
 //!    |                                                               +--> disk: records, answered later
-//!    '------------------------- later events ------------------------+--> laws and history
+//!    '------------------------- later events ------------------------+--> invariants and history
 //! ```
 //! One seed decides everything: delays, speeds, luck. Frames are hashed into a trace as they arrive, so two runs are the
 //! same if their hashes are.
 //!
 //! # Not here
-//! What goes wrong and when: `faults.rs`. What must hold: [`crate::laws`].
+//! What goes wrong and when: `fault_injector.rs`. What must hold: [`crate::invariants`].
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::checkpoint::Checkpoint;
-use peergrad::io::{Event, Input, Job, Output, Panicked, PersistId, Weighed};
-use peergrad::memo::Memo;
-use peergrad_protocol::durable::Record;
+use peergrad::io::{Event, Input, Job, MergeEvaluation, Output, Panicked, PersistId};
+use peergrad::shared_cache::SharedCache;
+use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::view::Merge;
 use peergrad_protocol::{Frame, Instant, PeerId, RunId};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use crate::history::{Ending, History, Merged, State};
-use crate::host::{Host, HostId, Process, Trouble, address};
-use crate::laws::{Laws, Observation};
+use crate::filters::{Envelope, FrameAction, FrameFilter};
+use crate::history::{ExitStatus, History, MergeSummary, PeerState};
+use crate::host::{Host, HostId, Process, TaskFault, address};
+use crate::invariants::{Invariants, Observation};
 use crate::links::Links;
-use crate::network::{Cargo, Delivered, Delivery, Move, Network};
+use crate::network::{Delivery, LinkEvent, Network, NetworkEvent, Transmission};
 use crate::queue::Queue;
-use crate::rules::{Envelope, Rule, Verdict};
 use crate::trace::Trace;
 
-mod lives;
-mod looking;
+mod control;
+mod inspect;
 
-pub use looking::World;
+pub use inspect::World;
 
 /// Nodes, their hosts and links, and what happens next.
 pub struct Cluster {
     now: Instant,
-    queue: Queue<Happening>,
+    queue: Queue<ScheduledEvent>,
     hosts: Vec<Host>,
     /// The hosts of a peer: more than one only if somebody copied its identity.
-    homes: BTreeMap<PeerId, Vec<HostId>>,
+    hosts_by_peer: BTreeMap<PeerId, Vec<HostId>>,
     network: Network,
-    rules: Vec<Box<dyn Rule>>,
+    filters: Vec<Box<dyn FrameFilter>>,
     generator: ChaCha8Rng,
-    laws: Laws,
+    invariants: Invariants,
     trace: Trace,
     history: History,
     events: Vec<(Instant, HostId, Event)>,
     /// Where what a node wants comes together until it is carried out; empty in between.
     outputs: Vec<Output>,
     /// What members of a view compute alike is computed once here.
-    memo: Memo,
+    cache: SharedCache,
     run: Option<RunId>,
     running_count: usize,
     /// Whether anybody has come to the end of the run.
-    has_finisher: bool,
+    has_finished_member: bool,
 }
 
 /// Something that is about to happen.
-enum Happening {
+enum ScheduledEvent {
     /// An input reaches the process that was the `start`-th on its host.
     Input {
         host: HostId,
@@ -83,7 +83,7 @@ enum Happening {
         host: HostId,
         start: u32,
         id: PersistId,
-        record: Record,
+        record: DurableBytes,
     },
     /// A checkpoint reaches the disk.
     Saved {
@@ -92,7 +92,7 @@ enum Happening {
         checkpoint: Arc<Checkpoint>,
         keep: usize,
     },
-    Network(Move),
+    Network(NetworkEvent),
 }
 
 impl Cluster {
@@ -104,19 +104,19 @@ impl Cluster {
             now: Instant::default(),
             queue: Queue::default(),
             hosts: Vec::new(),
-            homes: BTreeMap::new(),
+            hosts_by_peer: BTreeMap::new(),
             network: Network::new(links, generator.next_u64()),
-            rules: Vec::new(),
+            filters: Vec::new(),
             generator,
-            laws: Laws::default(),
+            invariants: Invariants::default(),
             trace: Trace::default(),
             history: History::default(),
             events: Vec::new(),
             outputs: Vec::new(),
-            memo: Memo::default(),
+            cache: SharedCache::default(),
             run: None,
             running_count: 0,
-            has_finisher: false,
+            has_finished_member: false,
         }
     }
 
@@ -124,35 +124,35 @@ impl Cluster {
 
     /// Lets one event happen. False if nothing is left to happen.
     pub fn tick(&mut self) -> bool {
-        let Some((at, happening)) = self.queue.pop() else { return false };
+        let Some((at, scheduled)) = self.queue.pop() else { return false };
         self.now = at;
-        match happening {
-            Happening::Input { host, start, input } => self.input(host, start, input),
-            Happening::Tick { host, start } => {
+        match scheduled {
+            ScheduledEvent::Input { host, start, input } => self.input(host, start, input),
+            ScheduledEvent::Tick { host, start } => {
                 // Whoever asked for an earlier one meanwhile has asked anew since.
                 let is_due = |process: &mut &mut Process| process.wake.take_if(|wake| *wake == at).is_some();
                 if self.process_mut(host, start).as_mut().is_some_and(is_due) {
                     self.input(host, start, Input::Tick);
                 }
             }
-            Happening::Written { host, start, id, record } => {
+            ScheduledEvent::Written { host, start, id, record } => {
                 if self.process_mut(host, start).is_some() {
                     let result = self.hosts[host.index()].setup.disk.write(record);
                     self.input(host, start, Input::Persisted { id, result });
                 }
             }
-            Happening::Saved { host, start, checkpoint, keep } => {
+            ScheduledEvent::Saved { host, start, checkpoint, keep } => {
                 // One whose process has come to its end is still written.
                 let place = &mut self.hosts[host.index()];
                 if place.starts == start && !place.has_crashed {
                     let steps = checkpoint.saved.steps;
                     let result = place.setup.disk.save(checkpoint, keep);
-                    self.input(host, start, Input::Saved { steps, result });
+                    self.input(host, start, Input::CheckpointSaved { steps, result });
                 }
             }
-            Happening::Network(event) => {
-                self.network.happen(at, event);
-                self.schedule_moves();
+            ScheduledEvent::Network(event) => {
+                self.network.handle(at, event);
+                self.schedule_network_events();
                 for delivery in self.network.take_deliveries() {
                     let Some((host, input)) = self.receive(delivery) else { continue };
                     self.input(host, self.hosts[host.index()].starts, input);
@@ -208,19 +208,19 @@ impl Cluster {
         }
         process.node.handle(now, input, &mut out);
         for output in out.drain(..) {
-            self.carry_out(host, start, output);
+            self.execute(host, start, output);
         }
         self.outputs = out;
-        self.settle_network();
+        self.schedule_network();
         self.schedule_tick(host, start);
     }
 
-    fn carry_out(&mut self, host: HostId, start: u32, output: Output) {
+    fn execute(&mut self, host: HostId, start: u32, output: Output) {
         match output {
             Output::Send { to, frame } => self.send(host, to, frame),
             Output::Credit { to, segments } => self.give_credit(host, to, segments),
             Output::Dial(contact) => self.dial(host, &contact),
-            Output::Hangup(peer) => {
+            Output::Disconnect(peer) => {
                 // A link that the node has not been told of yet stays.
                 let process = self.process_mut(host, start);
                 let is_known = process.is_some_and(|process| process.linked.remove(&peer));
@@ -228,55 +228,55 @@ impl Cluster {
                     Some(to) if is_known => self.network.hang_up(self.now, host, to),
                     Some(_) => {}
                     None => {
-                        let homes = self.homes.get(&peer).into_iter().flatten();
+                        let homes = self.hosts_by_peer.get(&peer).into_iter().flatten();
                         homes.for_each(|&to| self.network.stop_dialing(host, to));
                     }
                 }
             }
             Output::Compute(job) => self.compute(host, start, job),
-            Output::Locate(_) => {
+            Output::FindData(_) => {
                 let setup = &self.hosts[host.index()].setup;
                 let data = setup.data.clone();
                 // That there is no file is known at once.
                 let time = data.as_ref().map_or(Duration::ZERO, |_| setup.reading_time);
-                self.input_later(self.now.after(time), host, Input::Located(data));
+                self.input_later(self.now.after(time), host, Input::DataFound(data));
             }
             Output::Persist { id, record } => {
                 let at = self.now.after(self.hosts[host.index()].setup.disk.write_time);
-                self.queue.push(at, Happening::Written { host, start, id, record });
+                self.queue.push(at, ScheduledEvent::Written { host, start, id, record });
             }
-            Output::KeepData { data, .. } => self.hosts[host.index()].setup.data = Some(data),
-            Output::Save { checkpoint, keep } => {
+            Output::StoreData { data, .. } => self.hosts[host.index()].setup.data = Some(data),
+            Output::SaveCheckpoint { checkpoint, keep } => {
                 let at = self.now.after(self.hosts[host.index()].setup.disk.write_time);
-                self.queue.push(at, Happening::Saved { host, start, checkpoint, keep });
+                self.queue.push(at, ScheduledEvent::Saved { host, start, checkpoint, keep });
             }
-            Output::Restore(saved) => {
+            Output::LoadCheckpoint(saved) => {
                 let setup = &mut self.hosts[host.index()].setup;
                 let result = setup.disk.restore(&saved);
                 let at = self.now.after(setup.reading_time);
-                self.input_later(at, host, Input::Restored(result));
+                self.input_later(at, host, Input::CheckpointLoaded(result));
             }
-            Output::Event(event) => self.tell(host, event),
+            Output::Event(event) => self.on_event(host, event),
         }
     }
 
     /// A job's work is done now, and its answer comes when the host would have it.
     fn compute(&mut self, host: HostId, start: u32, job: Job) {
         let place = &mut self.hosts[host.index()];
-        let duration = place.setup.pace.duration(job.cost, &mut self.generator);
+        let duration = place.setup.compute_model.duration(job.cost, &mut self.generator);
         let id = job.id;
-        let result = match place.trouble {
-            Some(Trouble::Hang) => return,
-            Some(Trouble::Panic) => Err(Panicked("planted".to_owned())),
+        let result = match place.task_fault {
+            Some(TaskFault::Hang) => return,
+            Some(TaskFault::Panic) => Err(Panicked("injected".to_owned())),
             None => job.run(),
         };
         let input = Input::Computed { job: id, result };
-        self.queue.push(self.now.after(duration), Happening::Input { host, start, input });
+        self.queue.push(self.now.after(duration), ScheduledEvent::Input { host, start, input });
     }
 
     fn send(&mut self, from: HostId, peer: PeerId, frame: Frame) {
         if peer == self.hosts[from.index()].peer {
-            if let Ok(message) = self.memo.message(&frame) {
+            if let Ok(message) = self.cache.message(&frame) {
                 let payload = frame.payload.as_deref();
                 self.observe(Observation::Sent { from, to: from, message: &message, payload });
             }
@@ -284,30 +284,31 @@ impl Cluster {
         }
         let Some(to) = self.linked(from, peer) else { return };
         let envelope = Envelope { at: self.now, from, to, frame: &frame };
-        let mut verdicts = self.rules.iter_mut().map(|rule| rule.on_frame(&envelope));
-        let verdict = verdicts.find(|verdict| !matches!(verdict, Verdict::Pass)).unwrap_or(Verdict::Pass);
+        let mut verdicts = self.filters.iter_mut().map(|filter| filter.on_frame(&envelope));
+        let verdict =
+            verdicts.find(|verdict| !matches!(verdict, FrameAction::Pass)).unwrap_or(FrameAction::Pass);
         let (frames, delay) = match verdict {
-            Verdict::Pass => (vec![frame], Duration::ZERO),
-            Verdict::Drop => return,
-            Verdict::Delay(delay) => (vec![frame], delay),
-            Verdict::Replace(frames) => (frames, Duration::ZERO),
+            FrameAction::Pass => (vec![frame], Duration::ZERO),
+            FrameAction::Drop => return,
+            FrameAction::Delay(delay) => (vec![frame], delay),
+            FrameAction::Replace(frames) => (frames, Duration::ZERO),
         };
         for frame in frames {
             self.history.traffic.add(self.now, from, to, frame.byte_count() as u64);
-            if let Ok(message) = self.memo.message(&frame) {
+            if let Ok(message) = self.cache.message(&frame) {
                 let payload = frame.payload.as_deref();
                 self.observe(Observation::Sent { from, to, message: &message, payload });
             }
-            self.network.send(self.now, from, to, Cargo::Frame(frame), delay);
+            self.network.send(self.now, from, to, Transmission::Frame(frame), delay);
         }
     }
 
     fn give_credit(&mut self, from: HostId, peer: PeerId, segments: u32) {
         let Some(to) = self.linked(from, peer) else { return };
         self.observe(Observation::Granted { from, to, segments });
-        let rules = self.rules.iter_mut();
-        let segments = rules.fold(segments, |segments, rule| rule.on_credit(from, to, segments));
-        self.network.send(self.now, from, to, Cargo::Credit(segments), Duration::ZERO);
+        let filters = self.filters.iter_mut();
+        let segments = filters.fold(segments, |segments, filter| filter.on_credit(from, to, segments));
+        self.network.send(self.now, from, to, Transmission::Credit(segments), Duration::ZERO);
     }
 
     /// Dials the host that the address names, if the peer is there.
@@ -315,7 +316,7 @@ impl Cluster {
         if self.linked(from, contact.peer).is_some() {
             return;
         }
-        let homes = self.homes.get(&contact.peer).map_or(&[][..], Vec::as_slice);
+        let homes = self.hosts_by_peer.get(&contact.peer).map_or(&[][..], Vec::as_slice);
         let is_named = |home: &&HostId| contact.addresses.contains(&address(**home));
         let named = if homes.len() > 1 { homes.iter().find(is_named) } else { None };
         if let Some(&to) = named.or(homes.first()).filter(|to| **to != from) {
@@ -324,36 +325,38 @@ impl Cluster {
     }
 
     fn linked(&self, from: HostId, peer: PeerId) -> Option<HostId> {
-        let homes = self.homes.get(&peer)?;
+        let homes = self.hosts_by_peer.get(&peer)?;
         homes.iter().copied().find(|&home| self.network.is_up(from, home))
     }
 
     // What comes back.
 
     /// Schedules what the network is about to do, and what it has delivered at once.
-    fn settle_network(&mut self) {
-        self.schedule_moves();
+    fn schedule_network(&mut self) {
+        self.schedule_network_events();
         for delivery in self.network.take_deliveries() {
             let Some((host, input)) = self.receive(delivery) else { continue };
             self.input_later(self.now, host, input);
         }
     }
 
-    fn schedule_moves(&mut self) {
-        for (at, event) in self.network.take_moves() {
-            self.queue.push(at, Happening::Network(event));
+    fn schedule_network_events(&mut self) {
+        for (at, event) in self.network.take_scheduled() {
+            self.queue.push(at, ScheduledEvent::Network(event));
         }
     }
 
     /// A delivery as its receiver's node hears of it.
-    fn receive(&mut self, Delivery { to, from, what }: Delivery) -> Option<(HostId, Input)> {
+    fn receive(&mut self, Delivery { to, from, event }: Delivery) -> Option<(HostId, Input)> {
         let peer = self.hosts[from.index()].peer;
-        let input = match what {
-            Delivered::Up => Input::LinkUp(peer),
-            Delivered::Down(_) if !self.rules.iter_mut().all(|rule| rule.is_told(to, from)) => return None,
-            Delivered::Down(reason) => Input::LinkDown { peer, reason: reason.to_owned() },
-            Delivered::Credit(segments) => Input::Credit { peer, segments },
-            Delivered::Frame(frame) => {
+        let input = match event {
+            LinkEvent::Up => Input::LinkUp(peer),
+            LinkEvent::Down(_) if !self.filters.iter_mut().all(|filter| filter.hears_link_down(to, from)) => {
+                return None;
+            }
+            LinkEvent::Down(reason) => Input::LinkDown { peer, reason: reason.to_owned() },
+            LinkEvent::Credit(segments) => Input::Credit { peer, segments },
+            LinkEvent::Frame(frame) => {
                 self.trace.frame(self.now, from, to, &frame);
                 Input::Frame { from: peer, frame: self.received(to, frame) }
             }
@@ -374,7 +377,7 @@ impl Cluster {
 
     fn input_later(&mut self, at: Instant, host: HostId, input: Input) {
         let start = self.hosts[host.index()].starts;
-        self.queue.push(at, Happening::Input { host, start, input });
+        self.queue.push(at, ScheduledEvent::Input { host, start, input });
     }
 
     fn schedule_tick(&mut self, host: HostId, start: u32) {
@@ -390,29 +393,29 @@ impl Cluster {
         let Some(process) = self.process_mut(host, start) else { return };
         if process.wake.is_none_or(|wake| at < wake) {
             process.wake = Some(at);
-            self.queue.push(at, Happening::Tick { host, start });
+            self.queue.push(at, ScheduledEvent::Tick { host, start });
         }
     }
 
     /// A node tells its user something.
-    fn tell(&mut self, host: HostId, event: Event) {
+    fn on_event(&mut self, host: HostId, event: Event) {
         match &event {
-            Event::Installed { view, digest, share, .. } => {
+            Event::ViewInstalled { view, digest, share, .. } => {
                 self.history.began.get_or_insert(self.now);
                 self.history.installed(host, self.now, view, *digest, *share);
             }
-            Event::Excluded { epoch } => {
-                let words = format!("view {} goes on without it: asks to be let in again", epoch.0);
+            Event::Excluded { view_number } => {
+                let words = format!("view {} goes on without it: asks to be let in again", view_number.0);
                 self.history.note(host, self.now, words);
-                self.history.become_state(host, self.now, State::Joining);
+                self.history.set_state(host, self.now, PeerState::Joining);
             }
-            Event::GaveWay { is_merged, .. } => {
+            Event::BranchAbandoned { is_merged, .. } => {
                 let what = if *is_merged { "was merged into another" } else { "gives way to another" };
                 self.history.note(host, self.now, format!("its part {what}: asks to be let in there"));
                 if !is_merged {
-                    self.history.gave_way(host, self.now);
+                    self.history.branch_abandoned(host, self.now);
                 }
-                self.history.become_state(host, self.now, State::Joining);
+                self.history.set_state(host, self.now, PeerState::Joining);
             }
             Event::Merged(merge) => {
                 let words = format!(
@@ -421,11 +424,16 @@ impl Cluster {
                 );
                 self.history.note(host, self.now, words);
                 let Merge { view, steps, ours, theirs, .. } = *merge;
-                self.history.merged(host, self.now, view, Merged { steps, ours, theirs, weighed: None });
+                self.history.merged(
+                    host,
+                    self.now,
+                    view,
+                    MergeSummary { steps, ours, theirs, comparison: None },
+                );
             }
-            Event::Weighed(weighed) => {
-                self.history.weighed(host, *weighed);
-                let Weighed { ours, theirs, merged, distance, norm } = weighed;
+            Event::MergeEvaluation(comparison) => {
+                self.history.record_comparison(host, *comparison);
+                let MergeEvaluation { ours, theirs, merged, distance, norm } = comparison;
                 let (ours, theirs, merged) = (ours.loss, theirs.loss, merged.loss);
                 let apart = 100.0 * distance / norm.max(f64::MIN_POSITIVE);
                 let words = format!(
@@ -446,39 +454,49 @@ impl Cluster {
                 self.history.note(host, self.now, words);
             }
             Event::Violation { peer, reject } => {
-                let by = self.homes.get(peer).map_or("?".to_owned(), |homes| homes[0].to_string());
+                let by = self.hosts_by_peer.get(peer).map_or("?".to_owned(), |homes| homes[0].to_string());
                 self.history.note(host, self.now, format!("refused what {by} sent: {reject}"));
             }
             Event::Ended(ended) => {
                 let is_finished = ended.outcome.is_ok();
-                self.has_finisher |= is_finished;
+                self.has_finished_member |= is_finished;
                 if let Err(failure) = &ended.outcome {
                     self.history.note(host, self.now, format!("stopped: {failure}"));
                 }
-                self.history.become_state(host, self.now, State::Ended(Ending::of(&ended.outcome)));
+                self.history.set_state(host, self.now, PeerState::Ended(ExitStatus::of(&ended.outcome)));
             }
             _ => {}
         }
         self.trace.event(self.now, host, &event);
-        self.observe(Observation::Told { host, event: &event });
+        self.observe(Observation::Emitted { host, event: &event });
         if let Event::Ended(_) = event {
             // The process is over once it has said goodbye.
             self.hosts[host.index()].process = None;
             self.running_count -= 1;
-            self.network.part(self.now, host);
+            self.network.shut_down(self.now, host);
         }
         self.events.push((self.now, host, event));
     }
 
     fn observe(&mut self, observation: Observation<'_>) {
-        let world = World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
-        self.laws.observe(&observation, &world);
+        let world = World {
+            now: self.now,
+            hosts: &self.hosts,
+            hosts_by_peer: &self.hosts_by_peer,
+            network: &self.network,
+        };
+        self.invariants.observe(&observation, &world);
     }
 
     /// Checks what only time can break.
-    pub fn take_census(&mut self) {
-        let world = World { now: self.now, hosts: &self.hosts, homes: &self.homes, network: &self.network };
-        self.laws.take_census(&world);
+    pub fn check_periodically(&mut self) {
+        let world = World {
+            now: self.now,
+            hosts: &self.hosts,
+            hosts_by_peer: &self.hosts_by_peer,
+            network: &self.network,
+        };
+        self.invariants.check_periodically(&world);
     }
 
     fn process_mut(&mut self, host: HostId, start: u32) -> Option<&mut Process> {

@@ -1,4 +1,4 @@
-//! Comparing: scenarios that train the same model in different ways, followed from pass to pass.
+//! Comparing: scenarios that train the same model in different ways, followed from epoch to epoch.
 //!
 //! What counts is the model on samples that nobody trains: against samples trained, against time, and against bytes. The same
 //! seeds decide the initial parameters and the order of the samples, so runs can be compared pair by pair.
@@ -14,18 +14,18 @@ use crate::scenario::Scenario;
 use crate::simulation::{Outcome, Simulation};
 
 /// How one run went.
-pub struct Course {
-    /// About one for each pass.
-    pub marks: Vec<Mark>,
+pub struct TrainingCurve {
+    /// About one for each epoch.
+    pub points: Vec<CurvePoint>,
     /// The end, if the run got there.
-    pub end: Option<Mark>,
+    pub end: Option<CurvePoint>,
     /// What became of it.
     pub outcome: Outcome,
 }
 
 /// Where a run was at some time.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark {
+pub struct CurvePoint {
     /// Samples trained.
     pub samples: u64,
     /// From the first view to the newest committed step.
@@ -40,16 +40,16 @@ pub struct Mark {
 
 /// Runs `scenario`; `seed` decides what chance decides, initial parameters and order of samples included.
 #[must_use]
-pub fn follow(scenario: &Scenario, seed: u64) -> Course {
+pub fn measure(scenario: &Scenario, seed: u64) -> TrainingCurve {
     let mut scenario = scenario.clone();
-    scenario.workload.loaded.training.seed = seed;
+    scenario.workload.loaded.config.seed = seed;
     let loaded = scenario.workload.loaded.clone();
-    let scope = loaded.scope();
-    let (steps, all_samples) = (scope.steps, scope.samples * scope.passes);
-    let steps_per_pass = (steps / loaded.training.passes).max(1);
+    let run_size = loaded.run_size();
+    let (steps, all_samples) = (run_size.steps, run_size.samples * run_size.epochs);
+    let steps_per_epoch = (steps / loaded.config.epochs).max(1);
     let mut simulation = Simulation::new(&scenario, seed);
-    let mut marks = Vec::new();
-    let mut due = steps_per_pass;
+    let mut points = Vec::new();
+    let mut due = steps_per_epoch;
     while simulation.tick() {
         let history = simulation.cluster.history();
         let Some(newest) = history.commits.last() else { continue };
@@ -57,7 +57,7 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
         if taken < due || taken >= steps {
             continue;
         }
-        due = taken + steps_per_pass;
+        due = taken + steps_per_epoch;
         let dealt = (u128::from(taken) * u128::from(all_samples) / u128::from(steps)) as u64;
         let samples = dealt.saturating_sub(left_out(history));
         let time = history.training_time();
@@ -65,18 +65,18 @@ pub fn follow(scenario: &Scenario, seed: u64) -> Course {
         let cluster = &simulation.cluster;
         let all: Vec<&Arc<Buffer>> = cluster.hosts().filter_map(|host| cluster.parameters(host)).collect();
         if let Some((evaluation, worst)) = evaluate(&*loaded.task, &all) {
-            marks.push(Mark { samples, time, bytes, evaluation, worst });
+            points.push(CurvePoint { samples, time, bytes, evaluation, worst });
         }
     }
     let outcome = simulation.finish();
-    let end = outcome.evaluation.map(|evaluation| Mark {
+    let end = outcome.evaluation.map(|evaluation| CurvePoint {
         samples: all_samples.saturating_sub(left_out(&outcome.history)),
         time: outcome.history.training_time(),
         bytes: outcome.history.traffic.total,
         evaluation,
         worst: evaluation,
     });
-    Course { marks, end, outcome }
+    TrainingCurve { points, end, outcome }
 }
 
 /// Samples that no step was made of.

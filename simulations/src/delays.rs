@@ -32,7 +32,7 @@
 
 use std::collections::VecDeque;
 
-use peergrad::optimizer::Rule;
+use peergrad::optimizer::Optimizer;
 use peergrad::task::{Evaluation, Task};
 
 use draws::Samples;
@@ -53,7 +53,7 @@ pub struct Setting {
     /// Samples of a batch; each worker has one in each iteration.
     pub batch: u32,
     /// Turns a mean gradient into an update.
-    pub rule: Rule,
+    pub rule: Optimizer,
     /// The learning rate, throughout.
     pub rate: f64,
     /// Decides the initial parameters, the order of samples, and all delays.
@@ -108,7 +108,7 @@ impl<'a> Study<'a> {
     pub fn new(task: &'a dyn Task, setting: Setting) -> Self {
         let Setting { workers, batch, rule, seed, .. } = setting;
         assert!(workers > 0 && batch > 0 && task.sample_count() > 0, "somebody has something to compute");
-        assert!(!matches!(rule, Rule::Ftrl { .. }), "FTRL makes no updates");
+        assert!(!matches!(rule, Optimizer::Ftrl { .. }), "FTRL makes no updates");
         let count = task.manifest().parameter_count();
         let mut cache = vec![0.0; count];
         task.initial(seed, &mut cache);
@@ -203,17 +203,17 @@ impl<'a> Study<'a> {
 #[cfg(test)]
 mod tests {
     use peergrad::optimizer::Update;
-    use peergrad_protocol::ledger::permutation;
+    use peergrad_protocol::cursor::permutation;
     use peergrad_protocol::manifest::Manifest;
 
     use super::*;
     use crate::task::Squares;
 
-    const SGD: Rule = Rule::Sgd { weight_decay: 0.0 };
-    const MOMENTUM: Rule = Rule::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.01 };
-    const ADAM: Rule = Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
+    const SGD: Optimizer = Optimizer::Sgd { weight_decay: 0.0 };
+    const MOMENTUM: Optimizer = Optimizer::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.01 };
+    const ADAM: Optimizer = Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 };
 
-    fn setting(rule: Rule, staleness: u64) -> Setting {
+    fn setting(rule: Optimizer, staleness: u64) -> Setting {
         Setting { workers: 5, staleness, batch: 7, rule, rate: 0.01, seed: 3 }
     }
 
@@ -221,7 +221,7 @@ mod tests {
         parameters.iter().map(|element| element.to_bits()).collect()
     }
 
-    /// The caches after 40 iterations; 7 does not divide the samples of a pass.
+    /// The caches after 40 iterations; 7 does not divide the samples of an epoch.
     fn caches(task: &dyn Task, setting: Setting) -> Vec<Vec<u32>> {
         let mut study = Study::new(task, setting);
         (0..40).for_each(|_| study.iterate());
@@ -234,7 +234,7 @@ mod tests {
         let mut parameters = vec![0.0; count];
         task.initial(seed, &mut parameters);
         let orders: Vec<u32> =
-            (0..20).flat_map(|pass| permutation(seed, pass, task.sample_count())).collect();
+            (0..20).flat_map(|epoch| permutation(seed, epoch, task.sample_count())).collect();
         let mut batches = orders.chunks_exact(batch as usize);
         let mut moments = vec![vec![0.0; count * rule.moment_count()]; workers as usize];
         for step in 1..=40 {
@@ -242,7 +242,7 @@ mod tests {
             let mut sum = parameters.clone();
             for moments in &mut moments {
                 let (mut vector, old) = (vec![0.0; count], moments.clone());
-                task.gradient(&parameters, batches.next().expect("passes enough"), &mut vector);
+                task.gradient(&parameters, batches.next().expect("epochs enough"), &mut vector);
                 update.apply(&parameters, &mut vector, &old, moments);
                 let changes = vector.iter().zip(&parameters).map(|(after, before)| after - before);
                 sum.iter_mut().zip(changes).for_each(|(element, change)| *element += change);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use peergrad::checkpoint::Checkpoint;
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::{Durable, Record};
-use peergrad_protocol::message::Saved;
+use peergrad_protocol::durable::{DurableBytes, DurableRecord};
+use peergrad_protocol::message::SavedCheckpoint;
 
 /// A host's disk.
 #[derive(Clone, Debug, Default)]
@@ -16,9 +16,9 @@ pub struct Disk {
     /// Time that it takes to write a record.
     pub write_time: Duration,
     /// The record that a start finds.
-    record: Option<Record>,
+    record: Option<DurableBytes>,
     /// The one before, for a disk that loses the last write.
-    before: Option<Record>,
+    before: Option<DurableBytes>,
     /// Newest last.
     checkpoints: Vec<Arc<Checkpoint>>,
 }
@@ -36,7 +36,7 @@ pub enum DiskMode {
     /// After a crash the record has the view, and nothing of what was promised and accepted for the next one.
     Forgetful,
     /// What it returns of a checkpoint is not what was written.
-    Bent,
+    Corrupted,
     /// It is full, and says so.
     Full,
 }
@@ -52,9 +52,9 @@ impl Disk {
     ///
     /// # Errors
     /// In words, if the record is not written and the disk admits it.
-    pub fn write(&mut self, record: Record) -> Result<(), String> {
+    pub fn write(&mut self, record: DurableBytes) -> Result<(), String> {
         match self.mode {
-            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Bent => {
+            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Corrupted => {
                 self.before = self.record.replace(record);
                 Ok(())
             }
@@ -69,7 +69,7 @@ impl Disk {
     /// As [`Disk::write`].
     pub fn save(&mut self, checkpoint: Arc<Checkpoint>, keep: usize) -> Result<(), String> {
         match self.mode {
-            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Bent => {
+            DiskMode::Honest | DiskMode::LosesLast | DiskMode::Forgetful | DiskMode::Corrupted => {
                 self.checkpoints.retain(|other| other.saved.steps != checkpoint.saved.steps);
                 self.checkpoints.push(checkpoint);
                 let surplus = self.checkpoints.len().saturating_sub(keep);
@@ -85,16 +85,16 @@ impl Disk {
     ///
     /// # Errors
     /// It is not there.
-    pub fn restore(&mut self, saved: &Saved) -> Result<Arc<Checkpoint>, String> {
+    pub fn restore(&mut self, saved: &SavedCheckpoint) -> Result<Arc<Checkpoint>, String> {
         self.checkpoints.retain(|other| other.saved.steps <= saved.steps);
         let found = self.checkpoints.iter().find(|checkpoint| checkpoint.saved == *saved);
         let found = found.cloned().ok_or_else(|| "it is gone".to_owned())?;
-        if self.mode != DiskMode::Bent {
+        if self.mode != DiskMode::Corrupted {
             return Ok(found);
         }
-        let mut bent = Checkpoint::clone(&found);
-        bent.states.iter_mut().for_each(|state| state.moments.fill(0.0));
-        Ok(Arc::new(bent))
+        let mut corrupted = Checkpoint::clone(&found);
+        corrupted.states.iter_mut().for_each(|state| state.moments.fill(0.0));
+        Ok(Arc::new(corrupted))
     }
 
     /// The checkpoints, newest first.
@@ -103,7 +103,7 @@ impl Disk {
     }
 
     /// The newest checkpoint is damaged, and known to be.
-    pub fn spoil(&mut self) {
+    pub fn damage_newest(&mut self) {
         self.checkpoints.pop();
     }
 
@@ -115,11 +115,13 @@ impl Disk {
                 self.checkpoints.pop();
             }
             DiskMode::Forgetful => {
-                let record = self.record.as_ref().and_then(|record| Durable::from_bytes(&record.to_bytes()));
-                let forgotten = record.map(|record| Durable { acceptor: Acceptor::default(), ..record });
-                self.record = forgotten.map(|record| record.to_record());
+                let record =
+                    self.record.as_ref().and_then(|record| DurableRecord::from_bytes(&record.to_bytes()));
+                let forgotten =
+                    record.map(|record| DurableRecord { acceptor: Acceptor::default(), ..record });
+                self.record = forgotten.map(|record| record.to_durable_bytes());
             }
-            DiskMode::Honest | DiskMode::Lying | DiskMode::Bent | DiskMode::Full => {}
+            DiskMode::Honest | DiskMode::Lying | DiskMode::Corrupted | DiskMode::Full => {}
         }
     }
 
@@ -131,7 +133,7 @@ impl Disk {
 
     /// What really lies there.
     #[must_use]
-    pub fn record(&self) -> Option<&Record> {
+    pub fn record(&self) -> Option<&DurableBytes> {
         self.record.as_ref()
     }
 }
@@ -143,7 +145,8 @@ mod tests {
     fn after_a_crash(mode: DiskMode) -> Option<u8> {
         let mut disk = Disk { mode, ..Disk::default() };
         for byte in [1_u8, 2] {
-            let record = Record { view: Arc::new([byte]), promised: Arc::new([]), charter: Arc::new([]) };
+            let record =
+                DurableBytes { view: Arc::new([byte]), promised: Arc::new([]), definition: Arc::new([]) };
             let is_full = disk.write(record).is_err();
             assert_eq!(is_full, mode == DiskMode::Full);
         }

@@ -4,7 +4,7 @@
 //! nodes' own events, cuts from the faults. That of a real run is read from its peers' event logs ([`logs`](crate::logs)).
 //!
 //! # Not here
-//! Verdicts: a history says what happened, the laws whether it may.
+//! Verdicts: a history says what happened, the invariants whether it may.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,15 +16,15 @@ use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
 use crate::host::HostId;
 
-mod healing;
+mod branch_end;
 
-pub use healing::{Healing, Merged, letter};
+pub use branch_end::{BranchEnd, MergeSummary, branch_letter};
 
 /// One run, for looking at.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// By host: who lived there, and how.
-    pub lanes: Vec<Lane>,
+    pub peers: Vec<PeerHistory>,
     /// Views in the order in which they were first installed anywhere.
     pub views: Vec<ViewNote>,
     /// Steps in the order in which they were first known to be committed anywhere.
@@ -32,9 +32,9 @@ pub struct History {
     /// Steps that were begun again after an interruption.
     pub redone: Vec<(Instant, u64)>,
     /// What became of parts of the swarm that met again.
-    pub healings: Vec<Healing>,
+    pub branch_ends: Vec<BranchEnd>,
     /// When the network was not whole.
-    pub bands: Vec<Band>,
+    pub cuts: Vec<CutInterval>,
     /// Bytes on the wire.
     pub traffic: Traffic,
     /// When training first began anywhere.
@@ -51,29 +51,29 @@ pub struct History {
 
 /// The life of one host's peer.
 #[derive(Clone, Debug)]
-pub struct Lane {
+pub struct PeerHistory {
     /// The peer on this host.
     pub peer: PeerId,
     /// What it was when, without gaps from its first start on.
-    pub spans: Vec<Span>,
+    pub spans: Vec<StateSpan>,
     /// What happened to it, in a few words each, in order: "crashed", "said that p3 is gone".
     pub notes: Vec<(Instant, String)>,
 }
 
 /// A stretch of a host's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Span {
+pub struct StateSpan {
     /// When it began.
     pub from: Instant,
     /// When the next began, or the run ended.
     pub until: Instant,
     /// What it was.
-    pub state: State,
+    pub state: PeerState,
 }
 
 /// What a host's peer is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum PeerState {
     /// It founds a run, or asks to be let in.
     Joining,
     /// It is a member of the view with this index in [`History::views`].
@@ -83,12 +83,12 @@ pub enum State {
     /// No process runs.
     Down,
     /// Its process ended by itself.
-    Ended(Ending),
+    Ended(ExitStatus),
 }
 
 /// How a peer's process ended by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum ExitStatus {
     /// After the last step.
     Finished,
     /// Its user wanted it to go.
@@ -97,7 +97,7 @@ pub enum Ending {
     Failed,
 }
 
-impl Ending {
+impl ExitStatus {
     /// How a run ended for a peer.
     #[must_use]
     pub fn of(outcome: &Result<(), Failure>) -> Self {
@@ -121,8 +121,8 @@ pub struct ViewNote {
     /// By host: elements of the parameter vector that its peer owns once all have moved, as each member said when it
     /// installed the view.
     pub shards: BTreeMap<HostId, usize>,
-    /// The lineage that it belongs to: 0 for the first, another number after each fork.
-    pub lineage: usize,
+    /// The branch that it belongs to: 0 for the first, another number after each fork.
+    pub branch_index: usize,
 }
 
 /// A committed step.
@@ -142,7 +142,7 @@ pub struct CommitNote {
 
 /// A time in which the network was not whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Band {
+pub struct CutInterval {
     /// When it began.
     pub from: Instant,
     /// When it was over; the end of the run if it never was.
@@ -169,26 +169,26 @@ pub const TRAFFIC_STEP: Duration = Duration::from_millis(100);
 
 impl History {
     /// A host's peer becomes something else.
-    pub fn become_state(&mut self, host: HostId, at: Instant, state: State) {
-        let spans = &mut self.lanes[host.index()].spans;
+    pub fn set_state(&mut self, host: HostId, at: Instant, state: PeerState) {
+        let spans = &mut self.peers[host.index()].spans;
         if let Some(last) = spans.last_mut() {
             if last.state == state {
                 return;
             }
             last.until = at;
         }
-        spans.push(Span { from: at, until: at, state });
+        spans.push(StateSpan { from: at, until: at, state });
     }
 
     /// Something worth a word happened to a host's peer.
     pub fn note(&mut self, host: HostId, at: Instant, words: String) {
-        self.lanes[host.index()].notes.push((at, words));
+        self.peers[host.index()].notes.push((at, words));
     }
 
     /// What a host's peer is now.
     #[must_use]
-    pub fn state(&self, host: HostId) -> Option<State> {
-        self.lanes[host.index()].spans.last().map(|span| span.state)
+    pub fn state(&self, host: HostId) -> Option<PeerState> {
+        self.peers[host.index()].spans.last().map(|span| span.state)
     }
 
     /// A member installed a view; returns the view's index.
@@ -201,21 +201,21 @@ impl History {
         shard: usize,
     ) -> usize {
         let index = self.views.iter().position(|known| known.digest == digest).unwrap_or_else(|| {
-            let lineage = self.lineage_of(view);
+            let branch_index = self.branch_index_of(view);
             self.redone.extend(redone(view).map(|step| (at, step)));
             let shards = BTreeMap::new();
-            self.views.push(ViewNote { view: Arc::clone(view), digest, at, shards, lineage });
+            self.views.push(ViewNote { view: Arc::clone(view), digest, at, shards, branch_index });
             self.views.len() - 1
         });
         self.views[index].shards.insert(host, shard);
-        self.become_state(host, at, State::Member(index));
+        self.set_state(host, at, PeerState::Member(index));
         index
     }
 
-    /// Whether the swarm was in more than one lineage at any time.
+    /// Whether the swarm was in more than one branch at any time.
     #[must_use]
     pub fn has_forked(&self) -> bool {
-        self.views.iter().any(|note| note.lineage > 0)
+        self.views.iter().any(|note| note.branch_index > 0)
     }
 
     /// A view and those that it comes from, as indices into [`History::views`]; without those that it only merges.
@@ -228,7 +228,7 @@ impl History {
         std::iter::successors(Some(view), parent).collect()
     }
 
-    /// The views of the run, as indices: where there were several lineages, those of the one that got the furthest.
+    /// The views of the run, as indices: where there were several branches, those of the one that got the furthest.
     #[must_use]
     pub fn main_chain(&self) -> BTreeSet<usize> {
         let furthest = self.commits.iter().max_by_key(|note| note.committed.step);
@@ -238,14 +238,14 @@ impl History {
         }
     }
 
-    /// The parent's lineage for its first child, a new one for the next.
-    fn lineage_of(&self, view: &View) -> usize {
+    /// The parent's branch for its first child, a new one for the next.
+    fn branch_index_of(&self, view: &View) -> usize {
         let parent = view.parents.first().and_then(|parent| self.views.iter().find(|v| v.digest == *parent));
         let has_sibling = self.views.iter().any(|known| known.view.parents.first() == view.parents.first());
         match parent {
-            Some(parent) if !has_sibling => parent.lineage,
+            Some(parent) if !has_sibling => parent.branch_index,
             None if self.views.is_empty() => 0,
-            _ => self.views.iter().map(|known| known.lineage).max().map_or(0, |last| last + 1),
+            _ => self.views.iter().map(|known| known.branch_index).max().map_or(0, |last| last + 1),
         }
     }
 
@@ -259,7 +259,7 @@ impl History {
     /// A member knows a step to be committed; noted once a step and view.
     pub fn committed(&mut self, host: HostId, at: Instant, committed: Committed) {
         self.trained = Some(at);
-        let Some(State::Member(view)) = self.member_state(host) else { return };
+        let Some(PeerState::Member(view)) = self.member_state(host) else { return };
         let is_known = |note: &CommitNote| note.committed.step == committed.step && note.view == view;
         // The newest are at the end.
         if !self.commits.iter().rev().take(COMMITS_ALIVE_MAX).any(is_known) {
@@ -268,15 +268,15 @@ impl History {
     }
 
     /// The state in which a host last was a member: a pause does not take it out of its view.
-    fn member_state(&self, host: HostId) -> Option<State> {
-        let spans = &self.lanes[host.index()].spans;
-        spans.iter().rev().map(|span| span.state).find(|state| matches!(state, State::Member(_)))
+    fn member_state(&self, host: HostId) -> Option<PeerState> {
+        let spans = &self.peers[host.index()].spans;
+        spans.iter().rev().map(|span| span.state).find(|state| matches!(state, PeerState::Member(_)))
     }
 
     /// Closes what is open.
     pub fn close(&mut self, at: Instant) {
         self.end = at;
-        for lane in &mut self.lanes {
+        for lane in &mut self.peers {
             if let Some(last) = lane.spans.last_mut() {
                 last.until = at;
             }
@@ -287,7 +287,7 @@ impl History {
 /// The step that a view begins again, since it was interrupted in the one before.
 fn redone(view: &View) -> Option<u64> {
     match &view.recovery {
-        Recovery::Resume(Resume { step, deal: Some(_), forward: None, .. }) => Some(step.0),
+        Recovery::Resume(Resume { step, batch: Some(_), forward: None, .. }) => Some(step.0),
         _ => None,
     }
 }

@@ -10,8 +10,8 @@ use peergrad::loader::Loader;
 use peergrad::node::Node;
 use peergrad_protocol::{Instant, PeerId, Pool, RunId};
 
+use crate::compute_model::ComputeModel;
 use crate::disk::Disk;
-use crate::pace::Pace;
 
 /// A host's number, from 0 in the order in which hosts were added. `p3` in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,18 +39,18 @@ pub struct HostSetup {
     /// The data file, where it lies on that machine.
     pub data: Option<Arc<[u8]>>,
     /// How fast it computes.
-    pub pace: Pace,
+    pub compute_model: ComputeModel,
     /// How its disk behaves.
     pub disk: Disk,
     /// Time that it takes to read the data file.
     pub reading_time: Duration,
     /// How much it offers to own.
-    pub weight: u8,
+    pub capacity: u8,
 }
 
 /// How a process comes into the run.
 #[derive(Clone)]
-pub enum Entry {
+pub enum EntryMode {
     /// It founds the run.
     Found {
         /// What the run is.
@@ -79,8 +79,8 @@ pub(crate) struct Host {
     /// What arrived while the machine slept.
     pub(crate) asleep: Option<VecDeque<Input>>,
     /// When the process was started, or the machine last woke up.
-    pub(crate) attentive_since: Instant,
-    pub(crate) trouble: Option<Trouble>,
+    pub(crate) awake_since: Instant,
+    pub(crate) task_fault: Option<TaskFault>,
 }
 
 pub(crate) struct Process {
@@ -94,7 +94,7 @@ pub(crate) struct Process {
 
 /// What is wrong with a host's task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum TaskFault {
     /// Its next job panics.
     Panic,
     /// Its jobs never end.

@@ -8,22 +8,22 @@
 
 pub mod cluster;
 pub mod compare;
+pub mod compute_model;
 pub mod delays;
 pub mod disk;
-mod faults;
+mod fault_injector;
+pub mod filters;
 pub mod history;
 pub mod host;
-pub mod laws;
+pub mod invariants;
 pub mod links;
 pub mod liveness;
 pub mod logs;
+pub mod mutants;
 mod network;
 pub mod oracles;
-pub mod pace;
-pub mod plants;
 pub mod queue;
 pub mod report;
-pub mod rules;
 pub mod scenario;
 pub mod simulation;
 pub mod task;

@@ -1,9 +1,9 @@
-//! Law 8, progress: once nothing is wrong any more, steps are committed again within a bounded time, and within twice that
+//! Invariant 8, progress: once nothing is wrong any more, steps are committed again within a bounded time, and within twice that
 //! time all peers are in one view; or everybody is told that the run is over.
 
 use std::time::Duration;
 
-use peergrad::node::{Standing, Wait};
+use peergrad::node::{NodeState, Wait};
 use peergrad_protocol::{Instant, ViewDigest};
 
 use crate::cluster::Cluster;
@@ -25,7 +25,7 @@ impl Liveness {
     }
 
     /// Something was wrong until now.
-    pub fn excuse(&mut self, now: Instant) {
+    pub fn restart_clock(&mut self, now: Instant) {
         self.seen.1 = now;
         self.together = now;
     }
@@ -47,7 +47,7 @@ impl Liveness {
             return Err(format!(
                 "no step was committed for {:.1} s; {}",
                 waited.as_secs_f64(),
-                who_waits(cluster)
+                describe_waiting(cluster)
             ));
         }
         let apart = cluster.now().since(self.together);
@@ -55,7 +55,7 @@ impl Liveness {
             return Err(format!(
                 "not all peers are in one view for {:.1} s; {}",
                 apart.as_secs_f64(),
-                who_waits(cluster)
+                describe_waiting(cluster)
             ));
         }
         Ok(())
@@ -65,29 +65,29 @@ impl Liveness {
 /// Whether all whose run is not over are in one view.
 fn are_together(cluster: &Cluster) -> bool {
     let mut view: Option<ViewDigest> = None;
-    cluster.hosts().filter_map(|host| cluster.standing(host)).all(|standing| match standing {
-        Standing::Member(member) if member.wait == Wait::Evaluation => true,
-        Standing::Member(member) => *view.get_or_insert(member.digest) == member.digest,
-        Standing::Founding | Standing::Joining | Standing::Returning => false,
-        Standing::Ended => true,
+    cluster.hosts().filter_map(|host| cluster.node_state(host)).all(|standing| match standing {
+        NodeState::Member(member) if member.wait == Wait::Evaluation => true,
+        NodeState::Member(member) => *view.get_or_insert(member.digest) == member.digest,
+        NodeState::Bootstrap | NodeState::Join | NodeState::Recovery => false,
+        NodeState::Ended => true,
     })
 }
 
 /// Where everybody is, in words; those who are done left out.
 #[must_use]
-pub fn who_waits(cluster: &Cluster) -> String {
-    let words = |standing: Standing| match standing {
-        Standing::Founding => Some("waits for peers".to_owned()),
-        Standing::Joining => Some("asks to be let in".to_owned()),
-        Standing::Returning => Some("is back, and asks to be let in".to_owned()),
-        Standing::Member(member) => {
+pub fn describe_waiting(cluster: &Cluster) -> String {
+    let words = |standing: NodeState| match standing {
+        NodeState::Bootstrap => Some("waits for peers".to_owned()),
+        NodeState::Join => Some("asks to be let in".to_owned()),
+        NodeState::Recovery => Some("is back, and asks to be let in".to_owned()),
+        NodeState::Member(member) => {
             Some(format!("{} steps complete, waits for {:?}", member.complete, member.wait))
         }
-        Standing::Ended => None,
+        NodeState::Ended => None,
     };
     let of = |host| {
         let sleeps = if cluster.is_asleep(host) { " (asleep)" } else { "" };
-        Some(format!("{host}{sleeps}: {}", words(cluster.standing(host)?)?))
+        Some(format!("{host}{sleeps}: {}", words(cluster.node_state(host)?)?))
     };
     let all: Vec<String> = cluster.hosts().filter_map(of).collect();
     match all.len() {

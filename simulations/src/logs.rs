@@ -5,24 +5,24 @@
 //!
 //! ```text
 //! events.jsonl of p0 --.                                       one clock
-//! events.jsonl of p1 --+--> reading --> lives --> clocks --> history --> the same report as of a simulated run
+//! events.jsonl of p1 --+--> reader --> process logs --> clocks --> history --> the same report as of a simulated run
 //! events.jsonl of p2 --'                              '----> checks
 //! ```
 //! # How it works
-//! - [`reading`] takes lines; what was cut off by a crash, or is damaged, is passed over and counted.
-//! - A *life* is what one process told of one run, from its start to its last line.
-//! - [`clocks`]: a committed step, and a view, are known at all members within about a step's time. The clock of each life is set
+//! - [`reader`] takes lines; what was cut off by a crash, or is damaged, is passed over and counted.
+//! - A *process log* is what one process told of one run, from its start to its last line.
+//! - [`clocks`]: a committed step, and a view, are known at all members within about a step's time. The clock of each process log is set
 //!   by the median of what it shares with those that are set already.
-//! - [`telling`] makes the history of it all. Of a peer whose log is missing there is what the others say.
+//! - [`history_builder`] makes the history of it all. Of a peer whose log is missing there is what the others say.
 //!
 //! # Not here
-//! Laws: a log holds too little for most. Three that it can show are in [`checks`].
+//! Invariants: a log holds too little for most. Three that it can show are in [`checks`].
 
-mod bytes;
 pub mod checks;
 pub mod clocks;
-pub mod reading;
-pub mod telling;
+pub mod history_builder;
+pub mod reader;
+mod sent_bytes;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -30,21 +30,21 @@ use std::path::PathBuf;
 use peergrad_protocol::{PeerId, RunId};
 
 use crate::history::History;
-use crate::report::Verdict;
-use clocks::Setting;
-use reading::{Life, Log};
+use crate::report::CheckResult;
+use clocks::ClockOffset;
+use reader::{Log, ProcessLog};
 
 /// A real run, as its peers' logs tell it.
 #[derive(Debug)]
-pub struct Tale {
+pub struct RecordedRun {
     /// The run.
     pub run: RunId,
     /// What happened.
     pub history: History,
     /// Whether the logs agree with each other.
-    pub verdicts: Vec<Verdict>,
-    /// How the clocks were set, by life.
-    pub settings: Vec<Setting>,
+    pub check_results: Vec<CheckResult>,
+    /// How the clocks were set, by process log.
+    pub clock_offsets: Vec<ClockOffset>,
     /// Where lane `0` is: seconds since 1970 on the clock that the others were set by.
     pub began_at: f64,
     /// Steps of the run that are known to be committed.
@@ -83,12 +83,12 @@ pub enum LogError {
         path: PathBuf,
     },
     /// It was written by another release.
-    #[error("{} is an event log of form {form}, and this program reads form {FORM}: use the release that wrote it", path.display())]
-    OtherForm {
+    #[error("{} is an event log of format {format_number}, and this program reads format {FORMAT}: use the release that wrote it", path.display())]
+    OtherFormat {
         /// The file.
         path: PathBuf,
-        /// Its form.
-        form: u64,
+        /// Its format.
+        format_number: u64,
     },
     /// Nobody was in a run.
     #[error("the logs tell of no run: their peers were never let into one")]
@@ -108,10 +108,10 @@ pub enum LogError {
 ///
 /// # Errors
 /// A path is no log, or no log tells of such a run.
-pub fn tale(paths: &[PathBuf], wanted: Option<&str>) -> Result<Tale, LogError> {
+pub fn recorded_run(paths: &[PathBuf], wanted: Option<&str>) -> Result<RecordedRun, LogError> {
     let mut logs: BTreeMap<PeerId, Log> = BTreeMap::new();
     for path in paths {
-        let log = reading::read(path)?;
+        let log = reader::read(path)?;
         match logs.get_mut(&log.peer) {
             Some(known) => known.add(log),
             None => drop(logs.insert(log.peer, log)),
@@ -119,22 +119,23 @@ pub fn tale(paths: &[PathBuf], wanted: Option<&str>) -> Result<Tale, LogError> {
     }
     let damaged_lines = logs.values().map(|log| log.damaged_lines).sum();
     let mut names: BTreeMap<PeerId, String> = BTreeMap::new();
-    let mut lives: Vec<Life> = Vec::new();
+    let mut process_logs: Vec<ProcessLog> = Vec::new();
     for (peer, log) in logs {
         names.insert(peer, log.name);
-        lives.extend(log.lives);
+        process_logs.extend(log.process_logs);
     }
-    let (run, other_runs) = choose(&lives, wanted)?;
-    lives.retain(|life| life.run == Some(run));
-    let lost_lines = lives.iter().map(|life| life.lost_lines).sum();
-    let settings = clocks::set(&mut lives);
-    lives.sort_by(|a, b| a.began().total_cmp(&b.began()).then(a.peer.cmp(&b.peer)));
-    let telling::Told { history, began_at, steps, peers } = telling::history(&lives);
-    Ok(Tale {
+    let (run, other_runs) = choose(&process_logs, wanted)?;
+    process_logs.retain(|process_log| process_log.run == Some(run));
+    let lost_lines = process_logs.iter().map(|process_log| process_log.lost_lines).sum();
+    let clock_offsets = clocks::align(&mut process_logs);
+    process_logs.sort_by(|a, b| a.began().total_cmp(&b.began()).then(a.peer.cmp(&b.peer)));
+    let history_builder::BuiltHistory { history, began_at, steps, peers } =
+        history_builder::history(&process_logs);
+    Ok(RecordedRun {
         run,
-        verdicts: checks::verdicts(&lives, &peers),
+        check_results: checks::check_results(&process_logs, &peers),
         history,
-        settings,
+        clock_offsets,
         began_at,
         steps,
         names: peers.iter().map(|peer| names.get(peer).cloned()).collect(),
@@ -145,11 +146,13 @@ pub fn tale(paths: &[PathBuf], wanted: Option<&str>) -> Result<Tale, LogError> {
 }
 
 /// The run that is asked for, else the one that was told of last; and how many others there are.
-fn choose(lives: &[Life], wanted: Option<&str>) -> Result<(RunId, usize), LogError> {
+fn choose(process_logs: &[ProcessLog], wanted: Option<&str>) -> Result<(RunId, usize), LogError> {
     let mut runs: BTreeMap<RunId, f64> = BTreeMap::new();
-    for (run, life) in lives.iter().filter_map(|life| Some((life.run?, life))) {
+    for (run, process_log) in
+        process_logs.iter().filter_map(|process_log| Some((process_log.run?, process_log)))
+    {
         let last = runs.entry(run).or_insert(f64::MIN);
-        *last = last.max(life.ended());
+        *last = last.max(process_log.ended());
     }
     let is_wanted = |run: &&RunId| wanted.is_none_or(|wanted| run.to_string().starts_with(wanted));
     let chosen = runs.keys().filter(is_wanted).max_by(|a, b| runs[a].total_cmp(&runs[b]));
@@ -163,5 +166,5 @@ fn choose(lives: &[Life], wanted: Option<&str>) -> Result<(RunId, usize), LogErr
     }
 }
 
-/// The form of logs that is read.
-pub const FORM: u64 = 1;
+/// The format of logs that is read.
+pub const FORMAT: u64 = 1;

@@ -39,18 +39,18 @@ mod transit;
 pub(crate) struct Network {
     pub(crate) links: Links,
     generator: ChaCha8Rng,
-    stations: Vec<Station>,
+    interfaces: Vec<Interface>,
     session_count: u32,
     /// Cuts of all edges.
     cut_count: u32,
     /// Whether two hosts have one identity.
     has_twins: bool,
-    moves: Vec<(Instant, Move)>,
+    scheduled: Vec<(Instant, NetworkEvent)>,
     deliveries: Vec<Delivery>,
 }
 
 /// One host, as the network sees it.
-struct Station {
+struct Interface {
     peer: PeerId,
     /// Nothing is heard from a host without a process, or that sleeps.
     is_running: bool,
@@ -62,19 +62,19 @@ struct Station {
     uplink_free: Instant,
     is_uplink_due: bool,
     /// Other hosts with which this one has a connection that both know of.
-    whole_count: usize,
+    connected_count: usize,
     /// Receivers with frames that wait for the uplink, in turn.
     turns: VecDeque<HostId>,
     downlink_free: Instant,
     /// By other host: what this one knows of their link.
-    ends: Vec<End>,
+    ends: Vec<LinkEnd>,
     /// By receiver: the way there.
     edges: Vec<Edge>,
 }
 
 /// What one end knows of a link.
 #[derive(Clone, Copy, Default)]
-struct End {
+struct LinkEnd {
     /// The connection, if this end believes that there is one.
     session: Option<u32>,
     is_wanted: bool,
@@ -88,19 +88,19 @@ struct Edge {
     /// How many cuts lie on it.
     cuts: u32,
     cut_since: Instant,
-    waiting: VecDeque<(u32, Cargo)>,
+    waiting: VecDeque<(u32, Transmission)>,
     /// Order is kept: when the first and last bytes of what was sent last get there, and when they are taken in.
     first_byte: Instant,
     last_byte: Instant,
     taken: Instant,
     /// What has arrived at the cut.
-    stalled: VecDeque<(u32, Cargo)>,
+    stalled: VecDeque<(u32, Transmission)>,
     /// After a cut: when what stalled there gets through. What arrives before that is behind it.
     reopens: Instant,
 }
 
 /// Something on its way.
-pub(crate) enum Cargo {
+pub(crate) enum Transmission {
     Frame(Frame),
     Credit(u32),
     /// The sender has given up the connection.
@@ -110,7 +110,7 @@ pub(crate) enum Cargo {
 }
 
 /// Something that is about to happen in the network.
-pub(crate) enum Move {
+pub(crate) enum NetworkEvent {
     Uplink(HostId),
     /// The first byte of something reaches its receiver; the last one does at `last_byte`.
     Reach {
@@ -118,14 +118,14 @@ pub(crate) enum Move {
         to: HostId,
         session: u32,
         last_byte: Instant,
-        cargo: Cargo,
+        transmission: Transmission,
     },
     /// It is there.
     Arrival {
         from: HostId,
         to: HostId,
         session: u32,
-        cargo: Cargo,
+        transmission: Transmission,
     },
     /// `at` may have heard nothing of `of` for too long.
     Silence {
@@ -150,10 +150,10 @@ pub(crate) enum Move {
 pub(crate) struct Delivery {
     pub(crate) to: HostId,
     pub(crate) from: HostId,
-    pub(crate) what: Delivered,
+    pub(crate) event: LinkEvent,
 }
 
-pub(crate) enum Delivered {
+pub(crate) enum LinkEvent {
     Up,
     Down(&'static str),
     Frame(Frame),
@@ -163,28 +163,28 @@ pub(crate) enum Delivered {
 impl Network {
     pub(crate) fn new(links: Links, seed: u64) -> Self {
         let generator = ChaCha8Rng::seed_from_u64(seed);
-        let (moves, deliveries) = (Vec::new(), Vec::new());
+        let (scheduled, deliveries) = (Vec::new(), Vec::new());
         Self {
             links,
             generator,
-            stations: Vec::new(),
+            interfaces: Vec::new(),
             session_count: 0,
             cut_count: 0,
             has_twins: false,
-            moves,
+            scheduled,
             deliveries,
         }
     }
 
     /// One more host; nothing runs on it.
     pub(crate) fn add(&mut self, peer: PeerId) {
-        let count = self.stations.len() + 1;
-        self.has_twins |= self.stations.iter().any(|station| station.peer == peer);
-        for station in &mut self.stations {
-            station.ends.push(End::default());
-            station.edges.push(Edge::default());
+        let count = self.interfaces.len() + 1;
+        self.has_twins |= self.interfaces.iter().any(|interface| interface.peer == peer);
+        for interface in &mut self.interfaces {
+            interface.ends.push(LinkEnd::default());
+            interface.edges.push(Edge::default());
         }
-        self.stations.push(Station {
+        self.interfaces.push(Interface {
             peer,
             is_running: false,
             is_awake: true,
@@ -193,17 +193,17 @@ impl Network {
             down: self.links.down,
             uplink_free: Instant::default(),
             is_uplink_due: false,
-            whole_count: 0,
+            connected_count: 0,
             turns: VecDeque::new(),
             downlink_free: Instant::default(),
-            ends: vec![End::default(); count],
+            ends: vec![LinkEnd::default(); count],
             edges: (0..count).map(|_| Edge::default()).collect(),
         });
     }
 
     /// What is to happen when, since this was last asked.
-    pub(crate) fn take_moves(&mut self) -> std::vec::Drain<'_, (Instant, Move)> {
-        self.moves.drain(..)
+    pub(crate) fn take_scheduled(&mut self) -> std::vec::Drain<'_, (Instant, NetworkEvent)> {
+        self.scheduled.drain(..)
     }
 
     /// What hosts are to be told now, since this was last asked.
@@ -222,23 +222,23 @@ impl Network {
     }
 
     /// Whether frames get from each of two hosts to the other: both know of the same connection, and no cut lies on it.
-    pub(crate) fn is_whole(&self, a: HostId, b: HostId) -> bool {
+    pub(crate) fn is_connected(&self, a: HostId, b: HostId) -> bool {
         let session = self.session(a, b);
         session.is_some() && session == self.session(b, a) && !self.is_cut(a, b) && !self.is_cut(b, a)
     }
 
-    /// How many hosts at least have a [whole](Self::is_whole) link with this one: none is said where there is any cut.
-    pub(crate) fn whole_count(&self, host: HostId) -> usize {
-        if self.cut_count > 0 { 0 } else { self.stations[host.index()].whole_count }
+    /// How many hosts at least have a [connected](Self::is_connected) link with this one: none is said where there is any cut.
+    pub(crate) fn connected_count(&self, host: HostId) -> usize {
+        if self.cut_count > 0 { 0 } else { self.interfaces[host.index()].connected_count }
     }
 
     /// One end knows of a connection, or of none any more.
     fn set_session(&mut self, at: HostId, of: HostId, session: Option<u32>) {
         let other = self.session(of, at);
-        let is_whole = |session: Option<u32>| usize::from(session.is_some() && session == other);
-        let (before, after) = (is_whole(self.session(at, of)), is_whole(session));
+        let is_connected = |session: Option<u32>| usize::from(session.is_some() && session == other);
+        let (before, after) = (is_connected(self.session(at, of)), is_connected(session));
         for host in [at, of] {
-            let count = &mut self.stations[host.index()].whole_count;
+            let count = &mut self.interfaces[host.index()].connected_count;
             *count = *count + after - before;
         }
         self.end_mut(at, of).session = session;
@@ -247,30 +247,32 @@ impl Network {
     // What happens.
 
     /// Lets one thing happen.
-    pub(crate) fn happen(&mut self, now: Instant, event: Move) {
+    pub(crate) fn handle(&mut self, now: Instant, event: NetworkEvent) {
         match event {
-            Move::Uplink(host) => {
-                self.stations[host.index()].is_uplink_due = false;
+            NetworkEvent::Uplink(host) => {
+                self.interfaces[host.index()].is_uplink_due = false;
                 self.use_uplink(now, host);
             }
-            Move::Reach { from, to, session, last_byte, cargo } => {
-                let at = self.take_in(now, from, to, last_byte, cargo.byte_count());
-                self.moves.push((at, Move::Arrival { from, to, session, cargo }));
+            NetworkEvent::Reach { from, to, session, last_byte, transmission } => {
+                let at = self.use_downlink(now, from, to, last_byte, transmission.byte_count());
+                self.scheduled.push((at, NetworkEvent::Arrival { from, to, session, transmission }));
             }
-            Move::Arrival { from, to, session, cargo } => self.arrive(now, from, to, session, cargo),
-            Move::Silence { at, of, session, since } => {
+            NetworkEvent::Arrival { from, to, session, transmission } => {
+                self.arrive(now, from, to, session, transmission)
+            }
+            NetworkEvent::Silence { at, of, session, since } => {
                 let is_silent = self.silence(of, at).is_some_and(|began| began <= since);
-                let is_awake = self.stations[at.index()].is_awake;
+                let is_awake = self.interfaces[at.index()].is_awake;
                 if is_awake && is_silent && self.is_known(at, of, session) {
                     self.close(now, at, of, "nothing was heard from it");
                 }
             }
-            Move::Reset { at, of, session } => {
+            NetworkEvent::Reset { at, of, session } => {
                 if self.is_known(at, of, session) {
                     self.close(now, at, of, "its connection was reset and did not come back");
                 }
             }
-            Move::Dial { from, to } => self.try_dial(now, from, to),
+            NetworkEvent::Dial { from, to } => self.try_dial(now, from, to),
         }
     }
 
@@ -278,60 +280,61 @@ impl Network {
 
     /// A process starts, on a machine that is awake: whoever died on a sleeping one starts after it woke up.
     pub(crate) fn start(&mut self, host: HostId) {
-        let station = &mut self.stations[host.index()];
-        (station.is_running, station.is_awake) = (true, true);
+        let interface = &mut self.interfaces[host.index()];
+        (interface.is_running, interface.is_awake) = (true, true);
     }
 
     /// The process ends in good order: it hangs up everywhere. A goodbye that does not get through is not waited for.
-    pub(crate) fn part(&mut self, now: Instant, host: HostId) {
-        let station = &mut self.stations[host.index()];
-        (station.is_running, station.silent_since) = (false, now);
+    pub(crate) fn shut_down(&mut self, now: Instant, host: HostId) {
+        let interface = &mut self.interfaces[host.index()];
+        (interface.is_running, interface.silent_since) = (false, now);
         for other in self.hosts() {
             self.hang_up(now, host, other);
-            self.watch(now, other, host);
+            self.schedule_silence_check(now, other, host);
         }
     }
 
     /// The process is gone. With a reset its connections say so, without (the power went) nobody hears anything.
     pub(crate) fn crash(&mut self, now: Instant, host: HostId, has_reset: bool) {
-        let station = &mut self.stations[host.index()];
-        (station.is_running, station.silent_since) = (false, now);
-        station.turns.clear();
-        station.edges.iter_mut().for_each(|edge| edge.waiting.clear());
+        let interface = &mut self.interfaces[host.index()];
+        (interface.is_running, interface.silent_since) = (false, now);
+        interface.turns.clear();
+        interface.edges.iter_mut().for_each(|edge| edge.waiting.clear());
         for other in self.hosts() {
             self.set_session(host, other, None);
-            *self.end_mut(host, other) = End::default();
+            *self.end_mut(host, other) = LinkEnd::default();
             let Some(session) = self.end(other, host).session else { continue };
             if has_reset && !self.is_cut(host, other) {
                 let patience = self.links.distance(host, other) + self.links.reset_patience;
-                self.moves.push((now.after(patience), Move::Reset { at: other, of: host, session }));
+                self.scheduled
+                    .push((now.after(patience), NetworkEvent::Reset { at: other, of: host, session }));
             } else {
-                self.watch(now, other, host);
+                self.schedule_silence_check(now, other, host);
             }
         }
     }
 
     /// The machine falls asleep.
     pub(crate) fn sleep(&mut self, now: Instant, host: HostId) {
-        let station = &mut self.stations[host.index()];
-        (station.is_awake, station.silent_since) = (false, now);
+        let interface = &mut self.interfaces[host.index()];
+        (interface.is_awake, interface.silent_since) = (false, now);
         for other in self.hosts() {
-            self.watch(now, other, host);
+            self.schedule_silence_check(now, other, host);
         }
     }
 
     /// The machine wakes up; only now can it notice who is silent.
     pub(crate) fn wake(&mut self, now: Instant, host: HostId) {
-        self.stations[host.index()].is_awake = true;
+        self.interfaces[host.index()].is_awake = true;
         for other in self.hosts().filter(|&other| !self.is_audible(other, host)).collect::<Vec<_>>() {
-            self.watch(now, host, other);
+            self.schedule_silence_check(now, host, other);
         }
     }
 
     /// Changes the access line of a host.
     pub(crate) fn throttle(&mut self, host: HostId, up: Option<u64>, down: Option<u64>) {
-        let station = &mut self.stations[host.index()];
-        (station.up, station.down) = (up, down);
+        let interface = &mut self.interfaces[host.index()];
+        (interface.up, interface.down) = (up, down);
     }
 
     // Looking.
@@ -342,30 +345,30 @@ impl Network {
 
     /// Since when nothing of `from` can be heard at `to`.
     fn silence(&self, from: HostId, to: HostId) -> Option<Instant> {
-        let station = &self.stations[from.index()];
-        let edge = &station.edges[to.index()];
-        let asleep = (!station.is_running || !station.is_awake).then_some(station.silent_since);
+        let interface = &self.interfaces[from.index()];
+        let edge = &interface.edges[to.index()];
+        let asleep = (!interface.is_running || !interface.is_awake).then_some(interface.silent_since);
         let cut = (edge.cuts > 0).then_some(edge.cut_since);
         asleep.into_iter().chain(cut).min()
     }
 
     fn is_cut(&self, from: HostId, to: HostId) -> bool {
-        self.stations[from.index()].edges[to.index()].cuts > 0
+        self.interfaces[from.index()].edges[to.index()].cuts > 0
     }
 
     fn is_known(&self, at: HostId, of: HostId, session: u32) -> bool {
         self.end(at, of).session == Some(session)
     }
 
-    fn end(&self, at: HostId, of: HostId) -> &End {
-        &self.stations[at.index()].ends[of.index()]
+    fn end(&self, at: HostId, of: HostId) -> &LinkEnd {
+        &self.interfaces[at.index()].ends[of.index()]
     }
 
-    fn end_mut(&mut self, at: HostId, of: HostId) -> &mut End {
-        &mut self.stations[at.index()].ends[of.index()]
+    fn end_mut(&mut self, at: HostId, of: HostId) -> &mut LinkEnd {
+        &mut self.interfaces[at.index()].ends[of.index()]
     }
 
     fn hosts(&self) -> impl Iterator<Item = HostId> + use<> {
-        (0..self.stations.len() as u32).map(HostId)
+        (0..self.interfaces.len() as u32).map(HostId)
     }
 }

@@ -5,10 +5,10 @@
 //! | plain | one process, one loop, the batches of the run | what the scenario says, 5e-6 in the named ones, or what rounding explains, in the loss of every step | [`plain`] |
 //! | replay | the commit log once more: the same views, parts, order of sums and owners | bit for bit | [`replay`] |
 //!
-//! Two counts serve them, and the laws that count: which view a step belongs to ([`lineage`]), and which samples are its
-//! ([`passes`]). The replay deals for itself, so that the one would notice the other's mistakes.
+//! Two counts serve them, and the invariants that count: which view a step belongs to ([`view_chain`]), and which samples are its
+//! ([`sample_counter`]). The replay deals for itself, so that the one would notice the other's mistakes.
 
-pub mod lineage;
-pub mod passes;
 pub mod plain;
 pub mod replay;
+pub mod sample_counter;
+pub mod view_chain;

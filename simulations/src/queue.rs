@@ -26,12 +26,12 @@ impl<T> Default for Queue<T> {
 impl<T> Queue<T> {
     /// Adds `event`, to happen at `at`; events of one instant happen in the order in which they were added.
     pub fn push(&mut self, at: Instant, event: T) {
-        let place = self.free.pop().unwrap_or_else(|| {
+        let slot = self.free.pop().unwrap_or_else(|| {
             self.events.push(None);
             u32::try_from(self.events.len() - 1).expect("fewer events than fill the memory")
         });
-        self.events[place as usize] = Some(event);
-        self.heap.push(Reverse((at, self.sequence, place)));
+        self.events[slot as usize] = Some(event);
+        self.heap.push(Reverse((at, self.sequence, slot)));
         self.sequence += 1;
     }
 
@@ -43,8 +43,8 @@ impl<T> Queue<T> {
 
     /// Takes the next event.
     pub fn pop(&mut self) -> Option<(Instant, T)> {
-        let Reverse((at, _, place)) = self.heap.pop()?;
-        self.free.push(place);
-        self.events[place as usize].take().map(|event| (at, event))
+        let Reverse((at, _, slot)) = self.heap.pop()?;
+        self.free.push(slot);
+        self.events[slot as usize].take().map(|event| (at, event))
     }
 }

@@ -3,7 +3,7 @@
 //! A single HTML file with its pictures inside, that opens from a disk, prints, and follows the reader's choice of light or
 //! dark. From top to bottom:
 //! ```text
-//! what it was, in words and numbers; which laws held
+//! what it was, in words and numbers; which invariants held
 //! lanes        who was in which view, and when steps were committed   \
 //! ownership    whose share of the parameters was how large             | one axis of time,
 //! loss         against time, and against bytes                         | aligned
@@ -12,7 +12,7 @@
 //! Whatever the run did, the page stays of a bounded size: what would be smaller than a pixel is merged or left out.
 //!
 //! # Not here
-//! Judging: [`Verdict`]s come with their outcome.
+//! Judging: [`CheckResult`]s come with their outcome.
 
 mod curves;
 mod lanes;
@@ -48,18 +48,18 @@ pub struct Report<'a> {
     pub words: &'a [String],
     /// The run in numbers: names and values, with their units.
     pub facts: &'a [(String, String)],
-    /// One for each law, oracle and expectation.
-    pub verdicts: &'a [Verdict],
+    /// One for each invariant, oracle and expectation.
+    pub check_results: &'a [CheckResult],
     /// What happened.
     pub history: &'a History,
 }
 
-/// Whether one law, oracle or expectation held.
+/// Whether one invariant, oracle or expectation held.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct CheckResult {
     /// What it says: "views form one chain".
     pub name: String,
-    /// Where it is written: "law 1".
+    /// Where it is written: "invariant 1".
     pub source: String,
     /// It held; or in words, with time and peer, how it was broken.
     pub outcome: Result<(), String>,
@@ -70,11 +70,11 @@ pub struct Verdict {
 pub fn render(report: &Report<'_>) -> String {
     let timeline = Timeline::new(report.history);
     let mut page = head(report);
-    page.push_str(&verdicts(report.verdicts));
+    page.push_str(&check_results(report.check_results));
     let lanes = format!("{}{}", lanes::panel(&timeline), events(report.history));
     section(&mut page, "Who was in which view", LANES_HOW, &lanes);
-    if !report.history.healings.is_empty() {
-        section(&mut page, "Parts that met again", HEALING_HOW, &healings(report.history));
+    if !report.history.branch_ends.is_empty() {
+        section(&mut page, "Parts that met again", BRANCH_ENDS_HOW, &branch_ends(report.history));
     }
     section(&mut page, "Who owned what", OWNERSHIP_HOW, &ownership::panel(&timeline));
     section(&mut page, "Loss", LOSS_HOW, &curves::panel(&timeline));
@@ -104,24 +104,24 @@ fn head(report: &Report<'_>) -> String {
         }
         page.push_str("</dl>\n");
     }
-    page::again(&mut page, report.command);
+    page::reproduce_with(&mut page, report.command);
     page
 }
 
 /// What was broken, large; what was kept, small.
-fn verdicts(verdicts: &[Verdict]) -> String {
-    let (kept, broken): (Vec<_>, Vec<_>) = verdicts.iter().partition(|verdict| verdict.outcome.is_ok());
+fn check_results(check_results: &[CheckResult]) -> String {
+    let (kept, broken): (Vec<_>, Vec<_>) = check_results.iter().partition(|verdict| verdict.outcome.is_ok());
     let mut page = match (kept.len(), broken.len()) {
         (0, 0) => "<p class=\"verdict\">Nothing was checked.</p>\n".to_owned(),
         (1, 0) => "<p class=\"verdict kept\">✓ The one check held.</p>\n".to_owned(),
         (kept, 0) => format!("<p class=\"verdict kept\">✓ All {kept} checks held.</p>\n"),
         (_, broken) => {
-            format!("<p class=\"verdict broken\">✗ {broken} of {} checks broken.</p>\n", verdicts.len())
+            format!("<p class=\"verdict broken\">✗ {broken} of {} checks broken.</p>\n", check_results.len())
         }
     };
     if !broken.is_empty() {
         page.push_str("<ul class=\"broken-list\">\n");
-        for Verdict { name, source, outcome } in broken {
+        for CheckResult { name, source, outcome } in broken {
             let words = outcome.as_ref().err().map_or("", String::as_str);
             let (name, source, words) = (Escaped(name), Escaped(source), Escaped(words));
             add(
@@ -133,7 +133,7 @@ fn verdicts(verdicts: &[Verdict]) -> String {
     }
     if !kept.is_empty() {
         page.push_str("<details><summary>What was checked</summary>\n<ul class=\"kept-list\">\n");
-        for Verdict { name, source, .. } in kept {
+        for CheckResult { name, source, .. } in kept {
             let (name, source) = (Escaped(name), Escaped(source));
             add(&mut page, format_args!("<li>{name} <span class=\"source\">{source}</span></li>\n"));
         }
@@ -145,7 +145,7 @@ fn verdicts(verdicts: &[Verdict]) -> String {
 /// What happened to whom, in order: those to whom the same happens at about the same time together.
 fn events(history: &History) -> String {
     let mut notes: Vec<(Instant, usize, &str)> = Vec::new();
-    for (index, lane) in history.lanes.iter().enumerate() {
+    for (index, lane) in history.peers.iter().enumerate() {
         notes.extend(lane.notes.iter().map(|(at, words)| (*at, index, words.as_str())));
     }
     notes.sort_by_key(|note| note.0);
@@ -179,26 +179,29 @@ fn events(history: &History) -> String {
 }
 
 /// What became of parts of the swarm, in sentences.
-fn healings(history: &History) -> String {
-    let told = history.healings_in_words();
-    let mut list = "<ul class=\"healings\">\n".to_owned();
-    for words in told.iter().take(HEALINGS_MAX) {
+fn branch_ends(history: &History) -> String {
+    let told = history.branch_end_sentences();
+    let mut list = "<ul class=\"branch-ends\">\n".to_owned();
+    for words in told.iter().take(BRANCH_ENDS_MAX) {
         add(&mut list, format_args!("<li>{}</li>\n", Escaped(words)));
     }
     list.push_str("</ul>\n");
-    if told.len() > HEALINGS_MAX {
-        add(&mut list, format_args!("<p class=\"more\">and {} times more</p>\n", told.len() - HEALINGS_MAX));
+    if told.len() > BRANCH_ENDS_MAX {
+        add(
+            &mut list,
+            format_args!("<p class=\"more\">and {} times more</p>\n", told.len() - BRANCH_ENDS_MAX),
+        );
     }
     list
 }
 
-const HEALINGS_MAX: usize = 40;
+const BRANCH_ENDS_MAX: usize = 40;
 const EVENTS_MAX: usize = 300;
 const HOSTS_MAX: usize = 8;
 /// What happens to several within this time, happens to them together; looked for among so many events before.
 const TOGETHER: Duration = Duration::from_secs(1);
 const NEAR_MAX: usize = 16;
-const HEALING_HOW: &str =
+const BRANCH_ENDS_HOW: &str =
     "Each part of a swarm that was cut went on by itself. What became of it, and how well each did.";
 /// Longer values take two cells and are set like code.
 const FACT_CHARS: usize = 13;

@@ -31,7 +31,7 @@ pub struct Scenario {
     /// Time that a disk takes to write a record.
     pub write_time: Duration,
     /// What goes wrong.
-    pub faults: Vec<Planned>,
+    pub faults: Vec<PlannedFault>,
     /// What must come of it.
     pub expect: Expect,
     /// Whether the seed also chooses lines, speeds and small troubles.
@@ -40,9 +40,9 @@ pub struct Scenario {
 
 /// A fault and its time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Planned {
+pub struct PlannedFault {
     /// When.
-    pub when: When,
+    pub when: FaultTime,
     /// The seed adds up to so much.
     pub within: Duration,
     /// What.
@@ -51,14 +51,14 @@ pub struct Planned {
 
 /// The time of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum FaultTime {
     /// So long after the first processes were started.
     Start(Duration),
     /// So long after training began.
     Training(Duration),
     /// When this step is first known to be committed.
     Step(u64),
-    /// So long after a view was first installed that is to merge another lineage.
+    /// So long after a view was first installed that is to merge another branch.
     Merge(Duration),
 }
 
@@ -70,7 +70,7 @@ pub enum Fault {
         /// How the peers are grouped.
         groups: Groups,
         /// For so long; for ever if `None`.
-        lasting: Option<Duration>,
+        duration: Option<Duration>,
     },
     /// No frames between two peers, while both see the others.
     Cut {
@@ -79,7 +79,7 @@ pub enum Fault {
         /// Only from the first to the second.
         one_way: bool,
         /// For so long; for ever if `None`.
-        lasting: Option<Duration>,
+        duration: Option<Duration>,
     },
     /// The same again and again: a cut, or a machine that sleeps.
     Flap {
@@ -93,23 +93,23 @@ pub enum Fault {
     /// Processes die.
     Crash {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
         /// Whether their connections say so; not if the power went.
         has_reset: bool,
     },
     /// Processes die and are started again.
     Restart {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
         /// How long they are down.
-        lasting: Duration,
+        duration: Duration,
         /// Whether they come back with what was on their disks; otherwise as new peers.
         keeps_disk: bool,
     },
     /// The power goes everywhere at once.
     Blackout {
         /// How long.
-        lasting: Duration,
+        duration: Duration,
         /// So much later than the one before it each peer comes back, in an order that the seed decides.
         every: Duration,
         /// How many come back, if not all.
@@ -120,33 +120,33 @@ pub enum Fault {
     /// Peers are asked to leave.
     Leave {
         /// Who.
-        whom: Whom,
+        targets: Targets,
     },
     /// A user of another member has peers removed from the run for good.
     Remove {
         /// Whom.
-        whom: Whom,
+        targets: Targets,
     },
     /// Others cannot dial peers any more, as those are told: they work, and own nothing. Links stay.
     Unreachable {
         /// Whom.
-        whom: Whom,
+        targets: Targets,
         /// For so long; for ever if `None`.
-        lasting: Option<Duration>,
+        duration: Option<Duration>,
     },
     /// Peers compute more slowly.
     Slow {
         /// Who.
-        whom: Whom,
+        targets: Targets,
         /// So many times slower, in percent.
         percent: u32,
         /// For so long; for ever if `None`.
-        lasting: Option<Duration>,
+        duration: Option<Duration>,
     },
     /// Something else runs on peers' machines now and then.
     Bursts {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
         /// Jobs of a thousand that meet it.
         per_mille: u32,
         /// How much longer those take, in percent.
@@ -155,61 +155,61 @@ pub enum Fault {
     /// Something else runs on peers' machines all the time: each job takes longer, by an exponentially distributed time.
     Noise {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
         /// What that is on average, in percent of the job's own time.
         percent: u32,
     },
     /// Machines sleep: a laptop's lid.
     Pause {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
         /// For so long.
-        lasting: Duration,
+        duration: Duration,
     },
     /// Tasks panic.
     Panic {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
     },
     /// Tasks never end.
     Hang {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
     },
     /// A machine with a copy of a peer's disk appears and joins.
     Clone {
         /// Whose disk.
-        whom: Whom,
+        targets: Targets,
     },
     /// Peers send bytes that are no frames.
     Garbage {
         /// Who.
-        whom: Whom,
+        targets: Targets,
         /// To each of their links.
         count: usize,
     },
     /// Peers send a view of another time: the one that they are in once more, and an earlier one.
     StaleViews {
         /// Who.
-        whom: Whom,
+        targets: Targets,
     },
     /// Disks are not what they should be.
     Disk {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
         /// What they are.
         mode: DiskMode,
     },
     /// Lines become other ones.
     Throttle {
         /// Whose.
-        whom: Whom,
+        targets: Targets,
         /// Bits a second that they can send.
         up: u64,
         /// Bits a second that they can receive.
         down: u64,
         /// For so long; for ever if `None`.
-        lasting: Option<Duration>,
+        duration: Option<Duration>,
     },
     /// New peers come.
     Join {
@@ -227,7 +227,7 @@ pub enum Fault {
 
 /// Which peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Whom {
+pub enum Targets {
     /// These.
     Peers(Vec<usize>),
     /// So many of those that run, as the seed has it.
@@ -243,29 +243,29 @@ pub enum Groups {
     Split(Vec<usize>),
 }
 
-/// What must come of a scenario, beyond the laws.
+/// What must come of a scenario, beyond the invariants.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Expect {
     /// Of the peers of the first view that no fault ended.
-    pub survivors: Ending,
+    pub survivors: SurvivorOutcome,
     /// Of those that came later.
-    pub joiners: Welcome,
+    pub joiners: JoinOutcome,
     /// Whether the state of some chunk was lost with all who held it, and started from nothing; `None`: it may.
     pub restarted: Option<bool>,
     /// Steps that are committed, at least.
     pub steps: u64,
-    /// Lineages that are merged into the one that is left, at least.
+    /// Branches that are merged into the one that is left, at least.
     pub merged: usize,
     /// No longer without a commit than this, faults off.
     pub patience: Duration,
     /// The losses are no further from those of one plain loop than this, relatively.
-    pub apart: f64,
+    pub loss_tolerance: f64,
 }
 
 /// How a run ends for a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Ending {
+pub enum SurvivorOutcome {
     /// After the last step.
     Finish,
     /// Not at all: too few are left to agree on anything, and they wait for others to come back.
@@ -275,7 +275,7 @@ pub enum Ending {
 /// What becomes of late joiners.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Welcome {
+pub enum JoinOutcome {
     /// They become members.
     Join,
     /// They are told why not.
@@ -284,7 +284,7 @@ pub enum Welcome {
     Any,
 }
 
-impl Ending {
+impl SurvivorOutcome {
     /// What peers do.
     #[must_use]
     pub fn words(self) -> &'static str {
@@ -295,7 +295,7 @@ impl Ending {
     }
 }
 
-impl Welcome {
+impl JoinOutcome {
     /// What becomes of newcomers.
     #[must_use]
     pub fn words(self) -> &'static str {
@@ -310,16 +310,16 @@ impl Welcome {
 impl Default for Expect {
     fn default() -> Self {
         Self {
-            survivors: Ending::Finish,
-            joiners: Welcome::Any,
+            survivors: SurvivorOutcome::Finish,
+            joiners: JoinOutcome::Any,
             restarted: None,
             steps: 0,
             merged: 0,
             patience: Duration::from_secs(30),
             // Smooth models stay below 1e-6 for thousands of steps. Where rounding tips the input of one ReLU over zero, for
             // one sample, it can be 5e-3 some thousand steps later, which is what a sample too much or too little comes to
-            // at once: that is for the laws to see.
-            apart: 0.01,
+            // at once: that is for the invariants to see.
+            loss_tolerance: 0.01,
         }
     }
 }
@@ -369,19 +369,19 @@ impl Scenario {
     /// With a fault, so long after training began.
     #[must_use]
     pub fn after(self, time: Duration, fault: Fault) -> Self {
-        self.at(When::Training(time), fault)
+        self.at(FaultTime::Training(time), fault)
     }
 
     /// With a fault at some other time.
     #[must_use]
-    pub fn at(mut self, when: When, fault: Fault) -> Self {
-        self.faults.push(Planned { when, within: Duration::ZERO, fault });
+    pub fn at(mut self, when: FaultTime, fault: Fault) -> Self {
+        self.faults.push(PlannedFault { when, within: Duration::ZERO, fault });
         self
     }
 
     /// With survivors that end like this.
     #[must_use]
-    pub fn expecting(mut self, survivors: Ending) -> Self {
+    pub fn expecting(mut self, survivors: SurvivorOutcome) -> Self {
         self.expect.survivors = survivors;
         self
     }
@@ -403,24 +403,24 @@ impl Fault {
             Self::Partition { groups: Groups::Peers(groups), .. } => groups.concat(),
             Self::Cut { between, .. } => between.to_vec(),
             Self::Flap { fault, .. } => fault.names(),
-            Self::Crash { whom, .. }
-            | Self::Restart { whom, .. }
-            | Self::Leave { whom }
-            | Self::Remove { whom }
-            | Self::Unreachable { whom, .. }
-            | Self::Slow { whom, .. }
-            | Self::Bursts { whom, .. }
-            | Self::Noise { whom, .. }
-            | Self::Pause { whom, .. }
-            | Self::Panic { whom }
-            | Self::Hang { whom }
-            | Self::Clone { whom }
-            | Self::Garbage { whom, .. }
-            | Self::StaleViews { whom }
-            | Self::Disk { whom, .. }
-            | Self::Throttle { whom, .. } => match whom {
-                Whom::Peers(peers) => peers.clone(),
-                Whom::Any(_) => vec![],
+            Self::Crash { targets, .. }
+            | Self::Restart { targets, .. }
+            | Self::Leave { targets }
+            | Self::Remove { targets }
+            | Self::Unreachable { targets, .. }
+            | Self::Slow { targets, .. }
+            | Self::Bursts { targets, .. }
+            | Self::Noise { targets, .. }
+            | Self::Pause { targets, .. }
+            | Self::Panic { targets }
+            | Self::Hang { targets }
+            | Self::Clone { targets }
+            | Self::Garbage { targets, .. }
+            | Self::StaleViews { targets }
+            | Self::Disk { targets, .. }
+            | Self::Throttle { targets, .. } => match targets {
+                Targets::Peers(peers) => peers.clone(),
+                Targets::Any(_) => vec![],
             },
             Self::Partition { .. } | Self::Blackout { .. } | Self::Join { .. } | Self::Churn { .. } => vec![],
         }

@@ -1,46 +1,46 @@
-//! One run of a scenario: a cluster, its faults, its laws and oracles, from the first process to the verdict.
+//! One run of a scenario: a cluster, its faults, its invariants and oracles, from the first process to the verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use peergrad::io::{Committed, Event, Failure, FinalState};
 use peergrad_protocol::message::Refusal;
-use peergrad_protocol::{Epoch, Instant};
+use peergrad_protocol::{Instant, ViewNumber};
 
 use crate::cluster::Cluster;
-use crate::faults::{Director, host_of};
-use crate::history::{History, Lane, State};
-use crate::host::{Entry, HostId};
-use crate::laws::{Known, Laws, Violation};
-use crate::liveness::{Liveness, who_waits};
-use crate::oracles::lineage::Lineage;
-use crate::oracles::passes::{PassCount, Passes};
+use crate::fault_injector::{FaultInjector, host_setup};
+use crate::history::{History, PeerHistory, PeerState};
+use crate::host::{EntryMode, HostId};
+use crate::invariants::{InvariantSetup, Invariants, Violation};
+use crate::liveness::{Liveness, describe_waiting};
+use crate::mutants::Mutant;
 use crate::oracles::plain;
 use crate::oracles::replay::Replay;
-use crate::plants::Plant;
-use crate::scenario::{Ending, Scenario, Welcome};
+use crate::oracles::sample_counter::{EpochCount, SampleCounter};
+use crate::oracles::view_chain::ViewChain;
+use crate::scenario::{JoinOutcome, Scenario, SurvivorOutcome};
 
 /// A scenario under one seed, on its way.
 pub struct Simulation {
     /// The nodes.
     pub cluster: Cluster,
     scenario: Scenario,
-    director: Director,
+    fault_injector: FaultInjector,
     liveness: Liveness,
-    census_at: Instant,
+    next_check_at: Instant,
     stuck: Option<Violation>,
-    /// The law that a planted bug is to be noticed by: only that one is of interest then.
-    planted_against: Option<&'static str>,
+    /// The invariant that a planted bug is to be noticed by: only that one is of interest then.
+    expected_invariant: Option<&'static str>,
 }
 
 /// What became of it.
 pub struct Outcome {
-    /// What was against a law, an oracle or an expectation, in order.
+    /// What was against an invariant, an oracle or an expectation, in order.
     pub violations: Vec<Violation>,
     /// Everything that was checked, by name.
     pub checked: Vec<&'static str>,
     /// How far losses were from the plain loop at most, relatively, if they were compared.
-    pub plain_apart: Option<f64>,
+    pub plain_loss_error: Option<f64>,
     /// What happened.
     pub history: History,
     /// How many peers ended how, in words.
@@ -55,10 +55,10 @@ pub struct Outcome {
     pub samples_trained: u64,
     /// Samples that were left out, since their gradient was not finite.
     pub samples_left_out: u64,
-    /// Samples that a pass ended without.
+    /// Samples that an epoch ended without.
     pub samples_lost: u64,
-    /// What came of the samples of each pass.
-    pub passes: Vec<PassCount>,
+    /// What came of the samples of each epoch.
+    pub epochs: Vec<EpochCount>,
     /// What the model is worth at the end, if the run was finished.
     pub evaluation: Option<peergrad::task::Evaluation>,
     /// Digest of the parameters at the end, if all that finished agree.
@@ -68,10 +68,10 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Times that a pass trained a sample after its first.
+    /// Times that an epoch trained a sample after its first.
     #[must_use]
     pub fn samples_repeated(&self) -> u64 {
-        self.passes.iter().map(|pass| pass.repeated).sum()
+        self.epochs.iter().map(|epoch| epoch.repeated).sum()
     }
 }
 
@@ -82,20 +82,20 @@ impl Simulation {
         Self::prepare(scenario, seed, None)
     }
 
-    /// The start of a run with a bug in it, watched by the one law that must notice it.
+    /// The start of a run with a bug in it, watched by the one invariant that must notice it.
     #[must_use]
-    pub fn planted(scenario: &Scenario, seed: u64, plant: &Plant) -> Self {
-        Self::prepare(scenario, seed, Some(plant))
+    pub fn with_mutant(scenario: &Scenario, seed: u64, mutant: &Mutant) -> Self {
+        Self::prepare(scenario, seed, Some(mutant))
     }
 
-    fn prepare(scenario: &Scenario, seed: u64, plant: Option<&Plant>) -> Self {
+    fn prepare(scenario: &Scenario, seed: u64, mutant: Option<&Mutant>) -> Self {
         let scenario = scenario.clone().swarmed(seed);
         let mut cluster = Cluster::new(seed, scenario.links.clone());
-        let template = host_of(&scenario);
+        let template = host_setup(&scenario);
         let host_with = |index: usize| {
             let mut setup = template.clone();
-            if let Some(plant) = plant {
-                plant.prepare(HostId(index as u32), &scenario.workload, &mut setup);
+            if let Some(mutant) = mutant {
+                mutant.prepare(HostId(index as u32), &scenario.workload, &mut setup);
             }
             setup
         };
@@ -103,55 +103,56 @@ impl Simulation {
         let specification = scenario.workload.specification.clone();
         for &host in &hosts {
             let entry = match host {
-                HostId(0) => Entry::Found { specification: specification.clone(), peers: scenario.peers },
+                HostId(0) => EntryMode::Found { specification: specification.clone(), peers: scenario.peers },
                 // Some are told of a peer that is itself still joining.
                 HostId(index) => {
                     let bootstrap = if index % 3 == 2 { HostId(index / 3) } else { HostId(0) };
-                    Entry::Join { run: cluster.run_id(), bootstraps: vec![bootstrap] }
+                    EntryMode::Join { run: cluster.run_id(), bootstraps: vec![bootstrap] }
                 }
             };
             cluster.start(host, entry);
         }
-        let laws = laws_of(&scenario);
-        cluster.watch(match plant {
-            Some(plant) => laws.only(plant.law),
-            None => laws,
+        let invariants = invariants_of(&scenario);
+        cluster.set_invariants(match mutant {
+            Some(mutant) => invariants.only(mutant.invariant),
+            None => invariants,
         });
-        if let Some(rule) = plant.and_then(|plant| plant.rule(seed)) {
-            cluster.add_rule(rule);
+        if let Some(filter) = mutant.and_then(|mutant| mutant.filter(seed)) {
+            cluster.add_filter(filter);
         }
         Self {
             cluster,
-            director: Director::new(&scenario, template, seed),
+            fault_injector: FaultInjector::new(&scenario, template, seed),
             liveness: Liveness::new(scenario.expect.patience),
-            census_at: Instant::default(),
+            next_check_at: Instant::default(),
             stuck: None,
-            planted_against: plant.map(|plant| plant.law),
+            expected_invariant: mutant.map(|mutant| mutant.invariant),
             scenario,
         }
     }
 
-    /// Lets one thing happen. False once the run is over, stuck, or against a law.
+    /// Lets one thing happen. False once the run is over, stuck, or against an invariant.
     pub fn tick(&mut self) -> bool {
         if !self.cluster.violations().is_empty() || self.is_over() {
             return false;
         }
         let next = self.cluster.next_at();
-        if let Some(at) = self.director.next_at().filter(|at| next.is_none_or(|next| *at <= next)) {
+        if let Some(at) = self.fault_injector.next_at().filter(|at| next.is_none_or(|next| *at <= next)) {
             self.cluster.advance_to(at);
-            self.director.act(&mut self.cluster);
-            self.liveness.excuse(at);
+            self.fault_injector.run_next(&mut self.cluster);
+            self.liveness.restart_clock(at);
             return true;
         }
         let Some(next) = next else {
-            self.stuck =
-                Some(self.progress(format!("nothing is left to happen; {}", who_waits(&self.cluster))));
+            self.stuck = Some(
+                self.progress(format!("nothing is left to happen; {}", describe_waiting(&self.cluster))),
+            );
             return false;
         };
-        if self.census_at <= next {
-            self.cluster.take_census();
-            self.census_at = next.max(self.census_at).after(CENSUS);
-            if self.director.is_idle()
+        if self.next_check_at <= next {
+            self.cluster.check_periodically();
+            self.next_check_at = next.max(self.next_check_at).after(CHECK_INTERVAL);
+            if self.fault_injector.is_idle()
                 && let Err(words) = self.liveness.check(&self.cluster)
             {
                 self.stuck = Some(self.progress(words));
@@ -159,7 +160,7 @@ impl Simulation {
             }
         }
         self.cluster.tick();
-        self.director.notice(&self.cluster);
+        self.fault_injector.schedule_triggered(&self.cluster);
         true
     }
 
@@ -173,11 +174,11 @@ impl Simulation {
     /// Whether nobody is left that trains or founds, and nothing will change that. Who is left only asks to be let in.
     fn is_over(&self) -> bool {
         let has_ended = self.cluster.history().began.is_some() && !self.cluster.has_run();
-        self.director.is_idle() && (self.cluster.running_count() == 0 || has_ended)
+        self.fault_injector.is_idle() && (self.cluster.running_count() == 0 || has_ended)
     }
 
     fn progress(&self, words: String) -> Violation {
-        Violation { at: self.cluster.now(), law: LIVENESS, words }
+        Violation { at: self.cluster.now(), invariant: LIVENESS, message: words }
     }
 
     /// The verdict.
@@ -186,50 +187,54 @@ impl Simulation {
         let now = self.cluster.now();
         self.cluster.history_mut().close(now);
         let mut violations = self.cluster.violations().to_vec();
-        let mut checked: Vec<&'static str> = self.cluster.law_names();
+        let mut checked: Vec<&'static str> = self.cluster.invariant_names();
         checked.extend([LIVENESS, ONE_MODEL, EXPECTATION]);
         let is_waiting = self.stuck.is_some();
-        if self.scenario.expect.survivors != Ending::Wait {
+        if self.scenario.expect.survivors != SurvivorOutcome::Wait {
             violations.extend(self.stuck.clone());
         }
         let committed = self.committed();
-        let lineage = Lineage::of(self.cluster.history());
-        let passes = self.passes(&lineage, committed.len() as u64);
-        let mut plain_apart = None;
+        let view_chain = ViewChain::of(self.cluster.history());
+        let epochs = self.epochs(&view_chain, committed.len() as u64);
+        let mut plain_loss_error = None;
         let has_forked = self.cluster.history().has_forked();
-        if self.scenario.workload.is_plain() && !has_forked && violations.is_empty() && self.is_asked(PLAIN) {
+        if self.scenario.workload.is_exact_sync()
+            && !has_forked
+            && violations.is_empty()
+            && self.is_asked(PLAIN)
+        {
             checked.push(PLAIN);
             let Scenario { workload, expect, .. } = &self.scenario;
-            match plain::compare(&workload.loaded, &lineage, &committed, expect.apart) {
-                Ok(apart) => plain_apart = Some(apart),
-                Err(words) => violations.push(Violation { at: now, law: PLAIN, words }),
+            match plain::compare(&workload.loaded, &view_chain, &committed, expect.loss_tolerance) {
+                Ok(apart) => plain_loss_error = Some(apart),
+                Err(words) => violations.push(Violation { at: now, invariant: PLAIN, message: words }),
             }
         }
         if violations.is_empty()
             && self.is_asked(EXPECTATION)
             && let Err(words) = self.meets_expectations(&committed, is_waiting)
         {
-            violations.push(Violation { at: now, law: EXPECTATION, words });
+            violations.push(Violation { at: now, invariant: EXPECTATION, message: words });
         }
         let finals = self.finals();
         let digests: Vec<String> = finals.iter().map(|state| state.digest.to_string()).collect();
         let may_differ = self.cluster.history().has_forked() && self.ends_apart();
         if violations.is_empty() && !may_differ && digests.windows(2).any(|pair| pair[0] != pair[1]) {
             let words = "peers that finished hold different parameters".to_owned();
-            violations.push(Violation { at: now, law: ONE_MODEL, words });
+            violations.push(Violation { at: now, invariant: ONE_MODEL, message: words });
         }
         Outcome {
             violations,
             checked,
-            plain_apart,
+            plain_loss_error,
             peers: self.scenario.peers,
             endings: self.endings(),
             time: now.since(Instant::default()),
             steps: committed.len() as u64,
             samples_trained: committed.iter().map(|committed| committed.samples).sum(),
             samples_left_out: committed.iter().map(|committed| committed.left_out).sum(),
-            samples_lost: passes.lost(),
-            passes: passes.counts(),
+            samples_lost: epochs.lost(),
+            epochs: epochs.counts(),
             evaluation: finals.first().and_then(|state| state.evaluation),
             digest: digests.first().filter(|first| digests.iter().all(|d| d == *first)).cloned(),
             trace_hash: self.cluster.trace().digest(),
@@ -237,33 +242,33 @@ impl Simulation {
         }
     }
 
-    /// The passes up to the last committed step, as the views deal them.
-    fn passes(&self, lineage: &Lineage, steps: u64) -> Passes {
-        let mut passes = Passes::new(&self.scenario.workload.loaded);
+    /// The epochs up to the last committed step, as the views deal them.
+    fn epochs(&self, view_chain: &ViewChain, steps: u64) -> SampleCounter {
+        let mut epochs = SampleCounter::new(&self.scenario.workload.loaded);
         let history = self.cluster.history();
-        for (step, merge) in lineage.merging() {
+        for (step, merge) in view_chain.merges() {
             let other = history.views.iter().position(|note| note.digest == merge.view);
-            let other = other.map(|view| Lineage::of_chain(history, &history.chain(view)));
-            other.iter().for_each(|other| passes.merge(step, self.passes(other, merge.steps.0)));
+            let other = other.map(|view| ViewChain::from_views(history, &history.chain(view)));
+            other.iter().for_each(|other| epochs.merge(step, self.epochs(other, merge.steps.0)));
         }
-        while passes.steps() < steps && passes.count(lineage).is_some() {}
-        passes
+        while epochs.steps() < steps && epochs.count(view_chain).is_some() {}
+        epochs
     }
 
-    fn is_asked(&self, law: &str) -> bool {
-        self.planted_against.is_none_or(|asked| asked == law)
+    fn is_asked(&self, invariant: &str) -> bool {
+        self.expected_invariant.is_none_or(|asked| asked == invariant)
     }
 
     /// Steps in their order, each as it was first told; of branches that were given up, as far as others went on from them.
     fn committed(&self) -> Vec<Committed> {
         let mut steps: BTreeMap<u64, Committed> = BTreeMap::new();
         let history = self.cluster.history();
-        let mut newest = Epoch(1);
+        let mut newest = ViewNumber(1);
         let chain = history.main_chain();
         for note in history.commits.iter().filter(|note| chain.contains(&note.view)) {
             let branch = history.views[note.view].view.branch;
-            if branch.epoch > newest && branch.fork == 0 {
-                newest = branch.epoch;
+            if branch.view_number > newest && branch.fork == 0 {
+                newest = branch.view_number;
                 steps.split_off(&branch.step.0);
             }
             steps.entry(note.committed.step.0).or_insert(note.committed);
@@ -280,16 +285,16 @@ impl Simulation {
         ended.collect()
     }
 
-    /// Whether peers have finished in different lineages: the cut lasted longer than the run.
+    /// Whether peers have finished in different branches: the cut lasted longer than the run.
     fn ends_apart(&self) -> bool {
         let history = self.cluster.history();
-        let last = |state: &State| match state {
-            State::Member(view) => Some(history.views[*view].lineage),
+        let last = |state: &PeerState| match state {
+            PeerState::Member(view) => Some(history.views[*view].branch_index),
             _ => None,
         };
-        let of_lane = |lane: &Lane| lane.spans.iter().rev().find_map(|span| last(&span.state));
-        let lineages: BTreeSet<usize> = history.lanes.iter().filter_map(of_lane).collect();
-        lineages.len() > 1
+        let of_lane = |lane: &PeerHistory| lane.spans.iter().rev().find_map(|span| last(&span.state));
+        let branches: BTreeSet<usize> = history.peers.iter().filter_map(of_lane).collect();
+        branches.len() > 1
     }
 
     /// How the process on each host ended, if it did.
@@ -307,11 +312,11 @@ impl Simulation {
         let mut endings = BTreeMap::new();
         for host in self.cluster.hosts() {
             let words = match (self.cluster.history().state(host), failures.get(&host)) {
-                (Some(State::Ended { .. }), Some(None)) => "finished".to_owned(),
-                (Some(State::Ended { .. }), Some(Some(failure))) => ending_of(failure).to_owned(),
-                (Some(State::Down), _) => "crashed".to_owned(),
-                (Some(State::Joining), _) => "still joining".to_owned(),
-                (Some(State::Member(_) | State::Paused), _) => "still a member".to_owned(),
+                (Some(PeerState::Ended { .. }), Some(None)) => "finished".to_owned(),
+                (Some(PeerState::Ended { .. }), Some(Some(failure))) => ending_of(failure).to_owned(),
+                (Some(PeerState::Down), _) => "crashed".to_owned(),
+                (Some(PeerState::Joining), _) => "still joining".to_owned(),
+                (Some(PeerState::Member(_) | PeerState::Paused), _) => "still a member".to_owned(),
                 _ => "never started".to_owned(),
             };
             *endings.entry(words).or_default() += 1;
@@ -328,20 +333,21 @@ impl Simulation {
                 expect.steps
             ));
         }
-        let merged = Lineage::of(self.cluster.history()).merging().count();
+        let merged = ViewChain::of(self.cluster.history()).merges().count();
         if merged < expect.merged {
             return Err(format!(
-                "{merged} lineages were merged; at least {} are expected to be",
+                "{merged} branches were merged; at least {} are expected to be",
                 expect.merged
             ));
         }
         let failures = self.failures();
-        for host in
-            (0..self.scenario.peers as u32).map(HostId).filter(|host| !self.director.touched().contains(host))
+        for host in (0..self.scenario.peers as u32)
+            .map(HostId)
+            .filter(|host| !self.fault_injector.affected().contains(host))
         {
             self.survivor_meets(host, expect.survivors, failures.get(&host).copied())?;
         }
-        if expect.survivors == Ending::Wait && !is_waiting {
+        if expect.survivors == SurvivorOutcome::Wait && !is_waiting {
             return Err("everyone is expected to wait for ever, and nobody does".to_owned());
         }
         let has_restarted = self.has_restarted();
@@ -353,17 +359,17 @@ impl Simulation {
             ));
         }
         // Who was crashed itself, perhaps before it got anywhere, is no longer of interest.
-        let is_untouched = |host: &&HostId| !self.director.touched().contains(host);
-        for &host in self.director.newcomers().iter().filter(is_untouched) {
-            let was_member = self.cluster.history().lanes[host.index()]
+        let is_untouched = |host: &&HostId| !self.fault_injector.affected().contains(host);
+        for &host in self.fault_injector.newcomers().iter().filter(is_untouched) {
+            let was_member = self.cluster.history().peers[host.index()]
                 .spans
                 .iter()
-                .any(|span| matches!(span.state, State::Member(_)));
+                .any(|span| matches!(span.state, PeerState::Member(_)));
             let was_refused = matches!(failures.get(&host), Some(Some(Failure::Refused { .. })));
             let is_met = match expect.joiners {
-                Welcome::Join => was_member,
-                Welcome::Refused => was_refused,
-                Welcome::Any => true,
+                JoinOutcome::Join => was_member,
+                JoinOutcome::Refused => was_refused,
+                JoinOutcome::Any => true,
             };
             if !is_met {
                 return Err(format!(
@@ -386,7 +392,7 @@ impl Simulation {
         let events = self.cluster.events().iter().rev();
         let mut own = events.filter(|(_, at, _)| *at == host);
         let excluded =
-            own.find(|(_, _, event)| matches!(event, Event::Excluded { .. } | Event::Installed { .. }));
+            own.find(|(_, _, event)| matches!(event, Event::Excluded { .. } | Event::ViewInstalled { .. }));
         excluded.is_some_and(|(at, _, event)| {
             matches!(event, Event::Excluded { .. }) && self.cluster.now().since(*at) < RETURN_TIME
         })
@@ -395,7 +401,7 @@ impl Simulation {
     fn survivor_meets(
         &self,
         host: HostId,
-        survivors: Ending,
+        survivors: SurvivorOutcome,
         ending: Option<Option<&Failure>>,
     ) -> Result<(), String> {
         let found = match ending {
@@ -404,14 +410,14 @@ impl Simulation {
             Some(Some(_)) => "stopped",
         };
         let is_met = match survivors {
-            Ending::Finish => match ending {
+            SurvivorOutcome::Finish => match ending {
                 Some(None) => true,
                 // It was left out for a while, and the others have finished without it.
-                Some(Some(Failure::Refused { refusal: Refusal::Over, .. })) => true,
+                Some(Some(Failure::Refused { refusal: Refusal::RunComplete, .. })) => true,
                 Some(Some(_)) => false,
                 None => self.has_just_been_excluded(host),
             },
-            Ending::Wait => true,
+            SurvivorOutcome::Wait => true,
         };
         if is_met {
             return Ok(());
@@ -421,30 +427,30 @@ impl Simulation {
     }
 }
 
-fn laws_of(scenario: &Scenario) -> Laws {
+fn invariants_of(scenario: &Scenario) -> Invariants {
     let workload = &scenario.workload;
-    let known = Known {
+    let known = InvariantSetup {
         loaded: workload.loaded.clone(),
         integers: workload.integers.clone().filter(|_| workload.is_synchronous()),
         patience: DEPARTURE_PATIENCE,
     };
-    let mut laws = Laws::all(&known);
+    let mut invariants = Invariants::all(&known);
     if is_replayed(scenario) {
-        laws.add(Replay::new(&workload.loaded));
+        invariants.add(Replay::new(&workload.loaded));
     }
-    laws
+    invariants
 }
 
 /// Whether everything is computed once more for every peer, by an oracle that knows the program: where that takes little
 /// time and memory.
 fn is_replayed(scenario: &Scenario) -> bool {
     let work = scenario.workload.loaded.manifest.parameter_count() * scenario.peers;
-    scenario.workload.is_ring() && work <= ORACLE_WORK_MAX
+    scenario.workload.is_sync() && work <= ORACLE_WORK_MAX
 }
 
 fn ending_of(failure: &Failure) -> &'static str {
     match failure {
-        Failure::NotFounded { .. } => "stopped: the founder left before the start",
+        Failure::FounderLeft { .. } => "stopped: the founder left before the start",
         Failure::Refused { .. } => "refused",
         Failure::TaskPanicked(_) => "stopped: its task failed",
         Failure::DiskFailed(_) | Failure::CheckpointLost { .. } => "stopped: its disk failed",
@@ -455,8 +461,8 @@ fn ending_of(failure: &Failure) -> &'static str {
 
 /// Whoever was left out is in again after this, unless it is left out again and again.
 const RETURN_TIME: Duration = Duration::from_secs(2);
-/// The name of law 8.
-pub const LIVENESS: &str = "progress (law 8)";
+/// The name of invariant 8.
+pub const LIVENESS: &str = "progress (invariant 8)";
 /// The name of what holds of every program in the end.
 pub const ONE_MODEL: &str = "one model in the end";
 /// The name of what a scenario expects.
@@ -467,6 +473,6 @@ pub const PLAIN: &str = "plain trainer";
 /// also if the first who tries is lost as well.
 const DEPARTURE_PATIENCE: Duration = Duration::from_secs(20);
 /// Time between two looks at what only time can break.
-const CENSUS: Duration = Duration::from_secs(1);
+const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Elements over all peers up to which everything is computed once more.
 const ORACLE_WORK_MAX: usize = 20_000_000;

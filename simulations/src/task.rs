@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use peergrad::io::DataReference;
-use peergrad::loader::{Loaded, Loader, Training};
+use peergrad::loader::{Loaded, Loader, TrainingConfig};
 use peergrad::task::Task;
 use peergrad_protocol::id::ContentDigest;
 
@@ -14,28 +14,28 @@ mod characters;
 mod integers;
 mod squares;
 
-pub use altered::{Altered, Gradient};
+pub use altered::{AlteredTask, Gradient};
 pub use characters::Characters;
 pub use integers::Integers;
 pub use squares::Squares;
 
 /// Hands out one prepared task, whatever the specification says; optionally asks for a data file first.
-pub struct Fixed {
+pub struct FixedLoader {
     /// What is handed out.
     pub loaded: Loaded,
     /// The data file that the specification is said to need.
     pub data: Option<Arc<[u8]>>,
 }
 
-impl Fixed {
+impl FixedLoader {
     /// Hands out `task`, trained as `training` says.
     #[must_use]
-    pub fn new(task: impl Task, training: Training) -> Self {
+    pub fn new(task: impl Task, training: TrainingConfig) -> Self {
         Self { loaded: Loaded::new(Arc::new(task), training), data: None }
     }
 }
 
-impl Loader for Fixed {
+impl Loader for FixedLoader {
     fn data(&self, _specification: &[u8]) -> Result<Option<DataReference>, String> {
         Ok(self.data.as_ref().map(|data| DataReference {
             name: "toy".to_owned(),

@@ -44,7 +44,7 @@ impl Trace {
         }
         if self.lines_max > 0 {
             let words = match frame.decode() {
-                Ok(message) => words_of(&message),
+                Ok(message) => describe(&message),
                 Err(error) => format!("bytes that are no frame ({error})"),
             };
             self.keep(at, format!("{from} -> {to}  {words}"));
@@ -65,8 +65,8 @@ impl Trace {
                 Event::Committed(committed) => {
                     format!("commits step {} (loss {:.6})", committed.step.0, committed.loss)
                 }
-                Event::Installed { view, .. } => {
-                    format!("installs view {} of {} members", view.epoch.0, view.members.len())
+                Event::ViewInstalled { view, .. } => {
+                    format!("installs view {} of {} members", view.number.0, view.members.len())
                 }
                 Event::Ended(ended) => match &ended.outcome {
                     Ok(()) => "is done".to_owned(),
@@ -79,7 +79,7 @@ impl Trace {
     }
 
     /// Something that the simulator did.
-    pub fn remark(&mut self, at: Instant, words: String) {
+    pub fn annotate(&mut self, at: Instant, words: String) {
         if self.lines_max > 0 {
             self.keep(at, format!("** {words}"));
         }
@@ -93,13 +93,13 @@ impl Trace {
     }
 }
 
-fn words_of(message: &Message) -> String {
+fn describe(message: &Message) -> String {
     match message {
         Message::Segment(segment) => format!(
             "step {} {:?} segment {} of rank {}'s shard ({} samples)",
-            segment.step.0, segment.phase, segment.index, segment.owner, segment.tally.samples
+            segment.step.0, segment.phase, segment.index, segment.owner, segment.stats.samples
         ),
-        Message::Install(view) => format!("Install view {} of {} members", view.epoch.0, view.members.len()),
+        Message::Install(view) => format!("Install view {} of {} members", view.number.0, view.members.len()),
         Message::Welcome(_) => "Welcome".to_owned(),
         Message::Data(piece) => format!("Data from byte {}", piece.offset),
         other => format!("{other:?}"),

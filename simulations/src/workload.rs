@@ -6,18 +6,18 @@
 
 use std::sync::Arc;
 
+use peergrad::data::dense_table::unpack;
 use peergrad::data::embedded::{DIGITS, embedded};
-use peergrad::data::table::unpack;
 use peergrad::io::DataReference;
-use peergrad::loader::{Loaded, Loader, Training};
-use peergrad::program::{Launch, Program};
-use peergrad::programs::quorum::Quorum;
-use peergrad::programs::ring::Ring;
-use peergrad::specification::own::{OwnLoader, OwnSpecification};
+use peergrad::loader::{Loaded, Loader, TrainingConfig};
+use peergrad::program::{Program, ProgramFactory};
+use peergrad::programs::backup_workers::BackupWorkers;
+use peergrad::programs::sync::SyncDataParallel;
+use peergrad::specification::custom::{CustomLoader, CustomSpecification};
 use peergrad::specification::run_file::DataSection;
 use peergrad::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
 use peergrad::task::Task;
-use peergrad::task::clicks::Clicks;
+use peergrad::task::clicks::SyntheticClicks;
 use peergrad::task::logistic::Logistic;
 
 use crate::task::{Characters, Integers, Squares};
@@ -58,7 +58,7 @@ impl Workload {
     /// # Panics
     /// Never: what was just resolved can be loaded.
     pub fn data_file(run: &RunFile, name: &str, bytes: &[u8]) -> Result<Self, SpecificationError> {
-        let specification = resolve(&watched(run), name, bytes)?;
+        let specification = resolve(&with_digests(run), name, bytes)?;
         let loaded = specification.load(bytes)?;
         let specification: Arc<[u8]> = specification.to_bytes()?.into();
         let reference = BuiltinLoader.data(&specification).expect("it was just resolved");
@@ -71,7 +71,7 @@ impl Workload {
     /// If a setting is not allowed.
     pub fn integers(run: &RunFile, parameters: usize, samples: u32) -> Result<Self, SpecificationError> {
         let task = Integers::new(parameters, samples);
-        Ok(Self { integers: Some(task.clone()), ..Self::own("integers", task, run)? })
+        Ok(Self { integers: Some(task.clone()), ..Self::custom("integers", task, run)? })
     }
 
     /// Least squares.
@@ -79,7 +79,7 @@ impl Workload {
     /// # Errors
     /// If a setting is not allowed.
     pub fn squares(run: &RunFile, parameters: usize, samples: u32) -> Result<Self, SpecificationError> {
-        Self::own("squares", Squares::new(parameters, samples), run)
+        Self::custom("squares", Squares::new(parameters, samples), run)
     }
 
     /// Logistic regression on made-up samples, which have few of so many features; a tenth as many more are held out.
@@ -87,8 +87,9 @@ impl Workload {
     /// # Errors
     /// If a setting is not allowed.
     pub fn clicks(run: &RunFile, features: usize, samples: u32) -> Result<Self, SpecificationError> {
-        let all = Clicks::new(features, samples + samples / 10, CLICKS_ENTRIES.min(features), run.seed);
-        Self::own("clicks", Logistic::new(all, samples), run)
+        let all =
+            SyntheticClicks::new(features, samples + samples / 10, CLICKS_ENTRIES.min(features), run.seed);
+        Self::custom("clicks", Logistic::new(all, samples), run)
     }
 
     /// A model of the first `samples` characters of a text, gzipped or not.
@@ -99,7 +100,7 @@ impl Workload {
         let text = unpack(name, bytes).map_err(|error| error.to_string())?;
         let task = Characters::new(&text, samples as usize).map_err(|words| format!("{name}: {words}"))?;
         let run = RunFile { data: None, ..run.clone() };
-        Self::own("characters", task, &run).map_err(|error| error.to_string())
+        Self::custom("characters", task, &run).map_err(|error| error.to_string())
     }
 
     /// A task of one's own, trained as the run file says.
@@ -109,8 +110,8 @@ impl Workload {
     ///
     /// # Panics
     /// Never: what was just resolved can be loaded.
-    pub fn own(name: &str, task: impl Task, run: &RunFile) -> Result<Self, SpecificationError> {
-        Self::own_program(name, task, Launch::ring(), run)
+    pub fn custom(name: &str, task: impl Task, run: &RunFile) -> Result<Self, SpecificationError> {
+        Self::custom_program(name, task, ProgramFactory::sync(), run)
     }
 
     /// A task of one's own, trained by a program of one's own. What a program computes only its author knows: such a run
@@ -121,76 +122,76 @@ impl Workload {
     ///
     /// # Panics
     /// Never: what was just resolved can be loaded.
-    pub fn own_program(
+    pub fn custom_program(
         name: &str,
         task: impl Task,
-        program: Launch,
+        program: ProgramFactory,
         run: &RunFile,
     ) -> Result<Self, SpecificationError> {
         let task: Arc<dyn Task> = Arc::new(task);
-        let specification = OwnSpecification::resolve(&watched(run), name, &*task, &program)?;
+        let specification = CustomSpecification::resolve(&with_digests(run), name, &*task, &program)?;
         let specification: Arc<[u8]> = specification.to_bytes()?.into();
-        let loader = OwnLoader::new(name, task, program);
+        let loader = CustomLoader::new(name, task, program);
         let loaded = loader.load(&specification, None).expect("it was just resolved");
         Ok(Self { specification, data: None, loaded, integers: None, reference: None })
     }
 
-    /// Whether the oracles know how it is trained: by the ring, and with sums of contributions.
+    /// Whether the oracles know how it is trained: by synchronous data parallelism, and with sums of contributions.
     #[must_use]
-    pub fn is_ring(&self) -> bool {
-        self.loaded.program.name() == Ring::NAME && !self.loaded.training.combine.is_robust()
+    pub fn is_sync(&self) -> bool {
+        self.loaded.program.name() == SyncDataParallel::NAME && !self.loaded.config.combine.is_robust()
     }
 
-    /// Whether a plain loop, in which nothing travels, comes to the same: as [`Workload::is_ring`], and no codec leaves anything out.
+    /// Whether a plain loop, in which nothing travels, comes to the same: as [`Workload::is_sync`], and no codec leaves anything out.
     #[must_use]
-    pub fn is_plain(&self) -> bool {
-        let Training { gradients, parameters, .. } = self.loaded.training;
-        self.is_ring() && gradients.is_exact() && parameters.is_exact()
+    pub fn is_exact_sync(&self) -> bool {
+        let TrainingConfig { gradients, parameters, .. } = self.loaded.config;
+        self.is_sync() && gradients.is_exact() && parameters.is_exact()
     }
 
     /// Whether a step is the optimizer's, with the sum of contributions: of all of them, or without those that were too late.
     #[must_use]
     pub fn is_synchronous(&self) -> bool {
-        let is_quorum =
-            self.loaded.program.name() == Quorum::NAME && !self.loaded.training.combine.is_robust();
-        self.is_ring() || is_quorum
+        let has_backup_workers =
+            self.loaded.program.name() == BackupWorkers::NAME && !self.loaded.config.combine.is_robust();
+        self.is_sync() || has_backup_workers
     }
 
     /// What every peer's loader hands out.
     #[must_use]
     pub fn loader(&self) -> Arc<dyn Loader> {
-        Arc::new(Shared { loaded: self.loaded.clone(), reference: self.reference.clone() })
+        Arc::new(SharedLoader { loaded: self.loaded.clone(), reference: self.reference.clone() })
     }
 
     /// As [`Workload::loader`], but trained otherwise.
     #[must_use]
-    pub fn loader_with(&self, training: Training) -> Arc<dyn Loader> {
-        let loaded = Loaded { training, ..self.loaded.clone() };
-        Arc::new(Shared { loaded, reference: self.reference.clone() })
+    pub fn loader_with(&self, training: TrainingConfig) -> Arc<dyn Loader> {
+        let loaded = Loaded { config: training, ..self.loaded.clone() };
+        Arc::new(SharedLoader { loaded, reference: self.reference.clone() })
     }
 
     /// As [`Workload::loader`], but with another task behind it: for a peer whose code is not the one of the others.
     #[must_use]
     pub fn loader_of(&self, task: impl Task) -> Arc<dyn Loader> {
         let loaded = Loaded { task: Arc::new(task), ..self.loaded.clone() };
-        Arc::new(Shared { loaded, reference: self.reference.clone() })
+        Arc::new(SharedLoader { loaded, reference: self.reference.clone() })
     }
 }
 
-/// Digests after every step are what the laws compare.
-fn watched(run: &RunFile) -> RunFile {
+/// Digests after every step are what the invariants compare.
+fn with_digests(run: &RunFile) -> RunFile {
     let mut run = run.clone();
     run.sync.digest_every = run.sync.digest_every.max(1);
     run
 }
 
 /// Hands out what was loaded before.
-struct Shared {
+struct SharedLoader {
     loaded: Loaded,
     reference: Option<DataReference>,
 }
 
-impl Loader for Shared {
+impl Loader for SharedLoader {
     fn data(&self, _specification: &[u8]) -> Result<Option<DataReference>, String> {
         Ok(self.reference.clone())
     }

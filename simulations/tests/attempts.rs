@@ -10,21 +10,23 @@ use peergrad::specification::RunFile;
 use peergrad_protocol::ViewDigest;
 use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::message::Message;
-use peergrad_simulations::rules::{Envelope, Verdict};
-use peergrad_simulations::scenario::{Fault, Scenario, When};
+use peergrad_simulations::filters::{Envelope, FrameAction};
+use peergrad_simulations::scenario::{Fault, FaultTime, Scenario};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
 /// More members than watch each other, of whom somebody crashes or comes every two seconds.
 fn churning() -> Scenario {
-    let text = "passes = 60\nbatch = 40\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n\
+    let text = "epochs = 60\nbatch = 40\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n\
                 [sync]\ntopology = \"direct\"";
     let run = RunFile::parse(text).unwrap();
     let mut scenario = Scenario::new("churning", 40, Workload::integers(&run, 16, 40).unwrap());
     scenario.sample_time = Duration::from_secs(1);
     scenario.expect.patience = Duration::from_secs(60);
-    scenario
-        .at(When::Training(Duration::from_secs(2)), Fault::Churn { times: 30, every: Duration::from_secs(2) })
+    scenario.at(
+        FaultTime::Training(Duration::from_secs(2)),
+        Fault::Churn { times: 30, every: Duration::from_secs(2) },
+    )
 }
 
 /// By view: the ballots for which its members were asked.
@@ -35,11 +37,11 @@ fn attempts_max(seed: u64) -> usize {
     let mut simulation = Simulation::new(&churning(), seed);
     let ballots = Ballots::default();
     let noted = Arc::clone(&ballots);
-    simulation.cluster.add_rule(Box::new(move |envelope: &Envelope<'_>| {
+    simulation.cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
         if let Some(Message::Prepare(prepare)) = envelope.message() {
             noted.lock().unwrap().entry(prepare.view).or_default().insert(prepare.ballot);
         }
-        Verdict::Pass
+        FrameAction::Pass
     }));
     let outcome = simulation.run();
     assert_eq!(outcome.violations, [], "seed {seed}");

@@ -10,7 +10,7 @@ use peergrad_protocol::RunId;
 use peergrad_protocol::message::Refusal;
 use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::host::HostId;
-use peergrad_simulations::host::{Entry, HostSetup};
+use peergrad_simulations::host::{EntryMode, HostSetup};
 
 mod common;
 use common::{
@@ -39,7 +39,7 @@ fn two_of_three() -> (Cluster, HostId, HostId) {
     run_until(&mut cluster, "the joiner is ready", |cluster| {
         let peer = cluster.peer(joiner);
         told(cluster, founder).any(|event| {
-            matches!(event, Event::Gathered { peer: ready_peer, ready: 2, wanted: 3 } if *ready_peer == peer)
+            matches!(event, Event::PeerReady { peer: ready_peer, ready: 2, wanted: 3 } if *ready_peer == peer)
         })
     });
     (cluster, founder, joiner)
@@ -54,7 +54,8 @@ fn data_that_a_joiner_lacks_comes_from_the_swarm() {
     let with = join(&mut cluster, founder, has_data);
     let without = join(&mut cluster, founder, lacks_data);
     run_out(&mut cluster);
-    let fetched = |host| told(&cluster, host).filter(|event| matches!(event, Event::Fetching { .. })).count();
+    let fetched =
+        |host| told(&cluster, host).filter(|event| matches!(event, Event::FetchingData { .. })).count();
     assert_eq!((fetched(with), fetched(without)), (0, 92), "2.9 MiB in pieces of 32 KiB");
     for host in [founder, with, without] {
         assert_eq!(ended(&cluster, host).outcome, Ok(()));
@@ -114,7 +115,7 @@ fn a_peer_that_comes_to_another_run_is_told_so() {
     let founder = found(&mut cluster, 2, without_data());
     let stranger = cluster.add(without_data());
     let other_run = Some(RunId([1; 32]));
-    cluster.start(stranger, Entry::Join { run: other_run, bootstraps: vec![founder] });
+    cluster.start(stranger, EntryMode::Join { run: other_run, bootstraps: vec![founder] });
     let member = join(&mut cluster, founder, without_data());
     run_out(&mut cluster);
     let run = cluster.run_id().expect("it was founded");
@@ -134,7 +135,7 @@ fn joiners_hear_of_a_founder_that_gives_up() {
     assert_eq!(ended(&cluster, founder).outcome, Err(Failure::Left));
     let outcome = &ended(&cluster, joiner).outcome;
     let founder = cluster.peer(founder);
-    assert!(matches!(outcome, Err(Failure::NotFounded { by, .. }) if *by == founder), "{outcome:?}");
+    assert!(matches!(outcome, Err(Failure::FounderLeft { by, .. }) if *by == founder), "{outcome:?}");
 }
 
 #[test]
@@ -143,7 +144,7 @@ fn a_founder_hears_why_a_joiner_gives_up() {
     cluster.leave(joiner);
     let withdrawn = |cluster: &Cluster| {
         told(cluster, founder).find_map(|event| match event {
-            Event::Withdrawn { peer, reason, ready: 1, wanted: 3 } => Some((*peer, reason.clone())),
+            Event::PeerWithdrawn { peer, reason, ready: 1, wanted: 3 } => Some((*peer, reason.clone())),
             _ => None,
         })
     };

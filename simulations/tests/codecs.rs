@@ -18,12 +18,12 @@ fn lossy(gradients: &str, parameters: &str) -> String {
     format!("gradients = \"{gradients}\"\nparameters = \"{parameters}\"")
 }
 
-/// Runs a swarm in which members crash and come; all laws hold, and what members hold is what the replay of the commit log
+/// Runs a swarm in which members crash and come; all invariants hold, and what members hold is what the replay of the commit log
 /// comes to: encoded contributions, what was left out of the ones before, sums, and parameters.
 fn survive(peers: usize, run: &str, seed: u64) {
     let text = format!(
         "about = \"codecs\"\npeers = {peers}\n[task]\nkind = \"squares\"\nsample_time = \"20ms\"\n\
-         [run]\npasses = 8\nbatch = 64\n{run}\n\
+         [run]\nepochs = 8\nbatch = 64\n{run}\n\
          [[faults]]\nat = \"500ms\"\nwithin = \"100ms\"\nkind = \"join\"\ncount = 1\n\
          [[faults]]\nat = \"700ms\"\nkind = \"churn\"\ntimes = 6\nevery = \"2s\"\n\
          [expect]\njoiners = \"join\"\n"
@@ -48,15 +48,15 @@ fn every_step_is_what_its_log_says() {
 /// Where everybody keeps everything, sums are gathered; where there is one copy, or the rule has no state, nobody is told
 /// of them.
 #[test]
-fn every_step_is_what_its_log_says_whoever_keeps_copies() {
+fn every_step_is_what_its_log_says_whoever_keeps_replicas() {
     let sgd = "[run.optimizer]\nrule = \"sgd\"\nrate = 0.05\n";
-    for (peers, copies) in [(2, "2"), (4, "\"all\""), (5, "1"), (5, "3")] {
+    for (peers, replicas) in [(2, "2"), (4, "\"all\""), (5, "1"), (5, "3")] {
         for optimizer in ["", sgd] {
             for (gradients, parameters) in
                 [("int8", "int8"), ("bf16", "f32"), ("f32", "bf16"), ("top-k", "bf16")]
             {
                 let sync = format!("[run.sync]\n{}", lossy(gradients, parameters));
-                survive(peers, &format!("{optimizer}{sync}\n[run.shards]\ncopies = {copies}\n"), 3);
+                survive(peers, &format!("{optimizer}{sync}\n[run.shards]\nreplicas = {replicas}\n"), 3);
             }
         }
     }
@@ -67,7 +67,7 @@ fn every_step_is_what_its_log_says_whoever_keeps_copies() {
 fn who_comes_twice_before_a_step_has_nothing_left_over() {
     let text = format!(
         "about = \"codecs\"\npeers = 5\n[links]\npreset = \"continents\"\n\
-         [task]\nkind = \"digits\"\nsample_time = \"1ms\"\n[run]\npasses = 1\nbatch = 128\n\
+         [task]\nkind = \"digits\"\nsample_time = \"1ms\"\n[run]\nepochs = 1\nbatch = 128\n\
          [run.optimizer]\nrule = \"momentum\"\nrate = 0.02\n[run.sync]\nsegment_kib = 1\n{}\n\
          [[faults]]\nkind = \"restart\"\nat = \"350ms\"\nany = 2\nfor = \"224ms\"\n\
          [[faults]]\nkind = \"restart\"\nat = \"3959ms\"\nwithin = \"57ms\"\nany = 1\nfor = \"822ms\"\ndisk = \"lost\"\n",
@@ -83,7 +83,7 @@ fn who_comes_twice_before_a_step_has_nothing_left_over() {
 
 /// Bytes and held-out accuracy of a run on the digits.
 fn digits(peers: usize, sync: &str) -> (f64, f64) {
-    let text = format!("passes = 20\nbatch = 64\n[sync]\ntopology = \"direct\"\n{sync}");
+    let text = format!("epochs = 20\nbatch = 64\n[sync]\ntopology = \"direct\"\n{sync}");
     let workload = Workload::digits(&RunFile::parse(&text).expect("it is a run file"));
     let scenario = Scenario::new("codecs", peers, workload.expect("all of it is allowed"));
     let mut simulation = Simulation::new(&scenario, 5);

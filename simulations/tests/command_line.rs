@@ -34,13 +34,13 @@ fn what_cannot_be_run_is_refused_before_anything_runs() {
         &["no scenario and no file `nonsense`", "kill-mid-step", "simulate keys"],
     );
     assert_refused(&["show", "nonsense"], &["simulate list"]);
-    assert_refused(&["run", "planted", "--peers", "0"], &["0 peers cannot be simulated; 1 to 1000 can"]);
-    assert_refused(&["run", "planted", "--plant", "nonsense"], &["`nonsense`", "simulate plants"]);
+    assert_refused(&["run", "mutants", "--peers", "0"], &["0 peers cannot be simulated; 1 to 1000 can"]);
+    assert_refused(&["run", "mutants", "--mutant", "nonsense"], &["`nonsense`", "simulate mutants"]);
     assert_refused(
-        &["run", "planted", "--report", "/nowhere/x.html"],
+        &["run", "mutants", "--report", "/nowhere/x.html"],
         &["cannot write the report /nowhere/x.html"],
     );
-    assert_refused(&["sweep", "planted", "nonsense", "--seeds", "0..1"], &["`nonsense`"]);
+    assert_refused(&["sweep", "mutants", "nonsense", "--seeds", "0..1"], &["`nonsense`"]);
     assert_refused(&["sweep", "--seeds", "5..1"], &["the second number is larger"]);
     assert_refused(&["sweep", "--seeds", "5-6"], &["two points between"]);
     let binary = file("binary.toml", &[0xff, 0xfe, 0]);
@@ -65,7 +65,7 @@ fn the_reference_of_keys_is_a_scenario_that_runs() {
 
 #[test]
 fn every_line_of_json_is_an_object_and_the_last_one_sums_up() {
-    let output = simulate(&["run", "planted", "--small", "--json"]);
+    let output = simulate(&["run", "mutants", "--small", "--json"]);
     let lines: Vec<serde_json::Value> =
         output.stdout.lines().map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
     let last = lines.last().unwrap();
@@ -85,7 +85,7 @@ fn every_line_of_json_is_an_object_and_the_last_one_sums_up() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_panic() {
-    for arguments in [&["keys"][..], &["run", "planted", "--json"], &["replay", "planted"]] {
+    for arguments in [&["keys"][..], &["run", "mutants", "--json"], &["replay", "mutants"]] {
         // Gone before the first word, so that no word can be on its way.
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
@@ -101,7 +101,7 @@ fn a_reader_that_goes_away_is_no_panic() {
 #[test]
 fn the_last_seeds_that_there_are_can_be_swept() {
     let seeds = format!("{}..{}", u64::MAX - 2, u64::MAX);
-    let output = simulate(&["sweep", "planted", "--json", "--seeds", &seeds]);
+    let output = simulate(&["sweep", "mutants", "--json", "--seeds", &seeds]);
     let line: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((output.status.code(), &line["steps"]), (Some(0), &serde_json::json!(80)));
 }
@@ -111,16 +111,16 @@ fn two_ways_to_train_the_same_are_compared() {
     let place = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("comparisons");
     let path = |name: &str| place.join(name).to_str().unwrap().to_owned();
     let report = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("compared.html");
-    let (ring, groups) = (path("ring.toml"), path("groups.toml"));
-    let arguments = ["compare", &ring, &groups, "--seeds", "1..2", "--report", report.to_str().unwrap()];
+    let (sync, groups) = (path("sync.toml"), path("groups.toml"));
+    let arguments = ["compare", &sync, &groups, "--seeds", "1..2", "--report", report.to_str().unwrap()];
     let output = simulate(&arguments);
     let words = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(0), "{words}");
-    assert!(words.lines().nth(1).unwrap().contains("ring.toml") && words.contains("(1.00 x)"), "{words}");
+    assert!(words.lines().nth(1).unwrap().contains("sync.toml") && words.contains("(1.00 x)"), "{words}");
     let page = std::fs::read_to_string(&report).unwrap();
     assert_eq!(page.matches("<svg").count(), 3, "against samples, time and bytes");
     let squares = file("squares.toml", b"about = \"x\"\npeers = 2\n[task]\nkind = \"squares\"");
-    assert_refused(&["compare", &ring, squares.to_str().unwrap()], &["train different models or data"]);
+    assert_refused(&["compare", &sync, squares.to_str().unwrap()], &["train different models or data"]);
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn what_staleness_costs_is_told() {
         (&lines[0]["ratio"], lines[1]["batches"].as_array().unwrap().len()),
         (&serde_json::json!(1.0), 2)
     );
-    let output = simulate(&[&small[..], &["--staleness", "0,2", "--pace", "200"]].concat());
+    let output = simulate(&[&small[..], &["--staleness", "0,2", "--baseline-batches", "200"]].concat());
     let words = String::from_utf8(output.stdout).unwrap();
     let heads = ["hidden", "rule", "rate", "s = 0", "s = 2"];
     assert!(heads.iter().all(|head| words.lines().next().unwrap().contains(head)), "{words}");
@@ -145,14 +145,14 @@ fn what_staleness_costs_is_told() {
     assert_refused(&["delays", "--rules", "sgd,adm"], &["'adm'", "momentum, adagrad"]);
     assert_refused(&["delays", "--rates", "0.1"], &["--rates has 1 for 3 of --rules"]);
     assert_refused(&["delays", "--target", "93"], &["--target 93 is a share"]);
-    assert_refused(&["delays", "--batches-max", "10"], &["before its --pace"]);
+    assert_refused(&["delays", "--batches-max", "10"], &["before its --baseline-batches"]);
     assert_refused(&["delays", "--data", "/nowhere.csv"], &["cannot read the data file /nowhere.csv"]);
     let numbers: String = (0..40).map(|i| format!("{i}.5,{}.25\n", i * i)).collect();
     let numbers = file("numbers.csv", numbers.as_bytes());
     assert_refused(&["delays", "--data", numbers.to_str().unwrap()], &["no classes", "--target-loss"]);
     assert_refused(
-        &[&small[..6], &["sgd", "--pace", "2", "--seeds", "1..2"]].concat(),
-        &["no learning rate", "sgd on hidden layers of 8", "a larger --pace"],
+        &[&small[..6], &["sgd", "--baseline-batches", "2", "--seeds", "1..2"]].concat(),
+        &["no learning rate", "sgd on hidden layers of 8", "a larger --baseline-batches"],
     );
 }
 

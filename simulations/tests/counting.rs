@@ -1,45 +1,46 @@
-//! What is trained is counted out while members come and go: by sums of integers, by positions of the passes, and by
+//! What is trained is counted out while members come and go: by sums of integers, by positions of the epochs, and by
 //! everything computed once more, each for itself.
 
 use std::path::Path;
 
-use peergrad_simulations::laws::{Known, Laws};
+use peergrad_simulations::invariants::{InvariantSetup, Invariants};
 use peergrad_simulations::oracles::replay::{REPLAY, Replay};
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::{EXPECTATION, LIVENESS, PLAIN};
 use peergrad_simulations::{Outcome, Scenario, Simulation};
 
-const COUNTING: [&str; 3] = ["exactly once (law 3)", "every sample once (law 6)", REPLAY];
+const COUNTING: [&str; 3] = ["exactly once (invariant 3)", "every sample once (invariant 6)", REPLAY];
 
 /// A small swarm that moves integers, with a batch that neither the members nor a power of two divide.
 fn scenario(faults: &str) -> Scenario {
     let text = format!(
         "about = \"counted out\"\npeers = 5\n\
          [task]\nkind = \"integers\"\nparameters = 900\nsamples = 500\nsample_time = \"2ms\"\n\
-         [run]\npasses = 4\nbatch = 48\n[run.optimizer]\nrule = \"sgd\"\nrate = 0.3\n\
-         [run.sync]\nsegment_kib = 1\n{faults}\n[expect]\napart = 1e-6\n"
+         [run]\nepochs = 4\nbatch = 48\n[run.optimizer]\nrule = \"sgd\"\nrate = 0.3\n\
+         [run.sync]\nsegment_kib = 1\n{faults}\n[expect]\nloss_tolerance =1e-6\n"
     );
     parse("counting", &text, Path::new("."), Size::Full).expect("a scenario file")
 }
 
-/// One run that only the counting laws watch.
+/// One run that only the counting invariants watch.
 fn counted(scenario: &Scenario, seed: u64) -> Outcome {
     let mut simulation = Simulation::new(scenario, seed);
-    let known = Known {
+    let known = InvariantSetup {
         loaded: scenario.workload.loaded.clone(),
         integers: scenario.workload.integers.clone(),
         patience: std::time::Duration::MAX,
     };
-    let mut laws = Laws::all(&known);
-    laws.add(Replay::new(&known.loaded));
-    simulation.cluster.watch(laws.those(&COUNTING));
+    let mut invariants = Invariants::all(&known);
+    invariants.add(Replay::new(&known.loaded));
+    simulation.cluster.set_invariants(invariants.subset(&COUNTING));
     simulation.run()
 }
 
 #[track_caller]
 fn assert_counted(outcome: &Outcome, seed: u64) {
     // How the run ends for whom is for others to say.
-    let broken: Vec<_> = outcome.violations.iter().filter(|violation| violation.law != EXPECTATION).collect();
+    let broken: Vec<_> =
+        outcome.violations.iter().filter(|violation| violation.invariant != EXPECTATION).collect();
     assert!(broken.is_empty(), "seed {seed}: {broken:?}");
     for name in COUNTING.into_iter().chain([PLAIN, LIVENESS]) {
         assert!(outcome.checked.contains(&name), "{name} was not asked");

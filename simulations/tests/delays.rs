@@ -19,7 +19,7 @@ fn slowdown(hidden: &str, rule: &str) -> f64 {
         task: &*loaded.task,
         workers: 8,
         batch: 16,
-        rule: loaded.training.rule,
+        rule: loaded.config.rule,
         seeds: 1..6,
         target: Target::Accuracy(0.93),
     };

@@ -19,7 +19,7 @@ use peergrad_collectives::plan::Topology;
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::named;
-use peergrad_simulations::scenario::{Fault, Scenario, When, Whom};
+use peergrad_simulations::scenario::{Fault, FaultTime, Scenario, Targets};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
@@ -29,7 +29,7 @@ use common::{squares, swarm};
 /// Training in whole numbers: powers of two as rate and batch, and sums far below 2^24.
 fn integers(topology: &str) -> Workload {
     let text = format!(
-        "passes = 2\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 0.5\n\
+        "epochs = 2\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 0.5\n\
          [sync]\ntopology = \"{topology}\"\nsegment_kib = 1"
     );
     let run = RunFile::parse(&text).expect("a run file");
@@ -47,7 +47,7 @@ fn direct_between_homes() -> Scenario {
 fn crash_between_continents() -> Scenario {
     Scenario::new("4 peers, ring, continents, crash", 4, integers("ring"))
         .on(Links::continents())
-        .at(When::Step(5), Fault::Crash { whom: Whom::Any(1), has_reset: false })
+        .at(FaultTime::Step(5), Fault::Crash { targets: Targets::Any(1), has_reset: false })
 }
 
 fn trouble() -> Scenario {

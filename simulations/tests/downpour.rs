@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use peergrad_simulations::compare::follow;
+use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::file::{Size, parse};
 
-/// Accuracy on the fifth of `mnist_5k` that is held out, after ten passes, and megabytes on the wire; `None`: it is not here.
+/// Accuracy on the fifth of `mnist_5k` that is held out, after ten epochs, and megabytes on the wire; `None`: it is not here.
 fn trained(peers: usize, optimizer: &str, every: u64) -> Option<(f64, f64)> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data");
     if !folder.join("mnist_5k.csv.gz").exists() {
@@ -14,12 +14,12 @@ fn trained(peers: usize, optimizer: &str, every: u64) -> Option<(f64, f64)> {
     }
     let text = format!(
         "about = \"downpour\"\npeers = {peers}\n[links]\npreset = \"lan\"\n[task]\nkind = \"file\"\nsample_time = \"1ms\"\n\
-         [run]\npasses = 10\nbatch = 32\n[run.data]\nfile = \"mnist_5k.csv.gz\"\n[run.model]\nhidden = [64]\n\
+         [run]\nepochs = 10\nbatch = 32\n[run.data]\nfile = \"mnist_5k.csv.gz\"\n[run.model]\nhidden = [64]\n\
          [run.optimizer]\n{optimizer}\n\
          [run.sync]\nkind = \"downpour\"\nn_push = {every}\nn_fetch = {every}\nlocal_rate = 0.2\n"
     );
     let scenario = parse("downpour", &text, &folder, Size::Full).expect("it is a scenario");
-    let course = follow(&scenario, 7);
+    let course = measure(&scenario, 7);
     assert_eq!(course.outcome.violations, []);
     let end = course.end.expect("it ends");
     let found = (end.evaluation.accuracy.expect("classes"), end.bytes as f64 / 1e6);
@@ -44,7 +44,7 @@ fn reading_and_sending_less_often_costs_little_and_saves_much() {
     let Some((accuracy, bytes)) = trained(16, adagrad, 1) else { return };
     for (every, loss, saved) in [(4, 0.02, 3.3), (16, 0.03, 11.5)] {
         let (found, fewer) = trained(16, adagrad, every).expect("it was here");
-        // Not quite as many times less: what owners tell copies is put together where much is added, and less so where little is.
+        // Not quite as many times less: what owners tell replicas is put together where much is added, and less so where little is.
         assert!(bytes / fewer > saved && bytes / fewer < every as f64, "{bytes} and {fewer}");
         assert!(found > accuracy - loss, "{found}, not {accuracy}");
     }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use peergrad::node::{Standing, Wait};
+use peergrad::node::{NodeState, Wait};
 use peergrad_collectives::plan::Topology;
 use peergrad_simulations::cluster::Cluster;
-use peergrad_simulations::task::Fixed;
+use peergrad_simulations::task::FixedLoader;
 
 mod common;
 use common::{committed, ended, gathered, run_out, run_until_training, squares};
@@ -20,7 +20,7 @@ fn a_peer_that_is_lost_at_any_time_stops_nobody() {
             run_until_training(&mut cluster);
             (0..crash_at).for_each(|_| assert!(cluster.tick()));
             let victim = hosts[2];
-            assert!(cluster.standing(victim).is_some(), "{case}: it has ended before");
+            assert!(cluster.node_state(victim).is_some(), "{case}: it has ended before");
             cluster.crash(victim, has_reset);
             run_out(&mut cluster);
             for &host in hosts.iter().filter(|&&host| host != victim) {
@@ -41,7 +41,7 @@ fn a_peer_lost_at_the_closing_barrier_leaves_nobody_waiting() {
     for topology in [Topology::Ring, Topology::Direct] {
         let mut fixed = squares(topology);
         // Two steps: the last one matters, and whatever comes before is repeated for every crash.
-        (fixed.loaded.training.batch_size, fixed.loaded.training.passes) = (370, 1);
+        (fixed.loaded.config.batch_size, fixed.loaded.config.epochs) = (370, 1);
         let fixed = Arc::new(fixed);
         let undisturbed = Endgame::watch(&fixed);
         let in_last_step = (undisturbed.last_step_at..undisturbed.barrier_at).step_by(CRASH_EVERY);
@@ -68,7 +68,7 @@ struct Endgame {
 
 impl Endgame {
     /// Of four peers that take two steps.
-    fn watch(fixed: &Arc<Fixed>) -> Self {
+    fn watch(fixed: &Arc<FixedLoader>) -> Self {
         let (mut cluster, hosts) = gathered(4, fixed, SEED);
         let mut event_count = 0;
         let mut until = |is_so: &dyn Fn(&Cluster) -> bool| {
@@ -79,8 +79,8 @@ impl Endgame {
             event_count
         };
         let last_step_at = until(&|cluster| !cluster.history().commits.is_empty());
-        let is_closing = |standing| matches!(standing, Some(Standing::Member(m)) if m.wait == Wait::Closing);
-        let barrier_at = until(&|cluster| hosts.iter().any(|&host| is_closing(cluster.standing(host))));
+        let is_closing = |standing| matches!(standing, Some(NodeState::Member(m)) if m.wait == Wait::Closing);
+        let barrier_at = until(&|cluster| hosts.iter().any(|&host| is_closing(cluster.node_state(host))));
         let end_at = until(&|cluster| cluster.running_count() == 0);
         for &host in &hosts {
             assert_eq!(ended(&cluster, host).outcome, Ok(()));
@@ -91,7 +91,7 @@ impl Endgame {
 }
 
 /// Crashes one of four: each other one is done in the end.
-fn assert_nobody_waits(fixed: &Arc<Fixed>, crash_at: usize, victim: usize) {
+fn assert_nobody_waits(fixed: &Arc<FixedLoader>, crash_at: usize, victim: usize) {
     let (mut cluster, hosts) = gathered(4, fixed, SEED);
     (0..crash_at).for_each(|_| assert!(cluster.tick()));
     let victim = hosts[victim];

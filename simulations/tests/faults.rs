@@ -8,17 +8,17 @@ use std::time::Duration;
 use peergrad::specification::RunFile;
 use peergrad_protocol::view::Recovery;
 use peergrad_simulations::disk::DiskMode;
-use peergrad_simulations::history::{Span, State};
+use peergrad_simulations::history::{PeerState, StateSpan};
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::named;
-use peergrad_simulations::scenario::{Ending, Fault, Groups, Scenario, When, Whom};
+use peergrad_simulations::scenario::{Fault, FaultTime, Groups, Scenario, SurvivorOutcome, Targets};
 use peergrad_simulations::simulation::{Outcome, Simulation};
 use peergrad_simulations::workload::Workload;
 
 /// Four peers that need some twenty seconds.
 fn swarm() -> Scenario {
-    let run = RunFile::parse("passes = 10\nbatch = 64").unwrap();
+    let run = RunFile::parse("epochs = 10\nbatch = 64").unwrap();
     let mut scenario = Scenario::new("faults", 4, Workload::squares(&run, 500, 640).unwrap());
     scenario.sample_time = Duration::from_millis(12);
     // A peer that is slowed down looks at the result for long.
@@ -27,7 +27,7 @@ fn swarm() -> Scenario {
 }
 
 /// What becomes of the swarm when `fault` happens two seconds after the start.
-fn after(fault: Fault, survivors: Ending) -> Outcome {
+fn after(fault: Fault, survivors: SurvivorOutcome) -> Outcome {
     let scenario = swarm().after(Duration::from_secs(2), fault).expecting(survivors);
     let outcome = Simulation::new(&scenario, 5).run();
     assert_eq!(outcome.violations, [], "{:?}", outcome.endings);
@@ -38,8 +38,8 @@ fn endings<const N: usize>(expected: [(&str, usize); N]) -> BTreeMap<String, usi
     expected.map(|(words, count)| (words.to_owned(), count)).into()
 }
 
-fn one() -> Whom {
-    Whom::Peers(vec![2])
+fn one() -> Targets {
+    Targets::Peers(vec![2])
 }
 
 /// Shorter than anybody's patience.
@@ -52,17 +52,17 @@ fn what_is_shorter_than_anybody_s_patience_only_takes_time() {
     let quiet = Simulation::new(&swarm(), 5).run();
     assert_eq!((quiet.steps, quiet.violations), (100, vec![]));
     let groups = Groups::Split(vec![3, 1]);
-    let (between, lasting) = ([1, 2], Some(SHORT));
-    let cut = Box::new(Fault::Cut { between, one_way: false, lasting });
+    let (between, duration) = ([1, 2], Some(SHORT));
+    let cut = Box::new(Fault::Cut { between, one_way: false, duration });
     for fault in [
-        Fault::Partition { groups, lasting },
-        Fault::Cut { between, one_way: false, lasting },
-        Fault::Cut { between, one_way: true, lasting },
-        Fault::Pause { whom: one(), lasting: SHORT },
+        Fault::Partition { groups, duration },
+        Fault::Cut { between, one_way: false, duration },
+        Fault::Cut { between, one_way: true, duration },
+        Fault::Pause { targets: one(), duration: SHORT },
         Fault::Flap { fault: cut, times: 3, every: SHORT * 3 },
     ] {
         let shown = format!("{fault:?}");
-        let outcome = after(fault, Ending::Finish);
+        let outcome = after(fault, SurvivorOutcome::Finish);
         assert_eq!(outcome.endings, endings([("finished", 4)]), "{shown}");
         assert_eq!(outcome.digest, quiet.digest, "{shown}: the result is the same");
         assert_eq!(outcome.history.views.len(), 1, "{shown}: nobody is left out");
@@ -73,15 +73,15 @@ fn what_is_shorter_than_anybody_s_patience_only_takes_time() {
 
 #[test]
 fn whoever_is_cut_off_for_long_is_left_out_and_comes_back() {
-    let lasting = Some(LONG);
+    let duration = Some(LONG);
     for fault in [
-        Fault::Partition { groups: Groups::Peers(vec![vec![0, 1], vec![2, 3]]), lasting },
-        Fault::Cut { between: [1, 2], one_way: false, lasting },
-        Fault::Cut { between: [1, 2], one_way: true, lasting },
-        Fault::Pause { whom: one(), lasting: LONG },
+        Fault::Partition { groups: Groups::Peers(vec![vec![0, 1], vec![2, 3]]), duration },
+        Fault::Cut { between: [1, 2], one_way: false, duration },
+        Fault::Cut { between: [1, 2], one_way: true, duration },
+        Fault::Pause { targets: one(), duration: LONG },
     ] {
         let shown = format!("{fault:?}");
-        let outcome = after(fault, Ending::Finish);
+        let outcome = after(fault, SurvivorOutcome::Finish);
         assert_eq!(outcome.endings, endings([("finished", 4)]), "{shown}");
         assert!(outcome.history.views.len() >= 3, "{shown}: out and in again");
     }
@@ -89,13 +89,13 @@ fn whoever_is_cut_off_for_long_is_left_out_and_comes_back() {
 
 #[test]
 fn who_dies_or_goes_is_left_out_and_the_others_finish() {
-    let crashed = after(Fault::Crash { whom: one(), has_reset: true }, Ending::Finish);
+    let crashed = after(Fault::Crash { targets: one(), has_reset: true }, SurvivorOutcome::Finish);
     assert_eq!(crashed.endings, endings([("crashed", 1), ("finished", 3)]));
-    let silent = after(Fault::Crash { whom: one(), has_reset: false }, Ending::Finish);
+    let silent = after(Fault::Crash { targets: one(), has_reset: false }, SurvivorOutcome::Finish);
     assert_eq!(silent.endings, crashed.endings);
-    let left = after(Fault::Leave { whom: one() }, Ending::Finish);
+    let left = after(Fault::Leave { targets: one() }, SurvivorOutcome::Finish);
     assert_eq!(left.endings, endings([("left", 1), ("finished", 3)]));
-    let panicked = after(Fault::Panic { whom: one() }, Ending::Finish);
+    let panicked = after(Fault::Panic { targets: one() }, SurvivorOutcome::Finish);
     assert_eq!(panicked.endings, endings([("stopped: its task failed", 1), ("finished", 3)]));
     for outcome in [&crashed, &silent, &panicked, &left] {
         let restarted: usize = outcome.history.views.iter().map(|v| v.view.moves.restarted.len()).sum();
@@ -105,16 +105,19 @@ fn who_dies_or_goes_is_left_out_and_the_others_finish() {
 
 #[test]
 fn too_few_wait_for_others_and_go_on_when_they_are_back() {
-    let whom = || Whom::Peers(vec![1, 2, 3]);
-    let dead = after(Fault::Crash { whom: whom(), has_reset: true }, Ending::Wait);
+    let targets = || Targets::Peers(vec![1, 2, 3]);
+    let dead = after(Fault::Crash { targets: targets(), has_reset: true }, SurvivorOutcome::Wait);
     assert_eq!(dead.endings, endings([("crashed", 3), ("still a member", 1)]));
-    let back = after(Fault::Restart { whom: whom(), lasting: LONG, keeps_disk: true }, Ending::Finish);
+    let back = after(
+        Fault::Restart { targets: targets(), duration: LONG, keeps_disk: true },
+        SurvivorOutcome::Finish,
+    );
     assert_eq!(back.endings, endings([("finished", 4)]));
 }
 
 #[test]
 fn a_task_that_hangs_is_left_behind() {
-    let outcome = after(Fault::Hang { whom: one() }, Ending::Finish);
+    let outcome = after(Fault::Hang { targets: one() }, SurvivorOutcome::Finish);
     assert_eq!(outcome.endings.get("finished"), Some(&3), "{:?}", outcome.endings);
 }
 
@@ -123,23 +126,23 @@ fn a_restart_that_nobody_noticed_is_told_apart_from_the_peer_before() {
     for (keeps_disk, expected) in
         [(true, endings([("finished", 4)])), (false, endings([("crashed", 1), ("finished", 4)]))]
     {
-        let fault = Fault::Restart { whom: one(), lasting: Duration::from_millis(300), keeps_disk };
-        assert_eq!(after(fault, Ending::Finish).endings, expected);
+        let fault = Fault::Restart { targets: one(), duration: Duration::from_millis(300), keeps_disk };
+        assert_eq!(after(fault, SurvivorOutcome::Finish).endings, expected);
     }
 }
 
 #[test]
 fn of_two_machines_with_one_identity_one_goes_on() {
-    let outcome = after(Fault::Clone { whom: one() }, Ending::Finish);
+    let outcome = after(Fault::Clone { targets: one() }, SurvivorOutcome::Finish);
     assert!(outcome.endings.get("finished") >= Some(&3), "{:?}", outcome.endings);
 }
 
 #[test]
 fn garbage_and_views_of_another_time_change_nothing() {
-    let garbage = after(Fault::Garbage { whom: one(), count: 20 }, Ending::Finish);
-    let refusals = garbage.history.lanes.iter().flat_map(|lane| &lane.notes);
+    let garbage = after(Fault::Garbage { targets: one(), count: 20 }, SurvivorOutcome::Finish);
+    let refusals = garbage.history.peers.iter().flat_map(|lane| &lane.notes);
     assert!(refusals.filter(|(_, note)| note.starts_with("refused what p2 sent")).count() >= 3);
-    let stale = after(Fault::StaleViews { whom: one() }, Ending::Finish);
+    let stale = after(Fault::StaleViews { targets: one() }, SurvivorOutcome::Finish);
     for outcome in [garbage, stale] {
         assert_eq!(outcome.endings, endings([("finished", 4)]));
         assert_eq!(outcome.history.views.len(), 1, "the view stays");
@@ -149,63 +152,64 @@ fn garbage_and_views_of_another_time_change_nothing() {
 #[test]
 fn slow_peers_and_lines_slow_everyone() {
     let quiet = Simulation::new(&swarm(), 5).run().time;
-    let lasting = 3 * SHORT;
+    let duration = 3 * SHORT;
     for (fault, at_least) in [
-        (Fault::Slow { whom: one(), percent: 400, lasting: None }, quiet * 2),
-        (Fault::Slow { whom: one(), percent: 400, lasting: Some(lasting) }, quiet + lasting / 2),
-        (Fault::Bursts { whom: one(), per_mille: 200, percent: 500 }, quiet * 5 / 4),
-        (Fault::Throttle { whom: one(), up: 100_000, down: 100_000, lasting: None }, quiet * 5 / 4),
+        (Fault::Slow { targets: one(), percent: 400, duration: None }, quiet * 2),
+        (Fault::Slow { targets: one(), percent: 400, duration: Some(duration) }, quiet + duration / 2),
+        (Fault::Bursts { targets: one(), per_mille: 200, percent: 500 }, quiet * 5 / 4),
+        (Fault::Throttle { targets: one(), up: 100_000, down: 100_000, duration: None }, quiet * 5 / 4),
     ] {
         let shown = format!("{fault:?}");
-        let outcome = after(fault, Ending::Finish);
+        let outcome = after(fault, SurvivorOutcome::Finish);
         assert!(outcome.time >= at_least, "{shown}: {:?}, {quiet:?} without", outcome.time);
     }
 }
 
 #[test]
 fn a_full_disk_is_said_and_the_others_go_on() {
-    let fault = Fault::Disk { whom: Whom::Peers(vec![3]), mode: DiskMode::Full };
-    let outcome = Simulation::new(&swarm().at(When::Start(Duration::ZERO), fault), 5).run();
+    let fault = Fault::Disk { targets: Targets::Peers(vec![3]), mode: DiskMode::Full };
+    let outcome = Simulation::new(&swarm().at(FaultTime::Start(Duration::ZERO), fault), 5).run();
     assert_eq!(outcome.violations, []);
     assert_eq!(outcome.endings, endings([("stopped: its disk failed", 1), ("finished", 3)]));
 }
 
 #[test]
 fn faults_that_overlap_do_not_stumble_over_each_other() {
-    let whom = || Whom::Peers(vec![2, 2]);
+    let targets = || Targets::Peers(vec![2, 2]);
     let mut twice = swarm();
-    for lasting in [3 * SHORT, SHORT] {
-        twice = twice.after(3 * SHORT, Fault::Restart { whom: whom(), lasting, keeps_disk: true });
+    for duration in [3 * SHORT, SHORT] {
+        twice = twice.after(3 * SHORT, Fault::Restart { targets: targets(), duration, keeps_disk: true });
     }
     assert_eq!(Simulation::new(&twice, 5).run().violations, []);
 
-    let asleep = swarm().at(When::Start(Duration::ZERO), Fault::Pause { whom: one(), lasting: LONG }).at(
-        When::Start(Duration::from_millis(1)),
-        Fault::Restart { whom: one(), lasting: SHORT, keeps_disk: true },
-    );
+    let asleep =
+        swarm().at(FaultTime::Start(Duration::ZERO), Fault::Pause { targets: one(), duration: LONG }).at(
+            FaultTime::Start(Duration::from_millis(1)),
+            Fault::Restart { targets: one(), duration: SHORT, keeps_disk: true },
+        );
     let outcome = Simulation::new(&asleep, 5).run();
     assert_eq!(outcome.steps, 100, "who died in its sleep comes back: {:?}", outcome.violations);
 }
 
 #[test]
 fn groups_are_named_in_whatever_order_they_are_given() {
-    let lasting = Some(SHORT);
+    let duration = Some(SHORT);
     for (groups, label) in [
         (Groups::Peers(vec![vec![3, 0], vec![1, 2]]), "cut p3 p0 | p1-p2"),
         (Groups::Peers(vec![vec![0, 3, 2], vec![1]]), "cut p0 p3 p2 | p1"),
         (Groups::Split(vec![0, 0]), "cut nobody | nobody"),
     ] {
-        let outcome = after(Fault::Partition { groups, lasting }, Ending::Finish);
-        assert_eq!(outcome.history.bands[0].label, label);
+        let outcome = after(Fault::Partition { groups, duration }, SurvivorOutcome::Finish);
+        assert_eq!(outcome.history.cuts[0].label, label);
     }
 }
 
 #[test]
 fn late_joiners_take_part_and_churn_stops_nobody() {
-    let joined = after(Fault::Join { count: 3 }, Ending::Finish);
+    let joined = after(Fault::Join { count: 3 }, SurvivorOutcome::Finish);
     assert_eq!(joined.endings, endings([("finished", 7)]));
-    let churned = after(Fault::Churn { times: 6, every: Duration::from_secs(2) }, Ending::Finish);
-    assert!(churned.history.lanes.len() > 4 || churned.endings.contains_key("crashed"));
+    let churned = after(Fault::Churn { times: 6, every: Duration::from_secs(2) }, SurvivorOutcome::Finish);
+    assert!(churned.history.peers.len() > 4 || churned.endings.contains_key("crashed"));
 }
 
 #[test]
@@ -220,13 +224,13 @@ fn regions_and_lines_have_their_distances() {
 /// Whoever is paused lets nobody in, and sends them on to those who train.
 #[test]
 fn a_peer_that_comes_back_does_not_wait_with_a_member_that_is_cut_off() {
-    let scenario = named("waiting-host", Size::Full).unwrap().unwrap();
+    let scenario = named("waiting-sponsor", Size::Full).unwrap().unwrap();
     for seed in [2, 11, 12, 13] {
         let outcome = Simulation::new(&scenario, seed).run();
         assert_eq!(outcome.violations, [], "seed {seed}");
-        let is_member = |span: &&Span| matches!(span.state, State::Member(view) if view > 0);
-        let is_in = outcome.history.lanes[5].spans.iter().find(is_member).unwrap();
-        let cut = outcome.history.bands[0].clone();
+        let is_member = |span: &&StateSpan| matches!(span.state, PeerState::Member(view) if view > 0);
+        let is_in = outcome.history.peers[5].spans.iter().find(is_member).unwrap();
+        let cut = outcome.history.cuts[0].clone();
         assert!(
             is_in.from < cut.until,
             "seed {seed}: it is let in after {:?}, and the cut ends after {:?}",
@@ -236,21 +240,21 @@ fn a_peer_that_comes_back_does_not_wait_with_a_member_that_is_cut_off() {
     }
 }
 
-/// By view: the weights of its members, by peer.
-fn weights(outcome: &Outcome) -> Vec<Vec<u8>> {
+/// By view: the capacities of its members, by peer.
+fn capacities(outcome: &Outcome) -> Vec<Vec<u8>> {
     let views = outcome.history.views.iter();
-    views.map(|note| note.view.members.iter().map(|member| member.weight).collect()).collect()
+    views.map(|note| note.view.members.iter().map(|member| member.capacity).collect()).collect()
 }
 
 #[test]
 fn whoever_cannot_be_dialed_owns_nothing_until_it_can_and_nobody_is_interrupted() {
     for count in [1, 2, 3] {
-        let whom = Whom::Peers((0..count).collect());
-        let outcome = after(Fault::Unreachable { whom, lasting: Some(LONG) }, Ending::Finish);
+        let targets = Targets::Peers((0..count).collect());
+        let outcome = after(Fault::Unreachable { targets, duration: Some(LONG) }, SurvivorOutcome::Finish);
         assert_eq!(outcome.endings, endings([("finished", 4)]), "{count}");
-        let weights = weights(&outcome);
+        let capacities = capacities(&outcome);
         let owners: Vec<usize> =
-            weights.iter().map(|all| all.iter().filter(|weight| **weight > 0).count()).collect();
+            capacities.iter().map(|all| all.iter().filter(|capacity| **capacity > 0).count()).collect();
         assert_eq!((owners.first(), owners.last()), (Some(&4), Some(&4)), "{count}: {owners:?}");
         assert_eq!(owners.iter().min(), Some(&(4 - count)), "{count}: {owners:?}");
         for note in &outcome.history.views {
@@ -264,29 +268,29 @@ fn whoever_cannot_be_dialed_owns_nothing_until_it_can_and_nobody_is_interrupted(
 
 #[test]
 fn where_nobody_can_be_dialed_somebody_owns_everything_all_the_same() {
-    let whom = Whom::Peers((0..4).collect());
-    let outcome = after(Fault::Unreachable { whom, lasting: None }, Ending::Finish);
+    let targets = Targets::Peers((0..4).collect());
+    let outcome = after(Fault::Unreachable { targets, duration: None }, SurvivorOutcome::Finish);
     assert_eq!(outcome.endings, endings([("finished", 4)]));
-    assert!(weights(&outcome).iter().all(|all| all.iter().any(|weight| *weight > 0)));
+    assert!(capacities(&outcome).iter().all(|all| all.iter().any(|capacity| *capacity > 0)));
 }
 
-/// Owners and others crash and come while weights change.
+/// Owners and others crash and come while capacities change.
 #[test]
-fn weights_change_amid_crashes_and_joiners() {
+fn capacities_change_amid_crashes_and_joiners() {
     for seed in 0..20 {
         let run =
-            RunFile::parse("passes = 20\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01").unwrap();
-        let mut scenario = Scenario::new("weights", 6, Workload::squares(&run, 500, 640).unwrap());
+            RunFile::parse("epochs = 20\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01").unwrap();
+        let mut scenario = Scenario::new("capacities", 6, Workload::squares(&run, 500, 640).unwrap());
         scenario.sample_time = Duration::from_millis(12);
         scenario.expect.patience = Duration::from_secs(60);
-        let any = |count| Whom::Any(count);
+        let any = |count| Targets::Any(count);
         let within = Duration::from_secs(5);
         let scenario = scenario
-            .after(Duration::from_secs(2), Fault::Unreachable { whom: any(3), lasting: Some(LONG) })
-            .after(within, Fault::Crash { whom: any(1), has_reset: seed % 2 == 0 })
+            .after(Duration::from_secs(2), Fault::Unreachable { targets: any(3), duration: Some(LONG) })
+            .after(within, Fault::Crash { targets: any(1), has_reset: seed % 2 == 0 })
             .after(within + SHORT, Fault::Join { count: 1 })
-            .after(2 * within, Fault::Unreachable { whom: any(2), lasting: None })
-            .after(2 * within + SHORT, Fault::Crash { whom: any(1), has_reset: true });
+            .after(2 * within, Fault::Unreachable { targets: any(2), duration: None })
+            .after(2 * within + SHORT, Fault::Crash { targets: any(1), has_reset: true });
         let outcome = Simulation::new(&scenario, seed).run();
         assert_eq!(outcome.violations, [], "seed {seed}: {:?}", outcome.endings);
     }

@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peergrad::node::Standing;
+use peergrad::node::NodeState;
 use peergrad::specification::RunFile;
 use peergrad_protocol::Instant;
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::Message;
+use peergrad_simulations::filters::{Envelope, FrameAction, FrameFilter};
 use peergrad_simulations::host::HostId;
 use peergrad_simulations::links::Links;
-use peergrad_simulations::rules::{Envelope, Rule, Verdict};
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
@@ -41,7 +41,7 @@ fn lines() -> Links {
 
 fn one_step(peers: usize, topology: &str) -> Scenario {
     let text = format!(
-        "passes = 1\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 1024"
+        "epochs = 1\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 1024"
     );
     let workload = Workload::integers(&RunFile::parse(&text).unwrap(), PARAMETERS, 64).unwrap();
     let mut scenario = Scenario::new("all-reduce", peers, workload).on(lines());
@@ -54,11 +54,11 @@ fn one_step(peers: usize, topology: &str) -> Scenario {
 fn first_segments(simulation: &mut Simulation) -> Arc<Mutex<BTreeMap<HostId, Instant>>> {
     let first = Arc::<Mutex<BTreeMap<HostId, Instant>>>::default();
     let noted = Arc::clone(&first);
-    simulation.cluster.add_rule(Box::new(move |envelope: &Envelope<'_>| {
+    simulation.cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
         if let Some(Message::Segment(_)) = envelope.message() {
             noted.lock().unwrap().entry(envelope.from).or_insert(envelope.at);
         }
-        Verdict::Pass
+        FrameAction::Pass
     }));
     first
 }
@@ -69,8 +69,8 @@ fn all_reduce(mut simulation: Simulation) -> (f64, Vec<(HostId, f64)>) {
     let mut shards = Vec::new();
     while simulation.tick() {
         let cluster = &simulation.cluster;
-        let standings = || cluster.hosts().filter_map(|host| cluster.standing(host));
-        let is_complete = |standing| matches!(standing, Standing::Member(member) if member.complete == 1);
+        let standings = || cluster.hosts().filter_map(|host| cluster.node_state(host));
+        let is_complete = |standing| matches!(standing, NodeState::Member(member) if member.complete == 1);
         if let Some(note) = cluster.history().views.first().filter(|_| shards.is_empty()) {
             let members = note.view.members.iter().map(|member| cluster.host_of(member.peer).unwrap());
             if note.shards.len() == note.view.members.len() {
@@ -171,8 +171,8 @@ struct Count {
     most: Arc<Mutex<BTreeMap<(HostId, HostId), u32>>>,
 }
 
-impl Rule for Count {
-    fn on_frame(&mut self, envelope: &Envelope<'_>) -> Verdict {
+impl FrameFilter for Count {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         if let Some(Message::Segment(_)) = envelope.message() {
             let link = (envelope.from, envelope.to);
             let in_flight = self.in_flight.entry(link).or_default();
@@ -181,7 +181,7 @@ impl Rule for Count {
             let most = most.entry(link).or_default();
             *most = (*most).max(*in_flight);
         }
-        Verdict::Pass
+        FrameAction::Pass
     }
 
     fn on_credit(&mut self, from: HostId, to: HostId, segments: u32) -> u32 {
@@ -193,7 +193,7 @@ impl Rule for Count {
 #[test]
 fn a_ring_whose_credit_is_used_up_everywhere_goes_on() {
     // Hundreds of small segments a shard, on lines on which each is long under way.
-    let text = "passes = 3\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\ntopology = \"ring\"\n\
+    let text = "epochs = 3\nbatch = 64\n[optimizer]\nrule = \"sgd\"\nrate = 1.0\n[sync]\ntopology = \"ring\"\n\
                 segment_kib = 1";
     let workload = Workload::integers(&RunFile::parse(text).unwrap(), 300_000, 64).unwrap();
     let mut scenario = Scenario::new("credit", 4, workload).on(Links::home());
@@ -201,7 +201,7 @@ fn a_ring_whose_credit_is_used_up_everywhere_goes_on() {
     let mut simulation = Simulation::new(&scenario, 1);
     let count = Count::default();
     let most = Arc::clone(&count.most);
-    simulation.cluster.add_rule(Box::new(count));
+    simulation.cluster.add_filter(Box::new(count));
     let outcome = simulation.run();
     assert_eq!((outcome.violations, outcome.steps), (vec![], 3));
     let most = most.lock().unwrap();

@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use peergrad_protocol::PeerId;
-use peergrad_simulations::history::{Ending, State};
-use peergrad_simulations::logs::{LogError, Tale, tale};
+use peergrad_simulations::history::{ExitStatus, PeerState};
+use peergrad_simulations::logs::{LogError, RecordedRun, recorded_run};
 use peergrad_simulations::report::{Report, render};
 use serde_json::{Value, json};
 
@@ -19,17 +19,17 @@ fn hex(byte: u8) -> String {
 }
 
 /// A log that is being made up.
-struct Diary {
+struct TestLog {
     text: String,
     /// How far this peer's clock is ahead, seconds.
     ahead: f64,
 }
 
-impl Diary {
+impl TestLog {
     fn new(peer: u8, ahead: f64) -> Self {
-        let mut diary = Self { text: String::new(), ahead };
-        diary.start(0.0, peer, 1);
-        diary
+        let mut test_log = Self { text: String::new(), ahead };
+        test_log.start(0.0, peer, 1);
+        test_log
     }
 
     fn line(&mut self, at: f64, mut line: Value) {
@@ -42,8 +42,8 @@ impl Diary {
         self.line(at, json!({"event": "log", "format": 1, "version": "0.1.0", "peer": peer, "incarnation": incarnation}));
     }
 
-    fn view(&mut self, at: f64, epoch: u8, members: &[u8], first_step: u64, shard: u64) {
-        self.line(at, view(epoch, hex(epoch), members, first_step, shard));
+    fn view(&mut self, at: f64, view_number: u8, members: &[u8], first_step: u64, shard: u64) {
+        self.line(at, view(view_number, hex(view_number), members, first_step, shard));
     }
 
     fn steps(&mut self, from: f64, until: f64, first: u64, bytes_per_step: u64) {
@@ -55,7 +55,7 @@ impl Diary {
             let loss = 2.0 / (1.0 + number as f64);
             self.line(
                 at,
-                json!({"event": "step", "step": number, "pass": 0, "loss": loss, "samples": 8, "left_out": 0,
+                json!({"event": "step", "step": number, "epoch": 0, "loss": loss, "samples": 8, "left_out": 0,
                     "rate": 0.1, "bytes_sent": number * bytes_per_step}),
             );
         }
@@ -70,34 +70,34 @@ impl Diary {
     }
 
     fn end(&mut self, at: f64) {
-        self.line(at, json!({"event": "ended", "finished": true, "words": "finished"}));
+        self.line(at, json!({"event": "ended", "finished": true, "text": "finished"}));
     }
 }
 
-fn view(epoch: u8, digest: String, members: &[u8], first_step: u64, shard: u64) -> Value {
-    let parents: Vec<String> = if epoch == 1 { vec![] } else { vec![hex(epoch - 1)] };
+fn view(view_number: u8, digest: String, members: &[u8], first_step: u64, shard: u64) -> Value {
+    let parents: Vec<String> = if view_number == 1 { vec![] } else { vec![hex(view_number - 1)] };
     let members: Vec<String> = members.iter().map(|peer| PeerId([*peer; 32]).to_string()).collect();
-    json!({"event": "view", "epoch": epoch, "digest": digest, "parents": parents, "members": members,
-        "first_step": first_step, "redone": first_step > 0, "branch": {"epoch": 1, "step": 0}, "shard": shard,
+    json!({"event": "view", "number": view_number, "digest": digest, "parents": parents, "members": members,
+        "first_step": first_step, "redone": first_step > 0, "branch": {"view_number": 1, "step": 0}, "shard": shard,
         "run": hex(RUN)})
 }
 
 /// Two peers that train for a minute, the second with a clock that is ahead.
-fn two(ahead: f64) -> [Diary; 2] {
+fn two(ahead: f64) -> [TestLog; 2] {
     [(1, 2, 0.0), (2, 1, ahead)].map(|(peer, other, ahead)| {
-        let mut diary = Diary::new(peer, ahead);
-        diary.line(
+        let mut test_log = TestLog::new(peer, ahead);
+        test_log.line(
             0.2,
-            json!({"event": "prepared", "parameters": 100, "samples": 80, "steps": 1200, "passes": 1}),
+            json!({"event": "prepared", "parameters": 100, "samples": 80, "steps": 1200, "epochs": 1}),
         );
-        diary.view(1.0, 1, &[1, 2], 0, if peer == 1 { 60 } else { 40 });
+        test_log.view(1.0, 1, &[1, 2], 0, if peer == 1 { 60 } else { 40 });
         // In the order of time, as they are written.
         for second in 1..60 {
-            diary.traffic(second, second + 1, other);
-            diary.steps(second as f64 + 0.01 * f64::from(peer), second as f64 + 0.9, 20 * second, 100);
+            test_log.traffic(second, second + 1, other);
+            test_log.steps(second as f64 + 0.01 * f64::from(peer), second as f64 + 0.9, 20 * second, 100);
         }
-        diary.end(60.0);
-        diary
+        test_log.end(60.0);
+        test_log
     })
 }
 
@@ -115,48 +115,56 @@ fn written(test: &str, files: &[(&str, &[u8])]) -> Vec<PathBuf> {
     files.iter().map(write).collect()
 }
 
-fn tale_of(test: &str, diaries: &[Diary]) -> Tale {
-    let names: Vec<String> = (0..diaries.len()).map(|index| format!("{index}.jsonl")).collect();
-    let files: Vec<(&str, &[u8])> =
-        names.iter().zip(diaries).map(|(name, diary)| (name.as_str(), diary.text.as_bytes())).collect();
-    tale(&written(test, &files), None).unwrap()
+fn tale_of(test: &str, test_logs: &[TestLog]) -> RecordedRun {
+    let names: Vec<String> = (0..test_logs.len()).map(|index| format!("{index}.jsonl")).collect();
+    let files: Vec<(&str, &[u8])> = names
+        .iter()
+        .zip(test_logs)
+        .map(|(name, test_log)| (name.as_str(), test_log.text.as_bytes()))
+        .collect();
+    recorded_run(&written(test, &files), None).unwrap()
 }
 
-fn page(tale: &Tale) -> String {
+fn page(recorded_run: &RecordedRun) -> String {
     render(&Report {
         title: "a run",
         about: "made up",
         command: "",
         words: &[],
         facts: &[],
-        verdicts: &tale.verdicts,
-        history: &tale.history,
+        check_results: &recorded_run.check_results,
+        history: &recorded_run.history,
     })
 }
 
-fn states(tale: &Tale, lane: usize) -> Vec<State> {
-    tale.history.lanes[lane].spans.iter().map(|span| span.state).collect()
+fn states(recorded_run: &RecordedRun, lane: usize) -> Vec<PeerState> {
+    recorded_run.history.peers[lane].spans.iter().map(|span| span.state).collect()
 }
 
 #[test]
 fn clocks_that_are_hours_apart_are_set_by_the_steps_that_both_tell_of() {
     for ahead in [0.0, 7200.0, -86_400.0] {
-        let tale = tale_of("clocks", &two(ahead));
-        let setting =
-            |peer: u8| tale.settings.iter().find(|setting| setting.peer == PeerId([peer; 32])).unwrap();
+        let recorded_run = tale_of("clocks", &two(ahead));
+        let setting = |peer: u8| {
+            recorded_run.clock_offsets.iter().find(|setting| setting.peer == PeerId([peer; 32])).unwrap()
+        };
         let apart = setting(1).added - setting(2).added;
         assert!((apart - ahead).abs() < 0.02, "{apart}");
         assert!(
             setting(1).points.max(setting(2).points) > 100 && setting(1).points.min(setting(2).points) == 0
         );
-        let seconds = tale.history.end.0 as f64 / 1e9;
+        let seconds = recorded_run.history.end.0 as f64 / 1e9;
         assert!((seconds - 60.0).abs() < 0.1, "{seconds}");
-        assert!(tale.verdicts.iter().all(|verdict| verdict.outcome.is_ok()), "{:?}", tale.verdicts);
-        assert_eq!(tale.verdicts.len(), 3, "nothing is said of digests that nobody tells");
+        assert!(
+            recorded_run.check_results.iter().all(|verdict| verdict.outcome.is_ok()),
+            "{:?}",
+            recorded_run.check_results
+        );
+        assert_eq!(recorded_run.check_results.len(), 3, "nothing is said of digests that nobody tells");
         for lane in 0..2 {
             assert_eq!(
-                states(&tale, lane),
-                [State::Joining, State::Member(0), State::Ended(Ending::Finished)]
+                states(&recorded_run, lane),
+                [PeerState::Joining, PeerState::Member(0), PeerState::Ended(ExitStatus::Finished)]
             );
         }
     }
@@ -164,17 +172,17 @@ fn clocks_that_are_hours_apart_are_set_by_the_steps_that_both_tell_of() {
 
 #[test]
 fn steps_and_bytes_that_were_not_written_down_are_counted() {
-    let tale = tale_of("counts", &two(0.0));
-    assert_eq!(tale.steps, 1191);
-    let commits = &tale.history.commits;
+    let recorded_run = tale_of("counts", &two(0.0));
+    assert_eq!(recorded_run.steps, 1191);
+    let commits = &recorded_run.history.commits;
     // From the first that is told of to the last, and itself.
     assert_eq!(commits.iter().map(|note| note.count).sum::<u64>(), 1190 - 20 + 1);
     assert!(commits.is_sorted_by_key(|note| note.at) && commits.is_sorted_by_key(|note| note.bytes));
     // As the senders say; what receivers say of them is not counted again.
-    assert_eq!(tale.history.traffic.total, 2 * 59_000);
-    let over_time: u64 = tale.history.traffic.over_time.iter().sum();
+    assert_eq!(recorded_run.history.traffic.total, 2 * 59_000);
+    let over_time: u64 = recorded_run.history.traffic.over_time.iter().sum();
     assert!(over_time.abs_diff(2 * 59_000) < 1000, "{over_time}");
-    assert_eq!(tale.history.parameters, Some(100));
+    assert_eq!(recorded_run.history.parameters, Some(100));
 }
 
 #[test]
@@ -190,10 +198,10 @@ fn what_is_cut_or_damaged_is_passed_over() {
     .concat();
     for (bytes, damaged) in [(cut, 1), (garbage.as_slice(), 8), (&text[..text.len() - 1], 0)] {
         let paths = written("cut", &[("0.jsonl", one.text.as_bytes()), ("1.jsonl", bytes)]);
-        let tale = tale(&paths, None).unwrap();
-        assert_eq!(tale.damaged_lines, damaged);
-        assert_eq!(tale.steps, 1191, "the other one has them");
-        page(&tale);
+        let recorded_run = recorded_run(&paths, None).unwrap();
+        assert_eq!(recorded_run.damaged_lines, damaged);
+        assert_eq!(recorded_run.steps, 1191, "the other one has them");
+        page(&recorded_run);
     }
 }
 
@@ -204,18 +212,18 @@ fn a_peer_without_a_log_is_told_of_by_the_others() {
     one.text.truncate(one.text.rfind("{\"at\"").unwrap());
     one.view(61.0, 2, &[1], 1200, 100);
     one.end(62.0);
-    let tale = tale_of("missing", &[one]);
-    assert_eq!(tale.names.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
-    assert_eq!(states(&tale, 1), [State::Member(0), State::Down]);
+    let recorded_run = tale_of("missing", &[one]);
+    assert_eq!(recorded_run.names.iter().map(Option::is_some).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(states(&recorded_run, 1), [PeerState::Member(0), PeerState::Down]);
     // What was received from it is all that is known of what it sent.
-    assert!(tale.history.traffic.total > 80_000, "{}", tale.history.traffic.total);
-    assert!(page(&tale).contains("p1"));
+    assert!(recorded_run.history.traffic.total > 80_000, "{}", recorded_run.history.traffic.total);
+    assert!(page(&recorded_run).contains("p1"));
 }
 
 #[test]
 fn one_that_stands_still_and_one_that_is_killed_are_told_apart() {
     let [one, _] = two(0.0);
-    let mut other = Diary::new(2, 0.0);
+    let mut other = TestLog::new(2, 0.0);
     other.view(1.0, 1, &[1, 2], 0, 40);
     other.traffic(1, 20, 1);
     // Suspended for ten seconds, then killed, and started again.
@@ -223,54 +231,68 @@ fn one_that_stands_still_and_one_that_is_killed_are_told_apart() {
     other.start(50.0, 2, 2);
     other.view(52.0, 2, &[1, 2], 500, 40);
     other.traffic(52, 60, 1);
-    let tale = tale_of("still", &[one, other]);
-    let lane = tale.history.lanes.iter().position(|lane| lane.peer == PeerId([2; 32])).unwrap();
-    let member = State::Member(0);
+    let recorded_run = tale_of("still", &[one, other]);
+    let lane = recorded_run.history.peers.iter().position(|lane| lane.peer == PeerId([2; 32])).unwrap();
+    let member = PeerState::Member(0);
     assert_eq!(
-        states(&tale, lane),
-        [State::Joining, member, State::Paused, member, State::Down, State::Joining, State::Member(1)]
+        states(&recorded_run, lane),
+        [
+            PeerState::Joining,
+            member,
+            PeerState::Paused,
+            member,
+            PeerState::Down,
+            PeerState::Joining,
+            PeerState::Member(1)
+        ]
     );
-    let notes: Vec<&str> = tale.history.lanes[lane].notes.iter().map(|note| note.1.as_str()).collect();
+    let notes: Vec<&str> =
+        recorded_run.history.peers[lane].notes.iter().map(|note| note.1.as_str()).collect();
     assert!(notes[0].contains("stood still") && notes[1].contains("breaks off"), "{notes:?}");
-    let gap = tale.history.lanes[lane].spans[2];
+    let gap = recorded_run.history.peers[lane].spans[2];
     assert!(gap.until.since(gap.from).as_secs() >= 8);
 }
 
 #[test]
 fn a_swarm_that_went_on_from_a_checkpoint_went_back_and_broke_no_promise() {
     let told = |test, stops, branch: Value| {
-        let diaries = [(1, 2), (2, 1)].map(|(peer, other)| {
-            let mut diary = Diary::new(peer, 0.0);
-            diary.view(1.0, 1, &[1, 2], 0, 50);
-            diary.traffic(1, 10, other);
-            diary.steps(2.0, 10.0, 10, 100);
+        let test_logs = [(1, 2), (2, 1)].map(|(peer, other)| {
+            let mut test_log = TestLog::new(peer, 0.0);
+            test_log.view(1.0, 1, &[1, 2], 0, 50);
+            test_log.traffic(1, 10, other);
+            test_log.steps(2.0, 10.0, 10, 100);
             if stops {
-                diary.start(30.0, peer, 2);
+                test_log.start(30.0, peer, 2);
             }
             // On from the checkpoint after step 50.
             let mut restored = view(2, hex(2), &[1, 2], 50, 50);
             restored["branch"] = branch.clone();
-            diary.line(31.0, restored);
-            diary.traffic(31, 40, other);
-            diary.steps(32.0, 40.0, 50, 90);
-            diary.end(40.0);
-            diary
+            test_log.line(31.0, restored);
+            test_log.traffic(31, 40, other);
+            test_log.steps(32.0, 40.0, 50, 90);
+            test_log.end(40.0);
+            test_log
         });
-        tale_of(test, &diaries)
+        tale_of(test, &test_logs)
     };
-    let anew = json!({"epoch": 2, "step": 50});
+    let anew = json!({"view_number": 2, "step": 50});
     // All stop; or some who had only just come in go on with those who had stopped.
     for (test, stops) in [("stopped", true), ("restored", false)] {
-        let tale = told(test, stops, anew.clone());
-        assert!(tale.verdicts.iter().all(|verdict| verdict.outcome.is_ok()), "{:?}", tale.verdicts);
-        let steps: Vec<u64> = tale.history.commits.iter().map(|note| note.committed.step.0).collect();
+        let recorded_run = told(test, stops, anew.clone());
+        assert!(
+            recorded_run.check_results.iter().all(|verdict| verdict.outcome.is_ok()),
+            "{:?}",
+            recorded_run.check_results
+        );
+        let steps: Vec<u64> = recorded_run.history.commits.iter().map(|note| note.committed.step.0).collect();
         assert_eq!(steps, (10..170).step_by(10).chain((50..210).step_by(10)).collect::<Vec<_>>());
-        let back = &tale.history.commits[16];
+        let back = &recorded_run.history.commits[16];
         assert_eq!((back.view, back.count), (1, 1), "it belongs to the view after the stop");
     }
     // Without a checkpoint it is a promise that was broken.
-    let tale = told("undone", false, json!({"epoch": 1, "step": 0}));
-    let broken = tale.verdicts.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
+    let recorded_run = told("undone", false, json!({"view_number": 1, "step": 0}));
+    let broken =
+        recorded_run.check_results.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
     assert!(broken.contains("tells of step 50 after a later one"), "{broken}");
 }
 
@@ -292,13 +314,16 @@ fn files_of_a_directory_are_one_log() {
         ("lab/identity", b"no log"),
     ];
     let path = written("directory", &files)[0].parent().unwrap().to_owned();
-    let whole = tale(&[path], None).unwrap();
+    let whole = recorded_run(&[path], None).unwrap();
     let direct = tale_of("directly", &[one]);
     assert_eq!(format!("{:?}", whole.history), format!("{:?}", direct.history));
     assert_eq!(whole.damaged_lines, 0);
     // The second file alone begins with the view of then.
-    let alone = tale(&written("alone", &[("events.jsonl", late.as_bytes())]), None).unwrap();
-    assert_eq!(states(&alone, 0), [State::Joining, State::Member(0), State::Ended(Ending::Finished)]);
+    let alone = recorded_run(&written("alone", &[("events.jsonl", late.as_bytes())]), None).unwrap();
+    assert_eq!(
+        states(&alone, 0),
+        [PeerState::Joining, PeerState::Member(0), PeerState::Ended(ExitStatus::Finished)]
+    );
 }
 
 #[test]
@@ -306,7 +331,7 @@ fn logs_that_contradict_each_other_are_told() {
     let [one, mut other] = two(0.0);
     other.text = other.text.replace(&hex(1), &hex(77));
     let told = tale_of("views", &[one, other]);
-    let broken: Vec<_> = told.verdicts.iter().filter(|verdict| verdict.outcome.is_err()).collect();
+    let broken: Vec<_> = told.check_results.iter().filter(|verdict| verdict.outcome.is_err()).collect();
     assert_eq!(broken.len(), 1);
     assert!(broken[0].outcome.as_ref().unwrap_err().contains("view 1 is one at p"), "{:?}", broken[0]);
 
@@ -314,8 +339,8 @@ fn logs_that_contradict_each_other_are_told() {
     other.text = other.text.replacen("\"loss\":0.09523809523809523", "\"loss\":0.5", 1);
     assert!(other.text.contains("\"loss\":0.5"));
     let paths = written("losses", &[("0.jsonl", one.text.as_bytes()), ("1.jsonl", other.text.as_bytes())]);
-    let told = tale(&paths, None).unwrap();
-    let broken = told.verdicts.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
+    let told = recorded_run(&paths, None).unwrap();
+    let broken = told.check_results.iter().find_map(|verdict| verdict.outcome.as_ref().err()).unwrap();
     assert!(broken.contains("the first is step 20"), "{broken}");
     let page = paths[0].with_file_name("page.html");
     let mut command = Command::new(env!("CARGO_BIN_EXE_simulate"));
@@ -335,11 +360,11 @@ fn a_long_run_makes_a_page_of_bounded_size() {
             let number = 1200 + (u64::from(hour as u32) * 60 + minute) * 1000;
             one.steps(at + 60.0 * minute as f64, at + 60.0 * minute as f64 + 0.4, number, 100);
         }
-        one.line(at + 3599.0, json!({"event": "missed", "words": format!("no contact {hour}")}));
+        one.line(at + 3599.0, json!({"event": "member_suspected", "text": format!("no contact {hour}")}));
     }
-    let tale = tale_of("long", &[one]);
-    assert!(tale.history.traffic.over_time.len() <= 20_001);
-    let page = page(&tale);
+    let recorded_run = tale_of("long", &[one]);
+    assert!(recorded_run.history.traffic.over_time.len() <= 20_001);
+    let page = page(&recorded_run);
     assert!(page.len() < 2_000_000, "{}", page.len());
 }
 
@@ -356,8 +381,8 @@ fn what_is_no_log_is_told_with_what_to_do() {
         ("folder/x", b""),
     ];
     let paths = written("mistakes", &files);
-    let failure = |path: PathBuf, run: Option<&str>| tale(&[path], run).unwrap_err();
-    assert!(matches!(failure(paths[1].clone(), None), LogError::OtherForm { form: 2, .. }));
+    let failure = |path: PathBuf, run: Option<&str>| recorded_run(&[path], run).unwrap_err();
+    assert!(matches!(failure(paths[1].clone(), None), LogError::OtherFormat { format_number: 2, .. }));
     assert!(matches!(failure(paths[2].clone(), None), LogError::Foreign { .. }));
     assert!(matches!(failure(paths[3].clone(), None), LogError::Foreign { .. }));
     assert!(matches!(failure(paths[4].clone(), None), LogError::NoRun));
@@ -365,5 +390,5 @@ fn what_is_no_log_is_told_with_what_to_do() {
     assert!(matches!(failure(paths[0].with_file_name("absent"), None), LogError::Unreadable { .. }));
     let error = failure(paths[0].clone(), Some("ffff")).to_string();
     assert!(error.contains("`ffff`") && error.contains(&hex(RUN)[..8]), "{error}");
-    assert!(tale(&[paths[0].clone()], Some("0909")).is_ok());
+    assert!(recorded_run(&[paths[0].clone()], Some("0909")).is_ok());
 }

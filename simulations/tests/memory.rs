@@ -12,9 +12,9 @@ use std::time::Duration;
 use common::{join, run_until, run_until_training, setup, squares};
 use peergrad::loader::Loader;
 use peergrad_collectives::plan::Topology;
-use peergrad_protocol::placement::Copies;
+use peergrad_protocol::placement::Replicas;
+use peergrad_simulations::compute_model::ComputeModel;
 use peergrad_simulations::host::HostId;
-use peergrad_simulations::pace::Pace;
 
 static LIVE_BYTES: AtomicIsize = AtomicIsize::new(0);
 
@@ -54,11 +54,14 @@ fn churn_does_not_make_a_node_grow() {
 /// Bytes that are freed with a node that has seen so many others crash, and as many come.
 fn footprint(losses: usize) -> isize {
     let mut fixed = squares(Topology::Ring);
-    (fixed.loaded.training.passes, fixed.loaded.training.copies) = (1_000_000, Copies::Number(2));
+    (fixed.loaded.config.epochs, fixed.loaded.config.replicas) = (1_000_000, Replicas::Number(2));
     let fixed = Arc::new(fixed);
     let host = || {
-        let pace = Pace::steady(Duration::from_millis(10));
-        peergrad_simulations::host::HostSetup { pace, ..setup(Arc::clone(&fixed) as Arc<dyn Loader>, None) }
+        let compute_model = ComputeModel::steady(Duration::from_millis(10));
+        peergrad_simulations::host::HostSetup {
+            compute_model,
+            ..setup(Arc::clone(&fixed) as Arc<dyn Loader>, None)
+        }
     };
     let mut cluster = common::lan(4);
     let eldest = common::found(&mut cluster, PEERS, host());

@@ -9,14 +9,14 @@ use peergrad_protocol::Instant;
 use peergrad_protocol::view::Recovery;
 use peergrad_simulations::history::History;
 use peergrad_simulations::links::Links;
-use peergrad_simulations::scenario::{Fault, Scenario, When, Whom};
+use peergrad_simulations::scenario::{Fault, FaultTime, Scenario, Targets};
 use peergrad_simulations::simulation::Simulation;
 use peergrad_simulations::workload::Workload;
 
 /// Four peers with Adam on lines of 15 Mbit/s: the two vectors that go round in a step take as long as the gradient.
 fn training() -> Scenario {
     let text =
-        "passes = 60\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.001\n[sync]\nsegment_kib = 16";
+        "epochs = 60\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.001\n[sync]\nsegment_kib = 16";
     let workload = Workload::squares(&RunFile::parse(text).unwrap(), PARAMETERS, 640).unwrap();
     let lines = Links { up: Some(15_000_000), down: Some(15_000_000), ..Links::lan() };
     let mut scenario = Scenario::new("moving", 4, workload).on(lines);
@@ -59,14 +59,14 @@ fn check_rate(scenario: &Scenario) {
 
 #[test]
 fn a_joiner_s_share_moves_beside_training() {
-    let scenario = training().at(When::Training(Duration::from_secs(2)), Fault::Join { count: 1 });
+    let scenario = training().at(FaultTime::Training(Duration::from_secs(2)), Fault::Join { count: 1 });
     check_rate(&scenario);
 }
 
 #[test]
 fn what_a_leaver_kept_moves_beside_training() {
-    let whom = Whom::Peers(vec![2]);
-    let scenario = training().at(When::Training(Duration::from_secs(2)), Fault::Leave { whom });
+    let targets = Targets::Peers(vec![2]);
+    let scenario = training().at(FaultTime::Training(Duration::from_secs(2)), Fault::Leave { targets });
     check_rate(&scenario);
 }
 

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use peergrad::specification::RunFile;
 use peergrad::task::Task;
-use peergrad_simulations::compare::follow;
+use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::Simulation;
-use peergrad_simulations::task::Altered;
+use peergrad_simulations::task::AlteredTask;
 use peergrad_simulations::workload::Workload;
 
 mod common;
@@ -19,7 +19,7 @@ use common::{assert_nobody_is_blamed, committed, ended, found, join, lan, run_ou
 fn integers(peers: usize, sync: &str) -> Simulation {
     let batch = 16 * peers;
     let text = format!(
-        "passes = 3\nbatch = {batch}\n[optimizer]\nrule = \"sgd\"\nrate = 0.125\n[sync]\nsegment_kib = 1\n{sync}"
+        "epochs = 3\nbatch = {batch}\n[optimizer]\nrule = \"sgd\"\nrate = 0.125\n[sync]\nsegment_kib = 1\n{sync}"
     );
     let run = RunFile::parse(&text).expect("it is a run file");
     let workload = Workload::integers(&run, 3000, 12 * batch as u32).expect("all of it is allowed");
@@ -27,8 +27,8 @@ fn integers(peers: usize, sync: &str) -> Simulation {
 }
 
 /// The digits, with Adam.
-fn digits(peers: usize, passes: u64, sync: &str) -> Simulation {
-    let text = format!("passes = {passes}\nbatch = 64\n[sync]\n{sync}");
+fn digits(peers: usize, epochs: u64, sync: &str) -> Simulation {
+    let text = format!("epochs = {epochs}\nbatch = 64\n[sync]\n{sync}");
     let run = RunFile::parse(&text).expect("it is a run file");
     simulated(peers, Workload::digits(&run).expect("all of it is allowed"))
 }
@@ -59,11 +59,11 @@ fn sent(simulation: &Simulation) -> u64 {
 #[test]
 fn averaging_in_groups_preserves_the_total() {
     for peers in [2, 7, 13, 16] {
-        let ring = parameters(&integers(peers, ""));
+        let reference = parameters(&integers(peers, ""));
         for groups in ["", "group = 3", "group = 4\ntopology = \"direct\"", "shuffle = false\ngroup = 4"] {
             let found = parameters(&integers(peers, &format!("kind = \"ds-sync\"\n{groups}")));
-            for (found, ring) in found.iter().zip(&ring) {
-                assert!((found - ring).abs() < 1e-5, "{peers} peers, {groups}: {found} and {ring}");
+            for (found, reference) in found.iter().zip(&reference) {
+                assert!((found - reference).abs() < 1e-5, "{peers} peers, {groups}: {found} and {reference}");
             }
         }
     }
@@ -92,10 +92,14 @@ fn a_round_of_local_steps_costs_what_one_step_does() {
 /// One member, alone, does by itself what it would under the ring: local steps are steps.
 #[test]
 fn one_member_alone_takes_the_same_steps_under_every_program() {
-    let ring = parameters(&digits(1, 3, ""));
-    for sync in ["kind = \"ds-sync\"", "kind = \"local\"\nlocal_steps = 1", "kind = \"quorum\""] {
+    let reference = parameters(&digits(1, 3, ""));
+    for sync in ["kind = \"ds-sync\"", "kind = \"local\"\nlocal_steps = 1", "kind = \"backup-workers\""] {
         let found = parameters(&digits(1, 3, sync));
-        let apart = found.iter().zip(&ring).map(|(found, ring)| (found - ring).abs()).fold(0.0, f32::max);
+        let apart = found
+            .iter()
+            .zip(&reference)
+            .map(|(found, reference)| (found - reference).abs())
+            .fold(0.0, f32::max);
         assert!(apart < 1e-5, "{sync}: {apart}");
     }
 }
@@ -121,12 +125,12 @@ fn seconds_under_bursts(peers: usize, batch: usize, sync: &str) -> (f64, f64) {
     let text = format!(
         "about = \"bursts\"\npeers = {peers}\n[links]\npreset = \"lan\"\n\
          [task]\nkind = \"squares\"\nparameters = 400\nsamples = {samples}\nsample_time = \"2ms\"\n\
-         [run]\npasses = 10\nbatch = {batch}\n[run.sync]\n{sync}\n\
+         [run]\nepochs = 10\nbatch = {batch}\n[run.sync]\n{sync}\n\
          [[faults]]\nat_start = \"0s\"\nkind = \"bursts\"\nany = {peers}\nslower = 6\nchance = 0.05\n",
         samples = 10 * batch
     );
     let scenario = parse("bursts", &text, Path::new("."), Size::Full).expect("it is a scenario");
-    let course = follow(&scenario, 1);
+    let course = measure(&scenario, 1);
     assert_eq!(course.outcome.violations, []);
     assert_eq!(
         course.outcome.history.views.len(),
@@ -140,9 +144,9 @@ fn seconds_under_bursts(peers: usize, batch: usize, sync: &str) -> (f64, f64) {
 
 /// Eight of ten, each with as many samples as each of eight: as many steps, of as many samples or more.
 #[test]
-fn a_quorum_absorbs_bursts() {
+fn backup_workers_absorb_bursts() {
     let (all, _) = seconds_under_bursts(8, 160, "topology = \"direct\"");
-    let (most, left_out) = seconds_under_bursts(10, 200, "kind = \"quorum\"\nbackups = 2");
+    let (most, left_out) = seconds_under_bursts(10, 200, "kind = \"backup-workers\"\nbackups = 2");
     assert!(all > 1.5 * most, "{all} s where all are waited for, {most} s where two are not");
     assert!(left_out > 0.05 && left_out < 0.21, "{left_out}");
 }
@@ -152,14 +156,14 @@ fn a_quorum_absorbs_bursts() {
 #[test]
 fn a_choice_may_come_long_after_the_offers() {
     let text = "about = \"late\"\npeers = 3\n[links]\npreset = \"continents\"\n\
-         [task]\nkind = \"digits\"\nsample_time = \"20ms\"\n[run]\npasses = 1\nbatch = 16\n\
-         [run.sync]\nkind = \"quorum\"\nsegment_kib = 4\n\
+         [task]\nkind = \"digits\"\nsample_time = \"20ms\"\n[run]\nepochs = 1\nbatch = 16\n\
+         [run.sync]\nkind = \"backup-workers\"\nsegment_kib = 4\n\
          [[faults]]\nkind = \"churn\"\nat = \"1111ms\"\nwithin = \"104ms\"\nevery = \"3s\"\ntimes = 8\n\
          [[faults]]\nkind = \"pause\"\nat = \"3438ms\"\nwithin = \"682ms\"\nany = 1\nfor = \"10423ms\"\n";
     let scenario = parse("late", text, Path::new("."), Size::Full).expect("it is a scenario");
     for seed in 0..20 {
-        let outcome = follow(&scenario, seed).outcome;
-        assert!(outcome.violations.iter().all(|violation| violation.law != "blameless"), "seed {seed}");
+        let outcome = measure(&scenario, seed).outcome;
+        assert!(outcome.violations.iter().all(|violation| violation.invariant != "blameless"), "seed {seed}");
     }
 }
 
@@ -174,7 +178,7 @@ fn lie(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32
 fn accuracy_with(liars: usize, sync: &str) -> f64 {
     accuracy_of(sync, |task, index| {
         let is_liar = (1..=liars).contains(&index);
-        is_liar.then(|| Altered { task: Arc::clone(task), gradient: Arc::new(lie) })
+        is_liar.then(|| AlteredTask { task: Arc::clone(task), gradient: Arc::new(lie) })
     })
 }
 
@@ -191,7 +195,7 @@ fn accuracy_under_skew(sync: &str) -> f64 {
                 dealt.iter().map(|&sample| samples[sample as usize % samples.len()]).collect();
             task.gradient(parameters, &own, gradient)
         };
-        Some(Altered { task: Arc::clone(task), gradient: Arc::new(gradient) })
+        Some(AlteredTask { task: Arc::clone(task), gradient: Arc::new(gradient) })
     })
 }
 
@@ -212,9 +216,9 @@ fn classes(task: &dyn Task) -> Vec<usize> {
 const CLASSES: usize = 10;
 
 /// Sixteen peers train the digits, each with what `altered` makes of its task, if anything. The accuracy in the end.
-fn accuracy_of(sync: &str, altered: impl Fn(&Arc<dyn Task>, usize) -> Option<Altered>) -> f64 {
+fn accuracy_of(sync: &str, altered: impl Fn(&Arc<dyn Task>, usize) -> Option<AlteredTask>) -> f64 {
     let text = format!(
-        "passes = 30\nbatch = 256\n[optimizer]\nrule = \"momentum\"\nrate = 0.02\n[sync]\ntopology = \"direct\"\n{sync}"
+        "epochs = 30\nbatch = 256\n[optimizer]\nrule = \"momentum\"\nrate = 0.02\n[sync]\ntopology = \"direct\"\n{sync}"
     );
     let run = RunFile::parse(&text).expect("it is a run file");
     let workload = Workload::digits(&run).expect("all of it is allowed");

@@ -3,35 +3,37 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad::io::{Committed, Weighed};
+use peergrad::io::{Committed, MergeEvaluation};
 use peergrad::task::Evaluation;
-use peergrad_protocol::ledger::Ledger;
+use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::view::{Branch, Member, Moves, Recovery, Resume, View};
-use peergrad_protocol::{Epoch, Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest};
-use peergrad_simulations::history::{Band, CommitNote, Ending, History, Lane, Merged, Span, State};
+use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
+use peergrad_simulations::history::{
+    CommitNote, CutInterval, ExitStatus, History, MergeSummary, PeerHistory, PeerState, StateSpan,
+};
 use peergrad_simulations::host::HostId;
-use peergrad_simulations::report::{Report, Verdict, render};
+use peergrad_simulations::report::{CheckResult, Report, render};
 
 /// A made-up run, told in the order in which it happens.
-struct Tale {
+struct RunBuilder {
     history: History,
-    /// Steps committed by each lineage.
+    /// Steps committed by each branch.
     steps: BTreeMap<usize, u64>,
     noise: u64,
 }
 
-const FINISHED: State = State::Ended(Ending::Finished);
-const LEFT: State = State::Ended(Ending::Left);
-const BROKEN_OFF: State = State::Ended(Ending::Failed);
+const FINISHED: PeerState = PeerState::Ended(ExitStatus::Finished);
+const LEFT: PeerState = PeerState::Ended(ExitStatus::Left);
+const BROKEN_OFF: PeerState = PeerState::Ended(ExitStatus::Failed);
 const PARAMETERS: usize = 60_000;
 
-impl Tale {
+impl RunBuilder {
     fn of(peers: u32) -> Self {
         let lane = |index: u32| {
             let peer = PeerId(*blake3::hash(&index.to_le_bytes()).as_bytes());
-            Lane { peer, spans: Vec::new(), notes: Vec::new() }
+            PeerHistory { peer, spans: Vec::new(), notes: Vec::new() }
         };
-        let history = History { lanes: (0..peers).map(lane).collect(), ..History::default() };
+        let history = History { peers: (0..peers).map(lane).collect(), ..History::default() };
         Self { history, steps: BTreeMap::new(), noise: 1 }
     }
 
@@ -41,8 +43,8 @@ impl Tale {
         (self.noise >> 33) % below
     }
 
-    fn is(&mut self, host: u32, millis: u64, state: State) {
-        self.history.become_state(HostId(host), at(millis), state);
+    fn is(&mut self, host: u32, millis: u64, state: PeerState) {
+        self.history.set_state(HostId(host), at(millis), state);
     }
 
     fn note(&mut self, host: u32, millis: u64, words: &str) {
@@ -50,32 +52,32 @@ impl Tale {
     }
 
     /// A view is installed by its members, one shortly after the other.
-    fn view(&mut self, millis: u64, epoch: u64, parents: &[usize], hosts: &[u32]) -> usize {
+    fn view(&mut self, millis: u64, view_number: u64, parents: &[usize], hosts: &[u32]) -> usize {
         let member = |host: &u32| Member {
-            peer: self.history.lanes[*host as usize].peer,
+            peer: self.history.peers[*host as usize].peer,
             incarnation: Incarnation(1),
             addresses: Vec::new(),
-            weight: 1,
+            capacity: 1,
         };
         let mut members: Vec<Member> = hosts.iter().map(member).collect();
         members.sort_by_key(|member| member.peer);
         // It goes on where the first of its parents is.
-        let parent = parents.first().map(|view| self.history.views[*view].lineage);
-        let step = parent.map_or(0, |lineage| self.steps[&lineage]);
+        let parent = parents.first().map(|view| self.history.views[*view].branch_index);
+        let step = parent.map_or(0, |branch_index| self.steps[&branch_index]);
         let parents: Vec<ViewDigest> = parents.iter().map(|view| self.history.views[*view].digest).collect();
         let (run, recovery) = (RunId([7; 32]), Recovery::Resume(Resume::at(StepNumber(step))));
         let view = Arc::new(View {
             run,
-            epoch: Epoch(epoch),
+            number: ViewNumber(view_number),
             parents,
             members,
-            branch: Branch { epoch: Epoch(1), step: StepNumber(0), fork: 0 },
-            branches_before: vec![],
+            branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 },
+            earlier_branches: vec![],
             recovery,
-            ledger: Ledger::default(),
+            cursor: DataCursor::default(),
             expelled: vec![],
-            roots: vec![],
-            estranged: vec![],
+            ancestors: vec![],
+            partitioned: vec![],
             moves: Moves::default(),
         });
         let mut left = PARAMETERS;
@@ -88,22 +90,22 @@ impl Tale {
             let millis = millis + self.draw(40);
             index = self.history.installed(HostId(*host), at(millis), &view, view.digest(), shard);
         }
-        self.steps.entry(self.history.views[index].lineage).or_insert(step);
+        self.steps.entry(self.history.views[index].branch_index).or_insert(step);
         index
     }
 
     /// Steps are committed at even times, and everyone sends to the next and sometimes to another.
     fn train(&mut self, from: u64, until: u64, view: usize, hosts: &[u32], count: u64) {
-        let lineage = self.history.views[view].lineage;
+        let branch_index = self.history.views[view].branch_index;
         for index in 0..count {
             let millis = from + (until - from) * index / count;
             let noise = self.draw(1000) as f64 / 1000.0 - 0.5;
-            let step = self.steps.get_mut(&lineage).expect("it has a view");
+            let step = self.steps.get_mut(&branch_index).expect("it has a view");
             let part = *step as f64;
             let loss = (0.12 + 2.2 / (1.0 + part / 22.0)) * (1.0 + 0.16 * noise);
             let committed = Committed {
                 step: StepNumber(*step),
-                pass: 0,
+                epoch: 0,
                 steps_expected: 0,
                 loss,
                 samples: 32,
@@ -127,7 +129,7 @@ impl Tale {
     }
 
     fn band(&mut self, from: u64, until: u64, label: &str) {
-        self.history.bands.push(Band { from: at(from), until: at(until), label: label.to_owned() });
+        self.history.cuts.push(CutInterval { from: at(from), until: at(until), label: label.to_owned() });
     }
 
     fn end(mut self, millis: u64) -> History {
@@ -143,42 +145,42 @@ fn at(millis: u64) -> Instant {
 
 /// Eight peers: late joiners, a fork and a merge, a crash and a return, pauses, one that gives up.
 fn eventful() -> History {
-    let mut tale = Tale::of(8);
+    let mut builder = RunBuilder::of(8);
     for host in 0..8 {
-        tale.is(host, [0, 90, 160, 170, 240, 400, 1400, 2500][host as usize], State::Joining);
+        builder.is(host, [0, 90, 160, 170, 240, 400, 1400, 2500][host as usize], PeerState::Joining);
     }
-    let first = tale.view(1000, 1, &[], &[0, 1, 2, 3, 4, 5]);
-    tale.history.began = Some(at(1080));
-    tale.train(1100, 2000, first, &[0, 1, 2, 3, 4, 5], 34);
-    let second = tale.view(2000, 2, &[first], &[0, 1, 2, 3, 4, 5, 6]);
-    tale.train(2060, 3100, second, &[0, 1, 2, 3, 4, 5, 6], 40);
+    let first = builder.view(1000, 1, &[], &[0, 1, 2, 3, 4, 5]);
+    builder.history.began = Some(at(1080));
+    builder.train(1100, 2000, first, &[0, 1, 2, 3, 4, 5], 34);
+    let second = builder.view(2000, 2, &[first], &[0, 1, 2, 3, 4, 5, 6]);
+    builder.train(2060, 3100, second, &[0, 1, 2, 3, 4, 5, 6], 40);
     let all = [0, 1, 2, 3, 4, 5, 6, 7];
-    let third = tale.view(3100, 3, &[second], &all);
-    tale.train(3160, 4000, third, &all, 34);
+    let third = builder.view(3100, 3, &[second], &all);
+    builder.train(3160, 4000, third, &all, 34);
 
-    tale.band(4000, 7200, "cut 0-4 | 5-7");
-    tale.note(0, 4210, "said that p5 is gone");
-    tale.note(6, 4330, "said that p2 is gone");
-    tale.history.redone.extend([(at(4450), 108), (at(4660), 108), (at(5390), 141)]);
-    let a = tale.view(4400, 4, &[third], &[0, 1, 2, 3, 4]);
-    let b = tale.view(4600, 4, &[third], &[5, 6, 7]);
-    tale.train(4480, 5000, a, &[0, 1, 2, 3, 4], 24);
-    tale.is(3, 5000, State::Down);
-    tale.note(3, 5000, "crashed");
-    tale.train(4700, 5200, b, &[5, 6, 7], 14);
-    tale.is(6, 5200, State::Paused);
-    let a = tale.view(5300, 5, &[a], &[0, 1, 2, 4]);
-    tale.train(5400, 6500, a, &[0, 1, 2, 4], 44);
-    tale.is(6, 5800, State::Member(b));
-    tale.train(5850, 7150, b, &[5, 6, 7], 40);
-    tale.is(3, 6000, State::Joining);
-    tale.note(3, 6000, "started again");
-    let a = tale.view(6500, 6, &[a], &[0, 1, 2, 3, 4]);
-    tale.train(6560, 7500, a, &[0, 1, 2, 3, 4], 38);
+    builder.band(4000, 7200, "cut 0-4 | 5-7");
+    builder.note(0, 4210, "said that p5 is gone");
+    builder.note(6, 4330, "said that p2 is gone");
+    builder.history.redone.extend([(at(4450), 108), (at(4660), 108), (at(5390), 141)]);
+    let a = builder.view(4400, 4, &[third], &[0, 1, 2, 3, 4]);
+    let b = builder.view(4600, 4, &[third], &[5, 6, 7]);
+    builder.train(4480, 5000, a, &[0, 1, 2, 3, 4], 24);
+    builder.is(3, 5000, PeerState::Down);
+    builder.note(3, 5000, "crashed");
+    builder.train(4700, 5200, b, &[5, 6, 7], 14);
+    builder.is(6, 5200, PeerState::Paused);
+    let a = builder.view(5300, 5, &[a], &[0, 1, 2, 4]);
+    builder.train(5400, 6500, a, &[0, 1, 2, 4], 44);
+    builder.is(6, 5800, PeerState::Member(b));
+    builder.train(5850, 7150, b, &[5, 6, 7], 40);
+    builder.is(3, 6000, PeerState::Joining);
+    builder.note(3, 6000, "started again");
+    let a = builder.view(6500, 6, &[a], &[0, 1, 2, 3, 4]);
+    builder.train(6560, 7500, a, &[0, 1, 2, 3, 4], 38);
 
-    let merged = tale.view(7600, 7, &[a, b], &all);
-    let (view, steps) = (tale.history.views[b].digest, StepNumber(158));
-    let weighed = Weighed {
+    let merged = builder.view(7600, 7, &[a, b], &all);
+    let (view, steps) = (builder.history.views[b].digest, StepNumber(158));
+    let comparison = MergeEvaluation {
         ours: Evaluation { samples: 100, loss: 0.25, accuracy: Some(0.9) },
         theirs: Evaluation { samples: 100, loss: 0.5, accuracy: Some(0.75) },
         merged: Evaluation { samples: 100, loss: 0.125, accuracy: Some(0.95) },
@@ -186,79 +188,79 @@ fn eventful() -> History {
         norm: 12.0,
     };
     for host in all {
-        let merged = Merged { steps, ours: 5000, theirs: 3200, weighed: None };
-        tale.history.merged(HostId(host), at(7600), view, merged);
+        let merged = MergeSummary { steps, ours: 5000, theirs: 3200, comparison: None };
+        builder.history.merged(HostId(host), at(7600), view, merged);
     }
-    tale.history.weighed(HostId(4), weighed);
-    tale.train(7700, 8400, merged, &all, 26);
-    tale.is(1, 8400, State::Paused);
-    tale.is(1, 8900, State::Member(merged));
-    tale.train(8900, 9200, merged, &all, 10);
-    tale.is(2, 9200, State::Down);
-    tale.note(2, 9200, "crashed");
+    builder.history.record_comparison(HostId(4), comparison);
+    builder.train(7700, 8400, merged, &all, 26);
+    builder.is(1, 8400, PeerState::Paused);
+    builder.is(1, 8900, PeerState::Member(merged));
+    builder.train(8900, 9200, merged, &all, 10);
+    builder.is(2, 9200, PeerState::Down);
+    builder.note(2, 9200, "crashed");
     let rest = [0, 1, 3, 4, 5, 6, 7];
-    let eighth = tale.view(9600, 8, &[merged], &rest);
-    tale.band(9800, 10_100, "slow p4");
-    tale.band(9950, 10_400, "lossy 1 | 4");
-    tale.train(9700, 10_500, eighth, &rest, 28);
-    tale.is(7, 10_500, BROKEN_OFF);
-    tale.note(5, 10_550, "said that p7 is gone");
-    tale.note(6, 10_560, "said that p7 is gone");
-    tale.note(7, 10_500, "left: <disk & \"full\">");
-    let ninth = tale.view(10_600, 9, &[eighth], &rest[..6]);
-    tale.train(10_700, 12_250, ninth, &rest[..6], 62);
+    let eighth = builder.view(9600, 8, &[merged], &rest);
+    builder.band(9800, 10_100, "slow p4");
+    builder.band(9950, 10_400, "lossy 1 | 4");
+    builder.train(9700, 10_500, eighth, &rest, 28);
+    builder.is(7, 10_500, BROKEN_OFF);
+    builder.note(5, 10_550, "said that p7 is gone");
+    builder.note(6, 10_560, "said that p7 is gone");
+    builder.note(7, 10_500, "left: <disk & \"full\">");
+    let ninth = builder.view(10_600, 9, &[eighth], &rest[..6]);
+    builder.train(10_700, 12_250, ninth, &rest[..6], 62);
     for host in &rest[..6] {
-        tale.is(*host, 12_280 + u64::from(*host) * 4, FINISHED);
+        builder.is(*host, 12_280 + u64::from(*host) * 4, FINISHED);
     }
-    tale.end(12_400)
+    builder.end(12_400)
 }
 
 /// Many peers that flap: at every turn another part of them is down or paused, and the rest agrees on a new view.
 fn crowd(peers: u32, turns: u64) -> History {
-    let mut tale = Tale::of(peers);
+    let mut builder = RunBuilder::of(peers);
     for host in 0..peers {
-        let millis = tale.draw(900);
-        tale.is(host, millis, State::Joining);
+        let millis = builder.draw(900);
+        builder.is(host, millis, PeerState::Joining);
     }
     let mut parents = Vec::new();
     for turn in 0..turns {
         let start = 1000 + turn * 1000;
         for host in 0..peers {
-            if turn > 0 && tale.draw(12) == 0 {
-                let (millis, kind) = (start - 400 + tale.draw(300), tale.draw(3));
-                tale.is(host, millis, if kind == 0 { State::Paused } else { State::Down });
-                tale.note(host, millis, if kind == 0 { "sleeps" } else { "crashed" });
+            if turn > 0 && builder.draw(12) == 0 {
+                let (millis, kind) = (start - 400 + builder.draw(300), builder.draw(3));
+                builder.is(host, millis, if kind == 0 { PeerState::Paused } else { PeerState::Down });
+                builder.note(host, millis, if kind == 0 { "sleeps" } else { "crashed" });
             }
         }
-        let is_absent = |state: Option<State>| matches!(state, Some(State::Down | State::Paused));
+        let is_absent = |state: Option<PeerState>| matches!(state, Some(PeerState::Down | PeerState::Paused));
         let here = |host: &u32| {
-            !is_absent(tale.history.state(HostId(*host))) || (host + turn as u32).is_multiple_of(3)
+            !is_absent(builder.history.state(HostId(*host))) || (host + turn as u32).is_multiple_of(3)
         };
         let hosts: Vec<u32> = (0..peers).filter(here).collect();
-        let view = tale.view(start, turn + 1, &parents, &hosts);
+        let view = builder.view(start, turn + 1, &parents, &hosts);
         parents = vec![view];
-        tale.train(start + 50, start + 950, view, &hosts, 6);
+        builder.train(start + 50, start + 950, view, &hosts, 6);
         if turn % 5 == 4 {
-            tale.band(start + 100, start + 700, &format!("cut 0-{} | rest", peers / 2));
+            builder.band(start + 100, start + 700, &format!("cut 0-{} | rest", peers / 2));
         }
     }
     for host in 0..peers {
         let state = if host % 50 == 49 { BROKEN_OFF } else { FINISHED };
-        if tale.history.state(HostId(host)) != Some(State::Down) {
-            tale.is(host, 1000 + turns * 1000, state);
+        if builder.history.state(HostId(host)) != Some(PeerState::Down) {
+            builder.is(host, 1000 + turns * 1000, state);
         }
     }
-    tale.end(1100 + turns * 1000)
+    builder.end(1100 + turns * 1000)
 }
 
 fn alone() -> History {
-    let mut tale = Tale::of(1);
-    tale.is(0, 0, State::Joining);
-    let view = tale.view(3, 1, &[], &[0]);
-    tale.history.began = Some(at(50));
-    tale.train(60, 800, view, &[0], 30);
-    tale.is(0, 810, FINISHED);
-    tale.end(812)
+    let mut builder = RunBuilder::of(1);
+    builder.is(0, 0, PeerState::Joining);
+    let view = builder.view(3, 1, &[], &[0]);
+    builder.history.began = Some(at(50));
+    builder.train(60, 800, view, &[0], 30);
+    builder.is(0, 810, FINISHED);
+    builder.end(812)
 }
 
 fn page(title: &str, history: &History) -> String {
@@ -276,69 +278,70 @@ fn page(title: &str, history: &History) -> String {
         ("trace hash", "8d1f5c0b77a24e3396b1c2f04be9d650"),
     ];
     let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned()));
-    let verdict = |name: &str, source: &str, outcome: Result<(), &str>| Verdict {
+    let verdict = |name: &str, source: &str, outcome: Result<(), &str>| CheckResult {
         name: name.to_owned(),
         source: source.to_owned(),
         outcome: outcome.map_err(str::to_owned),
     };
-    let mut verdicts = vec![
-        verdict("views form one chain", "law 1", Ok(())),
-        verdict("each chunk has one owner", "law 2", Ok(())),
-        verdict("each contribution counts once", "law 3", Ok(())),
-        verdict("members hold the same bits", "law 4", Ok(())),
-        verdict("a committed step stays", "law 5", Ok(())),
-        verdict("every sample once a pass", "law 6", Ok(())),
-        verdict("nothing waits on the departed", "law 7", Ok(())),
-        verdict("queues stay bounded", "law 9", Ok(())),
+    let mut check_results = vec![
+        verdict("views form one chain", "invariant 1", Ok(())),
+        verdict("each chunk has one owner", "invariant 2", Ok(())),
+        verdict("each contribution counts once", "invariant 3", Ok(())),
+        verdict("members hold the same bits", "invariant 4", Ok(())),
+        verdict("a committed step stays", "invariant 5", Ok(())),
+        verdict("every sample once an epoch", "invariant 6", Ok(())),
+        verdict("nothing waits on the departed", "invariant 7", Ok(())),
+        verdict("queues stay bounded", "invariant 9", Ok(())),
         verdict("the loss follows the plain reference", "oracle", Ok(())),
-        verdict("two lineages while cut", "expected", Ok(())),
+        verdict("two branches while cut", "expected", Ok(())),
     ];
     if title.contains("broken") {
         let words = "at 8.31 s, p4 (qX2mTz): all peers in one view within 5 s of the last fault,\nbut p2 was still down <since 9.2 s>";
-        verdicts.push(verdict("faults off, progress", "law 8", Err(words)));
+        check_results.push(verdict("faults off, progress", "invariant 8", Err(words)));
     }
     render(&Report {
         title,
         about: "A network of eight is cut in two, both halves train on, and find together again.",
         command: "simulate run partition --seed 7",
-        words: &["Eight peers trained 300 steps in 12.4 s. The cut at 4.0 s made two lineages, \
+        words: &["Eight peers trained 300 steps in 12.4 s. The cut at 4.0 s made two branches, \
                   which merged at 7.6 s; 122 samples were trained by both."
             .to_owned()],
         facts: &facts,
-        verdicts: &verdicts,
+        check_results: &check_results,
         history,
     })
 }
 
 /// Spans without end or reason, a change every few milliseconds.
 fn noise(peers: u32, changes: u64) -> History {
-    let mut tale = Tale::of(peers);
-    let views = [tale.view(1, 1, &[], &[0, 1]), tale.view(2, 2, &[0], &[0]), tale.view(2, 2, &[0], &[1])];
+    let mut builder = RunBuilder::of(peers);
+    let views =
+        [builder.view(1, 1, &[], &[0, 1]), builder.view(2, 2, &[0], &[0]), builder.view(2, 2, &[0], &[1])];
     for change in 0..changes {
         for host in 0..peers {
-            let millis = 50 + change * 7 + tale.draw(7);
-            let state = match tale.draw(6) {
-                0 => State::Joining,
-                1 => State::Paused,
-                2 => State::Down,
-                other => State::Member(views[other as usize - 3]),
+            let millis = 50 + change * 7 + builder.draw(7);
+            let state = match builder.draw(6) {
+                0 => PeerState::Joining,
+                1 => PeerState::Paused,
+                2 => PeerState::Down,
+                other => PeerState::Member(views[other as usize - 3]),
             };
-            tale.is(host, millis, state);
-            if tale.draw(3) == 0 {
-                tale.note(host, millis, "again");
+            builder.is(host, millis, state);
+            if builder.draw(3) == 0 {
+                builder.note(host, millis, "again");
             }
         }
-        let (from, length) = (tale.draw(2000), 1 + tale.draw(900));
-        tale.band(from, from + length, "cut one | the others, and once more");
-        tale.history.redone.push((at(from), change));
+        let (from, length) = (builder.draw(2000), 1 + builder.draw(900));
+        builder.band(from, from + length, "cut one | the others, and once more");
+        builder.history.redone.push((at(from), change));
     }
     for from in 0..peers {
         for to in 0..peers.min(120) {
-            let bytes = 1 + tale.draw(100_000);
-            tale.history.traffic.add(at(u64::from(from)), HostId(from), HostId(to), bytes);
+            let bytes = 1 + builder.draw(100_000);
+            builder.history.traffic.add(at(u64::from(from)), HostId(from), HostId(to), bytes);
         }
     }
-    tale.end(60 + changes * 7)
+    builder.end(60 + changes * 7)
 }
 
 /// Each opened element is closed in its turn; returns how many there were.
@@ -383,7 +386,7 @@ fn an_eventful_run_is_told_whole() {
     let history = eventful();
     let page = page("broken", &history);
     check(&page);
-    for (index, lane) in history.lanes.iter().enumerate() {
+    for (index, lane) in history.peers.iter().enumerate() {
         assert!(page.contains(&format!(">p{index}<title>{}</title>", lane.peer)), "p{index} is named");
     }
     for view in ["view A1", "in view A6", "in view B4", "A6 + B4 → A7"] {
@@ -408,20 +411,20 @@ fn an_eventful_run_is_told_whole() {
 
 #[test]
 fn a_part_that_gives_way_is_told_of_with_what_is_lost() {
-    let mut tale = Tale::of(3);
-    let first = tale.view(100, 1, &[], &[0, 1, 2]);
-    tale.train(120, 900, first, &[0, 1, 2], 10);
-    let a = tale.view(1000, 2, &[first], &[0, 1]);
-    let b = tale.view(1000, 2, &[first], &[2]);
-    tale.train(1100, 2000, a, &[0, 1], 20);
-    tale.train(1100, 2000, b, &[2], 12);
-    tale.history.gave_way(HostId(2), at(2000));
-    tale.is(2, 2000, State::Joining);
-    let all = tale.view(2400, 3, &[a], &[0, 1, 2]);
-    tale.train(2500, 3000, all, &[0, 1, 2], 5);
-    tale.is(2, 3000, LEFT);
-    let history = tale.end(3100);
-    let words = history.healings_in_words();
+    let mut builder = RunBuilder::of(3);
+    let first = builder.view(100, 1, &[], &[0, 1, 2]);
+    builder.train(120, 900, first, &[0, 1, 2], 10);
+    let a = builder.view(1000, 2, &[first], &[0, 1]);
+    let b = builder.view(1000, 2, &[first], &[2]);
+    builder.train(1100, 2000, a, &[0, 1], 20);
+    builder.train(1100, 2000, b, &[2], 12);
+    builder.history.branch_abandoned(HostId(2), at(2000));
+    builder.is(2, 2000, PeerState::Joining);
+    let all = builder.view(2400, 3, &[a], &[0, 1, 2]);
+    builder.train(2500, 3000, all, &[0, 1, 2], 5);
+    builder.is(2, 3000, LEFT);
+    let history = builder.end(3100);
+    let words = history.branch_end_sentences();
     assert_eq!(words.len(), 1);
     let told = "At 2.00 s part B yielded to part A: all that it had trained alone was given up, 12 steps (";
     assert!(words[0].starts_with(told) && words[0].ends_with("and is trained again there."), "{words:?}");
@@ -457,8 +460,8 @@ fn a_run_in_which_little_happened_is_a_page_too() {
     check(&page("nothing", &History::default()));
     check(&page("alone", &alone()));
 
-    let mut waiting = Tale::of(3);
-    (0..3).for_each(|host| waiting.is(host, 10, State::Joining));
+    let mut waiting = RunBuilder::of(3);
+    (0..3).for_each(|host| waiting.is(host, 10, PeerState::Joining));
     let page_of_waiting = page("nobody trained", &waiting.history);
     check(&page_of_waiting);
     assert!(page_of_waiting.contains("No step was committed"));
@@ -477,7 +480,7 @@ fn a_run_in_which_little_happened_is_a_page_too() {
     let mut odd = alone();
     odd.commits[0].view = 7;
     odd.end = Instant(0);
-    odd.lanes[0].spans.push(Span { from: at(900), until: at(900), state: State::Member(9) });
+    odd.peers[0].spans.push(StateSpan { from: at(900), until: at(900), state: PeerState::Member(9) });
     odd.views[0].shards.clear();
     check(&page("odd", &odd));
 }
@@ -487,7 +490,7 @@ fn a_page_stays_bounded() {
     let crowd = crowd(1000, 5);
     let page_of_crowd = page("crowd", &crowd);
     check(&page_of_crowd);
-    for (index, lane) in crowd.lanes.iter().enumerate() {
+    for (index, lane) in crowd.peers.iter().enumerate() {
         assert!(page_of_crowd.contains(&format!("p{index} ({})", lane.peer.short())), "p{index} is named");
     }
     check(&page("noise", &noise(1000, 300)));

@@ -1,4 +1,4 @@
-//! The named scenarios keep every law, oracle and expectation with many seeds, in their small size.
+//! The named scenarios keep every invariant, oracle and expectation with many seeds, in their small size.
 
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::{NAMED, named};
@@ -21,13 +21,13 @@ const FOUND: [(&str, u64); 6] = [
     ("flapping-member", 1687),
     // A peer waited to be let in until all members that it knew of had crashed.
     ("outer", 1961),
-    // Two members of one lineage told two of the other different things about which of them yields: both did.
+    // Two members of one branch told two of the other different things about which of them yields: both did.
     ("halves", 1),
-    // A state had had more updates than its lineage had steps, since another one that was further was merged into it.
+    // A state had had more updates than its branch had steps, since another one that was further was merged into it.
     ("flapping-apart", 11),
-    // Who was to say that a lineage was merged crashed, and nobody else said so.
+    // Who was to say that a branch was merged crashed, and nobody else said so.
     ("merge-counted", 252_458_818),
-    // A lineage that yielded got another convener by those it let in, and that one yielded to the other lineage in turn.
+    // A branch that yielded got another coordinator by those it let in, and that one yielded to the other branch in turn.
     ("merge-three", 300_087),
 ];
 

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use peergrad::data::table::unpack;
+use peergrad::data::dense_table::unpack;
 use peergrad::specification::Specification;
 use peergrad_protocol::Instant;
 use peergrad_simulations::cluster::Cluster;
@@ -24,10 +24,10 @@ fn shared_data() -> Option<PathBuf> {
 }
 
 /// Four peers on a9a, all samples in one batch.
-fn a9a(folder: &Path, passes: u64, rate: f64, staleness: u64, faults: &str) -> Scenario {
+fn a9a(folder: &Path, epochs: u64, rate: f64, staleness: u64, faults: &str) -> Scenario {
     let text = format!(
         "about = \"a9a\"\npeers = 4\n[links]\npreset = \"lan\"\n[task]\nkind = \"file\"\nsample_time = \"100us\"\n\
-         [run]\npasses = {passes}\nbatch = {SAMPLES}\n[run.data]\nfile = \"a9a.libsvm.gz\"\nheld_out = 0.0\n\
+         [run]\nepochs = {epochs}\nbatch = {SAMPLES}\n[run.data]\nfile = \"a9a.libsvm.gz\"\nheld_out = 0.0\n\
          [run.model]\nkind = \"logistic\"\n[run.optimizer]\nrule = \"prox\"\nrate = {rate}\nl1 = {L1}\n\
          [run.sync]\nkind = \"ssp\"\nstaleness = {staleness}\n{faults}\n[expect]\npatience = \"100h\"\n"
     );
@@ -188,7 +188,7 @@ fn some_staleness_is_worth_more_than_it_costs() {
 fn of_ten_million_features_a_peer_touches_its_own() {
     let text = "about = \"clicks\"\npeers = 4\n[links]\npreset = \"lan\"\n\
         [task]\nkind = \"clicks\"\nparameters = 10000000\nsamples = 4000\nsample_time = \"100us\"\n\
-        [run]\npasses = 2\nbatch = 64\n[run.optimizer]\nrule = \"ftrl\"\nl1 = 0.0001\n[run.sync]\nkind = \"ssp\"\n";
+        [run]\nepochs = 2\nbatch = 64\n[run.optimizer]\nrule = \"ftrl\"\nl1 = 0.0001\n[run.sync]\nkind = \"ssp\"\n";
     let scenario = parse("clicks", text, Path::new("."), Size::Full).expect("it is a scenario");
     let cluster = run(&scenario, 1);
     let all = parameters(&cluster);

@@ -9,8 +9,8 @@ use std::time::Duration;
 use peergrad::specification::RunFile;
 use peergrad_protocol::ViewDigest;
 use peergrad_protocol::message::{Message, Phase};
-use peergrad_simulations::rules::{Envelope, Verdict};
-use peergrad_simulations::scenario::{Fault, Scenario, When};
+use peergrad_simulations::filters::{Envelope, FrameAction};
+use peergrad_simulations::scenario::{Fault, FaultTime, Scenario};
 use peergrad_simulations::simulation::{Outcome, Simulation};
 use peergrad_simulations::workload::Workload;
 
@@ -20,17 +20,17 @@ type Relayed = BTreeMap<(ViewDigest, u64), bool>;
 /// A founder to whom seven come at once, and what travels.
 fn joined(topology: &str) -> (Outcome, Relayed) {
     let text = format!(
-        "passes = 5\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 16"
+        "epochs = 5\nbatch = 64\n[optimizer]\nrule = \"adam\"\nrate = 0.01\n[sync]\ntopology = \"{topology}\"\nsegment_kib = 16"
     );
     let workload = Workload::integers(&RunFile::parse(&text).unwrap(), 400_000, 640).unwrap();
-    let mut scenario = Scenario::new("joined", 1, workload).at(When::Step(5), Fault::Join { count: 7 });
+    let mut scenario = Scenario::new("joined", 1, workload).at(FaultTime::Step(5), Fault::Join { count: 7 });
     scenario.sample_time = Duration::from_millis(5);
     let mut simulation = Simulation::new(&scenario, 2);
     let relayed = Arc::<Mutex<Relayed>>::default();
     let noted = Arc::clone(&relayed);
     // By owner's rank in a view, as those who send what they have summed up show it.
     let mut senders: BTreeMap<(ViewDigest, u64, u32), _> = BTreeMap::new();
-    simulation.cluster.add_rule(Box::new(move |envelope: &Envelope<'_>| {
+    simulation.cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
         if let Some(Message::Segment(segment)) = envelope.message()
             && segment.phase == Phase::Gather
         {
@@ -38,7 +38,7 @@ fn joined(topology: &str) -> (Outcome, Relayed) {
             let first = *senders.entry((view, step, segment.owner)).or_insert(envelope.from);
             *noted.lock().unwrap().entry((view, step)).or_default() |= first != envelope.from;
         }
-        Verdict::Pass
+        FrameAction::Pass
     }));
     let outcome = simulation.run();
     assert_eq!(outcome.violations, [], "{topology}");

@@ -3,14 +3,14 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad::alone::train_alone;
+use peergrad::single_process::train_single_process;
 use peergrad::specification::RunFile;
 use peergrad::task::Task;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::{PLAIN, Simulation};
-use peergrad_simulations::task::{Altered, Fixed, Squares};
+use peergrad_simulations::task::{AlteredTask, FixedLoader, Squares};
 use peergrad_simulations::workload::Workload;
 
 mod common;
@@ -21,11 +21,11 @@ fn workload(topology: Topology) -> Workload {
     let run = RunFile::parse("").expect("nothing has to be there");
     let mut workload = Workload::squares(&run, PARAMETERS, SAMPLES).expect("all of it is allowed");
     // Segments of a hundred elements are smaller than a run file can ask for.
-    workload.loaded.training = training(topology);
+    workload.loaded.config = training(topology);
     workload
 }
 
-/// `peers` peers that train it, run to the end under every law.
+/// `peers` peers that train it, run to the end under every invariant.
 fn simulated(peers: usize, workload: &Workload, seed: u64) -> Simulation {
     let scenario = Scenario::new("squares", peers, workload.clone());
     let mut simulation = Simulation::new(&scenario, seed);
@@ -38,7 +38,7 @@ fn a_swarm_of_any_size_follows_the_plain_reference() {
     for topology in [Topology::Ring, Topology::Direct] {
         let workload = workload(topology);
         let mut plain_losses = Vec::new();
-        let plain_parameters = train_alone(&workload.loaded, |step| plain_losses.push(step.loss));
+        let plain_parameters = train_single_process(&workload.loaded, |step| plain_losses.push(step.loss));
         for count in [1, 2, 4, 8] {
             let simulation = simulated(count, &workload, 11);
             let cluster = &simulation.cluster;
@@ -112,14 +112,15 @@ fn overflow(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut
 
 #[test]
 fn an_overflow_is_left_out_and_told_and_ruins_nobody() {
-    let task = Altered { task: Arc::new(Squares::new(PARAMETERS, SAMPLES)), gradient: Arc::new(overflow) };
-    let (cluster, hosts) = swarm(3, &Arc::new(Fixed::new(task, training(Topology::Ring))), 4);
+    let task =
+        AlteredTask { task: Arc::new(Squares::new(PARAMETERS, SAMPLES)), gradient: Arc::new(overflow) };
+    let (cluster, hosts) = swarm(3, &Arc::new(FixedLoader::new(task, training(Topology::Ring))), 4);
     let state = |&host| ended(&cluster, host).state.as_ref().expect("it trained");
     let states: Vec<_> = hosts.iter().map(state).collect();
     for state in &states {
         assert_eq!(state.digest, states[0].digest);
         assert!(state.parameters.iter().all(|parameter| parameter.is_finite()));
-        // The part of the batch that sample 5 was dealt to, once a pass.
+        // The part of the batch that sample 5 was dealt to, once an epoch.
         assert_eq!((state.left_out, state.samples), (80, 8 * u64::from(SAMPLES) - 80));
     }
     assert!(states[0].evaluation.expect("it finished").loss < 0.2, "the others were trained");

@@ -111,7 +111,7 @@ fn all_reduce(sender: &mut Sender, receiver: &mut Receiver, vector: &mut [f32], 
         let (start, end) = ((part_of * part).min(len), ((part_of + 1) * part).min(len));
         (start..end).step_by(SEGMENT).map(move |start| start..(start + SEGMENT).min(end))
     };
-    let shared = Shared(vector.as_mut_ptr());
+    let shared = SharedVector(vector.as_mut_ptr());
     let (due, dues) = channel::<Range<usize>>();
     segments(rank).for_each(|segment| due.send(segment).expect("the sending thread lives"));
     std::thread::scope(|scope| {
@@ -137,12 +137,12 @@ fn all_reduce(sender: &mut Sender, receiver: &mut Receiver, vector: &mut [f32], 
 
 /// A vector that one thread sends segments of while another writes others.
 #[derive(Clone, Copy)]
-struct Shared(*mut f32);
+struct SharedVector(*mut f32);
 
 // SAFETY: it is only a pointer; whoever makes a segment of it looks after the order.
-unsafe impl Send for Shared {}
+unsafe impl Send for SharedVector {}
 
-impl Shared {
+impl SharedVector {
     /// # Safety
     /// Within the vector, while it lives, and while nobody writes there.
     unsafe fn segment<'a>(self, elements: Range<usize>) -> &'a [f32] {

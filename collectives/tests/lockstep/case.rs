@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_collectives::codec::{Codec, Codecs};
-use peergrad_collectives::mirror::{Edge, MirrorPlan};
-use peergrad_collectives::plan::{Layout, Topology};
-use peergrad_protocol::message::Tally;
+use peergrad_collectives::mirror::{MirrorEdge, MirrorPlan};
+use peergrad_collectives::plan::{ShardLayout, Topology};
+use peergrad_protocol::message::SampleStats;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
@@ -25,7 +25,7 @@ pub(crate) struct Case {
     /// Segments that a member may have started on a link.
     pub(crate) credit: u32,
     /// Members that have the sums of an element, its owner among them, as far as there are members.
-    pub(crate) copies: usize,
+    pub(crate) replicas: usize,
     /// Members that contribute nothing; needs the direct topology.
     pub(crate) absent: usize,
     /// Sums are gathered, and everyone makes of all of them what else their owners do.
@@ -43,7 +43,7 @@ pub(crate) const PLAIN: Case = Case {
     alternates: false,
     codecs: Codecs { reduce: Codec::F32, gather: Codec::F32 },
     credit: 1,
-    copies: 1,
+    replicas: 1,
     absent: 0,
     gathers_sums: false,
     round_count: 1,
@@ -87,8 +87,8 @@ impl Case {
         swarm.allocations()
     }
 
-    /// Shards of random chunks: unequal, non-contiguous, some of them empty; and keepers of copies for each chunk.
-    pub(crate) fn place(&self, generator: &mut ChaCha8Rng) -> (Layout, MirrorPlan) {
+    /// Shards of random chunks: unequal, non-contiguous, some of them empty; and keepers of replicas for each chunk.
+    pub(crate) fn place(&self, generator: &mut ChaCha8Rng) -> (ShardLayout, MirrorPlan) {
         let chunk_len = (self.len / 64).max(1);
         let segment_elements = (self.len / 50).max(3);
         let mut owned = vec![Vec::new(); self.rank_count];
@@ -98,15 +98,15 @@ impl Case {
             // The smaller of two draws: low ranks own more, high ranks may own nothing.
             let owner = below(generator, self.rank_count).min(below(generator, self.rank_count));
             let mut others: Vec<usize> = (0..self.rank_count).filter(|rank| *rank != owner).collect();
-            for _ in 1..self.copies.min(self.rank_count) {
-                let keeper = others.swap_remove(below(generator, others.len()));
-                kept.entry((owner, keeper)).or_default().push(chunk.clone());
+            for _ in 1..self.replicas.min(self.rank_count) {
+                let holder = others.swap_remove(below(generator, others.len()));
+                kept.entry((owner, holder)).or_default().push(chunk.clone());
             }
             owned[owner].push(chunk);
         }
-        let edges = kept.into_iter().map(|((owner, keeper), ranges)| Edge { owner, keeper, ranges });
+        let edges = kept.into_iter().map(|((owner, holder), ranges)| MirrorEdge { owner, holder, ranges });
         let mirror_plan = MirrorPlan::new(self.rank_count, edges, segment_elements);
-        (Layout::new(self.len, owned, segment_elements), mirror_plan)
+        (ShardLayout::new(self.len, owned, segment_elements), mirror_plan)
     }
 
     /// Trays of a link.
@@ -130,8 +130,8 @@ impl Case {
         (0..self.len).map(|_| (generator.next_u32() >> 8) as f32 / 1e5 - 80.0).collect()
     }
 
-    pub(crate) fn tally(person: usize, round: usize) -> Tally {
-        Tally { samples: 10 * person as u64 + 1, loss: 0.1 * (person + round) as f64 }
+    pub(crate) fn stats(person: usize, round: usize) -> SampleStats {
+        SampleStats { samples: 10 * person as u64 + 1, loss: 0.1 * (person + round) as f64 }
     }
 
     /// The ranks that contribute, unless all do: who owns nothing is more often absent than who owns much.
@@ -149,7 +149,7 @@ impl Case {
     }
 
     /// The sum over `persons`, by rank, in the plan's order.
-    pub(crate) fn plain_sum(&self, layout: &Layout, persons: &[usize], round: usize) -> Vec<f32> {
+    pub(crate) fn plain_sum(&self, layout: &ShardLayout, persons: &[usize], round: usize) -> Vec<f32> {
         let contributions: Vec<Vec<f32>> =
             persons.iter().map(|person| self.contribution(*person, round)).collect();
         // As owners see them: what came over a link was encoded.
@@ -172,7 +172,7 @@ impl Case {
     }
 
     /// What everyone has in the end, if these are the owners' sums.
-    pub(crate) fn result(&self, layout: &Layout, sums: &[f32]) -> Vec<f32> {
+    pub(crate) fn result(&self, layout: &ShardLayout, sums: &[f32]) -> Vec<f32> {
         let update = |vector: &[f32]| vector.iter().copied().map(updated).collect::<Vec<f32>>();
         if self.gathers_sums {
             update(&rounded(self.codecs.gather, layout, sums))
@@ -181,15 +181,21 @@ impl Case {
         }
     }
 
-    /// The tally of the first owner's shard, added up in the plan's order; with nothing to own, everyone's own.
-    pub(crate) fn plain_tally(&self, layout: &Layout, persons: &[usize], rank: usize, round: usize) -> Tally {
+    /// The stats of the first owner's shard, added up in the plan's order; with nothing to own, everyone's own.
+    pub(crate) fn plain_stats(
+        &self,
+        layout: &ShardLayout,
+        persons: &[usize],
+        rank: usize,
+        round: usize,
+    ) -> SampleStats {
         let Some(owner) = layout.first_owner() else {
             let is_in = self.order(0).any(|contributor| contributor == rank);
-            return if is_in { Self::tally(persons[rank], round) } else { Tally::default() };
+            return if is_in { Self::stats(persons[rank], round) } else { SampleStats::default() };
         };
-        let mut order = self.order(owner).map(|rank| Self::tally(persons[rank], round));
+        let mut order = self.order(owner).map(|rank| Self::stats(persons[rank], round));
         let mut total = order.next().expect("at least one rank");
-        order.for_each(|tally| total += tally);
+        order.for_each(|stats| total += stats);
         total
     }
 }
@@ -212,7 +218,7 @@ pub(crate) fn below(generator: &mut ChaCha8Rng, bound: usize) -> usize {
 }
 
 /// The vector as it is once each of its segments was encoded and decoded.
-fn rounded(codec: Codec, layout: &Layout, vector: &[f32]) -> Vec<f32> {
+fn rounded(codec: Codec, layout: &ShardLayout, vector: &[f32]) -> Vec<f32> {
     let mut rounded = vector.to_vec();
     for segment in (0..layout.rank_count()).flat_map(|owner| layout.shard(owner).segments()) {
         let (mut packed, mut bytes) = (vec![0.0; segment.len()], vec![0; codec.encoded_len(segment.len())]);

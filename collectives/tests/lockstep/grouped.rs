@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::combine::Combine;
+use peergrad_collectives::credit::LinkCredits;
 use peergrad_collectives::groups::Groups;
-use peergrad_collectives::links::Links;
-use peergrad_collectives::plan::{Layout, Plan, Topology};
-use peergrad_collectives::round::{Action, Label, Round};
-use peergrad_protocol::message::Tally;
+use peergrad_collectives::plan::{Plan, ShardLayout, Topology};
+use peergrad_collectives::round::{Action, Round, SegmentLabel};
+use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, Pool};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
@@ -19,19 +19,19 @@ const ROUNDS: u64 = 7;
 const WINDOW: u32 = 3;
 
 struct Member {
-    links: Links,
+    links: LinkCredits,
     values: Vec<f32>,
     /// Rounds on their way, by number; at most two.
     live: VecDeque<(u64, Round)>,
     /// That of the newest.
     plan: Option<Arc<Plan>>,
     /// Segments of rounds that have not begun here.
-    early: Vec<(usize, u64, Label, Buffer)>,
+    early: Vec<(usize, u64, SegmentLabel, Buffer)>,
     completed: u64,
 }
 
 /// A segment of a round, or credit for one.
-type Parcel = Option<(u64, Label, Buffer)>;
+type Packet = Option<(u64, SegmentLabel, Buffer)>;
 
 struct Swarm {
     groups: Groups,
@@ -39,7 +39,7 @@ struct Swarm {
     topologies: [Topology; 2],
     members: Vec<Member>,
     /// By (from, to): what is on its way.
-    queues: BTreeMap<(usize, usize), VecDeque<Parcel>>,
+    queues: BTreeMap<(usize, usize), VecDeque<Packet>>,
     pool: Pool,
 }
 
@@ -49,7 +49,7 @@ impl Swarm {
         let number = self.members[rank].completed;
         let group: Arc<[usize]> = self.groups.of(rank, count, number).into();
         let owners: Vec<usize> = (0..group.len()).collect();
-        let layout = Arc::new(Layout::even(LEN, group.len(), &owners, 8));
+        let layout = Arc::new(ShardLayout::even(LEN, group.len(), &owners, 8));
         let place = group.binary_search(&rank).expect("it is in its group");
         let plan = Arc::new(Plan {
             layout,
@@ -63,17 +63,17 @@ impl Swarm {
         let member = &mut self.members[rank];
         let mut contribution = self.pool.take(LEN);
         contribution.copy_from_slice(&member.values);
-        let tally = Tally { samples: 1, loss: 0.0 };
+        let stats = SampleStats { samples: 1, loss: 0.0 };
         let pool = self.pool.clone();
         member.plan = Some(Arc::clone(&plan));
-        member.live.push_back((number, Round::new(plan, contribution, tally, || pool.take(LEN))));
+        member.live.push_back((number, Round::new(plan, contribution, stats, || pool.take(LEN))));
         for (from, number, label, payload) in std::mem::take(&mut self.members[rank].early) {
             self.take(rank, from, number, label, payload);
         }
         self.go_on(rank);
     }
 
-    fn take(&mut self, rank: usize, from: usize, number: u64, label: Label, payload: Buffer) {
+    fn take(&mut self, rank: usize, from: usize, number: u64, label: SegmentLabel, payload: Buffer) {
         let member = &mut self.members[rank];
         let Some((_, round)) = member.live.iter_mut().find(|(live, _)| *live == number) else {
             assert!(number >= member.completed, "a segment of a round that is over");
@@ -88,11 +88,11 @@ impl Swarm {
 
     fn carry_out(&mut self, rank: usize, number: u64, actions: Vec<Action>) {
         for action in actions {
-            let (to, parcel) = match action {
+            let (to, packet) = match action {
                 Action::Send { to, label, payload } => (to, Some((number, label, payload))),
                 Action::Grant { to } => (to, None),
             };
-            self.queues.entry((rank, to)).or_default().push_back(parcel);
+            self.queues.entry((rank, to)).or_default().push_back(packet);
         }
     }
 
@@ -104,9 +104,9 @@ impl Swarm {
                 && round.is_reduced()
                 && !round.is_final()
             {
-                if let (Some((vector, tally)), Some(plan)) = (round.own_shard(), &member.plan) {
+                if let (Some((vector, stats)), Some(plan)) = (round.own_shard(), &member.plan) {
                     let own = plan.own().ranges().iter().cloned().flatten();
-                    own.for_each(|element| vector[element] /= tally.samples as f32);
+                    own.for_each(|element| vector[element] /= stats.samples as f32);
                 }
                 round.gather(round.summed(), &self.pool);
             }
@@ -160,11 +160,11 @@ impl Swarm {
                 continue;
             }
             let (from, to) = ways[choice - begins.len()];
-            let parcel = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).expect("just seen");
-            match parcel {
+            let packet = self.queues.get_mut(&(from, to)).and_then(VecDeque::pop_front).expect("just seen");
+            match packet {
                 Some((number, label, payload)) => self.take(to, from, number, label, payload),
                 None => {
-                    let _ = self.members[to].links.give_back(from, 1);
+                    let _ = self.members[to].links.return_credit(from, 1);
                 }
             }
             self.go_on(to);
@@ -185,7 +185,7 @@ fn rounds_of_changing_groups_end_in_any_order_of_events() {
         let topologies = [seed % 2, seed / 2 % 2].map(|bit| [Topology::Ring, Topology::Direct][bit as usize]);
         let groups = Groups { size: Some(generator.random_range(2..6)), seed, is_shuffled: seed % 5 > 0 };
         let member = |rank| Member {
-            links: Links::new(count, WINDOW),
+            links: LinkCredits::new(count, WINDOW),
             values: (0..LEN).map(|element| value(rank, element)).collect(),
             live: VecDeque::new(),
             plan: None,

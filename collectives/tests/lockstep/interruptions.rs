@@ -8,19 +8,19 @@
 //! step 4            [a . . .]  [. . . .]      [. . . d]   then it is added up again, without 2
 //! ```
 
-use peergrad_collectives::round::Remains;
-use peergrad_protocol::message::Tally;
+use peergrad_collectives::round::InterruptedRound;
+use peergrad_protocol::message::SampleStats;
 use rand::Rng;
 
 use crate::case::{Adversary, Case, PLAIN, TOPOLOGIES, are_same_bits, seed, updated};
-use crate::swarm::{Parcel, Swarm};
+use crate::swarm::{Packet, Swarm};
 
 #[test]
 fn whatever_is_interrupted_goes_on() {
     let mut ends = Ends::default();
     for rank_count in 2..6 {
         for topology in TOPOLOGIES {
-            for (credit, copies, adversary) in
+            for (credit, replicas, adversary) in
                 [(1, 1, Adversary::Random), (3, 2, Adversary::Random), (2, 3, Adversary::Eager)]
             {
                 let case = Case {
@@ -28,7 +28,7 @@ fn whatever_is_interrupted_goes_on() {
                     len: 40,
                     topology,
                     credit,
-                    copies,
+                    replicas,
                     round_count: 2,
                     adversary,
                     ..PLAIN
@@ -53,7 +53,7 @@ struct Ends {
 }
 
 fn interrupt_everywhere(case: Case, ends: &mut Ends) {
-    let seed = seed(&[case.rank_count as u64, u64::from(case.credit), case.copies as u64]);
+    let seed = seed(&[case.rank_count as u64, u64::from(case.credit), case.replicas as u64]);
     let mut whole = Swarm::new(case, seed);
     let mut event_count = 0;
     while whole.advance() {
@@ -73,14 +73,14 @@ struct Part {
     number: usize,
     /// By owner.
     held: Vec<usize>,
-    tally: Option<Tally>,
-    remains: Remains,
+    stats: Option<SampleStats>,
+    remains: InterruptedRound,
 }
 
 /// The swarm in the next view, in which `gone` is not: the others, with what they had of rounds and credit.
 fn without(mut swarm: Swarm, gone: usize, ends: &mut Ends) -> Swarm {
     let rest: Vec<usize> = (0..swarm.case.rank_count).filter(|rank| *rank != gone).collect();
-    let mut parts: Vec<Vec<Part>> = rest.iter().map(|&rank| dismantle(&mut swarm, rank)).collect();
+    let mut parts: Vec<Vec<Part>> = rest.iter().map(|&rank| interrupt(&mut swarm, rank)).collect();
     let completed = |rank: &usize| swarm.members[*rank].completed;
     let first = rest.iter().map(completed).min().expect("somebody is left");
     let last = rest.iter().map(completed).max().expect("somebody is left");
@@ -106,36 +106,36 @@ fn without(mut swarm: Swarm, gone: usize, ends: &mut Ends) -> Swarm {
         for (to, &to_before) in rest.iter().enumerate() {
             member.links.set_credit(to, swarm.members[before].links.credit(to_before));
             let queue = &mut next.queues[rank][to];
-            for parcel in std::mem::take(&mut swarm.queues[before][to_before]) {
-                queue.push_back(match parcel {
-                    Parcel::Segment { .. } | Parcel::Stale => Parcel::Stale,
-                    Parcel::Credit => Parcel::Credit,
+            for packet in std::mem::take(&mut swarm.queues[before][to_before]) {
+                queue.push_back(match packet {
+                    Packet::Segment { .. } | Packet::Stale => Packet::Stale,
+                    Packet::Credit => Packet::Credit,
                 });
             }
             // Whatever was received is of no more use: early, waiting in a round, or half added up.
             let held = swarm.members[before].held[to_before];
-            queue.extend((0..held).map(|_| Parcel::Credit));
+            queue.extend((0..held).map(|_| Packet::Credit));
         }
     }
     next
 }
 
 /// Takes apart all that a member has, and checks each piece.
-fn dismantle(swarm: &mut Swarm, rank: usize) -> Vec<Part> {
+fn interrupt(swarm: &mut Swarm, rank: usize) -> Vec<Part> {
     for index in 0..swarm.members[rank].turns.len() {
-        swarm.check_copied(rank, index);
+        swarm.check_replicated(rank, index);
     }
     let turns = std::mem::take(&mut swarm.members[rank].turns);
     let completed = swarm.members[rank].completed;
     let part = |turn: crate::swarm::Turn| {
         let (number, person) = (turn.number, swarm.persons[rank]);
         let held = (0..swarm.case.rank_count).map(|owner| turn.round.held_segments(owner)).collect();
-        let tally = turn.round.seen_tally();
-        let part = Part { number, held, tally, remains: turn.round.dismantle() };
+        let stats = turn.round.seen_stats();
+        let part = Part { number, held, stats, remains: turn.round.interrupt() };
         match &part.remains.contribution {
-            Some((contribution, tally)) => {
+            Some((contribution, stats)) => {
                 assert!(are_same_bits(contribution, &swarm.case.contribution(person, number)));
-                assert_eq!(*tally, Case::tally(person, number));
+                assert_eq!(*stats, Case::stats(person, number));
                 assert!(number >= completed);
             }
             None => assert!(number < completed && part.remains.result.is_none()),
@@ -160,11 +160,11 @@ fn check_held(swarm: &Swarm, rank: usize, part: &Part) {
         }
     }
     let first_owner = swarm.layout.first_owner().expect("there are elements");
-    if let Some(tally) = part.tally {
-        let expected = swarm.case.plain_tally(&swarm.layout, &swarm.persons, rank, part.number);
-        assert_eq!(tally, expected);
+    if let Some(stats) = part.stats {
+        let expected = swarm.case.plain_stats(&swarm.layout, &swarm.persons, rank, part.number);
+        assert_eq!(stats, expected);
     }
-    assert!(part.tally.is_some() || part.held[first_owner] == 0, "a held segment says what it is worth");
+    assert!(part.stats.is_some() || part.held[first_owner] == 0, "a held segment says what it is worth");
 }
 
 /// Whether round `number`, which nobody completed, is here as a whole when all put together what they hold.
@@ -175,6 +175,6 @@ fn hold_all(swarm: &Swarm, parts: &[Vec<Part>], number: usize) -> bool {
         held.is_some_and(|held| held == swarm.layout.shard(owner).segments().len())
     };
     let are_all_held = (0..swarm.case.rank_count).all(is_held);
-    assert!(!are_all_held || of_round.iter().any(|part| part.tally.is_some()), "somebody knows the worth");
+    assert!(!are_all_held || of_round.iter().any(|part| part.stats.is_some()), "somebody knows the worth");
     are_all_held
 }

@@ -1,4 +1,4 @@
-//! Mirrors beside rounds that use the same links: each keeper gets the owner's sums, not what the owner made of them.
+//! Mirrors beside rounds that use the same links: each holder gets the owner's sums, not what the owner made of them.
 
 use peergrad_collectives::plan::Topology;
 
@@ -8,12 +8,17 @@ use crate::case::{Adversary, Case, PLAIN, Rule, TOPOLOGIES, seed};
 fn every_keeper_gets_the_sums_in_order() {
     for rank_count in 1..9 {
         for len in [0, 1, 7, 1000] {
-            for copies in 1..4 {
+            for replicas in 1..4 {
                 for topology in TOPOLOGIES {
                     for credit in [1, 2, 4] {
                         let case =
-                            Case { rank_count, len, topology, credit, copies, round_count: 2, ..PLAIN };
-                        case.check(seed(&[rank_count as u64, len as u64, copies as u64, u64::from(credit)]));
+                            Case { rank_count, len, topology, credit, replicas, round_count: 2, ..PLAIN };
+                        case.check(seed(&[
+                            rank_count as u64,
+                            len as u64,
+                            replicas as u64,
+                            u64::from(credit),
+                        ]));
                     }
                 }
             }
@@ -24,11 +29,11 @@ fn every_keeper_gets_the_sums_in_order() {
 #[test]
 fn mirrors_and_rounds_share_exhausted_links() {
     for rank_count in [2, 3, 5, 8] {
-        for copies in [2, 3, 8] {
+        for replicas in [2, 3, 8] {
             for topology in TOPOLOGIES {
                 for adversary in [Adversary::Eager, Adversary::Starve(0), Adversary::Starve(1)] {
-                    let case = Case { rank_count, topology, copies, round_count: 4, adversary, ..PLAIN };
-                    case.check(seed(&[rank_count as u64, copies as u64]));
+                    let case = Case { rank_count, topology, replicas, round_count: 4, adversary, ..PLAIN };
+                    case.check(seed(&[rank_count as u64, replicas as u64]));
                 }
             }
         }
@@ -38,15 +43,15 @@ fn mirrors_and_rounds_share_exhausted_links() {
 #[test]
 fn long_vectors_are_mirrored() {
     for topology in TOPOLOGIES {
-        Case { rank_count: 5, len: 65537, topology, copies: 3, round_count: 3, ..PLAIN }.check(9);
+        Case { rank_count: 5, len: 65537, topology, replicas: 3, round_count: 3, ..PLAIN }.check(9);
     }
 }
 
-/// Planted: members that send the next step's segments first. These fill the link to a keeper that cannot begin that step,
+/// Planted: members that send the next step's segments first. These fill the link to a holder that cannot begin that step,
 /// as it waits for what they overtook.
 #[test]
 #[should_panic(expected = "is stuck")]
 fn a_mirror_that_is_overtaken_gets_stuck() {
     let rule = Rule::Overtake;
-    Case { topology: Topology::Direct, copies: 2, round_count: 4, rule, ..PLAIN }.check(1);
+    Case { topology: Topology::Direct, replicas: 2, round_count: 4, rule, ..PLAIN }.check(1);
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::{Codec, Codecs, TopK, Values};
 use peergrad_collectives::combine::Combine;
-use peergrad_collectives::plan::{Layout, Plan, Topology};
-use peergrad_collectives::round::{Label, Round};
-use peergrad_protocol::message::{Phase, Tally};
+use peergrad_collectives::plan::{Plan, ShardLayout, Topology};
+use peergrad_collectives::round::{Round, SegmentLabel};
+use peergrad_protocol::message::{Phase, SampleStats};
 use peergrad_protocol::{Buffer, Pool};
 
 use crate::case::{Adversary, Allocations, Case, PLAIN, Rule, TOPOLOGIES, seed};
@@ -56,7 +56,7 @@ fn rounds_may_go_another_way_than_the_ones_before() {
                     [Adversary::Random, Adversary::Eager, Adversary::Starve(1), Adversary::Starve(0)]
                 {
                     let case = Case { rank_count, topology, credit, round_count: 6, adversary, ..PLAIN };
-                    let case = Case { alternates: true, copies: 2, ..case };
+                    let case = Case { alternates: true, replicas: 2, ..case };
                     case.check(seed(&[rank_count as u64, u64::from(credit)]));
                 }
             }
@@ -72,8 +72,8 @@ fn the_sum_of_those_who_contribute_is_everybody_s() {
             for (len, credit) in
                 [0, 1, 7, 1000].into_iter().flat_map(|len| [1, 4].map(|credit| (len, credit)))
             {
-                for copies in [1, 3] {
-                    let case = Case { rank_count, len, absent, credit, copies, ..PLAIN };
+                for replicas in [1, 3] {
+                    let case = Case { rank_count, len, absent, credit, replicas, ..PLAIN };
                     let case = Case { topology: Topology::Direct, ..case };
                     case.check(seed(&[rank_count as u64, absent as u64, u64::from(credit)]));
                 }
@@ -112,8 +112,8 @@ fn what_is_encoded_is_the_same_everywhere() {
                 for gathers_sums in [false, true] {
                     let codecs = Codecs { reduce, gather: *gather };
                     let case = Case { rank_count, len, topology, codecs, gathers_sums, ..PLAIN };
-                    let copies = if gathers_sums { 1 } else { 2 };
-                    Case { credit: 2, round_count: 2, copies, ..case }
+                    let replicas = if gathers_sums { 1 } else { 2 };
+                    Case { credit: 2, round_count: 2, replicas, ..case }
                         .check(seed(&[rank_count as u64, len as u64]));
                 }
             }
@@ -124,14 +124,14 @@ fn what_is_encoded_is_the_same_everywhere() {
 /// Other lengths, and bytes that no encoder writes, change nothing: the segment that should have come is still taken.
 #[test]
 fn bytes_that_are_no_elements_are_unforeseen() {
-    let layout = Arc::new(Layout::even(8, 2, &[0, 1], 4));
+    let layout = Arc::new(ShardLayout::even(8, 2, &[0, 1], 4));
     let codecs = Codecs { reduce: Codec::Int8, gather: Codec::Bf16 };
     let (topology, combine, group, contributors) = (Topology::Direct, Combine::Sum, None, None);
     let plan = Arc::new(Plan { layout, topology, combine, codecs, rank: 0, group, contributors });
-    let tally = Tally { samples: 1, loss: 0.5 };
+    let stats = SampleStats { samples: 1, loss: 0.5 };
     let room = || Buffer::from_values(&[0.0; 8]);
-    let mut round = Round::new(plan, Buffer::from_values(&[1.0; 8]), tally, room);
-    let label = Label { phase: Phase::Reduce, owner: 0, index: 0, tally };
+    let mut round = Round::new(plan, Buffer::from_values(&[1.0; 8]), stats, room);
+    let label = SegmentLabel { phase: Phase::Reduce, owner: 0, index: 0, stats };
     let mut encoded = vec![0; Codec::Int8.encoded_len(4)];
     Codec::Int8.encode(&[127.0; 4], &mut encoded);
     let (mut no_scale, plain) = (encoded.clone(), [0; 16]);

@@ -5,21 +5,21 @@ use std::sync::Arc;
 
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
-use peergrad_collectives::links::Links;
+use peergrad_collectives::credit::LinkCredits;
 use peergrad_collectives::mirror::{Mirror, MirrorPlan, parts};
-use peergrad_collectives::plan::{Layout, Plan};
-use peergrad_collectives::round::{Action, Label, Round};
-use peergrad_protocol::message::{Phase, Tally};
+use peergrad_collectives::plan::{Plan, ShardLayout};
+use peergrad_collectives::round::{Action, Round, SegmentLabel};
+use peergrad_protocol::message::{Phase, SampleStats};
 use peergrad_protocol::{Buffer, Pool};
 use rand::SeedableRng;
 use rand::rngs::ChaCha8Rng;
 
 use crate::case::{Adversary, Allocations, Case, Rule, are_same_bits, below, updated};
 
-pub(crate) enum Parcel {
+pub(crate) enum Packet {
     Segment {
         round: usize,
-        label: Label,
+        label: SegmentLabel,
         payload: Buffer,
     },
     /// A segment of the view before: of no use, but its tray is to be returned.
@@ -29,14 +29,14 @@ pub(crate) enum Parcel {
 
 pub(crate) struct Member {
     pub(crate) plan: Arc<Plan>,
-    pub(crate) links: Links,
+    pub(crate) links: LinkCredits,
     pub(crate) vectors: Pool,
     /// Shared by all, as if segments went home to where they were read.
     pub(crate) segments: Pool,
     pub(crate) turns: VecDeque<Turn>,
-    pub(crate) early: VecDeque<(usize, usize, Label, Buffer)>,
+    pub(crate) early: VecDeque<(usize, usize, SegmentLabel, Buffer)>,
     /// What was contributed to the next round before it was interrupted.
-    pub(crate) kept: Option<(Buffer, Tally)>,
+    pub(crate) kept: Option<(Buffer, SampleStats)>,
     pub(crate) begun: usize,
     pub(crate) completed: usize,
     /// By sender: segments received and not yet granted.
@@ -50,8 +50,8 @@ pub(crate) struct Turn {
     pub(crate) number: usize,
     pub(crate) round: Round,
     pub(crate) mirror: Mirror,
-    /// Sums of others' shards, where this member keeps copies.
-    pub(crate) copied: Vec<f32>,
+    /// Sums of others' shards, where this member keeps replicas.
+    pub(crate) replicated: Vec<f32>,
     /// Elements of the own shard, from its beginning, that have their final values.
     updated: usize,
 }
@@ -61,12 +61,12 @@ pub(crate) struct Swarm {
     /// By rank: whose contribution it makes.
     pub(crate) persons: Vec<usize>,
     pub(crate) window: u32,
-    pub(crate) layout: Arc<Layout>,
+    pub(crate) layout: Arc<ShardLayout>,
     mirror_plan: Arc<MirrorPlan>,
     pub(crate) generator: ChaCha8Rng,
     pub(crate) members: Vec<Member>,
     /// By (from, to): what is on its way.
-    pub(crate) queues: Vec<Vec<VecDeque<Parcel>>>,
+    pub(crate) queues: Vec<Vec<VecDeque<Packet>>>,
     pub(crate) sums: Vec<Vec<f32>>,
 }
 
@@ -105,8 +105,8 @@ impl Swarm {
             };
             Member {
                 links: match case.rule {
-                    Rule::Greedy => Links::with_reserve(count, window, 0),
-                    _ => Links::new(count, window),
+                    Rule::Greedy => LinkCredits::with_reserve(count, window, 0),
+                    _ => LinkCredits::new(count, window),
                 },
                 plan: Arc::new(plan),
                 vectors: Pool::new(8),
@@ -195,25 +195,25 @@ impl Swarm {
         let member = &mut self.members[rank];
         let number = member.begun;
         member.begun += 1;
-        let (contribution, tally) = member.kept.take().unwrap_or_else(|| {
+        let (contribution, stats) = member.kept.take().unwrap_or_else(|| {
             if !member.plan.contributes(rank) {
-                return (member.vectors.take(0), Tally::default());
+                return (member.vectors.take(0), SampleStats::default());
             }
             let mut contribution = member.vectors.take(len);
             contribution.copy_from_slice(&self.case.contribution(person, number));
-            (contribution, Case::tally(person, number))
+            (contribution, Case::stats(person, number))
         });
         let topology = self.case.topology_of(number);
         let plan = Arc::new(Plan { topology, ..Plan::clone(&member.plan) });
-        let round = Round::new(plan, contribution, tally, || member.vectors.take(len));
+        let round = Round::new(plan, contribution, stats, || member.vectors.take(len));
         let mirror =
             Mirror::new(Arc::clone(&self.mirror_plan), rank, Codec::F32, std::mem::take(&mut member.room));
-        member.turns.push_back(Turn { number, round, mirror, copied: vec![0.0; len], updated: 0 });
+        member.turns.push_back(Turn { number, round, mirror, replicated: vec![0.0; len], updated: 0 });
         assert!(member.turns.len() <= 2, "a round ends before the next but one begins");
         for (round, from, label, payload) in std::mem::take(&mut member.early) {
             self.take_in(rank, from, round, label, payload);
         }
-        self.settle(rank);
+        self.drive(rank);
     }
 
     fn update(&mut self, rank: usize) {
@@ -224,23 +224,23 @@ impl Swarm {
             &member.segments,
             self.case.gathers_sums,
         );
-        self.settle(rank);
+        self.drive(rank);
     }
 
     fn deliver(&mut self, from: usize, to: usize) {
         match self.queues[from][to].pop_front().expect("chosen because it is not empty") {
-            Parcel::Credit => assert!(self.members[to].links.give_back(from, 1)),
-            Parcel::Stale => self.queues[to][from].push_back(Parcel::Credit),
-            Parcel::Segment { round, label, payload } => {
+            Packet::Credit => assert!(self.members[to].links.return_credit(from, 1)),
+            Packet::Stale => self.queues[to][from].push_back(Packet::Credit),
+            Packet::Segment { round, label, payload } => {
                 self.members[to].held[from] += 1;
                 assert!(self.members[to].held[from] <= self.window, "over the window in {:?}", self.case);
                 self.take_in(to, from, round, label, payload);
             }
         }
-        self.settle(to);
+        self.drive(to);
     }
 
-    fn take_in(&mut self, rank: usize, from: usize, number: usize, label: Label, payload: Buffer) {
+    fn take_in(&mut self, rank: usize, from: usize, number: usize, label: SegmentLabel, payload: Buffer) {
         let member = &mut self.members[rank];
         let Some(turn) = member.turns.iter_mut().find(|turn| turn.number == number) else {
             assert_eq!(number, member.begun, "at most one round early");
@@ -266,7 +266,7 @@ impl Swarm {
     }
 
     /// Lets a member do all it can.
-    fn settle(&mut self, rank: usize) {
+    fn drive(&mut self, rank: usize) {
         for index in 0..self.members[rank].turns.len() {
             let mut out = Vec::new();
             let member = &mut self.members[rank];
@@ -291,10 +291,10 @@ impl Swarm {
                 let vector = turn.round.complete(|| member.vectors.take(0));
                 let expected = self.case.result(&self.layout, &self.sums[number]);
                 assert_eq!(**vector, *expected, "rank {rank}, round {number}, {:?}", self.case);
-                let tally = self.case.plain_tally(&self.layout, &self.persons, rank, number);
-                assert_eq!(turn.round.tally().samples, tally.samples);
-                assert_eq!(turn.round.tally().loss.to_bits(), tally.loss.to_bits(), "{:?}", self.case);
-                self.check_copied(rank, index);
+                let stats = self.case.plain_stats(&self.layout, &self.persons, rank, number);
+                assert_eq!(turn.round.stats().samples, stats.samples);
+                assert_eq!(turn.round.stats().loss.to_bits(), stats.loss.to_bits(), "{:?}", self.case);
+                self.check_replicated(rank, index);
             }
             self.carry_out(rank, number, out);
         }
@@ -323,12 +323,12 @@ impl Swarm {
     }
 
     /// Checks that what has come of the sums that a member keeps are the owners' sums.
-    pub(crate) fn check_copied(&self, rank: usize, turn: usize) {
-        let Turn { number, mirror, copied, .. } = &self.members[rank].turns[turn];
+    pub(crate) fn check_replicated(&self, rank: usize, turn: usize) {
+        let Turn { number, mirror, replicated, .. } = &self.members[rank].turns[turn];
         for owner in 0..self.case.rank_count {
             for index in 0..mirror.held_segments(owner) {
                 for range in mirror.segment_ranges(owner, index).iter().cloned() {
-                    let (found, expected) = (&copied[range.clone()], &self.sums[*number][range]);
+                    let (found, expected) = (&replicated[range.clone()], &self.sums[*number][range]);
                     assert!(are_same_bits(found, expected), "rank {rank} of {owner}, {:?}", self.case);
                 }
             }
@@ -339,11 +339,11 @@ impl Swarm {
         for action in actions {
             match action {
                 Action::Send { to, label, payload } => {
-                    self.queues[rank][to].push_back(Parcel::Segment { round, label, payload });
+                    self.queues[rank][to].push_back(Packet::Segment { round, label, payload });
                 }
                 Action::Grant { to } => {
                     self.members[rank].held[to] -= 1;
-                    self.queues[rank][to].push_back(Parcel::Credit);
+                    self.queues[rank][to].push_back(Packet::Credit);
                 }
             }
         }
@@ -361,15 +361,15 @@ impl Turn {
         is_over || self.round.summed() > self.updated
     }
 
-    /// The owner's part between the halves of a round, for half of what is there: tells the sums to those who keep copies,
+    /// The owner's part between the halves of a round, for half of what is there: tells the sums to those who keep replicas,
     /// then overwrites them. Where sums are gathered it has none.
     fn update(&mut self, plan: &Plan, segments: &Pool, gathers_sums: bool) {
         let count = self.updated + (self.round.summed() - self.updated).div_ceil(2);
-        if let Some((vector, tally)) = self.round.own_shard().filter(|_| !gathers_sums) {
+        if let Some((vector, stats)) = self.round.own_shard().filter(|_| !gathers_sums) {
             for (range, place) in parts(plan.own().ranges()) {
                 let part = |count: usize| range.start + count.saturating_sub(place).min(range.len());
                 let range = part(self.updated)..part(count);
-                self.mirror.pack(&range, vector, tally);
+                self.mirror.pack(&range, vector, stats);
                 vector[range].iter_mut().for_each(|element| *element = updated(*element));
             }
         }
@@ -378,11 +378,11 @@ impl Turn {
     }
 
     /// Takes in a segment of sums that are kept here.
-    fn copy_in(&mut self, from: usize, label: Label, payload: &[f32]) {
-        let Label { owner, index, .. } = label;
-        assert!(self.mirror.expects(from, owner, index, size_of_val(payload)), "members follow the plan");
+    fn copy_in(&mut self, from: usize, label: SegmentLabel, payload: &[f32]) {
+        let SegmentLabel { owner, index, .. } = label;
+        assert!(self.mirror.admit(from, owner, index, size_of_val(payload)), "members follow the plan");
         for (range, offset) in parts(self.mirror.segment_ranges(owner, index)) {
-            self.copied[range.clone()].copy_from_slice(&payload[offset..offset + range.len()]);
+            self.replicated[range.clone()].copy_from_slice(&payload[offset..offset + range.len()]);
         }
     }
 }

@@ -13,8 +13,8 @@
 //! What it prints:
 //! - *steps*, and how many a second;
 //! - *stalls*: how long no step was committed after a kill, the longest pause that began before the next kill;
-//! - *digests*: steps that two peers tell with different parameters (must be none);
-//! - *samples*: whole passes, and how many of them trained another number of samples than there are rows (must be none);
+//! - *digests*: steps that two peers report with different parameters (must be none);
+//! - *samples*: whole epochs, and how many of them trained another number of samples than there are rows (must be none);
 //! - *memory*: what is resident in a peer, at several times (Linux only).
 //!
 //! It ends with code 1 where something must not be, or a peer ends that nobody has killed. Needs a Unix.
@@ -67,8 +67,8 @@ fn main() -> ExitCode {
     let began = Instant::now();
     swarm.churn(&arguments, began);
     let seconds = began.elapsed().as_secs_f64();
-    let accuracy = swarm.disband();
-    swarm.tell(seconds, accuracy)
+    let accuracy = swarm.stop_all();
+    swarm.report(seconds, accuracy)
 }
 
 /// The processes, and what they have told.
@@ -83,7 +83,7 @@ struct Swarm {
     kills: Vec<Instant>,
     /// Seconds since the first step; peers; mean, largest memory of a peer, and that of the oldest one, in MiB.
     memory: Vec<(f64, usize, [f64; 3])>,
-    troubles: Vec<String>,
+    problems: Vec<String>,
 }
 
 struct Peer {
@@ -97,7 +97,7 @@ struct Peer {
 }
 
 enum Line {
-    Told(Instant, Value),
+    Event(Instant, Value),
     End,
 }
 
@@ -114,7 +114,7 @@ impl Swarm {
             history: History::default(),
             kills: Vec::new(),
             memory: Vec::new(),
-            troubles: Vec::new(),
+            problems: Vec::new(),
         }
     }
 
@@ -122,8 +122,8 @@ impl Swarm {
 
     /// Starts as many peers, and waits until all of them train.
     fn found(&mut self, count: usize) {
-        // It is ended from outside, long before so many passes are over.
-        let run = "passes = 10000000\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n";
+        // It is ended from outside, long before so many epochs are over.
+        let run = "epochs = 10000000\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n";
         std::fs::write(self.folder.join("run.toml"), run).expect("the folder is writable");
         self.spawn(&["start", "run.toml", "--peers", &count.to_string()], "");
         if count > 1 {
@@ -131,14 +131,14 @@ impl Swarm {
                 if let Some(invite) = self.invite(0) {
                     break invite;
                 }
-                assert!(!self.peers[0].has_ended, "the founder did not start: {:?}", self.troubles);
-                self.listen_until(Instant::now() + LOOK);
+                assert!(!self.peers[0].has_ended, "the founder did not start: {:?}", self.problems);
+                self.listen_until(Instant::now() + POLL_INTERVAL);
             };
             (1..count).for_each(|_| self.spawn(&["join", "-"], &invite));
         }
         while self.peers.iter().any(|peer| !peer.trains) {
-            assert!(self.peers.iter().all(|peer| !peer.has_ended), "a peer has ended: {:?}", self.troubles);
-            self.listen_until(Instant::now() + LOOK);
+            assert!(self.peers.iter().all(|peer| !peer.has_ended), "a peer has ended: {:?}", self.problems);
+            self.listen_until(Instant::now() + POLL_INTERVAL);
         }
     }
 
@@ -166,7 +166,7 @@ impl Swarm {
         let training: Vec<usize> =
             self.alive().into_iter().filter(|index| self.peers[*index].trains).collect();
         if training.len() < 2 {
-            self.troubles.push("fewer than two peers trained when one was to be killed".to_owned());
+            self.problems.push("fewer than two peers trained when one was to be killed".to_owned());
             return;
         }
         let victim = if is_founder { 0 } else { self.draw(&training) };
@@ -174,23 +174,23 @@ impl Swarm {
         self.peers[victim].process.kill().expect("it is ours");
         self.kills.push(Instant::now());
         let others: Vec<usize> = training.into_iter().filter(|index| *index != victim).collect();
-        let host = self.draw(&others);
+        let sponsor = self.draw(&others);
         let fresh = self.peers.len() + 1;
         eprintln!(
             "{:6.1} s: peer {} is killed; peer {fresh} comes through peer {}; {} steps so far",
             began.elapsed().as_secs_f64(),
             victim + 1,
-            host + 1,
+            sponsor + 1,
             self.history.steps.len()
         );
-        match self.invite(host) {
+        match self.invite(sponsor) {
             Some(invite) => self.spawn(&["join", "-"], &invite),
-            None => self.troubles.push(format!("peer {} gave no invite", host + 1)),
+            None => self.problems.push(format!("peer {} gave no invite", sponsor + 1)),
         }
     }
 
     /// All leave, one after the other. Returns how well the last one does on the rows that were held out.
-    fn disband(&mut self) -> Option<f64> {
+    fn stop_all(&mut self) -> Option<f64> {
         let mut last = None;
         for index in self.alive() {
             self.peers[index].may_end = true;
@@ -199,10 +199,10 @@ impl Swarm {
             assert!(signalled.is_ok_and(|status| status.success()), "there is a `kill` command");
             let deadline = Instant::now() + LEAVE_MAX;
             while !self.peers[index].has_ended && Instant::now() < deadline {
-                self.listen_until(Instant::now() + LOOK);
+                self.listen_until(Instant::now() + POLL_INTERVAL);
             }
             if !self.peers[index].has_ended {
-                self.troubles.push(format!("peer {} does not leave", index + 1));
+                self.problems.push(format!("peer {} does not leave", index + 1));
             }
             last = Some(index);
         }
@@ -243,7 +243,7 @@ impl Swarm {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
                 // The last line of one that is killed may be a part of one.
                 if let Ok(value) = serde_json::from_str(&line) {
-                    let _ = sender.send((index, Line::Told(Instant::now(), value)));
+                    let _ = sender.send((index, Line::Event(Instant::now(), value)));
                 }
             }
             let _ = sender.send((index, Line::End));
@@ -256,7 +256,7 @@ impl Swarm {
         answer.status.success().then(|| String::from_utf8_lossy(&answer.stdout).trim().to_owned())
     }
 
-    /// Takes in what the peers tell, until then.
+    /// Takes in what the peers report, until then.
     fn listen_until(&mut self, until: Instant) {
         loop {
             match self.lines.recv_timeout(until.saturating_duration_since(Instant::now())) {
@@ -270,7 +270,7 @@ impl Swarm {
     fn take(&mut self, index: usize, line: Line) {
         let peer = &mut self.peers[index];
         match line {
-            Line::Told(at, event) => match event["event"].as_str() {
+            Line::Event(at, event) => match event["event"].as_str() {
                 Some("step") => {
                     peer.trains = true;
                     self.history.step(at, &event);
@@ -279,7 +279,7 @@ impl Swarm {
                 Some("view") => self.history.view(&event),
                 Some("excluded") => self.history.exclusions += 1,
                 Some("failed") if !peer.may_end => {
-                    self.troubles.push(format!("peer {} failed: {}", index + 1, event["reason"]));
+                    self.problems.push(format!("peer {} failed: {}", index + 1, event["reason"]));
                 }
                 _ => {}
             },
@@ -288,7 +288,7 @@ impl Swarm {
                 let status = peer.process.wait();
                 if !peer.may_end {
                     let words = status.map_or_else(|error| error.to_string(), |status| status.to_string());
-                    self.troubles.push(format!("peer {} ended by itself: {words}", index + 1));
+                    self.problems.push(format!("peer {} ended by itself: {words}", index + 1));
                 }
             }
         }
@@ -307,7 +307,7 @@ impl Swarm {
 
     // The end.
 
-    fn tell(&mut self, seconds: f64, accuracy: Option<f64>) -> ExitCode {
+    fn report(&mut self, seconds: f64, accuracy: Option<f64>) -> ExitCode {
         let history = &self.history;
         let count = history.steps.len();
         println!("steps       {count} in {seconds:.1} s, {:.0} a second", count as f64 / seconds);
@@ -325,20 +325,20 @@ impl Swarm {
         }
         println!("longest     {:.2} s between two steps", history.longest_pause());
         println!("digests     {} steps told in two ways", history.mismatches);
-        let (passes, wrong) = history.passes();
-        println!("samples     {passes} whole passes, {wrong} of them with too many or too few samples");
+        let (epochs, wrong) = history.epochs();
+        println!("samples     {epochs} whole epochs, {wrong} of them with too many or too few samples");
         println!("chunks      {} begun anew, as nobody held their optimizer state", history.restarted);
         match accuracy {
             Some(accuracy) => println!("accuracy    {accuracy:.4} on the rows that were held out"),
-            None => self.troubles.push("the last peer left no model".to_owned()),
+            None => self.problems.push("the last peer left no model".to_owned()),
         }
         for (at, peers, [mean, largest, oldest]) in &self.memory {
             println!(
                 "memory      after {at:6.0} s: {peers} peers, mean {mean:.1} MiB, largest {largest:.1} MiB, oldest {oldest:.1} MiB"
             );
         }
-        self.troubles.iter().for_each(|trouble| println!("trouble     {trouble}"));
-        let is_right = self.history.mismatches == 0 && wrong == 0 && self.troubles.is_empty();
+        self.problems.iter().for_each(|problem| println!("problem     {problem}"));
+        let is_right = self.history.mismatches == 0 && wrong == 0 && self.problems.is_empty();
         if is_right { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
@@ -353,11 +353,11 @@ impl Drop for Swarm {
     }
 }
 
-/// The run, as its peers tell it.
+/// The run, as its peers report it.
 #[derive(Default)]
 struct History {
     rows: Option<u64>,
-    /// By number: when it was told first, its pass, the samples that it took, and the first half of its digest.
+    /// By number: when it was told first, its epoch, the samples that it took, and the first half of its digest.
     steps: BTreeMap<u64, (Instant, u64, u64, u128)>,
     mismatches: usize,
     views: BTreeSet<u64>,
@@ -373,7 +373,7 @@ impl History {
         let digest = event["digest"].as_str().and_then(|digest| digest.get(..32));
         let digest = digest.and_then(|digest| u128::from_str_radix(digest, 16).ok()).unwrap_or_default();
         let trained = number("samples") + number("left_out");
-        let told = (at, number("pass"), trained, digest);
+        let told = (at, number("epoch"), trained, digest);
         let before = self.steps.entry(number("step")).or_insert(told);
         if (before.1, before.2, before.3) != (told.1, told.2, told.3) {
             self.mismatches += 1;
@@ -382,13 +382,13 @@ impl History {
     }
 
     fn view(&mut self, event: &Value) {
-        let epoch = event["epoch"].as_u64().unwrap_or_default();
+        let view_number = event["number"].as_u64().unwrap_or_default();
         let change = &event["change"];
-        if self.views.insert(epoch) {
+        if self.views.insert(view_number) {
             self.restarted += change["restarted"].as_array().map_or(0, Vec::len);
         }
         if change["interrupted"] == true {
-            self.interruptions.insert(epoch, change["rolled_forward"] == true);
+            self.interruptions.insert(view_number, change["rolled_forward"] == true);
         }
     }
 
@@ -420,15 +420,15 @@ impl History {
         pauses.fold(0.0, f64::max)
     }
 
-    /// Whole passes, and how many of them did not train each row once.
-    fn passes(&self) -> (usize, usize) {
-        let mut passes: BTreeMap<u64, u64> = BTreeMap::new();
-        for (_, pass, trained, _) in self.steps.values() {
-            *passes.entry(*pass).or_default() += trained;
+    /// Whole epochs, and how many of them did not train each row once.
+    fn epochs(&self) -> (usize, usize) {
+        let mut epochs: BTreeMap<u64, u64> = BTreeMap::new();
+        for (_, epoch, trained, _) in self.steps.values() {
+            *epochs.entry(*epoch).or_default() += trained;
         }
-        passes.pop_last();
-        let wrong = passes.values().filter(|trained| Some(**trained) != self.rows).count();
-        (passes.len(), wrong)
+        epochs.pop_last();
+        let wrong = epochs.values().filter(|trained| Some(**trained) != self.rows).count();
+        (epochs.len(), wrong)
     }
 }
 
@@ -441,7 +441,7 @@ fn resident(process: u32) -> Option<f64> {
 }
 
 /// How often something is looked at that nobody tells.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// How long a peer may take to hand over.
 const LEAVE_MAX: Duration = Duration::from_secs(30);
 /// Lines about memory.

@@ -4,10 +4,10 @@
 //! $ cargo run --release -p peergrad-examples --bin partition_test
 //! a cut of 1 s: 5 finished; 320 steps, test loss 0.0000
 //! a cut of 10 s: 5 finished; 321 steps, test loss 0.0000
-//! twenty seeds of each kept every law
+//! twenty seeds of each kept every invariant
 //! ```
 //! The same nodes that run over libp2p train the task in virtual time. A short cut costs time and nothing else; in a long
-//! one the three go on without the two, which come back by themselves. Whatever the seed, no law may be broken: the run is
+//! one the three go on without the two, which come back by themselves. Whatever the seed, no invariant may be broken: the run is
 //! also compared with one plain loop, and replayed bit for bit.
 
 use std::time::Duration;
@@ -55,15 +55,15 @@ impl Task for Line {
 
 /// Five peers at home, cut 3|2 two seconds after training began.
 fn cut_for(seconds: u64) -> Scenario {
-    let run = RunFile::parse("passes = 20\n[optimizer]\nrate = 0.02").expect("a run file");
-    let workload = Workload::own("line", Line, &run).expect("a task");
+    let run = RunFile::parse("epochs = 20\n[optimizer]\nrate = 0.02").expect("a run file");
+    let workload = Workload::custom("line", Line, &run).expect("a task");
     let groups = Groups::Split(vec![3, 2]);
-    let partition = Fault::Partition { groups, lasting: Some(Duration::from_secs(seconds)) };
+    let partition = Fault::Partition { groups, duration: Some(Duration::from_secs(seconds)) };
     let scenario = Scenario::new("line", 5, workload).on(Links::home());
     scenario.after(Duration::from_secs(2), partition)
 }
 
-fn tell(outcome: &Outcome) -> String {
+fn describe(outcome: &Outcome) -> String {
     let endings: Vec<String> =
         outcome.endings.iter().map(|(words, count)| format!("{count} {words}")).collect();
     let loss = outcome.evaluation.map_or(String::new(), |e| format!(", test loss {:.4}", e.loss));
@@ -73,7 +73,7 @@ fn tell(outcome: &Outcome) -> String {
 fn main() {
     let scenarios = [1, 10].map(|seconds| (seconds, cut_for(seconds)));
     for (seconds, scenario) in &scenarios {
-        println!("a cut of {seconds} s: {}", tell(&Simulation::new(scenario, 1).run()));
+        println!("a cut of {seconds} s: {}", describe(&Simulation::new(scenario, 1).run()));
     }
     for (_, scenario) in &scenarios {
         for seed in 0..20 {
@@ -81,5 +81,5 @@ fn main() {
             assert!(outcome.violations.is_empty(), "seed {seed}: {:?}", outcome.violations);
         }
     }
-    println!("twenty seeds of each kept every law");
+    println!("twenty seeds of each kept every invariant");
 }

@@ -20,11 +20,11 @@ use serde_json::{Value, json};
 
 use super::progress::Screen;
 use super::report::{emit, print_line};
-use super::swarm::{Channel, Founding, Scratch, Show, Swarm};
-use super::table::table;
-use super::{OwnCommand, run_own_command};
+use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::text_table::text_table;
+use super::{CustomCommand, run_custom_command};
 use crate::pairing::median;
-use crate::program::Launch;
+use crate::program::ProgramFactory;
 use crate::task::{Evaluation, Task};
 
 /// As it is written in a run file, and on the command line.
@@ -95,7 +95,7 @@ pub(super) struct BenchPeerArguments {
     mebibytes: u32,
     samples: u32,
     #[command(subcommand)]
-    command: OwnCommand,
+    command: CustomCommand,
 }
 
 /// What is measured at once.
@@ -111,7 +111,7 @@ struct Case {
 
 /// What one round of a case came to.
 #[derive(Clone, Copy, Debug)]
-struct Measured {
+struct Measurement {
     step_seconds: f64,
     /// A step without the time in which the gradient is made.
     reduce_seconds: f64,
@@ -123,54 +123,54 @@ struct Measured {
 
 pub(super) fn bench(arguments: &BenchArguments) -> anyhow::Result<ExitCode> {
     let cases = cases(arguments)?;
-    in_rounds(&cases, arguments.rounds, arguments.json)
+    run_rounds(&cases, arguments.rounds, arguments.json)
 }
 
 /// What is measured at once: a swarm of its own.
 trait Bench {
     /// What one round of it came to.
-    type Measured;
+    type Measurement;
 
-    fn words(&self) -> String;
+    fn label(&self) -> String;
 
-    fn measure(&self, show: &Show, channel: &Channel) -> anyhow::Result<Self::Measured>;
+    fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Self::Measurement>;
 
     /// What a round came to, in a word or two.
-    fn said(&self, measured: &Self::Measured) -> String;
+    fn result_text(&self, measured: &Self::Measurement) -> String;
 
-    fn object(&self, measured: &Self::Measured) -> Value;
+    fn object(&self, measured: &Self::Measurement) -> Value;
 
     /// The medians of all rounds.
-    fn middle(measured: &[Self::Measured]) -> Self::Measured;
+    fn median(measured: &[Self::Measurement]) -> Self::Measurement;
 
     /// All of them as a table.
-    fn results(cases: &[Self], measured: &[Vec<Self::Measured>]) -> String
+    fn results(cases: &[Self], measured: &[Vec<Self::Measurement>]) -> String
     where
         Self: Sized;
 }
 
 /// Measures all cases in each round, one after the other, and tells the results.
-fn in_rounds<C: Bench>(cases: &[C], rounds: u32, is_json: bool) -> anyhow::Result<ExitCode> {
-    let show = Show { screen: Screen::new(), is_json };
-    let channel = Channel::open();
-    let mut measured: Vec<Vec<C::Measured>> = cases.iter().map(|_| Vec::new()).collect();
+fn run_rounds<C: Bench>(cases: &[C], rounds: u32, is_json: bool) -> anyhow::Result<ExitCode> {
+    let output = SwarmOutput { screen: Screen::new(), is_json };
+    let channel = LineChannel::open();
+    let mut measured: Vec<Vec<C::Measurement>> = cases.iter().map(|_| Vec::new()).collect();
     for round in 1..=rounds {
         for (case, measured) in cases.iter().zip(&mut measured) {
-            let one = case.measure(&show, &channel)?;
-            if show.is_json {
+            let one = case.measure(&output, &channel)?;
+            if output.is_json {
                 let mut object = case.object(&one);
                 object["event"] = "round".into();
                 object["round"] = round.into();
                 emit(&object);
             } else {
-                show.screen.say(&format!("round {round}: {}: {}", case.words(), case.said(&one)));
+                output.screen.say(&format!("round {round}: {}: {}", case.label(), case.result_text(&one)));
             }
             measured.push(one);
         }
     }
-    if show.is_json {
+    if output.is_json {
         for (case, measured) in cases.iter().zip(&measured) {
-            let mut object = case.object(&C::middle(measured));
+            let mut object = case.object(&C::median(measured));
             object["event"] = "bench".into();
             emit(&object);
         }
@@ -203,23 +203,23 @@ fn cases(arguments: &BenchArguments) -> anyhow::Result<Vec<Case>> {
 }
 
 impl Bench for Case {
-    type Measured = Measured;
+    type Measurement = Measurement;
 
-    fn words(&self) -> String {
+    fn label(&self) -> String {
         let Self { peers, mebibytes, topology, codec, .. } = self;
         format!("{peers} peers, {mebibytes} MiB, {topology}, {codec}")
     }
 
-    fn measure(&self, show: &Show, channel: &Channel) -> anyhow::Result<Measured> {
-        let scratch = Scratch::create("bench")?;
+    fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Measurement> {
+        let scratch = ScratchDirectory::create("bench")?;
         let run_file = scratch.path().join("run.toml");
         std::fs::write(&run_file, self.run_file()).context("cannot write the run.toml")?;
         let steps = self.steps;
         let all = steps + WARM_UP;
         let program =
             ["bench-peer", &self.mebibytes.to_string(), &(all * self.peers).to_string()].map(str::to_owned);
-        let founding = Founding {
-            name: format!("the bench with {}", self.words()),
+        let config = SwarmConfig {
+            name: format!("the bench with {}", self.label()),
             program: &program,
             run_file: &run_file,
             seed: None,
@@ -228,11 +228,11 @@ impl Bench for Case {
             folder: scratch.path(),
         };
         // Bars of a few steps tell nobody anything.
-        let quiet = Show { is_json: true, ..show.clone() };
-        let mut swarm = Swarm::start(founding, quiet, channel)?;
+        let quiet = SwarmOutput { is_json: true, ..output.clone() };
+        let mut swarm = Swarm::start(config, quiet, channel)?;
         let mut ends = Vec::new();
         let (mut before, mut after) = (None, None);
-        while swarm.go_on()? {
+        while swarm.advance()? {
             let peer = &swarm.peers[0];
             let (committed, now) = (peer.steps, (peer.training_seconds, peer.computing_seconds));
             if committed as usize <= ends.len() {
@@ -259,7 +259,7 @@ impl Bench for Case {
         let per_step = |sum: f64| sum / f64::from(steps);
         let cpu_seconds =
             cpu_before.zip(cpu_after).map(|(before, after)| per_step(after - before) / f64::from(self.peers));
-        Ok(Measured {
+        Ok(Measurement {
             step_seconds,
             reduce_seconds,
             cpu_seconds,
@@ -267,11 +267,11 @@ impl Bench for Case {
         })
     }
 
-    fn said(&self, measured: &Measured) -> String {
+    fn result_text(&self, measured: &Measurement) -> String {
         format!("{:.1} ms", measured.reduce_seconds * 1e3)
     }
 
-    fn object(&self, measured: &Measured) -> Value {
+    fn object(&self, measured: &Measurement) -> Value {
         json!({
             "peers": self.peers, "mebibytes": self.mebibytes, "topology": self.topology.to_string(),
             "codec": self.codec.to_string(), "step_seconds": measured.step_seconds,
@@ -281,10 +281,10 @@ impl Bench for Case {
         })
     }
 
-    fn middle(measured: &[Measured]) -> Measured {
+    fn median(measured: &[Measurement]) -> Measurement {
         let of =
-            |number: fn(&Measured) -> f64| median(measured.iter().map(number)).expect("there is a round");
-        Measured {
+            |number: fn(&Measurement) -> f64| median(measured.iter().map(number)).expect("there is a round");
+        Measurement {
             step_seconds: of(|one| one.step_seconds),
             reduce_seconds: of(|one| one.reduce_seconds),
             cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
@@ -292,7 +292,7 @@ impl Bench for Case {
         }
     }
 
-    fn results(cases: &[Self], measured: &[Vec<Measured>]) -> String {
+    fn results(cases: &[Self], measured: &[Vec<Measurement>]) -> String {
         let header = [
             "peers",
             "MiB",
@@ -306,7 +306,7 @@ impl Bench for Case {
         ];
         let rows = cases.iter().zip(measured).map(|(case, measured)| {
             let steps = || measured.iter().map(|one| one.reduce_seconds * 1e3);
-            let middle = Self::middle(measured);
+            let middle = Self::median(measured);
             let (fastest, slowest) = (steps().fold(f64::INFINITY, f64::min), steps().fold(0.0, f64::max));
             let cpu =
                 case.cpu_per_gib(&middle).map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.2}"));
@@ -322,7 +322,7 @@ impl Bench for Case {
                 format!("{:.1}", middle.step_seconds * 1e3),
             ]
         });
-        table(&header, &rows.collect::<Vec<_>>())
+        text_table(&header, &rows.collect::<Vec<_>>())
     }
 }
 
@@ -331,7 +331,7 @@ impl Case {
     fn run_file(&self) -> String {
         let Self { peers, topology, codec, segment_kib, .. } = self;
         format!(
-            "passes = 1\nbatch = {peers}\n[optimizer]\nrule = \"sgd\"\nrate = 0.001\n[sync]\ntopology = \"{topology}\"\n\
+            "epochs = 1\nbatch = {peers}\n[optimizer]\nrule = \"sgd\"\nrate = 0.001\n[sync]\ntopology = \"{topology}\"\n\
              segment_kib = {segment_kib}\ngradients = \"{codec}\"\nparameters = \"{codec}\"\n"
         )
     }
@@ -341,11 +341,11 @@ impl Case {
     }
 
     /// Of the model as f32, whatever travels.
-    fn bytes_per_second(&self, measured: &Measured) -> f64 {
+    fn bytes_per_second(&self, measured: &Measurement) -> f64 {
         self.byte_count() / measured.reduce_seconds
     }
 
-    fn cpu_per_gib(&self, measured: &Measured) -> Option<f64> {
+    fn cpu_per_gib(&self, measured: &Measurement) -> Option<f64> {
         measured.cpu_seconds.map(|seconds| seconds * f64::from(1 << 30) / self.byte_count())
     }
 }
@@ -353,16 +353,16 @@ impl Case {
 /// Runs one of the peers.
 pub(super) fn bench_peer(arguments: BenchPeerArguments) -> anyhow::Result<ExitCode> {
     let BenchPeerArguments { mebibytes, samples, command } = arguments;
-    run_own_command("bench", Arc::new(Nothing { mebibytes, samples }), Launch::ring(), command)
+    run_custom_command("bench", Arc::new(EmptyTask { mebibytes, samples }), ProgramFactory::sync(), command)
 }
 
 /// A model whose gradient is always the same.
-struct Nothing {
+struct EmptyTask {
     mebibytes: u32,
     samples: u32,
 }
 
-impl Task for Nothing {
+impl Task for EmptyTask {
     fn manifest(&self) -> Manifest {
         Manifest::new([("nothing", &[self.mebibytes, 1 << 18][..])])
     }

@@ -21,14 +21,14 @@ use serde_json::json;
 
 use super::progress::Screen;
 use super::report::{emit, print_line};
-use super::swarm::{Channel, Founding, Scratch, Show, Swarm};
-use super::table::plural;
-use course::{Course, Standing};
-use entries::Entry;
-use results::{Contest, Ending};
+use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::text_table::plural;
+use entries::ComparedRun;
+use learning_curve::{LearningCurve, ProgressPoint};
+use results::{ComparisonResults, TrainingResult};
 
-mod course;
 mod entries;
+mod learning_curve;
 mod results;
 
 #[derive(Args)]
@@ -55,37 +55,43 @@ pub(super) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
     if let Some(path) = &arguments.report {
         check_writable(path)?;
     }
-    let show = Show { screen: Screen::new(), is_json: arguments.json };
-    let channel = Channel::open();
-    let mut endings: Vec<Vec<Ending>> = entries.iter().map(|_| Vec::new()).collect();
+    let output = SwarmOutput { screen: Screen::new(), is_json: arguments.json };
+    let channel = LineChannel::open();
+    let mut results: Vec<Vec<TrainingResult>> = entries.iter().map(|_| Vec::new()).collect();
     let seeds = match &arguments.seeds {
         Some(seeds) => seeds.start..=seeds.end - 1,
         None => entries[0].seed()..=entries[0].seed(),
     };
     let peers = plural(arguments.peers as usize, "peer");
     for seed in seeds.clone() {
-        for (entry, endings) in entries.iter().zip(&mut endings) {
-            if !show.is_json {
-                show.screen.say(&format!("{}, seed {seed}: {peers}", entry.name));
+        for (entry, results) in entries.iter().zip(&mut results) {
+            if !output.is_json {
+                output.screen.say(&format!("{}, seed {seed}: {peers}", entry.name));
             }
-            let ending = train(entry, seed, arguments.peers, &show, &channel)?;
-            if show.is_json {
-                emit(&ending.object(&entry.name));
+            let result = train(entry, seed, arguments.peers, &output, &channel)?;
+            if output.is_json {
+                emit(&result.object(&entry.name));
             } else {
-                show.screen.say(&format!("{}, seed {seed}: {}", entry.name, ending.words()));
+                output.screen.say(&format!("{}, seed {seed}: {}", entry.name, result.words()));
             }
-            endings.push(ending);
+            results.push(result);
         }
     }
     let names = entries.into_iter().map(|entry| entry.name).collect();
-    tell(arguments, &seeds, &Contest { names, endings })?;
+    tell(arguments, &seeds, &ComparisonResults { names, results })?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// Trains what one file says, to its end.
-fn train(entry: &Entry, seed: u64, peers: u32, show: &Show, channel: &Channel) -> anyhow::Result<Ending> {
-    let scratch = Scratch::create("compare")?;
-    let founding = Founding {
+fn train(
+    entry: &ComparedRun,
+    seed: u64,
+    peers: u32,
+    output: &SwarmOutput,
+    channel: &LineChannel,
+) -> anyhow::Result<TrainingResult> {
+    let scratch = ScratchDirectory::create("compare")?;
+    let config = SwarmConfig {
         name: format!("{} with seed {seed}", entry.name),
         program: &[],
         run_file: &entry.path,
@@ -94,23 +100,27 @@ fn train(entry: &Entry, seed: u64, peers: u32, show: &Show, channel: &Channel) -
         peers,
         folder: scratch.path(),
     };
-    let mut swarm = Swarm::start(founding, show.clone(), channel)?;
-    if show.is_json {
+    let mut swarm = Swarm::start(config, output.clone(), channel)?;
+    if output.is_json {
         emit(&json!({"event": "training", "file": entry.name, "seed": seed, "peers": peers}));
     }
-    let mut course = Course::new(entry.samples());
-    while swarm.go_on()? {
-        course.note(&Standing::of(&swarm));
+    let mut course = LearningCurve::new(entry.samples());
+    while swarm.advance()? {
+        course.note(&ProgressPoint::of(&swarm));
     }
     swarm.check_digests().with_context(|| entry.name.clone())?;
-    Ok(Ending::of(&swarm, seed, course))
+    Ok(TrainingResult::of(&swarm, seed, course))
 }
 
-fn tell(arguments: &CompareArguments, seeds: &RangeInclusive<u64>, contest: &Contest) -> anyhow::Result<()> {
+fn tell(
+    arguments: &CompareArguments,
+    seeds: &RangeInclusive<u64>,
+    results: &ComparisonResults,
+) -> anyhow::Result<()> {
     if arguments.json {
-        contest.objects().iter().for_each(emit);
+        results.objects().iter().for_each(emit);
     } else {
-        print_line(contest.table().trim_end());
+        print_line(results.table().trim_end());
     }
     let Some(path) = &arguments.report else { return Ok(()) };
     let files: Vec<String> = arguments.run_files.iter().map(|path| path.display().to_string()).collect();
@@ -128,7 +138,7 @@ fn tell(arguments: &CompareArguments, seeds: &RangeInclusive<u64>, contest: &Con
          this machine.",
         plural(peers as usize, "peer")
     );
-    std::fs::write(path, contest.page(&command, &about))
+    std::fs::write(path, results.page(&command, &about))
         .with_context(|| format!("cannot write the report {}", path.display()))?;
     if arguments.json {
         emit(&json!({"event": "report", "file": path.display().to_string()}));

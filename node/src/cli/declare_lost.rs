@@ -5,9 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 
-use super::asking::{member_here, wait_for};
+use super::local_peer::{block_on, running_member};
 use super::report::{print_line, program_name};
-use crate::status::{Order, ask_directory};
+use crate::status::{AdminCommand, connect_directory};
 
 #[derive(Args)]
 pub(super) struct DeclareLostArguments {
@@ -17,10 +17,10 @@ pub(super) struct DeclareLostArguments {
 }
 
 pub(super) fn declare_lost(arguments: &DeclareLostArguments) -> anyhow::Result<ExitCode> {
-    wait_for(async {
-        let directory = member_here(arguments.dir.as_deref())?;
-        let mut asker = ask_directory(&directory).await?;
-        asker.order(Order::DeclareLost).await?;
+    block_on(async {
+        let directory = running_member(arguments.dir.as_deref())?;
+        let mut connection = connect_directory(&directory).await?;
+        connection.order(AdminCommand::DeclareLost).await?;
         print_line(&format!(
             "declared lost: the peers agree on going on without, and what nobody has begins anew; `{} status` tells how that goes",
             program_name()

@@ -1,6 +1,6 @@
 //! The demo: a swarm of real peers on one machine; one of them is killed, and another comes late.
 //!
-//! The peers are those of [`swarm`](super::swarm), as anybody's own. What goes wrong is in [`trouble`], what is shown at the
+//! The peers are those of [`swarm`](super::swarm), as anybody's own. What goes wrong is in [`faults`], what is shown at the
 //! end in [`results`].
 
 use std::process::ExitCode;
@@ -9,13 +9,13 @@ use anyhow::Context;
 use clap::Args;
 
 use super::progress::Screen;
-use super::swarm::{Channel, Founding, Scratch, Show, Swarm};
+use super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
 use crate::specification::init::demo_run_file;
+use faults::DemoFaults;
 use results::Results;
-use trouble::Trouble;
 
+mod faults;
 mod results;
-mod trouble;
 
 #[derive(Args)]
 pub(super) struct DemoArguments {
@@ -31,8 +31,8 @@ pub(super) struct DemoArguments {
 }
 
 pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
-    let channel = Channel::open();
-    let scratch = Scratch::create("demo")?;
+    let channel = LineChannel::open();
+    let scratch = ScratchDirectory::create("demo")?;
     let run_file = scratch.path().join("run.toml");
     std::fs::write(&run_file, demo_run_file()).context("cannot write the demo's run.toml")?;
     let screen = Screen::new();
@@ -40,9 +40,9 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
         let noun = if arguments.peers == 1 { "peer learns" } else { "peers learn" };
         screen.say(&format!("{} {noun} to read handwritten digits on this machine", arguments.peers));
     }
-    let show = Show { screen, is_json: arguments.json };
-    let mut trouble = Trouble::planned(arguments.peers as usize, arguments.calm, &show);
-    let founding = Founding {
+    let output = SwarmOutput { screen, is_json: arguments.json };
+    let mut faults = DemoFaults::planned(arguments.peers as usize, arguments.calm, &output);
+    let config = SwarmConfig {
         name: "the demo".to_owned(),
         program: &[],
         run_file: &run_file,
@@ -51,9 +51,9 @@ pub(super) fn demo(arguments: &DemoArguments) -> anyhow::Result<ExitCode> {
         peers: arguments.peers,
         folder: scratch.path(),
     };
-    let mut swarm = Swarm::start(founding, show, &channel)?;
-    while swarm.go_on()? {
-        trouble.go_on(&mut swarm)?;
+    let mut swarm = Swarm::start(config, output, &channel)?;
+    while swarm.advance()? {
+        faults.advance(&mut swarm)?;
     }
-    Results { swarm: &swarm, trouble: &trouble }.tell()
+    Results { swarm: &swarm, faults: &faults }.tell()
 }

@@ -56,7 +56,7 @@ pub(super) fn data_path(run_file: &Path, name: &str) -> Option<PathBuf> {
 /// Looks for a run's data file: where the user said, among the embedded sets, and under the founder's name for it.
 ///
 /// A file with other contents is as good as none: it may be another one of the same name.
-pub(super) fn locate(reference: &DataReference, given: Option<&Path>) -> Option<Arc<[u8]>> {
+pub(super) fn find_data(reference: &DataReference, given: Option<&Path>) -> Option<Arc<[u8]>> {
     let found = find(reference, given);
     if let (None, Some(given)) = (&found, given) {
         complain(&format!(

@@ -9,9 +9,9 @@ use serde_json::json;
 
 use super::files;
 use super::report::{complain, emit, print_line};
-use super::table::count;
+use super::text_table::count;
 use crate::data::embedded::embedded;
-use crate::model_file::{ModelFile, Part};
+use crate::model_file::{DataPart, ModelFile};
 use crate::net::directory::default_directories;
 use crate::net::write_atomically;
 
@@ -94,7 +94,7 @@ pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode
         );
     }
     let evaluated = model.evaluate(&name, &data).with_context(|| arguments.model.display().to_string())?;
-    let (evaluation, held_out) = (evaluated.evaluation, evaluated.part == Part::HeldOut);
+    let (evaluation, held_out) = (evaluated.evaluation, evaluated.part == DataPart::HeldOut);
     if arguments.json {
         emit(&json!({
             "event": "evaluation", "accuracy": evaluation.accuracy, "loss": evaluation.loss,

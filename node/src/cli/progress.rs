@@ -1,7 +1,7 @@
 //! Progress of one peer: a line that changes in place on a terminal, a line now and then elsewhere.
 //!
 //! ```text
-//! MycGAr ━━━━━━━━━━━━━────────   step 12,345 of 53,760   pass 24 of 100   loss 0.0213   182 steps/s   3 min 48 s to go
+//! MycGAr ━━━━━━━━━━━━━────────   step 12,345 of 53,760   epoch 24 of 100   loss 0.0213   182 steps/s   3 min 48 s to go
 //! MycGAr  step 12,345 of 53,760  loss 0.0213  182 steps/s  3 min 48 s to go
 //! ```
 //! The words are those of `peer status`. What a narrow terminal has no room for is left out, the bar first; step, loss and time to go
@@ -15,13 +15,13 @@ use console::{Style, Term, measure_text_width, truncate_str};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use peergrad_protocol::Instant;
 
-use super::quantities::{STANDS_STILL, loss_words, speed_words, time_to_go};
+use super::quantities::{PAUSED, loss_text, speed_text, time_to_go};
 use super::report::complain;
-use super::table::count;
+use super::text_table::count;
 use super::wrapping::wrapped_as_is;
-use crate::io::{Committed, Scope};
-use crate::net::Clock;
-use crate::status::pace::Pace;
+use crate::io::{Committed, RunSize};
+use crate::net::MonotonicClock;
+use crate::status::rate_meter::RateMeter;
 
 /// Where words and bars go: standard error, so that they never break each other.
 #[derive(Clone)]
@@ -64,27 +64,28 @@ pub(crate) fn fitted(text: &str) -> String {
 pub(crate) struct Progress {
     screen: Screen,
     bar: Option<ProgressBar>,
-    said_pass: Option<u64>,
-    clock: Clock,
+    said_epoch: Option<u64>,
+    clock: MonotonicClock,
     /// Drawn on a thread of its own.
-    course: Arc<Mutex<Course>>,
+    progress: Arc<Mutex<TrainingProgress>>,
 }
 
 /// How far a peer is.
-struct Course {
+struct TrainingProgress {
     name: String,
-    scope: Scope,
+    scope: RunSize,
     last: Option<Committed>,
-    pace: Pace,
-    is_still: bool,
+    rate: RateMeter,
+    is_paused: bool,
 }
 
 impl Progress {
-    pub(crate) fn new(screen: &Screen, name: String, scope: Scope, clock: Clock) -> Self {
-        let course = Course { name, scope, last: None, pace: Pace::default(), is_still: false };
-        let course = Arc::new(Mutex::new(course));
+    pub(crate) fn new(screen: &Screen, name: String, scope: RunSize, clock: MonotonicClock) -> Self {
+        let progress =
+            TrainingProgress { name, scope, last: None, rate: RateMeter::default(), is_paused: false };
+        let progress = Arc::new(Mutex::new(progress));
         let bar = screen.is_terminal.then(|| {
-            let shown = Arc::clone(&course);
+            let shown = Arc::clone(&progress);
             let line = move |_: &_, out: &mut dyn std::fmt::Write| {
                 // A line that is not shown is no reason to stop.
                 let _ = out.write_str(&held(&shown).line(clock.now(), width()));
@@ -95,29 +96,29 @@ impl Progress {
             bar.enable_steady_tick(REDRAWN);
             bar
         });
-        Self { screen: screen.clone(), bar, said_pass: None, clock, course }
+        Self { screen: screen.clone(), bar, said_epoch: None, clock, progress }
     }
 
     pub(crate) fn committed(&mut self, committed: &Committed) {
-        let mut course = held(&self.course);
-        course.committed(self.clock.now(), committed);
-        let Course { name, scope, .. } = &*course;
-        let Committed { step, pass, loss, steps_expected, .. } = committed;
-        let is_new = self.said_pass.is_none_or(|said| *pass >= said + scope.passes.div_ceil(LINES_MAX));
+        let mut progress = held(&self.progress);
+        progress.committed(self.clock.now(), committed);
+        let TrainingProgress { name, scope, .. } = &*progress;
+        let Committed { step, epoch, loss, steps_expected, .. } = committed;
+        let is_new = self.said_epoch.is_none_or(|said| *epoch >= said + scope.epochs.div_ceil(LINES_MAX));
         if self.bar.is_none() && is_new {
-            self.said_pass = Some(*pass);
+            self.said_epoch = Some(*epoch);
             complain(&format!(
-                "{name} pass {}/{}, step {}/{steps_expected}, loss {loss:.4}",
-                pass + 1,
-                scope.passes,
+                "{name} epoch {}/{}, step {}/{steps_expected}, loss {loss:.4}",
+                epoch + 1,
+                scope.epochs,
                 step.0 + 1,
             ));
         }
     }
 
     /// This peer waits for others, until the next step is committed.
-    pub(crate) fn stand_still(&self) {
-        held(&self.course).is_still = true;
+    pub(crate) fn pause(&self) {
+        held(&self.progress).is_paused = true;
     }
 
     /// Takes the line away.
@@ -129,11 +130,11 @@ impl Progress {
     }
 }
 
-impl Course {
+impl TrainingProgress {
     fn committed(&mut self, now: Instant, committed: &Committed) {
-        self.pace.note(now);
+        self.rate.note(now);
         self.last = Some(*committed);
-        self.is_still = false;
+        self.is_paused = false;
     }
 
     /// The line at `now`, in at most so many columns.
@@ -160,19 +161,20 @@ impl Course {
 
     /// The name, and the words beside it, without so many of the parts that can be missed most easily.
     fn words(&self, now: Instant, (steps, expected): (u64, u64), dropped: usize) -> (String, String) {
-        let speed = self.pace.per_second(now);
-        let pass = self.last.map_or(0, |committed| committed.pass) + 1;
+        let speed = self.rate.per_second(now);
+        let epoch = self.last.map_or(0, |committed| committed.epoch) + 1;
         let of = if dropped < 4 { format!(" of {}", count(expected)) } else { String::new() };
         let loss = self
             .last
-            .map_or_else(|| "no loss yet".to_owned(), |last| format!("loss {}", loss_words(last.loss)));
+            .map_or_else(|| "no loss yet".to_owned(), |last| format!("loss {}", loss_text(last.loss)));
         let mut parts = vec![format!("step {}{of}", count(steps))];
-        parts.extend((dropped < 1).then(|| format!("pass {} of {}", count(pass), count(self.scope.passes))));
+        parts
+            .extend((dropped < 1).then(|| format!("epoch {} of {}", count(epoch), count(self.scope.epochs))));
         parts.push(loss);
-        match self.is_still {
-            true => parts.push(STANDS_STILL.to_owned()),
+        match self.is_paused {
+            true => parts.push(PAUSED.to_owned()),
             false => {
-                parts.extend((dropped < 2).then(|| speed_words(speed)));
+                parts.extend((dropped < 2).then(|| speed_text(speed)));
                 parts.extend(time_to_go(expected.saturating_sub(steps), speed));
             }
         }
@@ -187,8 +189,8 @@ fn joined_width((name, words): &(String, String)) -> usize {
 }
 
 /// A panic elsewhere cannot leave it half-changed.
-fn held(course: &Mutex<Course>) -> MutexGuard<'_, Course> {
-    course.lock().unwrap_or_else(PoisonError::into_inner)
+fn held(progress: &Mutex<TrainingProgress>) -> MutexGuard<'_, TrainingProgress> {
+    progress.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Columns of the terminal that words and bars go to.
@@ -209,7 +211,7 @@ const REDRAWN: Duration = Duration::from_millis(200);
 const BAR_CELLS: usize = 30;
 /// A shorter one says less than it takes.
 const BAR_CELLS_MIN: usize = 8;
-/// Parts that can be missed: the pass, the speed, the name, how many steps there are.
+/// Parts that can be missed: the epoch, the speed, the name, how many steps there are.
 const DROPS: usize = 4;
 const WIDTH_ELSEWHERE: usize = 80;
 
@@ -224,17 +226,22 @@ mod tests {
     }
 
     /// A hundred steps a second for ten seconds, which are the last up to this one.
-    fn course(until: u64) -> Course {
-        let scope = Scope { parameters: 10, samples: 1440, steps: 36_000, passes: 400 };
-        let mut course =
-            Course { name: "MycGAr".to_owned(), scope, last: None, pace: Pace::default(), is_still: false };
+    fn progress(until: u64) -> TrainingProgress {
+        let scope = RunSize { parameters: 10, samples: 1440, steps: 36_000, epochs: 400 };
+        let mut progress = TrainingProgress {
+            name: "MycGAr".to_owned(),
+            scope,
+            last: None,
+            rate: RateMeter::default(),
+            is_paused: false,
+        };
         for index in 0..1000 {
             let step = StepNumber(until - 1000 + index);
-            course.committed(
+            progress.committed(
                 at(10 * index),
                 &Committed {
                     step,
-                    pass: 24,
+                    epoch: 24,
                     steps_expected: 36_002,
                     loss: 0.021_34,
                     samples: 16,
@@ -246,17 +253,17 @@ mod tests {
                 },
             );
         }
-        course
+        progress
     }
 
     #[test]
     fn the_line_fits_and_keeps_step_loss_and_time_to_go() {
         console::set_colors_enabled_stderr(false);
-        let course = course(12_345);
-        let line = |width| course.line(at(10_000), width);
+        let progress = progress(12_345);
+        let line = |width| progress.line(at(10_000), width);
         assert_eq!(
             line(130),
-            "MycGAr ━━━━━━━━━━────────────────────  step 12,345 of 36,002   pass 25 of 400   loss 0.0213   100 steps/s   3 min 57 s to go"
+            "MycGAr ━━━━━━━━━━────────────────────  step 12,345 of 36,002   epoch 25 of 400   loss 0.0213   100 steps/s   3 min 57 s to go"
         );
         assert_eq!(line(80), "MycGAr  step 12,345 of 36,002  loss 0.0213  100 steps/s  3 min 57 s to go");
         for width in 44..140 {
@@ -272,25 +279,25 @@ mod tests {
     #[test]
     fn steps_that_were_skipped_are_no_speed() {
         // It comes in when the others are far ahead.
-        let mut course = course(30_000);
+        let mut progress = progress(30_000);
         assert!(
-            course.line(at(10_000), 200).contains("  100 steps/s   1 min to go"),
+            progress.line(at(10_000), 200).contains("  100 steps/s   1 min to go"),
             "{}",
-            course.line(at(10_000), 200)
+            progress.line(at(10_000), 200)
         );
-        course.is_still = true;
-        let still = course.line(at(11_000), 200);
+        progress.is_paused = true;
+        let still = progress.line(at(11_000), 200);
         assert!(still.ends_with("loss 0.0213   stands still"), "{still}");
     }
 
     #[test]
     fn before_the_first_step_there_is_a_line_too() {
         console::set_colors_enabled_stderr(false);
-        let course = Course { last: None, pace: Pace::default(), ..course(2000) };
+        let progress = TrainingProgress { last: None, rate: RateMeter::default(), ..progress(2000) };
         assert!(
-            course.line(at(0), 80).ends_with("step 0 of 36,000   pass 1 of 400   no loss yet   0 steps/s"),
+            progress.line(at(0), 80).ends_with("step 0 of 36,000   epoch 1 of 400   no loss yet   0 steps/s"),
             "{}",
-            course.line(at(0), 80)
+            progress.line(at(0), 80)
         );
     }
 }

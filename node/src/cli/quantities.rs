@@ -1,6 +1,6 @@
 //! Quantities: numbers, times and speeds, with as many digits as one wants to know of them; the same words wherever they stand.
 
-use super::table::count;
+use super::text_table::count;
 
 /// "0.4 s", "12 s", "3 min 47 s", "2 h 5 min", "3 d 4 h".
 pub(crate) fn duration(seconds: f64) -> String {
@@ -31,12 +31,12 @@ pub(crate) fn few_digits(value: f64) -> String {
 }
 
 /// Small losses are told by their size.
-pub(crate) fn loss_words(loss: f64) -> String {
+pub(crate) fn loss_text(loss: f64) -> String {
     if loss != 0.0 && loss.abs() < 0.001 { format!("{loss:.1e}") } else { format!("{loss:.4}") }
 }
 
 /// "1,757 steps/s".
-pub(crate) fn speed_words(steps_per_second: f64) -> String {
+pub(crate) fn speed_text(steps_per_second: f64) -> String {
     format!("{} steps/s", few_digits(steps_per_second))
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn time_to_go(steps_left: u64, steps_per_second: f64) -> Option<Strin
 }
 
 /// What is said of the speed of a peer that waits for others.
-pub(crate) const STANDS_STILL: &str = "stands still";
+pub(crate) const PAUSED: &str = "stands still";
 
 #[cfg(test)]
 mod tests {
@@ -58,8 +58,8 @@ mod tests {
         let told = [0.04, 9.9, 59.4, 227.0, 3600.0, 7500.0, 100_000.0].map(duration);
         assert_eq!(told, ["0.0 s", "9.9 s", "59 s", "3 min 47 s", "1 h", "2 h 5 min", "1 d 3 h"]);
         assert_eq!([0.0, 0.033, 4.25, 1494.4].map(few_digits), ["0", "0.03", "4.2", "1,494"]);
-        assert_eq!([0.0, 0.021_34, 2.3e-7].map(loss_words), ["0.0000", "0.0213", "2.3e-7"]);
-        assert_eq!(speed_words(1757.2), "1,757 steps/s");
+        assert_eq!([0.0, 0.021_34, 2.3e-7].map(loss_text), ["0.0000", "0.0213", "2.3e-7"]);
+        assert_eq!(speed_text(1757.2), "1,757 steps/s");
         assert_eq!(time_to_go(335_600, 1757.2).as_deref(), Some("3 min 11 s to go"));
         assert_eq!((time_to_go(0, 10.0), time_to_go(10, 0.0)), (None, None));
     }

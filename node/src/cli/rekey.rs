@@ -9,12 +9,12 @@ use clap::Args;
 use peergrad_protocol::PeerId;
 use tokio::time::Instant;
 
-use super::asking::{member_here, wait_for};
+use super::event_text::short_names;
+use super::local_peer::{block_on, running_member};
 use super::report::{print_line, program_name};
-use super::table::plural;
-use super::words::short_names;
+use super::text_table::plural;
 use crate::net::{RecordError, RunRecord};
-use crate::status::{Order, Status, ask_directory};
+use crate::status::{AdminCommand, Status, connect_directory};
 
 #[derive(Args)]
 pub(super) struct RekeyArguments {
@@ -24,19 +24,19 @@ pub(super) struct RekeyArguments {
 }
 
 pub(super) fn rekey(arguments: &RekeyArguments) -> anyhow::Result<ExitCode> {
-    wait_for(async {
-        let directory = member_here(arguments.dir.as_deref())?;
+    block_on(async {
+        let directory = running_member(arguments.dir.as_deref())?;
         let secret = || Ok::<_, RecordError>(RunRecord::read(&directory)?.invite.secret);
         let before = secret()?;
-        let mut asker = ask_directory(&directory).await?;
-        let mut status = asker.order(Order::Rekey).await?;
+        let mut connection = connect_directory(&directory).await?;
+        let mut status = connection.order(AdminCommand::Rekey).await?;
         let deadline = Instant::now() + PATIENCE;
         // Its record of the run is renewed in a moment, too.
         while (secret()? == before || missing(&status).is_none_or(|peers| !peers.is_empty()))
             && Instant::now() < deadline
         {
             tokio::time::sleep(ROUND).await;
-            status = asker.status().await?;
+            status = connection.status().await?;
         }
         if secret()? == before {
             bail!("the secret is the same as before: the peer was busy, or is no member any more; try again");

@@ -8,11 +8,11 @@ use anyhow::bail;
 use clap::Args;
 use peergrad_protocol::PeerId;
 
-use super::asking::{member_here, wait_for};
+use super::event_text::short_names;
+use super::local_peer::{block_on, running_member};
 use super::report::{print_line, program_name};
 use super::signals::stop_requested;
-use super::words::short_names;
-use crate::status::{Asker, Order, Status, ask_directory};
+use crate::status::{AdminCommand, Status, StatusConnection, connect_directory};
 
 #[derive(Args)]
 pub(super) struct RemoveArguments {
@@ -25,20 +25,20 @@ pub(super) struct RemoveArguments {
 }
 
 pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
-    wait_for(async {
-        let directory = member_here(arguments.dir.as_deref())?;
-        let mut asker = ask_directory(&directory).await?;
-        let status = asker.status().await?;
+    block_on(async {
+        let directory = running_member(arguments.dir.as_deref())?;
+        let mut connection = connect_directory(&directory).await?;
+        let status = connection.status().await?;
         let peer = member_called(&arguments.peer, &status)?;
         let name = short_names(&[peer]);
-        let status = asker.order(Order::Remove(peer.to_string())).await?;
+        let status = connection.order(AdminCommand::Remove(peer.to_string())).await?;
         if !is_out(&peer, &status) {
             print_line(&format!("removing peer {name}: it hands over what it owns first"));
         }
         tokio::select! {
-            epoch = until_out(&mut asker, &peer, status) => {
-                let epoch = epoch?;
-                print_line(&format!("peer {name} is out of the run since view {epoch}, and is not let in again as the one it was; whoever knows the secret can still join under another key, until that is changed (`{} rekey`)", program_name()));
+            view_number = until_out(&mut connection, &peer, status) => {
+                let view_number = view_number?;
+                print_line(&format!("peer {name} is out of the run since view {view_number}, and is not let in again as the one it was; whoever knows the secret can still join under another key, until that is changed (`{} rekey`)", program_name()));
                 Ok(ExitCode::SUCCESS)
             }
             () = stop_requested() => {
@@ -49,13 +49,17 @@ pub(super) fn remove(arguments: &RemoveArguments) -> anyhow::Result<ExitCode> {
     })
 }
 
-async fn until_out(asker: &mut Asker, peer: &PeerId, mut status: Status) -> anyhow::Result<u64> {
+async fn until_out(
+    connection: &mut StatusConnection,
+    peer: &PeerId,
+    mut status: Status,
+) -> anyhow::Result<u64> {
     loop {
         if let Some(view) = status.view.as_ref().filter(|_| is_out(peer, &status)) {
-            return Ok(view.epoch);
+            return Ok(view.number);
         }
         tokio::time::sleep(ROUND).await;
-        status = asker.status().await?;
+        status = connection.status().await?;
     }
 }
 

@@ -9,26 +9,26 @@ use peergrad_protocol::{Instant, PeerId, RunId};
 use serde_json::{Value, json};
 
 use super::curve::Curve;
-use super::objects::event_object;
-use super::passes::Passes;
+use super::epochs::Epochs;
+use super::event_json::event_json;
+use super::event_text::event_text;
 use super::plot;
 use super::progress::{Progress, Screen, fitted};
-use super::table::{bytes, count, plural};
-use super::words::event_words;
-use crate::io::{Committed, Event, FinalState, Regrouping, Scope};
-use crate::net::{Advice, Clock, Counters, Notice, Reachability, Standing, Traffic};
+use super::text_table::{bytes, count, plural};
+use crate::io::{Committed, Event, FinalState, RecoveryProgress, RunSize};
+use crate::net::{Advice, Counters, MonotonicClock, Notice, Reachability, ReachabilityState, Traffic};
 
 /// Tells the user what happens.
 pub(super) struct Report {
     me: PeerId,
     style: Style,
-    meter: Meter,
+    meter: UsageMeter,
     screen: Screen,
-    scope: Option<Scope>,
+    scope: Option<RunSize>,
     progress: Option<Progress>,
     peers: usize,
     losses: Curve,
-    passes: Passes,
+    epochs: Epochs,
     has_left_out: bool,
     /// Peers that were asked to let this one in and have not answered, so that each is told of once.
     asked: BTreeSet<PeerId>,
@@ -41,7 +41,7 @@ pub(super) struct Report {
     /// The last checkpoint could not be written.
     has_save_failed: bool,
     /// What was said last of how others reach this peer: whether they do, what to do, and whether only itself knows a way.
-    reach_told: Option<(Standing, Advice, bool)>,
+    reachability_reported: Option<(ReachabilityState, Advice, bool)>,
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -51,9 +51,9 @@ pub(super) enum Style {
 }
 
 /// What this peer has taken so far: time, and bytes.
-pub(super) struct Meter {
+pub(super) struct UsageMeter {
     /// Since it started.
-    pub(super) clock: Clock,
+    pub(super) clock: MonotonicClock,
     pub(super) counters: Arc<Counters>,
 }
 
@@ -65,7 +65,7 @@ struct Summary<'a> {
 }
 
 impl Report {
-    pub(super) fn new(me: PeerId, style: Style, meter: Meter) -> Self {
+    pub(super) fn new(me: PeerId, style: Style, meter: UsageMeter) -> Self {
         let screen = Screen::new();
         Self {
             me,
@@ -76,14 +76,14 @@ impl Report {
             progress: None,
             peers: 0,
             losses: Curve::default(),
-            passes: Passes::default(),
+            epochs: Epochs::default(),
             has_left_out: false,
             asked: BTreeSet::new(),
             gone: BTreeSet::new(),
             is_paused: false,
             is_waiting_for_others: false,
             has_save_failed: false,
-            reach_told: None,
+            reachability_reported: None,
         }
     }
 
@@ -101,7 +101,7 @@ impl Report {
     }
 
     pub(super) fn notice(&mut self, notice: &Notice) {
-        if let Notice::Reach(reachability) = notice {
+        if let Notice::Reachability(reachability) = notice {
             return self.reachability(reachability);
         }
         match self.style {
@@ -114,9 +114,8 @@ impl Report {
     fn reachability(&mut self, reachability: &Reachability) {
         match self.style {
             Style::Words => {
-                let gist =
-                    (reachability.standing, reachability.advice.clone(), reachability.relays.is_empty());
-                if self.reach_told.replace(gist.clone()) != Some(gist) {
+                let gist = (reachability.state, reachability.advice.clone(), reachability.relays.is_empty());
+                if self.reachability_reported.replace(gist.clone()) != Some(gist) {
                     self.screen.say(&reachability.to_string());
                 }
             }
@@ -160,7 +159,7 @@ impl Report {
         match self.style {
             Style::Words => self.say_event(event),
             Style::Json => {
-                if let Some(object) = event_object(event) {
+                if let Some(object) = event_json(event) {
                     emit(&self.meter.stamped(event, object));
                 }
             }
@@ -170,7 +169,7 @@ impl Report {
     fn note(&mut self, event: &Event) {
         match event {
             Event::Prepared(scope) => self.scope = Some(*scope),
-            Event::Installed { view, .. } => {
+            Event::ViewInstalled { view, .. } => {
                 self.peers = view.members.len();
                 self.asked.clear();
                 self.gone.clear();
@@ -184,7 +183,7 @@ impl Report {
             Event::Committed(committed) => {
                 self.losses.push(committed.loss);
                 if !committed.is_own {
-                    self.passes.note(committed, self.samples());
+                    self.epochs.note(committed, self.samples());
                 }
             }
             _ => {}
@@ -194,22 +193,22 @@ impl Report {
     fn say_event(&mut self, event: &Event) {
         match event {
             // Told of once.
-            Event::Asking(peer) if !self.asked.insert(*peer) => return,
-            Event::Missed(peer) if !self.gone.insert(*peer) => return,
-            Event::Stopped { peer, .. } => _ = self.gone.insert(*peer),
+            Event::JoinRequested(peer) if !self.asked.insert(*peer) => return,
+            Event::MemberSuspected(peer) if !self.gone.insert(*peer) => return,
+            Event::MemberStopped { peer, .. } => _ = self.gone.insert(*peer),
             Event::Paused { .. } => {
                 self.is_paused = true;
                 if let Some(progress) = &self.progress {
-                    progress.stand_still();
+                    progress.pause();
                 }
             }
             // Mostly the others train, and let it in at once.
-            Event::Regrouping(Regrouping { present: 1, .. }) if !self.is_waiting_for_others => {
+            Event::RecoveryProgress(RecoveryProgress { present: 1, .. }) if !self.is_waiting_for_others => {
                 self.is_waiting_for_others = true;
                 return;
             }
-            Event::Regrouping(_) => self.is_waiting_for_others = true,
-            Event::NobodyTrains { .. } | Event::NobodyAnswers if self.is_waiting_for_others => return,
+            Event::RecoveryProgress(_) => self.is_waiting_for_others = true,
+            Event::NoActiveMember { .. } | Event::NoPeerAnswers if self.is_waiting_for_others => return,
             Event::Restored { .. } => self.is_waiting_for_others = false,
             Event::Saved { steps, result } => {
                 // Told of when it changes.
@@ -226,7 +225,7 @@ impl Report {
             Event::Committed(committed) => return self.say_committed(committed),
             _ => {}
         }
-        if let Some(words) = event_words(event, &self.me, self.scope.as_ref()) {
+        if let Some(words) = event_text(event, &self.me, self.scope.as_ref()) {
             self.screen.say(&words);
         }
     }
@@ -259,7 +258,7 @@ impl Report {
                 if !plot.is_empty() {
                     self.screen.say(&format!("\ntraining loss\n{plot}"));
                 }
-                print_line(&fitted(&summary_words(summary, &self.passes.words(self.samples()))));
+                print_line(&fitted(&summary_text(summary, &self.epochs.words(self.samples()))));
             }
         }
     }
@@ -311,7 +310,7 @@ impl Report {
         }
     }
 
-    /// Samples of a pass.
+    /// Samples of an epoch.
     fn samples(&self) -> u64 {
         self.scope.map_or(0, |scope| scope.samples)
     }
@@ -325,7 +324,7 @@ impl Report {
             "steps": state.steps,
             "samples": state.samples,
             "left_out": state.left_out,
-            "passes": self.passes.objects(self.samples()), "passes_before": self.passes.before(),
+            "epochs": self.epochs.objects(self.samples()), "epochs_before": self.epochs.before(),
             "test_accuracy": evaluation.and_then(|evaluation| evaluation.accuracy),
             "test_loss": evaluation.map(|evaluation| evaluation.loss),
             "digest": state.digest.to_string(),
@@ -341,7 +340,7 @@ impl Report {
     }
 }
 
-impl Meter {
+impl UsageMeter {
     fn wall_seconds(&self) -> f64 {
         self.clock.now().since(Instant::default()).as_secs_f64()
     }
@@ -357,7 +356,7 @@ impl Meter {
     }
 }
 
-fn summary_words(summary: &Summary, passes: &str) -> String {
+fn summary_text(summary: &Summary, epochs: &str) -> String {
     let Summary { state, wall_seconds, traffic } = summary;
     let result = match state.evaluation {
         Some(evaluation) => {
@@ -371,10 +370,10 @@ fn summary_words(summary: &Summary, passes: &str) -> String {
         }
         None => "not evaluated".to_owned(),
     };
-    // Where each peer has steps of its own, none has seen a pass.
-    let passes = if passes.is_empty() { String::new() } else { format!(", {passes}") };
+    // Where each peer has steps of its own, none has seen an epoch.
+    let epochs = if epochs.is_empty() { String::new() } else { format!(", {epochs}") };
     format!(
-        "{result}\n{} steps, {} samples ({} here){passes}; {wall_seconds:.1} s; {} sent ({} of them directly), {} received\ndigest {}",
+        "{result}\n{} steps, {} samples ({} here){epochs}; {wall_seconds:.1} s; {} sent ({} of them directly), {} received\ndigest {}",
         count(state.steps),
         count(state.samples),
         count(state.own_samples),

@@ -8,16 +8,16 @@ use std::process::ExitCode;
 use std::sync::Arc;
 
 use anyhow::{Context, bail};
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::invite::Secret;
 
 use super::ResumeArguments;
 use super::report::{complain, program_name};
-use super::run::{Data, Plan, run};
+use super::run::{DataSource, PeerPlan, run};
 use crate::loader::Loader;
 use crate::net::directory::default_directories;
 use crate::net::{Directory, DirectoryError, random_bytes};
-use crate::node::Role;
+use crate::node::StartMode;
 
 pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
     let ResumeArguments { alone, data, peer } = arguments;
@@ -25,10 +25,10 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
     if let Some(path) = &data {
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
-    let data = Data::Search(data);
+    let data = DataSource::Search(data);
     if alone {
         let run_id = record.view.run;
-        let (saved, damaged) = directory.shelf().look(&run_id);
+        let (saved, damaged) = directory.checkpoint_store().scan(&run_id);
         for damaged in &damaged {
             let (path, reason) = (damaged.path.display(), &damaged.reason);
             complain(&format!("the checkpoint {path} is damaged ({reason}): it is passed over"));
@@ -46,12 +46,21 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
             run_id.short(),
             newest.steps.0
         ));
-        let specification = record.charter.specification.into();
-        let role = Role::Founder { specification, nonce: random_bytes(), peers: 1, from: Some(newest) };
+        let specification = record.definition.specification.into();
+        let start_mode =
+            StartMode::Bootstrap { specification, nonce: random_bytes(), peers: 1, from: Some(newest) };
         let secret = Secret(random_bytes());
-        return run(Plan { role, loader, secret, bootstraps: vec![], data, peer, taken: Some(directory) });
+        return run(PeerPlan {
+            start_mode,
+            loader,
+            secret,
+            bootstrap_addresses: vec![],
+            data,
+            peer,
+            directory: Some(directory),
+        });
     }
-    let left = directory.left().filter(|left| left.invite.run == record.view.run).with_context(|| {
+    let left = directory.last_record().filter(|left| left.invite.run == record.view.run).with_context(|| {
         format!(
             "{} does not hold the secret of run {} any more; use `{} join INVITE --dir` with an invite of it",
             directory.path().display(),
@@ -59,13 +68,21 @@ pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> any
             program_name()
         )
     })?;
-    let role = Role::Joiner { run: Some(left.invite.run) };
+    let start_mode = StartMode::Join { run: Some(left.invite.run) };
     let secret = left.invite.secret;
-    run(Plan { role, loader, secret, bootstraps: vec![], data, peer, taken: Some(directory) })
+    run(PeerPlan {
+        start_mode,
+        loader,
+        secret,
+        bootstrap_addresses: vec![],
+        data,
+        peer,
+        directory: Some(directory),
+    })
 }
 
 /// The data directory of a peer that was stopped in the middle of a run, and what it remembers of that.
-fn stopped(given: Option<&Path>) -> anyhow::Result<(Directory, Durable)> {
+fn stopped(given: Option<&Path>) -> anyhow::Result<(Directory, DurableRecord)> {
     if let Some(path) = given {
         let directory = Directory::open(path)?;
         let record = record_in(&directory)?;
@@ -94,6 +111,6 @@ fn stopped(given: Option<&Path>) -> anyhow::Result<(Directory, Durable)> {
     )
 }
 
-fn record_in(directory: &Directory) -> anyhow::Result<Option<Durable>> {
-    Ok(directory.restored()?.and_then(|bytes| Durable::from_bytes(&bytes)))
+fn record_in(directory: &Directory) -> anyhow::Result<Option<DurableRecord>> {
+    Ok(directory.restored()?.and_then(|bytes| DurableRecord::from_bytes(&bytes)))
 }

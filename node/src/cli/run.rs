@@ -7,49 +7,50 @@ use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use libp2p::Multiaddr;
-use peergrad_protocol::durable::Durable;
+use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
-use peergrad_protocol::message::Saved;
+use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{PeerId, Pool, RunId};
 use tokio::sync::mpsc;
 
 use super::files;
-use super::hosting::Hosting;
 use super::progress::Screen;
-use super::report::{Meter, Report, Style, program_name};
+use super::report::{Report, Style, UsageMeter, program_name};
+use super::running_peer::RunningPeer;
 use super::signals::stop_requested;
-use super::{FounderArguments, JoinArguments, OwnStartArguments, PeerArguments, StartArguments};
+use super::{CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments};
 use crate::loader::Loader;
-use crate::memo::Memo;
 use crate::net::{
-    Bootstrap, Checkpoints, Chosen, Clock, Compute, DEFAULT_PORT, Damaged, Directory, Listen, Network,
-    NetworkOptions, Notice, Port, Store, Surroundings, create_private, drive, random_bytes,
+    BootstrapAddress, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged, Directory, Environment,
+    Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage, create_private, drive,
+    random_bytes,
 };
-use crate::node::{Config, Node, Role};
-use crate::program::Launch;
-use crate::specification::own::{OwnLoader, OwnSpecification};
+use crate::node::{Config, Node, StartMode};
+use crate::program::ProgramFactory;
+use crate::shared_cache::SharedCache;
+use crate::specification::custom::{CustomLoader, CustomSpecification};
 use crate::specification::{BuiltinLoader, RunFile, resolve};
-use crate::status::log::Author;
-use crate::status::{MetricsPort, Passage, Reception};
+use crate::status::log::LogOrigin;
+use crate::status::{EventStreams, MetricsPort, Monitoring};
 use crate::task::Task;
 
 /// Everything that tells one peer from another.
-pub(super) struct Plan {
-    pub(super) role: Role,
+pub(super) struct PeerPlan {
+    pub(super) start_mode: StartMode,
     pub(super) loader: Arc<dyn Loader>,
     pub(super) secret: Secret,
-    pub(super) bootstraps: Vec<Bootstrap>,
-    pub(super) data: Data,
+    pub(super) bootstrap_addresses: Vec<BootstrapAddress>,
+    pub(super) data: DataSource,
     pub(super) peer: PeerArguments,
     /// The data directory, if it was taken already.
-    pub(super) taken: Option<Directory>,
+    pub(super) directory: Option<Directory>,
 }
 
 /// Where the data file is looked for.
-pub(super) enum Data {
+pub(super) enum DataSource {
     /// It is in memory already.
-    Held(Arc<[u8]>),
+    Loaded(Arc<[u8]>),
     /// On this machine, perhaps where the user said.
     Search(Option<PathBuf>),
 }
@@ -61,27 +62,27 @@ pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
     let name = &run_file.data()?.file;
     let data: Arc<[u8]> = files::data_of(path, name)?.into();
     let specification = resolve(&run_file, name, &data)?.to_bytes()?;
-    found(&run_file, specification, Arc::new(BuiltinLoader), Data::Held(data), arguments.founder)
+    found(&run_file, specification, Arc::new(BuiltinLoader), DataSource::Loaded(data), arguments.founder)
 }
 
 /// Founds a run of a task that this binary brings.
-pub(super) fn start_own(
+pub(super) fn start_custom(
     name: &str,
     task: Arc<dyn Task>,
-    program: Launch,
-    arguments: OwnStartArguments,
+    program: ProgramFactory,
+    arguments: CustomStartArguments,
 ) -> anyhow::Result<ExitCode> {
     let seed = arguments.founder.seed;
     let run_file = match &arguments.run_file {
         Some(path) => read_run_file(path, seed)?,
         None => with_seed(RunFile::parse("")?, seed),
     };
-    let specification = OwnSpecification::resolve(&run_file, name, &*task, &program)?.to_bytes()?;
+    let specification = CustomSpecification::resolve(&run_file, name, &*task, &program)?.to_bytes()?;
     found(
         &run_file,
         specification,
-        Arc::new(OwnLoader::new(name, task, program)),
-        Data::Search(None),
+        Arc::new(CustomLoader::new(name, task, program)),
+        DataSource::Search(None),
         arguments.founder,
     )
 }
@@ -109,7 +110,7 @@ fn found(
     run_file: &RunFile,
     specification: Vec<u8>,
     loader: Arc<dyn Loader>,
-    data: Data,
+    data: DataSource,
     arguments: FounderArguments,
 ) -> anyhow::Result<ExitCode> {
     // The seed is in the run file by now.
@@ -126,42 +127,54 @@ fn found(
         Some(path) => secret_for_a_new_run(&path)?,
         None => Secret(random_bytes()),
     };
-    let role =
-        Role::Founder { specification: specification.into(), nonce: random_bytes(), peers, from: None };
-    run(Plan { role, loader, secret, bootstraps: vec![], data, peer, taken: None })
+    let start_mode = StartMode::Bootstrap {
+        specification: specification.into(),
+        nonce: random_bytes(),
+        peers,
+        from: None,
+    };
+    run(PeerPlan { start_mode, loader, secret, bootstrap_addresses: vec![], data, peer, directory: None })
 }
 
 pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
-    let Invitation { run: run_id, secret, bootstraps } =
-        whom_to_ask(&arguments.invite, &arguments.more, arguments.secret_file.as_deref())?;
+    let JoinTarget { run: run_id, secret, bootstrap_addresses } =
+        join_target_of(&arguments.invite, &arguments.more, arguments.secret_file.as_deref())?;
     if let Some(path) = &arguments.data {
         // Now, and not only once somebody has let this peer in.
         std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
     }
-    let role = Role::Joiner { run: run_id };
-    let data = Data::Search(arguments.data);
-    run(Plan { role, loader, secret, bootstraps, data, peer: arguments.peer, taken: None })
+    let start_mode = StartMode::Join { run: run_id };
+    let data = DataSource::Search(arguments.data);
+    run(PeerPlan {
+        start_mode,
+        loader,
+        secret,
+        bootstrap_addresses,
+        data,
+        peer: arguments.peer,
+        directory: None,
+    })
 }
 
 /// What opens the door to a run: its secret, and its members as far as they are known.
-pub(super) struct Invitation {
+pub(super) struct JoinTarget {
     /// The run, where an invite says which.
     pub(super) run: Option<RunId>,
     pub(super) secret: Secret,
-    pub(super) bootstraps: Vec<Bootstrap>,
+    pub(super) bootstrap_addresses: Vec<BootstrapAddress>,
 }
 
 /// Takes in an invite, or with a file that holds the secret an address and perhaps more of them.
-pub(super) fn whom_to_ask(
+pub(super) fn join_target_of(
     invite: &str,
     more: &[String],
     secret_file: Option<&Path>,
-) -> anyhow::Result<Invitation> {
+) -> anyhow::Result<JoinTarget> {
     if let Some(path) = secret_file {
         let secret = parse_secret(path, &files::read_text(path)?)?;
         let addresses = std::iter::once(invite).chain(more.iter().map(String::as_str));
-        let bootstraps = addresses.map(Bootstrap::from_str).collect::<Result<_, _>>()?;
-        return Ok(Invitation { run: None, secret, bootstraps });
+        let bootstrap_addresses = addresses.map(BootstrapAddress::from_str).collect::<Result<_, _>>()?;
+        return Ok(JoinTarget { run: None, secret, bootstrap_addresses });
     }
     let text = match invite {
         "-" => {
@@ -174,7 +187,7 @@ pub(super) fn whom_to_ask(
         }
         text => text.to_owned(),
     };
-    if Bootstrap::from_str(text.trim()).is_ok()
+    if BootstrapAddress::from_str(text.trim()).is_ok()
         && Invite::from_str(&text).is_err()
         && !text.starts_with("pg1")
     {
@@ -184,8 +197,8 @@ pub(super) fn whom_to_ask(
         );
     }
     let invite: Invite = text.parse()?;
-    let bootstraps = invite.contacts.into_iter().map(Bootstrap::Contact).collect();
-    Ok(Invitation { run: Some(invite.run), secret: invite.secret, bootstraps })
+    let bootstrap_addresses = invite.contacts.into_iter().map(BootstrapAddress::Contact).collect();
+    Ok(JoinTarget { run: Some(invite.run), secret: invite.secret, bootstrap_addresses })
 }
 
 fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {
@@ -214,16 +227,16 @@ pub(super) fn addresses(texts: &[String]) -> anyhow::Result<Vec<String>> {
 }
 
 fn multiaddresses(texts: &[String]) -> anyhow::Result<Vec<Multiaddr>> {
-    let parse = |text: &String| match Bootstrap::from_str(text) {
-        Ok(Bootstrap::Address(address)) => Ok(address),
-        Ok(Bootstrap::Contact(_)) => bail!("`{text}` is an invite, not an address"),
+    let parse = |text: &String| match BootstrapAddress::from_str(text) {
+        Ok(BootstrapAddress::Address(address)) => Ok(address),
+        Ok(BootstrapAddress::Contact(_)) => bail!("`{text}` is an invite, not an address"),
         Err(error) => Err(error.into()),
     };
     texts.iter().map(parse).collect()
 }
 
 /// Runs one peer until its run has ended.
-pub(super) fn run(plan: Plan) -> anyhow::Result<ExitCode> {
+pub(super) fn run(plan: PeerPlan) -> anyhow::Result<ExitCode> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(NETWORK_THREADS)
         .enable_all()
@@ -235,92 +248,94 @@ pub(super) fn run(plan: Plan) -> anyhow::Result<ExitCode> {
     outcome
 }
 
-async fn run_peer(plan: Plan) -> anyhow::Result<ExitCode> {
-    let Plan { role, loader, secret, mut bootstraps, data, peer, taken } = plan;
-    let chosen = match taken {
-        Some(directory) => Chosen { directory, passed_over: vec![], stopped: vec![] },
-        None => open_directory(peer.dir.as_deref(), &role)?,
+async fn run_peer(plan: PeerPlan) -> anyhow::Result<ExitCode> {
+    let PeerPlan { start_mode, loader, secret, mut bootstrap_addresses, data, peer, directory } = plan;
+    let chosen = match directory {
+        Some(directory) => ChosenDirectory { directory, passed_over: vec![], stopped: vec![] },
+        None => open_directory(peer.dir.as_deref(), &start_mode)?,
     };
     let metrics = match peer.metrics {
-        Some(port) => Some(MetricsPort::take(port).await?),
+        Some(port) => Some(MetricsPort::bind(port).await?),
         None => None,
     };
     let identity = chosen.directory.identity()?;
     let incarnation = chosen.directory.next_incarnation()?;
-    let past = Past::read(&chosen.directory, &role, identity.peer())?;
-    bootstraps.extend(past.members.iter().cloned());
+    let previous = PreviousRun::read(&chosen.directory, &start_mode, identity.peer())?;
+    bootstrap_addresses.extend(previous.members.iter().cloned());
     let segments = Pool::new(SEGMENTS_KEPT_MAX);
     let (mut network, notices) = Network::start(NetworkOptions {
         identity,
         start: incarnation,
         secret,
-        listen: Listen { address: peer.listen, port: peer.port.map_or(past.port, Port::Exactly) },
+        listen: Listen { address: peer.listen, port: peer.port.map_or(previous.port, Port::Exactly) },
         external: multiaddresses(&peer.external)?,
         upnp: peer.upnp,
-        bootstraps,
-        neighbours: !peer.no_mdns,
+        bootstrap_addresses,
+        mdns: !peer.no_mdns,
         pool: segments.clone(),
     })
     .await?;
 
     let contact = network.contact();
-    let clock = Clock::start();
-    let meter = Meter { clock, counters: network.counters() };
+    let clock = MonotonicClock::start();
+    let meter = UsageMeter { clock, counters: network.counters() };
     let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words }, meter);
-    say_where(&chosen, &report);
+    report_directory(&chosen, &report);
     report.listening(&contact.addresses, network.direct_port());
-    past.say(&role, &chosen.directory, &report);
-    let shelf = chosen.directory.shelf();
-    let mut hosting = Hosting::new(chosen.directory, secret, contact.clone(), network.port(), report);
+    previous.say(&start_mode, &chosen.directory, &report);
+    let checkpoint_store = chosen.directory.checkpoint_store();
+    let mut running = RunningPeer::new(chosen.directory, secret, contact.clone(), network.port(), report);
     let mut founded = None;
-    if let Role::Founder { specification, nonce, .. } = &role {
+    if let StartMode::Bootstrap { specification, nonce, .. } = &start_mode {
         let run = RunId::derive(specification, nonce);
-        hosting.found(run)?;
+        running.found(run)?;
         founded = Some(run);
     }
     let config = Config {
         peer: contact.peer,
         incarnation,
         addresses: contact.addresses,
-        weight: peer.weight,
+        capacity: peer.capacity,
         loader,
         segments,
-        memo: Memo::default(),
-        restored: past.restored,
-        saved: past.saved,
-        role,
+        cache: SharedCache::default(),
+        restored: previous.restored,
+        saved: previous.saved,
+        start_mode,
     };
-    let author = Author { peer: contact.peer, incarnation, run: founded };
+    let author = LogOrigin { peer: contact.peer, incarnation, run: founded };
     let (events, told) = mpsc::unbounded_channel();
-    let (reception, passage) =
-        Reception::open(hosting.directory.path(), &author, (&mut network, clock), told, notices);
+    let (monitoring, streams) =
+        Monitoring::open(running.directory.path(), &author, (&mut network, clock), told, notices);
     // Held until the run has ended.
     let _metrics = metrics.map(|port| {
-        hosting.report.notice(&Notice::Metrics { address: port.address() });
-        port.serve(reception.desk().clone())
+        running.report.notice(&Notice::Metrics { address: port.address() });
+        port.serve(monitoring.service().clone())
     });
-    let kept = shelf.clone();
-    let locate = Arc::new(move |reference: &_| match &data {
-        Data::Held(bytes) => Some(Arc::clone(bytes)),
-        Data::Search(given) => kept.data(reference).or_else(|| files::locate(reference, given.as_deref())),
+    let kept = checkpoint_store.clone();
+    let find_data = Arc::new(move |reference: &_| match &data {
+        DataSource::Loaded(bytes) => Some(Arc::clone(bytes)),
+        DataSource::Search(given) => {
+            kept.data(reference).or_else(|| files::find_data(reference, given.as_deref()))
+        }
     });
     let compute = Compute::start(network.counters()).context("cannot start a thread")?;
-    let store = Store::start(hosting.directory.durable_path()).context("cannot start a thread")?;
-    let checkpoints = Checkpoints::start(shelf).context("cannot start a thread")?;
-    let Passage { inquiries, events: told, notices } = passage;
-    let surroundings =
-        Surroundings { network, compute, clock, locate, store, checkpoints, events, inquiries };
-    let screen = hosting.report.screen();
+    let store = StableStorage::start(running.directory.durable_path()).context("cannot start a thread")?;
+    let checkpoints = Checkpoints::start(checkpoint_store).context("cannot start a thread")?;
+    let EventStreams { admin_requests, events: told, notices } = streams;
+    let environment =
+        Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests };
+    let screen = running.report.screen();
     let mut node = Node::new(config);
-    let driving = tokio::spawn(async move { drive(&mut node, surroundings, interrupt(screen)).await });
-    let ended = hosting.watch(told, notices).await?;
+    let driving = tokio::spawn(async move { drive(&mut node, environment, interrupt(screen)).await });
+    let ended = running.watch(told, notices).await?;
     driving.await.context("the peer stopped in the middle")?;
-    reception.close().await;
-    hosting.end(ended)
+    monitoring.close().await;
+    running.end(ended)
 }
 
 /// Says where this peer keeps its data, if that is not where the user expects it.
-fn say_where(Chosen { directory, passed_over, stopped }: &Chosen, report: &Report) {
+fn report_directory(ChosenDirectory { directory, passed_over, stopped }: &ChosenDirectory, report: &Report) {
     let here = directory.path().display();
     if !passed_over.is_empty() {
         report.say(&format!("another peer runs on this machine: this one keeps its data in {here}"));
@@ -335,34 +350,34 @@ fn say_where(Chosen { directory, passed_over, stopped }: &Chosen, report: &Repor
 }
 
 /// What an earlier start of this peer has left in its data directory.
-struct Past {
+struct PreviousRun {
     /// The bytes that it had to remember, and what they say.
     restored: Option<Arc<[u8]>>,
-    record: Option<Durable>,
+    record: Option<DurableRecord>,
     /// Members of its last view.
-    members: Vec<Bootstrap>,
-    saved: Vec<Saved>,
+    members: Vec<BootstrapAddress>,
+    saved: Vec<SavedCheckpoint>,
     damaged: Vec<Damaged>,
     /// Others that are started again look for it where it was.
     port: Port,
 }
 
-impl Past {
-    fn read(directory: &Directory, role: &Role, me: PeerId) -> anyhow::Result<Self> {
+impl PreviousRun {
+    fn read(directory: &Directory, start_mode: &StartMode, me: PeerId) -> anyhow::Result<Self> {
         let restored = directory.restored()?;
-        let record = restored.as_deref().and_then(Durable::from_bytes);
-        let mut past =
+        let record = restored.as_deref().and_then(DurableRecord::from_bytes);
+        let mut previous =
             Self { members: vec![], saved: vec![], damaged: vec![], port: Port::default(), restored, record };
-        if let (Role::Joiner { run }, Some(record)) = (role, &past.record) {
-            past.members = members_before(record, run.as_ref(), me);
-            (past.saved, past.damaged) = directory.shelf().look(&record.view.run);
-            let left = directory.left().filter(|left| left.invite.run == record.view.run);
-            past.port = left.map_or(past.port, |left| Port::Preferred(left.port));
+        if let (StartMode::Join { run }, Some(record)) = (start_mode, &previous.record) {
+            previous.members = members_before(record, run.as_ref(), me);
+            (previous.saved, previous.damaged) = directory.checkpoint_store().scan(&record.view.run);
+            let left = directory.last_record().filter(|left| left.invite.run == record.view.run);
+            previous.port = left.map_or(previous.port, |left| Port::Preferred(left.port));
         }
-        Ok(past)
+        Ok(previous)
     }
 
-    fn say(&self, role: &Role, directory: &Directory, report: &Report) {
+    fn say(&self, start_mode: &StartMode, directory: &Directory, report: &Report) {
         for Damaged { path, reason } in &self.damaged {
             report
                 .say(&format!("the checkpoint {} is damaged ({reason}): it is passed over", path.display()));
@@ -370,7 +385,7 @@ impl Past {
         if self.restored.is_some() && self.record.is_none() {
             report.say("what this peer had promised in an earlier run is damaged on its disk: it takes part as a new one");
         }
-        if let (Role::Founder { .. }, Some(record)) = (role, &self.record) {
+        if let (StartMode::Bootstrap { .. }, Some(record)) = (start_mode, &self.record) {
             report.say(&format!(
                 "the last peer here was in run {} when it stopped; this is a new run, which takes its place in {} (another time, give a new run a directory of its own with --dir)",
                 record.view.run.short(),
@@ -382,18 +397,20 @@ impl Past {
 
 /// Those who were members with this peer when it stopped, if that was in the same run: they may go on where the one that it
 /// was invited by does not.
-fn members_before(record: &Durable, run: Option<&RunId>, me: PeerId) -> Vec<Bootstrap> {
+fn members_before(record: &DurableRecord, run: Option<&RunId>, me: PeerId) -> Vec<BootstrapAddress> {
     if run.is_some_and(|run| *run != record.view.run) {
         return Vec::new();
     }
     let members = record.view.members.iter().filter(|member| member.peer != me);
-    members.take(CONTACTS_MAX).map(|member| Bootstrap::Contact(member.contact())).collect()
+    members.take(CONTACTS_MAX).map(|member| BootstrapAddress::Contact(member.contact())).collect()
 }
 
-fn open_directory(given: Option<&Path>, role: &Role) -> anyhow::Result<Chosen> {
-    let run = if let Role::Joiner { run } = role { run.as_ref() } else { None };
+fn open_directory(given: Option<&Path>, start_mode: &StartMode) -> anyhow::Result<ChosenDirectory> {
+    let run = if let StartMode::Join { run } = start_mode { run.as_ref() } else { None };
     Ok(match given {
-        Some(path) => Chosen { directory: Directory::open(path)?, passed_over: vec![], stopped: vec![] },
+        Some(path) => {
+            ChosenDirectory { directory: Directory::open(path)?, passed_over: vec![], stopped: vec![] }
+        }
         None => Directory::open_default(run)?,
     })
 }

@@ -9,21 +9,21 @@ use clap::Args;
 use serde_json::{Value, json};
 use tokio::time::{MissedTickBehavior, interval};
 
-use super::asking::wait_for;
+use super::local_peer::block_on;
 use super::report::{complain, emit, print_line};
-use super::run::{Invitation, whom_to_ask};
+use super::run::{JoinTarget, join_target_of};
 use super::signals::stop_requested;
-use crate::net::{GuestInvitation, default_directories, is_in_use};
-use crate::status::{AskError, Asker, Status, ask_directory, ask_run};
-use picture::{Block, Picture, picture};
+use crate::net::{StatusTarget, default_directories, is_in_use};
+use crate::status::{Status, StatusConnection, StatusError, connect_directory, connect_run};
+use render::{Block, RenderedStatus, render};
 use terminal::{Canvas, joined};
 
-mod picture;
+mod render;
 mod terminal;
 
 #[derive(Args)]
 pub(super) struct StatusArguments {
-    /// Ask a peer elsewhere, as a guest that proves the run's secret: an invite; or with --secret-file the address of any
+    /// Ask a peer elsewhere, as a client that proves the run's secret: an invite; or with --secret-file the address of any
     /// member (HOST, HOST:PORT or a multiaddress); or `-` to read the invite from standard input. Without it: the peers that
     /// run in this user's default directories
     #[arg(value_name = "INVITE", conflicts_with = "dir")]
@@ -46,44 +46,44 @@ pub(super) struct StatusArguments {
 }
 
 /// Whom to ask, and who is asked at present.
-struct Subject {
-    place: Place,
-    asker: Option<Asker>,
+struct QueriedPeer {
+    location: PeerLocation,
+    connection: Option<StatusConnection>,
     /// What it told last.
     last: Option<Status>,
     is_over: bool,
 }
 
-enum Place {
+enum PeerLocation {
     Directory(PathBuf),
-    Run(Invitation),
+    Run(JoinTarget),
 }
 
 pub(super) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
-    wait_for(ask(arguments))
+    block_on(ask(arguments))
 }
 
 async fn ask(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
-    let mut subjects = subjects(arguments)?;
+    let mut peers = peers(arguments)?;
     if !arguments.watch {
-        return tell_once(&mut subjects, arguments.json).await;
+        return print_once(&mut peers, arguments.json).await;
     }
     tokio::select! {
-        code = watch(&mut subjects, arguments.json) => code,
+        code = watch(&mut peers, arguments.json) => code,
         () = stop_requested() => Ok(ExitCode::SUCCESS),
     }
 }
 
-fn subjects(arguments: &StatusArguments) -> anyhow::Result<Vec<Subject>> {
+fn peers(arguments: &StatusArguments) -> anyhow::Result<Vec<QueriedPeer>> {
     let places = match (&arguments.invite, &arguments.dir) {
         (Some(invite), _) => {
-            let invitation = whom_to_ask(invite, &arguments.more, arguments.secret_file.as_deref())?;
-            vec![Place::Run(invitation)]
+            let join_target = join_target_of(invite, &arguments.more, arguments.secret_file.as_deref())?;
+            vec![PeerLocation::Run(join_target)]
         }
-        (None, Some(directory)) => vec![Place::Directory(directory.clone())],
+        (None, Some(directory)) => vec![PeerLocation::Directory(directory.clone())],
         (None, None) => {
             let running = default_directories().into_iter().filter(|directory| is_in_use(directory));
-            running.map(Place::Directory).collect()
+            running.map(PeerLocation::Directory).collect()
         }
     };
     if places.is_empty() {
@@ -91,18 +91,18 @@ fn subjects(arguments: &StatusArguments) -> anyhow::Result<Vec<Subject>> {
             "no peer runs in this user's default directories: start one with `peer start` or `peer join`, or name the data directory of one that runs with --dir; `peer status INVITE` asks one elsewhere"
         );
     }
-    Ok(places.into_iter().map(Subject::new).collect())
+    Ok(places.into_iter().map(QueriedPeer::new).collect())
 }
 
 /// Each peer once. What goes wrong with one of several does not keep the others from telling.
-async fn tell_once(subjects: &mut [Subject], is_json: bool) -> anyhow::Result<ExitCode> {
+async fn print_once(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<ExitCode> {
     let (mut blocks, mut errors) = (Vec::new(), Vec::new());
-    for subject in subjects {
-        match subject.ask().await {
-            Ok(status) if is_json => emit(&object(&status, subject.directory())),
+    for peer in peers {
+        match peer.ask().await {
+            Ok(status) if is_json => emit(&object(&status, peer.directory())),
             Ok(status) => {
-                let block = Block { status: &status, directory: subject.directory(), trouble: None };
-                blocks.push(picture(&block, terminal::width()));
+                let block = Block { status: &status, directory: peer.directory(), trouble: None };
+                blocks.push(render(&block, terminal::width()));
             }
             Err(error) => errors.push(error),
         }
@@ -120,55 +120,56 @@ async fn tell_once(subjects: &mut [Subject], is_json: bool) -> anyhow::Result<Ex
 }
 
 /// All of them again and again, until all have ended.
-async fn watch(subjects: &mut [Subject], is_json: bool) -> anyhow::Result<ExitCode> {
+async fn watch(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<ExitCode> {
     let mut canvas = Canvas::default();
     let mut rounds = interval(ROUND);
     rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         rounds.tick().await;
         let mut blocks = Vec::new();
-        for subject in subjects.iter_mut().filter(|subject| !subject.is_over || !is_json) {
-            let block = subject.look(is_json).await?;
+        for peer in peers.iter_mut().filter(|peer| !peer.is_over || !is_json) {
+            let block = peer.poll(is_json).await?;
             blocks.extend(block);
         }
         if !is_json {
             canvas.show(blocks);
         }
-        if subjects.iter().all(|subject| subject.is_over) {
+        if peers.iter().all(|peer| peer.is_over) {
             return Ok(ExitCode::SUCCESS);
         }
     }
 }
 
-impl Subject {
-    fn new(place: Place) -> Self {
-        Self { place, asker: None, last: None, is_over: false }
+impl QueriedPeer {
+    fn new(location: PeerLocation) -> Self {
+        Self { location, connection: None, last: None, is_over: false }
     }
 
     fn directory(&self) -> Option<&Path> {
-        match &self.place {
-            Place::Directory(directory) => Some(directory),
-            Place::Run(_) => None,
+        match &self.location {
+            PeerLocation::Directory(directory) => Some(directory),
+            PeerLocation::Run(_) => None,
         }
     }
 
     /// Asks, on the conversation from before if there is one. After an error the next one is a new one.
-    async fn ask(&mut self) -> Result<Status, AskError> {
-        let mut asker = match self.asker.take() {
-            Some(asker) => asker,
-            None => self.visit().await?,
+    async fn ask(&mut self) -> Result<Status, StatusError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect().await?,
         };
-        let status = asker.status().await?;
-        self.asker = Some(asker);
+        let status = connection.status().await?;
+        self.connection = Some(connection);
         Ok(status)
     }
 
-    async fn visit(&self) -> Result<Asker, AskError> {
-        match &self.place {
-            Place::Directory(directory) => ask_directory(directory).await,
-            Place::Run(Invitation { run, secret, bootstraps }) => {
-                let invitation = GuestInvitation { secret: *secret, bootstraps: bootstraps.clone() };
-                ask_run(invitation, *run).await
+    async fn connect(&self) -> Result<StatusConnection, StatusError> {
+        match &self.location {
+            PeerLocation::Directory(directory) => connect_directory(directory).await,
+            PeerLocation::Run(JoinTarget { run, secret, bootstrap_addresses }) => {
+                let join_target =
+                    StatusTarget { secret: *secret, bootstrap_addresses: bootstrap_addresses.clone() };
+                connect_run(join_target, *run).await
             }
         }
     }
@@ -177,7 +178,7 @@ impl Subject {
     ///
     /// # Errors
     /// There was nobody from the beginning.
-    async fn look(&mut self, is_json: bool) -> Result<Option<Picture>, AskError> {
+    async fn poll(&mut self, is_json: bool) -> Result<Option<RenderedStatus>, StatusError> {
         let asked = if self.is_over { Err(None) } else { self.ask().await.map_err(Some) };
         let trouble = match asked {
             Ok(status) => {
@@ -186,7 +187,9 @@ impl Subject {
             }
             // One that was never there is a mistake; one that is silent, or gone, is part of what is watched.
             Err(Some(error)) if self.last.is_none() => return Err(error),
-            Err(Some(error @ (AskError::Silent { .. } | AskError::Unreached(_)))) => Some(error.to_string()),
+            Err(Some(error @ (StatusError::Silent { .. } | StatusError::Unreached(_)))) => {
+                Some(error.to_string())
+            }
             Err(_) => {
                 self.is_over = true;
                 Some("it has ended".to_owned())
@@ -199,7 +202,7 @@ impl Subject {
             return Ok(None);
         }
         let block = Block { status, directory: self.directory(), trouble: trouble.as_deref() };
-        Ok(Some(picture(&block, terminal::width())))
+        Ok(Some(render(&block, terminal::width())))
     }
 }
 

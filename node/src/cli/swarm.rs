@@ -1,7 +1,7 @@
 //! A swarm on this machine: real peers, as real processes with real sockets on loopback, and what they say.
 //!
 //! It starts this very program as `start` and `join`, reads what they report as JSON, and draws one progress bar for each; so
-//! what it shows is what anybody's own run does. A command that uses it calls [`Swarm::go_on`] until that is over, and looks at
+//! what it shows is what anybody's own run does. A command that uses it calls [`Swarm::advance`] until that is over, and looks at
 //! the peers as often as it likes.
 //!
 //! # How it works
@@ -19,16 +19,16 @@ use anyhow::{Context, bail};
 use peergrad_protocol::{PeerId, StepNumber};
 use serde_json::Value;
 
-use super::changes;
+use super::change_text;
 use super::curve::Curve;
-use super::objects::change_of;
+use super::event_json::change_of;
 use super::progress::{Progress, Screen};
 use super::report::emit;
-use crate::io::{Change, Committed, Scope};
-use crate::net::Clock;
+use crate::io::{Committed, RunSize, ViewDelta};
+use crate::net::MonotonicClock;
 
 /// What a swarm is to do.
-pub(super) struct Founding<'a> {
+pub(super) struct SwarmConfig<'a> {
     /// What its peers are peers of, where one of them fails: "the demo".
     pub(super) name: String,
     /// What this program is told before `start` and `join`.
@@ -46,28 +46,28 @@ pub(super) struct Founding<'a> {
 
 /// Where it is shown what happens, and how.
 #[derive(Clone)]
-pub(super) struct Show {
+pub(super) struct SwarmOutput {
     pub(super) screen: Screen,
     pub(super) is_json: bool,
 }
 
 /// Where the processes of a command are heard, one swarm after the other, and whoever wants it to end.
-pub(super) struct Channel {
+pub(super) struct LineChannel {
     sender: Sender<(usize, Line)>,
     lines: Receiver<(usize, Line)>,
 }
 
 /// The processes. Dropping it ends them.
 pub(super) struct Swarm<'a> {
-    pub(super) show: Show,
-    pub(super) peers: Vec<Peer>,
-    founding: Founding<'a>,
+    pub(super) output: SwarmOutput,
+    pub(super) peers: Vec<ChildPeer>,
+    config: SwarmConfig<'a>,
     invite: String,
-    channel: &'a Channel,
+    channel: &'a LineChannel,
 }
 
 /// One process, and what it has reported.
-pub(super) struct Peer {
+pub(super) struct ChildPeer {
     process: Child,
     /// Its id, and the end of that, once it has told it.
     pub(super) id: Value,
@@ -75,12 +75,12 @@ pub(super) struct Peer {
     /// It need not end well.
     pub(super) is_excused: bool,
     pub(super) summary: Option<Value>,
-    pub(super) scope: Option<Scope>,
+    pub(super) scope: Option<RunSize>,
     /// Committed steps, and the first of them that it has seen.
     pub(super) steps: u64,
     pub(super) first_step: Option<u64>,
     /// What was trained in the steps that it has seen.
-    pub(super) trained: Trained,
+    pub(super) trained: TrainedSamples,
     /// Bytes that it had sent by its newest step.
     pub(super) bytes_sent: u64,
     /// Seconds from its first view to its newest step.
@@ -88,7 +88,7 @@ pub(super) struct Peer {
     /// Seconds that it had computed by then.
     pub(super) computing_seconds: f64,
     /// Views that followed the first one that it was in.
-    pub(super) changes: Vec<Change>,
+    pub(super) changes: Vec<ViewDelta>,
     pub(super) losses: Curve,
     /// By its own clock.
     began_seconds: Option<f64>,
@@ -103,7 +103,7 @@ pub(super) struct Peer {
 
 /// Samples, and the sum of their losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Trained {
+pub(super) struct TrainedSamples {
     pub(super) samples: u64,
     pub(super) loss_sum: f64,
 }
@@ -116,7 +116,7 @@ enum Line {
     Stop,
 }
 
-impl Channel {
+impl LineChannel {
     /// From now on, a signal to end is heard here and does not end the process by itself.
     pub(super) fn open() -> Self {
         let (sender, lines) = channel();
@@ -127,10 +127,14 @@ impl Channel {
 
 impl<'a> Swarm<'a> {
     /// Starts the founder, and with its invite the others.
-    pub(super) fn start(founding: Founding<'a>, show: Show, channel: &'a Channel) -> anyhow::Result<Self> {
-        let (run_file, count) = (founding.run_file, founding.peers);
-        let mut swarm = Self { show, peers: Vec::new(), founding, invite: String::new(), channel };
-        let (peers, seed) = (count.to_string(), swarm.founding.seed.map(|seed| seed.to_string()));
+    pub(super) fn start(
+        config: SwarmConfig<'a>,
+        output: SwarmOutput,
+        channel: &'a LineChannel,
+    ) -> anyhow::Result<Self> {
+        let (run_file, count) = (config.run_file, config.peers);
+        let mut swarm = Self { output, peers: Vec::new(), config, invite: String::new(), channel };
+        let (peers, seed) = (count.to_string(), swarm.config.seed.map(|seed| seed.to_string()));
         let mut arguments: Vec<&OsStr> =
             vec!["start".as_ref(), run_file.as_os_str(), "--peers".as_ref(), peers.as_ref()];
         if let Some(seed) = &seed {
@@ -149,24 +153,24 @@ impl<'a> Swarm<'a> {
     }
 
     /// Starts one more.
-    pub(super) fn spawn_joiner(&mut self) -> anyhow::Result<&mut Peer> {
+    pub(super) fn spawn_joiner(&mut self) -> anyhow::Result<&mut ChildPeer> {
         // By standard input: the command line is visible to every user of the machine.
         let invite = self.invite.clone();
         let mut arguments: Vec<&OsStr> = vec!["join".as_ref(), "-".as_ref()];
-        if let Some(data) = self.founding.data {
+        if let Some(data) = self.config.data {
             arguments.extend(["--data".as_ref(), data.as_os_str()]);
         }
         self.spawn(&arguments, &invite)
     }
 
-    fn spawn(&mut self, arguments: &[&OsStr], input: &str) -> anyhow::Result<&mut Peer> {
+    fn spawn(&mut self, arguments: &[&OsStr], input: &str) -> anyhow::Result<&mut ChildPeer> {
         let program = std::env::current_exe().context("cannot find this program itself")?;
         let index = self.peers.len();
         let mut process = Command::new(program)
-            .args(self.founding.program)
+            .args(self.config.program)
             .args(arguments)
             .args(["--json", "--no-mdns", "--listen", "127.0.0.1", "--port", "0", "--dir"])
-            .arg(self.founding.folder.join((index + 1).to_string()))
+            .arg(self.config.folder.join((index + 1).to_string()))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -179,7 +183,7 @@ impl<'a> Swarm<'a> {
         let parse = |line: String| serde_json::from_str(&line).map(Line::Report).ok();
         read_lines(index, stdout, self.channel.sender.clone(), parse);
         read_lines(index, stderr, self.channel.sender.clone(), |line| Some(Line::Words(line)));
-        self.peers.push(Peer::new(process));
+        self.peers.push(ChildPeer::new(process));
         Ok(&mut self.peers[index])
     }
 
@@ -188,8 +192,8 @@ impl<'a> Swarm<'a> {
             if let Some(invite) = self.peers[0].invite.take() {
                 return Ok(invite);
             }
-            if !self.go_on()? {
-                bail!("the first peer of {} ended without an invite", self.founding.name);
+            if !self.advance()? {
+                bail!("the first peer of {} ended without an invite", self.config.name);
             }
         }
     }
@@ -198,7 +202,7 @@ impl<'a> Swarm<'a> {
     ///
     /// # Errors
     /// One of them has failed, or the user wants all to end.
-    pub(super) fn go_on(&mut self) -> anyhow::Result<bool> {
+    pub(super) fn advance(&mut self) -> anyhow::Result<bool> {
         if self.peers.iter().all(|peer| peer.open == 0) {
             return Ok(false);
         }
@@ -210,8 +214,8 @@ impl<'a> Swarm<'a> {
             Line::Report(_) | Line::Words(_) => {}
         }
         // Without a terminal there are no bars to fill: one peer's lines say it all.
-        let is_shown = !self.show.is_json && (index == 0 || self.show.screen.is_terminal());
-        self.peers[index].take(line, is_shown.then_some(&self.show.screen));
+        let is_shown = !self.output.is_json && (index == 0 || self.output.screen.is_terminal());
+        self.peers[index].take(line, is_shown.then_some(&self.output.screen));
         Ok(true)
     }
 
@@ -226,18 +230,18 @@ impl<'a> Swarm<'a> {
         let is_well = status.success() && peer.summary.is_some();
         if !is_well && !peer.is_excused {
             let words = peer.reason.as_deref().unwrap_or(peer.words.trim());
-            bail!("peer {} of {} failed ({status}): {words}", index + 1, self.founding.name);
+            bail!("peer {} of {} failed ({status}): {words}", index + 1, self.config.name);
         }
         Ok(())
     }
 
     /// What the founder says of a change of the members, for all.
     fn tell_change(&self, object: &Value) {
-        let Some((epoch, members, change)) = change_of(object) else { return };
-        if self.show.is_json {
+        let Some((view_number, members, change)) = change_of(object) else { return };
+        if self.output.is_json {
             emit(object);
         } else {
-            self.show.screen.say(&changes::words(epoch, members, &change));
+            self.output.screen.say(&change_text::change_text(view_number, members, &change));
         }
     }
 
@@ -278,7 +282,7 @@ impl Drop for Swarm<'_> {
     }
 }
 
-impl Peer {
+impl ChildPeer {
     fn new(process: Child) -> Self {
         Self {
             process,
@@ -289,7 +293,7 @@ impl Peer {
             scope: None,
             steps: 0,
             first_step: None,
-            trained: Trained::default(),
+            trained: TrainedSamples::default(),
             bytes_sent: 0,
             training_seconds: 0.0,
             computing_seconds: 0.0,
@@ -340,7 +344,8 @@ impl Peer {
         self.began_seconds = self.began_seconds.or(object["wall_seconds"].as_f64());
         self.changes.extend(change_of(object).map(|(_, _, change)| change));
         if let (Some(screen), Some(scope), None) = (screen, self.scope, &self.progress) {
-            self.progress = Some(Progress::new(screen, format!("peer {}", self.name), scope, Clock::start()));
+            self.progress =
+                Some(Progress::new(screen, format!("peer {}", self.name), scope, MonotonicClock::start()));
         }
     }
 
@@ -358,8 +363,8 @@ impl Peer {
             self.training_seconds = now - began;
         }
         // JSON has no number for a loss that is not finite.
-        let (Some(step), Some(pass), Some(loss)) =
-            (object["step"].as_u64(), object["pass"].as_u64(), object["loss"].as_f64())
+        let (Some(step), Some(epoch), Some(loss)) =
+            (object["step"].as_u64(), object["epoch"].as_u64(), object["loss"].as_f64())
         else {
             return;
         };
@@ -373,7 +378,7 @@ impl Peer {
             let (left_out, rate) = (0, 0.0);
             progress.committed(&Committed {
                 step: StepNumber(step),
-                pass,
+                epoch,
                 steps_expected: object["steps_expected"].as_u64().unwrap_or(step + 1),
                 loss,
                 samples,
@@ -408,12 +413,12 @@ pub(super) fn short(peer: &Value) -> String {
     peer.as_str().and_then(|text| text.parse::<PeerId>().ok()).map(|peer| peer.short()).unwrap_or_default()
 }
 
-fn scope(object: &Value) -> Option<Scope> {
-    Some(Scope {
+fn scope(object: &Value) -> Option<RunSize> {
+    Some(RunSize {
         parameters: object["parameters"].as_u64()? as usize,
         samples: object["samples"].as_u64()?,
         steps: object["steps"].as_u64()?,
-        passes: object["passes"].as_u64()?,
+        epochs: object["epochs"].as_u64()?,
     })
 }
 
@@ -446,11 +451,11 @@ fn stop_on_signals(sender: Sender<(usize, Line)>) {
 }
 
 /// A folder of one's own that goes away at the end.
-pub(super) struct Scratch {
+pub(super) struct ScratchDirectory {
     path: PathBuf,
 }
 
-impl Scratch {
+impl ScratchDirectory {
     /// A folder for a command of this name.
     pub(super) fn create(command: &str) -> anyhow::Result<Self> {
         let path = std::env::temp_dir().join(format!("peergrad-{command}-{}", std::process::id()));
@@ -463,7 +468,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for ScratchDirectory {
     fn drop(&mut self) {
         // Whatever stays is in the system's folder for such things.
         let _ = std::fs::remove_dir_all(&self.path);

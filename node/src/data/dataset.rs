@@ -8,11 +8,11 @@
 //! - Which rows are held out is a function of (seed, number of rows, number held out).
 //! - Held-out rows have no part in the standardization.
 
-use peergrad_protocol::ledger::permutation;
+use peergrad_protocol::cursor::permutation;
 use serde::{Deserialize, Serialize};
 
+use super::dense_table::DenseTable;
 use super::labels::Labels;
-use super::table::Table;
 
 /// Samples and their labels.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,7 +36,7 @@ pub struct Dataset {
 
 /// Row numbers of a file, in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Split {
+pub struct HeldOutSplit {
     /// Rows that are trained.
     pub training: Vec<u32>,
     /// Rows that are never trained.
@@ -53,17 +53,17 @@ pub struct Standardization {
     pub scale: Vec<f64>,
 }
 
-impl Split {
+impl HeldOutSplit {
     /// Shuffles `row_count` rows and takes the last `held_out_count` of them out.
     ///
     /// # Panics
     /// If more rows are held out than there are.
     #[must_use]
     pub fn draw(seed: u64, row_count: u32, held_out_count: u32) -> Self {
-        /// The split uses the shuffle of a pass that no run reaches.
-        const SPLIT_PASS: u64 = u64::MAX;
+        /// The split uses the shuffle of an epoch that no run reaches.
+        const SPLIT_EPOCH: u64 = u64::MAX;
         assert!(held_out_count <= row_count, "{held_out_count} of {row_count} rows held out");
-        let mut training = permutation(seed, SPLIT_PASS, row_count);
+        let mut training = permutation(seed, SPLIT_EPOCH, row_count);
         let held_out = training.split_off((row_count - held_out_count) as usize);
         Self { training, held_out }
     }
@@ -137,7 +137,12 @@ impl Standardization {
 impl Samples {
     /// The rows `rows` of `table`, with all rows' `labels`.
     #[must_use]
-    pub fn select(table: &Table, labels: &Labels, standardization: &Standardization, rows: &[u32]) -> Self {
+    pub fn select(
+        table: &DenseTable,
+        labels: &Labels,
+        standardization: &Standardization,
+        rows: &[u32],
+    ) -> Self {
         Self {
             features: standardization.apply(&table.features, table.columns, rows),
             columns: table.columns,
@@ -167,14 +172,14 @@ mod tests {
 
     #[test]
     fn a_split_is_a_partition_that_follows_the_seed() {
-        let split = Split::draw(3, 100, 20);
+        let split = HeldOutSplit::draw(3, 100, 20);
         assert_eq!((split.training.len(), split.held_out.len()), (80, 20));
         let mut all = [split.training.clone(), split.held_out.clone()].concat();
         all.sort_unstable();
         assert_eq!(all, (0..100).collect::<Vec<_>>());
-        assert_eq!(split, Split::draw(3, 100, 20));
-        assert_ne!(split, Split::draw(4, 100, 20));
-        assert!(Split::draw(3, 10, 0).held_out.is_empty());
+        assert_eq!(split, HeldOutSplit::draw(3, 100, 20));
+        assert_ne!(split, HeldOutSplit::draw(4, 100, 20));
+        assert!(HeldOutSplit::draw(3, 10, 0).held_out.is_empty());
     }
 
     #[test]

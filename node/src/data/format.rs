@@ -15,11 +15,11 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
+use super::columns::{Column, ColumnHints, Columns, find_column};
+use super::dense_table::{DenseTable, DenseTableError, check_size};
 use super::idx::{Arrays, IdxError, is_idx};
-use super::layout::{Column, Layout, LayoutHints, find_column};
 use super::libsvm::{self, LibsvmError};
 use super::sparse::SparseTable;
-use super::table::{Table, TableError, check_size};
 
 /// The most features of a sample, where a file may have more than columns in a line: a model has at least one parameter
 /// for each.
@@ -41,7 +41,7 @@ pub enum Format {
 #[serde(untagged)]
 pub enum FileLayout {
     /// A CSV file.
-    Csv(Layout),
+    Csv(Columns),
     /// A file of another format.
     Numbered(Numbered),
 }
@@ -74,7 +74,7 @@ pub enum NumberedFormat {
 pub enum FormatError {
     /// Not as a table.
     #[error(transparent)]
-    Table(#[from] TableError),
+    Table(#[from] DenseTableError),
     /// Not as LIBSVM.
     #[error(transparent)]
     Libsvm(#[from] LibsvmError),
@@ -148,7 +148,7 @@ impl FileLayout {
     ///
     /// # Errors
     /// If the file is empty, or a hint is about what the file does not have.
-    pub fn infer(file: &str, bytes: &[u8], hints: &LayoutHints) -> Result<Self, FormatError> {
+    pub fn infer(file: &str, bytes: &[u8], hints: &ColumnHints) -> Result<Self, FormatError> {
         let format = Format::of(bytes);
         let only_if = |is_meant: bool, key, is_given: bool| match is_given && !is_meant {
             true => Err(FormatError::Meaningless { file: file.to_owned(), format, key }),
@@ -159,7 +159,7 @@ impl FileLayout {
         only_if(is_csv, "header", hints.header.is_some())?;
         only_if(format == Format::Libsvm, "features", hints.width.is_some())?;
         let (format, width) = match format {
-            Format::Csv => return Ok(Self::Csv(Layout::infer(file, bytes, hints)?)),
+            Format::Csv => return Ok(Self::Csv(Columns::infer(file, bytes, hints)?)),
             Format::Libsvm => {
                 let width = hints.width.unwrap_or_else(|| libsvm::largest_index(bytes));
                 (NumberedFormat::Libsvm, width)
@@ -181,13 +181,13 @@ impl FileLayout {
                 Err(FormatError::OtherFormat { file: file.to_owned(), found, expected })
             }
             Self::Csv(layout) => {
-                let Layout { delimiter, header, width: found, .. } =
-                    Layout::infer(file, bytes, &LayoutHints::default())?;
+                let Columns { delimiter, header, width: found, .. } =
+                    Columns::infer(file, bytes, &ColumnHints::default())?;
                 if found != layout.width {
                     let (file, expected) = (file.to_owned(), layout.width);
                     return Err(FormatError::OtherColumns { file, found, expected });
                 }
-                Ok(Self::Csv(Layout { delimiter, header, ..layout.clone() }))
+                Ok(Self::Csv(Columns { delimiter, header, ..layout.clone() }))
             }
             Self::Numbered(_) => Ok(self.clone()),
         }
@@ -197,9 +197,9 @@ impl FileLayout {
     ///
     /// # Errors
     /// At the first row that cannot be used, or if the table would be too large to be held.
-    pub fn read(&self, file: &str, bytes: &[u8]) -> Result<Table, FormatError> {
+    pub fn read(&self, file: &str, bytes: &[u8]) -> Result<DenseTable, FormatError> {
         match self {
-            Self::Csv(layout) => Ok(Table::read(file, bytes, layout)?),
+            Self::Csv(layout) => Ok(DenseTable::read(file, bytes, layout)?),
             Self::Numbered(layout) => match layout.format {
                 NumberedFormat::Libsvm => Ok(layout.read_sparse(file, bytes)?.dense(file)?),
                 NumberedFormat::Idx => {
@@ -267,10 +267,10 @@ impl Numbered {
         format: NumberedFormat,
         width: usize,
         features: Option<&[Column]>,
-    ) -> Result<Self, TableError> {
+    ) -> Result<Self, DenseTableError> {
         let (what, limit) = ("features", FEATURES_MAX);
         if width > limit {
-            return Err(TableError::TooMany { file: file.to_owned(), what, found: width, limit });
+            return Err(DenseTableError::TooMany { file: file.to_owned(), what, found: width, limit });
         }
         let find = |column: &Column| find_column(file, column, width, &[]);
         let chosen = features.map(|columns| columns.iter().map(find).collect::<Result<Vec<_>, _>>());
@@ -278,7 +278,7 @@ impl Numbered {
             (chosen.transpose()?.unwrap_or_default(), features.is_some_and(<[_]>::is_empty));
         let layout = Self { format, width, features: chosen };
         match layout.problem().or_else(|| is_none.then(|| "no column is listed".to_owned())) {
-            Some(problem) => Err(TableError::Columns { file: file.to_owned(), problem }),
+            Some(problem) => Err(DenseTableError::Columns { file: file.to_owned(), problem }),
             None => Ok(layout),
         }
     }
@@ -334,13 +334,13 @@ mod tests {
     /// Two samples of one byte each, and their labels.
     const ARRAYS: &[u8] = b"\0\0\x08\x01\0\0\0\x02\x05\x06\0\0\x08\x01\0\0\0\x02\0\x01";
 
-    fn hinted(bytes: &[u8], hints: LayoutHints) -> Result<FileLayout, FormatError> {
+    fn hinted(bytes: &[u8], hints: ColumnHints) -> Result<FileLayout, FormatError> {
         FileLayout::infer("f", bytes, &hints)
     }
 
-    fn chosen(numbers: &[usize]) -> LayoutHints {
+    fn chosen(numbers: &[usize]) -> ColumnHints {
         let columns = numbers.iter().map(|&number| Column::Number(number)).collect();
-        LayoutHints { features: Some(columns), ..LayoutHints::default() }
+        ColumnHints { features: Some(columns), ..ColumnHints::default() }
     }
 
     #[test]
@@ -359,36 +359,36 @@ mod tests {
     #[test]
     fn a_layout_reads_back_from_a_specification() {
         for (bytes, hints) in [
-            (&b"1,2,0\n"[..], LayoutHints::default()),
-            (SPARSE, LayoutHints::default()),
+            (&b"1,2,0\n"[..], ColumnHints::default()),
+            (SPARSE, ColumnHints::default()),
             (SPARSE, chosen(&[3, 1])),
-            (ARRAYS, LayoutHints::default()),
+            (ARRAYS, ColumnHints::default()),
         ] {
             let layout = hinted(bytes, hints).unwrap();
             let text = toml::to_string(&layout).unwrap();
             assert_eq!(toml::from_str::<FileLayout>(&text).unwrap(), layout, "{text}");
         }
-        let csv = hinted(b"1,2,0\n", LayoutHints::default()).unwrap();
+        let csv = hinted(b"1,2,0\n", ColumnHints::default()).unwrap();
         let text = "delimiter = 44\nheader = false\nwidth = 3\nlabel = 2\nfeatures = [0, 1]\n";
         assert_eq!(toml::to_string(&csv).unwrap(), text);
-        let sparse = hinted(SPARSE, LayoutHints::default()).unwrap();
+        let sparse = hinted(SPARSE, ColumnHints::default()).unwrap();
         assert_eq!(toml::to_string(&sparse).unwrap(), "format = \"libsvm\"\nwidth = 3\n");
     }
 
     #[test]
     fn features_are_all_or_those_that_are_chosen() {
         let read = |hints| hinted(SPARSE, hints).unwrap().read("f", SPARSE).unwrap();
-        assert_eq!(read(LayoutHints::default()).features, [0.0, 5.0, 7.0, 4.0, 0.0, 0.0]);
+        assert_eq!(read(ColumnHints::default()).features, [0.0, 5.0, 7.0, 4.0, 0.0, 0.0]);
         assert_eq!(read(chosen(&[3, 1])).features, [7.0, 0.0, 0.0, 4.0]);
-        let wider = LayoutHints { width: Some(5), ..LayoutHints::default() };
+        let wider = ColumnHints { width: Some(5), ..ColumnHints::default() };
         assert_eq!(read(wider).columns, 5);
     }
 
     #[test]
     fn what_a_file_does_not_have_is_not_asked_of_it() {
-        let label = || LayoutHints { label: Some(Column::Number(1)), ..LayoutHints::default() };
-        let header = || LayoutHints { header: Some(false), ..LayoutHints::default() };
-        let width = || LayoutHints { width: Some(9), ..LayoutHints::default() };
+        let label = || ColumnHints { label: Some(Column::Number(1)), ..ColumnHints::default() };
+        let header = || ColumnHints { header: Some(false), ..ColumnHints::default() };
+        let width = || ColumnHints { width: Some(9), ..ColumnHints::default() };
         for (bytes, hints, words) in [
             (SPARSE, label(), "f: a LIBSVM file has nothing for `label`"),
             (SPARSE, header(), "f: a LIBSVM file has nothing for `header`"),
@@ -410,7 +410,7 @@ mod tests {
 
     #[test]
     fn another_file_is_of_the_same_format_and_has_no_feature_that_is_new() {
-        let layout = hinted(SPARSE, LayoutHints::default()).unwrap();
+        let layout = hinted(SPARSE, ColumnHints::default()).unwrap();
         let read = |bytes: &[u8]| layout.of_other("g", bytes)?.read("g", bytes);
         assert_eq!(read(b"0 1:1\n").unwrap().features, [1.0, 0.0, 0.0]);
         let error = read(b"0 1:1\n1 4:1\n").unwrap_err().to_string();
@@ -418,7 +418,7 @@ mod tests {
         let error = read(b"1,2,0\n").unwrap_err().to_string();
         assert_eq!(error, "g: a CSV file where the model was trained on a LIBSVM file; give one like that");
         let wide = [&b"\0\0\x08\x02\0\0\0\x01\0\0\0\x02\x05\x06"[..], b"\0\0\x08\x01\0\0\0\x01\0"].concat();
-        let layout = hinted(ARRAYS, LayoutHints::default()).unwrap();
+        let layout = hinted(ARRAYS, ColumnHints::default()).unwrap();
         let error = layout.of_other("g", &wide).unwrap().read("g", &wide).unwrap_err().to_string();
         assert_eq!(error, "g: samples of 2 values (1 x 2) where the run has 1; give a file of such samples");
     }

@@ -14,9 +14,9 @@
 //! - No input makes the reader panic. A header is believed only where the bytes behind it are as many as it says; nothing
 //!   is allocated before.
 
+use super::dense_table::DenseTable;
 use super::format::Numbered;
-use super::label_texts::{LabelTexts, RowPlace, whole_text};
-use super::table::Table;
+use super::label_texts::{LabelTexts, RowLocation, whole_text};
 
 /// How a user makes one file of two.
 const COMMAND: &str = "cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz > mnist.idx.gz";
@@ -213,7 +213,7 @@ impl<'a> Arrays<'a> {
     ///
     /// # Errors
     /// If the samples are not as wide as it says, or a number is not finite.
-    pub fn read(&self, file: &str, layout: &Numbered) -> Result<Table, IdxError> {
+    pub fn read(&self, file: &str, layout: &Numbered) -> Result<DenseTable, IdxError> {
         let (width, file) = (self.width(), || file.to_owned());
         if width != layout.width {
             let (shape, expected) = (extent(&self.samples.shape), layout.width);
@@ -237,9 +237,9 @@ impl<'a> Arrays<'a> {
                 return Err(IdxError::NotFinite { file: file(), sample, what, found });
             }
             let text = whole_text(label).unwrap_or_else(|| label.to_string());
-            labels.push(text.into(), || RowPlace::Sample(sample as u64));
+            labels.push(text.into(), || RowLocation::Sample(sample as u64));
         }
-        Ok(Table { features, columns: layout.columns(), labels })
+        Ok(DenseTable { features, columns: layout.columns(), labels })
     }
 }
 

@@ -31,19 +31,19 @@ pub struct LabelText {
     /// Its text, trimmed; whole numbers without a decimal point.
     pub text: String,
     /// Where it first occurs.
-    pub place: RowPlace,
+    pub place: RowLocation,
 }
 
 /// Where a row stands in its file, as a user would look for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RowPlace {
+pub enum RowLocation {
     /// In this line, from 1.
     Line(u64),
     /// So many samples from the beginning, from 1: the file has no lines.
     Sample(u64),
 }
 
-impl fmt::Display for RowPlace {
+impl fmt::Display for RowLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Line(line) => write!(f, "line {line}"),
@@ -57,7 +57,7 @@ impl LabelTexts {
     ///
     /// # Panics
     /// If there are [`ROWS_MAX`] rows already.
-    pub fn push(&mut self, text: Cow<'_, str>, place: impl FnOnce() -> RowPlace) {
+    pub fn push(&mut self, text: Cow<'_, str>, place: impl FnOnce() -> RowLocation) {
         assert!(self.rows.len() < ROWS_MAX, "rows are counted before they are added");
         let index = self.known.get(&*text).copied().unwrap_or_else(|| {
             let index = self.distinct.len() as u32;
@@ -96,12 +96,12 @@ mod tests {
     fn each_text_is_kept_once_with_its_first_place() {
         let mut labels = LabelTexts::default();
         for (line, text) in (1..).zip(["b", "a", "b"]) {
-            labels.push(text.into(), || RowPlace::Line(line));
+            labels.push(text.into(), || RowLocation::Line(line));
         }
         assert_eq!(labels.rows(), [0, 1, 0]);
         let place = |index: usize| labels.distinct()[index].place.to_string();
         assert_eq!((place(0), place(1)), ("line 1".to_owned(), "line 2".to_owned()));
-        assert_eq!(RowPlace::Sample(3).to_string(), "sample 3");
+        assert_eq!(RowLocation::Sample(3).to_string(), "sample 3");
     }
 
     #[test]

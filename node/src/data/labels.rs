@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::Standardization;
-use super::label_texts::{LabelText, LabelTexts, RowPlace};
+use super::label_texts::{LabelText, LabelTexts, RowLocation};
 
 /// The most classes that are inferred; more may be listed by name.
 pub const CLASSES_MAX: usize = 1000;
@@ -104,7 +104,7 @@ pub enum LabelError {
         /// The file.
         file: String,
         /// Where in it.
-        place: RowPlace,
+        place: RowLocation,
         /// The label.
         found: String,
         /// The classes.
@@ -140,7 +140,7 @@ pub enum LabelError {
         /// The file.
         file: String,
         /// Where in it.
-        place: RowPlace,
+        place: RowLocation,
         /// The label.
         found: String,
     },
@@ -275,7 +275,7 @@ mod tests {
     fn texts(labels: &[&str]) -> LabelTexts {
         let mut texts = LabelTexts::default();
         for (line, &label) in (1..).zip(labels) {
-            texts.push(label.into(), || RowPlace::Line(line));
+            texts.push(label.into(), || RowLocation::Line(line));
         }
         texts
     }

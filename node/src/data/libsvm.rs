@@ -19,10 +19,10 @@
 
 use std::borrow::Cow;
 
+use super::dense_table::{number, shortened};
 use super::format::FEATURES_MAX;
-use super::label_texts::{LabelTexts, ROWS_MAX, RowPlace, whole_text};
+use super::label_texts::{LabelTexts, ROWS_MAX, RowLocation, whole_text};
 use super::sparse::{SPARSE_VALUES_MAX, Sparse, SparseTable};
-use super::table::{number, shortened};
 
 /// Why a LIBSVM file cannot be used. Each names the file and what to do.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -183,10 +183,10 @@ pub fn read(file: &str, bytes: &[u8], width: usize) -> Result<SparseTable, Libsv
         if table.features.rows() == ROWS_MAX {
             return too_many("rows", ROWS_MAX);
         }
-        let place = Place { file, line };
+        let place = CellLocation { file, line };
         let mut words = words(content);
         let label = place.label(words.next().unwrap_or_default())?;
-        table.labels.push(label, || RowPlace::Line(line));
+        table.labels.push(label, || RowLocation::Line(line));
         let mut before = 0;
         for word in words {
             if table.features.entries() == SPARSE_VALUES_MAX {
@@ -234,12 +234,12 @@ fn is_group(word: &[u8]) -> bool {
 }
 
 /// Where a sample stands, for errors.
-struct Place<'a> {
+struct CellLocation<'a> {
     file: &'a str,
     line: u64,
 }
 
-impl Place<'_> {
+impl CellLocation<'_> {
     /// The text of a label: whole numbers without a sign that says nothing, and without a decimal point.
     fn label<'a>(&self, word: &'a [u8]) -> Result<Cow<'a, str>, LibsvmError> {
         let Some(value) = number(word).filter(|&value| (value as f32).is_finite()) else {
@@ -276,7 +276,7 @@ impl Place<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::table::{text, unpack};
+    use crate::data::dense_table::{text, unpack};
     use proptest::prelude::*;
 
     const DRAWN: &[u8] = b"+1 3:0.5 17:1   # a comment\n# another\n\n-1\t\r\n3.0  1:-2e1\t4:0 ";
@@ -296,7 +296,7 @@ mod tests {
             assert!(is_libsvm(bytes));
             let table = read_all(bytes).unwrap();
             assert_eq!(texts(&table), ["1", "-1", "3"]);
-            assert_eq!(table.labels.distinct()[1].place, RowPlace::Line(4));
+            assert_eq!(table.labels.distinct()[1].place, RowLocation::Line(4));
             let rows = &table.features;
             assert_eq!((rows.rows(), rows.width()), (3, 17));
             assert_eq!(rows.row(0), (&[2, 16][..], &[0.5, 1.0][..]));

@@ -14,9 +14,9 @@
 //! - Every value is finite. A value may be 0, where the file says so.
 //! - There are at most [`SPARSE_VALUES_MAX`] entries, and columns are at most [`FEATURES_MAX`].
 
+use super::dense_table::{DenseTable, DenseTableError, check_size};
 use super::format::FEATURES_MAX;
 use super::label_texts::LabelTexts;
-use super::table::{Table, TableError, check_size};
 
 /// The most entries of all rows together: 8 GiB.
 pub const SPARSE_VALUES_MAX: usize = 1 << 30;
@@ -133,7 +133,7 @@ impl SparseTable {
     ///
     /// # Errors
     /// If that would be larger than what is held; it is said before anything is allocated.
-    pub fn dense(self, file: &str) -> Result<Table, TableError> {
+    pub fn dense(self, file: &str) -> Result<DenseTable, DenseTableError> {
         let (rows, columns) = (self.features.rows(), self.features.width());
         check_size(file, rows, columns)?;
         let mut features = vec![0.0; rows * columns];
@@ -143,11 +143,11 @@ impl SparseTable {
                 dense[column as usize] = f64::from(value);
             }
         }
-        Ok(Table { features, columns, labels: self.labels })
+        Ok(DenseTable { features, columns, labels: self.labels })
     }
 }
 
-impl Table {
+impl DenseTable {
     /// The same without what is 0.
     #[must_use]
     pub fn sparse(self) -> SparseTable {
@@ -166,8 +166,8 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::data::label_texts::RowPlace;
-    use crate::data::table::TABLE_VALUES_MAX;
+    use crate::data::dense_table::TABLE_VALUES_MAX;
+    use crate::data::label_texts::RowLocation;
 
     /// The rows of the drawing at the head of this file.
     fn drawn() -> Sparse {
@@ -183,7 +183,7 @@ mod tests {
 
     fn labelled(features: Sparse) -> SparseTable {
         let mut labels = LabelTexts::default();
-        (0..features.rows()).for_each(|_| labels.push("0".into(), || RowPlace::Line(1)));
+        (0..features.rows()).for_each(|_| labels.push("0".into(), || RowLocation::Line(1)));
         SparseTable { features, labels }
     }
 

@@ -6,16 +6,16 @@ use std::sync::Arc;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::Rekey;
 use peergrad_protocol::view::{Expulsion, Merge, View};
-use peergrad_protocol::{Epoch, PeerId, RunId, StepNumber, ViewDigest};
+use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 
 use super::{Ended, Reject};
 use crate::task::Evaluation;
 
 /// Who is back of a view of which all have stopped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Regrouping {
+pub struct RecoveryProgress {
     /// The number of the view.
-    pub epoch: Epoch,
+    pub view_number: ViewNumber,
     /// Members of it that are back, this one included.
     pub present: usize,
     /// Members that are needed to go on.
@@ -28,9 +28,9 @@ pub struct Regrouping {
 #[derive(Clone, Debug)]
 pub enum Event {
     /// A joiner asks this peer to be let in.
-    Asking(PeerId),
+    JoinRequested(PeerId),
     /// At the founder: another peer is ready.
-    Gathered {
+    PeerReady {
         /// The peer; oneself at the start.
         peer: PeerId,
         /// Peers ready, this one included.
@@ -39,7 +39,7 @@ pub enum Event {
         wanted: usize,
     },
     /// At the founder: a peer that was ready has gone before the run began.
-    Withdrawn {
+    PeerWithdrawn {
         /// The peer.
         peer: PeerId,
         /// Why, in words.
@@ -57,27 +57,27 @@ pub enum Event {
         by: PeerId,
     },
     /// This peer was in a view of this run before it stopped, and comes back without what it held in memory.
-    Returned {
+    RecoveryStarted {
         /// The view's number.
-        epoch: Epoch,
+        view_number: ViewNumber,
     },
     /// At a joiner: everything is at hand, but these members cannot be reached from here. They have to be, before the others
     /// let it in.
-    OutOfReach {
+    MembersUnreachable {
         /// The members.
         peers: Vec<PeerId>,
     },
     /// At a joiner: the data file is coming from the swarm.
-    Fetching {
+    FetchingData {
         /// Bytes received so far.
         received: u64,
         /// Bytes of the file.
         total: u64,
     },
     /// Task and data are ready.
-    Prepared(Scope),
+    Prepared(RunSize),
     /// A view was installed here.
-    Installed {
+    ViewInstalled {
         /// The record.
         view: Arc<View>,
         /// Its digest.
@@ -87,12 +87,12 @@ pub enum Event {
         /// Elements that it owns once all chunks have moved.
         share: usize,
         /// What is another way than in the view before; `None`: it is the first one for this peer.
-        change: Option<Change>,
+        change: Option<ViewDelta>,
     },
     /// A member is not heard of any more, or its link is gone.
-    Missed(PeerId),
+    MemberSuspected(PeerId),
     /// A member stops, and says so.
-    Stopped {
+    MemberStopped {
         /// The member.
         peer: PeerId,
         /// Why, in its words.
@@ -110,14 +110,14 @@ pub enum Event {
         missing: Vec<PeerId>,
     },
     /// Others answer this peer, which wants to be let in, but none of them is in a view.
-    NobodyTrains {
+    NoActiveMember {
         /// Those who answer.
         peers: Vec<PeerId>,
     },
     /// Whoever has answered this peer, which wants to be let in, is gone, and nobody else answers.
-    NobodyAnswers,
+    NoPeerAnswers,
     /// This peer has no parameters yet, and all members that have are out of reach: it waits for one of them.
-    Orphaned {
+    ParametersUnreachable {
         /// Those members.
         peers: Vec<PeerId>,
     },
@@ -133,24 +133,24 @@ pub enum Event {
         /// How many.
         chunks: usize,
         /// Whether the first is among them, with which it is kept who has computed which samples: all are dealt again.
-        deals_anew: bool,
+        retrains_all: bool,
     },
     /// The others have gone on without this peer, which could not be reached: it asks to be let in again.
     Excluded {
         /// The number of the view in which it is not.
-        epoch: Epoch,
+        view_number: ViewNumber,
     },
     /// At the member that speaks for a lineage which is to yield: another lineage of the run was met, after the swarm had been cut
     /// in two.
-    Met(Met),
+    BranchDetected(BranchDetected),
     /// Another lineage and this one have become one, and their parameters were averaged: which, and what each weighs.
     Merged(Merge),
     /// At one member: how well each of the two did, and both together do.
-    Weighed(Weighed),
+    MergeEvaluation(MergeEvaluation),
     /// Another lineage was to be merged into this one, and some member could not get what it needed for it.
-    NotMerged,
+    MergeAbandoned,
     /// Another lineage of the run stays, and the one that this peer was in does not: it asks to be let in.
-    GaveWay {
+    BranchAbandoned {
         /// What it had come to is merged into the other; otherwise it is given up.
         is_merged: bool,
         /// Steps that were committed here after what is merged was kept: they are given up.
@@ -176,13 +176,13 @@ pub enum Event {
     },
     /// All who had parameters have stopped, and some of them are back: they wait until they are enough to go on from what they
     /// have saved.
-    Regrouping(Regrouping),
+    RecoveryProgress(RecoveryProgress),
     /// Training goes on from checkpoints.
     Restored {
         /// Steps behind them.
         steps: StepNumber,
-        /// The pass in which they were.
-        pass: u64,
+        /// The epoch in which they were.
+        epoch: u64,
         /// Digest of the parameters; where members drift, of this one's own.
         digest: ContentDigest,
         /// Chunks whose optimizer state none of those who are back has saved: it starts from nothing.
@@ -210,7 +210,7 @@ pub enum Event {
 
 /// How large a run is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scope {
+pub struct RunSize {
     /// Elements of the parameter vector.
     pub parameters: usize,
     /// Training samples.
@@ -218,12 +218,12 @@ pub struct Scope {
     /// Steps of the whole run.
     pub steps: u64,
     /// Passes over the training samples.
-    pub passes: u64,
+    pub epochs: u64,
 }
 
 /// Another lineage that was met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Met {
+pub struct BranchDetected {
     /// Who speaks for the one that leads.
     pub leads: PeerId,
     /// Samples that this lineage alone has trained.
@@ -236,7 +236,7 @@ pub struct Met {
 
 /// How well two lineages did that have become one, and what came of both, on samples that are never trained.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Weighed {
+pub struct MergeEvaluation {
     /// The one that leads, before.
     pub ours: Evaluation,
     /// The one that yields.
@@ -251,7 +251,7 @@ pub struct Weighed {
 
 /// What is another way in a view than in the one before.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ViewDelta {
     /// Who has come in.
     pub joined: Vec<PeerId>,
     /// Who is gone.
@@ -267,7 +267,7 @@ pub struct Change {
     /// Whether what another lineage has learnt is merged with that step.
     pub is_merge: bool,
     /// Samples that were dealt to those who are gone, and are dealt again.
-    pub given_back: u64,
+    pub returned: u64,
     /// Chunks that are to move.
     pub moving: usize,
     /// Chunks whose optimizer state nobody holds any more: it starts from nothing.
@@ -279,8 +279,8 @@ pub struct Change {
 pub struct Committed {
     /// The step.
     pub step: StepNumber,
-    /// The pass it belongs to.
-    pub pass: u64,
+    /// The epoch it belongs to.
+    pub epoch: u64,
     /// Mean loss over the step's samples, before its update.
     pub loss: f64,
     /// Steps of the whole run, as they are expected after it: more than were planned where batches were given back.

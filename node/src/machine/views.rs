@@ -4,67 +4,68 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::Record;
+use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::{Contact, Message, Refusal};
 use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Instant, PeerId, RunId, ViewDigest};
 
-use super::{Healing, Machine, Progress, Seat, Stage};
-use crate::checkpoint::Timetable;
-use crate::geometry::Cut;
-use crate::io::{Answer, Event, Failure, Output, PersistId, Reject};
+use super::{ActiveMember, Machine, MergeNegotiation, NodeRole, Progress};
+use crate::checkpoint::CheckpointSchedule;
+use crate::io::{Event, Failure, JobOutput, Output, PersistId, Reject};
 use crate::jobs::{Jobs, Purpose};
-use crate::joining::{Entry, Joining};
+use crate::join::{Joiner, ViewEntry};
 use crate::loader::Loaded;
-use crate::membership::{Facts, Membership, Wish};
-use crate::session::{Ingredients, Session};
+use crate::membership::{Membership, TrainingCommand, TrainingSnapshot};
+use crate::shard_map::ShardingConfig;
+use crate::training::{Training, TrainingInputs};
 
-impl Seat {
+impl ActiveMember {
     /// Asks membership something that depends on where training is.
-    pub(super) fn with_facts<T>(
+    pub(super) fn with_snapshot<T>(
         &mut self,
         jobs: &Jobs,
-        ask: impl FnOnce(&mut Membership, &Facts<'_>) -> T,
+        ask: impl FnOnce(&mut Membership, &TrainingSnapshot<'_>) -> T,
     ) -> T {
-        let session = &self.session;
-        let report = || session.report();
-        let mut facts = session.facts(&report, jobs.computing());
-        let will = self.healing.will_of_all(&session.view().members);
-        facts.will = will.filter(|will| !session.has_merged(will.view));
-        ask(&mut self.membership, &facts)
+        let training = &self.training;
+        let report = || training.report();
+        let mut snapshot = training.snapshot(&report, jobs.computing());
+        let offer = self.negotiation.ready_offer(&training.view().members);
+        snapshot.merge_offer = offer.filter(|offer| !training.has_merged(offer.view));
+        ask(&mut self.membership, &snapshot)
     }
 
     /// Whether this member can leave its view for the one that is chosen, which begins as `view` says.
     fn can_enter(&self, view: &View) -> bool {
         let Recovery::Resume(resume) = &view.recovery else { return false };
-        let is_between_steps = !resume.is_interruption() && !self.session.is_over();
+        let is_between_steps = !resume.is_interruption() && !self.training.is_over();
         !is_between_steps
-            || self.session.has_stopped_before(resume.step)
-            || self.session.step() > resume.step
+            || self.training.has_stopped_before(resume.step)
+            || self.training.step() > resume.step
             || self.membership.is_troubled()
     }
 }
 
 impl Machine {
     /// Looks after membership, outside of its usual times.
-    pub(super) fn look(&mut self, now: Instant, out: &mut Vec<Output>) {
-        if let Stage::Member(seat) = &mut self.stage
-            && seat.progress == Progress::Training
+    pub(super) fn poll_membership(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if let NodeRole::Member(active) = &mut self.role
+            && active.progress == Progress::Training
         {
-            let wishes = seat.with_facts(&self.jobs, |membership, facts| membership.look(now, facts, out));
-            self.grant(wishes, out);
+            let commands =
+                active.with_snapshot(&self.jobs, |membership, snapshot| membership.poll(now, snapshot, out));
+            self.apply(commands, out);
         }
     }
 
     /// Does what membership wants of training.
-    pub(super) fn grant(&mut self, wishes: Vec<Wish>, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        for wish in wishes {
-            match wish {
-                Wish::Freeze => seat.session.freeze(),
-                Wish::StopBefore(step) => seat.session.stop_before(step, out),
+    pub(super) fn apply(&mut self, commands: Vec<TrainingCommand>, out: &mut Vec<Output>) {
+        let NodeRole::Member(active) = &mut self.role else { return };
+        for command in commands {
+            match command {
+                TrainingCommand::Freeze => active.training.freeze(),
+                TrainingCommand::StopBefore(step) => active.training.stop_before(step, out),
                 // What is due is looked after at the end of every input.
-                Wish::Look => {}
+                TrainingCommand::Advance => {}
             }
         }
     }
@@ -80,23 +81,23 @@ impl Machine {
         if let Err(reason) = result {
             return self.end(Err(Failure::DiskFailed(reason)), out);
         }
-        match &mut self.stage {
-            Stage::Member(seat) => {
-                let wishes = seat.membership.persisted(id, out);
-                self.grant(wishes, out);
+        match &mut self.role {
+            NodeRole::Member(active) => {
+                let commands = active.membership.persisted(id, out);
+                self.apply(commands, out);
             }
-            Stage::Joining(joining) => {
-                if let Some(entry) = joining.persisted(id, out) {
+            NodeRole::Joiner(joiner) => {
+                if let Some(entry) = joiner.persisted(id, out) {
                     self.become_member(now, entry, out);
                 }
             }
-            Stage::Founding(founding) => {
-                if let Some((view, digest)) = founding.persisted(id) {
-                    let checkpoint = founding.checkpoint();
-                    self.become_member(now, Entry { view, digest, checkpoint }, out);
+            NodeRole::Founder(founder) => {
+                if let Some((view, digest)) = founder.persisted(id) {
+                    let checkpoint = founder.checkpoint();
+                    self.become_member(now, ViewEntry { view, digest, checkpoint }, out);
                 }
             }
-            Stage::Ended => {}
+            NodeRole::Ended => {}
         }
     }
 
@@ -104,61 +105,61 @@ impl Machine {
     pub(super) fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
         if let Some(view) = self.first_view() {
             let record = self.record(&view, view.digest(), out);
-            if let Stage::Founding(founding) = &mut self.stage {
-                founding.recording(record, view);
+            if let NodeRole::Founder(founder) = &mut self.role {
+                founder.recording(record, view);
             }
         }
         self.enter_next(now, out);
-        self.weigh(out);
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let is_alone = seat.session.view().members.len() == 1 || seat.membership.is_paused();
-        if self.is_leaving && is_alone && seat.progress == Progress::Training {
+        self.evaluate_merge(out);
+        let NodeRole::Member(active) = &mut self.role else { return };
+        let is_alone = active.training.view().members.len() == 1 || active.membership.is_paused();
+        if self.is_leaving && is_alone && active.progress == Progress::Training {
             // There is nobody left to hand over to.
             return self.end(Err(Failure::Left), out);
         }
         if self.jobs.computing().is_some() {
-            seat.session.close_without_program(out);
+            active.training.close_without_program(out);
         }
-        if seat.progress == Progress::Training && seat.session.is_closed() {
-            seat.progress = Progress::Evaluating;
-            seat.session.commit_last(out);
-            let closed = seat.session.closed();
+        if active.progress == Progress::Training && active.training.is_closed() {
+            active.progress = Progress::Evaluating;
+            active.training.commit_last(out);
+            let closed = active.training.closed();
             let (task, parameters) =
-                (Arc::clone(&seat.session.loaded().task), seat.session.parameters().cloned());
+                (Arc::clone(&active.training.loaded().task), active.training.parameters().cloned());
             // Whoever hears it is closed too, and tells its own.
-            let others = if seat.session.is_closer() {
-                seat.session.view().members.iter().map(|member| member.peer).collect()
+            let others = if active.training.is_barrier_root() {
+                active.training.view().members.iter().map(|member| member.peer).collect()
             } else {
-                seat.membership.partners()
+                active.membership.neighbors()
             };
-            let waiting = seat.membership.waiting();
+            let waiting = active.membership.waiting();
             for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
                 self.send(peer, &closed, None, out);
             }
             for peer in waiting.into_iter().filter(|peer| self.credits.contains_key(peer)) {
-                self.send(peer, &Message::Refuse(Refusal::Over), None, out);
+                self.send(peer, &Message::Refuse(Refusal::RunComplete), None, out);
             }
             let Some(parameters) = parameters else { return };
             let cost = u64::from(task.held_out_count());
-            let work = Box::new(move || Box::new(task.evaluate(&parameters)) as Answer);
+            let work = Box::new(move || Box::new(task.evaluate(&parameters)) as JobOutput);
             self.jobs.start(Purpose::Evaluate, cost, work, out);
         }
     }
 
     /// A founder's first view, once it can begin.
     fn first_view(&self) -> Option<View> {
-        let Stage::Founding(founding) = &self.stage else { return None };
+        let NodeRole::Founder(founder) = &self.role else { return None };
         let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
-        let cut = loaded.map(Cut::of).filter(|cut| cut.has_state);
-        founding.view(cut.map_or(0, |cut| cut.chunks.count()))
+        let sharding = loaded.map(ShardingConfig::of).filter(|sharding| sharding.has_state);
+        founder.view(sharding.map_or(0, |sharding| sharding.chunks.count()))
     }
 
     /// Has a view written down in which this peer is to be.
     fn record(&mut self, view: &View, digest: ViewDigest, out: &mut Vec<Output>) -> PersistId {
         let id = PersistId(self.persisted_count);
         self.persisted_count += 1;
-        let view = self.memo.view_bytes(view, digest);
-        let record = Record::new(view, self.me.incarnation, &Acceptor::default(), self.charter());
+        let view = self.cache.view_bytes(view, digest);
+        let record = DurableBytes::new(view, self.me.incarnation, &Acceptor::default(), self.definition());
         out.push(Output::Persist { id, record });
         id
     }
@@ -169,79 +170,85 @@ impl Machine {
     pub(super) fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
         let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
         let fits = |loaded: &Loaded| {
-            view.fits(u64::from(loaded.task.sample_count()), Cut::of(loaded).chunks.count())
+            view.fits(u64::from(loaded.task.sample_count()), ShardingConfig::of(loaded).chunks.count())
         };
         if !loaded.is_some_and(fits) {
             return Err(Reject::OutOfPlace);
         }
-        if let Stage::Joining(joining) = &mut self.stage
-            && let Some(saved) = joining.restore(&view)
+        if let NodeRole::Joiner(joiner) = &mut self.role
+            && let Some(saved) = joiner.restore(&view)
         {
-            out.push(Output::Restore(saved));
+            out.push(Output::LoadCheckpoint(saved));
             return Ok(());
         }
         let record = self.record(&view, view.digest(), out);
-        if let Stage::Joining(joining) = &mut self.stage {
-            joining.recording(record, view);
+        if let NodeRole::Joiner(joiner) = &mut self.role {
+            joiner.recording(record, view);
         }
         Ok(())
     }
 
     /// The view is on disk: this peer is a member from now on.
-    fn become_member(&mut self, now: Instant, entry: Entry, out: &mut Vec<Output>) {
-        let Entry { view, digest, checkpoint } = entry;
+    fn become_member(&mut self, now: Instant, entry: ViewEntry, out: &mut Vec<Output>) {
+        let ViewEntry { view, digest, checkpoint } = entry;
         let view = &view;
         let preparation = self.preparation.as_ref().expect("a peer is in a view once it is prepared");
         let loaded = preparation.ready().expect("a peer is in a view once it is prepared").clone();
-        let ingredients = Ingredients {
+        let ingredients = TrainingInputs {
             me: self.me.clone(),
             specification: Arc::clone(preparation.specification()),
             loaded,
             segments: self.segments.clone(),
-            memo: self.memo.clone(),
+            cache: self.cache.clone(),
             checkpoint,
         };
-        let timetable = Timetable::new(now, ingredients.loaded.training.checkpoint_every);
-        let charter = self.charter();
+        let checkpoint_schedule = CheckpointSchedule::new(now, ingredients.loaded.config.checkpoint_every);
+        let definition = self.definition();
         self.install_first(view, out);
-        let mut session = Session::begin_in(view, digest, ingredients, &mut self.credits, out);
+        let mut training = Training::begin_in(view, digest, ingredients, &mut self.credits, out);
         let linked = self.credits.keys().copied().collect();
-        let (me, count, memo) = (self.me.clone(), self.persisted_count, self.memo.clone());
-        let policy = session.loaded().training.policy;
+        let (me, count, cache) = (self.me.clone(), self.persisted_count, self.cache.clone());
+        let policy = training.loaded().config.policy;
         let mut membership =
-            Membership::new(now, me, Arc::clone(view), digest, linked, count, (memo, charter, policy));
+            Membership::new(now, me, Arc::clone(view), digest, linked, count, (cache, definition, policy));
         self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
-        membership.offer(self.me.weight);
-        out.push(Output::Event(session.installed(None)));
-        out.extend(session.restored().map(Output::Event));
+        membership.offer_capacity(self.me.capacity);
+        out.push(Output::Event(training.installed_event(None)));
+        out.extend(training.restored_event().map(Output::Event));
         if view.parents.is_empty()
-            && let Some(checkpoint) = session.checkpoint().filter(|_| session.restored().is_some())
+            && let Some(checkpoint) = training.checkpoint().filter(|_| training.restored_event().is_some())
         {
             // A run of its own: the one that it goes on from is another one's, which nobody looks for.
-            let keep = session.loaded().training.checkpoints_kept;
-            out.push(Output::Save { checkpoint: Arc::new(checkpoint), keep });
+            let keep = training.loaded().config.checkpoints_kept;
+            out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
         }
         if let Some(reply) = self.parked.take() {
-            session.ready(reply, out);
+            training.ready(reply, out);
         }
         let progress = Progress::Training;
-        let healing = Healing::default();
-        self.stage = Stage::Member(Box::new(Seat { session, membership, progress, timetable, healing }));
+        let negotiation = MergeNegotiation::default();
+        self.role = NodeRole::Member(Box::new(ActiveMember {
+            training,
+            membership,
+            progress,
+            checkpoint_schedule,
+            negotiation,
+        }));
         let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
         dial(view, others, out);
-        self.take_early(now, out);
+        self.replay_early(now, out);
     }
 
     /// A founder tells those who are in the first view.
     fn install_first(&mut self, view: &Arc<View>, out: &mut Vec<Output>) {
-        let Stage::Founding(founding) = &self.stage else { return };
+        let NodeRole::Founder(founder) = &self.role else { return };
         let install = Message::Install(View::clone(view));
         for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
             self.send(member.peer, &install, None, out);
         }
-        for late in founding.candidates().filter(|peer| view.rank(peer).is_none()) {
+        for late in founder.candidates().filter(|peer| view.rank(peer).is_none()) {
             // It asks again, and finds members.
-            self.send(late, &Message::Refuse(Refusal::NotYet), None, out);
+            self.send(late, &Message::Refuse(Refusal::NotReady), None, out);
         }
     }
 
@@ -249,49 +256,49 @@ impl Machine {
 
     /// Enters the next view once it is chosen and training has got there.
     fn enter_next(&mut self, now: Instant, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &mut self.stage else { return };
-        let Some((view, digest)) = seat.membership.next() else { return };
+        let NodeRole::Member(active) = &mut self.role else { return };
+        let Some((view, digest)) = active.membership.next() else { return };
         let (view, digest) = (Arc::clone(view), digest);
-        if !seat.can_enter(&view) {
-            if seat.session.is_still() && !seat.session.is_unbegun() {
-                seat.session.thaw(out);
+        if !active.can_enter(&view) {
+            if active.training.is_suspended() && !active.training.is_behind_view() {
+                active.training.thaw(out);
             }
             if let Recovery::Resume(resume) = &view.recovery {
-                seat.session.stop_before(resume.step, out);
+                active.training.stop_before(resume.step, out);
             }
-            if !seat.can_enter(&view) {
+            if !active.can_enter(&view) {
                 return;
             }
         }
-        let me = seat.membership.me();
+        let me = active.membership.me();
         let is_in = view.rank(&me.peer).is_some_and(|rank| view.member(rank).incarnation == me.incarnation);
         if !is_in {
             return self.exclude(now, &view, out);
         }
-        let guests = seat.membership.guests_in(&view);
-        let known = &seat.session.view().expelled;
+        let sponsored = active.membership.sponsored_in(&view);
+        let known = &active.training.view().expelled;
         let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
         out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
         let entered_at = out.len();
-        seat.session.enter(&view, digest, &mut self.credits, out);
-        let difference = seat.membership.advance(now).expect("the next view is known");
-        seat.healing.enter(now);
+        active.training.enter(&view, digest, &mut self.credits, out);
+        let difference = active.membership.advance(now).expect("the next view is known");
+        active.negotiation.enter(now);
         // What is committed by entering it is committed in this view, and perhaps not in another one after the same.
-        out.insert(entered_at, Output::Event(seat.session.installed(Some(&difference))));
+        out.insert(entered_at, Output::Event(active.training.installed_event(Some(&difference))));
         // Who has come since does not know of it.
-        let due = seat.session.save_is_due();
-        if due.is_some_and(|steps| steps > seat.session.step()) {
-            seat.tell_when_to_save(due, out);
+        let due = active.training.save_is_due();
+        if due.is_some_and(|steps| steps > active.training.step()) {
+            active.announce_save(due, out);
         }
         let joined = difference.joined.iter().filter(|peer| **peer != self.me.peer);
-        let wanted: BTreeSet<PeerId> = joined.chain(seat.membership.unlinked()).copied().collect();
+        let wanted: BTreeSet<PeerId> = joined.chain(active.membership.unlinked()).copied().collect();
         let install = || Message::Install(View::clone(&view));
-        for guest in guests {
-            self.send(guest, &install(), None, out);
+        for joiner in sponsored {
+            self.send(joiner, &install(), None, out);
         }
-        if let Stage::Member(seat) = &self.stage {
+        if let NodeRole::Member(active) = &self.role {
             // After they have been told that they are in.
-            seat.membership.tell_secret(&difference.joined, out);
+            active.membership.tell_secret(&difference.joined, out);
         }
         self.tell_waiting(out);
         for gone in difference.left.iter().copied().filter(|peer| view.rank(peer).is_none()) {
@@ -299,29 +306,29 @@ impl Machine {
             if self.credits.contains_key(&gone) {
                 self.send(gone, &install(), None, out);
             } else {
-                out.push(Output::Hangup(gone));
+                out.push(Output::Disconnect(gone));
             }
         }
         dial(&view, wanted.into_iter(), out);
-        self.take_early(now, out);
+        self.replay_early(now, out);
     }
 
     /// Those who wait to be let in hear who the members are now: all that they knew of may be gone when their turn comes.
     fn tell_waiting(&mut self, out: &mut Vec<Output>) {
-        let Stage::Member(seat) = &self.stage else { return };
-        let guests = seat.membership.guests();
-        if guests.is_empty() {
+        let NodeRole::Member(active) = &self.role else { return };
+        let sponsored = active.membership.sponsored();
+        if sponsored.is_empty() {
             return;
         }
-        let welcome = self.words_of_welcome();
-        for guest in guests {
-            self.send(guest, &welcome, None, out);
+        let welcome = self.welcome_message();
+        for joiner in sponsored {
+            self.send(joiner, &welcome, None, out);
         }
     }
 
     /// The others go on without this peer.
     pub(super) fn exclude(&mut self, now: Instant, view: &View, out: &mut Vec<Output>) {
-        if !matches!(self.stage, Stage::Member(_)) {
+        if !matches!(self.role, NodeRole::Member(_)) {
             return;
         }
         if let Some(expulsion) = view.expulsion(&self.me.peer).copied() {
@@ -332,20 +339,23 @@ impl Machine {
         if self.is_leaving {
             // Perhaps it was lost before its turn came, and something with it.
             let is_whole = view.moves.restarted.is_empty();
-            if let (Stage::Member(seat), true) = (&self.stage, is_whole) {
-                let chunks = seat.session.handed_over();
+            if let (NodeRole::Member(active), true) = (&self.role, is_whole) {
+                let chunks = active.training.handed_over();
                 out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
             }
             return self.end(Err(Failure::Left), out);
         }
         // They come from this view by another way than over a loss, and what was here has been left to them.
-        let event = match &self.stage {
-            Stage::Member(seat)
-                if seat.session.has_bequeathed() && view.has_merged(seat.session.digest()) =>
+        let event = match &self.role {
+            NodeRole::Member(active)
+                if active.training.has_snapshot() && view.has_merged(active.training.digest()) =>
             {
-                Event::GaveWay { is_merged: true, steps_since: seat.session.steps_since_bequest() }
+                Event::BranchAbandoned {
+                    is_merged: true,
+                    steps_since: active.training.steps_since_snapshot(),
+                }
             }
-            _ => Event::Excluded { epoch: view.epoch },
+            _ => Event::Excluded { view_number: view.number },
         };
         out.push(Output::Event(event));
         self.ask_again(now, view.run, view.members.iter().map(Member::contact).collect(), out);
@@ -359,21 +369,21 @@ impl Machine {
         contacts: Vec<Contact>,
         out: &mut Vec<Output>,
     ) {
-        self.me.incarnation = self.me.incarnation.again();
-        let mut joining = Joining::again(run, contacts, self.me.clone());
-        self.relayed.iter().for_each(|peer| joining.set_relayed(*peer, true));
-        let Stage::Member(seat) = std::mem::replace(&mut self.stage, Stage::Joining(Box::new(joining)))
+        self.me.incarnation = self.me.incarnation.next();
+        let mut joiner = Joiner::rejoining(run, contacts, self.me.clone());
+        self.relayed.iter().for_each(|peer| joiner.set_relayed(*peer, true));
+        let NodeRole::Member(active) = std::mem::replace(&mut self.role, NodeRole::Joiner(Box::new(joiner)))
         else {
             return;
         };
-        self.persisted_count = seat.membership.persisted_count();
-        self.state_before = seat.session.state().or(self.state_before.take());
-        self.parked = seat.session.leave(&mut self.credits, out);
+        self.persisted_count = active.membership.persisted_count();
+        self.state_before = active.training.final_state().or(self.state_before.take());
+        self.parked = active.training.leave(&mut self.credits, out);
         for peer in self.early.keys().copied().collect::<Vec<_>>() {
-            self.forget_held(peer, None, out);
+            self.drop_early(peer, None, out);
         }
-        if let Stage::Joining(joining) = &mut self.stage {
-            joining.ask_all(now, self.credits.keys().copied(), out);
+        if let NodeRole::Joiner(joiner) = &mut self.role {
+            joiner.ask_all(now, self.credits.keys().copied(), out);
         }
     }
 }

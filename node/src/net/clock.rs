@@ -6,11 +6,11 @@ use peergrad_protocol::Instant;
 
 /// A monotonic clock that starts at zero when it is made. Copies agree with each other.
 #[derive(Clone, Copy, Debug)]
-pub struct Clock {
+pub struct MonotonicClock {
     start: std::time::Instant,
 }
 
-impl Clock {
+impl MonotonicClock {
     /// A clock that shows zero now.
     #[must_use]
     #[expect(clippy::disallowed_methods, reason = "here, and nowhere else")]

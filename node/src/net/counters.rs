@@ -11,7 +11,7 @@ use std::time::Duration;
 use peergrad_protocol::PeerId;
 use peergrad_protocol::limits::MEMBERS_MAX;
 
-use super::link::Way;
+use super::link::LaneKind;
 
 /// Counted by all links and jobs of a process together.
 #[derive(Debug, Default)]
@@ -135,10 +135,10 @@ impl LaneCounters<'_> {
         }
     }
 
-    pub(super) fn add_sent_frame(&self, way: Way, byte_count: usize) {
+    pub(super) fn add_sent_frame(&self, way: LaneKind, byte_count: usize) {
         self.all.sent_frames.fetch_add(1, Ordering::Relaxed);
         self.add_sent_bytes(byte_count);
-        if way == Way::Direct {
+        if way == LaneKind::Direct {
             self.all.direct_bytes.fetch_add(byte_count as u64, Ordering::Relaxed);
         }
     }
@@ -167,9 +167,9 @@ mod tests {
     fn bytes_are_counted_for_all_and_for_each() {
         let counters = Counters::default();
         let [first, second] = [1, 2].map(|byte| PeerId([byte; 32]));
-        counters.with(first).add_sent_frame(Way::Direct, 10);
+        counters.with(first).add_sent_frame(LaneKind::Direct, 10);
         // A lane that ended and another one of the same peer.
-        counters.with(first).add_sent_frame(Way::Substream, 5);
+        counters.with(first).add_sent_frame(LaneKind::Substream, 5);
         counters.with(second).add_received_frame(7);
         let Traffic { sent_bytes, received_bytes, sent_frames, received_frames, direct_bytes, .. } =
             counters.read();

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use peergrad_protocol::{Incarnation, RunId};
 
-use super::checkpoints::Shelf;
+use super::checkpoints::CheckpointStore;
 use super::files;
 use super::identity::{Identity, IdentityError};
 use super::random::random_bytes;
@@ -33,7 +33,7 @@ pub struct Directory {
 
 /// A directory, and what the user should know about the choice.
 #[derive(Debug)]
-pub struct Chosen {
+pub struct ChosenDirectory {
     /// The directory.
     pub directory: Directory,
     /// Default directories that were passed over because other peers use them.
@@ -98,9 +98,9 @@ impl Directory {
     ///
     /// # Errors
     /// There is no such directory, or it cannot be used.
-    pub fn open_default(run: Option<&RunId>) -> Result<Chosen, DirectoryError> {
+    pub fn open_default(run: Option<&RunId>) -> Result<ChosenDirectory, DirectoryError> {
         let left = default_directories().into_iter().find(|path| {
-            let record = RunRecord::read_left(path);
+            let record = RunRecord::read_last(path);
             run.is_some() && record.map(|record| record.invite.run).as_ref() == run
         });
         let candidates = default_candidates().ok_or(DirectoryError::Homeless)?;
@@ -110,12 +110,12 @@ impl Directory {
     fn open_first(
         candidates: impl Iterator<Item = PathBuf>,
         run: Option<&RunId>,
-    ) -> Result<Chosen, DirectoryError> {
+    ) -> Result<ChosenDirectory, DirectoryError> {
         let (mut passed_over, mut stopped) = (Vec::new(), Vec::new());
         for path in candidates {
             match Self::open(&path) {
-                Ok(directory) if directory.left_run().is_none_or(|left| Some(&left) == run) => {
-                    return Ok(Chosen { directory, passed_over, stopped });
+                Ok(directory) if directory.last_run().is_none_or(|left| Some(&left) == run) => {
+                    return Ok(ChosenDirectory { directory, passed_over, stopped });
                 }
                 Ok(_) => stopped.push(path),
                 Err(DirectoryError::InUse { path }) => passed_over.push(path),
@@ -126,8 +126,8 @@ impl Directory {
     }
 
     /// The run that could be gone on with here.
-    fn left_run(&self) -> Option<RunId> {
-        self.left().filter(|_| self.durable_path().exists()).map(|record| record.invite.run)
+    fn last_run(&self) -> Option<RunId> {
+        self.last_record().filter(|_| self.durable_path().exists()).map(|record| record.invite.run)
     }
 
     /// Where it is.
@@ -196,14 +196,14 @@ impl Directory {
 
     /// Its checkpoints.
     #[must_use]
-    pub fn shelf(&self) -> Shelf {
-        Shelf::in_directory(&self.path)
+    pub fn checkpoint_store(&self) -> CheckpointStore {
+        CheckpointStore::in_directory(&self.path)
     }
 
     /// The run that a peer was in here last, if it was stopped in the middle.
     #[must_use]
-    pub fn left(&self) -> Option<RunRecord> {
-        RunRecord::read_left(&self.path)
+    pub fn last_record(&self) -> Option<RunRecord> {
+        RunRecord::read_last(&self.path)
     }
 
     /// Removes what a later start would go on with. What stays is taken for that of a peer that was stopped in the middle.

@@ -16,16 +16,16 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use super::checkpoints::Checkpoints;
-use super::clock::Clock;
+use super::clock::MonotonicClock;
 use super::compute::Compute;
 use super::link::{Link, LinkEvent};
 use super::network::Network;
-use super::store::Store;
+use super::stable_storage::StableStorage;
 use crate::io::{DataReference, Event, Input, Output};
-use crate::overview::Overview;
+use crate::node_report::NodeReport;
 
 /// What the driver drives: a node, or something simpler in a test.
-pub trait Machine {
+pub trait StateMachine {
     /// Takes in one input and appends what is to be done.
     fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>);
 
@@ -33,12 +33,12 @@ pub trait Machine {
     fn deadline(&self) -> Option<Instant>;
 
     /// How it stands, for somebody who asks; `None` if it has nothing to tell.
-    fn overview(&self, _now: Instant) -> Option<Overview> {
+    fn node_report(&self, _now: Instant) -> Option<NodeReport> {
         None
     }
 }
 
-impl Machine for crate::node::Node {
+impl StateMachine for crate::node::Node {
     fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
         Self::handle(self, now, input, out);
     }
@@ -47,19 +47,19 @@ impl Machine for crate::node::Node {
         Self::deadline(self)
     }
 
-    fn overview(&self, now: Instant) -> Option<Overview> {
-        Some(Self::overview(self, now))
+    fn node_report(&self, now: Instant) -> Option<NodeReport> {
+        Some(Self::node_report(self, now))
     }
 }
 
 /// Looks for a data file on this machine. May read from disk: it runs on a thread where that does no harm.
-pub type Locate = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
+pub type DataFinder = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
 
 /// What somebody at this machine asks of a machine that is driven.
 #[derive(Debug)]
-pub enum Inquiry {
+pub enum AdminRequest {
     /// How does it stand?
-    Look(oneshot::Sender<Overview>),
+    Report(oneshot::Sender<NodeReport>),
     /// This member is to be put out of the run.
     Expel(PeerId),
     /// What nobody has any more of tables is lost for good.
@@ -74,30 +74,34 @@ pub enum Inquiry {
 }
 
 /// All that a machine needs around it.
-pub struct Surroundings {
+pub struct Environment {
     /// Its links.
     pub network: Network,
     /// Its jobs.
     pub compute: Compute,
     /// Its time.
-    pub clock: Clock,
+    pub clock: MonotonicClock,
     /// Its data.
-    pub locate: Locate,
+    pub find_data: DataFinder,
     /// Its record that survives crashes.
-    pub store: Store,
+    pub store: StableStorage,
     /// Its checkpoints.
     pub checkpoints: Checkpoints,
     /// Where its events go.
     pub events: mpsc::UnboundedSender<Event>,
     /// Who asks how it stands.
-    pub inquiries: mpsc::Receiver<Inquiry>,
+    pub admin_requests: mpsc::Receiver<AdminRequest>,
 }
 
-/// Drives `machine` until it has told [`Event::Ended`], and its last frames have arrived or had `PARTING_MAX` to.
+/// Drives `machine` until it has told [`Event::Ended`], and its last frames have arrived or had `CLOSING_MAX` to.
 ///
 /// When `leave` is done, the machine is asked to leave, once.
-pub async fn drive(machine: &mut impl Machine, surroundings: Surroundings, leave: impl Future<Output = ()>) {
-    let mut driver = Driver::new(surroundings);
+pub async fn drive(
+    machine: &mut impl StateMachine,
+    environment: Environment,
+    leave: impl Future<Output = ()>,
+) {
+    let mut driver = Driver::new(environment);
     driver.feed(machine, Input::Tick);
     let mut leave = std::pin::pin!(leave);
     let mut is_leaving = false;
@@ -110,56 +114,56 @@ pub async fn drive(machine: &mut impl Machine, surroundings: Surroundings, leave
             input = driver.store.persisted() => driver.feed(machine, input),
             input = driver.checkpoints.answer() => driver.feed(machine, input),
             () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
-            Some(inquiry) = driver.inquiries.recv() => driver.take(machine, inquiry),
+            Some(request) = driver.admin_requests.recv() => driver.on_admin_request(machine, request),
             () = &mut leave, if !is_leaving => {
                 is_leaving = true;
                 driver.feed(machine, Input::Leave);
             }
         }
     }
-    driver.part().await;
+    driver.close().await;
 }
 
 struct Driver {
     network: Network,
     compute: Compute,
-    clock: Clock,
-    locate: Locate,
-    store: Store,
+    clock: MonotonicClock,
+    find_data: DataFinder,
+    store: StableStorage,
     checkpoints: Checkpoints,
     events: mpsc::UnboundedSender<Event>,
-    inquiries: mpsc::Receiver<Inquiry>,
+    admin_requests: mpsc::Receiver<AdminRequest>,
     /// The links that the machine knows of.
     links: BTreeMap<PeerId, Arc<Link>>,
     /// Those of them that lead through another peer, as the machine knows it.
     relayed: BTreeSet<PeerId>,
     /// Links that the machine has hung up; what it sent last is still on its way.
-    parting: Vec<Arc<Link>>,
+    closing_links: Vec<Arc<Link>>,
     /// Inputs that outputs led to.
-    own: VecDeque<Input>,
+    loopback: VecDeque<Input>,
     found: mpsc::UnboundedSender<Input>,
     located: mpsc::UnboundedReceiver<Input>,
     has_ended: bool,
 }
 
 impl Driver {
-    fn new(surroundings: Surroundings) -> Self {
-        let Surroundings { network, compute, clock, locate, store, checkpoints, events, inquiries } =
-            surroundings;
+    fn new(environment: Environment) -> Self {
+        let Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests } =
+            environment;
         let (found, located) = mpsc::unbounded_channel();
         Self {
             network,
             compute,
             clock,
-            locate,
+            find_data,
             store,
             checkpoints,
             events,
-            inquiries,
+            admin_requests,
             links: BTreeMap::new(),
             relayed: BTreeSet::new(),
-            parting: Vec::new(),
-            own: VecDeque::new(),
+            closing_links: Vec::new(),
+            loopback: VecDeque::new(),
             found,
             located,
             has_ended: false,
@@ -167,20 +171,20 @@ impl Driver {
     }
 
     /// Hands over one input, and then those that its outputs lead to.
-    fn feed(&mut self, machine: &mut impl Machine, input: Input) {
+    fn feed(&mut self, machine: &mut impl StateMachine, input: Input) {
         let mut out = Vec::new();
         let mut next = Some(input);
         while let Some(input) = next {
             machine.handle(self.clock.now(), input, &mut out);
-            out.drain(..).for_each(|output| self.carry_out(output));
+            out.drain(..).for_each(|output| self.execute(output));
             if self.has_ended {
                 return;
             }
-            next = self.own.pop_front();
+            next = self.loopback.pop_front();
         }
     }
 
-    fn on_link_event(&mut self, machine: &mut impl Machine, event: LinkEvent) {
+    fn on_link_event(&mut self, machine: &mut impl StateMachine, event: LinkEvent) {
         match event {
             LinkEvent::Up(link) => {
                 let (peer, is_relayed) = (link.peer(), link.is_relayed());
@@ -197,14 +201,14 @@ impl Driver {
             LinkEvent::Credit { link, segments } if self.knows(&link) => {
                 self.feed(machine, Input::Credit { peer: link.peer(), segments });
             }
-            LinkEvent::Widened(link) if self.knows(&link) => {
+            LinkEvent::NoLongerRelayed(link) if self.knows(&link) => {
                 self.relayed.remove(&link.peer());
                 self.feed(machine, Input::Relayed { peer: link.peer(), is_relayed: false });
             }
-            LinkEvent::Placed { addresses, is_reachable } => {
-                self.feed(machine, Input::Placed { addresses, is_reachable });
+            LinkEvent::ReachabilityChanged { addresses, is_reachable } => {
+                self.feed(machine, Input::ReachabilityChanged { addresses, is_reachable });
             }
-            LinkEvent::Outdated { by } => self.feed(machine, Input::Outdated { by }),
+            LinkEvent::DuplicateIdentity { by } => self.feed(machine, Input::DuplicateIdentity { by }),
             LinkEvent::Down { link, reason } if self.knows(&link) => {
                 self.links.remove(&link.peer());
                 self.relayed.remove(&link.peer());
@@ -213,35 +217,35 @@ impl Driver {
             // Of a link that the machine has hung up.
             LinkEvent::Frame { .. }
             | LinkEvent::Credit { .. }
-            | LinkEvent::Widened(_)
+            | LinkEvent::NoLongerRelayed(_)
             | LinkEvent::Down { .. } => {}
         }
     }
 
-    fn take(&mut self, machine: &mut impl Machine, inquiry: Inquiry) {
-        match inquiry {
-            Inquiry::Look(reply) => {
-                if let Some(overview) = machine.overview(self.clock.now()) {
+    fn on_admin_request(&mut self, machine: &mut impl StateMachine, request: AdminRequest) {
+        match request {
+            AdminRequest::Report(reply) => {
+                if let Some(node_report) = machine.node_report(self.clock.now()) {
                     // Whoever has asked may have gone.
-                    let _ = reply.send(overview);
+                    let _ = reply.send(node_report);
                 }
             }
-            Inquiry::Expel(peer) => self.feed(machine, Input::Expel(peer)),
-            Inquiry::DeclareLost => self.feed(machine, Input::DeclareLost),
-            Inquiry::Rekey { secret, at } => self.feed(machine, Input::Rekey { secret, at }),
+            AdminRequest::Expel(peer) => self.feed(machine, Input::Expel(peer)),
+            AdminRequest::DeclareLost => self.feed(machine, Input::DeclareLost),
+            AdminRequest::Rekey { secret, at } => self.feed(machine, Input::Rekey { secret, at }),
         }
     }
 
-    fn carry_out(&mut self, output: Output) {
+    fn execute(&mut self, output: Output) {
         match output {
             Output::Send { to, frame } if to == self.network.peer() => {
-                self.own.push_back(Input::Frame { from: to, frame });
+                self.loopback.push_back(Input::Frame { from: to, frame });
             }
             Output::Send { to, frame } if frame.payload.is_some() && self.relayed.contains(&to) => {
                 // Tensors never pass through a relay. Whoever has some for this peer has to reach it.
                 let reason = "only a relay leads to it, and that carries no tensors".to_owned();
-                self.carry_out(Output::Hangup(to));
-                self.own.push_back(Input::LinkDown { peer: to, reason });
+                self.execute(Output::Disconnect(to));
+                self.loopback.push_back(Input::LinkDown { peer: to, reason });
             }
             Output::Send { to, frame } => {
                 if let Some(link) = self.links.get(&to) {
@@ -249,7 +253,7 @@ impl Driver {
                 }
             }
             Output::Credit { to, segments } if to == self.network.peer() => {
-                self.own.push_back(Input::Credit { peer: to, segments });
+                self.loopback.push_back(Input::Credit { peer: to, segments });
             }
             Output::Credit { to, segments } => {
                 if let Some(link) = self.links.get(&to) {
@@ -257,29 +261,31 @@ impl Driver {
                 }
             }
             Output::Dial(contact) => self.network.dial(contact),
-            Output::Hangup(peer) => match self.links.remove(&peer) {
+            Output::Disconnect(peer) => match self.links.remove(&peer) {
                 Some(link) => {
                     self.relayed.remove(&peer);
-                    self.parting.push(link);
+                    self.closing_links.push(link);
                     self.network.hang_up(peer);
                 }
                 // There may be another link already, which the machine does not know of yet.
                 None => self.network.stop_dialing(peer),
             },
             Output::Compute(job) => self.compute.run(job),
-            Output::Locate(reference) => {
-                let (locate, found) = (Arc::clone(&self.locate), self.found.clone());
+            Output::FindData(reference) => {
+                let (find_data, found) = (Arc::clone(&self.find_data), self.found.clone());
                 // The driver may have ended by the time a slow disk answers.
-                tokio::task::spawn_blocking(move || drop(found.send(Input::Located(locate(&reference)))));
+                tokio::task::spawn_blocking(move || {
+                    drop(found.send(Input::DataFound(find_data(&reference))))
+                });
             }
             Output::Persist { id, record } => self.store.persist(id, record),
-            Output::KeepData { reference, data } => self.checkpoints.keep_data(reference, data),
-            Output::Save { checkpoint, keep } => self.checkpoints.save(checkpoint, keep),
-            Output::Restore(saved) => self.checkpoints.restore(saved),
+            Output::StoreData { reference, data } => self.checkpoints.keep_data(reference, data),
+            Output::SaveCheckpoint { checkpoint, keep } => self.checkpoints.save(checkpoint, keep),
+            Output::LoadCheckpoint(saved) => self.checkpoints.restore(saved),
             Output::Event(event) => {
                 self.has_ended |= matches!(event, Event::Ended(_));
                 match &event {
-                    Event::Installed { view, .. } => {
+                    Event::ViewInstalled { view, .. } => {
                         let members = view.members.iter().map(|member| member.peer);
                         self.network.keep_dialing_only(members.collect());
                     }
@@ -296,17 +302,17 @@ impl Driver {
     }
 
     /// Says goodbye to everyone, and gives the last frames time to arrive.
-    async fn part(mut self) {
+    async fn close(mut self) {
         for peer in self.links.keys() {
             self.network.hang_up(*peer);
         }
-        self.parting.extend(self.links.into_values());
-        let all_settled = async {
-            for link in &self.parting {
-                link.settled().await;
+        self.closing_links.extend(self.links.into_values());
+        let all_drained = async {
+            for link in &self.closing_links {
+                link.drained().await;
             }
         };
-        let settled = timeout(PARTING_MAX, all_settled);
+        let drained = timeout(CLOSING_MAX, all_drained);
         // What still comes in is taken and dropped, or the others' last frames would wait for room.
         let discard = async {
             loop {
@@ -314,12 +320,12 @@ impl Driver {
             }
         };
         tokio::select! {
-            _ = settled => {}
+            _ = drained => {}
             () = discard => {}
         }
         // What the run leaves here may be all that is left of it.
         for answer in self.checkpoints.finish().await {
-            if let Input::Saved { steps, result } = answer {
+            if let Input::CheckpointSaved { steps, result } = answer {
                 let _ = self.events.send(Event::Saved { steps, result });
             }
         }
@@ -331,7 +337,7 @@ impl Driver {
     }
 }
 
-async fn wait_until(clock: Clock, deadline: Option<Instant>) {
+async fn wait_until(clock: MonotonicClock, deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep(clock.until(deadline)).await,
         None => std::future::pending().await,
@@ -339,4 +345,4 @@ async fn wait_until(clock: Clock, deadline: Option<Instant>) {
 }
 
 /// How long the end waits for last frames to arrive.
-const PARTING_MAX: Duration = Duration::from_secs(3);
+const CLOSING_MAX: Duration = Duration::from_secs(3);

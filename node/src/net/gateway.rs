@@ -24,13 +24,13 @@ use tokio::net::UdpSocket;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout};
 
-use super::link::words_of;
+use super::link::error_text;
 use super::listen::{port_of, to_multiaddr};
 
 /// What a router answered that was asked to forward this peer's port.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Forwarding {
+pub enum PortForwarding {
     /// It forwards it.
     Done {
         /// From there, over TCP.
@@ -45,7 +45,7 @@ pub enum Forwarding {
     },
 }
 
-impl Forwarding {
+impl PortForwarding {
     /// From where it forwards.
     pub(super) fn address(&self) -> Option<Multiaddr> {
         match self {
@@ -55,7 +55,7 @@ impl Forwarding {
     }
 }
 
-impl fmt::Display for Forwarding {
+impl fmt::Display for PortForwarding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Done { address, is_direct: true } => {
@@ -87,19 +87,19 @@ pub(super) struct Gateway {
     /// Who was asked last.
     router: Option<Router<Tokio>>,
     /// What it has opened.
-    doors: BTreeSet<Door>,
+    mappings: BTreeSet<PortMapping>,
     /// What was granted last, and until when.
-    granted: Option<(Forwarding, Instant)>,
+    granted: Option<(PortForwarding, Instant)>,
 }
 
 /// A port of a router.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Door {
+struct PortMapping {
     is_tcp: bool,
     port: u16,
 }
 
-impl Door {
+impl PortMapping {
     fn tcp(port: u16) -> Self {
         Self { is_tcp: true, port }
     }
@@ -116,11 +116,11 @@ impl Door {
 impl Gateway {
     /// For a peer that listens on these ports.
     pub(super) fn new(ports: Ports) -> Self {
-        Self { ports, router: None, doors: BTreeSet::new(), granted: None }
+        Self { ports, router: None, mappings: BTreeSet::new(), granted: None }
     }
 
     /// Asks for as long as `open` is held, tells each answer, and takes everything back then.
-    pub(super) async fn keep(mut self, mut open: watch::Receiver<()>, tell: impl Fn(Forwarding)) {
+    pub(super) async fn keep(mut self, mut open: watch::Receiver<()>, tell: impl Fn(PortForwarding)) {
         loop {
             let round = async {
                 let (answer, pause) = self.ask().await;
@@ -136,7 +136,7 @@ impl Gateway {
     }
 
     /// Asks, or asks again, and says how long to wait for the next time.
-    async fn ask(&mut self) -> (Forwarding, Duration) {
+    async fn ask(&mut self) -> (PortForwarding, Duration) {
         let asked = timeout(ROUND_MAX, self.round()).await;
         let reason = match asked.unwrap_or_else(|_| Err("it takes too long to answer".to_owned())) {
             Ok(done) => {
@@ -147,31 +147,31 @@ impl Gateway {
         };
         // What was granted holds until its time is over.
         let held = self.granted.as_ref().filter(|(_, until)| Instant::now() < *until);
-        let answer = held.map_or(Forwarding::Refused { reason }, |(done, _)| done.clone());
+        let answer = held.map_or(PortForwarding::Refused { reason }, |(done, _)| done.clone());
         (answer, ASKED_AGAIN_AFTER)
     }
 
     async fn close(self) {
         let Some(router) = self.router else { return };
         let all = async {
-            for door in self.doors {
+            for mapping in self.mappings {
                 // What cannot be taken back ends within the hour.
-                let _ = router.remove_port(door.protocol(), door.port).await;
+                let _ = router.remove_port(mapping.protocol(), mapping.port).await;
             }
         };
         let _ = timeout(CLOSING_MAX, all).await;
     }
 
-    async fn round(&mut self) -> Result<Forwarding, String> {
+    async fn round(&mut self) -> Result<PortForwarding, String> {
         let router = search().await?;
         let external = router.get_external_ip().await.map_err(|error| format!("its address: {error}"))?;
         if is_behind_another(external) {
             return Err(format!("its own address is {external}, so it stands behind another router"));
         }
-        let own = own_address(router.addr).await.map_err(|error| words_of(&error))?;
+        let own = own_address(router.addr).await.map_err(|error| error_text(&error))?;
         if self.router.as_ref() != Some(&router) {
             // What another one has opened is out of reach.
-            self.doors.clear();
+            self.mappings.clear();
         }
         self.router = Some(router.clone());
         let last = self.granted.as_ref().and_then(|(answer, _)| port_of(&answer.address()?));
@@ -183,12 +183,13 @@ impl Gateway {
                 Ok(()) => {
                     let address = to_multiaddr(external, outside).to_string();
                     let is_direct = match self.ports.direct.map(NonZeroU16::get) {
-                        Some(port) => {
-                            self.open(&router, Door::tcp(port), SocketAddr::new(own, port)).await.is_ok()
-                        }
+                        Some(port) => self
+                            .open(&router, PortMapping::tcp(port), SocketAddr::new(own, port))
+                            .await
+                            .is_ok(),
                         None => false,
                     };
-                    return Ok(Forwarding::Done { address, is_direct });
+                    return Ok(PortForwarding::Done { address, is_direct });
                 }
                 Err(error @ AddPortError::PortInUse) => trouble = error.to_string(),
                 Err(error) => return Err(error.to_string()),
@@ -204,16 +205,16 @@ impl Gateway {
         outside: u16,
         own: IpAddr,
     ) -> Result<(), AddPortError> {
-        let (to, tcp) = (SocketAddr::new(own, self.ports.tcp), Door::tcp(outside));
+        let (to, tcp) = (SocketAddr::new(own, self.ports.tcp), PortMapping::tcp(outside));
         self.open(router, tcp, to).await?;
         if !self.ports.has_quic {
             return Ok(());
         }
-        match self.open(router, Door::udp(outside), to).await {
+        match self.open(router, PortMapping::udp(outside), to).await {
             Err(error @ AddPortError::PortInUse) => {
                 // It ends by itself if not now.
                 let _ = router.remove_port(tcp.protocol(), tcp.port).await;
-                self.doors.remove(&tcp);
+                self.mappings.remove(&tcp);
                 Err(error)
             }
             // TCP is enough.
@@ -221,13 +222,19 @@ impl Gateway {
         }
     }
 
-    async fn open(&mut self, router: &Router<Tokio>, door: Door, to: SocketAddr) -> Result<(), AddPortError> {
-        let ask = async |lease_s| router.add_port(door.protocol(), door.port, to, lease_s, DESCRIPTION).await;
+    async fn open(
+        &mut self,
+        router: &Router<Tokio>,
+        mapping: PortMapping,
+        to: SocketAddr,
+    ) -> Result<(), AddPortError> {
+        let ask =
+            async |lease_s| router.add_port(mapping.protocol(), mapping.port, to, lease_s, DESCRIPTION).await;
         match ask(LEASE.as_secs() as u32).await {
             Err(AddPortError::OnlyPermanentLeasesSupported) => ask(0).await?,
             answer => answer?,
         }
-        self.doors.insert(door);
+        self.mappings.insert(mapping);
         Ok(())
     }
 }
@@ -241,7 +248,7 @@ async fn search() -> Result<Router<Tokio>, String> {
         match search_gateway(options).await {
             Ok(router) => return Ok(router),
             Err(SearchError::NoResponseWithinTimeout) => last = "no router answers to UPnP".to_owned(),
-            Err(SearchError::IoError(error)) => last = words_of(&error),
+            Err(SearchError::IoError(error)) => last = error_text(&error),
             Err(other) => last = other.to_string(),
         }
     }

@@ -1,7 +1,7 @@
 //! The keyring: the run's secret as it is now, for all that shakes hands.
 //!
 //! A secret may be changed while the run goes on. Whatever begins after that is held to the new one. Connections that are there have
-//! shown the old one: those with members stay, and the switchboard closes all others.
+//! shown the old one: those with members stay, and the actor closes all others.
 
 use std::iter;
 use std::sync::{Arc, Mutex, PoisonError};

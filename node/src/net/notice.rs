@@ -7,8 +7,8 @@ use std::path::PathBuf;
 use libp2p::Multiaddr;
 use peergrad_protocol::PeerId;
 
-use super::gateway::Forwarding;
-use super::reach::Reachability;
+use super::gateway::PortForwarding;
+use super::reachability::Reachability;
 
 /// One thing to tell; its text form is for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub enum Notice {
         listening: u16,
     },
     /// Peers on the local network are not looked for.
-    NoNeighbourSearch {
+    NoMdns {
         /// What the system said.
         reason: String,
     },
@@ -32,10 +32,10 @@ pub enum Notice {
         /// The address.
         address: Multiaddr,
         /// What happened.
-        trouble: DialTrouble,
+        trouble: DialFailure,
     },
     /// A peer is reached over QUIC, after it was not reached at all or over TCP.
-    OverQuic {
+    QuicInUse {
         /// The other end.
         peer: PeerId,
     },
@@ -45,14 +45,14 @@ pub enum Notice {
         peer: PeerId,
     },
     /// A peer is reached itself, after it was reached through another one.
-    Unrelayed {
+    NoLongerRelayed {
         /// The other end.
         peer: PeerId,
     },
     /// How others reach this peer is known better than before.
-    Reach(Box<Reachability>),
+    Reachability(Box<Reachability>),
     /// What the router says that was asked to forward a port.
-    Router(Forwarding),
+    PortForwarding(PortForwarding),
     /// This peer is not reached over QUIC. It still reaches others over it.
     NoQuic {
         /// What the system said.
@@ -71,14 +71,14 @@ pub enum Notice {
         peer: PeerId,
     },
     /// There is no direct lane to a peer: what it is sent passes through libp2p. Told once, until there is one again.
-    Indirect {
+    DirectLaneFailed {
         /// The other end.
         peer: PeerId,
         /// Why, in words.
         reason: String,
     },
     /// There is a direct lane, after it was told that there is none.
-    Direct {
+    DirectLaneRestored {
         /// The other end.
         peer: PeerId,
     },
@@ -88,7 +88,7 @@ pub enum Notice {
         reason: String,
     },
     /// Somebody who connected to the port for direct lanes was sent away. Told ever more rarely.
-    StrangerRefused {
+    HandshakeRefused {
         /// Its machine.
         from: IpAddr,
         /// Why, in words.
@@ -129,7 +129,7 @@ pub enum Notice {
 
 /// Why an address could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DialTrouble {
+pub enum DialFailure {
     /// The machine is there, and nobody listens at the port.
     Refused,
     /// The system's words: timed out, no route, ...
@@ -157,7 +157,7 @@ impl fmt::Display for Notice {
             Self::DefaultPortTaken { wanted, listening } => {
                 write!(f, "port {wanted} is in use; listening on port {listening} instead")
             }
-            Self::NoNeighbourSearch { reason } => {
+            Self::NoMdns { reason } => {
                 write!(f, "peers on the local network are not looked for: {reason}")
             }
             Self::Unreachable { peer: Some(peer), address, trouble } => {
@@ -166,15 +166,17 @@ impl fmt::Display for Notice {
             Self::Unreachable { peer: None, address, trouble } => {
                 write!(f, "{address}: {trouble}; still trying")
             }
-            Self::OverQuic { peer } => write!(f, "connected to peer {} over QUIC (UDP)", peer.short()),
+            Self::QuicInUse { peer } => write!(f, "connected to peer {} over QUIC (UDP)", peer.short()),
             Self::Relayed { peer } => write!(
                 f,
                 "peer {} is reached through another peer only: what is said passes, tensors do not",
                 peer.short()
             ),
-            Self::Unrelayed { peer } => write!(f, "peer {} is reached without a relay now", peer.short()),
-            Self::Reach(reachability) => write!(f, "{reachability}"),
-            Self::Router(answer) => write!(f, "{answer}"),
+            Self::NoLongerRelayed { peer } => {
+                write!(f, "peer {} is reached without a relay now", peer.short())
+            }
+            Self::Reachability(reachability) => write!(f, "{reachability}"),
+            Self::PortForwarding(answer) => write!(f, "{answer}"),
             Self::NoQuic { reason } => write!(
                 f,
                 "cannot listen for QUIC ({reason}): peers that TCP does not get through from cannot reach this one"
@@ -183,12 +185,12 @@ impl fmt::Display for Notice {
                 write!(f, "connection to peer {} lost ({reason}); reconnecting", peer.short())
             }
             Self::Resumed { peer } => write!(f, "connected to peer {} again; nothing was lost", peer.short()),
-            Self::Indirect { peer, reason } => write!(
+            Self::DirectLaneFailed { peer, reason } => write!(
                 f,
                 "no direct connection to peer {} for tensors ({reason}); they go over libp2p, which is slower; still trying",
                 peer.short()
             ),
-            Self::Direct { peer } => {
+            Self::DirectLaneRestored { peer } => {
                 write!(f, "tensors to peer {} go over a direct connection", peer.short())
             }
             Self::NoDirectLanes { reason } => {
@@ -197,7 +199,7 @@ impl fmt::Display for Notice {
                     "cannot listen for direct connections ({reason}): tensors to this peer go over libp2p, which is slower"
                 )
             }
-            Self::StrangerRefused { from, reason, count } => {
+            Self::HandshakeRefused { from, reason, count } => {
                 write!(
                     f,
                     "refused a connection from {from} to the port for tensors: {reason} ({count} so far)"
@@ -223,7 +225,7 @@ impl fmt::Display for Notice {
     }
 }
 
-impl fmt::Display for DialTrouble {
+impl fmt::Display for DialFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Refused => f.write_str("connection refused"),

@@ -31,7 +31,7 @@ use libp2p::core::muxing::{StreamMuxer, StreamMuxerExt};
 use peergrad_protocol::invite::Secret;
 use tokio::time::timeout;
 
-use super::link::words_of;
+use super::link::error_text;
 use super::random::random_bytes;
 
 /// What proofs of this peer are made from.
@@ -45,7 +45,7 @@ pub(super) struct Prover {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ProofError {
     /// The connection is gone.
-    #[error("{}", words_of(.0))]
+    #[error("{}", error_text(.0))]
     Broken(#[from] io::Error),
     /// One of both has another secret, or none.
     #[error("it does not hold the secret of this run")]
@@ -137,7 +137,7 @@ impl Prover {
             stream.write_all(&[REFUSED]).await?;
             stream.close().await?;
             // A connection that is closed takes with it what has not arrived yet: the other end goes first, if it listens.
-            let _ = timeout(LAST_WORD_MAX, stream.read(&mut [0])).await;
+            let _ = timeout(VERDICT_MAX, stream.read(&mut [0])).await;
             return Err(ProofError::OtherSecret);
         }
         let proof = self.proof(Side::Listener, &ends, &nonces);
@@ -165,7 +165,7 @@ type Nonce = [u8; 32];
 const ACCEPTED: u8 = 1;
 const REFUSED: u8 = 0;
 /// How long one that was refused has to go by itself.
-const LAST_WORD_MAX: Duration = Duration::from_secs(1);
+const VERDICT_MAX: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
 mod tests {
@@ -222,7 +222,7 @@ mod tests {
     type Outcome = Result<(), ProofError>;
 
     /// Both ends, each of which takes the other for who is said there.
-    async fn meet(dialer: &Prover, listener: &Prover, taken_for: [PeerId; 2]) -> (Outcome, Outcome) {
+    async fn prove_both(dialer: &Prover, listener: &Prover, taken_for: [PeerId; 2]) -> (Outcome, Outcome) {
         let (near, far) = duplex(1024);
         join!(dialer.prove_first(Pipe(near), taken_for[1]), listener.prove_second(Pipe(far), taken_for[0]))
     }
@@ -231,7 +231,7 @@ mod tests {
     async fn the_secret_lets_in_and_another_one_does_not() {
         for (secrets, is_right) in [([1, 1], true), ([1, 2], false), ([2, 1], false)] {
             let [dialer, listener] = secrets.map(prover);
-            let (first, second) = meet(&dialer, &listener, [dialer.own, listener.own]).await;
+            let (first, second) = prove_both(&dialer, &listener, [dialer.own, listener.own]).await;
             assert_eq!((first.is_ok(), second.is_ok()), (is_right, is_right), "{secrets:?}");
             if !is_right {
                 assert!(matches!(first, Err(ProofError::OtherSecret)), "{first:?}");
@@ -245,7 +245,7 @@ mod tests {
         let [dialer, listener] = [1, 1].map(prover);
         let middle = prover(2).own;
         for taken_for in [[middle, middle], [dialer.own, middle], [middle, listener.own]] {
-            let (first, second) = meet(&dialer, &listener, taken_for).await;
+            let (first, second) = prove_both(&dialer, &listener, taken_for).await;
             assert!(first.is_err() && second.is_err(), "{first:?} {second:?}");
         }
     }

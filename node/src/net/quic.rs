@@ -30,9 +30,9 @@ use libp2p::swarm::{
 use libp2p::{Multiaddr, PeerId, Transport, quic};
 
 use super::keyring::Keyring;
-use super::link::words_of;
+use super::link::error_text;
 use super::proof::{ProofError, Prover};
-use super::remote::machine_of;
+use super::remote::ip_of;
 
 /// What a connection of libp2p runs over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub(super) fn over_tcp(address: Multiaddr) -> Multiaddr {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QuicError {
     /// The system's.
-    #[error("{}", words_of(.0))]
+    #[error("{}", error_text(.0))]
     System(#[source] io::Error),
     /// The library's.
     #[error(transparent)]
@@ -133,7 +133,7 @@ fn config(keypair: &Keypair) -> quic::Config {
 ///
 /// They count among all who knock, too; so this leaves places that only TCP can take.
 #[derive(Debug, Default)]
-pub(super) struct Strangers {
+pub(super) struct HandshakeLimits {
     from: BTreeMap<ConnectionId, IpAddr>,
 }
 
@@ -142,10 +142,10 @@ pub(super) struct Strangers {
 #[error("too many connect at once")]
 struct TooMany;
 
-impl Strangers {
+impl HandshakeLimits {
     fn admit(&mut self, connection: ConnectionId, from: IpAddr) -> Result<(), TooMany> {
         let own_count = self.from.values().filter(|ip| **ip == from).count();
-        if self.from.len() >= STRANGERS_MAX || own_count >= STRANGERS_OF_A_MACHINE_MAX {
+        if self.from.len() >= HANDSHAKES_MAX || own_count >= HANDSHAKES_PER_IP_MAX {
             return Err(TooMany);
         }
         self.from.insert(connection, from);
@@ -153,7 +153,7 @@ impl Strangers {
     }
 }
 
-impl NetworkBehaviour for Strangers {
+impl NetworkBehaviour for HandshakeLimits {
     type ConnectionHandler = dummy::ConnectionHandler;
     type ToSwarm = Infallible;
 
@@ -163,7 +163,7 @@ impl NetworkBehaviour for Strangers {
         _: &Multiaddr,
         from: &Multiaddr,
     ) -> Result<(), ConnectionDenied> {
-        match (Carrier::of(from), machine_of(from)) {
+        match (Carrier::of(from), ip_of(from)) {
             (Carrier::Quic, Some(from)) => self.admit(connection, from).map_err(ConnectionDenied::new),
             _ => Ok(()),
         }
@@ -219,11 +219,11 @@ const STREAMS_MAX: u32 = 64;
 /// What a lane has under way, and as much again for the time that the other end takes to say that it has read it.
 const STREAM_WINDOW_BYTES: u32 = 2 << 20;
 /// Few of those who may knock at once over anything.
-const STRANGERS_MAX: usize = 16;
+const HANDSHAKES_MAX: usize = 16;
 /// So that no one machine takes all of these places.
-const STRANGERS_OF_A_MACHINE_MAX: usize = 4;
+const HANDSHAKES_PER_IP_MAX: usize = 4;
 const _: () = assert!(
-    STRANGERS_MAX * 2 * STREAM_WINDOW_BYTES as usize <= 64 << 20,
+    HANDSHAKES_MAX * 2 * STREAM_WINDOW_BYTES as usize <= 64 << 20,
     "what strangers may send before they have proved the secret"
 );
 
@@ -252,18 +252,18 @@ mod tests {
 
     #[test]
     fn few_may_knock_at_once_and_fewer_of_one_machine() {
-        let mut strangers = Strangers::default();
+        let mut strangers = HandshakeLimits::default();
         let mut ids = (0..).map(ConnectionId::new_unchecked);
-        let mut knock = |strangers: &mut Strangers, last_byte: usize, carrier: &str| {
+        let mut knock = |strangers: &mut HandshakeLimits, last_byte: usize, carrier: &str| {
             let (id, here) = (ids.next().unwrap(), address("/ip4/10.0.0.1/udp/9/quic-v1"));
             let from = address(&format!("/ip4/10.0.0.{last_byte}/{carrier}"));
             strangers.handle_pending_inbound_connection(id, &here, &from).is_ok().then_some(id)
         };
         const QUIC: &str = "udp/40000/quic-v1";
-        let first: Vec<_> = (0..STRANGERS_OF_A_MACHINE_MAX).map(|_| knock(&mut strangers, 7, QUIC)).collect();
+        let first: Vec<_> = (0..HANDSHAKES_PER_IP_MAX).map(|_| knock(&mut strangers, 7, QUIC)).collect();
         assert!(first.iter().all(Option::is_some));
         assert_eq!(knock(&mut strangers, 7, QUIC), None, "one machine does not take all places");
-        for other in STRANGERS_OF_A_MACHINE_MAX..STRANGERS_MAX {
+        for other in HANDSHAKES_PER_IP_MAX..HANDSHAKES_MAX {
             assert!(knock(&mut strangers, 100 + other, QUIC).is_some());
         }
         assert_eq!(knock(&mut strangers, 8, QUIC), None);

@@ -50,7 +50,7 @@ impl RunRecord {
     }
 
     /// The record that a peer has left in `directory` which this process has taken.
-    pub(super) fn read_left(directory: &Path) -> Option<Self> {
+    pub(super) fn read_last(directory: &Path) -> Option<Self> {
         Self::from_file_bytes(&fs::read(directory.join(RECORD_FILE)).ok()?)
     }
 
@@ -64,12 +64,12 @@ impl RunRecord {
     }
 
     fn file_bytes(&self) -> Vec<u8> {
-        let form = FileForm { invite: self.invite.to_string(), port: self.port };
+        let form = RecordFile { invite: self.invite.to_string(), port: self.port };
         serde_json::to_vec_pretty(&form).expect("text and numbers have a JSON form")
     }
 
     fn from_file_bytes(bytes: &[u8]) -> Option<Self> {
-        let form: FileForm = serde_json::from_slice(bytes).ok()?;
+        let form: RecordFile = serde_json::from_slice(bytes).ok()?;
         Some(Self { invite: form.invite.parse().ok()?, port: form.port })
     }
 }
@@ -100,7 +100,7 @@ pub enum RecordError {
 }
 
 #[derive(Serialize, Deserialize)]
-struct FileForm {
+struct RecordFile {
     invite: String,
     port: u16,
 }

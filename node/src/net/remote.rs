@@ -25,41 +25,41 @@ use tokio::time::Instant;
 
 use super::addresses::remember;
 use super::circuits::is_relayed;
-use super::dial::Ways;
+use super::dial::CarrierHistory;
 use super::direct::DirectPath;
-use super::link::{Link, Opening, Session};
+use super::link::{Link, OpenRequest, SessionId};
 use super::quic::Carrier;
 
 /// One peer, as long as there is a connection or a link.
 #[derive(Debug)]
-pub(super) struct Remote {
+pub(super) struct RemotePeer {
     pub(super) peer: PeerId,
-    pub(super) mine: Session,
+    pub(super) mine: SessionId,
     /// The last start of the other end's process that is known.
     last_start: Incarnation,
     pub(super) link: Option<Arc<Link>>,
     /// A link that is closed for the node, and on which last frames and goodbyes are still under way.
-    pub(super) parting: Option<Parting>,
-    pub(super) stance: Stance,
+    pub(super) closing_link: Option<ClosingLink>,
+    pub(super) intent: LinkIntent,
     pub(super) connections: BTreeMap<ConnectionId, Connection>,
     /// It has said where it sees this peer: before that, nobody here knows what this peer can offer it.
     pub(super) is_identified: bool,
     /// When a way without a relay is looked for next, where there is none, and after which pause again.
-    detour: Detour,
+    relay_upgrade: RelayUpgrade,
     pub(super) addresses: Vec<Multiaddr>,
     pub(super) outgoing: Outgoing,
     /// Since when, and why, the link has no outgoing lane; `None` while it has one.
     pub(super) outage: Option<Outage>,
     /// What is known of the ways there.
-    pub(super) ways: Ways,
+    pub(super) carriers: CarrierHistory,
     /// The user was told that the way is over QUIC.
     pub(super) is_quic_told: bool,
     /// How long the last ping took.
     pub(super) round_trip: Option<Duration>,
     /// Machines that it has been connected from or to, since there is a link or a connection.
-    pub(super) machines: Vec<IpAddr>,
+    pub(super) ips: Vec<IpAddr>,
     /// When an opening was answered by one who did not know what it named.
-    pub(super) forgotten_at: Option<Instant>,
+    pub(super) unknown_session_at: Option<Instant>,
     /// Why we are about to close its connections, if we are.
     pub(super) closing: Option<String>,
     pub(super) violations: u32,
@@ -83,14 +83,14 @@ pub(super) struct Connection {
 
 /// Attempts to do without a relay.
 #[derive(Clone, Copy, Debug)]
-struct Detour {
+struct RelayUpgrade {
     due: Instant,
     pause: Duration,
 }
 
 /// A link that is being ended in an orderly way.
 #[derive(Debug)]
-pub(super) struct Parting {
+pub(super) struct ClosingLink {
     pub(super) link: Arc<Link>,
     /// The task of its outgoing lane, which may still be opening it.
     pub(super) outgoing: u64,
@@ -98,13 +98,13 @@ pub(super) struct Parting {
 
 /// What we want of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stance {
+pub(super) enum LinkIntent {
     /// A link.
-    Linking,
+    Connect,
     /// Nothing, but it may come back: it said goodbye.
-    Quiet,
+    Idle,
     /// To be rid of it: we said goodbye.
-    Leaving,
+    Disconnect,
 }
 
 /// The task that opens and keeps the outgoing lane.
@@ -113,7 +113,7 @@ pub(super) enum Outgoing {
     /// There is none, and none before this.
     Idle { not_before: Instant },
     /// This one; reports of others are of no interest any more. It was opened with what was known of the other end then.
-    Running { number: u64, task: AbortHandle, known: Option<Session> },
+    Running { number: u64, task: AbortHandle, known: Option<SessionId> },
 }
 
 /// A link without its outgoing lane.
@@ -129,7 +129,7 @@ pub(super) struct Outage {
 
 /// What a session number of the other end means.
 #[derive(Debug)]
-pub(super) enum Learned {
+pub(super) enum SessionChange {
     /// The link goes on.
     Same(Arc<Link>),
     /// A link begins.
@@ -138,26 +138,26 @@ pub(super) enum Learned {
     Replaced { old: Arc<Link>, new: Arc<Link> },
 }
 
-impl Remote {
+impl RemotePeer {
     pub(super) fn new(peer: PeerId, my_start: Incarnation, now: Instant) -> Self {
         Self {
             peer,
-            mine: Session::draw(my_start),
+            mine: SessionId::draw(my_start),
             last_start: Incarnation(0),
             link: None,
-            parting: None,
-            stance: Stance::Linking,
+            closing_link: None,
+            intent: LinkIntent::Connect,
             connections: BTreeMap::new(),
             is_identified: false,
-            detour: Detour { due: now, pause: DETOUR_PAUSE },
+            relay_upgrade: RelayUpgrade { due: now, pause: RELAY_UPGRADE_PAUSE },
             addresses: Vec::new(),
             outgoing: Outgoing::Idle { not_before: now },
             outage: None,
-            ways: Ways::default(),
+            carriers: CarrierHistory::default(),
             is_quic_told: false,
             round_trip: None,
-            machines: Vec::new(),
-            forgotten_at: None,
+            ips: Vec::new(),
+            unknown_session_at: None,
             closing: None,
             violations: 0,
             direct: Arc::new(DirectPath::new(now)),
@@ -167,7 +167,7 @@ impl Remote {
     }
 
     /// Whether there is a connection that the link may use: one that carries tensors never goes on over a circuit.
-    pub(super) fn has_way(&self) -> bool {
+    pub(super) fn has_usable_connection(&self) -> bool {
         let takes_circuits = self.link.as_ref().is_none_or(|link| link.is_relayed());
         self.connections.values().any(|connection| takes_circuits || !connection.is_relayed)
     }
@@ -184,7 +184,7 @@ impl Remote {
     }
 
     /// Whether there is a connection without a relay.
-    pub(super) fn has_own_way(&self) -> bool {
+    pub(super) fn has_unrelayed_connection(&self) -> bool {
         self.connections.values().any(|connection| !connection.is_relayed)
     }
 
@@ -196,8 +196,8 @@ impl Remote {
     }
 
     /// The connections that a new one takes the place of.
-    pub(super) fn outlived_by(&self, new: &ConnectedPoint, now: Instant) -> Vec<ConnectionId> {
-        let is_outlived = |known: &Connection| match new {
+    pub(super) fn superseded_by(&self, new: &ConnectedPoint, now: Instant) -> Vec<ConnectionId> {
+        let is_superseded = |known: &Connection| match new {
             _ if new.is_relayed() => false,
             // Nobody dials a peer to which it has a connection: the other end has given up those from before.
             ConnectedPoint::Listener { .. } => {
@@ -205,7 +205,7 @@ impl Remote {
             }
             ConnectedPoint::Dialer { .. } => known.is_relayed,
         };
-        self.connections.iter().filter(|(_, known)| is_outlived(known)).map(|(id, _)| *id).collect()
+        self.connections.iter().filter(|(_, known)| is_superseded(known)).map(|(id, _)| *id).collect()
     }
 
     /// Its circuits.
@@ -215,8 +215,8 @@ impl Remote {
     }
 
     /// There is only a circuit, and it is time to look for a better way. Where that may be.
-    pub(super) fn take_detour(&mut self, now: Instant) -> Option<Vec<Multiaddr>> {
-        if self.connections.is_empty() || self.has_own_way() || now < self.detour.due {
+    pub(super) fn take_relay_upgrade(&mut self, now: Instant) -> Option<Vec<Multiaddr>> {
+        if self.connections.is_empty() || self.has_unrelayed_connection() || now < self.relay_upgrade.due {
             return None;
         }
         let addresses: Vec<_> =
@@ -225,34 +225,34 @@ impl Remote {
             // They are about to be told.
             return None;
         }
-        self.detour.due = now + self.detour.pause;
-        self.detour.pause = (2 * self.detour.pause).min(DETOUR_PAUSE_MAX);
+        self.relay_upgrade.due = now + self.relay_upgrade.pause;
+        self.relay_upgrade.pause = (2 * self.relay_upgrade.pause).min(RELAY_UPGRADE_PAUSE_MAX);
         Some(addresses)
     }
 
     /// The first circuit is there: a better way is looked for from now on.
-    pub(super) fn begin_detour(&mut self, now: Instant) {
-        self.detour = Detour { due: now, pause: DETOUR_PAUSE };
+    pub(super) fn begin_relay_upgrade(&mut self, now: Instant) {
+        self.relay_upgrade = RelayUpgrade { due: now, pause: RELAY_UPGRADE_PAUSE };
     }
 
     /// What to say when opening a lane.
-    pub(super) fn opening(&self) -> Opening {
-        Opening { session: self.mine, known: self.link.as_ref().map(|link| link.theirs()) }
+    pub(super) fn open_request(&self) -> OpenRequest {
+        OpenRequest { session: self.mine, known: self.link.as_ref().map(|link| link.theirs()) }
     }
 
     /// Whether an opening is meant for us as we are now, and not for an earlier life of the link.
-    pub(super) fn is_current(&self, opening: Opening) -> bool {
+    pub(super) fn is_current(&self, opening: OpenRequest) -> bool {
         opening.known.is_none_or(|known| known == self.mine)
     }
 
     /// Whether a session is of a process that another one with the same identity has taken the place of.
-    pub(super) fn is_outdated(&self, theirs: Session) -> bool {
+    pub(super) fn is_duplicate(&self, theirs: SessionId) -> bool {
         theirs.start < self.last_start
     }
 
     /// Whether an answer to an opening that named `known` may tell something new. If another session was learnt while it
     /// was under way, nobody can say which of them is the later one.
-    pub(super) fn is_answer_current(&self, known: Option<Session>, answered: Session) -> bool {
+    pub(super) fn is_response_current(&self, known: Option<SessionId>, answered: SessionId) -> bool {
         let current = self.link.as_ref().map(|link| link.theirs());
         current == known || current == Some(answered)
     }
@@ -260,17 +260,18 @@ impl Remote {
     /// Whether the other end has no process any more: it has no connection, and a machine that it was seen on says that
     /// nobody listens where it did. Where TCP did not get through before, that may be what keeps it from getting through.
     pub(super) fn is_gone(&self, refused: &[Multiaddr]) -> bool {
-        let is_known =
-            |address: &Multiaddr| machine_of(address).is_some_and(|ip| self.machines.contains(&ip));
-        !self.has_way() && self.ways.likely() == Carrier::Tcp && refused.iter().any(is_known)
+        let is_known = |address: &Multiaddr| ip_of(address).is_some_and(|ip| self.ips.contains(&ip));
+        !self.has_usable_connection()
+            && self.carriers.likely() == Carrier::Tcp
+            && refused.iter().any(is_known)
     }
 
     /// Takes note of where it is.
-    pub(super) fn note_machine(&mut self, address: &Multiaddr) {
+    pub(super) fn note_ip(&mut self, address: &Multiaddr) {
         self.note_host(address);
-        let Some(ip) = machine_of(address).filter(|ip| !self.machines.contains(ip)) else { return };
-        self.machines.truncate(MACHINES_MAX - 1);
-        self.machines.insert(0, ip);
+        let Some(ip) = ip_of(address).filter(|ip| !self.ips.contains(ip)) else { return };
+        self.ips.truncate(IPS_MAX - 1);
+        self.ips.insert(0, ip);
     }
 
     /// Takes note of where a direct lane to it may lead.
@@ -281,20 +282,20 @@ impl Remote {
     }
 
     /// Takes in the other end's session.
-    pub(super) fn learn(&mut self, theirs: Session, now: Instant) -> Learned {
+    pub(super) fn note_session(&mut self, theirs: SessionId, now: Instant) -> SessionChange {
         if let Some(link) = self.link.as_ref().filter(|link| link.theirs() == theirs) {
-            return Learned::Same(Arc::clone(link));
+            return SessionChange::Same(Arc::clone(link));
         }
         self.last_start = self.last_start.max(theirs.start);
         let new = Arc::new(Link::new(self.peer, theirs));
-        new.set_relayed(!self.connections.is_empty() && !self.has_own_way());
+        new.set_relayed(!self.connections.is_empty() && !self.has_unrelayed_connection());
         self.outage =
             Some(Outage { since: now, reason: "no answer".to_owned(), was_up: false, is_told: false });
         match self.link.replace(Arc::clone(&new)) {
-            None => Learned::New(new),
+            None => SessionChange::New(new),
             Some(old) => {
                 old.close();
-                Learned::Replaced { old, new }
+                SessionChange::Replaced { old, new }
             }
         }
     }
@@ -302,7 +303,7 @@ impl Remote {
     /// Takes the link away for good; what the other end says about it is no longer understood.
     pub(super) fn take_link(&mut self) -> Option<Arc<Link>> {
         let link = self.link.take()?;
-        self.mine = Session::draw(self.mine.start);
+        self.mine = SessionId::draw(self.mine.start);
         self.outage = None;
         Some(link)
     }
@@ -324,7 +325,7 @@ impl Remote {
     /// Why the link is to be given up now, if it is.
     pub(super) fn overdue(&self, now: Instant) -> Option<String> {
         let outage = self.outage.as_ref().filter(|_| self.link.is_some())?;
-        let patience = match (self.has_way(), self.ways.likely()) {
+        let patience = match (self.has_usable_connection(), self.carriers.likely()) {
             (false, Carrier::Tcp) => RECONNECT_MAX,
             (false, Carrier::Quic) => RECONNECT_OVER_QUIC_MAX,
             (true, _) => ANSWER_MAX,
@@ -332,7 +333,7 @@ impl Remote {
         if now < outage.since + patience {
             return None;
         }
-        Some(if !self.has_way() {
+        Some(if !self.has_usable_connection() {
             outage.reason.clone()
         } else {
             format!("no answer for {} s", ANSWER_MAX.as_secs())
@@ -345,7 +346,7 @@ impl Remote {
 
     /// Whether nothing would be lost if this were forgotten.
     pub(super) fn is_idle(&self) -> bool {
-        self.link.is_none() && self.parting.is_none() && self.connections.is_empty()
+        self.link.is_none() && self.closing_link.is_none() && self.connections.is_empty()
     }
 }
 
@@ -362,7 +363,7 @@ fn host_of(address: &Multiaddr) -> Option<String> {
     })
 }
 
-pub(super) fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
+pub(super) fn ip_of(address: &Multiaddr) -> Option<IpAddr> {
     address.iter().find_map(|part| match part {
         Protocol::Ip4(ip) => Some(ip.into()),
         Protocol::Ip6(ip) => Some(ip.into()),
@@ -373,10 +374,10 @@ pub(super) fn machine_of(address: &Multiaddr) -> Option<IpAddr> {
 /// A link does not wait for longer than this until the other end has said who it is.
 const IDENTIFIED_AFTER_MAX: Duration = Duration::from_secs(1);
 /// Before the second attempt to do without a relay; it grows.
-const DETOUR_PAUSE: Duration = Duration::from_secs(2);
-const DETOUR_PAUSE_MAX: Duration = Duration::from_secs(60);
+const RELAY_UPGRADE_PAUSE: Duration = Duration::from_secs(2);
+const RELAY_UPGRADE_PAUSE_MAX: Duration = Duration::from_secs(60);
 /// Machines that are remembered of one peer.
-const MACHINES_MAX: usize = 4;
+const IPS_MAX: usize = 4;
 /// Two connections within this time come from dialing each other at once, and both stay.
 const DIALED_AT_ONCE: Duration = Duration::from_secs(3);
 /// A link without a connection is given up after this.
@@ -390,8 +391,8 @@ const ANSWER_MAX: Duration = Duration::from_secs(10);
 mod tests {
     use super::*;
 
-    fn remote(now: Instant) -> Remote {
-        Remote::new(PeerId([1; 32]), Incarnation(1), now)
+    fn remote(now: Instant) -> RemotePeer {
+        RemotePeer::new(PeerId([1; 32]), Incarnation(1), now)
     }
 
     fn connection(since: Instant, is_relayed: bool) -> Connection {
@@ -403,17 +404,17 @@ mod tests {
         let now = Instant::now();
         let mut remote = remote(now);
         remote.connections.insert(ConnectionId::new_unchecked(1), connection(now, false));
-        let Learned::New(link) = remote.learn(draw(), now) else { panic!("the first") };
-        assert!(!link.is_relayed() && remote.has_way());
+        let SessionChange::New(link) = remote.note_session(draw(), now) else { panic!("the first") };
+        assert!(!link.is_relayed() && remote.has_usable_connection());
         remote.connections.clear();
         remote.connections.insert(ConnectionId::new_unchecked(2), connection(now, true));
-        assert!(!remote.has_way());
+        assert!(!remote.has_usable_connection());
         remote.outage = None;
         remote.note_outage("connection reset".to_owned(), now);
         assert_eq!(remote.overdue(now + RECONNECT_MAX).as_deref(), Some("connection reset"));
         remote.take_link().unwrap();
-        let Learned::New(link) = remote.learn(draw(), now) else { panic!("another one") };
-        assert!(link.is_relayed() && remote.has_way() && !remote.has_own_way());
+        let SessionChange::New(link) = remote.note_session(draw(), now) else { panic!("another one") };
+        assert!(link.is_relayed() && remote.has_usable_connection() && !remote.has_unrelayed_connection());
     }
 
     #[test]
@@ -422,31 +423,31 @@ mod tests {
         let mut remote = remote(now);
         let address: Multiaddr = "/ip4/10.0.0.7/tcp/9".parse().unwrap();
         remote.remember(address.clone());
-        assert_eq!(remote.take_detour(now), None, "there is no circuit");
+        assert_eq!(remote.take_relay_upgrade(now), None, "there is no circuit");
         remote.connections.insert(ConnectionId::new_unchecked(2), connection(now, true));
-        assert_eq!(remote.take_detour(now), Some(vec![address]));
-        assert_eq!(remote.take_detour(now), None);
-        assert!(remote.take_detour(now + DETOUR_PAUSE).is_some());
-        assert_eq!(remote.take_detour(now + 2 * DETOUR_PAUSE), None);
+        assert_eq!(remote.take_relay_upgrade(now), Some(vec![address]));
+        assert_eq!(remote.take_relay_upgrade(now), None);
+        assert!(remote.take_relay_upgrade(now + RELAY_UPGRADE_PAUSE).is_some());
+        assert_eq!(remote.take_relay_upgrade(now + 2 * RELAY_UPGRADE_PAUSE), None);
         remote.connections.insert(ConnectionId::new_unchecked(1), connection(now, false));
-        assert_eq!(remote.take_detour(now + DETOUR_PAUSE_MAX), None);
+        assert_eq!(remote.take_relay_upgrade(now + RELAY_UPGRADE_PAUSE_MAX), None);
     }
 
-    fn draw() -> Session {
-        Session::draw(Incarnation(1))
+    fn draw() -> SessionId {
+        SessionId::draw(Incarnation(1))
     }
 
     #[test]
     fn of_two_processes_the_later_one_is_the_peer() {
         let now = Instant::now();
         let mut remote = remote(now);
-        let [first, second] = [1, 2].map(|start| Session::draw(Incarnation(start)));
-        remote.learn(first, now);
-        assert!(!remote.is_outdated(first) && !remote.is_outdated(second));
-        assert!(matches!(remote.learn(second, now), Learned::Replaced { .. }));
-        assert!(remote.is_outdated(first));
+        let [first, second] = [1, 2].map(|start| SessionId::draw(Incarnation(start)));
+        remote.note_session(first, now);
+        assert!(!remote.is_duplicate(first) && !remote.is_duplicate(second));
+        assert!(matches!(remote.note_session(second, now), SessionChange::Replaced { .. }));
+        assert!(remote.is_duplicate(first));
         remote.take_link().unwrap();
-        assert!(remote.is_outdated(first), "the later one may come back");
+        assert!(remote.is_duplicate(first), "the later one may come back");
     }
 
     #[test]
@@ -454,10 +455,10 @@ mod tests {
         let now = Instant::now();
         let mut remote = remote(now);
         let (first, second) = (draw(), draw());
-        assert!(matches!(remote.learn(first, now), Learned::New(_)));
+        assert!(matches!(remote.note_session(first, now), SessionChange::New(_)));
         let mine = remote.mine;
-        assert!(matches!(remote.learn(first, now), Learned::Same(_)));
-        assert!(matches!(remote.learn(second, now), Learned::Replaced { .. }));
+        assert!(matches!(remote.note_session(first, now), SessionChange::Same(_)));
+        assert!(matches!(remote.note_session(second, now), SessionChange::Replaced { .. }));
         assert_eq!(remote.mine, mine, "only our own giving up changes our session");
         remote.take_link().unwrap();
         assert_ne!(remote.mine, mine);
@@ -468,11 +469,11 @@ mod tests {
         let now = Instant::now();
         let mut remote = remote(now);
         let theirs = draw();
-        let opening = |known| Opening { session: theirs, known };
+        let opening = |known| OpenRequest { session: theirs, known };
         assert!(remote.is_current(opening(None)));
         assert!(remote.is_current(opening(Some(remote.mine))));
         let before = remote.mine;
-        remote.learn(theirs, now);
+        remote.note_session(theirs, now);
         remote.take_link();
         assert!(!remote.is_current(opening(Some(before))));
     }
@@ -481,7 +482,7 @@ mod tests {
     fn an_outage_ends_the_link_sooner_without_a_connection() {
         let now = Instant::now();
         let mut remote = remote(now);
-        remote.learn(draw(), now);
+        remote.note_session(draw(), now);
         remote.outage = None;
         assert_eq!(remote.overdue(now + ANSWER_MAX), None);
         remote.note_outage("connection reset".to_owned(), now);
@@ -498,12 +499,12 @@ mod tests {
         let now = Instant::now();
         let mut remote = remote(now);
         let (first, second) = (draw(), draw());
-        assert!(remote.is_answer_current(None, first));
-        remote.learn(first, now);
-        assert!(remote.is_answer_current(None, first), "both have said the same");
-        assert!(remote.is_answer_current(Some(first), second), "it began anew");
-        remote.learn(second, now);
-        assert!(!remote.is_answer_current(Some(first), first), "said before it began anew");
+        assert!(remote.is_response_current(None, first));
+        remote.note_session(first, now);
+        assert!(remote.is_response_current(None, first), "both have said the same");
+        assert!(remote.is_response_current(Some(first), second), "it began anew");
+        remote.note_session(second, now);
+        assert!(!remote.is_response_current(Some(first), first), "said before it began anew");
     }
 
     #[test]
@@ -521,11 +522,11 @@ mod tests {
         let mut remote = remote(now);
         let refused: Vec<Multiaddr> = vec!["/ip4/10.0.0.7/tcp/9".parse().unwrap()];
         assert!(!remote.is_gone(&refused), "another machine may have that address");
-        remote.note_machine(&"/ip4/10.0.0.7/tcp/40000".parse().unwrap());
+        remote.note_ip(&"/ip4/10.0.0.7/tcp/40000".parse().unwrap());
         assert!(remote.is_gone(&refused));
-        remote.ways.last = Some(Carrier::Quic);
+        remote.carriers.last = Some(Carrier::Quic);
         assert!(!remote.is_gone(&refused), "what keeps TCP out may say so as well");
-        remote.ways.out = Some(Carrier::Tcp);
+        remote.carriers.out = Some(Carrier::Tcp);
         assert!(
             remote.is_gone(&refused),
             "TCP gets through from here, whatever the last connection ran over"
@@ -538,8 +539,8 @@ mod tests {
     fn a_link_over_quic_is_given_more_time_for_its_next_connection() {
         let now = Instant::now();
         let mut remote = remote(now);
-        remote.learn(draw(), now);
-        remote.ways = Ways { last: Some(Carrier::Tcp), out: Some(Carrier::Quic) };
+        remote.note_session(draw(), now);
+        remote.carriers = CarrierHistory { last: Some(Carrier::Tcp), out: Some(Carrier::Quic) };
         assert_eq!(remote.overdue(now + RECONNECT_MAX), None);
         assert!(remote.overdue(now + RECONNECT_OVER_QUIC_MAX).is_some());
     }

@@ -44,7 +44,7 @@ pub(super) enum OpenError {
 #[derive(Clone)]
 pub(super) struct Opener {
     /// Not bounded: this peer's own tasks ask, each for one at a time, and who has given up is skipped.
-    wanted: mpsc::UnboundedSender<(PeerId, Wanted)>,
+    wanted: mpsc::UnboundedSender<(PeerId, SubstreamRequest)>,
 }
 
 impl Opener {
@@ -52,7 +52,7 @@ impl Opener {
     pub(super) async fn open(&self, peer: PeerId, protocol: StreamProtocol) -> Result<Stream, OpenError> {
         let (reply, replied) = oneshot::channel();
         // Whatever drops it answers by that.
-        let _ = self.wanted.send((peer, Wanted { protocol, reply }));
+        let _ = self.wanted.send((peer, SubstreamRequest { protocol, reply }));
         replied.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::NotConnected).into()))
     }
 }
@@ -70,7 +70,7 @@ impl Incoming {
 
 /// A substream that somebody waits for.
 #[derive(Debug)]
-pub(super) struct Wanted {
+pub(super) struct SubstreamRequest {
     protocol: StreamProtocol,
     reply: oneshot::Sender<Result<Stream, OpenError>>,
 }
@@ -78,8 +78,8 @@ pub(super) struct Wanted {
 /// Knows which connections there are, and who takes what comes in.
 pub(super) struct Behaviour {
     opener: Opener,
-    wanted: mpsc::UnboundedReceiver<(PeerId, Wanted)>,
-    takers: Vec<(StreamProtocol, mpsc::Sender<(PeerId, Stream)>)>,
+    wanted: mpsc::UnboundedReceiver<(PeerId, SubstreamRequest)>,
+    acceptors: Vec<(StreamProtocol, mpsc::Sender<(PeerId, Stream)>)>,
     /// In the order in which they came to stand, which is not that of their ids: an attempt has its id from its start.
     connections: BTreeMap<PeerId, Vec<ConnectionId>>,
 }
@@ -88,7 +88,7 @@ impl Default for Behaviour {
     fn default() -> Self {
         let (sender, wanted) = mpsc::unbounded_channel();
         let opener = Opener { wanted: sender };
-        Self { opener, wanted, takers: Vec::new(), connections: BTreeMap::new() }
+        Self { opener, wanted, acceptors: Vec::new(), connections: BTreeMap::new() }
     }
 }
 
@@ -99,15 +99,15 @@ impl Behaviour {
 
     /// Takes in substreams of this protocol, on all connections from now on.
     pub(super) fn accept(&mut self, protocol: StreamProtocol) -> Incoming {
-        assert!(self.takers.iter().all(|(taken, _)| *taken != protocol), "{protocol} is taken in by one");
+        assert!(self.acceptors.iter().all(|(taken, _)| *taken != protocol), "{protocol} is taken in by one");
         let (taker, incoming) = mpsc::channel(WAITING_MAX);
-        self.takers.push((protocol, taker));
+        self.acceptors.push((protocol, taker));
         Incoming(incoming)
     }
 
     fn handler(&self) -> Handler {
-        let accepted = AnyOf(self.takers.iter().map(|(protocol, _)| protocol.clone()).collect());
-        Handler { accepted, wanted: VecDeque::new(), came: VecDeque::new() }
+        let accepted = AnyOf(self.acceptors.iter().map(|(protocol, _)| protocol.clone()).collect());
+        Handler { accepted, wanted: VecDeque::new(), inbound: VecDeque::new() }
     }
 }
 
@@ -157,7 +157,7 @@ impl NetworkBehaviour for Behaviour {
         _: ConnectionId,
         (protocol, stream): THandlerOutEvent<Self>,
     ) {
-        if let Some((_, taker)) = self.takers.iter().find(|(taken, _)| *taken == protocol) {
+        if let Some((_, taker)) = self.acceptors.iter().find(|(taken, _)| *taken == protocol) {
             // Where too many wait, or nobody takes them, it is closed, and the other end sees that.
             let _ = taker.try_send((peer, stream));
         }
@@ -177,17 +177,17 @@ impl NetworkBehaviour for Behaviour {
 /// One connection's end of it.
 pub(super) struct Handler {
     accepted: AnyOf,
-    wanted: VecDeque<Wanted>,
-    came: VecDeque<(StreamProtocol, Stream)>,
+    wanted: VecDeque<SubstreamRequest>,
+    inbound: VecDeque<(StreamProtocol, Stream)>,
 }
 
 impl ConnectionHandler for Handler {
-    type FromBehaviour = Wanted;
+    type FromBehaviour = SubstreamRequest;
     type ToBehaviour = (StreamProtocol, Stream);
     type InboundProtocol = AnyOf;
     type OutboundProtocol = ReadyUpgrade<StreamProtocol>;
     type InboundOpenInfo = ();
-    type OutboundOpenInfo = Wanted;
+    type OutboundOpenInfo = SubstreamRequest;
 
     fn listen_protocol(&self) -> SubstreamProtocol<AnyOf> {
         SubstreamProtocol::new(self.accepted.clone(), ())
@@ -196,9 +196,10 @@ impl ConnectionHandler for Handler {
     fn poll(
         &mut self,
         _: &mut Context<'_>,
-    ) -> Poll<ConnectionHandlerEvent<ReadyUpgrade<StreamProtocol>, Wanted, (StreamProtocol, Stream)>> {
-        if let Some(came) = self.came.pop_front() {
-            return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(came));
+    ) -> Poll<ConnectionHandlerEvent<ReadyUpgrade<StreamProtocol>, SubstreamRequest, (StreamProtocol, Stream)>>
+    {
+        if let Some(inbound) = self.inbound.pop_front() {
+            return Poll::Ready(ConnectionHandlerEvent::NotifyBehaviour(inbound));
         }
         // Who has given up waiting has no use for it.
         self.wanted.retain(|wanted| !wanted.reply.is_closed());
@@ -210,17 +211,17 @@ impl ConnectionHandler for Handler {
         Poll::Pending
     }
 
-    fn on_behaviour_event(&mut self, wanted: Wanted) {
+    fn on_behaviour_event(&mut self, wanted: SubstreamRequest) {
         self.wanted.push_back(wanted);
     }
 
     fn on_connection_event(
         &mut self,
-        event: ConnectionEvent<'_, AnyOf, ReadyUpgrade<StreamProtocol>, (), Wanted>,
+        event: ConnectionEvent<'_, AnyOf, ReadyUpgrade<StreamProtocol>, (), SubstreamRequest>,
     ) {
         match event {
             ConnectionEvent::FullyNegotiatedInbound(FullyNegotiatedInbound { protocol, .. }) => {
-                self.came.push_back(protocol);
+                self.inbound.push_back(protocol);
             }
             ConnectionEvent::FullyNegotiatedOutbound(FullyNegotiatedOutbound { protocol, info }) => {
                 let _ = info.reply.send(Ok(protocol));
@@ -260,7 +261,7 @@ impl InboundUpgrade<Stream> for AnyOf {
     }
 }
 
-/// What may have come in before its taker looks: takers do nothing but spawn.
+/// What may have come in before its taker looks: acceptors do nothing but spawn.
 const WAITING_MAX: usize = 64;
 
 #[cfg(test)]

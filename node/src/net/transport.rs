@@ -15,10 +15,10 @@ use libp2p::{Swarm, SwarmBuilder, dcutr, identify, mdns, noise, ping, relay, tcp
 use peergrad_protocol::limits::MEMBERS_MAX;
 
 use super::circuits::{self, Circuits};
-use super::finding::{self, Finding};
+use super::discovery::{self, PeerDiscovery};
 use super::identity::Identity;
 use super::keyring::Keyring;
-use super::quic::{self, Strangers};
+use super::quic::{self, HandshakeLimits};
 use super::substreams;
 
 /// The protocol of link lanes.
@@ -31,14 +31,14 @@ pub(super) const STATUS_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergra
 #[derive(NetworkBehaviour)]
 pub(super) struct Behaviour {
     /// Asked first: whom it turns away the limits never count.
-    pub(super) strangers: Strangers,
+    pub(super) handshake_limits: HandshakeLimits,
     pub(super) limits: connection_limits::Behaviour,
     /// Before those to whom a connection that is turned away would be one more.
     pub(super) circuits: Circuits,
     pub(super) identify: identify::Behaviour,
     pub(super) ping: ping::Behaviour,
-    pub(super) neighbours: Toggle<mdns::tokio::Behaviour>,
-    pub(super) finding: Finding,
+    pub(super) mdns: Toggle<mdns::tokio::Behaviour>,
+    pub(super) discovery: PeerDiscovery,
     /// What this peer does for others that cannot be reached.
     pub(super) relay: relay::Behaviour,
     /// What others do for this one.
@@ -62,15 +62,14 @@ pub enum TransportError {
 pub(super) fn swarm(
     identity: &Identity,
     keyring: &Keyring,
-    neighbours: bool,
+    mdns: bool,
 ) -> Result<(Swarm<Behaviour>, Option<io::Error>), TransportError> {
     let peer = identity.keypair().public().to_peer_id();
-    let (neighbours, trouble) =
-        match neighbours.then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), peer)) {
-            Some(Ok(behaviour)) => (Some(behaviour), None),
-            Some(Err(error)) => (None, Some(error)),
-            None => (None, None),
-        };
+    let (mdns, trouble) = match mdns.then(|| mdns::tokio::Behaviour::new(mdns::Config::default(), peer)) {
+        Some(Ok(behaviour)) => (Some(behaviour), None),
+        Some(Err(error)) => (None, Some(error)),
+        None => (None, None),
+    };
     let swarm = SwarmBuilder::with_existing_identity(identity.keypair().clone())
         .with_tokio()
         .with_tcp(
@@ -84,7 +83,7 @@ pub(super) fn swarm(
         .map_err(TransportError::Resolver)?
         .with_relay_client(|keypair: &_| keyring.noise(keypair), yamux::Config::default)?
         .with_behaviour(|keypair, relayed| Behaviour {
-            strangers: Strangers::default(),
+            handshake_limits: HandshakeLimits::default(),
             limits: connection_limits::Behaviour::new(limits()),
             circuits: Circuits::default(),
             identify: identify::Behaviour::new(
@@ -98,8 +97,8 @@ pub(super) fn swarm(
             ping: ping::Behaviour::new(
                 ping::Config::new().with_interval(PING_INTERVAL).with_timeout(PING_TIMEOUT),
             ),
-            neighbours: neighbours.into(),
-            finding: finding::behaviour(peer),
+            mdns: mdns.into(),
+            discovery: discovery::behaviour(peer),
             relay: circuits::relay_server(peer),
             relayed,
             punch: dcutr::Behaviour::new(peer),

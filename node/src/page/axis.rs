@@ -3,7 +3,7 @@
 //! A step is 1, 2 or 5 times a power of ten (times: whole minutes and hours above), the smallest that does not crowd.
 
 /// An axis of values, from bottom to top or from left to right.
-pub struct Values {
+pub struct AxisScale {
     /// Where it begins.
     pub low: f64,
     /// Where it ends.
@@ -14,7 +14,7 @@ pub struct Values {
     pub is_logarithmic: bool,
 }
 
-impl Values {
+impl AxisScale {
     /// An axis that holds `low` to `high`, ends at ticks, and has about `lines` of them.
     #[must_use]
     pub fn covering(low: f64, high: f64, lines: usize) -> Self {
@@ -292,7 +292,7 @@ mod tests {
         for (low, high) in
             [(0.0, 2.31), (0.1, 0.1), (0.0, 0.0), (-3.0, 4e9), (1e-9, 3e-9), (f64::NAN, f64::INFINITY)]
         {
-            let axis = Values::covering(low, high, 4);
+            let axis = AxisScale::covering(low, high, 4);
             assert!((2..=7).contains(&axis.ticks.len()), "{low} to {high}: {:?}", axis.ticks);
             assert!(axis.low < axis.high, "{low} to {high}");
             if low.is_finite() {
@@ -307,11 +307,11 @@ mod tests {
         {
             assert!((binary_logarithm(number) - logarithm).abs() < 1e-6, "{number}");
         }
-        let axis = Values::by_factors(0.24, 2.3);
+        let axis = AxisScale::by_factors(0.24, 2.3);
         let labels: Vec<&str> = axis.ticks.iter().map(|tick| tick.1.as_str()).collect();
         assert_eq!(labels, ["0.5", "1", "2"]);
         assert!(axis.part(0.24) > 0.0 && axis.part(0.24) < 0.05 && axis.part(2.3) > 0.95);
-        assert!(Values::by_factors(1e-300, 1e300).ticks.len() <= LEVELS_MAX);
+        assert!(AxisScale::by_factors(1e-300, 1e300).ticks.len() <= LEVELS_MAX);
     }
 
     #[test]

@@ -5,9 +5,9 @@
 
 use std::time::Duration;
 
-use super::axis::Values;
+use super::axis::AxisScale;
 use super::svg::{Drawing, Escaped, HUES, LEFT, Px, RIGHT, stroke};
-use super::{add, again, head, section};
+use super::{add, head, reproduce_with, section};
 
 /// What a page tells.
 #[derive(Clone, Copy, Debug)]
@@ -19,18 +19,18 @@ pub struct Comparison<'a> {
     /// A table: a head, and a line for each contender.
     pub rows: &'a [Vec<String>],
     /// What the pictures show.
-    pub worth: Worth,
+    pub worth: QualityMetric,
     /// One sentence: how that was measured.
     pub how: &'a str,
     /// What `time` is in points: "virtual time in training".
     pub time: &'a str,
     /// One colour each.
-    pub contenders: &'a [Contender<'a>],
+    pub trainings: &'a [ComparedTraining<'a>],
 }
 
 /// One way of training.
 #[derive(Clone, Debug)]
-pub struct Contender<'a> {
+pub struct ComparedTraining<'a> {
     /// What it is called.
     pub name: &'a str,
     /// One for each seed.
@@ -52,7 +52,7 @@ pub struct Point {
 
 /// What a model is judged by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Worth {
+pub enum QualityMetric {
     /// Share of held-out samples that are classified rightly.
     Accuracy,
     /// Loss on held-out samples.
@@ -64,7 +64,7 @@ pub enum Worth {
 /// The page as HTML.
 #[must_use]
 pub fn render(comparison: &Comparison<'_>) -> String {
-    let names: Vec<&str> = comparison.contenders.iter().map(|contender| contender.name).collect();
+    let names: Vec<&str> = comparison.trainings.iter().map(|contender| contender.name).collect();
     let title = match names.split_last() {
         Some((last, others)) if !others.is_empty() => format!("{} and {last}", others.join(", ")),
         _ => names.concat(),
@@ -74,13 +74,17 @@ pub fn render(comparison: &Comparison<'_>) -> String {
     if !comparison.about.is_empty() {
         add(&mut page, format_args!("<p class=\"about\">{}</p>\n", Escaped(comparison.about)));
     }
-    again(&mut page, comparison.command);
+    reproduce_with(&mut page, comparison.command);
     table(&mut page, comparison.rows);
     let time = format!("{} against {}", comparison.worth.name(), comparison.time);
     let pictures: [(&str, Reading, Axis); 3] = [
-        ("samples trained", |point| point.samples as f64, |most| Values::covering(0.0, most, 10)),
-        ("", |point| point.time.as_nanos() as f64, |most| Values::times(most as u64)),
-        ("bytes sent by all peers together", |point| point.bytes as f64, |most| Values::bytes(most, 10, "")),
+        ("samples trained", |point| point.samples as f64, |most| AxisScale::covering(0.0, most, 10)),
+        ("", |point| point.time.as_nanos() as f64, |most| AxisScale::times(most as u64)),
+        (
+            "bytes sent by all peers together",
+            |point| point.bytes as f64,
+            |most| AxisScale::bytes(most, 10, ""),
+        ),
     ];
     for (what, reading, axis) in pictures {
         let title = match what {
@@ -97,9 +101,9 @@ pub fn render(comparison: &Comparison<'_>) -> String {
 /// What a picture goes along.
 type Reading = fn(&Point) -> f64;
 /// The axis for it, from 0 to the most that there is.
-type Axis = fn(f64) -> Values;
+type Axis = fn(f64) -> AxisScale;
 
-impl Worth {
+impl QualityMetric {
     fn name(self) -> &'static str {
         match self {
             Self::Accuracy => "Accuracy",
@@ -108,10 +112,10 @@ impl Worth {
         }
     }
 
-    fn axis(self, low: f64, high: f64) -> Values {
+    fn axis(self, low: f64, high: f64) -> AxisScale {
         match self {
-            Self::Accuracy => Values::covering(low, high, 6),
-            Self::Loss | Self::TrainingLoss => Values::of_losses(low, high, 6),
+            Self::Accuracy => AxisScale::covering(low, high, 6),
+            Self::Loss | Self::TrainingLoss => AxisScale::of_losses(low, high, 6),
         }
     }
 }
@@ -127,7 +131,7 @@ fn table(page: &mut String, rows: &[Vec<String>]) {
 }
 
 fn picture(comparison: &Comparison<'_>, label: &str, reading: Reading, axis: Axis) -> String {
-    let points = comparison.contenders.iter().flat_map(|contender| contender.courses.iter().flatten());
+    let points = comparison.trainings.iter().flat_map(|contender| contender.courses.iter().flatten());
     let all = || points.clone().filter(|point| point.worth.is_finite());
     let extent = |(low, high): (f64, f64), point: &Point| (low.min(point.worth), high.max(point.worth));
     let (low, high) = all().fold((f64::MAX, f64::MIN), extent);
@@ -138,7 +142,7 @@ fn picture(comparison: &Comparison<'_>, label: &str, reading: Reading, axis: Axi
     // One peer alone sends nothing, and still has its place.
     let sideways = axis(all().map(reading).fold(0.0, f64::max).max(1.0));
     let mut drawing = Drawing::default();
-    let top = key(&mut drawing, comparison.contenders) + 16.0;
+    let top = key(&mut drawing, comparison.trainings) + 16.0;
     let bottom = top + HEIGHT;
     let (x, y) = (
         |value: f64| LEFT + (RIGHT - LEFT) * sideways.part(value),
@@ -153,7 +157,7 @@ fn picture(comparison: &Comparison<'_>, label: &str, reading: Reading, axis: Axi
         drawing.text("tick mid", x(*value), bottom + 16.0, words);
     }
     drawing.line("axis", (LEFT, bottom), (RIGHT, bottom));
-    for (index, contender) in comparison.contenders.iter().enumerate() {
+    for (index, contender) in comparison.trainings.iter().enumerate() {
         for course in &contender.courses {
             let course = course.iter().filter(|point| point.worth.is_finite());
             let places: Vec<(f64, f64)> = course.map(|point| (x(reading(point)), y(point.worth))).collect();
@@ -169,7 +173,7 @@ fn line(drawing: &mut Drawing, index: usize, name: &str, places: &[(f64, f64)]) 
     for (x, y) in places {
         d.push_str(&format!("{}{} {}", if d.is_empty() { 'M' } else { 'L' }, Px(*x), Px(*y)));
     }
-    drawing.path(&look(index), &d, name);
+    drawing.path(&line_style(index), &d, name);
     for (x, y) in places {
         let (class, x, y) = (stroke(index), Px(*x), Px(*y));
         drawing.put(format_args!(r#"<circle class="dot {class}" cx="{x}" cy="{y}" r="2"/>"#));
@@ -177,14 +181,14 @@ fn line(drawing: &mut Drawing, index: usize, name: &str, places: &[(f64, f64)]) 
 }
 
 /// Which line is whose, in as many rows as that takes; returns where it ends.
-fn key(drawing: &mut Drawing, contenders: &[Contender<'_>]) -> f64 {
+fn key(drawing: &mut Drawing, trainings: &[ComparedTraining<'_>]) -> f64 {
     let (mut x, mut y) = (LEFT, 10.0);
-    for (index, contender) in contenders.iter().enumerate() {
+    for (index, contender) in trainings.iter().enumerate() {
         let width = 52.0 + contender.name.chars().count() as f64 * CHARACTER;
         if x > LEFT && x + width > RIGHT {
             (x, y) = (LEFT, y + 18.0);
         }
-        drawing.line(&look(index), (x, y), (x + 22.0, y));
+        drawing.line(&line_style(index), (x, y), (x + 22.0, y));
         drawing.text("tick", x + 27.0, y + 4.0, contender.name);
         x += width;
     }
@@ -192,7 +196,7 @@ fn key(drawing: &mut Drawing, contenders: &[Contender<'_>]) -> f64 {
 }
 
 /// The classes of a line. Where hues come round again, the line is broken in another way.
-fn look(index: usize) -> String {
+fn line_style(index: usize) -> String {
     let pattern = ["", " dashed", " dotted"][(index / HUES).min(2)];
     format!("curve {}{pattern}", stroke(index))
 }
@@ -218,7 +222,7 @@ mod tests {
         worths.iter().enumerate().map(point).collect()
     }
 
-    fn page(contenders: &[Contender<'_>], worth: Worth) -> String {
+    fn page(trainings: &[ComparedTraining<'_>], worth: QualityMetric) -> String {
         let rows = [vec![String::new(), "in the end".to_owned()], vec!["a<b".to_owned(), "0.9".to_owned()]];
         render(&Comparison {
             about: "",
@@ -227,17 +231,20 @@ mod tests {
             worth,
             how: "As it was.",
             time: "time",
-            contenders,
+            trainings,
         })
     }
 
     #[test]
     fn there_are_three_pictures_with_a_line_for_each_course() {
-        let contenders = [
-            Contender { name: "a<b", courses: vec![course(&[2.0, 1.0, 0.2]), course(&[2.1, 0.9, 0.1])] },
-            Contender { name: "c", courses: vec![course(&[2.0, f64::NAN, 0.3])] },
+        let trainings = [
+            ComparedTraining {
+                name: "a<b",
+                courses: vec![course(&[2.0, 1.0, 0.2]), course(&[2.1, 0.9, 0.1])],
+            },
+            ComparedTraining { name: "c", courses: vec![course(&[2.0, f64::NAN, 0.3])] },
         ];
-        let page = page(&contenders, Worth::TrainingLoss);
+        let page = page(&trainings, QualityMetric::TrainingLoss);
         assert_eq!(page.matches("<svg").count(), 3);
         assert_eq!(page.matches("<path class=\"curve").count(), 9);
         assert_eq!(page.matches("<circle").count(), 3 * 8, "what is not finite has no place");
@@ -248,21 +255,21 @@ mod tests {
 
     #[test]
     fn nothing_and_one_point_are_no_trouble() {
-        let nothing = [Contender { name: "a", courses: vec![vec![], course(&[f64::NAN])] }];
-        assert_eq!(page(&nothing, Worth::Accuracy).matches("Nothing was evaluated").count(), 3);
+        let nothing = [ComparedTraining { name: "a", courses: vec![vec![], course(&[f64::NAN])] }];
+        assert_eq!(page(&nothing, QualityMetric::Accuracy).matches("Nothing was evaluated").count(), 3);
         let alone = Point { samples: 0, time: Duration::ZERO, bytes: 0, worth: 0.5 };
-        let alone = [Contender { name: "a", courses: vec![vec![alone]] }];
-        assert!(!page(&alone, Worth::Loss).contains("NaN"));
+        let alone = [ComparedTraining { name: "a", courses: vec![vec![alone]] }];
+        assert!(!page(&alone, QualityMetric::Loss).contains("NaN"));
     }
 
     #[test]
     fn many_names_take_several_rows_and_differ() {
         let names: Vec<String> =
             (0..12).map(|index| format!("a/rather/long/path/number-{index}.toml")).collect();
-        let contenders: Vec<Contender<'_>> =
-            names.iter().map(|name| Contender { name, courses: vec![] }).collect();
-        assert!(key(&mut Drawing::default(), &contenders) > 28.0);
-        let looks: std::collections::BTreeSet<String> = (0..12).map(look).collect();
+        let trainings: Vec<ComparedTraining<'_>> =
+            names.iter().map(|name| ComparedTraining { name, courses: vec![] }).collect();
+        assert!(key(&mut Drawing::default(), &trainings) > 28.0);
+        let looks: std::collections::BTreeSet<String> = (0..12).map(line_style).collect();
         assert_eq!(looks.len(), 12);
     }
 }

@@ -2,7 +2,7 @@
 //! have gone on average.
 //!
 //! The way from the common parameters to where a member has come is taken for a gradient. The outer optimizer, Nesterov's
-//! momentum, lives with the owners of the shards, and so do its copies: a joiner needs nothing but the parameters.
+//! momentum, lives with the owners of the shards, and so do its replicas: a joiner needs nothing but the parameters.
 //!
 //! # Cost
 //! As of [`local`](super::local): one step's bytes for every H local steps. Inner optimizer state is as large as on one
@@ -17,16 +17,16 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
-use super::worker::Worker;
+use super::local_trainer::LocalTrainer;
+use crate::context::{Context, Contribution, Interrupted};
 use crate::loader::Loaded;
-use crate::optimizer::Rule;
-use crate::peer::{Contribution, Interrupted, Peer};
+use crate::optimizer::Optimizer;
 use crate::program::{Flow, Program};
 
 /// Local steps under an outer optimizer.
 pub struct Diloco {
     /// What this member does by itself.
-    pub worker: Worker,
+    pub local_trainer: LocalTrainer,
     /// Share of the outer velocity that is kept.
     pub outer_momentum: f32,
     /// The outer learning rate.
@@ -40,28 +40,28 @@ impl Program for Diloco {
         outer(0.0).moment_count()
     }
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let (step, parameters, room) = peer.begin_step().await?;
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let (step, parameters, room) = context.begin_step().await?;
         if step.is_over {
             return Ok(Break(()));
         }
         let begun_at = Arc::clone(&parameters);
-        let (mut vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
+        let (mut vector, stats, pending) = self.local_trainer.train(&step, parameters, room).await?.split();
         for (way, begun) in vector.iter_mut().zip(begun_at.iter()) {
-            *way = (*begun - *way) * tally.samples as f32;
+            *way = (*begun - *way) * stats.samples as f32;
         }
         drop(begun_at);
-        let summed = step.reduce_scatter(Contribution { vector, tally });
+        let summed = step.reduce_scatter(Contribution { vector, stats });
         let updated = step.update_owned(outer(self.outer_momentum), self.outer_rate);
         let gathered = step.all_gather();
         summed.await?;
         updated.await?;
         gathered.await?;
-        self.worker.keep(kept);
+        self.local_trainer.commit(pending);
         Ok(Continue(()))
     }
 }
 
-fn outer(momentum: f32) -> Rule {
-    Rule::Momentum { momentum, nesterov: true, weight_decay: 0.0 }
+fn outer(momentum: f32) -> Optimizer {
+    Optimizer::Momentum { momentum, nesterov: true, weight_decay: 0.0 }
 }

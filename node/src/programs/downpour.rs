@@ -15,11 +15,11 @@ use std::ops::ControlFlow::Continue;
 use std::sync::Arc;
 
 use peergrad_protocol::Buffer;
-use peergrad_protocol::message::Tally;
+use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::Rows;
 
+use crate::context::{Clock, Context, Interrupted};
 use crate::loader::Loaded;
-use crate::peer::{Clock, Interrupted, Peer};
 use crate::program::{Flow, Program};
 use crate::programs::gradients::{gradient, scaled};
 use crate::programs::ssp::finish;
@@ -28,7 +28,7 @@ use crate::task::Task;
 
 /// How often a worker sends and reads.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct DownpourSettings {
     /// Clocks after which it sends what it has added.
     pub n_push: u64,
     /// Clocks after which it reads.
@@ -37,7 +37,7 @@ pub struct Pace {
     pub local_rate: Option<f64>,
 }
 
-impl Default for Pace {
+impl Default for DownpourSettings {
     fn default() -> Self {
         Self { n_push: 1, n_fetch: 1, local_rate: None }
     }
@@ -47,7 +47,7 @@ impl Default for Pace {
 pub struct Downpour {
     task: Arc<dyn Task>,
     is_sum: bool,
-    pace: Pace,
+    settings: DownpourSettings,
     /// The parameters that it goes on with, and the clocks since it has read them.
     local: Option<(Arc<Buffer>, u64)>,
     /// Clocks of which nothing was sent.
@@ -60,38 +60,38 @@ impl Downpour {
     /// # Panics
     /// If it is to go on by itself with a task that is sparse.
     #[must_use]
-    pub fn of(loaded: &Loaded, rule: TableRule, pace: Pace) -> Self {
+    pub fn of(loaded: &Loaded, rule: TableRule, settings: DownpourSettings) -> Self {
         let (task, is_sum) = (Arc::clone(&loaded.task), rule == TableRule::Sum);
-        assert!(pace.n_fetch == 1 || task.sparse().is_none(), "what is touched is read in each clock");
-        Self { task, is_sum, pace, local: None, unsent: 0 }
+        assert!(settings.n_fetch == 1 || task.sparse().is_none(), "what is touched is read in each clock");
+        Self { task, is_sum, settings, local: None, unsent: 0 }
     }
 
     /// The gradient at the parameters that this worker goes on with, times `scale`; and where it goes on from.
-    async fn go_on(
+    async fn train_locally(
         &self,
         clock: &Clock,
         local: Option<(Arc<Buffer>, u64)>,
         scale: f32,
-    ) -> Result<(Rows, Tally, Option<(Arc<Buffer>, u64)>), Interrupted> {
+    ) -> Result<(Rows, SampleStats, Option<(Arc<Buffer>, u64)>), Interrupted> {
         let (parameters, age) = match local {
             Some(local) => local,
             None => (clock.parameters().await?, 0),
         };
-        let is_last = age + 1 == self.pace.n_fetch;
+        let is_last = age + 1 == self.settings.n_fetch;
         // What owners add as it is, it adds itself.
-        let rate = if self.is_sum { -1.0 } else { self.pace.local_rate.unwrap_or(clock.rate) as f32 };
+        let rate = if self.is_sum { -1.0 } else { self.settings.local_rate.unwrap_or(clock.rate) as f32 };
         let (task, samples, layout) = (self.task.clone(), clock.samples.clone(), clock.layout.clone());
         let work = move || {
             let mut gradient = vec![0.0; parameters.len()];
             let loss = task.gradient(&parameters, &samples, &mut gradient);
-            let (rows, tally) =
-                scaled(gradient, scale, Tally { samples: samples.len() as u64, loss }, &layout);
+            let (rows, stats) =
+                scaled(gradient, scale, SampleStats { samples: samples.len() as u64, loss }, &layout);
             if is_last {
-                return (rows, tally, None);
+                return (rows, stats, None);
             }
             let mut next = Buffer::from_values(&parameters);
             next.iter_mut().zip(&rows.values).for_each(|(parameter, slope)| *parameter -= rate * slope);
-            (rows, tally, Some((Arc::new(next), age + 1)))
+            (rows, stats, Some((Arc::new(next), age + 1)))
         };
         clock.compute(clock.samples.len() as u64, work).await
     }
@@ -100,35 +100,35 @@ impl Downpour {
 impl Program for Downpour {
     const NAME: &'static str = "downpour";
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
         // Whatever interrupts it, it begins with what all have.
         let local = self.local.take();
-        let clock = peer.begin_clock().await?;
+        let clock = context.begin_clock().await?;
         if clock.is_over {
             return finish(clock).await;
         }
         if clock.samples.is_empty() {
             // What is left is with others; what this one had not sent yet, the node has, as somebody may wait for it.
             self.unsent = 0;
-            clock.end(Tally::default());
+            clock.end(SampleStats::default());
             return Ok(Continue(()));
         }
         let scale = if self.is_sum { -clock.rate as f32 } else { 1.0 } / clock.samples.len() as f32;
-        let (rows, tally, next) = if self.pace.n_fetch == 1 {
-            let (rows, tally) = gradient(&self.task, &clock, scale).await?;
-            (rows, tally, None)
+        let (rows, stats, next) = if self.settings.n_fetch == 1 {
+            let (rows, stats) = gradient(&self.task, &clock, scale).await?;
+            (rows, stats, None)
         } else {
-            self.go_on(&clock, local, scale).await?
+            self.train_locally(&clock, local, scale).await?
         };
         clock.add(rows).expect("finite rows of the table");
         self.unsent += 1;
-        if self.unsent >= self.pace.n_push {
+        if self.unsent >= self.settings.n_push {
             // It need not be safe before the worker goes on: the node says it again until it is.
             drop(clock.push());
             self.unsent = 0;
         }
         self.local = next;
-        clock.end(tally);
+        clock.end(stats);
         Ok(Continue(()))
     }
 }

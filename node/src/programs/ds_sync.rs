@@ -21,41 +21,41 @@ use std::ops::ControlFlow::{Break, Continue};
 
 use peergrad_collectives::groups::Groups;
 
-use super::worker::Worker;
+use super::local_trainer::LocalTrainer;
+use crate::context::{Context, Contribution, Interrupted};
 use crate::loader::Loaded;
-use crate::peer::{Contribution, Interrupted, Peer};
 use crate::program::{Flow, Program};
 
 /// Divide-and-shuffle synchronization.
 pub struct DsSync {
     /// What this member does by itself.
-    pub worker: Worker,
+    pub local_trainer: LocalTrainer,
     /// Who averages with whom. Without shuffling the members of a group never hear of the others.
     pub groups: Groups,
 }
 
 impl Program for DsSync {
     const NAME: &'static str = "ds-sync";
-    const DRIFTS: bool = true;
+    const LOCAL_PARAMETERS: bool = true;
 
     fn owner_moments(_: &Loaded) -> usize {
         0
     }
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let (step, parameters, room) = peer.begin_step().await?;
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let (step, parameters, room) = context.begin_step().await?;
         if step.is_over {
             return Ok(Break(()));
         }
-        let (vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
-        let contribution = Contribution { vector, tally };
+        let (vector, stats, pending) = self.local_trainer.train(&step, parameters, room).await?.split();
+        let contribution = Contribution { vector, stats };
         let summed = step.reduce_scatter_among(self.groups, contribution);
         let averaged = step.average_owned();
         let gathered = step.all_gather();
         summed.await?;
         averaged.await?;
         gathered.await?;
-        self.worker.keep(kept);
+        self.local_trainer.commit(pending);
         Ok(Continue(()))
     }
 }

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use peergrad_protocol::message::Tally;
-use peergrad_protocol::table::{Names, Rows};
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::table::{RowSet, Rows};
 
-use crate::peer::{Clock, Interrupted};
-use crate::table::Layout;
+use crate::context::{Clock, Interrupted};
+use crate::table::TableLayout;
 use crate::task::Task;
 
 /// The gradient of a clock's samples, times `scale`, as rows of the table of parameters.
@@ -19,7 +19,7 @@ pub(super) async fn gradient(
     task: &Arc<dyn Task>,
     clock: &Clock,
     scale: f32,
-) -> Result<(Rows, Tally), Interrupted> {
+) -> Result<(Rows, SampleStats), Interrupted> {
     let (task, samples, layout) = (task.clone(), clock.samples.clone(), clock.layout.clone());
     let cost = samples.len() as u64;
     if task.sparse().is_none() {
@@ -28,20 +28,20 @@ pub(super) async fn gradient(
             .compute(cost, move || {
                 let mut gradient = vec![0.0; parameters.len()];
                 let loss = task.gradient(&parameters, &samples, &mut gradient);
-                scaled(gradient, scale, Tally { samples: cost, loss }, &layout)
+                scaled(gradient, scale, SampleStats { samples: cost, loss }, &layout)
             })
             .await;
     }
-    let (of, first) = (task.clone(), layout.parameters().ends().expect("there are parameters").0);
+    let (of, first) = (task.clone(), layout.parameter_rows().bounds().expect("there are parameters").0);
     let for_touched = samples.clone();
     let touched = clock.compute(0, move || sparse(&*of).touched(&for_touched)).await?;
-    let names: Names = touched.iter().map(|index| first + u64::from(*index)).collect();
-    let parameters = clock.get(names.clone()).expect("a touched parameter is one").await?;
+    let indices: RowSet = touched.iter().map(|index| first + u64::from(*index)).collect();
+    let parameters = clock.get(indices.clone()).expect("a touched parameter is one").await?;
     clock
         .compute(cost, move || {
             let mut gradient = vec![0.0; parameters.len()];
             let loss = sparse(&*task).gradient_at(&touched, &parameters, &samples, &mut gradient);
-            finite(names, gradient, scale, Tally { samples: cost, loss })
+            finite(indices, gradient, scale, SampleStats { samples: cost, loss })
         })
         .await
 }
@@ -51,17 +51,22 @@ fn sparse(task: &dyn Task) -> &dyn crate::task::SparseTask {
 }
 
 /// A gradient with respect to all parameters, as rows of their table.
-pub(super) fn scaled(mut gradient: Vec<f32>, scale: f32, tally: Tally, layout: &Layout) -> (Rows, Tally) {
-    let names = layout.parameters();
-    let width = layout.width(layout.chunk_of(names.ends().expect("there are parameters").0));
-    gradient.resize(names.len() * width, 0.0);
-    finite(names, gradient, scale, tally)
+pub(super) fn scaled(
+    mut gradient: Vec<f32>,
+    scale: f32,
+    stats: SampleStats,
+    layout: &TableLayout,
+) -> (Rows, SampleStats) {
+    let indices = layout.parameter_rows();
+    let width = layout.width(layout.chunk_of(indices.bounds().expect("there are parameters").0));
+    gradient.resize(indices.len() * width, 0.0);
+    finite(indices, gradient, scale, stats)
 }
 
-fn finite(names: Names, mut gradient: Vec<f32>, scale: f32, tally: Tally) -> (Rows, Tally) {
+fn finite(indices: RowSet, mut gradient: Vec<f32>, scale: f32, stats: SampleStats) -> (Rows, SampleStats) {
     gradient.iter_mut().for_each(|element| *element *= scale);
-    if !tally.loss.is_finite() || gradient.iter().any(|element| !element.is_finite()) {
-        return (Rows::default(), Tally::default());
+    if !stats.loss.is_finite() || gradient.iter().any(|element| !element.is_finite()) {
+        return (Rows::default(), SampleStats::default());
     }
-    (Rows { names, values: gradient }, tally)
+    (Rows { indices, values: gradient }, stats)
 }

@@ -9,47 +9,47 @@
 //! member's own and goes with it.
 //!
 //! # Reading
-//! McDonald et al., *Distributed Training Strategies for the Structured Perceptron*, 2010 (once a pass); Stich, *Local SGD
+//! McDonald et al., *Distributed Training Strategies for the Structured Perceptron*, 2010 (once an epoch); Stich, *Local SGD
 //! Converges Fast and Communicates Little*, 2019.
 
 use std::ops::ControlFlow::{Break, Continue};
 
-use peergrad_protocol::message::Tally;
+use peergrad_protocol::message::SampleStats;
 
-use super::worker::Worker;
-use crate::peer::{Contribution, Interrupted, Peer};
+use super::local_trainer::LocalTrainer;
+use crate::context::{Context, Contribution, Interrupted};
 use crate::program::{Flow, Program};
 
 /// Parameter mixing.
 pub struct Local {
     /// What this member does by itself.
-    pub worker: Worker,
+    pub local_trainer: LocalTrainer,
 }
 
 impl Program for Local {
     const NAME: &'static str = "local";
 
-    const OWN_RULE: bool = true;
+    const CUSTOM_RULE: bool = true;
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let (step, parameters, room) = peer.begin_step().await?;
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let (step, parameters, room) = context.begin_step().await?;
         if step.is_over {
             return Ok(Break(()));
         }
-        let (mut vector, tally, kept) = self.worker.train(&step, parameters, room).await?.split();
-        vector.iter_mut().for_each(|parameter| *parameter *= tally.samples as f32);
-        let summed = step.reduce_scatter(Contribution { vector, tally });
+        let (mut vector, stats, pending) = self.local_trainer.train(&step, parameters, room).await?.split();
+        vector.iter_mut().for_each(|parameter| *parameter *= stats.samples as f32);
+        let summed = step.reduce_scatter(Contribution { vector, stats });
         let updated = step.update_owned_with(mean);
         let gathered = step.all_gather();
         summed.await?;
         updated.await?;
         gathered.await?;
-        self.worker.keep(kept);
+        self.local_trainer.commit(pending);
         Ok(Continue(()))
     }
 }
 
 /// The mean of parameters that were added up, each as often as it has samples.
-fn mean(tally: Tally, _: &[f32], sums: &mut [f32]) {
-    sums.iter_mut().for_each(|sum| *sum /= tally.samples as f32);
+fn mean(stats: SampleStats, _: &[f32], sums: &mut [f32]) {
+    sums.iter_mut().for_each(|sum| *sum /= stats.samples as f32);
 }

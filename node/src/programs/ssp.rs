@@ -2,7 +2,7 @@
 //!
 //! In each clock a worker reads the parameters, computes the gradient of its part of the clock's batch, and adds to them. It may read
 //! what is up to so many clocks old, so whoever is slow now and then makes nobody wait. With a bound of 0 everybody waits for
-//! everybody, as in [`Ring`](super::ring::Ring).
+//! everybody, as in [`SyncDataParallel`](super::sync::SyncDataParallel).
 //!
 //! # What it does not do
 //! Whoever is slow *all the time* makes everybody wait, whatever the bound: after as many clocks all others stand at it.
@@ -15,10 +15,10 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::Arc;
 
-use peergrad_protocol::message::Tally;
+use peergrad_protocol::message::SampleStats;
 
+use crate::context::{Clock, Context, Interrupted};
 use crate::loader::Loaded;
-use crate::peer::{Clock, Interrupted, Peer};
 use crate::program::{Flow, Program};
 use crate::programs::gradients::gradient;
 use crate::table::TableRule;
@@ -36,7 +36,7 @@ impl Ssp {
     /// Trains what was loaded, with parameters in a table of this rule.
     #[must_use]
     pub fn of(loaded: &Loaded, rule: TableRule) -> Self {
-        let batch = loaded.training.batch_size as f32;
+        let batch = loaded.config.batch_size as f32;
         Self { task: Arc::clone(&loaded.task), batch, is_sum: rule == TableRule::Sum }
     }
 }
@@ -44,22 +44,22 @@ impl Ssp {
 impl Program for Ssp {
     const NAME: &'static str = "ssp";
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let clock = peer.begin_clock().await?;
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let clock = context.begin_clock().await?;
         if clock.is_over {
             return finish(clock).await;
         }
         if clock.samples.is_empty() {
             // What is left is with others, and they wait for this clock to end.
-            clock.end(Tally::default());
+            clock.end(SampleStats::default());
             return Ok(Continue(()));
         }
         let scale = if self.is_sum { -clock.rate as f32 } else { 1.0 } / self.batch;
-        let (rows, tally) = gradient(&self.task, &clock, scale).await?;
+        let (rows, stats) = gradient(&self.task, &clock, scale).await?;
         clock.add(rows).expect("finite rows of the table");
         // It need not be safe before the worker goes on: the node says it again until it is.
         drop(clock.push());
-        clock.end(tally);
+        clock.end(stats);
         Ok(Continue(()))
     }
 }

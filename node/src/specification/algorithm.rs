@@ -4,34 +4,35 @@ use std::sync::Arc;
 
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::groups::Groups;
-use peergrad_protocol::limits::{HANDS_MAX, STALENESS_BY_CLOCK_MAX, STEPS_MAX};
+use peergrad_protocol::limits::{LEASES_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX};
 use serde::{Deserialize, Serialize};
 
-use super::run_file::{ApplyName, CombineName, LocalSteps, SyncKind, SyncSection};
+use super::run_file::{AggregationName, ApplyName, LocalSteps, SyncKind, SyncSection};
 use super::{Route, SpecificationError, within};
-use crate::loader::{Loaded, Training};
-use crate::optimizer::Rule;
-use crate::program::Launch;
+use crate::loader::{Loaded, TrainingConfig};
+use crate::optimizer::Optimizer;
+use crate::program::ProgramFactory;
+use crate::programs::backup_workers::BackupWorkers;
 use crate::programs::diloco::Diloco;
-use crate::programs::downpour::{Downpour, Pace};
+use crate::programs::downpour::{Downpour, DownpourSettings};
 use crate::programs::ds_sync::DsSync;
 use crate::programs::local::Local;
-use crate::programs::quorum::Quorum;
-use crate::programs::ring::Ring;
+use crate::programs::local_trainer::LocalTrainer;
 use crate::programs::ssp::Ssp;
-use crate::programs::worker::Worker;
-use crate::table::client::{Gate, Gates};
-use crate::table::{Begins, Layout, Shared, Split, Table, TableRule, When};
+use crate::programs::sync::SyncDataParallel;
+use crate::table::{
+    ApplyMode, BatchScope, Init, ReadPolicy, ReadSchedule, Table, TableLayout, TableRule, TableSpec,
+};
 
 /// How the peers of a run train together.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum Algorithm {
-    /// [`Ring`].
+    /// [`SyncDataParallel`].
     #[default]
-    Ring,
-    /// [`Quorum`].
-    Quorum {
+    Sync,
+    /// [`BackupWorkers`].
+    BackupWorkers {
         /// Contributions that a step does not wait for.
         backups: usize,
     },
@@ -89,11 +90,11 @@ pub enum Algorithm {
 }
 
 impl Algorithm {
-    /// Settles what `[sync]` leaves open; a pass has so many steps.
+    /// Settles what `[sync]` leaves open; an epoch has so many steps.
     ///
     /// # Errors
     /// A key does not go with the kind, or has a value that is not allowed.
-    pub(super) fn resolve(section: &SyncSection, steps_per_pass: u64) -> Result<Self, SpecificationError> {
+    pub(super) fn resolve(section: &SyncSection, steps_per_epoch: u64) -> Result<Self, SpecificationError> {
         let kind = section.kind;
         let only_for = |key, is_given: bool, kinds: &[SyncKind], allowed: &str| {
             if is_given && !kinds.contains(&kind) {
@@ -103,7 +104,12 @@ impl Algorithm {
             Ok(())
         };
         let (with_groups, with_local_steps) = ([SyncKind::DsSync], [SyncKind::Local, SyncKind::Diloco]);
-        only_for("sync.backups", section.backups.is_some(), &[SyncKind::Quorum], "kind = \"quorum\"")?;
+        only_for(
+            "sync.backups",
+            section.backups.is_some(),
+            &[SyncKind::BackupWorkers],
+            "kind = \"backup-workers\"",
+        )?;
         only_for("sync.group", section.group.is_some(), &with_groups, "kind = \"ds-sync\"")?;
         only_for("sync.shuffle", section.shuffle.is_some(), &with_groups, "kind = \"ds-sync\"")?;
         let words = "kind = \"local\" or \"diloco\"";
@@ -125,18 +131,20 @@ impl Algorithm {
         only_for("sync.wave", section.wave.is_some(), &free, words)?;
         let (warm_up, wave) = (section.warm_up.unwrap_or(0), section.wave.unwrap_or(0));
         let local_steps = match section.local_steps {
-            None => LOCAL_STEPS_DEFAULT.min(steps_per_pass),
+            None => LOCAL_STEPS_DEFAULT.min(steps_per_epoch),
             Some(LocalSteps::Number(number)) => {
-                // A round ends with its pass: more steps would be smaller ones.
-                let allowed = format!("1 to {steps_per_pass}, the steps of a pass; or \"pass\"");
-                within("sync.local_steps", number, 1..=steps_per_pass, &allowed)?;
+                // A round ends with its epoch: more steps would be smaller ones.
+                let allowed = format!("1 to {steps_per_epoch}, the steps of an epoch; or \"epoch\"");
+                within("sync.local_steps", number, 1..=steps_per_epoch, &allowed)?;
                 number
             }
-            Some(LocalSteps::Pass) => steps_per_pass,
+            Some(LocalSteps::Epoch) => steps_per_epoch,
         };
         let algorithm = match kind {
-            SyncKind::Ring => Self::Ring,
-            SyncKind::Quorum => Self::Quorum { backups: section.backups.unwrap_or(BACKUPS_DEFAULT) },
+            SyncKind::Sync => Self::Sync,
+            SyncKind::BackupWorkers => {
+                Self::BackupWorkers { backups: section.backups.unwrap_or(BACKUPS_DEFAULT) }
+            }
             SyncKind::DsSync => {
                 Self::DsSync { group: section.group.unwrap_or(0), shuffle: section.shuffle.unwrap_or(true) }
             }
@@ -169,16 +177,18 @@ impl Algorithm {
     /// An error unless all settings are allowed.
     pub(super) fn check(&self, route: Route) -> Result<(), SpecificationError> {
         let steps =
-            |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"pass\"");
+            |steps: u64| within("sync.local_steps", steps, 1..=1_000_000, "1 to 1000000, or \"epoch\"");
         match *self {
-            Self::Ring | Self::DsSync { .. } => Ok(()),
-            Self::Quorum { .. } if route == Route::Ring => Err(SpecificationError::Setting {
+            Self::Sync | Self::DsSync { .. } => Ok(()),
+            Self::BackupWorkers { .. } if route == Route::Ring => Err(SpecificationError::Setting {
                 key: "sync.topology",
                 found: "\"ring\"".to_owned(),
-                allowed: "\"auto\" or \"direct\" with kind = \"quorum\": a ring waits for everybody"
+                allowed: "\"auto\" or \"direct\" with kind = \"backup-workers\": a ring waits for everybody"
                     .to_owned(),
             }),
-            Self::Quorum { backups } => within("sync.backups", backups, 1..=500, "1 to 500 contributions"),
+            Self::BackupWorkers { backups } => {
+                within("sync.backups", backups, 1..=500, "1 to 500 contributions")
+            }
             Self::Local { local_steps } => steps(local_steps),
             Self::Diloco { local_steps, outer_rate, outer_momentum } => {
                 steps(local_steps)?;
@@ -210,7 +220,7 @@ impl Algorithm {
     #[must_use]
     pub fn local_steps(&self) -> u64 {
         match *self {
-            Self::Ring | Self::Quorum { .. } | Self::DsSync { .. } => 1,
+            Self::Sync | Self::BackupWorkers { .. } | Self::DsSync { .. } => 1,
             Self::Ssp { .. } | Self::Async { .. } | Self::Downpour { .. } => 1,
             Self::Local { local_steps } | Self::Diloco { local_steps, .. } => local_steps,
         }
@@ -219,22 +229,22 @@ impl Algorithm {
     /// Contributions that a step does not wait for.
     #[must_use]
     pub fn backups(&self) -> usize {
-        if let Self::Quorum { backups } = *self { backups } else { 0 }
+        if let Self::BackupWorkers { backups } = *self { backups } else { 0 }
     }
 
     /// Whether all peers hold the same parameters after each step, and have to complete it.
     pub(super) fn can_merge(&self) -> bool {
-        matches!(self, Self::Ring | Self::Local { .. } | Self::Diloco { .. })
+        matches!(self, Self::Sync | Self::Local { .. } | Self::Diloco { .. })
     }
 
     /// An error unless it goes with the optimizer's rule.
-    pub(super) fn check_rule(&self, rule: &Rule) -> Result<(), SpecificationError> {
+    pub(super) fn check_rule(&self, rule: &Optimizer) -> Result<(), SpecificationError> {
         match *self {
             Self::Ssp { staleness, ref staleness_from, apply } if is_by_step(apply, rule) => {
                 let allowed = "0 to 16 steps where all gradients of a step are applied together";
-                within("sync.staleness", staleness, ..=STALENESS_BY_CLOCK_MAX, allowed)?;
+                within("sync.staleness", staleness, ..=PER_CLOCK_STALENESS_MAX, allowed)?;
                 let within_bound = |(_, bound): &(u64, u64)| {
-                    within("sync.staleness_from", *bound, ..=STALENESS_BY_CLOCK_MAX, allowed)
+                    within("sync.staleness_from", *bound, ..=PER_CLOCK_STALENESS_MAX, allowed)
                 };
                 staleness_from.iter().try_for_each(within_bound)
             }
@@ -250,90 +260,100 @@ impl Algorithm {
 
     /// What makes the program.
     #[must_use]
-    pub fn launch(&self) -> Launch {
+    pub fn launch(&self) -> ProgramFactory {
         match *self {
-            Self::Ring => Launch::ring(),
-            Self::Quorum { .. } => Launch::new(|loaded| Quorum { ring: Ring::of(loaded) }),
-            Self::DsSync { group, shuffle } => Launch::new(move |loaded| DsSync {
-                worker: Worker::new(loaded),
+            Self::Sync => ProgramFactory::sync(),
+            Self::BackupWorkers { .. } => {
+                ProgramFactory::new(|loaded| BackupWorkers { sync: SyncDataParallel::of(loaded) })
+            }
+            Self::DsSync { group, shuffle } => ProgramFactory::new(move |loaded| DsSync {
+                local_trainer: LocalTrainer::new(loaded),
                 groups: Groups {
                     size: (group > 0).then_some(group),
-                    seed: loaded.training.seed,
+                    seed: loaded.config.seed,
                     is_shuffled: shuffle,
                 },
             }),
-            Self::Local { .. } => Launch::new(|loaded| Local { worker: Worker::new(loaded) }),
-            Self::Diloco { outer_rate, outer_momentum, .. } => {
-                Launch::new(move |loaded| Diloco { worker: Worker::new(loaded), outer_rate, outer_momentum })
+            Self::Local { .. } => {
+                ProgramFactory::new(|loaded| Local { local_trainer: LocalTrainer::new(loaded) })
             }
+            Self::Diloco { outer_rate, outer_momentum, .. } => ProgramFactory::new(move |loaded| Diloco {
+                local_trainer: LocalTrainer::new(loaded),
+                outer_rate,
+                outer_momentum,
+            }),
             Self::Ssp { staleness, ref staleness_from, apply } => {
-                let first = Gates::of(Gate::Staleness(staleness));
-                let gates = staleness_from
-                    .iter()
-                    .fold(first, |gates, &(step, bound)| gates.then(step, Gate::Staleness(bound)));
-                let when = move |loaded: &Loaded| {
-                    if is_by_step(apply, &loaded.training.rule) { When::ByClock } else { When::AtOnce }
+                let first = ReadSchedule::constant(ReadPolicy::Staleness(staleness));
+                let read_schedule = staleness_from.iter().fold(first, |read_schedule, &(step, bound)| {
+                    read_schedule.then(step, ReadPolicy::Staleness(bound))
+                });
+                let apply_mode = move |loaded: &Loaded| {
+                    if is_by_step(apply, &loaded.config.rule) {
+                        ApplyMode::PerClock
+                    } else {
+                        ApplyMode::Immediate
+                    }
                 };
-                let shared = move |loaded: &Loaded| Shared {
-                    layout: layout(loaded, when(loaded)),
-                    gates: gates.clone(),
-                    split: Split::AmongAll,
+                let table_spec = move |loaded: &Loaded| TableSpec {
+                    layout: layout(loaded, apply_mode(loaded)),
+                    read_schedule: read_schedule.clone(),
+                    batch_scope: BatchScope::Global,
                     warm_up: 0,
                     wave: 0,
                 };
-                Launch::with_tables(shared, |loaded| Ssp::of(loaded, rule_of(loaded)))
+                ProgramFactory::with_tables(table_spec, |loaded| Ssp::of(loaded, rule_of(loaded)))
             }
-            Self::Async { warm_up, wave } => downpour(Pace::default(), (warm_up, wave)),
+            Self::Async { warm_up, wave } => downpour(DownpourSettings::default(), (warm_up, wave)),
             Self::Downpour { n_push, n_fetch, local_rate, warm_up, wave } => {
-                downpour(Pace { n_push, n_fetch, local_rate }, (warm_up, wave))
+                downpour(DownpourSettings { n_push, n_fetch, local_rate }, (warm_up, wave))
             }
         }
     }
 }
 
 /// Whether all gradients of a step are applied together; plain SGD needs that least.
-fn is_by_step(apply: Option<ApplyName>, rule: &Rule) -> bool {
+fn is_by_step(apply: Option<ApplyName>, rule: &Optimizer) -> bool {
     match apply {
         Some(apply) => apply == ApplyName::ByStep,
-        None => !matches!(rule, Rule::Sgd { weight_decay: 0.0 }),
+        None => !matches!(rule, Optimizer::Sgd { weight_decay: 0.0 }),
     }
 }
 
 /// What owners of a table of parameters do with what they are sent: plain SGD needs no owner to do anything but add.
 fn rule_of(loaded: &Loaded) -> TableRule {
-    let Training { rule, schedule, .. } = loaded.training;
+    let TrainingConfig { rule, schedule, .. } = loaded.config;
     match rule {
-        Rule::Sgd { weight_decay: 0.0 } => TableRule::Sum,
-        rule => TableRule::Stock { rule, schedule },
+        Optimizer::Sgd { weight_decay: 0.0 } => TableRule::Sum,
+        rule => TableRule::Optimizer { rule, schedule },
     }
 }
 
 /// One table of the parameters: a few of them a row, or each by itself, where few of them are touched at a time.
-fn layout(loaded: &Loaded, when: When) -> Arc<Layout> {
+fn layout(loaded: &Loaded, apply_mode: ApplyMode) -> Arc<TableLayout> {
     let count = loaded.manifest.parameter_count();
     let width = match loaded.task.sparse() {
         Some(_) => 1,
         None => count.div_ceil(ROWS_WANTED).next_multiple_of(ROW_NUMBERS_MIN),
     };
-    let (rows, rule, begins) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Begins::AtParameters);
-    Arc::new(Layout::new(vec![Table { name: "parameters", rows, width, rule, when, begins }]))
+    let (rows, rule, init) = (count.div_ceil(width).max(1) as u64, rule_of(loaded), Init::Parameters);
+    Arc::new(TableLayout::new(vec![Table { name: "parameters", rows, width, rule, apply_mode, init }]))
 }
 
-fn downpour(pace: Pace, (warm_up, wave): (u64, u64)) -> Launch {
-    let shared = move |loaded: &Loaded| Shared {
-        layout: layout(loaded, When::AtOnce),
-        gates: Gates::of(Gate::None),
-        split: Split::EachItsOwn,
+fn downpour(settings: DownpourSettings, (warm_up, wave): (u64, u64)) -> ProgramFactory {
+    let table_spec = move |loaded: &Loaded| TableSpec {
+        layout: layout(loaded, ApplyMode::Immediate),
+        read_schedule: ReadSchedule::constant(ReadPolicy::Unbounded),
+        batch_scope: BatchScope::PerWorker,
         warm_up,
         wave,
     };
-    Launch::with_tables(shared, move |loaded| Downpour::of(loaded, rule_of(loaded), pace))
+    ProgramFactory::with_tables(table_spec, move |loaded| Downpour::of(loaded, rule_of(loaded), settings))
 }
 
 /// What owners make of contributions, as it is written in files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "rule", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Robustness {
+pub enum Aggregation {
     /// Their mean, weighted by samples.
     #[default]
     Mean,
@@ -346,13 +366,13 @@ pub enum Robustness {
     Median,
 }
 
-impl Robustness {
+impl Aggregation {
     /// What `[sync]` says.
     ///
     /// # Errors
     /// `trim` does not go with the rest.
     pub(super) fn resolve(section: &SyncSection) -> Result<Self, SpecificationError> {
-        if let (Some(_), CombineName::Mean | CombineName::Median) = (section.trim, section.combine) {
+        if let (Some(_), AggregationName::Mean | AggregationName::Median) = (section.trim, section.combine) {
             return Err(SpecificationError::Setting {
                 key: "sync.trim",
                 found: "given".to_owned(),
@@ -360,9 +380,9 @@ impl Robustness {
             });
         }
         Ok(match section.combine {
-            CombineName::Mean => Self::Mean,
-            CombineName::TrimmedMean => Self::TrimmedMean { trim: section.trim.unwrap_or(1) },
-            CombineName::Median => Self::Median,
+            AggregationName::Mean => Self::Mean,
+            AggregationName::TrimmedMean => Self::TrimmedMean { trim: section.trim.unwrap_or(1) },
+            AggregationName::Median => Self::Median,
         })
     }
 
@@ -383,12 +403,12 @@ impl Robustness {
     }
 }
 
-impl From<Robustness> for Combine {
-    fn from(robustness: Robustness) -> Self {
+impl From<Aggregation> for Combine {
+    fn from(robustness: Aggregation) -> Self {
         match robustness {
-            Robustness::Mean => Self::Sum,
-            Robustness::TrimmedMean { trim } => Self::Trimmed(trim),
-            Robustness::Median => Self::Median,
+            Aggregation::Mean => Self::Sum,
+            Aggregation::TrimmedMean { trim } => Self::Trimmed(trim),
+            Aggregation::Median => Self::Median,
         }
     }
 }
@@ -404,7 +424,7 @@ const OUTER_MOMENTUM_DEFAULT: f32 = 0.9;
 const STALENESS_DEFAULT: u64 = 3;
 /// What is not sent yet is lost with its worker, so that what it has trained since is trained again.
 const N_PUSH_MAX: u64 = 32;
-const _: () = assert!((N_PUSH_MAX as usize) < HANDS_MAX, "and two more");
+const _: () = assert!((N_PUSH_MAX as usize) < LEASES_MAX, "and two more");
 /// Rows of a table of parameters are as long as they have to be for this many.
 const ROWS_WANTED: usize = 1 << 14;
 const ROW_NUMBERS_MIN: usize = 16;
@@ -422,31 +442,31 @@ mod tests {
     }
 
     #[test]
-    fn a_quorum_does_not_go_around_a_ring() {
+    fn backup_workers_do_not_go_around_a_ring() {
         for (text, words) in [
             (
                 "topology = \"ring\"",
-                "`sync.topology` is \"ring\"; allowed: \"auto\" or \"direct\" with kind = \"quorum\"",
+                "`sync.topology` is \"ring\"; allowed: \"auto\" or \"direct\" with kind = \"backup-workers\"",
             ),
             ("backups = 0", "`sync.backups` is 0; allowed: 1 to 500"),
         ] {
-            let error = resolve(&format!("kind = \"quorum\"\n{text}")).unwrap_err().to_string();
+            let error = resolve(&format!("kind = \"backup-workers\"\n{text}")).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");
         }
     }
 
     #[test]
     fn a_kind_is_enough() {
-        assert_eq!(resolve(""), Ok(Algorithm::Ring));
+        assert_eq!(resolve(""), Ok(Algorithm::Sync));
         assert_eq!(resolve("kind = \"ds-sync\""), Ok(Algorithm::DsSync { group: 0, shuffle: true }));
         assert_eq!(
             resolve("kind = \"local\""),
             Ok(Algorithm::Local { local_steps: 23 }),
-            "no more than a pass has"
+            "no more than an epoch has"
         );
-        let once_a_pass = resolve("kind = \"local\"\nlocal_steps = \"pass\"");
-        assert_eq!(once_a_pass, Ok(Algorithm::Local { local_steps: 23 }));
-        assert_eq!(resolve("kind = \"quorum\""), Ok(Algorithm::Quorum { backups: 1 }));
+        let once_an_epoch = resolve("kind = \"local\"\nlocal_steps = \"epoch\"");
+        assert_eq!(once_an_epoch, Ok(Algorithm::Local { local_steps: 23 }));
+        assert_eq!(resolve("kind = \"backup-workers\""), Ok(Algorithm::BackupWorkers { backups: 1 }));
         let diloco = Algorithm::Diloco { local_steps: 8, outer_rate: 0.7, outer_momentum: 0.9 };
         assert_eq!(resolve("kind = \"diloco\"\nlocal_steps = 8"), Ok(diloco));
     }
@@ -457,10 +477,10 @@ mod tests {
             let run = RunFile::parse(&format!("[sync]\n{text}")).unwrap();
             crate::specification::resolve::resolve_training(&run, 100).map(|training| training.combine)
         };
-        assert_eq!(resolve(""), Ok(Robustness::Mean));
+        assert_eq!(resolve(""), Ok(Aggregation::Mean));
         let trimmed = "combine = \"trimmed-mean\"";
-        assert_eq!(resolve(trimmed), Ok(Robustness::TrimmedMean { trim: 1 }));
-        assert_eq!(resolve(&format!("{trimmed}\ntrim = 3")), Ok(Robustness::TrimmedMean { trim: 3 }));
+        assert_eq!(resolve(trimmed), Ok(Aggregation::TrimmedMean { trim: 1 }));
+        assert_eq!(resolve(&format!("{trimmed}\ntrim = 3")), Ok(Aggregation::TrimmedMean { trim: 3 }));
         for (text, words) in [
             ("topology = \"ring\"\ncombine = \"median\"".to_owned(), "\"mean\" with topology = \"ring\""),
             (format!("{trimmed}\nkind = \"ds-sync\""), "with kind = \"ds-sync\""),
@@ -501,10 +521,10 @@ mod tests {
             ("kind = \"local\"\nouter_rate = 1.0", "kind = \"diloco\""),
             (
                 "kind = \"local\"\nlocal_steps = 0",
-                "`sync.local_steps` is 0; allowed: 1 to 23, the steps of a pass",
+                "`sync.local_steps` is 0; allowed: 1 to 23, the steps of an epoch",
             ),
             ("kind = \"diloco\"\nlocal_steps = 24", "`sync.local_steps` is 24; allowed: 1 to 23"),
-            ("backups = 2", "`sync.backups` is given; allowed: nothing but with kind = \"quorum\""),
+            ("backups = 2", "`sync.backups` is given; allowed: nothing but with kind = \"backup-workers\""),
             ("kind = \"ds-sync\"\ngroup = 1", "`sync.group` is 1; allowed: 2 or more"),
             ("staleness = 1", "`sync.staleness` is given; allowed: nothing but with kind = \"ssp\""),
             (

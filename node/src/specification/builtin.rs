@@ -7,15 +7,15 @@ use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
 
-use super::own::OwnSpecification;
+use super::custom::CustomSpecification;
 use super::{ModelForm, Specification, SpecificationError};
-use crate::data::dataset::{Dataset, Samples, Split};
+use crate::data::dataset::{Dataset, HeldOutSplit, Samples};
+use crate::data::dense_table::unpack;
 use crate::data::format::FileLayout;
 use crate::data::labels::Labels;
-use crate::data::table::unpack;
 use crate::io::DataReference;
 use crate::loader::{Loaded, Loader};
-use crate::task::logistic::{self, Listed, Logistic, SparseSamples};
+use crate::task::logistic::{self, Logistic, SparseDataset, SparseSamples};
 use crate::task::supervised::{self, Supervised};
 use crate::task::{Evaluation, Task};
 
@@ -34,8 +34,8 @@ impl Loader for BuiltinLoader {
         });
         reference.map(Some).map_err(|error| {
             // Of another binary's task only the names are known here.
-            OwnSpecification::parse(specification)
-                .map_or(error.to_string(), |OwnSpecification { task, program, .. }| {
+            CustomSpecification::parse(specification)
+                .map_or(error.to_string(), |CustomSpecification { task, program, .. }| {
                     format!(
                         "this run trains the task `{task}` (program `{program}`), which is not built into `peer` but part \
                          of the binary that founded the run: bring that binary to this machine and type its name in place of `peer`"
@@ -53,7 +53,7 @@ impl Loader for BuiltinLoader {
 
 /// Rows of a data file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum DataPart {
     /// Those that were never trained.
     HeldOut,
     /// All of them.
@@ -92,9 +92,9 @@ impl Specification {
         parameters: &[f32],
         file: &str,
         bytes: &[u8],
-    ) -> Result<(Evaluation, Part), SpecificationError> {
+    ) -> Result<(Evaluation, DataPart), SpecificationError> {
         let is_own = ContentDigest::of(bytes) == self.digest()? && self.data.held_out_rows > 0;
-        let part = if is_own { Part::HeldOut } else { Part::All };
+        let part = if is_own { DataPart::HeldOut } else { DataPart::All };
         let evaluation = match self.model.form {
             ModelForm::Network => {
                 let network = self.network();
@@ -115,11 +115,11 @@ impl Specification {
     }
 
     /// Which rows of the data file are trained, and which never are; `bytes` are those of the file.
-    fn split(&self, bytes: &[u8]) -> Result<Split, SpecificationError> {
+    fn split(&self, bytes: &[u8]) -> Result<HeldOutSplit, SpecificationError> {
         if ContentDigest::of(bytes) != self.digest()? {
             return Err(self.other("its bytes are different"));
         }
-        let mut split = Split::draw(self.training.seed, self.data.rows, self.data.held_out_rows);
+        let mut split = HeldOutSplit::draw(self.training.seed, self.data.rows, self.data.held_out_rows);
         if !self.training.shuffle {
             split.training.sort_unstable();
         }
@@ -138,7 +138,7 @@ impl Specification {
     }
 
     /// The run's samples, without what is 0: those that are trained, then the others.
-    fn own_rows(&self, bytes: &[u8]) -> Result<Listed, SpecificationError> {
+    fn own_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
         let (split, name) = (self.split(bytes)?, &self.data.name);
         let samples = self.listed(name, &self.data.layout, &unpack(name, bytes)?)?;
         self.check_rows(samples.labels.len())?;
@@ -146,13 +146,18 @@ impl Specification {
     }
 
     /// All rows of a file (unpacked), without what is 0.
-    fn listed(&self, file: &str, layout: &FileLayout, bytes: &[u8]) -> Result<Listed, SpecificationError> {
+    fn listed(
+        &self,
+        file: &str,
+        layout: &FileLayout,
+        bytes: &[u8],
+    ) -> Result<SparseDataset, SpecificationError> {
         let table = layout.read_sparse(file, bytes)?;
         let labels = match self.data.target.labels(file, &table.labels)? {
             Labels::Classes(classes) => classes.into_iter().map(|class| class == 1).collect(),
             Labels::Numbers(_) => return Err(self.other("its labels are numbers")),
         };
-        Ok(Listed { features: table.features, labels })
+        Ok(SparseDataset { features: table.features, labels })
     }
 
     /// The run's samples, from the data file's bytes.
@@ -197,7 +202,7 @@ mod tests {
         assert_eq!((reference.name.as_str(), reference.byte_count), ("f.csv", DATA.len() as u64));
         assert_eq!(reference.digest, ContentDigest::of(DATA));
         let loaded = BuiltinLoader.load(&bytes, Some(DATA.into())).unwrap();
-        assert_eq!((loaded.task.sample_count(), loaded.training.passes), (4, 40));
+        assert_eq!((loaded.task.sample_count(), loaded.config.epochs), (4, 40));
         assert_eq!(loaded.manifest, loaded.task.manifest());
     }
 

@@ -6,16 +6,16 @@
 use super::resolve::resolve_data;
 use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
 use super::{DataSettings, ModelForm, SpecificationError};
+use crate::data::columns::{Column, ColumnHints, Columns};
+use crate::data::dense_table::unpack;
 use crate::data::embedded::{DIGITS, embedded};
 use crate::data::format::{FileLayout, Format, FormatError, Numbered, NumberedFormat};
 use crate::data::idx::Arrays;
 use crate::data::labels::{Classes, Target};
-use crate::data::layout::{Column, Layout, LayoutHints};
-use crate::data::table::unpack;
 
 /// The line of `[sync]` that says how peers train together, and the one that says so where few parameters are touched at a time.
-const RING: &str = "kind = \"ring\"              # synchronous steps; or \"quorum\", \"local\", \"diloco\", \"ds-sync\": other promises";
-const SSP: &str = "kind = \"ssp\"               # only what a peer's rows have to do with travels, and nobody is far ahead; or \"ring\", \"async\"";
+const SYNC: &str = "kind = \"sync\"              # synchronous steps; or \"backup-workers\", \"local\", \"diloco\", \"ds-sync\": other promises";
+const SSP: &str = "kind = \"ssp\"               # only what a peer's rows have to do with travels, and nobody is far ahead; or \"sync\", \"async\"";
 /// More columns than this are mostly 0: the model is one that does not look at those.
 const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
 /// Fewer rows than this do not feed a hidden layer: the model is a softmax or linear regression.
@@ -39,11 +39,11 @@ pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<String, Specifica
 fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, SpecificationError> {
     let unpacked = unpack(data_name, bytes)?;
     let mut section = DataSection::new(data_name);
-    let mut words = Words::default();
-    let inferred = FileLayout::infer(data_name, &unpacked, &LayoutHints::default())?;
+    let mut words = ColumnNames::default();
+    let inferred = FileLayout::infer(data_name, &unpacked, &ColumnHints::default())?;
     if let FileLayout::Csv(layout) = &inferred {
         words.names = layout.names(&unpacked);
-        words.worded = layout.worded_features(&unpacked);
+        words.worded = layout.text_features(&unpacked);
         if words.worded.len() < layout.features.len() && !words.worded.is_empty() {
             let numbers = layout.features.iter().filter(|column| !words.worded.contains(column));
             section.columns = Some(numbers.map(|&index| column(index, &words.names)).collect());
@@ -64,20 +64,20 @@ fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, Sp
     };
     let mut preset = Preset::of(&data, form);
     preset.batch = batch.unwrap_or(preset.batch);
-    let rest = if preset.kind == ModelKind::Logistic { REST.replacen(RING, SSP, 1) } else { REST.to_owned() };
+    let rest = if preset.kind == ModelKind::Logistic { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
     Ok([HEAD, &preset.training(), &data_section(&data, &shape, &words), &preset.model(), &rest].concat())
 }
 
 /// What a CSV file has in words.
 #[derive(Default)]
-struct Words {
+struct ColumnNames {
     /// The names of its columns.
     names: Vec<String>,
     /// The feature columns that hold words, from 0.
     worded: Vec<usize>,
 }
 
-/// The run file of the demo: the embedded digits, one hidden layer, Adam, 40 passes, in small batches. So there are thousands of
+/// The run file of the demo: the embedded digits, one hidden layer, Adam, 40 epochs, in small batches. So there are thousands of
 /// steps, and time for somebody to go and for somebody to come.
 ///
 /// # Panics
@@ -92,7 +92,7 @@ const DEMO_BATCH: u64 = 16;
 
 /// The settings that follow from the size of the data.
 struct Preset {
-    passes: u64,
+    epochs: u64,
     batch: u64,
     kind: ModelKind,
     hidden: usize,
@@ -111,7 +111,7 @@ impl Preset {
             (Target::Number { .. }, true) => ModelKind::Linear,
         };
         let values = u64::from(data.rows) * columns as u64;
-        let passes = match values {
+        let epochs = match values {
             0..1_000_000 => 40,
             1_000_000..20_000_000 => 20,
             _ => 10,
@@ -124,13 +124,13 @@ impl Preset {
         let hidden = if columns > COLUMNS_FOR_NARROW_LAYER { 256 } else { 128 };
         // A model without a hidden layer has no sharp turns, and takes longer steps.
         let rate = if kind == ModelKind::Mlp { 0.005 } else { 0.01 };
-        Self { passes, batch, kind, hidden, rate }
+        Self { epochs, batch, kind, hidden, rate }
     }
 
     fn training(&self) -> String {
-        let Self { passes, batch, .. } = self;
+        let Self { epochs, batch, .. } = self;
         [
-            line(&format!("passes = {passes}"), "times that every training row is seen"),
+            line(&format!("epochs = {epochs}"), "times that every training row is seen"),
             line(
                 &format!("batch = {batch}"),
                 "rows of a step, over all peers together: it does not grow with their number",
@@ -181,7 +181,7 @@ impl Preset {
 }
 
 /// The section `[data]`, with everything written down that was inferred; `shape` says what a row is.
-fn data_section(data: &DataSettings, shape: &str, words: &Words) -> String {
+fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String {
     let DataSettings { name, rows, layout, target, .. } = data;
     let mut text = format!("\n[data]                     # {rows} rows, {shape}\n");
     let origin = match embedded(name) {
@@ -216,7 +216,7 @@ fn data_section(data: &DataSettings, shape: &str, words: &Words) -> String {
 }
 
 /// Where the label of a CSV file is.
-fn columns_settings(layout: &Layout, names: &[String]) -> String {
+fn columns_settings(layout: &Columns, names: &[String]) -> String {
     let label = toml(&column(layout.label, names));
     [
         line(&format!("header = {}", layout.header), "whether the first line names the columns"),
@@ -237,7 +237,7 @@ fn target_settings(target: &Target) -> String {
 }
 
 /// Which columns of a CSV file are features.
-fn chosen_columns(layout: &Layout, Words { names, worded }: &Words) -> String {
+fn chosen_columns(layout: &Columns, ColumnNames { names, worded }: &ColumnNames) -> String {
     let listed = |columns: &[usize]| -> Vec<String> {
         columns.iter().map(|&index| toml(&column(index, names))).collect()
     };
@@ -301,7 +301,7 @@ const HEAD: &str = "\
 
 const REST: &str = "
 [sync]
-kind = \"ring\"              # synchronous steps; or \"quorum\", \"local\", \"diloco\", \"ds-sync\": other promises
+kind = \"sync\"              # synchronous steps; or \"backup-workers\", \"local\", \"diloco\", \"ds-sync\": other promises
 topology = \"auto\"          # how tensors travel: \"direct\", straight to the owner; \"ring\", from neighbour to neighbour; or \"auto\":
                            # directly, unless a ring is better by far
 gradients = \"f32\"          # how they travel: or \"bf16\", \"f16\", \"int8\", \"top-k\", which take less of a slow line
@@ -310,7 +310,7 @@ segment_kib = 128          # size of one piece on the wire
 digest_every = 0           # steps between two digests of the parameters; 0: only at the end
 
 [shards]
-copies = 2                 # peers that hold the optimizer state of each parameter: one can go without a loss; or \"all\",
+replicas = 2               # peers that hold the optimizer state of each parameter: one can go without a loss; or \"all\",
                            # up to 32: nothing is ever lost, but the memory of each peer does not fall with their number
 
 [checkpoints]
@@ -329,7 +329,7 @@ mdns = true                # whether peers of the local network find each other
 
 #[cfg(test)]
 mod tests {
-    use super::super::run_file::{RuleName, SyncKind};
+    use super::super::run_file::{OptimizerKind, SyncKind};
     use super::*;
     use proptest::prelude::*;
 
@@ -351,7 +351,7 @@ mod tests {
     fn the_demo_runs_unedited() {
         let (text, run) = written(DIGITS, embedded(DIGITS).unwrap());
         assert_eq!(text.replace("batch = 64", "batch = 16"), demo_run_file());
-        assert_eq!((run.passes, run.batch), (40, 64));
+        assert_eq!((run.epochs, run.batch), (40, 64));
         assert_eq!(run.model.hidden, Some(vec![128]));
         assert_eq!(run.data().unwrap().classes, Some(Classes::Count(10)));
         assert_eq!(run.data().unwrap().label, Some(Column::Number(65)));
@@ -399,10 +399,10 @@ mod tests {
     fn a_file_of_many_features_is_for_a_model_that_looks_at_few() {
         let (text, run) = written("f.txt", b"+1 3:0.5\n-1 1:2 70000:1\n+1 2:1\n-1\n");
         assert!(text.contains(SSP) && text.contains("70000 features"), "{text}");
-        assert_eq!((run.model.kind, run.optimizer.rule), (ModelKind::Logistic, RuleName::Ftrl));
+        assert_eq!((run.model.kind, run.optimizer.rule), (ModelKind::Logistic, OptimizerKind::Ftrl));
         assert_eq!(run.sync.kind, SyncKind::Ssp);
         let (text, _) = written("f.txt", b"0 3:0.5\n1 1:2 70000:1\n2 2:1\n0\n1\n2\n");
-        assert!(text.contains(RING), "{text}");
+        assert!(text.contains(SYNC), "{text}");
     }
 
     #[test]

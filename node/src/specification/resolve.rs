@@ -4,20 +4,20 @@
 //! error now rather than at step 1,000.
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::limits::SAVED_MAX;
+use peergrad_protocol::limits::CHECKPOINTS_MAX;
 
-use super::algorithm::{Algorithm, Robustness};
-use super::run_file::{DataSection, ModelKind, OptimizerSection, RuleName, RunFile, ScheduleName};
+use super::algorithm::{Aggregation, Algorithm};
+use super::run_file::{DataSection, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName};
 use super::{
     DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
-    copies, packing, within,
+    compression, replicas, within,
 };
-use crate::data::dataset::{Split, Standardization};
+use crate::data::columns::ColumnHints;
+use crate::data::dataset::{HeldOutSplit, Standardization};
+use crate::data::dense_table::unpack;
 use crate::data::format::{FEATURES_MAX, FileLayout, Format};
 use crate::data::labels::{Classes, Predict, Target, TargetHints};
-use crate::data::layout::LayoutHints;
-use crate::data::table::unpack;
-use crate::optimizer::{Rule, Schedule};
+use crate::optimizer::{Optimizer, Schedule};
 use crate::schedule::{Decay, scaled};
 
 /// The most classes that may be given as a count.
@@ -54,28 +54,28 @@ pub fn resolve(
 
 /// Settles how `samples` training samples are trained.
 pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
-    copies::check(run.shards.copies)?;
+    replicas::check(run.shards.replicas)?;
     within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
     within("checkpoints.seconds", run.checkpoints.seconds, ..=86_400, "0 to 86400")?;
-    within("checkpoints.keep", run.checkpoints.keep, 1..=SAVED_MAX, "1 to 4")?;
+    within("checkpoints.keep", run.checkpoints.keep, 1..=CHECKPOINTS_MAX, "1 to 4")?;
     within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
-    let steps_per_pass = samples.div_ceil(run.batch);
-    let algorithm = Algorithm::resolve(&run.sync, steps_per_pass)?;
-    let (gradients, parameters) = packing::resolve(&run.sync)?;
-    // The rate is counted in local steps; a round at the end of a pass counts in full.
+    let steps_per_epoch = samples.div_ceil(run.batch);
+    let algorithm = Algorithm::resolve(&run.sync, steps_per_epoch)?;
+    let (gradients, parameters) = compression::resolve(&run.sync)?;
+    // The rate is counted in local steps; a round at the end of an epoch counts in full.
     let local_steps = algorithm.local_steps();
     let rated_steps = samples.div_ceil(run.batch.saturating_mul(local_steps)).saturating_mul(local_steps);
     let training = TrainingSettings {
         seed: run.seed,
         batch: run.batch,
-        passes: run.passes,
-        combine: Robustness::resolve(&run.sync)?,
+        epochs: run.epochs,
+        combine: Aggregation::resolve(&run.sync)?,
         gradients,
         parameters,
         topology: run.sync.topology,
         algorithm,
         segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
-        copies: run.shards.copies,
+        replicas: run.shards.replicas,
         digest_every: run.sync.digest_every,
         checkpoint_seconds: run.checkpoints.seconds,
         checkpoints_kept: run.checkpoints.keep,
@@ -87,7 +87,7 @@ pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSe
     training.algorithm.check(training.topology)?;
     training.algorithm.check_rule(&training.optimizer)?;
     training.combine.check(training.topology, &training.algorithm)?;
-    packing::check(&training)?;
+    compression::check(&training)?;
     Ok(training)
 }
 
@@ -110,7 +110,7 @@ pub(super) fn resolve_data(
         within("data.features", width, 1..=FEATURES_MAX, "1 to 16777216")?;
     }
     let bytes = unpack(name, packed)?;
-    let layout_hints = LayoutHints {
+    let layout_hints = ColumnHints {
         header: section.header,
         label: section.label.clone(),
         features: section.columns.clone(),
@@ -130,7 +130,7 @@ pub(super) fn resolve_data(
     let rows = labels.rows().len() as u32;
     // At least one row is left to train.
     let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
-    let split = Split::draw(seed, rows, held_out_rows);
+    let split = HeldOutSplit::draw(seed, rows, held_out_rows);
     let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
     let target = Target::infer(name, &labels, &target_hints, &split.training)?;
     let standardization = match table.filter(|_| is_standardized) {
@@ -188,59 +188,59 @@ fn resolve_model(
     })
 }
 
-fn resolve_rule(section: &OptimizerSection) -> Result<Rule, SpecificationError> {
-    let is_momentum = section.rule == RuleName::Momentum;
+fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationError> {
+    let is_momentum = section.rule == OptimizerKind::Momentum;
     let allowed = "only where `rule` is \"momentum\"";
     only_if(is_momentum, "optimizer.momentum", section.momentum.is_some(), allowed)?;
     only_if(is_momentum, "optimizer.nesterov", section.nesterov.is_some(), allowed)?;
-    let is_adam = matches!(section.rule, RuleName::Adam | RuleName::AdamW);
+    let is_adam = matches!(section.rule, OptimizerKind::Adam | OptimizerKind::AdamW);
     let allowed = "only where `rule` is \"adam\" or \"adamw\"";
     only_if(is_adam, "optimizer.beta1", section.beta1.is_some(), allowed)?;
     only_if(is_adam, "optimizer.beta2", section.beta2.is_some(), allowed)?;
-    let has_epsilon = is_adam || section.rule == RuleName::Adagrad;
+    let has_epsilon = is_adam || section.rule == OptimizerKind::Adagrad;
     let allowed = "only where `rule` is \"adam\", \"adamw\" or \"adagrad\"";
     only_if(has_epsilon, "optimizer.epsilon", section.epsilon.is_some(), allowed)?;
-    let is_sparse = matches!(section.rule, RuleName::Prox | RuleName::Ftrl);
+    let is_sparse = matches!(section.rule, OptimizerKind::Prox | OptimizerKind::Ftrl);
     let allowed = "only where `rule` is \"prox\" or \"ftrl\"";
     only_if(is_sparse, "optimizer.l1", section.l1.is_some(), allowed)?;
     only_if(is_sparse, "optimizer.l2", section.l2.is_some(), allowed)?;
-    let is_ftrl = section.rule == RuleName::Ftrl;
+    let is_ftrl = section.rule == OptimizerKind::Ftrl;
     only_if(is_ftrl, "optimizer.beta", section.beta.is_some(), "only where `rule` is \"ftrl\"")?;
     let allowed = "not with `rule` \"prox\" or \"ftrl\"; give `l2`";
     only_if(!is_sparse, "optimizer.weight_decay", section.weight_decay.is_some(), allowed)?;
     let (l1, l2) = (section.l1.unwrap_or(0.0), section.l2.unwrap_or(0.0));
-    let decay_default = if section.rule == RuleName::AdamW { 0.01 } else { 0.0 };
+    let decay_default = if section.rule == OptimizerKind::AdamW { 0.01 } else { 0.0 };
     let weight_decay = section.weight_decay.unwrap_or(decay_default);
     let (beta1, beta2) = (section.beta1.unwrap_or(0.9), section.beta2.unwrap_or(0.999));
     let epsilon = section.epsilon.unwrap_or(if is_adam { 1e-8 } else { 1e-10 });
     Ok(match section.rule {
-        RuleName::Sgd => Rule::Sgd { weight_decay },
-        RuleName::Momentum => Rule::Momentum {
+        OptimizerKind::Sgd => Optimizer::Sgd { weight_decay },
+        OptimizerKind::Momentum => Optimizer::Momentum {
             momentum: section.momentum.unwrap_or(0.9),
             nesterov: section.nesterov.unwrap_or(false),
             weight_decay,
         },
-        RuleName::Adam => Rule::Adam { beta1, beta2, epsilon, weight_decay },
-        RuleName::AdamW => Rule::AdamW { beta1, beta2, epsilon, weight_decay },
-        RuleName::Adagrad => Rule::Adagrad { epsilon, weight_decay },
-        RuleName::Prox => Rule::Prox { l1, l2 },
-        RuleName::Ftrl => Rule::Ftrl { beta: section.beta.unwrap_or(1.0), l1, l2 },
+        OptimizerKind::Adam => Optimizer::Adam { beta1, beta2, epsilon, weight_decay },
+        OptimizerKind::AdamW => Optimizer::AdamW { beta1, beta2, epsilon, weight_decay },
+        OptimizerKind::Adagrad => Optimizer::Adagrad { epsilon, weight_decay },
+        OptimizerKind::Prox => Optimizer::Prox { l1, l2 },
+        OptimizerKind::Ftrl => Optimizer::Ftrl { beta: section.beta.unwrap_or(1.0), l1, l2 },
     })
 }
 
-fn resolve_schedule(run: &RunFile, steps_per_pass: u64) -> Result<Schedule, SpecificationError> {
+fn resolve_schedule(run: &RunFile, steps_per_epoch: u64) -> Result<Schedule, SpecificationError> {
     let section = &run.optimizer;
     let is_step = section.schedule == ScheduleName::Step;
     let allowed = "only where `schedule` is \"step\"";
     only_if(is_step, "optimizer.decay_factor", section.decay_factor.is_some(), allowed)?;
-    only_if(is_step, "optimizer.decay_passes", section.decay_passes.is_some(), allowed)?;
+    only_if(is_step, "optimizer.decay_epochs", section.decay_epochs.is_some(), allowed)?;
     let is_cosine = section.schedule == ScheduleName::Cosine;
     only_if(is_cosine, "optimizer.floor", section.floor.is_some(), "only where `schedule` is \"cosine\"")?;
     let rate_default = match section.rule {
-        RuleName::Sgd | RuleName::Prox | RuleName::Ftrl => 0.1,
-        RuleName::Adagrad => 0.01,
-        RuleName::Momentum => 0.05,
-        RuleName::Adam | RuleName::AdamW => 0.001,
+        OptimizerKind::Sgd | OptimizerKind::Prox | OptimizerKind::Ftrl => 0.1,
+        OptimizerKind::Adagrad => 0.01,
+        OptimizerKind::Momentum => 0.05,
+        OptimizerKind::Adam | OptimizerKind::AdamW => 0.001,
     };
     let rate = section.rate.unwrap_or(rate_default);
     let reference_batch = section.scale_from_batch.unwrap_or(run.batch);
@@ -249,11 +249,11 @@ fn resolve_schedule(run: &RunFile, steps_per_pass: u64) -> Result<Schedule, Spec
         ScheduleName::Constant => Decay::Constant,
         ScheduleName::Step => Decay::Step {
             factor: section.decay_factor.unwrap_or(0.1),
-            every: section.decay_passes.unwrap_or((run.passes / 3).max(1)).saturating_mul(steps_per_pass),
+            every: section.decay_epochs.unwrap_or((run.epochs / 3).max(1)).saturating_mul(steps_per_epoch),
         },
         ScheduleName::Cosine => Decay::Cosine {
             floor: section.floor.unwrap_or(0.0),
-            total_steps: run.passes.saturating_mul(steps_per_pass),
+            total_steps: run.epochs.saturating_mul(steps_per_epoch),
         },
     };
     Ok(Schedule { base: scaled(rate, run.batch, reference_batch), warmup_steps: section.warmup_steps, decay })
@@ -276,11 +276,11 @@ fn contradiction(key: &'static str, found: &str, allowed: &str) -> Specification
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peergrad_protocol::placement::Copies;
+    use peergrad_protocol::placement::Replicas;
 
     use crate::data::embedded::{DIGITS, embedded};
     use crate::specification::Route;
-    use crate::specification::builtin::Part;
+    use crate::specification::builtin::DataPart;
 
     const SMALL: &[u8] = b"x,z,kind\n1,2,cat\n3,4,dog\n5,6,cat\n7,8,dog\n9,1,cat\n";
 
@@ -342,7 +342,7 @@ mod tests {
         assert!((2..=5).contains(&touched.len()) && touched.last() == Some(&9_000_000), "{touched:?}");
         let (evaluation, part) =
             specification.evaluate(&vec![0.0; 9_000_001], "g", b"-1 4:1\n+1 1:1\n-1\n").unwrap();
-        assert_eq!((evaluation.samples, evaluation.accuracy, part), (3, Some(2.0 / 3.0), Part::All));
+        assert_eq!((evaluation.samples, evaluation.accuracy, part), (3, Some(2.0 / 3.0), DataPart::All));
         for (more, words) in [
             ("hidden = [3]", "`model.hidden` is given"),
             (
@@ -365,29 +365,32 @@ mod tests {
 
     #[test]
     fn settings_reach_the_training() {
-        let text = "passes = 6\nbatch = 2\nseed = 9\n[data]\nfile = \"f.csv\"\n\
+        let text = "epochs = 6\nbatch = 2\nseed = 9\n[data]\nfile = \"f.csv\"\n\
             [optimizer]\nrule = \"momentum\"\nrate = 0.2\nscale_from_batch = 4\nschedule = \"step\"\n\
             [sync]\ntopology = \"direct\"\nsegment_kib = 4\n[model]\nkind = \"softmax\"";
         let specification = resolved(text, SMALL).unwrap();
         let training = specification.training;
-        // Four training rows make two steps a pass; a third of six passes is two.
+        // Four training rows make two steps an epoch; a third of six epochs is two.
         let decay = Decay::Step { factor: 0.1, every: 4 };
         assert_eq!(training.schedule, Schedule { base: 0.1, warmup_steps: 0, decay });
-        assert_eq!(training.optimizer, Rule::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 });
+        assert_eq!(
+            training.optimizer,
+            Optimizer::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 }
+        );
         assert_eq!((training.topology, training.segment_elements), (Route::Direct, 1024));
         assert!(specification.model.hidden.is_empty());
     }
 
     #[test]
-    fn copies_are_a_number_or_all() {
-        for (written, copies) in
-            [("1", Copies::Number(1)), ("8", Copies::Number(8)), ("\"all\"", Copies::All)]
+    fn replicas_are_a_number_or_all() {
+        for (written, replicas) in
+            [("1", Replicas::Number(1)), ("8", Replicas::Number(8)), ("\"all\"", Replicas::All)]
         {
-            let text = format!("[data]\nfile = \"f.csv\"\n[shards]\ncopies = {written}");
+            let text = format!("[data]\nfile = \"f.csv\"\n[shards]\nreplicas = {written}");
             let specification = resolved(&text, SMALL).unwrap();
-            assert_eq!(specification.training.training().copies, copies);
+            assert_eq!(specification.training.training().replicas, replicas);
             let bytes = specification.to_bytes().unwrap();
-            assert!(String::from_utf8_lossy(&bytes).contains(&format!("\ncopies = {written}\n")));
+            assert!(String::from_utf8_lossy(&bytes).contains(&format!("\nreplicas = {written}\n")));
             assert_eq!(Specification::parse(&bytes).unwrap(), specification);
         }
     }
@@ -401,8 +404,8 @@ mod tests {
     #[test]
     fn contradictions_are_found_before_training() {
         for count in ["0", "9", "32"] {
-            let expected = format!("`shards.copies` is {count}; allowed: 1 to 8, or \"all\"");
-            assert_error(&format!("[shards]\ncopies = {count}"), &expected);
+            let expected = format!("`shards.replicas` is {count}; allowed: 1 to 8, or \"all\"");
+            assert_error(&format!("[shards]\nreplicas = {count}"), &expected);
         }
         assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
         for count in ["0", "16777217"] {
@@ -425,7 +428,7 @@ mod tests {
         );
         assert_error(
             "[sync]\nkind = \"local\"\nlocal_steps = 0",
-            "`sync.local_steps` is 0; allowed: 1 to 1, the steps of a pass; or \"pass\"",
+            "`sync.local_steps` is 0; allowed: 1 to 1, the steps of an epoch; or \"epoch\"",
         );
         assert_error("[optimizer]\nrate = 0.0", "`optimizer.rate` is 0; allowed: above 0, up to 1000000");
         assert_error(
@@ -464,7 +467,7 @@ mod tests {
         assert!(altered(|s| s.data.held_out_rows = 5).is_err());
         assert!(altered(|s| s.model.hidden = vec![1 << 20; 3]).is_err());
         assert!(altered(|s| s.training.batch = 0).is_err());
-        assert!(altered(|s| s.training.copies = Copies::Number(9)).is_err());
+        assert!(altered(|s| s.training.replicas = Replicas::Number(9)).is_err());
         assert!(altered(|s| s.training.segment_elements = 1 << 30).is_err());
         assert!(altered(|s| s.data.digest = "12".into()).is_err());
         assert!(altered(|s| s.data.target = Target::Class { classes: vec!["a".into(); 2] }).is_err());

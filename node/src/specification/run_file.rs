@@ -3,13 +3,13 @@
 //! Nothing but `[data] file` has to be there. A key that is not known is an error, so that a misspelt one is not quietly
 //! ignored; the rest is checked when the file is resolved against its data.
 
-use peergrad_protocol::placement::Copies;
+use peergrad_protocol::placement::Replicas;
 use serde::{Deserialize, Serialize};
 
-use super::{Route, SpecificationError, copies};
+use super::{Route, SpecificationError, explain_former_name, replicas};
+use crate::data::columns::Column;
 use crate::data::labels::{Classes, Predict};
-use crate::data::layout::Column;
-use crate::policy::Policy;
+use crate::partition_policy::PartitionPolicy;
 use crate::task::activation::Activation;
 
 /// The port that a peer listens on when it was not told another.
@@ -24,8 +24,8 @@ pub const PEERS_DEFAULT: u32 = 2;
 #[serde(deny_unknown_fields)]
 pub struct RunFile {
     /// Passes over the training rows. Default 40.
-    #[serde(default = "passes_default")]
-    pub passes: u64,
+    #[serde(default = "epochs_default")]
+    pub epochs: u64,
     /// Samples of a step, over all peers together; it does not grow with their number. With `async` and `downpour`, those of one
     /// peer. Default 64.
     #[serde(default = "batch_default")]
@@ -33,7 +33,7 @@ pub struct RunFile {
     /// Decides initial parameters, order of samples and held-out rows. Default 7.
     #[serde(default = "seed_default")]
     pub seed: u64,
-    /// Whether each pass visits the samples in an order of its own; otherwise it is that of the file. Default true.
+    /// Whether each epoch visits the samples in an order of its own; otherwise it is that of the file. Default true.
     #[serde(default = "shuffle_default")]
     pub shuffle: bool,
     /// `[data]`: there for the built-in models; a task of one's own brings its data itself.
@@ -122,7 +122,7 @@ pub enum ModelKind {
 #[serde(deny_unknown_fields, default)]
 pub struct OptimizerSection {
     /// Default `adam`.
-    pub rule: RuleName,
+    pub rule: OptimizerKind,
     /// The learning rate. Default 0.1 for `sgd`, `prox` and `ftrl`, 0.05 for `momentum`, 0.01 for `adagrad`, 0.001 for `adam` and
     /// `adamw`.
     pub rate: Option<f64>,
@@ -150,8 +150,8 @@ pub struct OptimizerSection {
     pub schedule: ScheduleName,
     /// `step` only: what the rate is multiplied by. Default 0.1.
     pub decay_factor: Option<f64>,
-    /// `step` only: after every so many passes. Default a third of all.
-    pub decay_passes: Option<u64>,
+    /// `step` only: after every so many epochs. Default a third of all.
+    pub decay_epochs: Option<u64>,
     /// `cosine` only: the rate at the end. Default 0.
     pub floor: Option<f64>,
     /// If given, `rate` is meant for batches of this size and is multiplied by `batch / scale_from_batch`.
@@ -161,7 +161,7 @@ pub struct OptimizerSection {
 /// The optimizers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum RuleName {
+pub enum OptimizerKind {
     /// Against the gradient.
     Sgd,
     /// Against a running sum of gradients.
@@ -196,15 +196,15 @@ pub enum ScheduleName {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SyncSection {
-    /// `ring`, `quorum`, `ds-sync`, `local`, `diloco`, `ssp`, `async` or `downpour`. Default `ring`.
+    /// `sync`, `backup-workers`, `ds-sync`, `local`, `diloco`, `ssp`, `async` or `downpour`. Default `sync`.
     pub kind: SyncKind,
     /// `auto`, `ring` or `direct`: how tensors travel. Default `auto`: directly, unless a ring is better by far.
     pub topology: Route,
     /// `f32`, `bf16`, `f16`, `int8` or `top-k`: how gradients travel. All but `f32` go straight to the owners, and what they leave
     /// out is added to the next gradient. Default `f32`.
-    pub gradients: PackingName,
+    pub gradients: CompressionName,
     /// `f32`, `bf16`, `f16` or `int8`: how new parameters travel. Default `f32`.
-    pub parameters: PackingName,
+    pub parameters: CompressionName,
     /// `top-k` only: of so many elements of a gradient the largest travels. Default 100.
     pub one_in: Option<u32>,
     /// KiB of one piece on the wire, 1 to 1024. Default 128.
@@ -213,16 +213,16 @@ pub struct SyncSection {
     pub digest_every: u64,
     /// `mean`, `trimmed-mean` or `median`: what owners make of contributions; the latter two not in a ring.
     /// Default `mean`.
-    pub combine: CombineName,
+    pub combine: AggregationName,
     /// `trimmed-mean` only: how many of the largest and of the smallest contributions to an element are left out. Default 1.
     pub trim: Option<usize>,
-    /// `quorum` only: contributions that a step does not wait for. Default 1.
+    /// `backup-workers` only: contributions that a step does not wait for. Default 1.
     pub backups: Option<usize>,
     /// `ds-sync` only: peers of a group. Default: about the square root of all.
     pub group: Option<usize>,
     /// `ds-sync` only: whether groups change from step to step. Default true.
     pub shuffle: Option<bool>,
-    /// `local` and `diloco` only: steps that a peer takes by itself between two rounds, or `"pass"`. Default 32.
+    /// `local` and `diloco` only: steps that a peer takes by itself between two rounds, or `"epoch"`. Default 32.
     pub local_steps: Option<LocalSteps>,
     /// `diloco` only: the outer learning rate. Default 0.7.
     pub outer_rate: Option<f64>,
@@ -261,7 +261,7 @@ pub enum ApplyName {
 /// How elements travel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum PackingName {
+pub enum CompressionName {
     /// As they are.
     #[default]
     F32,
@@ -278,7 +278,7 @@ pub enum PackingName {
 /// What owners make of contributions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum CombineName {
+pub enum AggregationName {
     /// The mean.
     #[default]
     Mean,
@@ -290,27 +290,27 @@ pub enum CombineName {
 
 /// Steps that a peer takes by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-#[serde(untagged, expecting = "expected a number of steps, or \"pass\"")]
+#[serde(untagged, expecting = "expected a number of steps, or \"epoch\"")]
 pub enum LocalSteps {
     /// So many.
     Number(u64),
-    /// A whole pass.
-    #[serde(with = "pass")]
-    Pass,
+    /// A whole epoch.
+    #[serde(with = "epoch")]
+    Epoch,
 }
 
-/// The word for a whole pass.
-mod pass {
+/// The word for a whole epoch.
+mod epoch {
     use serde::{Deserialize, Deserializer};
 
     #[derive(Deserialize)]
     enum Word {
-        #[serde(rename = "pass")]
-        Pass,
+        #[serde(rename = "epoch")]
+        Epoch,
     }
 
     pub(super) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<(), D::Error> {
-        let Word::Pass = Word::deserialize(deserializer)?;
+        let Word::Epoch = Word::deserialize(deserializer)?;
         Ok(())
     }
 }
@@ -321,9 +321,9 @@ mod pass {
 pub enum SyncKind {
     /// Synchronous steps: reduce-scatter, update at the owner, all-gather.
     #[default]
-    Ring,
+    Sync,
     /// The same, without waiting for the last contributions.
-    Quorum,
+    BackupWorkers,
     /// Divide and shuffle: parameters are averaged in small groups that change.
     DsSync,
     /// Local steps, and now and then the mean of all.
@@ -343,8 +343,8 @@ pub enum SyncKind {
 #[serde(deny_unknown_fields, default)]
 pub struct ShardsSection {
     /// Who keeps the state of each chunk: so many peers, the owner included, or all. Default 2.
-    #[serde(deserialize_with = "copies::deserialize")]
-    pub copies: Copies,
+    #[serde(deserialize_with = "replicas::deserialize")]
+    pub replicas: Replicas,
 }
 
 /// `[checkpoints]`: what a swarm goes on from whose peers have all stopped.
@@ -362,7 +362,7 @@ pub struct CheckpointsSection {
 #[serde(deny_unknown_fields, default)]
 pub struct PartitionSection {
     /// Default `majority`.
-    pub policy: Policy,
+    pub policy: PartitionPolicy,
 }
 
 /// `[network]`: how this peer is reached; not part of what the peers agree on.
@@ -381,9 +381,13 @@ impl RunFile {
     /// Reads the text of a run.toml.
     ///
     /// # Errors
-    /// Where it is not TOML, or has an unknown key or a value of the wrong type, with the line.
+    /// Where it is not TOML, or has an unknown key or a value of the wrong type, with the line; for a former name,
+    /// with the one of today.
     pub fn parse(text: &str) -> Result<Self, SpecificationError> {
-        toml::from_str(text).map_err(|error| SpecificationError::RunFile(error.to_string()))
+        toml::from_str(text).map_err(|error: toml::de::Error| {
+            let text = explain_former_name(text, None).unwrap_or_else(|| error.to_string());
+            SpecificationError::RunFile(text)
+        })
     }
 
     /// `[data]`, which the built-in models need.
@@ -428,14 +432,14 @@ impl Default for ModelSection {
 impl Default for SyncSection {
     fn default() -> Self {
         Self {
-            kind: SyncKind::Ring,
+            kind: SyncKind::Sync,
             topology: Route::default(),
-            gradients: PackingName::F32,
-            parameters: PackingName::F32,
+            gradients: CompressionName::F32,
+            parameters: CompressionName::F32,
             one_in: None,
             segment_kib: 128,
             digest_every: 0,
-            combine: CombineName::Mean,
+            combine: AggregationName::Mean,
             trim: None,
             backups: None,
             group: None,
@@ -457,7 +461,7 @@ impl Default for SyncSection {
 
 impl Default for ShardsSection {
     fn default() -> Self {
-        Self { copies: Copies::Number(2) }
+        Self { replicas: Replicas::Number(2) }
     }
 }
 
@@ -473,7 +477,7 @@ impl Default for NetworkSection {
     }
 }
 
-fn passes_default() -> u64 {
+fn epochs_default() -> u64 {
     40
 }
 
@@ -500,9 +504,9 @@ mod tests {
     #[test]
     fn a_file_name_is_enough() {
         let run = RunFile::parse("[data]\nfile = \"digits\"").unwrap();
-        assert_eq!((run.passes, run.batch, run.seed), (40, 64, 7));
+        assert_eq!((run.epochs, run.batch, run.seed), (40, 64, 7));
         assert_eq!(run.network, NetworkSection { port: 4747, peers: 2, mdns: true });
-        assert_eq!(run.shards.copies, Copies::Number(2));
+        assert_eq!(run.shards.replicas, Replicas::Number(2));
     }
 
     #[track_caller]
@@ -524,14 +528,14 @@ mod tests {
             "[data]\nfile = \"x\"\n[partition]\npolicy = \"average\"",
             &["policy", "average", "`majority`"],
         );
-        assert_error("[data]\nfile = \"x\"\n[sync]\nkind = \"gossip\"", &["kind", "gossip", "`ring`"]);
-        let without_data = RunFile::parse("passes = 3").unwrap();
+        assert_error("[data]\nfile = \"x\"\n[sync]\nkind = \"gossip\"", &["kind", "gossip", "`sync`"]);
+        let without_data = RunFile::parse("epochs = 3").unwrap();
         assert!(without_data.data().unwrap_err().to_string().contains("peer init --data FILE"));
         for odd in ["-1", "2.5", "\"many\"", "true"] {
-            let text = format!("[shards]\ncopies = {odd}");
-            assert_error(&text, &["line 2", "copies", odd, "expected 1 to 8, or \"all\""]);
+            let text = format!("[shards]\nreplicas = {odd}");
+            assert_error(&text, &["line 2", "replicas", odd, "expected 1 to 8, or \"all\""]);
         }
-        assert_error("passes = -3\n[data]\nfile = \"x\"", &["passes", "-3"]);
+        assert_error("epochs = -3\n[data]\nfile = \"x\"", &["epochs", "-3"]);
         assert_error("[data\n", &["line 1"]);
     }
 }

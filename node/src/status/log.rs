@@ -37,7 +37,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use super::observer::name_of;
-use crate::cli::objects::event_object;
+use crate::cli::event_json::event_json;
 use crate::io::{Committed, Event, Failure};
 use crate::net::{Notice, unix_seconds};
 
@@ -48,7 +48,7 @@ pub struct EventLog {
     is_closed: oneshot::Receiver<()>,
     /// Lines that the queue had no room for.
     lost: u64,
-    steps: Thinning,
+    steps: StepSampler,
     traffic_due: Instant,
     /// Files that were filled since the process started.
     filled: Arc<AtomicU32>,
@@ -56,7 +56,7 @@ pub struct EventLog {
 
 /// Whose log it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Author {
+pub struct LogOrigin {
     /// The peer.
     pub peer: PeerId,
     /// Which start of it.
@@ -75,7 +75,7 @@ enum Line {
 
 /// Which committed steps are kept.
 #[derive(Debug)]
-struct Thinning {
+struct StepSampler {
     /// A power of two: multiples of it are kept.
     stride: u64,
     /// When the last multiple came.
@@ -91,7 +91,7 @@ struct Thinning {
 impl EventLog {
     /// Goes on with the log in `directory`. What goes wrong with the disk comes out of the second result.
     #[must_use]
-    pub fn start(directory: &Path, author: &Author) -> (Self, mpsc::UnboundedReceiver<Notice>) {
+    pub fn start(directory: &Path, origin: &LogOrigin) -> (Self, mpsc::UnboundedReceiver<Notice>) {
         let (notices, noticed) = mpsc::unbounded_channel();
         let (lines, queue) = sync_channel(LINES_WAITING_MAX);
         let (closed, is_closed) = oneshot::channel();
@@ -110,11 +110,11 @@ impl EventLog {
                 None
             }
         };
-        let steps = Thinning::default();
+        let steps = StepSampler::default();
         let mut log = Self { lines, is_closed, lost: 0, steps, traffic_due: Instant::default(), filled };
         log.write(Line::Head(json!({
-            "event": "log", "format": FORMAT, "version": env!("CARGO_PKG_VERSION"), "peer": author.peer.to_string(),
-            "incarnation": author.incarnation.0, "run": author.run.map(|run| run.to_string()),
+            "event": "log", "format": FORMAT, "version": env!("CARGO_PKG_VERSION"), "peer": origin.peer.to_string(),
+            "incarnation": origin.incarnation.0, "run": origin.run.map(|run| run.to_string()),
         })));
         (log, noticed)
     }
@@ -134,7 +134,7 @@ impl EventLog {
                 }
             }
             // There are many, and what counts is that it is there.
-            Event::Fetching { received, total } if received < total => {}
+            Event::FetchingData { received, total } if received < total => {}
             event => {
                 // What went before a change is worth a line.
                 if let Some(skipped) = self.steps.change() {
@@ -142,7 +142,7 @@ impl EventLog {
                 }
                 let line = Self::plain(event, words);
                 self.write(match event {
-                    Event::Installed { .. } => Line::View(line),
+                    Event::ViewInstalled { .. } => Line::View(line),
                     _ => Line::Plain(line),
                 });
             }
@@ -151,7 +151,7 @@ impl EventLog {
 
     /// The network has told something.
     pub(super) fn notice(&mut self, words: String) {
-        self.write(Line::Plain(json!({"event": "notice", "words": words})));
+        self.write(Line::Plain(json!({"event": "notice", "text": words})));
     }
 
     /// By peer: bytes written and read, since the process started.
@@ -175,9 +175,9 @@ impl EventLog {
     }
 
     fn plain(event: &Event, words: Option<String>) -> Value {
-        let mut line = event_object(event).unwrap_or_else(|| json!({"event": name_of(event)}));
+        let mut line = event_json(event).unwrap_or_else(|| json!({"event": name_of(event)}));
         match event {
-            Event::Installed { view, digest, .. } => add_view(&mut line, view, digest),
+            Event::ViewInstalled { view, digest, .. } => add_view(&mut line, view, digest),
             Event::Ended(ended) => {
                 line["finished"] = json!(ended.outcome.is_ok());
                 line["left"] = json!(ended.outcome == Err(Failure::Left));
@@ -186,13 +186,13 @@ impl EventLog {
             _ => {}
         }
         if let Some(words) = words {
-            line["words"] = json!(words);
+            line["text"] = json!(words);
         }
         line
     }
 
     fn step(&mut self, committed: &Committed, sent_bytes: u64) {
-        let mut line = event_object(&Event::Committed(*committed)).expect("a step has a form");
+        let mut line = event_json(&Event::Committed(*committed)).expect("a step has a form");
         line["bytes_sent"] = json!(sent_bytes);
         self.write(Line::Plain(line));
     }
@@ -227,25 +227,25 @@ impl EventLog {
 /// What a view's line has beyond what is told on standard output: what it follows, and whether a step begins again.
 fn add_view(line: &mut Value, view: &View, digest: &ViewDigest) {
     let redone = match &view.recovery {
-        Recovery::Resume(resume) => resume.deal.is_some() && resume.forward.is_none(),
-        Recovery::Found => false,
+        Recovery::Resume(resume) => resume.batch.is_some() && resume.forward.is_none(),
+        Recovery::Initialize => false,
     };
     line["run"] = json!(view.run.to_string());
     line["digest"] = json!(digest.to_string());
     line["parents"] = view.parents.iter().map(ToString::to_string).collect();
     line["first_step"] = json!(view.first_step().0);
     line["redone"] = json!(redone);
-    let Branch { epoch, step, fork } = view.branch;
-    line["branch"] = json!({ "epoch": epoch.0, "step": step.0, "fork": fork });
+    let Branch { view_number, step, fork } = view.branch;
+    line["branch"] = json!({ "view_number": view_number.0, "step": step.0, "fork": fork });
 }
 
-impl Default for Thinning {
+impl Default for StepSampler {
     fn default() -> Self {
         Self { stride: 1, kept_at: None, skipped: None, is_news: true, before: None }
     }
 }
 
-impl Thinning {
+impl StepSampler {
     /// The step if it is to be kept.
     fn take(&mut self, now: Instant, committed: &Committed, pause: Duration) -> Option<Committed> {
         let looks = committed.left_out > 0;

@@ -1,9 +1,9 @@
 //! Metrics: a peer's numbers for Prometheus, on this machine only.
 //!
 //! ```text
-//! Prometheus --- GET /metrics ---> 127.0.0.1 : PORT --- how is the peer? ---> desk
+//! Prometheus --- GET /metrics ---> 127.0.0.1 : PORT --- how is the peer? ---> service
 //! ```
-//! The page is made anew for whoever asks, out of what the desk says: nothing is counted for it alone. Names follow Prometheus's
+//! The page is made anew for whoever asks, out of what the service says: nothing is counted for it alone. Names follow Prometheus's
 //! conventions (`_total`, `_seconds`, `_bytes`), and the text is OpenMetrics, which Prometheus reads; `docs/status.md` lists them.
 //!
 //! # Bounds
@@ -29,8 +29,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::observer::Tallies;
-use super::{Desk, MemberState, Phase, Status};
+use super::observer::EventCounts;
+use super::{MemberState, Phase, Status, StatusService};
 use crate::net::Traffic;
 
 /// A port of this machine that nobody is answered at yet.
@@ -42,7 +42,7 @@ pub struct MetricsPort {
 
 /// Answers at that port as long as it is held.
 #[derive(Debug)]
-pub struct Metrics {
+pub struct MetricsServer {
     serving: JoinHandle<()>,
 }
 
@@ -70,9 +70,9 @@ pub enum MetricsError {
 }
 
 /// What a page is made of.
-struct Numbers<'a> {
+struct MetricsSnapshot<'a> {
     status: &'a Status,
-    tallies: Tallies,
+    counts: EventCounts,
     traffic: Traffic,
     computing: Duration,
 }
@@ -82,7 +82,7 @@ impl MetricsPort {
     ///
     /// # Errors
     /// It cannot be had.
-    pub async fn take(port: u16) -> Result<Self, MetricsError> {
+    pub async fn bind(port: u16) -> Result<Self, MetricsError> {
         let refused = |cause: io::Error| match cause.kind() {
             io::ErrorKind::AddrInUse => MetricsError::Taken { port },
             _ => MetricsError::Refused { port, cause },
@@ -100,7 +100,7 @@ impl MetricsPort {
 
     /// Answers from now on.
     #[must_use]
-    pub fn serve(self, desk: Desk) -> Metrics {
+    pub fn serve(self, service: StatusService) -> MetricsServer {
         let serving = tokio::spawn(async move {
             let places = Arc::new(Semaphore::new(READERS_MAX));
             loop {
@@ -110,26 +110,26 @@ impl MetricsPort {
                     continue;
                 };
                 let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-                let desk = desk.clone();
+                let service = service.clone();
                 tokio::spawn(async move {
                     // One that breaks off has seen enough.
-                    let _ = timeout(READER_MAX, answer(stream, &desk)).await;
+                    let _ = timeout(READER_MAX, answer(stream, &service)).await;
                     drop(place);
                 });
             }
         });
-        Metrics { serving }
+        MetricsServer { serving }
     }
 }
 
-impl Drop for Metrics {
+impl Drop for MetricsServer {
     fn drop(&mut self) {
         self.serving.abort();
     }
 }
 
 /// One request, one answer.
-async fn answer(mut stream: TcpStream, desk: &Desk) -> io::Result<()> {
+async fn answer(mut stream: TcpStream, service: &StatusService) -> io::Result<()> {
     let mut head = Vec::new();
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
         let mut room = [0; 1024];
@@ -139,8 +139,8 @@ async fn answer(mut stream: TcpStream, desk: &Desk) -> io::Result<()> {
         }
         head.extend_from_slice(&room[..count]);
     }
-    let (code, kind, body) = match asked(&head) {
-        Ok(()) => (200, TEXT, page(desk).await),
+    let (code, kind, body) = match check_request(&head) {
+        Ok(()) => (200, TEXT, page(service).await),
         Err((code, words)) => (code, PLAIN, words.to_owned() + "\n"),
     };
     let is_head_only = head.starts_with(b"HEAD ");
@@ -163,7 +163,7 @@ async fn answer(mut stream: TcpStream, desk: &Desk) -> io::Result<()> {
 }
 
 /// Whether a request is for the metrics; else what is wrong with it.
-fn asked(head: &[u8]) -> Result<(), (u16, &'static str)> {
+fn check_request(head: &[u8]) -> Result<(), (u16, &'static str)> {
     let head = std::str::from_utf8(head).map_err(|_| (400, "no request that this peer understands"))?;
     let mut lines = head.split("\r\n");
     let mut words = lines.next().unwrap_or_default().split(' ');
@@ -190,17 +190,17 @@ fn asked(head: &[u8]) -> Result<(), (u16, &'static str)> {
     }
 }
 
-async fn page(desk: &Desk) -> String {
-    let status = desk.status().await;
-    let memory = desk.memory();
-    let (traffic, computing) = (memory.counters.read(), memory.counters.computing());
-    let tallies = memory.recent().tallies;
-    Numbers { status: &status, tallies, traffic, computing }.text()
+async fn page(service: &StatusService) -> String {
+    let status = service.status().await;
+    let observations = service.observations();
+    let (traffic, computing) = (observations.counters.read(), observations.counters.computing());
+    let counts = observations.recent().counts;
+    MetricsSnapshot { status: &status, counts, traffic, computing }.text()
 }
 
-impl Numbers<'_> {
+impl MetricsSnapshot<'_> {
     fn text(&self) -> String {
-        let mut page = Page { registry: Registry::with_prefix("peergrad") };
+        let mut page = MetricsPage { registry: Registry::with_prefix("peergrad") };
         self.peer(&mut page);
         self.training(&mut page);
         self.membership(&mut page);
@@ -210,7 +210,7 @@ impl Numbers<'_> {
         text
     }
 
-    fn peer(&self, page: &mut Page) {
+    fn peer(&self, page: &mut MetricsPage) {
         let status = self.status;
         let labels = vec![
             ("version", status.version.clone()),
@@ -238,8 +238,8 @@ impl Numbers<'_> {
         );
     }
 
-    fn training(&self, page: &mut Page) {
-        let Tallies { steps, samples, left_out, .. } = self.tallies;
+    fn training(&self, page: &mut MetricsPage) {
+        let EventCounts { steps, samples, left_out, .. } = self.counts;
         page.counter("committed_steps", "Steps that this process has seen committed", steps);
         page.counter("trained_samples", "Samples trained by those steps, over all members", samples);
         page.counter(
@@ -254,8 +254,8 @@ impl Numbers<'_> {
             "Steps of the whole run, as they are expected",
             training.steps_expected as f64,
         );
-        page.gauge("pass", "The pass over the data that is trained, from 1", training.pass as f64);
-        page.gauge("passes", "Passes of the run", training.passes as f64);
+        page.gauge("epoch", "The epoch over the data that is trained, from 1", training.epoch as f64);
+        page.gauge("epochs", "Passes of the run", training.epochs as f64);
         page.gauge("parameters", "Elements of the parameter vector", training.parameters as f64);
         page.gauge(
             "chunks_to_move",
@@ -270,15 +270,15 @@ impl Numbers<'_> {
         }
     }
 
-    fn membership(&self, page: &mut Page) {
-        let Tallies { views, interruptions, pauses, missed, violations, .. } = self.tallies;
+    fn membership(&self, page: &mut MetricsPage) {
+        let EventCounts { views, interruptions, pauses, missed, violations, .. } = self.counts;
         page.counter("views", "Views that were installed here", views);
         page.counter("interruptions", "Views that interrupted a step", interruptions);
         page.counter("pauses", "Times that too few members could be reached to go on", pauses);
         page.counter("missed_members", "Times that a member was not heard of any more", missed);
         page.counter("violations", "Frames that no correct peer sends, and that were ignored", violations);
         let Some(view) = &self.status.view else { return };
-        page.gauge("view_epoch", "Number of the view that is installed here", view.epoch as f64);
+        page.gauge("view_number", "Number of the view that is installed here", view.number as f64);
         page.seconds("view_age", "How long this peer has been in that view", view.age_seconds);
         let members = &self.status.members;
         let count = |state: MemberState| members.iter().filter(|member| member.state == state).count() as f64;
@@ -296,7 +296,7 @@ impl Numbers<'_> {
         page.gauges_in("silence", "How long nothing has been heard of a member", Unit::Seconds, silent);
     }
 
-    fn links(&self, page: &mut Page) {
+    fn links(&self, page: &mut MetricsPage) {
         let Traffic { sent_frames, received_frames, bad_streams, resumed_links, refused_strangers, .. } =
             self.traffic;
         page.counter_bytes("sent", "Bytes written to links", self.traffic.sent_bytes);
@@ -339,13 +339,13 @@ impl Numbers<'_> {
 }
 
 /// A page that is being written.
-struct Page {
+struct MetricsPage {
     registry: Registry,
 }
 
 type Labels = Vec<(&'static str, String)>;
 
-impl Page {
+impl MetricsPage {
     fn gauge(&mut self, name: &str, help: &str, value: f64) {
         self.registry.register(name, help, ConstGauge::new(value));
     }
@@ -408,9 +408,9 @@ fn word(value: &impl serde::Serialize) -> String {
 /// The port, where none is given; it is nobody else's by custom.
 pub const DEFAULT_METRICS_PORT: u16 = 9747;
 pub(super) const PHASES: [Phase; 11] = [
-    Phase::Founding,
+    Phase::Bootstrapping,
     Phase::Joining,
-    Phase::Returning,
+    Phase::Recovering,
     Phase::CatchingUp,
     Phase::Training,
     Phase::Agreeing,
@@ -446,26 +446,26 @@ mod tests {
     #[test]
     fn only_the_metrics_of_this_machine_are_told() {
         let ask = |line: &str, host: &str| {
-            asked(format!("{line}\r\nHost: {host}\r\n\r\n").as_bytes()).map_err(|(code, _)| code)
+            check_request(format!("{line}\r\nHost: {host}\r\n\r\n").as_bytes()).map_err(|(code, _)| code)
         };
         assert_eq!(ask("GET /metrics HTTP/1.1", "127.0.0.1:9747"), Ok(()));
         assert_eq!(ask("GET /metrics?x=1 HTTP/1.1", "localhost"), Ok(()));
-        assert_eq!(asked(b"GET /metrics HTTP/1.0\r\n\r\n"), Ok(()));
+        assert_eq!(check_request(b"GET /metrics HTTP/1.0\r\n\r\n"), Ok(()));
         assert_eq!(ask("GET /metrics HTTP/1.1", "evil.example:9747"), Err(403), "a page that was lured here");
         assert_eq!(ask("GET / HTTP/1.1", "127.0.0.1:9747"), Err(404));
         assert_eq!(ask("POST /metrics HTTP/1.1", "127.0.0.1:9747"), Err(405));
         for garbage in
             [&b"\x16\x03\x01\r\n\r\n"[..], b"\r\n\r\n", b"GET /metrics\r\n\r\n", b"\xff\xfe\r\n\r\n"]
         {
-            assert_eq!(asked(garbage).map_err(|(code, _)| code), Err(400));
+            assert_eq!(check_request(garbage).map_err(|(code, _)| code), Err(400));
         }
     }
 
     #[tokio::test]
     async fn a_port_that_is_taken_is_told_with_what_to_do() {
-        let first = MetricsPort::take(0).await.unwrap();
+        let first = MetricsPort::bind(0).await.unwrap();
         let port = first.address().port();
-        let error = MetricsPort::take(port).await.unwrap_err().to_string();
+        let error = MetricsPort::bind(port).await.unwrap_err().to_string();
         assert!(error.contains(&port.to_string()) && error.contains("--metrics PORT"), "{error}");
     }
 }

@@ -12,10 +12,10 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval};
 
 use super::log::EventLog;
-use super::pace::{Pace, WINDOW, forget_before, rate};
-use crate::cli::words::event_words;
-use crate::io::{Committed, Event, Failure, Scope};
-use crate::net::{Clock, Counters, Notice};
+use super::rate_meter::{RateMeter, WINDOW, forget_before, rate};
+use crate::cli::event_text::event_text;
+use crate::io::{Committed, Event, Failure, RunSize};
+use crate::net::{Counters, MonotonicClock, Notice};
 
 /// By peer: bytes written and read.
 type Bytes = BTreeMap<PeerId, (u64, u64)>;
@@ -23,7 +23,7 @@ type Bytes = BTreeMap<PeerId, (u64, u64)>;
 /// Hears everything.
 pub struct Observer {
     me: PeerId,
-    memory: Arc<Memory>,
+    observations: Arc<Observations>,
     log: EventLog,
     /// What the log has to say for itself.
     log_notices: mpsc::UnboundedReceiver<Notice>,
@@ -31,29 +31,29 @@ pub struct Observer {
 
 /// What is remembered of what happened, shared with those who answer questions.
 #[derive(Debug)]
-pub struct Memory {
-    pub(super) clock: Clock,
+pub struct Observations {
+    pub(super) clock: MonotonicClock,
     pub(super) counters: Arc<Counters>,
-    state: Mutex<Recent>,
+    state: Mutex<ObservedState>,
 }
 
 /// What happened of late, and how often in all.
 #[derive(Debug, Default)]
-pub(super) struct Recent {
+pub(super) struct ObservedState {
     pub(super) run: Option<RunId>,
-    pub(super) scope: Option<Scope>,
+    pub(super) scope: Option<RunSize>,
     pub(super) committed: Option<Committed>,
-    pub(super) tallies: Tallies,
-    events: VecDeque<Happened>,
+    pub(super) counts: EventCounts,
+    events: VecDeque<RecordedEvent>,
     /// Of committed steps.
-    pace: Pace,
+    rate: RateMeter,
     /// Bytes by peer at a few times.
     traffic: VecDeque<(Instant, Bytes)>,
 }
 
 /// How often things happened.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tallies {
+pub(super) struct EventCounts {
     pub(super) steps: u64,
     pub(super) samples: u64,
     pub(super) left_out: u64,
@@ -66,22 +66,22 @@ pub(super) struct Tallies {
 
 /// Something that happened, in words.
 #[derive(Clone, Debug)]
-pub(super) struct Happened {
+pub(super) struct RecordedEvent {
     pub(super) at: Instant,
     pub(super) event: &'static str,
     pub(super) words: String,
 }
 
 impl Observer {
-    /// One for the peer `me`; the log writes its lines for `memory` too.
+    /// One for the peer `me`; the log writes its lines for `observations` too.
     #[must_use]
     pub fn new(
         me: PeerId,
-        memory: Arc<Memory>,
+        observations: Arc<Observations>,
         log: EventLog,
         log_notices: mpsc::UnboundedReceiver<Notice>,
     ) -> Self {
-        Self { me, memory, log, log_notices }
+        Self { me, observations, log, log_notices }
     }
 
     /// Listens until the peer has ended, and passes everything on. Then what is to be on disk is there.
@@ -92,8 +92,8 @@ impl Observer {
         told: mpsc::UnboundedSender<Event>,
         noticed: mpsc::UnboundedSender<Notice>,
     ) {
-        let mut looks = interval(LOOK);
-        looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut samples_due = interval(TRAFFIC_INTERVAL);
+        samples_due.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What is written down last is how it ended.
         let mut is_over = false;
         loop {
@@ -112,7 +112,7 @@ impl Observer {
                     let _ = noticed.send(notice);
                 }
                 Some(notice) = self.log_notices.recv() => drop(noticed.send(notice)),
-                _ = looks.tick(), if !is_over => self.look(),
+                _ = samples_due.tick(), if !is_over => self.sample_traffic(),
             }
         }
         drop(told);
@@ -120,40 +120,40 @@ impl Observer {
     }
 
     fn on_event(&mut self, event: &Event) {
-        let now = self.memory.clock.now();
-        let sent_bytes = || self.memory.counters.read().sent_bytes;
-        let mut recent = self.memory.recent();
+        let now = self.observations.clock.now();
+        let sent_bytes = || self.observations.counters.read().sent_bytes;
+        let mut recent = self.observations.recent();
         recent.note(now, event);
         let words = match event {
             Event::Ended(ended) => {
                 Some(ended.outcome.as_ref().map_or_else(Failure::to_string, |()| "finished".to_owned()))
             }
-            event => event_words(event, &self.me, recent.scope.as_ref()),
+            event => event_text(event, &self.me, recent.scope.as_ref()),
         };
         if let Some(words) = &words {
-            recent.tell(Happened { at: now, event: name_of(event), words: words.clone() });
+            recent.push(RecordedEvent { at: now, event: name_of(event), words: words.clone() });
         }
         drop(recent);
         self.log.event(now, event, words, sent_bytes);
     }
 
     fn on_notice(&mut self, notice: &Notice) {
-        let (at, words) = (self.memory.clock.now(), notice.to_string());
-        self.memory.recent().hear(at, notice);
+        let (at, words) = (self.observations.clock.now(), notice.to_string());
+        self.observations.recent().note_notice(at, notice);
         self.log.notice(words);
     }
 
-    fn look(&mut self) {
-        let (now, bytes) = (self.memory.clock.now(), self.memory.counters.by_peer());
+    fn sample_traffic(&mut self) {
+        let (now, bytes) = (self.observations.clock.now(), self.observations.counters.by_peer());
         self.log.traffic(now, &bytes);
-        self.memory.recent().look(now, bytes);
+        self.observations.recent().sample_traffic(now, bytes);
     }
 }
 
-impl Memory {
+impl Observations {
     /// Nothing has happened yet.
     #[must_use]
-    pub fn new(clock: Clock, counters: Arc<Counters>) -> Arc<Self> {
+    pub fn new(clock: MonotonicClock, counters: Arc<Counters>) -> Arc<Self> {
         Arc::new(Self { clock, counters, state: Mutex::default() })
     }
 
@@ -163,51 +163,51 @@ impl Memory {
     }
 
     /// A panic elsewhere cannot leave it half-changed.
-    pub(super) fn recent(&self) -> MutexGuard<'_, Recent> {
+    pub(super) fn recent(&self) -> MutexGuard<'_, ObservedState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Recent {
+impl ObservedState {
     fn note(&mut self, now: Instant, event: &Event) {
         match event {
             Event::Welcomed { run, .. } => self.run = Some(*run),
             Event::Prepared(scope) => self.scope = Some(*scope),
-            Event::Installed { view, change, .. } => {
+            Event::ViewInstalled { view, change, .. } => {
                 self.run = Some(view.run);
-                self.tallies.views += 1;
-                self.tallies.interruptions +=
+                self.counts.views += 1;
+                self.counts.interruptions +=
                     u64::from(change.as_ref().is_some_and(|change| change.is_interruption));
             }
-            Event::Paused { .. } => self.tallies.pauses += 1,
-            Event::Missed(_) => self.tallies.missed += 1,
-            Event::Violation { .. } => self.tallies.violations += 1,
+            Event::Paused { .. } => self.counts.pauses += 1,
+            Event::MemberSuspected(_) => self.counts.missed += 1,
+            Event::Violation { .. } => self.counts.violations += 1,
             Event::Committed(committed) => self.committed(now, committed),
             _ => {}
         }
     }
 
     fn committed(&mut self, now: Instant, committed: &Committed) {
-        self.tallies.samples += committed.samples;
-        self.tallies.left_out += committed.left_out;
+        self.counts.samples += committed.samples;
+        self.counts.left_out += committed.left_out;
         self.committed = Some(*committed);
-        self.pace.note(now);
-        self.tallies.steps = self.pace.count();
+        self.rate.note(now);
+        self.counts.steps = self.rate.count();
     }
 
-    fn look(&mut self, now: Instant, bytes: Bytes) {
+    fn sample_traffic(&mut self, now: Instant, bytes: Bytes) {
         self.traffic.push_back((now, bytes));
         forget_before(&mut self.traffic, now);
     }
 
     /// Of whom cannot be reached, and for how long, is told with what is so at present.
-    fn hear(&mut self, at: Instant, notice: &Notice) {
+    fn note_notice(&mut self, at: Instant, notice: &Notice) {
         if !matches!(notice, Notice::Unreachable { .. }) {
-            self.tell(Happened { at, event: "notice", words: notice.to_string() });
+            self.push(RecordedEvent { at, event: "notice", words: notice.to_string() });
         }
     }
 
-    fn tell(&mut self, happened: Happened) {
+    fn push(&mut self, happened: RecordedEvent) {
         if self.events.len() == EVENTS_KEPT {
             self.events.pop_front();
         }
@@ -215,13 +215,13 @@ impl Recent {
     }
 
     /// What happened last, the newest at the end.
-    pub(super) fn events(&self) -> impl Iterator<Item = &Happened> {
+    pub(super) fn events(&self) -> impl Iterator<Item = &RecordedEvent> {
         self.events.iter()
     }
 
     /// Committed steps a second, over the last seconds.
     pub(super) fn steps_per_second(&self, now: Instant) -> f64 {
-        self.pace.per_second(now)
+        self.rate.per_second(now)
     }
 
     /// By peer: bytes written and read a second, over the last seconds. `bytes` are those of now.
@@ -246,34 +246,34 @@ impl Recent {
 /// The name of an event, as in its JSON form.
 pub(super) fn name_of(event: &Event) -> &'static str {
     match event {
-        Event::Asking(_) => "asking",
-        Event::Gathered { .. } => "gathered",
-        Event::Withdrawn { .. } => "withdrawn",
+        Event::JoinRequested(_) => "join_requested",
+        Event::PeerReady { .. } => "peer_ready",
+        Event::PeerWithdrawn { .. } => "peer_withdrawn",
         Event::Welcomed { .. } => "welcomed",
-        Event::Returned { .. } => "returned",
-        Event::OutOfReach { .. } => "out_of_reach",
-        Event::Fetching { .. } => "fetching",
+        Event::RecoveryStarted { .. } => "recovery_started",
+        Event::MembersUnreachable { .. } => "members_unreachable",
+        Event::FetchingData { .. } => "fetching_data",
         Event::Prepared(_) => "prepared",
-        Event::Installed { .. } => "view",
-        Event::Missed(_) => "missed",
-        Event::Stopped { .. } => "stopped",
+        Event::ViewInstalled { .. } => "view",
+        Event::MemberSuspected(_) => "member_suspected",
+        Event::MemberStopped { .. } => "member_stopped",
         Event::Paused { .. } => "paused",
-        Event::NobodyTrains { .. } => "nobody_trains",
-        Event::NobodyAnswers => "nobody_answers",
+        Event::NoActiveMember { .. } => "no_active_member",
+        Event::NoPeerAnswers => "no_peer_answers",
         Event::ChunksMissing { .. } => "chunks_missing",
         Event::ChunksLost { .. } => "chunks_lost",
-        Event::Orphaned { .. } => "orphaned",
+        Event::ParametersUnreachable { .. } => "parameters_unreachable",
         Event::Expelled(_) => "expelled",
         Event::Rekeyed { .. } => "rekeyed",
-        Event::Regrouping(_) => "regrouping",
+        Event::RecoveryProgress(_) => "recovery_progress",
         Event::Restored { .. } => "restored",
         Event::Saved { .. } => "saved",
         Event::Excluded { .. } => "excluded",
-        Event::Met(_) => "met",
+        Event::BranchDetected(_) => "branch_detected",
         Event::Merged(_) => "merged",
-        Event::Weighed(_) => "weighed",
-        Event::NotMerged => "not_merged",
-        Event::GaveWay { .. } => "gave_way",
+        Event::MergeEvaluation(_) => "merge_evaluation",
+        Event::MergeAbandoned => "merge_abandoned",
+        Event::BranchAbandoned { .. } => "branch_abandoned",
         Event::Leaving => "leaving",
         Event::HandedOver { .. } => "handed_over",
         Event::Committed(_) => "step",
@@ -283,7 +283,7 @@ pub(super) fn name_of(event: &Event) -> &'static str {
 }
 
 /// How often bytes are looked at.
-const LOOK: Duration = Duration::from_secs(1);
+const TRAFFIC_INTERVAL: Duration = Duration::from_secs(1);
 /// As many events are told.
 const EVENTS_KEPT: usize = 16;
 
@@ -292,7 +292,7 @@ mod tests {
     use peergrad_protocol::StepNumber;
 
     use super::*;
-    use crate::net::notice::DialTrouble;
+    use crate::net::notice::DialFailure;
 
     fn at(milliseconds: u64) -> Instant {
         Instant(0).after(Duration::from_millis(milliseconds))
@@ -301,7 +301,7 @@ mod tests {
     fn step(number: u64) -> Event {
         Event::Committed(Committed {
             step: StepNumber(number),
-            pass: 0,
+            epoch: 0,
             steps_expected: 6000,
             loss: 1.0,
             samples: 8,
@@ -315,7 +315,7 @@ mod tests {
 
     #[test]
     fn steps_are_counted_as_they_are_committed_here() {
-        let mut recent = Recent::default();
+        let mut recent = ObservedState::default();
         for number in 0..800 {
             // Half way it was away for a while, and is back where the others are.
             let skipped = if number < 400 { 0 } else { 100_000 };
@@ -323,16 +323,16 @@ mod tests {
         }
         let rate = recent.steps_per_second(at(8_000));
         assert!((rate - 100.0).abs() < 1.0, "{rate}");
-        assert_eq!((recent.tallies.steps, recent.tallies.samples), (800, 6_400));
+        assert_eq!((recent.counts.steps, recent.counts.samples), (800, 6_400));
     }
 
     #[test]
     fn bytes_are_told_by_peer() {
-        let (mut recent, peer) = (Recent::default(), PeerId([1; 32]));
+        let (mut recent, peer) = (ObservedState::default(), PeerId([1; 32]));
         let bytes = |count| BTreeMap::from([(peer, (count, 2 * count))]);
         assert!(recent.bytes_per_second(at(0), &bytes(5)).is_empty());
         for second in 0..20 {
-            recent.look(at(1000 * second), bytes(1000 * second));
+            recent.sample_traffic(at(1000 * second), bytes(1000 * second));
         }
         let rates = recent.bytes_per_second(at(20_000), &bytes(20_000));
         assert_eq!(rates[&peer], (1000.0, 2000.0));
@@ -341,21 +341,25 @@ mod tests {
 
     #[test]
     fn tries_that_fail_do_not_drown_what_happened() {
-        let (mut recent, peer) = (Recent::default(), PeerId([1; 32]));
-        recent.hear(at(0), &Notice::Resumed { peer });
+        let (mut recent, peer) = (ObservedState::default(), PeerId([1; 32]));
+        recent.note_notice(at(0), &Notice::Resumed { peer });
         for number in 0..100 {
             let address = "/ip4/10.0.0.7/tcp/9".parse().unwrap();
-            let trouble = DialTrouble::Refused;
-            recent.hear(at(number), &Notice::Unreachable { peer: Some(peer), address, trouble });
+            let trouble = DialFailure::Refused;
+            recent.note_notice(at(number), &Notice::Unreachable { peer: Some(peer), address, trouble });
         }
         assert_eq!(recent.events().count(), 1);
     }
 
     #[test]
     fn only_the_last_events_are_kept() {
-        let mut recent = Recent::default();
+        let mut recent = ObservedState::default();
         for number in 0..100 {
-            recent.tell(Happened { at: at(number), event: "missed", words: number.to_string() });
+            recent.push(RecordedEvent {
+                at: at(number),
+                event: "member_suspected",
+                words: number.to_string(),
+            });
         }
         assert_eq!(recent.events().count(), EVENTS_KEPT);
         assert_eq!(recent.events().last().unwrap().words, "99");

@@ -1,12 +1,12 @@
 //! The server: answers those who ask, on a socket in the data directory and over the network.
 //!
 //! ```text
-//! asker                                   peer
+//! connection                                   peer
 //!   {"format":1}\n --------------------->           which form it reads
 //!   <-------------------- {"format":1, ...}\n       the status; or {"error": ..., "version": ...}
 //!   again, on the same stream, as often as it likes
 //! ```
-//! The socket is a file that only the user who started the peer can open. Over the network an asker comes by libp2p, and has
+//! The socket is a file that only the user who started the peer can open. Over the network a connection comes by libp2p, and has
 //! shown that it holds the run's secret before this hears of it; it is no member, takes no frames, and is forgotten when it goes.
 //!
 //! # Bounds
@@ -22,24 +22,24 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::{Desk, FORMAT};
-use crate::net::Questions;
+use super::{FORMAT, StatusService};
+use crate::net::StatusStreams;
 
-/// What an asker says.
+/// What a connection says.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Request {
+pub(super) struct StatusRequest {
     /// The form that it reads.
     pub(super) format: u32,
     /// What is to be done first of all; only from this machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(super) order: Option<Order>,
+    pub(super) order: Option<AdminCommand>,
 }
 
 /// What a peer can be told to see to.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Order {
+pub enum AdminCommand {
     /// That the member of this id is put out of the run.
     Remove(String),
     /// That the run has another secret.
@@ -48,18 +48,18 @@ pub enum Order {
     DeclareLost,
 }
 
-/// Where an asker is.
+/// Where a connection is.
 #[derive(Clone, Copy, PartialEq)]
-enum From {
+enum Source {
     /// On this machine, as the user who started the peer.
-    Here,
+    Local,
     /// Somewhere that the run's secret is known.
-    Elsewhere,
+    Remote,
 }
 
 /// What it is told if it cannot be told how the peer is.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) struct Declined {
+pub(super) struct ErrorResponse {
     /// In words.
     pub(super) error: String,
     /// The release of the one that says so.
@@ -68,31 +68,31 @@ pub(super) struct Declined {
 
 /// Answers as long as it is held.
 #[derive(Debug)]
-pub struct Server {
+pub struct StatusServer {
     tasks: Vec<JoinHandle<()>>,
     #[cfg(unix)]
     socket: Option<std::path::PathBuf>,
 }
 
-impl Server {
+impl StatusServer {
     /// Answers those who ask over the network, and, where the system has such sockets, in `directory`. The second result says
     /// why nobody can ask there.
     pub fn start(
         directory: &std::path::Path,
-        desk: Desk,
-        questions: Option<Questions>,
+        service: StatusService,
+        status_streams: Option<StatusStreams>,
     ) -> (Self, Result<(), String>) {
         let places = Arc::new(Semaphore::new(ASKERS_MAX));
         let mut tasks = Vec::new();
-        if let Some(questions) = questions {
-            tasks.push(tokio::spawn(network::serve(questions, desk.clone(), Arc::clone(&places))));
+        if let Some(status_streams) = status_streams {
+            tasks.push(tokio::spawn(network::serve(status_streams, service.clone(), Arc::clone(&places))));
         }
         #[cfg(unix)]
         {
             let path = directory.join(SOCKET);
             match local::listen(&path) {
                 Ok(listener) => {
-                    tasks.push(tokio::spawn(local::serve(listener, desk, places)));
+                    tasks.push(tokio::spawn(local::serve(listener, service, places)));
                     (Self { tasks, socket: Some(path) }, Ok(()))
                 }
                 Err(reason) => (Self { tasks, socket: None }, Err(reason)),
@@ -106,7 +106,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for StatusServer {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
         #[cfg(unix)]
@@ -118,30 +118,30 @@ impl Drop for Server {
 }
 
 /// The answer to one line.
-async fn answer(line: &[u8], from: From, desk: &Desk) -> Vec<u8> {
+async fn answer(line: &[u8], from: Source, service: &StatusService) -> Vec<u8> {
     let declined = |error: String| {
-        let declined = Declined { error, version: env!("CARGO_PKG_VERSION").to_owned() };
+        let declined = ErrorResponse { error, version: env!("CARGO_PKG_VERSION").to_owned() };
         serde_json::to_vec(&declined).expect("text has a JSON form")
     };
-    let mut bytes = match serde_json::from_slice::<Request>(line) {
-        Ok(Request { format: FORMAT, order }) => {
+    let mut bytes = match serde_json::from_slice::<StatusRequest>(line) {
+        Ok(StatusRequest { format: FORMAT, order }) => {
             let done = match order {
                 None => Ok(()),
-                Some(_) if from == From::Elsewhere => {
+                Some(_) if from == Source::Remote => {
                     Err("that is for the users of members to say, at their machines".to_owned())
                 }
-                Some(Order::Remove(peer)) => desk.remove(&peer).await,
-                Some(Order::Rekey) => desk.rekey().await,
-                Some(Order::DeclareLost) => desk.declare_lost().await,
+                Some(AdminCommand::Remove(peer)) => service.remove(&peer).await,
+                Some(AdminCommand::Rekey) => service.rekey().await,
+                Some(AdminCommand::DeclareLost) => service.declare_lost().await,
             };
             match done {
                 Ok(()) => {
-                    serde_json::to_vec(&*desk.status().await).expect("text and numbers have a JSON form")
+                    serde_json::to_vec(&*service.status().await).expect("text and numbers have a JSON form")
                 }
                 Err(error) => declined(error),
             }
         }
-        Ok(Request { format, .. }) => {
+        Ok(StatusRequest { format, .. }) => {
             declined(format!("asked in form {format}, and this peer speaks form {FORMAT}"))
         }
         Err(_) => declined("asked in a way that this peer does not understand".to_owned()),
@@ -160,7 +160,7 @@ fn request(line: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
     }
 }
 
-fn late<T>(_: T) -> io::Error {
+fn timed_out<T>(_: T) -> io::Error {
     io::ErrorKind::TimedOut.into()
 }
 
@@ -193,7 +193,7 @@ mod local {
         Ok(listener)
     }
 
-    pub(super) async fn serve(listener: UnixListener, desk: Desk, places: Arc<Semaphore>) {
+    pub(super) async fn serve(listener: UnixListener, service: StatusService, places: Arc<Semaphore>) {
         loop {
             let Ok((stream, _)) = listener.accept().await else {
                 // Too many open files, mostly; it passes.
@@ -201,24 +201,24 @@ mod local {
                 continue;
             };
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-            let desk = desk.clone();
+            let service = service.clone();
             tokio::spawn(async move {
                 // One that breaks off has seen enough.
-                let _ = converse(stream, &desk).await;
+                let _ = serve_client(stream, &service).await;
                 drop(place);
             });
         }
     }
 
-    async fn converse(stream: UnixStream, desk: &Desk) -> io::Result<()> {
+    async fn serve_client(stream: UnixStream, service: &StatusService) -> io::Result<()> {
         let mut stream = BufReader::new(stream);
         loop {
             let mut line = Vec::new();
             let mut reading = (&mut stream).take(REQUEST_BYTES_MAX);
-            timeout(IDLE_MAX, reading.read_until(b'\n', &mut line)).await.map_err(late)??;
+            timeout(IDLE_MAX, reading.read_until(b'\n', &mut line)).await.map_err(timed_out)??;
             let Some(line) = request(line)? else { return Ok(()) };
-            let answer = answer(&line, From::Here, desk).await;
-            timeout(WRITING_MAX, stream.get_mut().write_all(&answer)).await.map_err(late)??;
+            let answer = answer(&line, Source::Local, service).await;
+            timeout(WRITING_MAX, stream.get_mut().write_all(&answer)).await.map_err(timed_out)??;
         }
     }
 }
@@ -232,30 +232,34 @@ mod network {
 
     use super::*;
 
-    pub(super) async fn serve(mut questions: Questions, desk: Desk, places: Arc<Semaphore>) {
-        while let Some(stream) = questions.next().await {
+    pub(super) async fn serve(
+        mut status_streams: StatusStreams,
+        service: StatusService,
+        places: Arc<Semaphore>,
+    ) {
+        while let Some(stream) = status_streams.next().await {
             let Ok(place) = Arc::clone(&places).try_acquire_owned() else { continue };
-            let desk = desk.clone();
+            let service = service.clone();
             tokio::spawn(async move {
-                let _ = converse(stream, &desk).await;
+                let _ = serve_client(stream, &service).await;
                 drop(place);
             });
         }
     }
 
-    async fn converse(stream: Stream, desk: &Desk) -> io::Result<()> {
+    async fn serve_client(stream: Stream, service: &StatusService) -> io::Result<()> {
         let mut stream = BufReader::new(stream);
         loop {
             let mut line = Vec::new();
             let mut reading = (&mut stream).take(REQUEST_BYTES_MAX);
-            timeout(IDLE_MAX, reading.read_until(b'\n', &mut line)).await.map_err(late)??;
+            timeout(IDLE_MAX, reading.read_until(b'\n', &mut line)).await.map_err(timed_out)??;
             let Some(line) = request(line)? else { return Ok(()) };
-            let answer = answer(&line, From::Elsewhere, desk).await;
+            let answer = answer(&line, Source::Remote, service).await;
             let writing = async {
                 stream.get_mut().write_all(&answer).await?;
                 stream.get_mut().flush().await
             };
-            timeout(WRITING_MAX, writing).await.map_err(late)??;
+            timeout(WRITING_MAX, writing).await.map_err(timed_out)??;
         }
     }
 }

@@ -4,7 +4,7 @@ use super::*;
 
 /// One of everything.
 pub(crate) fn sample() -> Status {
-    let link = Link {
+    let link = LinkStatus {
         lane: Some("direct".to_owned()),
         round_trip_seconds: Some(0.0004),
         trouble: None,
@@ -17,15 +17,15 @@ pub(crate) fn sample() -> Status {
         peer: peer.to_owned(),
         is_this,
         state,
-        weight: 4,
+        capacity: 4,
         owned: (share * 1000.0) as u64,
         share,
-        copied: 500,
+        replicated: 500,
         steps: Some(41),
         silent_seconds: (!is_this).then_some(0.25),
         link: (!is_this).then(|| link.clone()),
     };
-    let broken = Link {
+    let broken = LinkStatus {
         lane: None,
         round_trip_seconds: None,
         trouble: Some("connection reset".to_owned()),
@@ -46,11 +46,11 @@ pub(crate) fn sample() -> Status {
         phase: Phase::Training,
         is_well: false,
         summary: "12D3KooWC cannot be reached: the others are about to go on without".to_owned(),
-        training: Some(Training {
+        training: Some(TrainingStatus {
             steps: 41,
             steps_expected: 920,
-            pass: 2,
-            passes: 40,
+            epoch: 2,
+            epochs: 40,
             loss: Some(0.5),
             rate: Some(0.005),
             steps_per_second: 182.25,
@@ -60,7 +60,7 @@ pub(crate) fn sample() -> Status {
             chunks_to_move: 3,
         }),
         view: Some(ViewStatus {
-            epoch: 3,
+            number: 3,
             digest: "ab".repeat(32),
             parents: vec!["cd".repeat(32)],
             expelled: vec![],
@@ -86,10 +86,10 @@ pub(crate) fn sample() -> Status {
             sent_bytes_per_second: 25_000.5,
             received_bytes_per_second: 24_000.0,
         },
-        events: vec![Told {
+        events: vec![EventStatus {
             seconds_ago: 4.25,
-            event: "missed".to_owned(),
-            words: "no contact with peer C".to_owned(),
+            event: "member_suspected".to_owned(),
+            text: "no contact with peer C".to_owned(),
         }],
     }
 }

@@ -4,52 +4,52 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-use peergrad_protocol::table::{Names, Row, Rows, Word, Writer};
+use peergrad_protocol::table::{Row, RowSet, Rows, TableMessage, WorkerId};
 use peergrad_protocol::{Incarnation, PeerId, Rank};
 use rand::rngs::ChaCha8Rng;
 use rand::{RngExt, SeedableRng};
 
-use super::client::{Client, Gate, Gates};
-use super::dealing::Deck;
-use super::keeper::{Carried, Keeper, Outbox, Places};
-use super::store::Store;
-use super::{Begins, Layout, Table, TableRule, When};
+use super::lease_table::LeasePolicy;
+use super::server::{Outbox, ReplicaMap, TableServer, ViewHandover};
+use super::store::TableStore;
+use super::worker::{ReadPolicy, ReadSchedule, TableWorker};
+use super::{ApplyMode, Init, Table, TableLayout, TableRule};
 
 const ROWS: u64 = 200;
 const WIDTH: usize = 2;
 const CHUNKS: usize = 12;
 
-fn layout() -> Arc<Layout> {
-    let (rule, when) = (TableRule::Sum, When::AtOnce);
-    let layout = Layout::new(vec![Table {
+fn layout() -> Arc<TableLayout> {
+    let (rule, apply_mode) = (TableRule::Sum, ApplyMode::Immediate);
+    let layout = TableLayout::new(vec![Table {
         name: "counts",
         rows: ROWS,
         width: WIDTH,
         rule,
-        when,
-        begins: Begins::AtZero,
+        apply_mode,
+        init: Init::Zeros,
     }]);
     assert_eq!(layout.chunk_count(), CHUNKS);
     Arc::new(layout)
 }
 
 struct Peer {
-    client: Client,
-    keeper: Keeper,
+    worker: TableWorker,
+    server: TableServer,
     /// Rows that it waits for, and what it has asked for, if it has begun a clock.
-    wants: Option<(Names, BTreeSet<u64>)>,
+    wants: Option<(RowSet, BTreeSet<u64>)>,
     /// By row: what it has added.
     added: BTreeMap<Row, u64>,
 }
 
 struct Swarm {
-    layout: Arc<Layout>,
+    layout: Arc<TableLayout>,
     generator: ChaCha8Rng,
-    gate: Gate,
-    copies: usize,
-    places: Arc<Places>,
-    peers: BTreeMap<Writer, Peer>,
-    links: BTreeMap<(Rank, Rank), VecDeque<Word>>,
+    read_policy: ReadPolicy,
+    replicas: usize,
+    replica_map: Arc<ReplicaMap>,
+    peers: BTreeMap<WorkerId, Peer>,
+    links: BTreeMap<(Rank, Rank), VecDeque<TableMessage>>,
     names: u64,
     /// By row: what those who died had added, and what of it they knew to be safe.
     lost: BTreeMap<Row, (u64, u64)>,
@@ -58,14 +58,14 @@ struct Swarm {
 }
 
 impl Swarm {
-    fn new(seed: u64, count: usize, copies: usize, gate: Gate) -> Self {
+    fn new(seed: u64, count: usize, replicas: usize, read_policy: ReadPolicy) -> Self {
         let generator = ChaCha8Rng::seed_from_u64(seed);
         let mut swarm = Self {
             layout: layout(),
             generator,
-            gate,
-            copies,
-            places: Arc::default(),
+            read_policy,
+            replicas,
+            replica_map: Arc::default(),
             peers: BTreeMap::new(),
             links: BTreeMap::new(),
             names: 0,
@@ -77,11 +77,11 @@ impl Swarm {
         swarm
     }
 
-    fn name(&mut self) -> Writer {
+    fn name(&mut self) -> WorkerId {
         self.names += 1;
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.names.to_be_bytes());
-        Writer { peer: PeerId(key), incarnation: Incarnation(1) }
+        WorkerId { peer: PeerId(key), incarnation: Incarnation(1) }
     }
 
     fn draw(&mut self, below: usize) -> usize {
@@ -89,83 +89,90 @@ impl Swarm {
     }
 
     /// Who keeps a chunk: the best scores.
-    fn holders(&self, members: &[Writer], chunk: usize) -> Vec<Rank> {
+    fn holders(&self, members: &[WorkerId], chunk: usize) -> Vec<Rank> {
         let score = |rank: &Rank| {
             let key = members[rank.index()].peer.0;
             *blake3::hash(&[&key[..], &(chunk as u64).to_be_bytes()].concat()).as_bytes()
         };
         let mut ranks: Vec<Rank> = (0..members.len()).map(Rank::from_index).collect();
         ranks.sort_by_key(score);
-        ranks.truncate(self.copies);
+        ranks.truncate(self.replicas);
         ranks
     }
 
     /// The next view of these members.
-    fn places(&self, members: Vec<Writer>) -> Places {
+    fn replica_map(&self, members: Vec<WorkerId>) -> ReplicaMap {
         let is_first = self.peers.is_empty();
-        let rank = |name: &Writer| Rank::from_index(members.iter().position(|it| it == name).unwrap());
-        let mut places = Places { epoch: self.places.epoch + 1, ..Places::default() };
+        let rank = |name: &WorkerId| Rank::from_index(members.iter().position(|it| it == name).unwrap());
+        let mut replica_map =
+            ReplicaMap { view_number: self.replica_map.view_number + 1, ..ReplicaMap::default() };
         for chunk in 0..CHUNKS {
             let holders = self.holders(&members, chunk);
-            let epoch =
-                |name: &Writer| self.peers.get(name).and_then(|peer| peer.keeper.store().epoch(chunk));
-            let was_to = |name: &Writer| {
-                let before = self.places.members.iter().position(|it| it == name).map(Rank::from_index);
-                before.is_some_and(|before| self.places.holders[chunk].contains(&before))
+            let view_number = |name: &WorkerId| {
+                self.peers.get(name).and_then(|peer| peer.server.store().view_number(chunk))
             };
-            let worth = |name: &Writer| epoch(name).map(|epoch| (epoch, was_to(name)));
+            let was_to = |name: &WorkerId| {
+                let before = self.replica_map.members.iter().position(|it| it == name).map(Rank::from_index);
+                before.is_some_and(|before| self.replica_map.holders[chunk].contains(&before))
+            };
+            let worth = |name: &WorkerId| view_number(name).map(|view_number| (view_number, was_to(name)));
             let best = members.iter().filter_map(worth).max();
             assert!(is_first || best.is_some(), "chunk {chunk} is nowhere");
-            let is_current = |name: &&Writer| is_first || worth(name) == best;
-            places.current.push(members.iter().filter(is_current).map(rank).collect());
-            places.holders.push(holders);
+            let is_current = |name: &&WorkerId| is_first || worth(name) == best;
+            replica_map.up_to_date.push(members.iter().filter(is_current).map(rank).collect());
+            replica_map.holders.push(holders);
         }
-        let is_new = |name: &&Writer| !is_first && !self.peers.contains_key(name);
-        places.newcomers = members.iter().filter(is_new).map(rank).collect();
-        places.members = members;
-        places
+        let is_new = |name: &&WorkerId| !is_first && !self.peers.contains_key(name);
+        replica_map.newcomers = members.iter().filter(is_new).map(rank).collect();
+        replica_map.members = members;
+        replica_map
     }
 
     /// A new view. Whatever is under way is dropped.
-    fn enter(&mut self, members: Vec<Writer>) {
-        let gone: Vec<Writer> = self.peers.keys().filter(|name| !members.contains(name)).copied().collect();
+    fn enter(&mut self, members: Vec<WorkerId>) {
+        let gone: Vec<WorkerId> = self.peers.keys().filter(|name| !members.contains(name)).copied().collect();
         for name in gone {
             let peer = self.peers.remove(&name).unwrap();
             for (row, added) in peer.added {
                 let known = self.lost.entry(row).or_default();
-                *known = (known.0 + added, known.1 + added - peer.client.unsettled(row, 0) as u64);
+                *known = (known.0 + added, known.1 + added - peer.worker.unacknowledged(row, 0) as u64);
             }
         }
         let is_first = self.peers.is_empty();
-        let places = Arc::new(self.places(members));
+        let replica_map = Arc::new(self.replica_map(members));
         self.links.clear();
-        for (rank, name) in places.members.clone().into_iter().enumerate() {
+        for (rank, name) in replica_map.members.clone().into_iter().enumerate() {
             let me = Rank::from_index(rank);
-            let (carried, mut client, wants, added) = match self.peers.remove(&name) {
-                Some(Peer { client, keeper, wants, added }) => (keeper.leave(), client, wants, added),
+            let (handover, mut worker, wants, added) = match self.peers.remove(&name) {
+                Some(Peer { worker, server, wants, added }) => (server.leave(), worker, wants, added),
                 None => {
-                    let mut store = Store::new(Arc::clone(&self.layout));
-                    let mine = (0..CHUNKS).filter(|chunk| places.holders[*chunk].contains(&me));
-                    mine.filter(|_| is_first).for_each(|chunk| store.begin(chunk, &Rows::default()));
-                    let client = Client::new(Arc::clone(&self.layout), Gates::of(self.gate), !is_first);
-                    (Carried::nothing(store), client, None, BTreeMap::new())
+                    let mut store = TableStore::new(Arc::clone(&self.layout));
+                    let mine = (0..CHUNKS).filter(|chunk| replica_map.holders[*chunk].contains(&me));
+                    mine.filter(|_| is_first).for_each(|chunk| store.create_chunk(chunk, &Rows::default()));
+                    let worker = TableWorker::new(
+                        Arc::clone(&self.layout),
+                        ReadSchedule::constant(self.read_policy),
+                        !is_first,
+                    );
+                    (ViewHandover::new(store), worker, None, BTreeMap::new())
                 }
             };
             let mut out = Vec::new();
-            let keeper = Keeper::enter(me, Arc::clone(&places), Deck::default(), carried, &mut out);
-            client.enter(Arc::clone(&places), &mut out);
-            self.peers.insert(name, Peer { client, keeper, wants, added });
-            self.places = Arc::clone(&places);
+            let server =
+                TableServer::enter(me, Arc::clone(&replica_map), LeasePolicy::default(), handover, &mut out);
+            worker.enter(Arc::clone(&replica_map), &mut out);
+            self.peers.insert(name, Peer { worker, server, wants, added });
+            self.replica_map = Arc::clone(&replica_map);
             self.post(me, out);
         }
     }
 
-    /// Whether all chunks are somewhere else too: with two copies, one may die at a time.
-    fn can_spare(&self, name: Writer) -> bool {
-        let worth = |other: &Writer, chunk: usize| {
-            let is_other = |rank: &Rank| self.places.members[rank.index()] == *other;
-            let epoch = self.peers[other].keeper.store().epoch(chunk)?;
-            Some((epoch, self.places.holders[chunk].iter().any(is_other)))
+    /// Whether all chunks are somewhere else too: with two replicas, one may die at a time.
+    fn can_spare(&self, name: WorkerId) -> bool {
+        let worth = |other: &WorkerId, chunk: usize| {
+            let is_other = |rank: &Rank| self.replica_map.members[rank.index()] == *other;
+            let view_number = self.peers[other].server.store().view_number(chunk)?;
+            Some((view_number, self.replica_map.holders[chunk].iter().any(is_other)))
         };
         let is_spared = |chunk: usize| {
             let mine = worth(&name, chunk);
@@ -175,8 +182,8 @@ impl Swarm {
     }
 
     fn post(&mut self, from: Rank, out: Outbox) {
-        for (to, word) in out {
-            self.links.entry((from, to)).or_default().push_back(word);
+        for (to, message) in out {
+            self.links.entry((from, to)).or_default().push_back(message);
         }
     }
 
@@ -184,7 +191,7 @@ impl Swarm {
     fn step(&mut self, clocks: u64) -> bool {
         let ready: Vec<(Rank, Rank)> =
             self.links.iter().filter(|(_, frames)| !frames.is_empty()).map(|(link, _)| *link).collect();
-        let idle: Vec<Rank> = (0..self.places.members.len())
+        let idle: Vec<Rank> = (0..self.replica_map.members.len())
             .map(Rank::from_index)
             .filter(|rank| self.can_go_on(*rank, clocks))
             .collect();
@@ -200,60 +207,62 @@ impl Swarm {
     }
 
     fn peer(&mut self, rank: Rank) -> &mut Peer {
-        self.peers.get_mut(&self.places.members[rank.index()]).expect("a member")
+        self.peers.get_mut(&self.replica_map.members[rank.index()]).expect("a member")
     }
 
     fn deliver(&mut self, (from, to): (Rank, Rank)) {
-        let word = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
-        assert!(word.is_valid(), "{word:?}");
+        let message = self.links.get_mut(&(from, to)).and_then(VecDeque::pop_front).unwrap();
+        assert!(message.is_valid(), "{message:?}");
         let mut out = Vec::new();
         let peer = self.peer(to);
-        match word {
-            Word::Asked(asked) => peer.keeper.on_asked(from, asked, &mut out).unwrap(),
-            Word::Told(told) => peer.client.on_told(from, told, &mut out).unwrap(),
-            Word::States(states) => peer.keeper.on_states(from, &states, &mut out).unwrap(),
-            Word::Kept(number) => peer.keeper.on_kept(from, number, &mut out),
-            Word::Settled(chunks) => _ = peer.keeper.on_settled(from, &chunks),
+        match message {
+            TableMessage::Request(request) => peer.server.on_request(from, request, &mut out).unwrap(),
+            TableMessage::Response(response) => peer.worker.on_response(from, response, &mut out).unwrap(),
+            TableMessage::ReplicaUpdate(update) => {
+                peer.server.on_replica_update(from, &update, &mut out).unwrap()
+            }
+            TableMessage::ReplicaAck(number) => peer.server.on_replica_ack(from, number, &mut out),
+            TableMessage::Replicated(chunks) => _ = peer.server.on_replicated(from, &chunks),
         }
-        for rank in peer.keeper.ready() {
-            while peer.keeper.answer_ready(rank, &mut out) {}
+        for rank in peer.server.ready() {
+            while peer.server.answer_ready(rank, &mut out) {}
         }
         self.post(to, out);
     }
 
     fn can_go_on(&self, rank: Rank, clocks: u64) -> bool {
-        let peer = &self.peers[&self.places.members[rank.index()]];
+        let peer = &self.peers[&self.replica_map.members[rank.index()]];
         match &peer.wants {
-            Some((_, requests)) => peer.client.has(requests),
-            None => peer.client.clock() < clocks,
+            Some((_, requests)) => peer.worker.has_all(requests),
+            None => peer.worker.clock() < clocks,
         }
     }
 
     /// A worker begins a clock, or ends it.
     fn work(&mut self, rank: Rank) {
-        let slowest = self.peers.values().map(|peer| peer.client.clock()).min().unwrap();
+        let slowest = self.peers.values().map(|peer| peer.worker.clock()).min().unwrap();
         let rows: BTreeSet<Row> = (0..4).map(|_| self.draw(ROWS as usize) as Row).collect();
-        let rows: Names = rows.into_iter().collect();
+        let rows: RowSet = rows.into_iter().collect();
         let mut out = Vec::new();
         let peer = self.peer(rank);
         match peer.wants.take() {
             None => {
-                let requests = peer.client.fetch(&rows, &mut out);
+                let requests = peer.worker.fetch(&rows, &mut out);
                 peer.wants = Some((rows, requests));
             }
             Some((rows, _)) => {
-                peer.client.catch_up(&mut out);
-                let values = peer.client.read(&rows).unwrap();
+                peer.worker.catch_up(&mut out);
+                let values = peer.worker.read(&rows).unwrap();
                 for (row, values) in rows.iter().zip(values.chunks_exact(WIDTH)) {
                     let own = peer.added.get(&row).copied().unwrap_or(0) as f32;
                     assert!(values[0] >= own, "a worker sees its own");
                     assert_eq!(values[1], -2.0 * values[0], "a row is read as a whole");
-                    peer.client.add(row, &[1.0, -2.0]);
+                    peer.worker.add(row, &[1.0, -2.0]);
                     *peer.added.entry(row).or_default() += 1;
                 }
-                let ahead = peer.client.clock().saturating_sub(slowest);
-                peer.client.push(&mut out);
-                peer.client.tick(&mut out);
+                let ahead = peer.worker.clock().saturating_sub(slowest);
+                peer.worker.push(&mut out);
+                peer.worker.tick(&mut out);
                 self.ahead = self.ahead.max(ahead);
             }
         }
@@ -267,9 +276,9 @@ impl Swarm {
             let added: u64 = self.peers.values().filter_map(|peer| peer.added.get(&row)).sum();
             let (most, safe) = self.lost.get(&row).copied().unwrap_or_default();
             let mut states = BTreeSet::new();
-            for holder in &self.places.holders[chunk] {
-                let keeper = &self.peers[&self.places.members[holder.index()]].keeper;
-                let (value, other) = match keeper.store().read(chunk, &Names::range(row..row + 1)).1[..] {
+            for holder in &self.replica_map.holders[chunk] {
+                let server = &self.peers[&self.replica_map.members[holder.index()]].server;
+                let (value, other) = match server.store().read(chunk, &RowSet::range(row..row + 1)).1[..] {
                     [value, other] => (value, other),
                     _ => (0.0, 0.0),
                 };
@@ -281,20 +290,20 @@ impl Swarm {
                 );
                 states.insert(value);
             }
-            assert_eq!(states.len(), 1, "owner and copies are alike");
+            assert_eq!(states.len(), 1, "owner and replicas are alike");
         }
-        assert!(self.peers.values().all(|peer| peer.client.is_settled()));
+        assert!(self.peers.values().all(|peer| peer.worker.is_flushed()));
     }
 }
 
-fn churn(seed: u64, gate: Gate, changes: usize) -> Swarm {
-    let mut swarm = Swarm::new(seed, 5, 2, gate);
+fn churn(seed: u64, read_policy: ReadPolicy, changes: usize) -> Swarm {
+    let mut swarm = Swarm::new(seed, 5, 2, read_policy);
     let clocks = 30 + changes as u64 * 4;
     for _ in 0..changes {
         for _ in 0..swarm.draw(400) {
             swarm.step(clocks);
         }
-        let mut members = swarm.places.members.clone();
+        let mut members = swarm.replica_map.members.clone();
         let kind = swarm.draw(3);
         let dead = swarm.draw(members.len());
         if kind > 0 && members.len() > 3 && swarm.can_spare(members[dead]) {
@@ -308,7 +317,7 @@ fn churn(seed: u64, gate: Gate, changes: usize) -> Swarm {
         swarm.enter(members);
     }
     while swarm.step(clocks) {}
-    let slow: Vec<u64> = swarm.peers.values().map(|peer| peer.client.clock()).collect();
+    let slow: Vec<u64> = swarm.peers.values().map(|peer| peer.worker.clock()).collect();
     assert!(slow.iter().all(|clock| *clock >= clocks), "nothing waits on the departed: {slow:?}");
     swarm
 }
@@ -316,15 +325,21 @@ fn churn(seed: u64, gate: Gate, changes: usize) -> Swarm {
 #[test]
 fn sums_are_exact_whoever_comes_goes_and_dies() {
     for seed in 0..300 {
-        churn(seed, [Gate::None, Gate::Staleness(0), Gate::Staleness(3)][seed as usize % 3], 8).check();
+        churn(
+            seed,
+            [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3],
+            8,
+        )
+        .check();
     }
 }
 
 #[test]
 fn no_worker_is_further_ahead_than_the_bound() {
     for bound in [0, 1, 3] {
-        let ahead: Vec<u64> = (0..20).map(|seed| churn(seed, Gate::Staleness(bound), 0).ahead).collect();
+        let ahead: Vec<u64> =
+            (0..20).map(|seed| churn(seed, ReadPolicy::Staleness(bound), 0).ahead).collect();
         assert!(ahead.iter().all(|ahead| *ahead <= bound) && ahead.contains(&bound), "{bound}: {ahead:?}");
     }
-    assert!(churn(1, Gate::None, 0).ahead > 3);
+    assert!(churn(1, ReadPolicy::Unbounded, 0).ahead > 3);
 }

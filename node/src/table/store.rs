@@ -6,96 +6,96 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::limits::PENDING_CLOCKS_MAX;
-use peergrad_protocol::table::{Dealing, Map, Names, Reduce, Row, Rows, State, Writer};
+use peergrad_protocol::table::{LeaseTable, Map, Reduce, Row, RowSet, Rows, TableChunk, WorkerId};
 
-use super::{Layout, Table, TableError, TableRule, When, dealing};
-use numbers::Numbers;
-use places::Places;
+use super::{ApplyMode, Table, TableError, TableLayout, TableRule, lease_table};
+use row_blocks::RowBlocks;
+use row_index::RowIndex;
 
-mod numbers;
-mod places;
+mod row_blocks;
+mod row_index;
 
 /// The chunks that are here.
-pub struct Store {
-    layout: Arc<Layout>,
+pub struct TableStore {
+    layout: Arc<TableLayout>,
     /// By number of the chunk.
-    chunks: Vec<Option<Box<Chunk>>>,
+    chunks: Vec<Option<Box<StoredChunk>>>,
     /// Who computes which samples; kept with the first chunk.
-    dealing: Dealing,
+    lease_table: LeaseTable,
     /// Room for a row's next moments.
     room: Vec<f32>,
 }
 
 /// Rows of one chunk, in the order in which they were first added to.
 #[derive(Clone, Debug)]
-struct Chunk {
-    places: Places,
+struct StoredChunk {
+    row_index: RowIndex,
     /// By place: values, then moments, one after the other.
-    numbers: Numbers,
+    row_blocks: RowBlocks,
     /// By place: how many updates are behind it.
     updates: Vec<u32>,
     /// By clock that not all workers have completed: what was added in it.
     pending: BTreeMap<u64, BTreeMap<Row, Vec<f32>>>,
     /// The last number of each worker that is in; by worker.
-    applied: Vec<(Writer, u64)>,
+    applied: Vec<(WorkerId, u64)>,
     /// The last view of which it is known that all that was acknowledged before it is in.
-    epoch: u64,
+    view_number: u64,
 }
 
 /// What of a chunk goes to a copy that has the rest.
 #[derive(Clone, Debug, Default)]
-pub struct Part {
+pub struct ChunkDelta {
     /// Rows that are other ones than there.
     pub rows: BTreeSet<Row>,
     /// Whose additions are in them.
-    pub writers: BTreeSet<Writer>,
+    pub workers: BTreeSet<WorkerId>,
     /// Who was dealt samples, or is done with some; `None`: nobody.
-    pub dealt: Option<BTreeSet<Writer>>,
+    pub leased: Option<BTreeSet<WorkerId>>,
 }
 
-impl Part {
+impl ChunkDelta {
     /// Samples of these workers are dealt otherwise.
     #[must_use]
-    pub fn dealt(workers: impl IntoIterator<Item = Writer>) -> Self {
-        Self { dealt: Some(workers.into_iter().collect()), ..Self::default() }
+    pub fn leases(workers: impl IntoIterator<Item = WorkerId>) -> Self {
+        Self { leased: Some(workers.into_iter().collect()), ..Self::default() }
     }
 
     /// More of it.
     pub fn extend(&mut self, more: Self) {
         self.rows.extend(more.rows);
-        self.writers.extend(more.writers);
-        if let Some(dealt) = more.dealt {
-            self.dealt.get_or_insert_default().extend(dealt);
+        self.workers.extend(more.workers);
+        if let Some(dealt) = more.leased {
+            self.leased.get_or_insert_default().extend(dealt);
         }
     }
 }
 
-impl Store {
+impl TableStore {
     /// One that keeps nothing yet.
     #[must_use]
-    pub fn new(layout: Arc<Layout>) -> Self {
+    pub fn new(layout: Arc<TableLayout>) -> Self {
         let chunks = vec![None; layout.chunk_count()];
-        Self { layout, chunks, dealing: Dealing::default(), room: Vec::new() }
+        Self { layout, chunks, lease_table: LeaseTable::default(), room: Vec::new() }
     }
 
     /// How the tables are laid out.
     #[must_use]
-    pub fn layout(&self) -> &Layout {
+    pub fn layout(&self) -> &TableLayout {
         &self.layout
     }
 
-    fn chunk(&self, index: usize) -> Option<&Chunk> {
+    fn chunk(&self, index: usize) -> Option<&StoredChunk> {
         self.chunks.get(index)?.as_deref()
     }
 
-    fn chunk_mut(&mut self, index: usize) -> Option<&mut Chunk> {
+    fn chunk_mut(&mut self, index: usize) -> Option<&mut StoredChunk> {
         self.chunks.get_mut(index)?.as_deref_mut()
     }
 
     /// A chunk, which is here from now on.
-    fn make(&mut self, index: usize) -> &mut Chunk {
+    fn chunk_or_create(&mut self, index: usize) -> &mut StoredChunk {
         let layout = &self.layout;
-        let new = || Box::new(Chunk::new(layout.range(index), layout.table_of(index).stride()));
+        let new = || Box::new(StoredChunk::new(layout.range(index), layout.table_of(index).stride()));
         self.chunks[index].get_or_insert_with(new)
     }
 
@@ -107,24 +107,24 @@ impl Store {
 
     /// Of which view a chunk is, if it is here.
     #[must_use]
-    pub fn epoch(&self, chunk: usize) -> Option<u64> {
-        self.chunk(chunk).map(|chunk| chunk.epoch)
+    pub fn view_number(&self, chunk: usize) -> Option<u64> {
+        self.chunk(chunk).map(|chunk| chunk.view_number)
     }
 
     /// A chunk that is here is of this view.
-    pub fn set_epoch(&mut self, chunk: usize, epoch: u64) {
+    pub fn set_view_number(&mut self, chunk: usize, view_number: u64) {
         if let Some(chunk) = self.chunk_mut(chunk) {
-            chunk.epoch = epoch;
+            chunk.view_number = view_number;
         }
     }
 
     /// Keeps a chunk that begins with these rows, and with nothing else.
-    pub fn begin(&mut self, chunk: usize, rows: &Rows) {
+    pub fn create_chunk(&mut self, chunk: usize, rows: &Rows) {
         let width = self.layout.width(chunk);
-        let chunk = self.make(chunk);
-        for (name, values) in rows.names.iter().zip(rows.values.chunks_exact(width)) {
-            let place = chunk.place(name);
-            chunk.numbers.row_mut(place)[..width].copy_from_slice(values);
+        let chunk = self.chunk_or_create(chunk);
+        for (row, values) in rows.indices.iter().zip(rows.values.chunks_exact(width)) {
+            let place = chunk.place(row);
+            chunk.row_blocks.row_mut(place)[..width].copy_from_slice(values);
         }
     }
 
@@ -134,46 +134,46 @@ impl Store {
             *chunk = None;
         }
         if chunk == 0 {
-            self.dealing = Dealing::default();
+            self.lease_table = LeaseTable::default();
         }
     }
 
     /// The last number of a worker that is in a chunk.
     #[must_use]
-    pub fn applied(&self, chunk: usize, writer: &Writer) -> u64 {
-        self.chunk(chunk).and_then(|chunk| chunk.applied(writer)).unwrap_or(0)
+    pub fn applied(&self, chunk: usize, worker: &WorkerId) -> u64 {
+        self.chunk(chunk).and_then(|chunk| chunk.applied(worker)).unwrap_or(0)
     }
 
     /// Who computes which samples, as far as that is kept here.
-    pub fn dealing(&mut self) -> &mut Dealing {
-        &mut self.dealing
+    pub fn lease_table_mut(&mut self) -> &mut LeaseTable {
+        &mut self.lease_table
     }
 
     /// Forgets those who do not write any more.
-    pub fn forget_writers(&mut self, writes: impl Fn(&Writer) -> bool) {
+    pub fn forget_workers(&mut self, writes: impl Fn(&WorkerId) -> bool) {
         let here = self.chunks.iter_mut().flatten();
-        here.for_each(|chunk| chunk.applied.retain(|(writer, _)| writes(writer)));
+        here.for_each(|chunk| chunk.applied.retain(|(worker, _)| writes(worker)));
     }
 
     /// Adds to rows of a chunk, unless that is in already. False if it is.
     ///
     /// # Panics
     /// If the chunk is not here.
-    pub fn add(&mut self, chunk: usize, writer: Writer, sequence: u64, clock: u64, rows: &Rows) -> bool {
+    pub fn add(&mut self, chunk: usize, worker: WorkerId, sequence: u64, clock: u64, rows: &Rows) -> bool {
         let Self { layout, chunks, room, .. } = self;
         let known = chunks[chunk].as_deref_mut().expect("what is added to is here");
-        if !known.is_news(writer, sequence) {
+        if !known.advance_sequence(worker, sequence) {
             return false;
         }
         let table = layout.table_of(chunk);
-        let rows = rows.names.iter().zip(rows.values.chunks_exact(table.width));
-        match table.when {
-            When::AtOnce => rows.for_each(|(row, added)| known.apply(table, row, clock, added, room)),
-            When::ByClock => {
+        let rows = rows.indices.iter().zip(rows.values.chunks_exact(table.width));
+        match table.apply_mode {
+            ApplyMode::Immediate => rows.for_each(|(row, added)| known.apply(table, row, clock, added, room)),
+            ApplyMode::PerClock => {
                 let pending = known.pending.entry(clock).or_default();
                 for (row, added) in rows {
                     let sum = pending.entry(row).or_insert_with(|| vec![0.0; added.len()]);
-                    add_unless_it_overflows(sum, added);
+                    add_if_finite(sum, added);
                 }
             }
         }
@@ -182,7 +182,7 @@ impl Store {
 
     /// Whether there is room for what is added in this clock, if it has to be kept until all workers have completed it.
     #[must_use]
-    pub fn has_room(&self, chunk: usize, clock: u64) -> bool {
+    pub fn has_pending_room(&self, chunk: usize, clock: u64) -> bool {
         self.chunk(chunk).is_none_or(|chunk| {
             chunk.pending.len() < PENDING_CLOCKS_MAX || chunk.pending.contains_key(&clock)
         })
@@ -191,7 +191,7 @@ impl Store {
     /// Bytes of what rules keep beside the values of rows.
     #[must_use]
     pub fn moment_bytes(&self) -> u64 {
-        let of_chunk = |(index, chunk): (usize, &Option<Box<Chunk>>)| {
+        let of_chunk = |(index, chunk): (usize, &Option<Box<StoredChunk>>)| {
             let moments = self.layout.stride(index) - self.layout.width(index);
             chunk.as_ref().map_or(0, |chunk| chunk.updates.len() * moments * size_of::<f32>())
         };
@@ -211,7 +211,7 @@ impl Store {
     }
 
     /// All workers have completed so many clocks: what was added in them is applied. The rows that it concerns.
-    pub fn complete(&mut self, chunk: usize, clocks: u64) -> BTreeSet<Row> {
+    pub fn apply_completed(&mut self, chunk: usize, clocks: u64) -> BTreeSet<Row> {
         let mut changed = BTreeSet::new();
         let Self { layout, chunks, room, .. } = self;
         let Some(known) = chunks.get_mut(chunk).and_then(Option::as_deref_mut) else { return changed };
@@ -230,15 +230,15 @@ impl Store {
     /// # Panics
     /// If the chunk is not here.
     #[must_use]
-    pub fn read(&self, chunk: usize, names: &Names) -> (Names, Vec<f32>) {
+    pub fn read(&self, chunk: usize, indices: &RowSet) -> (RowSet, Vec<f32>) {
         let width = self.layout.width(chunk);
         let chunk = self.chunk(chunk).expect("what is read is here");
         let (mut zero, mut values) =
-            (Vec::new(), Vec::with_capacity(names.len().min(chunk.updates.len()) * width));
-        for range in names.ranges() {
+            (Vec::new(), Vec::with_capacity(indices.len().min(chunk.updates.len()) * width));
+        for range in indices.ranges() {
             let mut next = range.start;
-            for (row, place) in chunk.places.range(range.clone()) {
-                let numbers = &chunk.numbers.row(place)[..width];
+            for (row, place) in chunk.row_index.range(range.clone()) {
+                let numbers = &chunk.row_blocks.row(place)[..width];
                 if numbers.iter().any(|number| *number != 0.0) {
                     zero.push(next..row);
                     values.extend_from_slice(numbers);
@@ -256,13 +256,13 @@ impl Store {
     ///
     /// # Panics
     /// If the chunk is not here.
-    pub fn map(&mut self, chunk: usize, writer: Writer, sequence: u64, map: Map) -> Option<BTreeSet<Row>> {
+    pub fn map(&mut self, chunk: usize, worker: WorkerId, sequence: u64, map: Map) -> Option<BTreeSet<Row>> {
         let chunk = self.chunk_mut(chunk).expect("what is changed is here");
-        if !chunk.is_news(writer, sequence) {
+        if !chunk.advance_sequence(worker, sequence) {
             return None;
         }
         for place in 0..chunk.updates.len() {
-            let row = chunk.numbers.row_mut(place);
+            let row = chunk.row_blocks.row_mut(place);
             let (column, number) = match map {
                 Map::Axpy { by, from, to } => (to as usize, row[to as usize] + by * row[from as usize]),
                 Map::Scale { by, column } => (column as usize, by * row[column as usize]),
@@ -271,10 +271,10 @@ impl Store {
                 row[column] = number;
             }
         }
-        Some(chunk.places.iter().map(|(row, _)| row).collect())
+        Some(chunk.row_index.iter().map(|(row, _)| row).collect())
     }
 
-    /// What columns of a chunk come to, in the order of its rows' names.
+    /// What columns of a chunk come to, in the order of its rows' indices.
     ///
     /// # Panics
     /// If the chunk is not here.
@@ -282,14 +282,14 @@ impl Store {
     pub fn reduce(&self, chunk: usize, reduce: Reduce) -> f64 {
         let chunk = self.chunk(chunk).expect("what is reduced is here");
         let of_row = |(_, place): (Row, usize)| {
-            let number = |column: u32| f64::from(chunk.numbers.row(place)[column as usize]);
+            let number = |column: u32| f64::from(chunk.row_blocks.row(place)[column as usize]);
             match reduce {
                 Reduce::Dot(one, other) => number(one) * number(other),
-                Reduce::Absolute(column) => number(column).abs(),
-                Reduce::Nonzero(column) => f64::from(u8::from(number(column) != 0.0)),
+                Reduce::L1Norm(column) => number(column).abs(),
+                Reduce::NonzeroCount(column) => f64::from(u8::from(number(column) != 0.0)),
             }
         };
-        chunk.places.iter().map(of_row).sum()
+        chunk.row_index.iter().map(of_row).sum()
     }
 
     /// What of a chunk that is here goes to a copy that has the rest; `None`: all of it, for one that has nothing.
@@ -297,41 +297,44 @@ impl Store {
     /// # Panics
     /// If the chunk is not here.
     #[must_use]
-    pub fn state(&self, index: usize, part: Option<&Part>) -> State {
+    pub fn snapshot(&self, index: usize, part: Option<&ChunkDelta>) -> TableChunk {
         let width = self.layout.width(index);
         let chunk = self.chunk(index).expect("what is told is here");
         let is_told = |row: &Row| part.is_none_or(|part| part.rows.contains(row));
         let rows: Vec<(Row, usize)> = match part {
-            None => chunk.places.iter().collect(),
+            None => chunk.row_index.iter().collect(),
             // Some of them may still be to be applied for the first time.
-            Some(part) => part.rows.iter().filter_map(|row| Some((*row, chunk.places.get(*row)?))).collect(),
+            Some(part) => {
+                part.rows.iter().filter_map(|row| Some((*row, chunk.row_index.get(*row)?))).collect()
+            }
         };
-        let mut values = Vec::with_capacity(rows.len() * chunk.numbers.stride());
-        rows.iter().for_each(|(_, place)| values.extend_from_slice(chunk.numbers.row(*place)));
+        let mut values = Vec::with_capacity(rows.len() * chunk.row_blocks.stride());
+        rows.iter().for_each(|(_, place)| values.extend_from_slice(chunk.row_blocks.row(*place)));
         let pending = chunk.pending.iter().map(|(clock, sums)| {
             let told = sums.iter().filter(|(row, _)| is_told(row));
             let mut values = Vec::with_capacity(sums.len() * width);
-            let names = told.inspect(|(_, sum)| values.extend_from_slice(sum)).map(|(row, _)| *row).collect();
-            (*clock, Rows { names, values })
+            let indices =
+                told.inspect(|(_, sum)| values.extend_from_slice(sum)).map(|(row, _)| *row).collect();
+            (*clock, Rows { indices, values })
         });
-        let is_known = |writer: &Writer| part.is_none_or(|part| part.writers.contains(writer));
-        let applied = chunk.applied.iter().filter(|(writer, _)| is_known(writer)).copied();
-        let dealt = match part {
-            None => Some(self.dealing.clone()),
-            Some(part) => part.dealt.as_ref().map(|dealt| {
-                let held = self.dealing.held.iter().filter(|held| dealt.contains(&held.writer));
-                let Dealing { ledger, returned, .. } = self.dealing.clone();
-                Dealing { ledger, returned, held: held.cloned().collect() }
+        let is_known = |worker: &WorkerId| part.is_none_or(|part| part.workers.contains(worker));
+        let applied = chunk.applied.iter().filter(|(worker, _)| is_known(worker)).copied();
+        let lease_table = match part {
+            None => Some(self.lease_table.clone()),
+            Some(part) => part.leased.as_ref().map(|dealt| {
+                let held = self.lease_table.outstanding.iter().filter(|held| dealt.contains(&held.worker));
+                let LeaseTable { cursor, returned, .. } = self.lease_table.clone();
+                LeaseTable { cursor, returned, outstanding: held.cloned().collect() }
             }),
         };
-        State {
+        TableChunk {
             chunk: index as u32,
             is_whole: part.is_none(),
-            rows: Rows { names: rows.iter().map(|(row, _)| *row).collect(), values },
+            rows: Rows { indices: rows.iter().map(|(row, _)| *row).collect(), values },
             updates: rows.iter().map(|(_, place)| chunk.updates[*place]).collect(),
-            pending: pending.filter(|(_, rows)| !rows.names.is_empty()).collect(),
+            pending: pending.filter(|(_, rows)| !rows.indices.is_empty()).collect(),
             applied: applied.collect(),
-            dealing: dealt.filter(|_| index == 0),
+            lease_table: lease_table.filter(|_| index == 0),
         }
     }
 
@@ -339,11 +342,11 @@ impl Store {
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn check(&self, state: &State) -> Result<(), TableError> {
+    pub fn check(&self, state: &TableChunk) -> Result<(), TableError> {
         let chunk = state.chunk as usize;
-        self.layout.check_names(chunk, &state.rows.names)?;
+        self.layout.check_indices(chunk, &state.rows.indices)?;
         self.layout.check(chunk, &state.rows, self.layout.stride(chunk))?;
-        let (found, expected) = (state.updates.len(), state.rows.names.len());
+        let (found, expected) = (state.updates.len(), state.rows.indices.len());
         if found != expected {
             return Err(TableError::Length { found, expected });
         }
@@ -354,22 +357,22 @@ impl Store {
     }
 
     /// Keeps what another member has sent, and that was [checked](Self::check).
-    pub fn take(&mut self, state: &State) {
+    pub fn receive_chunk(&mut self, state: &TableChunk) {
         let index = state.chunk as usize;
         let (width, stride) = (self.layout.width(index), self.layout.stride(index));
         if state.is_whole {
             self.chunks[index] = None;
         }
-        let chunk = self.make(index);
+        let chunk = self.chunk_or_create(index);
         let numbers = state.rows.values.chunks_exact(stride);
-        for ((name, numbers), updates) in state.rows.names.iter().zip(numbers).zip(&state.updates) {
-            let place = chunk.place(name);
-            chunk.numbers.row_mut(place).copy_from_slice(numbers);
+        for ((row, numbers), updates) in state.rows.indices.iter().zip(numbers).zip(&state.updates) {
+            let place = chunk.place(row);
+            chunk.row_blocks.row_mut(place).copy_from_slice(numbers);
             chunk.updates[place] = *updates;
         }
         // Of a row that is told, all that is to be applied is told.
         let told =
-            state.rows.names.iter().chain(state.pending.iter().flat_map(|(_, rows)| rows.names.iter()));
+            state.rows.indices.iter().chain(state.pending.iter().flat_map(|(_, rows)| rows.indices.iter()));
         let told: BTreeSet<Row> = told.collect();
         chunk.pending.retain(|_, sums| {
             sums.retain(|row, _| !told.contains(row));
@@ -381,45 +384,45 @@ impl Store {
                 break;
             }
             let values = rows.values.chunks_exact(width).map(<[f32]>::to_vec);
-            chunk.pending.entry(*clock).or_default().extend(rows.names.iter().zip(values));
+            chunk.pending.entry(*clock).or_default().extend(rows.indices.iter().zip(values));
         }
-        state.applied.iter().for_each(|(writer, last)| chunk.set_applied(*writer, *last));
-        if let (0, Some(dealing)) = (index, &state.dealing) {
+        state.applied.iter().for_each(|(worker, last)| chunk.set_applied(*worker, *last));
+        if let (0, Some(lease_table)) = (index, &state.lease_table) {
             if state.is_whole {
-                self.dealing = Dealing::default();
+                self.lease_table = LeaseTable::default();
             }
-            dealing::take(&mut self.dealing, dealing);
+            lease_table::apply_update(&mut self.lease_table, lease_table);
         }
     }
 }
 
-impl Chunk {
+impl StoredChunk {
     fn new(rows: Range<Row>, stride: usize) -> Self {
         Self {
-            places: Places::new(rows),
-            numbers: Numbers::new(stride),
+            row_index: RowIndex::new(rows),
+            row_blocks: RowBlocks::new(stride),
             updates: Vec::new(),
             pending: BTreeMap::new(),
             applied: Vec::new(),
-            epoch: 0,
+            view_number: 0,
         }
     }
 
     /// Whether what a worker sends under this number is not in yet; from now on it is.
-    fn is_news(&mut self, writer: Writer, sequence: u64) -> bool {
-        let is_news = self.applied(&writer).is_none_or(|last| sequence > last);
+    fn advance_sequence(&mut self, worker: WorkerId, sequence: u64) -> bool {
+        let is_news = self.applied(&worker).is_none_or(|last| sequence > last);
         if is_news {
-            self.set_applied(writer, sequence);
+            self.set_applied(worker, sequence);
         }
         is_news
     }
 
     /// Where a row is; it is made, if it was not there.
-    fn place(&mut self, name: Row) -> usize {
+    fn place(&mut self, row: Row) -> usize {
         let next = self.updates.len();
-        let place = self.places.get_or_insert(name, next);
+        let place = self.row_index.get_or_insert(row, next);
         if place == next {
-            self.numbers.make(next);
+            self.row_blocks.allocate(next);
             self.updates.push(0);
         }
         place
@@ -428,11 +431,11 @@ impl Chunk {
     /// Applies what was added to a row in a clock, unless it overflows: that must not ruin what all share. `room` is for a row.
     fn apply(&mut self, table: &Table, row: Row, clock: u64, added: &[f32], room: &mut Vec<f32>) {
         let place = self.place(row);
-        let numbers = self.numbers.row_mut(place);
+        let numbers = self.row_blocks.row_mut(place);
         let (values, moments) = numbers.split_at_mut(added.len());
         let is_applied = match table.rule {
-            TableRule::Sum => add_unless_it_overflows(values, added),
-            TableRule::Stock { rule, schedule } => {
+            TableRule::Sum => add_if_finite(values, added),
+            TableRule::Optimizer { rule, schedule } => {
                 let update = rule.update(schedule.rate(clock), self.updates[place].saturating_add(1), 1.0);
                 room.clear();
                 room.extend_from_slice(added);
@@ -451,21 +454,21 @@ impl Chunk {
         }
     }
 
-    fn applied(&self, writer: &Writer) -> Option<u64> {
-        let place = self.applied.binary_search_by(|(known, _)| known.cmp(writer)).ok()?;
+    fn applied(&self, worker: &WorkerId) -> Option<u64> {
+        let place = self.applied.binary_search_by(|(known, _)| known.cmp(worker)).ok()?;
         Some(self.applied[place].1)
     }
 
-    fn set_applied(&mut self, writer: Writer, last: u64) {
-        match self.applied.binary_search_by(|(known, _)| known.cmp(&writer)) {
+    fn set_applied(&mut self, worker: WorkerId, last: u64) {
+        match self.applied.binary_search_by(|(known, _)| known.cmp(&worker)) {
             Ok(place) => self.applied[place].1 = last,
-            Err(place) => self.applied.insert(place, (writer, last)),
+            Err(place) => self.applied.insert(place, (worker, last)),
         }
     }
 }
 
 /// Adds to each, or to none if one of them would overflow. Whether it has.
-fn add_unless_it_overflows(sums: &mut [f32], added: &[f32]) -> bool {
+fn add_if_finite(sums: &mut [f32], added: &[f32]) -> bool {
     let fits = sums.iter().zip(added).all(|(sum, added)| (sum + added).is_finite());
     if fits {
         sums.iter_mut().zip(added).for_each(|(sum, added)| *sum += added);

@@ -14,14 +14,14 @@ use crate::data::format::FEATURES_MAX;
 
 /// Made-up samples.
 #[derive(Clone, Debug)]
-pub struct Clicks {
+pub struct SyntheticClicks {
     features: u32,
     samples: u32,
     entries: usize,
     seed: u64,
 }
 
-impl Clicks {
+impl SyntheticClicks {
     /// So many samples, each with about so many of so many features: fewer, where it draws one twice.
     ///
     /// # Panics
@@ -50,7 +50,7 @@ impl Clicks {
     }
 }
 
-impl SparseSamples for Clicks {
+impl SparseSamples for SyntheticClicks {
     fn width(&self) -> usize {
         self.features as usize
     }
@@ -59,7 +59,7 @@ impl SparseSamples for Clicks {
         self.samples
     }
 
-    fn with<T>(&self, sample: u32, look: impl FnOnce(&[u32], &[f32], bool) -> T) -> T {
+    fn with<T>(&self, sample: u32, visit: impl FnOnce(&[u32], &[f32], bool) -> T) -> T {
         let mut generator = self.generator(0, sample);
         let mut draw = || {
             // As with words: the n-th most common feature is so with a chance of about 1 / n.
@@ -72,7 +72,7 @@ impl SparseSamples for Clicks {
         let margin: f64 = columns.iter().map(|&column| self.truth(column)).sum();
         let probability = 1.0 / (1.0 + libm::exp(-margin));
         let label = generator.random_range(0.0..1.0) < probability;
-        look(&columns, &vec![1.0; columns.len()], label)
+        visit(&columns, &vec![1.0; columns.len()], label)
     }
 }
 
@@ -85,7 +85,8 @@ mod tests {
     #[test]
     fn samples_follow_their_numbers_and_the_seed() {
         let sample = |seed, number| {
-            Clicks::new(10_000_000, 50, 40, seed).with(number, |columns, _, label| (columns.to_vec(), label))
+            SyntheticClicks::new(10_000_000, 50, 40, seed)
+                .with(number, |columns, _, label| (columns.to_vec(), label))
         };
         assert_eq!(sample(1, 3), sample(1, 3));
         assert_ne!(sample(1, 3).0, sample(1, 4).0);
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn what_features_say_can_be_learnt() {
-        let task = Logistic::new(Clicks::new(200, 3000, 10, 7), 2000);
+        let task = Logistic::new(SyntheticClicks::new(200, 3000, 10, 7), 2000);
         let mut parameters = vec![0.0; 201];
         let mut gradient = vec![0.0; 201];
         let before = task.evaluate(&parameters);

@@ -26,19 +26,19 @@ pub trait SparseSamples: Send + Sync + 'static {
     fn count(&self) -> u32;
 
     /// Hands `look` a sample: columns, ascending and each below the width, their values, and whether it is of the second class.
-    fn with<T>(&self, sample: u32, look: impl FnOnce(&[u32], &[f32], bool) -> T) -> T;
+    fn with<T>(&self, sample: u32, visit: impl FnOnce(&[u32], &[f32], bool) -> T) -> T;
 }
 
 /// Samples of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Listed {
+pub struct SparseDataset {
     /// Their features.
     pub features: Sparse,
     /// Whether each is of the second class.
     pub labels: Vec<bool>,
 }
 
-impl Listed {
+impl SparseDataset {
     /// The samples `rows` of these.
     #[must_use]
     pub fn select(&self, rows: &[u32]) -> Self {
@@ -52,7 +52,7 @@ impl Listed {
     }
 }
 
-impl SparseSamples for Listed {
+impl SparseSamples for SparseDataset {
     fn width(&self) -> usize {
         self.features.width()
     }
@@ -61,9 +61,9 @@ impl SparseSamples for Listed {
         u32::try_from(self.labels.len()).expect("a file has fewer than 2^32 rows")
     }
 
-    fn with<T>(&self, sample: u32, look: impl FnOnce(&[u32], &[f32], bool) -> T) -> T {
+    fn with<T>(&self, sample: u32, visit: impl FnOnce(&[u32], &[f32], bool) -> T) -> T {
         let (columns, values) = self.features.row(sample as usize);
-        look(columns, values, self.labels[sample as usize])
+        visit(columns, values, self.labels[sample as usize])
     }
 }
 
@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     /// Six features of which each sample has some.
-    fn task() -> Logistic<Listed> {
+    fn task() -> Logistic<SparseDataset> {
         let mut features = Sparse::new(6);
         let rows: [&[(u32, f32)]; 5] =
             [&[(0, 1.0), (3, -2.0)], &[(1, 0.5)], &[(3, 1.5), (5, 1.0)], &[], &[(0, 2.0), (1, 1.0)]];
@@ -243,7 +243,7 @@ mod tests {
             features.end_row();
         }
         let labels = vec![true, false, true, false, false];
-        Logistic::new(Listed { features, labels }, 4)
+        Logistic::new(SparseDataset { features, labels }, 4)
     }
 
     const AT: [f32; 7] = [0.5, -1.0, 2.0, 0.25, 3.0, -0.75, 0.125];

@@ -24,13 +24,13 @@ pub struct Score {
     /// Summed over the rows.
     pub loss: f64,
     /// Rows whose largest output is the right class; 0 where there are no classes.
-    pub right: u64,
+    pub correct: u64,
 }
 
 impl AddAssign for Score {
     fn add_assign(&mut self, other: Self) {
         self.loss += other.loss;
-        self.right += other.right;
+        self.correct += other.correct;
     }
 }
 
@@ -51,7 +51,7 @@ impl Loss {
             match (self, labels) {
                 (Self::SoftmaxCrossEntropy, Labels::Classes(classes)) => {
                     let class = classes[label_of(row)] as usize;
-                    score.right += u64::from(largest(outputs.view()) == class);
+                    score.correct += u64::from(largest(outputs.view()) == class);
                     let outputs = outputs.as_slice_mut().expect("outputs are contiguous");
                     score.loss += cross_entropy(outputs, class);
                 }
@@ -106,7 +106,7 @@ mod tests {
         let labels = Labels::Classes(vec![0, 1]);
         let score = Loss::SoftmaxCrossEntropy.score(outputs.view_mut(), &labels, |row| row);
         assert!((score.loss - (4.0_f64.ln() + 2.0_f64.ln())).abs() < 1e-6);
-        assert_eq!(score.right, 0, "a tie goes to the first class");
+        assert_eq!(score.correct, 0, "a tie goes to the first class");
         let expected: Array2<f32> = array![[-0.75, 0.75], [0.5, -0.5]];
         assert!((&outputs - &expected).iter().all(|difference| difference.abs() < 1e-6));
     }
@@ -125,7 +125,7 @@ mod tests {
         let mut outputs = array![[3.0_f32], [1.0]];
         let labels = Labels::Numbers(vec![0.0, 9.0, 1.0]);
         let score = Loss::HalfSquaredError.score(outputs.view_mut(), &labels, |row| [2, 0][row]);
-        assert_eq!(score, Score { loss: 2.5, right: 0 });
+        assert_eq!(score, Score { loss: 2.5, correct: 0 });
         assert_eq!(outputs, array![[2.0], [1.0]]);
     }
 }

@@ -26,7 +26,7 @@ use rand::{Rng, SeedableRng};
 
 use super::activation::Activation;
 use super::loss::{Loss, Score};
-use super::product::{How, multiply};
+use super::product::{WriteMode, multiply};
 use crate::data::dataset::Samples;
 
 /// Rows that go through the network together; larger batches go block by block, so that scratch stays small.
@@ -160,8 +160,8 @@ impl Network {
         }
         let mut total = Score::default();
         for (index, rows) in rows.chunks(BLOCK_ROWS).enumerate() {
-            let how = if index == 0 { How::Replace } else { How::Add };
-            total += self.block_gradient(parameters, samples, rows, scratch, how, gradient);
+            let mode = if index == 0 { WriteMode::Replace } else { WriteMode::Add };
+            total += self.block_gradient(parameters, samples, rows, scratch, mode, gradient);
         }
         total
     }
@@ -173,7 +173,7 @@ impl Network {
         samples: &Samples,
         rows: &[u32],
         scratch: &mut Scratch,
-        how: How,
+        mode: WriteMode,
         gradient: &mut [f32],
     ) -> Score {
         let count = rows.len();
@@ -192,7 +192,7 @@ impl Network {
             let (before, after) = outputs.split_at_mut(index);
             let change = matrix(&after[0][..count * layer.outputs], count);
             let entering = before.last().map_or(&*input, |outputs| &outputs[..count * layer.inputs]);
-            layer.gradient(change, matrix(entering, count), how, gradient);
+            layer.gradient(change, matrix(entering, count), mode, gradient);
             if let Some(entering) = before.last_mut() {
                 let entering = &mut entering[..count * layer.inputs];
                 layer.backward(parameters, change, entering);
@@ -263,7 +263,7 @@ impl Layer {
         let biases = &parameters[self.start + self.bias()..self.end()];
         outputs.chunks_exact_mut(self.outputs).for_each(|row| row.copy_from_slice(biases));
         let outputs = matrix_mut(outputs, entering.nrows());
-        multiply(entering, self.weights(parameters).reversed_axes(), How::Add, outputs);
+        multiply(entering, self.weights(parameters).reversed_axes(), WriteMode::Add, outputs);
     }
 
     /// dW = dz^T a, db = sum of dz over rows, or added to what is there.
@@ -271,12 +271,12 @@ impl Layer {
         &self,
         change: ArrayView2<'_, f32>,
         entering: ArrayView2<'_, f32>,
-        how: How,
+        mode: WriteMode,
         gradient: &mut [f32],
     ) {
         let (weights, biases) = gradient[self.start..self.end()].split_at_mut(self.bias());
-        multiply(change.reversed_axes(), entering, how, matrix_mut(weights, self.outputs));
-        if let How::Replace = how {
+        multiply(change.reversed_axes(), entering, mode, matrix_mut(weights, self.outputs));
+        if let WriteMode::Replace = mode {
             biases.fill(0.0);
         }
         for row in change.axis_iter(Axis(0)) {
@@ -287,7 +287,7 @@ impl Layer {
     /// da = dz W, over the place of a.
     fn backward(&self, parameters: &[f32], change: ArrayView2<'_, f32>, entering: &mut [f32]) {
         let entering = matrix_mut(entering, change.nrows());
-        multiply(change, self.weights(parameters), How::Replace, entering);
+        multiply(change, self.weights(parameters), WriteMode::Replace, entering);
     }
 }
 

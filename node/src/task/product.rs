@@ -15,7 +15,7 @@ use ndarray::{ArrayView2, ArrayViewMut2};
 
 /// What becomes of what is there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum WriteMode {
     /// It is overwritten.
     Replace,
     /// The product is added to it.
@@ -29,14 +29,14 @@ pub(super) enum How {
 pub(super) fn multiply(
     left: ArrayView2<'_, f32>,
     right: ArrayView2<'_, f32>,
-    how: How,
+    mode: WriteMode,
     product: ArrayViewMut2<'_, f32>,
 ) {
     let (rows, columns) = product.dim();
     let values = product.into_slice().expect("a product is written row by row");
     let product = MatMut::from_row_major_slice_mut(values, rows, columns);
-    let how = if how == How::Replace { Accum::Replace } else { Accum::Add };
-    matmul(product, how, view(left), view(right), 1.0, faer::Par::Seq);
+    let mode = if mode == WriteMode::Replace { Accum::Replace } else { Accum::Add };
+    matmul(product, mode, view(left), view(right), 1.0, faer::Par::Seq);
     clear_upper_halves();
 }
 
@@ -90,16 +90,16 @@ mod tests {
         {
             let left = laid_out(&left, rows, depth, is_left_turned);
             let right = laid_out(&right, depth, columns, is_right_turned);
-            for how in [How::Replace, How::Add] {
+            for mode in [WriteMode::Replace, WriteMode::Add] {
                 let mut found = before.clone();
-                if let How::Replace = how {
+                if let WriteMode::Replace = mode {
                     found.fill(f32::NAN);
                 }
-                multiply(left, right, how, to_write(&mut found, rows, columns));
+                multiply(left, right, mode, to_write(&mut found, rows, columns));
                 for (index, found) in found.iter().enumerate() {
                     let (row, column) = (index / columns, index % columns);
                     let terms = (0..depth).map(|k| f64::from(left[(row, k)]) * f64::from(right[(k, column)]));
-                    let start = if let How::Add = how { f64::from(before[index]) } else { 0.0 };
+                    let start = if let WriteMode::Add = mode { f64::from(before[index]) } else { 0.0 };
                     let expected = start + terms.sum::<f64>();
                     let error = (f64::from(*found) - expected).abs();
                     assert!(error < 1e-6 * (depth + 1) as f64, "{found} {expected} at {row}, {column}");
@@ -143,7 +143,7 @@ mod tests {
                 let mut product = vec![0.0; offset + rows * columns];
                 let left = laid_out(&left[offset..], rows, depth, false);
                 let right = laid_out(&right[offset..], depth, columns, false);
-                multiply(left, right, How::Replace, to_write(&mut product[offset..], rows, columns));
+                multiply(left, right, WriteMode::Replace, to_write(&mut product[offset..], rows, columns));
                 product[offset..].iter().map(|value| value.to_bits()).collect::<Vec<_>>()
             };
             let expected = found_at(0);
@@ -161,6 +161,6 @@ mod tests {
         let mut product = [0.0; 4];
         let (left, right) = ([1.0; 4], [1.0; 6]);
         let (left, right) = (laid_out(&left, 2, 2, false), laid_out(&right, 3, 2, false));
-        multiply(left, right, How::Replace, to_write(&mut product, 2, 2));
+        multiply(left, right, WriteMode::Replace, to_write(&mut product, 2, 2));
     }
 }

@@ -90,7 +90,7 @@ pub fn evaluate(
     Evaluation {
         samples: count as u64,
         loss: share(total.loss),
-        accuracy: has_accuracy.then(|| share(total.right as f64)),
+        accuracy: has_accuracy.then(|| share(total.correct as f64)),
     }
 }
 
@@ -158,7 +158,7 @@ mod tests {
         for row in 0..600 {
             let score = task.network.score(&parameters, &held_out, row..row + 1, &mut scratch);
             loss += score.loss;
-            right += score.right;
+            right += score.correct;
         }
         assert_eq!(found.samples, 600);
         assert!((found.loss - loss / 600.0).abs() < 1e-5);

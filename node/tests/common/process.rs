@@ -232,27 +232,27 @@ impl Ended {
 }
 
 /// What all peers together tell of their run is one history: each step has one digest and one size, none is missing, and
-/// each pass trains every row once. Of the last pass there may be only a part. Returns the number of steps.
+/// each epoch trains every row once. Of the last epoch there may be only a part. Returns the number of steps.
 pub(crate) fn check_one_history(peers: &[&Ended]) -> u64 {
     let rows = peers.iter().find_map(|peer| peer.all("prepared").next()?["samples"].as_u64());
     let rows = rows.expect("somebody was prepared");
     let mut steps = BTreeMap::new();
     for step in peers.iter().flat_map(|peer| peer.all("step")) {
         let number = step["step"].as_u64().expect("a number");
-        let told = ["digest", "pass", "samples", "left_out", "loss"].map(|key| &step[key]);
+        let told = ["digest", "epoch", "samples", "left_out", "loss"].map(|key| &step[key]);
         let before = steps.entry(number).or_insert(told);
         assert_eq!(*before, told, "step {number} is told in two ways");
     }
-    let mut passes = BTreeMap::new();
-    for (index, (number, [_, pass, samples, left_out, _])) in steps.iter().enumerate() {
+    let mut epochs = BTreeMap::new();
+    for (index, (number, [_, epoch, samples, left_out, _])) in steps.iter().enumerate() {
         assert_eq!(*number, index as u64, "nobody tells of this step");
         let trained = samples.as_u64().expect("a number") + left_out.as_u64().expect("a number");
-        *passes.entry(pass.as_u64().expect("a number")).or_insert(0) += trained;
+        *epochs.entry(epoch.as_u64().expect("a number")).or_insert(0) += trained;
     }
-    let (last, trained) = passes.pop_last().expect("somebody has trained");
-    assert!(trained <= rows, "{trained} of {rows} rows in pass {last}");
-    for (index, (pass, trained)) in passes.iter().enumerate() {
-        assert_eq!((*pass, *trained), (index as u64, rows), "each pass trains every row once");
+    let (last, trained) = epochs.pop_last().expect("somebody has trained");
+    assert!(trained <= rows, "{trained} of {rows} rows in epoch {last}");
+    for (index, (epoch, trained)) in epochs.iter().enumerate() {
+        assert_eq!((*epoch, *trained), (index as u64, rows), "each epoch trains every row once");
     }
     steps.len() as u64
 }
@@ -264,7 +264,7 @@ pub(crate) const ENDLESS: u64 = 100_000;
 /// the last one has learnt something. Returns what they have told.
 #[cfg(unix)]
 pub(crate) fn end_all(
-    place: &Place,
+    place: &TestFolder,
     last_directory: &str,
     peers: Vec<Process>,
     before: &[Ended],
@@ -296,12 +296,12 @@ pub(crate) fn check_left(peer: &Ended) {
 }
 
 /// A folder for the processes of one test. Peers listen on loopback only and look for nobody.
-pub(crate) struct Place {
+pub(crate) struct TestFolder {
     folder: TempDir,
 }
 
 /// What the peers of a test that failed have written stays, their event logs above all.
-impl Drop for Place {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.folder.disable_cleanup(true);
@@ -310,7 +310,7 @@ impl Drop for Place {
     }
 }
 
-impl Place {
+impl TestFolder {
     pub(crate) fn new() -> Self {
         Self { folder: TempDir::new().expect("the system's folder for temporary files is writable") }
     }

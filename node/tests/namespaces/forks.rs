@@ -9,10 +9,10 @@ use std::time::Duration;
 use flate2::read::GzDecoder;
 use serde_json::Value;
 
-use super::cuts::between;
+use super::network::TestNetwork;
+use super::partitions::between;
 use super::process::{Ended, Process, is_view_of};
 use super::swarm::Swarm;
-use super::world::World;
 
 /// How long the parts are apart, after both have noticed. They are cut soon after the beginning.
 const APART: Duration = Duration::from_secs(20);
@@ -35,10 +35,10 @@ fn halves() -> Vec<u8> {
 /// A swarm that trains in the order of the file, so that a part that goes on further behind in it sees other digits.
 fn training(policy: &str) -> Option<Swarm> {
     let run = format!(
-        "passes = 50\nbatch = 2\nshuffle = false\n[data]\nfile = \"halves.csv\"\nheld_out = 0.005\n[model]\nhidden = [256]\n\
+        "epochs = 50\nbatch = 2\nshuffle = false\n[data]\nfile = \"halves.csv\"\nheld_out = 0.005\n[model]\nhidden = [256]\n\
          [optimizer]\nrule = \"sgd\"\nrate = 0.002\n[sync]\ndigest_every = 1\n[partition]\npolicy = \"{policy}\"\n"
     );
-    let mut swarm = Swarm::start_run(World::of(5)?, &run, &[("halves.csv", &halves())]);
+    let mut swarm = Swarm::start_run(TestNetwork::of(5)?, &run, &[("halves.csv", &halves())]);
     swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(100));
     Some(swarm)
 }
@@ -67,7 +67,7 @@ fn end(mut swarm: Swarm) -> Vec<Ended> {
     let ended: Vec<Ended> = swarm.peers.drain(..).map(Process::leave).collect();
     let mut told: BTreeMap<u64, &Value> = BTreeMap::new();
     for peer in &ended {
-        let joined = peer.events.iter().position(|event| is_view_of(event, 5) && event["epoch"] != 1);
+        let joined = peer.events.iter().position(|event| is_view_of(event, 5) && event["number"] != 1);
         let since = peer.events[joined.expect("all were in one view again")..].iter();
         for step in since.filter(|event| event["event"] == "step") {
             let number = step["step"].as_u64().expect("a number");
@@ -89,14 +89,15 @@ fn what_both_parts_have_learnt_is_merged() {
     let Some(mut swarm) = training("merge") else { return };
     cut(&mut swarm);
     let ended = end(swarm);
-    let weighed: Vec<&Value> = ended.iter().flat_map(|peer| peer.all("weighed")).collect();
+    let weighed: Vec<&Value> = ended.iter().flat_map(|peer| peer.all("merge_evaluation")).collect();
     let [own, theirs, merged] = ["own", "theirs", "merged"].map(|key| accuracy(&weighed[0][key]));
     let merges: Vec<&Value> = ended.iter().flat_map(|peer| peer.all("merged")).collect();
     let [ours, others] = ["own_samples", "their_samples"].map(|key| &merges[0][key]);
     println!("right: {own:.3} ({ours} samples) and {theirs:.3} ({others}) before, {merged:.3} merged");
     assert!(merged > own.max(theirs) + 0.05, "each part knew half of the digits");
     assert!(weighed.iter().all(|weighed| weighed["distance"].as_f64() > Some(0.0)));
-    let gave_way = ended.iter().filter(|peer| peer.all("gave_way").any(|it| it["merged"] == true)).count();
+    let gave_way =
+        ended.iter().filter(|peer| peer.all("branch_abandoned").any(|it| it["merged"] == true)).count();
     assert!((2..=3).contains(&gave_way), "{gave_way} of five joined the others");
 }
 
@@ -106,7 +107,7 @@ fn the_part_that_is_further_is_kept() {
     let Some(mut swarm) = training("winner") else { return };
     let parts = cut(&mut swarm);
     let ended = end(swarm);
-    let gave_way = |host: &usize| ended[*host].all("gave_way").any(|it| it["merged"] == false);
+    let gave_way = |host: &usize| ended[*host].all("branch_abandoned").any(|it| it["merged"] == false);
     let counts = parts.each_ref().map(|part| part.iter().filter(|host| gave_way(host)).count());
     println!("{counts:?} gave way");
     assert!(counts == [3, 0] || counts == [0, 2], "one part as a whole: {counts:?}");

@@ -12,16 +12,16 @@
 #![cfg(all(feature = "net", target_os = "linux"))]
 #![allow(clippy::disallowed_methods, reason = "how long real things take is printed")]
 
-mod cuts;
 mod direct;
 mod forks;
-mod lasting;
+mod long_partitions;
+mod network;
+mod partitions;
 #[path = "../common/process.rs"]
 #[allow(dead_code, reason = "shared with tests/processes, where all of it is used")]
 mod process;
 mod quic;
-mod reaching;
+mod reachability;
 mod routers;
 mod swarm;
 mod training;
-mod world;

@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use super::lasting::wait_until_known;
+use super::long_partitions::wait_until_known;
+use super::network::TestNetwork;
 use super::process::ENDLESS;
 use super::swarm::Swarm;
-use super::training::{PASS_STEPS, check_finished};
-use super::world::World;
+use super::training::{EPOCH_STEPS, check_finished};
 
 /// What becomes of TCP's packets.
 #[derive(Clone, Copy)]
@@ -20,7 +20,7 @@ enum Fate {
 }
 
 /// Lets no host get anything from another one over TCP, on connections that are there neither.
-fn keep_out_tcp(world: &World, fate: Fate) {
+fn keep_out_tcp(world: &TestNetwork, fate: Fate) {
     for host in 0..world.len() {
         // Or else what comes in for such a connection is not looked up any more.
         let script = "echo 0 >/proc/sys/net/ipv4/ip_early_demux";
@@ -39,10 +39,10 @@ fn keep_out_tcp(world: &World, fate: Fate) {
 }
 
 /// A swarm that could not use TCP from the start, in the middle of training.
-fn training_without_tcp(count: usize, passes: u64, fate: Fate) -> Option<Swarm> {
-    let world = World::of(count)?;
+fn training_without_tcp(count: usize, epochs: u64, fate: Fate) -> Option<Swarm> {
+    let world = TestNetwork::of(count)?;
     keep_out_tcp(&world, fate);
-    let mut swarm = Swarm::start_in(world, passes);
+    let mut swarm = Swarm::start_in(world, epochs);
     swarm.peers.iter_mut().for_each(|peer| {
         peer.wait_for_notice("over QUIC (UDP)");
     });
@@ -51,7 +51,7 @@ fn training_without_tcp(count: usize, passes: u64, fate: Fate) -> Option<Swarm> 
 }
 
 /// No connection over TCP was ever made.
-fn check_no_tcp(world: &World) {
+fn check_no_tcp(world: &TestNetwork) {
     for host in 0..world.len() {
         assert_eq!(world.host(host).count("Tcp", "PassiveOpens"), 0, "host {host}");
     }
@@ -61,7 +61,7 @@ fn check_no_tcp(world: &World) {
 fn a_run_goes_over_quic_to_its_end_where_tcp_is_lost() {
     let Some(mut swarm) = training_without_tcp(3, 10, Fate::Lost) else { return };
     let peers = swarm.end();
-    check_finished(&peers, 10 * PASS_STEPS);
+    check_finished(&peers, 10 * EPOCH_STEPS);
     check_no_tcp(&swarm.world);
     for (host, peer) in peers.iter().enumerate() {
         let notices: Vec<_> =
@@ -80,7 +80,7 @@ fn a_run_goes_over_quic_to_its_end_where_tcp_is_lost() {
 fn a_run_goes_over_quic_to_its_end_where_tcp_is_prohibited() {
     let Some(mut swarm) = training_without_tcp(2, 10, Fate::Prohibited) else { return };
     let peers = swarm.end();
-    check_finished(&peers, 10 * PASS_STEPS);
+    check_finished(&peers, 10 * EPOCH_STEPS);
     check_no_tcp(&swarm.world);
 }
 

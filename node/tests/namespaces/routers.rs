@@ -16,7 +16,7 @@ use std::process::{Child, Command, Stdio};
 
 use tempfile::NamedTempFile;
 
-use super::world::{Namespace, try_out};
+use super::network::{Namespace, try_out};
 
 /// Hosts, and homes behind routers. Dropping it takes them away.
 pub(crate) struct Outside {

@@ -3,8 +3,10 @@
 use peergrad_protocol::PeerId;
 use serde_json::Value;
 
-use super::process::{Ended, PROGRAM, Place, Process, end_all, invite_of, is_change, is_view_of, listening};
-use super::world::{World, address};
+use super::network::{TestNetwork, address};
+use super::process::{
+    Ended, PROGRAM, Process, TestFolder, end_all, invite_of, is_change, is_view_of, listening,
+};
 
 /// One peer on each host.
 pub(crate) struct Swarm {
@@ -12,26 +14,26 @@ pub(crate) struct Swarm {
     pub(crate) peers: Vec<Process>,
     /// By host.
     ids: Vec<PeerId>,
-    pub(crate) world: World,
-    place: Place,
+    pub(crate) world: TestNetwork,
+    place: TestFolder,
 }
 
 impl Swarm {
-    /// Starts a peer on each of `count` hosts: one founds a run of so many passes, the others join by its invite.
-    pub(crate) fn start(count: usize, passes: u64) -> Option<Self> {
-        Some(Self::start_in(World::of(count)?, passes))
+    /// Starts a peer on each of `count` hosts: one founds a run of so many epochs, the others join by its invite.
+    pub(crate) fn start(count: usize, epochs: u64) -> Option<Self> {
+        Some(Self::start_in(TestNetwork::of(count)?, epochs))
     }
 
     /// As [`start`](Self::start), in a world that is there.
-    pub(crate) fn start_in(world: World, passes: u64) -> Self {
-        let run = format!("passes = {passes}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
+    pub(crate) fn start_in(world: TestNetwork, epochs: u64) -> Self {
+        let run = format!("epochs = {epochs}\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
         Self::start_run(world, &run, &[])
     }
 
     /// As [`start_in`](Self::start_in), of a run of one's own, with files beside it.
-    pub(crate) fn start_run(world: World, run: &str, files: &[(&str, &[u8])]) -> Self {
+    pub(crate) fn start_run(world: TestNetwork, run: &str, files: &[(&str, &[u8])]) -> Self {
         let count = world.len();
-        let place = Place::new();
+        let place = TestFolder::new();
         place.write("run.toml", run);
         files.iter().for_each(|(name, contents)| place.write(name, contents));
         let wanted = count.to_string();
@@ -48,8 +50,8 @@ impl Swarm {
     }
 
     /// As [`start`](Self::start), and waits until all of them are in the middle of training.
-    pub(crate) fn training(count: usize, passes: u64) -> Option<Self> {
-        let mut swarm = Self::start(count, passes)?;
+    pub(crate) fn training(count: usize, epochs: u64) -> Option<Self> {
+        let mut swarm = Self::start(count, epochs)?;
         swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(20));
         Some(swarm)
     }
@@ -109,7 +111,7 @@ impl Swarm {
 }
 
 /// A `peer` command on a host, with a data directory of the host's own.
-fn spawn(world: &World, place: &Place, host: usize, arguments: &[&str]) -> Process {
+fn spawn(world: &TestNetwork, place: &TestFolder, host: usize, arguments: &[&str]) -> Process {
     let (listen, directory) = (address(host).to_string(), format!("peer-{host}"));
     let mut command = world.host(host).command(PROGRAM);
     command.args(arguments).args(["--json", "--no-mdns", "--listen", &listen, "--dir", &directory]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::cuts::both_ways;
+use super::partitions::both_ways;
 use super::process::Ended;
 use super::swarm::Swarm;
 
@@ -10,13 +10,13 @@ use super::swarm::Swarm;
 fn four_hosts_train_one_model() {
     let Some(mut swarm) = Swarm::start(4, 10) else { return };
     let peers = swarm.end();
-    check_finished(&peers, 10 * PASS_STEPS);
+    check_finished(&peers, 10 * EPOCH_STEPS);
     check_undisturbed(&peers);
 }
 
 #[test]
 fn a_moment_without_a_link_is_ridden_out() {
-    let Some(mut swarm) = Swarm::training(4, PASSES) else { return };
+    let Some(mut swarm) = Swarm::training(4, EPOCHS) else { return };
     let [one, next, ..] = swarm.by_rank()[..] else { unreachable!("four peers") };
     let repeated = |swarm: &Swarm| swarm.world.host(one).count("Tcp", "RetransSegs");
     let before = repeated(&swarm);
@@ -26,7 +26,7 @@ fn a_moment_without_a_link_is_ridden_out() {
     swarm.world.heal(&both_ways(one, next));
     assert!(before < after, "nobody has answered what was sent to the next in the ring");
     let peers = swarm.end();
-    check_finished(&peers, PASSES as usize * PASS_STEPS);
+    check_finished(&peers, EPOCHS as usize * EPOCH_STEPS);
     check_undisturbed(&peers);
 }
 
@@ -49,7 +49,7 @@ fn check_undisturbed(peers: &[Ended]) {
 
 /// Less than anybody's patience, which is 1.4 s at the least; long enough for the kernel to repeat itself.
 const MOMENT: Duration = Duration::from_millis(600);
-/// Steps of a pass over the digits.
-pub(crate) const PASS_STEPS: usize = 23;
+/// Steps of an epoch over the digits.
+pub(crate) const EPOCH_STEPS: usize = 23;
 /// Enough to have a middle.
-const PASSES: u64 = 60;
+const EPOCHS: u64 = 60;

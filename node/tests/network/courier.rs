@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use peergrad::io::{Ended, Event, Input, Output};
-use peergrad::net::{Machine, Scissors};
+use peergrad::net::{Disconnector, StateMachine};
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{Contact, Message, Phase, Segment, Tally};
+use peergrad_protocol::message::{Contact, Message, Phase, SampleStats, Segment};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, StepNumber, ViewDigest};
 
 /// Elements of each segment: 128 KiB.
@@ -20,7 +20,7 @@ pub(crate) struct Courier {
     total: u64,
     pool: Pool,
     /// Cuts the connection that a segment came over, every so many segments.
-    pub(crate) scissors: Option<(Scissors, u64)>,
+    pub(crate) disconnector: Option<(Disconnector, u64)>,
     /// Every link that went up or down.
     pub(crate) history: Vec<String>,
     has_ended: bool,
@@ -45,7 +45,7 @@ impl Courier {
             contacts,
             total,
             pool: Pool::new(64),
-            scissors: None,
+            disconnector: None,
             history: vec![],
             has_ended: false,
         }
@@ -63,10 +63,10 @@ impl Courier {
                 assert_contents(payload, from, progress.received);
                 progress.received += 1;
                 out.push(Output::Credit { to: from, segments: 1 });
-                if let Some((scissors, every)) = &self.scissors
+                if let Some((disconnector, every)) = &self.disconnector
                     && progress.received.is_multiple_of(*every)
                 {
-                    scissors.cut(from);
+                    disconnector.disconnect(from);
                 }
             }
             Message::Ready => progress.controls += 1,
@@ -99,7 +99,7 @@ impl Courier {
     }
 }
 
-impl Machine for Courier {
+impl StateMachine for Courier {
     fn handle(&mut self, _: Instant, input: Input, out: &mut Vec<Output>) {
         match input {
             Input::Tick => out.extend(self.contacts.drain(..).map(Output::Dial)),
@@ -134,10 +134,10 @@ impl Machine for Courier {
 
 /// The segment message number `number`.
 pub(crate) fn segment(number: u64) -> Message {
-    let tally = Tally { samples: 1, loss: 0.5 };
+    let stats = SampleStats { samples: 1, loss: 0.5 };
     let view = ViewDigest([3; 32]);
     let step = StepNumber(number);
-    Message::Segment(Segment { view, step, phase: Phase::Reduce, owner: 0, index: 0, tally })
+    Message::Segment(Segment { view, step, phase: Phase::Reduce, owner: 0, index: 0, stats })
 }
 
 /// Every element depends on the sender, the number and its place.

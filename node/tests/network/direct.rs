@@ -48,7 +48,7 @@ async fn a_stranger_is_sent_away_and_told_of() {
         let (network, mut notices) = start(Identity::generate(), SECRET).await;
         let mut stranger = TcpStream::connect(direct_address(&network)).await.unwrap();
         stranger.write_all(b"GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n").await.unwrap();
-        let Some(Notice::StrangerRefused { from, count: 1, reason }) = notices.recv().await else {
+        let Some(Notice::HandshakeRefused { from, count: 1, reason }) = notices.recv().await else {
             panic!("a notice of it");
         };
         assert_eq!(from, Ipv4Addr::LOCALHOST);

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use peergrad::net::{
-    Checkpoints, Clock, Compute, Identity, Network, Shelf, Store, Surroundings, Traffic, drive,
+    CheckpointStore, Checkpoints, Compute, Environment, Identity, MonotonicClock, Network, StableStorage,
+    Traffic, drive,
 };
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
@@ -16,17 +17,17 @@ pub(crate) async fn run(network: Network, mut courier: Courier) -> (Courier, Tra
     let counters = network.counters();
     let (events, _heard) = mpsc::unbounded_channel();
     let folder = tempfile::tempdir().unwrap();
-    let surroundings = Surroundings {
+    let environment = Environment {
         network,
         compute: Compute::start(Arc::clone(&counters)).unwrap(),
-        clock: Clock::start(),
-        locate: Arc::new(|_| None),
-        store: Store::start(folder.path().join("durable")).unwrap(),
-        checkpoints: Checkpoints::start(Shelf::in_directory(folder.path())).unwrap(),
+        clock: MonotonicClock::start(),
+        find_data: Arc::new(|_| None),
+        store: StableStorage::start(folder.path().join("durable")).unwrap(),
+        checkpoints: Checkpoints::start(CheckpointStore::in_directory(folder.path())).unwrap(),
         events,
-        inquiries: mpsc::channel(1).1,
+        admin_requests: mpsc::channel(1).1,
     };
-    drive(&mut courier, surroundings, std::future::pending()).await;
+    drive(&mut courier, environment, std::future::pending()).await;
     (courier, counters.read())
 }
 
@@ -94,7 +95,7 @@ async fn a_cut_connection_loses_and_repeats_nothing() {
     within_reason(async {
         let mut all = couriers(2, 400).await;
         let (network, courier) = &mut all[0];
-        courier.scissors = Some((network.scissors(), 60));
+        courier.disconnector = Some((network.disconnector(), 60));
         let ended = run_all(all).await;
         let resumed: u64 = ended.iter().map(|(_, traffic)| traffic.resumed_links).sum();
         for (courier, _) in &ended {

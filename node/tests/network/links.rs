@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
 use peergrad::net::link::LinkEvent;
-use peergrad::net::notice::DialTrouble;
-use peergrad::net::{Bootstrap, Identity, Listen, Network, NetworkOptions, Notice, Port};
+use peergrad::net::notice::DialFailure;
+use peergrad::net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Contact, Departure, Message};
 use peergrad_protocol::{Frame, Incarnation};
@@ -13,7 +13,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{SECRET, address_of, next, options, start, start_joining, within_reason};
 
-async fn next_trouble(notices: &mut UnboundedReceiver<Notice>) -> (DialTrouble, String) {
+async fn next_trouble(notices: &mut UnboundedReceiver<Notice>) -> (DialFailure, String) {
     loop {
         let notice = notices.recv().await.unwrap();
         if let Notice::Unreachable { trouble, .. } = &notice {
@@ -43,12 +43,12 @@ async fn one_address_is_enough_to_be_linked_both_ways() {
 async fn of_two_with_one_identity_the_one_started_later_is_linked_and_the_other_told() {
     within_reason(async {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
-        let bootstraps = vec![address_of(&first)];
+        let bootstrap_addresses = vec![address_of(&first)];
         let copied = Identity::generate();
         let name = copied.peer().short();
         let [earlier, later] = [1, 2].map(|start| NetworkOptions {
             start: Incarnation(start),
-            ..options(copied.clone(), SECRET, bootstraps.clone())
+            ..options(copied.clone(), SECRET, bootstrap_addresses.clone())
         });
         let (mut later, _) = Network::start(later).await.unwrap();
         assert_eq!(next(&mut first).await, format!("up {name}"));
@@ -72,7 +72,7 @@ async fn of_two_with_one_identity_the_one_started_later_is_linked_and_the_other_
 async fn those_who_are_early_are_linked_both_ways() {
     within_reason(async {
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let address: Bootstrap = format!("127.0.0.1:{port}").parse().unwrap();
+        let address: BootstrapAddress = format!("127.0.0.1:{port}").parse().unwrap();
         let mut early = Vec::new();
         for _ in 0..8 {
             early.push(start_joining(Identity::generate(), SECRET, vec![address.clone()]).await.0);
@@ -111,7 +111,7 @@ async fn where_the_secret_changes_members_stay_connected_and_all_others_have_to_
         let (secret, members) = (Secret([9; 32]), BTreeSet::from([first.peer(), member.peer()]));
         first.change_secret(secret, members.clone());
         member.change_secret(secret, members);
-        assert_eq!(next_trouble(&mut notices).await.0, DialTrouble::WrongSecret);
+        assert_eq!(next_trouble(&mut notices).await.0, DialFailure::WrongSecret);
         link.send(Frame::encode(&Message::Ready, None));
         assert!(next(&mut member).await.contains("Ready"), "it was never interrupted");
         let (third, _) = start_joining(Identity::generate(), secret, vec![address_of(&first)]).await;
@@ -132,7 +132,7 @@ async fn a_wrong_secret_is_told_and_the_right_one_still_works() {
         let (_stranger, mut notices) =
             start_joining(Identity::generate(), Secret([8; 32]), vec![address_of(&first)]).await;
         let (trouble, words) = next_trouble(&mut notices).await;
-        assert_eq!(trouble, DialTrouble::WrongSecret);
+        assert_eq!(trouble, DialFailure::WrongSecret);
         assert!(words.contains("answered, but the secret (or the run) differs: check the invite"), "{words}");
 
         let (second, _) = start_joining(Identity::generate(), SECRET, vec![address_of(&first)]).await;
@@ -145,18 +145,18 @@ async fn a_wrong_secret_is_told_and_the_right_one_still_works() {
 async fn addresses_that_do_not_work_are_named_with_the_reason() {
     within_reason(async {
         let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
-        let nobody: Bootstrap = closed.to_string().parse().unwrap();
+        let nobody: BootstrapAddress = closed.to_string().parse().unwrap();
         let (mut first, mut notices) = start_joining(Identity::generate(), SECRET, vec![nobody]).await;
         let (trouble, words) = next_trouble(&mut notices).await;
-        assert_eq!(trouble, DialTrouble::Refused, "{words}");
+        assert_eq!(trouble, DialFailure::Refused, "{words}");
         assert!(words.contains(&closed.port().to_string()), "{words}");
 
         // The invite is of a peer that is gone, and someone else of the same run has its address now.
         let gone = Contact { peer: Identity::generate().peer(), addresses: first.contact().addresses };
         let (_second, mut notices) =
-            start_joining(Identity::generate(), SECRET, vec![Bootstrap::Contact(gone)]).await;
+            start_joining(Identity::generate(), SECRET, vec![BootstrapAddress::Contact(gone)]).await;
         let (trouble, words) = next_trouble(&mut notices).await;
-        assert!(matches!(trouble, DialTrouble::OtherPeer { .. }), "{words}");
+        assert!(matches!(trouble, DialFailure::OtherPeer { .. }), "{words}");
 
         // Another program answers there.
         let other = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -172,7 +172,7 @@ async fn addresses_that_do_not_work_are_named_with_the_reason() {
             }
         });
         let (third, mut notices) = start_joining(Identity::generate(), SECRET, vec![address]).await;
-        assert_eq!(next_trouble(&mut notices).await.0, DialTrouble::NotAPeer);
+        assert_eq!(next_trouble(&mut notices).await.0, DialFailure::NotAPeer);
 
         third.dial(first.contact());
         assert_eq!(next(&mut first).await, format!("up {}", third.peer().short()));
@@ -232,7 +232,7 @@ async fn who_hangs_up_is_known_to_have_left_and_what_it_said_last_arrives() {
             assert_eq!(next(&mut first).await, format!("frame {name} Ok(Ready)"));
         }
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
-        link.settled().await;
+        link.drained().await;
 
         // It may come back.
         second.dial(first.contact());
@@ -251,7 +251,7 @@ async fn a_goodbye_arrives_also_when_there_is_nothing_else_to_send() {
         assert_eq!(next(&mut first).await, format!("up {name}"));
         let LinkEvent::Up(link) = second.next().await else { panic!("another event") };
         second.hang_up(first.peer());
-        link.settled().await;
+        link.drained().await;
         drop(second);
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
         let told: Vec<String> =
@@ -270,8 +270,8 @@ async fn one_who_gave_up_a_link_tells_the_other_by_its_next_opening() {
         assert!(next(&mut second).await.starts_with("up"));
         // Both cut and mend at once, again and again: neither may ever see the link go down.
         for _ in 0..20 {
-            first.scissors().cut(second.peer());
-            second.scissors().cut(first.peer());
+            first.disconnector().disconnect(second.peer());
+            second.disconnector().disconnect(first.peer());
             tokio::task::yield_now().await;
         }
         let LinkEvent::Up(_) = ({
@@ -296,8 +296,8 @@ async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
             listen: Listen { address: Some(std::net::Ipv4Addr::LOCALHOST.into()), port },
             external: vec![],
             upnp: false,
-            bootstraps: vec![],
-            neighbours: false,
+            bootstrap_addresses: vec![],
+            mdns: false,
             pool: peergrad_protocol::Pool::new(4),
         };
         let (first, _) = Network::start(options(Port::Any)).await.unwrap();

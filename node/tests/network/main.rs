@@ -6,15 +6,15 @@
 mod courier;
 mod direct;
 mod exchange;
-mod garbage;
 mod links;
+mod malformed_input;
 mod quic;
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use peergrad::net::link::LinkEvent;
-use peergrad::net::{Bootstrap, Identity, Listen, Network, NetworkOptions, Notice, Port};
+use peergrad::net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::{Incarnation, Pool};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -27,16 +27,16 @@ async fn start(identity: Identity, secret: Secret) -> (Network, UnboundedReceive
     start_joining(identity, secret, vec![]).await
 }
 
-/// A network on loopback that dials `bootstraps`.
+/// A network on loopback that dials `bootstrap_addresses`.
 async fn start_joining(
     identity: Identity,
     secret: Secret,
-    bootstraps: Vec<Bootstrap>,
+    bootstrap_addresses: Vec<BootstrapAddress>,
 ) -> (Network, UnboundedReceiver<Notice>) {
-    Network::start(options(identity, secret, bootstraps)).await.expect("loopback has free ports")
+    Network::start(options(identity, secret, bootstrap_addresses)).await.expect("loopback has free ports")
 }
 
-fn options(identity: Identity, secret: Secret, bootstraps: Vec<Bootstrap>) -> NetworkOptions {
+fn options(identity: Identity, secret: Secret, bootstrap_addresses: Vec<BootstrapAddress>) -> NetworkOptions {
     NetworkOptions {
         identity,
         start: Incarnation(1),
@@ -44,14 +44,14 @@ fn options(identity: Identity, secret: Secret, bootstraps: Vec<Bootstrap>) -> Ne
         listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Any },
         external: vec![],
         upnp: false,
-        bootstraps,
-        neighbours: false,
+        bootstrap_addresses,
+        mdns: false,
         pool: Pool::new(64),
     }
 }
 
 /// The address alone under which `network` listens.
-fn address_of(network: &Network) -> Bootstrap {
+fn address_of(network: &Network) -> BootstrapAddress {
     network.contact().addresses[0].parse().unwrap()
 }
 
@@ -61,9 +61,11 @@ async fn next(network: &mut Network) -> String {
         LinkEvent::Up(link) => format!("up {}", link.peer().short()),
         LinkEvent::Frame { link, frame, .. } => format!("frame {} {:?}", link.peer().short(), frame.decode()),
         LinkEvent::Credit { link, segments } => format!("credit {} {segments}", link.peer().short()),
-        LinkEvent::Widened(link) => format!("widened {}", link.peer().short()),
-        LinkEvent::Placed { addresses, is_reachable } => format!("placed {addresses:?} {is_reachable}"),
-        LinkEvent::Outdated { by } => format!("outdated {}", by.short()),
+        LinkEvent::NoLongerRelayed(link) => format!("widened {}", link.peer().short()),
+        LinkEvent::ReachabilityChanged { addresses, is_reachable } => {
+            format!("placed {addresses:?} {is_reachable}")
+        }
+        LinkEvent::DuplicateIdentity { by } => format!("outdated {}", by.short()),
         LinkEvent::Down { link, reason } => format!("down {} {reason}", link.peer().short()),
     }
 }

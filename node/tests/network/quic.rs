@@ -4,9 +4,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use peergrad::net::link::LinkEvent;
-use peergrad::net::notice::DialTrouble;
+use peergrad::net::notice::DialFailure;
 use peergrad::net::{
-    Bootstrap, Identity, Listen, ListenError, Network, NetworkOptions, Notice, Port, StartError,
+    BootstrapAddress, Identity, Listen, ListenError, Network, NetworkOptions, Notice, Port, StartError,
 };
 use peergrad_protocol::Frame;
 use peergrad_protocol::invite::Secret;
@@ -83,7 +83,7 @@ async fn start_over_quic() -> (Network, UnboundedReceiver<Notice>) {
     other.hang_up(network.peer());
     assert!(next(&mut network).await.starts_with("down"));
     network.hang_up(other.peer());
-    assert_eq!(next_notice(&mut notices).await, Notice::OverQuic { peer: other.peer() });
+    assert_eq!(next_notice(&mut notices).await, Notice::QuicInUse { peer: other.peer() });
     (network, notices)
 }
 
@@ -113,11 +113,11 @@ async fn an_address_that_tcp_does_not_get_to_is_reached_over_quic_and_told_of() 
         assert_linked(&mut first, &mut second).await;
         let refused = next_notice(&mut notices).await;
         assert!(
-            matches!(&refused, Notice::Unreachable { trouble: DialTrouble::Refused, .. }),
+            matches!(&refused, Notice::Unreachable { trouble: DialFailure::Refused, .. }),
             "TCP was tried first: {refused}"
         );
-        assert_eq!(next_notice(&mut notices).await, Notice::OverQuic { peer: first.peer() });
-        assert_eq!(next_notice(&mut first_notices).await, Notice::OverQuic { peer: second.peer() });
+        assert_eq!(next_notice(&mut notices).await, Notice::QuicInUse { peer: first.peer() });
+        assert_eq!(next_notice(&mut first_notices).await, Notice::QuicInUse { peer: second.peer() });
         for contact in [first.contact(), second.contact()] {
             assert!(contact.addresses.iter().all(|address| address.contains("/tcp/")), "{contact:?}");
         }
@@ -133,9 +133,9 @@ async fn a_link_over_quic_goes_on_after_a_cut() {
         second.dial(quic_contact(&first));
         assert_linked(&mut first, &mut second).await;
         let peer = second.peer();
-        assert_eq!(next_notice(&mut first_notices).await, Notice::OverQuic { peer });
+        assert_eq!(next_notice(&mut first_notices).await, Notice::QuicInUse { peer });
         for _ in 0..3 {
-            first.scissors().cut(peer);
+            first.disconnector().disconnect(peer);
             let lost = next_notice(&mut first_notices).await;
             assert!(matches!(lost, Notice::Reconnecting { .. }), "{lost}");
             // Had it been over TCP in between, it would be told that it is over QUIC again.
@@ -153,7 +153,7 @@ async fn much_data_over_quic_that_is_cut_again_and_again_is_intact() {
         let (second, _) = start(Identity::generate(), SECRET).await;
         let (peers, contacts) = ([first.peer(), second.peer()], vec![quic_contact(&first)]);
         let mut cutting = Courier::new(peers[0], vec![], &peers, 400);
-        cutting.scissors = Some((first.scissors(), 60));
+        cutting.disconnector = Some((first.disconnector(), 60));
         let other = Courier::new(peers[1], contacts, &peers, 400);
         let ((cutting, traffic), (other, _)) = tokio::join!(run(first, cutting), run(second, other));
         [cutting, other].iter().for_each(assert_undisturbed);
@@ -180,14 +180,14 @@ async fn another_secret_is_told_over_quic_in_the_words_of_tcp() {
         let (mut first, _) = start(Identity::generate(), SECRET).await;
         let (way, _open) = way_for_udp_alone(&first).await;
         for address in [quic_address(&first), way.to_string()] {
-            let address: Bootstrap = address.parse().unwrap();
+            let address: BootstrapAddress = address.parse().unwrap();
             let (_stranger, mut notices) =
                 start_joining(Identity::generate(), Secret([8; 32]), vec![address]).await;
             let words = loop {
                 match next_notice(&mut notices).await {
                     // Before QUIC was tried.
-                    Notice::Unreachable { trouble: DialTrouble::Refused, .. } => {}
-                    Notice::Unreachable { trouble: DialTrouble::WrongSecret, address, .. } => {
+                    Notice::Unreachable { trouble: DialFailure::Refused, .. } => {}
+                    Notice::Unreachable { trouble: DialFailure::WrongSecret, address, .. } => {
                         break address.to_string();
                     }
                     other => panic!("{other}"),
@@ -208,10 +208,10 @@ async fn others_that_answer_over_quic_are_named() {
         let (first, _) = start(Identity::generate(), SECRET).await;
         let gone = Contact { peer: Identity::generate().peer(), ..quic_contact(&first) };
         let (_second, mut notices) =
-            start_joining(Identity::generate(), SECRET, vec![Bootstrap::Contact(gone)]).await;
+            start_joining(Identity::generate(), SECRET, vec![BootstrapAddress::Contact(gone)]).await;
         let notice = next_notice(&mut notices).await;
         assert!(
-            matches!(&notice, Notice::Unreachable { trouble: DialTrouble::OtherPeer { .. }, .. }),
+            matches!(&notice, Notice::Unreachable { trouble: DialFailure::OtherPeer { .. }, .. }),
             "{notice}"
         );
     })
@@ -235,7 +235,7 @@ async fn who_hangs_up_over_quic_is_known_to_have_left_and_what_it_said_last_arri
             assert_eq!(next(&mut first).await, format!("frame {name} Ok(Ready)"));
         }
         assert_eq!(next(&mut first).await, format!("down {name} it left"));
-        link.settled().await;
+        link.drained().await;
 
         // It may come back.
         second.dial(quic_contact(&first));
@@ -245,17 +245,17 @@ async fn who_hangs_up_over_quic_is_known_to_have_left_and_what_it_said_last_arri
 }
 
 /// As [`options`], at this port.
-fn options_at(port: u16, identity: &Identity, bootstraps: Vec<Bootstrap>) -> NetworkOptions {
+fn options_at(port: u16, identity: &Identity, bootstrap_addresses: Vec<BootstrapAddress>) -> NetworkOptions {
     NetworkOptions {
         listen: Listen { address: Some(Ipv4Addr::LOCALHOST.into()), port: Port::Exactly(port) },
-        ..options(identity.clone(), SECRET, bootstraps)
+        ..options(identity.clone(), SECRET, bootstrap_addresses)
     }
 }
 
 /// A network that begins anew at the port where it was: as soon as the system lets it have that again.
-async fn restart(port: u16, identity: &Identity, bootstraps: Vec<Bootstrap>) -> Network {
+async fn restart(port: u16, identity: &Identity, bootstrap_addresses: Vec<BootstrapAddress>) -> Network {
     loop {
-        match Network::start(options_at(port, identity, bootstraps.clone())).await {
+        match Network::start(options_at(port, identity, bootstrap_addresses.clone())).await {
             Ok((network, _)) => return network,
             Err(StartError::Listen(ListenError::PortInUse { .. })) => tokio::task::yield_now().await,
             Err(error) => panic!("{error}"),

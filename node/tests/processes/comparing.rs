@@ -1,23 +1,23 @@
 //! `peer compare`: run files side by side, each trained by real peers.
 
-use super::process::{Ended, PROGRAM, Place, Process};
+use super::process::{Ended, PROGRAM, Process, TestFolder};
 
-/// The digits for two passes, trained as `more` says.
+/// The digits for two epochs, trained as `more` says.
 fn run_file(more: &str) -> String {
-    format!("passes = 2\n[data]\nfile = \"digits\"\n{more}")
+    format!("epochs = 2\n[data]\nfile = \"digits\"\n{more}")
 }
 
 const LOCAL_STEPS: &str = "[sync]\nkind = \"local\"\nlocal_steps = 8\n";
 
-fn place() -> Place {
-    let place = Place::new();
-    place.write("ring.toml", run_file(""));
+fn place() -> TestFolder {
+    let place = TestFolder::new();
+    place.write("sync.toml", run_file(""));
     place.write("local.toml", run_file(LOCAL_STEPS));
     place
 }
 
 /// Runs `peer compare`, with a folder for temporary files that is seen to be empty again.
-fn compare(place: &Place, arguments: &[&str]) -> Process {
+fn compare(place: &TestFolder, arguments: &[&str]) -> Process {
     let scratch = place.path("scratch");
     std::fs::create_dir_all(&scratch).expect("writable");
     let mut command = std::process::Command::new(PROGRAM);
@@ -25,7 +25,7 @@ fn compare(place: &Place, arguments: &[&str]) -> Process {
     Process::spawn(&mut command)
 }
 
-fn check_nothing_is_left(place: &Place) {
+fn check_nothing_is_left(place: &TestFolder) {
     let left = std::fs::read_dir(place.path("scratch")).expect("readable").count();
     assert_eq!(left, 0, "folders of peers are removed");
 }
@@ -33,16 +33,16 @@ fn check_nothing_is_left(place: &Place) {
 #[test]
 fn two_ways_to_train_are_compared_pair_by_pair() {
     let place = place();
-    let arguments = ["ring.toml", "local.toml", "--peers", "2", "--seeds", "3..5"];
+    let arguments = ["sync.toml", "local.toml", "--peers", "2", "--seeds", "3..5"];
     let compared = compare(&place, &[&arguments[..], &["--json"]].concat()).end();
     assert_eq!((compared.code, compared.stderr.as_str()), (Some(0), ""));
     let trained: Vec<_> =
         compared.all("trained").map(|object| (object["file"].as_str(), object["seed"].as_u64())).collect();
-    let (ring, local) = (Some("ring.toml"), Some("local.toml"));
-    assert_eq!(trained, [(ring, Some(3)), (local, Some(3)), (ring, Some(4)), (local, Some(4))]);
+    let (sync, local) = (Some("sync.toml"), Some("local.toml"));
+    assert_eq!(trained, [(sync, Some(3)), (local, Some(3)), (sync, Some(4)), (local, Some(4))]);
     for object in compared.all("trained") {
         assert!(object["test_accuracy"].as_f64() > Some(0.5), "{object}");
-        assert_eq!(object["samples"].as_u64(), Some(2 * 1438), "two passes over four fifths of the digits");
+        assert_eq!(object["samples"].as_u64(), Some(2 * 1438), "two epochs over four fifths of the digits");
         assert!(object["training_seconds"].as_f64() > Some(0.0), "{object}");
     }
     let files: Vec<_> = compared.all("compared").collect();
@@ -56,18 +56,18 @@ fn two_ways_to_train_are_compared_pair_by_pair() {
 fn people_get_a_table_and_a_page() {
     let place = place();
     let compared =
-        compare(&place, &["ring.toml", "local.toml", "--peers", "2", "--report", "page.html"]).end_in_words();
+        compare(&place, &["sync.toml", "local.toml", "--peers", "2", "--report", "page.html"]).end_in_words();
     assert_eq!(compared.code, Some(0), "{}", compared.stderr);
     let lines: Vec<&str> = compared.stdout.lines().collect();
     assert!(lines[0].contains("time in training") && lines[0].contains("bytes sent"), "{}", compared.stdout);
-    assert!(lines[1].starts_with("ring.toml ") && lines[1].contains("(1.00 x)"), "{}", compared.stdout);
+    assert!(lines[1].starts_with("sync.toml ") && lines[1].contains("(1.00 x)"), "{}", compared.stdout);
     assert!(lines[2].starts_with("local.toml") && lines[2].contains("2,876"), "{}", compared.stdout);
     assert_eq!(lines[3..], ["report: page.html"]);
     assert!(compared.stderr.contains("local.toml, seed 7: accuracy"), "{}", compared.stderr);
     let page = std::fs::read_to_string(place.path("page.html")).expect("it was written");
     assert_eq!(page.matches("<svg").count(), 3, "against samples, time and bytes");
     assert!(page.matches("<circle").count() > 3 * 20, "a curve for each");
-    assert!(page.contains("peer compare ring.toml local.toml --peers 2<"), "{page}");
+    assert!(page.contains("peer compare sync.toml local.toml --peers 2<"), "{page}");
     for outside in ["src=", "href=", "http"] {
         assert!(!page.contains(outside), "it needs nothing but itself: {outside}");
     }
@@ -75,12 +75,12 @@ fn people_get_a_table_and_a_page() {
 
 #[test]
 fn a_joiner_of_a_file_elsewhere_is_not_sent_the_data() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let rows: String = (0..4000).map(|row| format!("{},{},{}\n", row % 7, row * 3 % 11, row % 2)).collect();
     place.write("data/table.csv", rows);
-    let text = "passes = 1\n[data]\nfile = \"table.csv\"\n[model]\nkind = \"softmax\"\n";
+    let text = "epochs = 1\n[data]\nfile = \"table.csv\"\n[model]\nkind = \"softmax\"\n";
     place.write("data/a.toml", text);
-    place.write("data/b.toml", format!("{text}[sync]\nkind = \"local\"\nlocal_steps = \"pass\"\n"));
+    place.write("data/b.toml", format!("{text}[sync]\nkind = \"local\"\nlocal_steps = \"epoch\"\n"));
     let compared = compare(&place, &["data/a.toml", "data/b.toml", "--peers", "2", "--json"]).end();
     assert_eq!((compared.code, compared.stderr.as_str()), (Some(0), ""));
     let sent = compared.all("trained").last().and_then(|object| object["bytes_sent"].as_u64());
@@ -96,16 +96,16 @@ fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
     place.write("seed.toml", format!("seed = 9\n{}", run_file("")));
     place.write("broken.toml", "pases = 3\n");
     let cases: [(&[&str], &str); 7] = [
-        (&["ring.toml", "local.toml", "small.toml"], "ring.toml and small.toml train different models"),
-        (&["ring.toml", "table.toml"], "ring.toml and table.toml train on different data"),
-        (&["ring.toml", "seed.toml"], "the seeds 7 and 9, and so hold out different rows: give all the same"),
-        (&["ring.toml", "broken.toml"], "broken.toml: TOML parse error at line 1, column 1"),
-        (&["ring.toml", "gone.toml"], "cannot read gone.toml"),
+        (&["sync.toml", "local.toml", "small.toml"], "sync.toml and small.toml train different models"),
+        (&["sync.toml", "table.toml"], "sync.toml and table.toml train on different data"),
+        (&["sync.toml", "seed.toml"], "the seeds 7 and 9, and so hold out different rows: give all the same"),
+        (&["sync.toml", "broken.toml"], "broken.toml: TOML parse error at line 1, column 1"),
+        (&["sync.toml", "gone.toml"], "cannot read gone.toml"),
         (
-            &["ring.toml", "local.toml", "--report", "gone/page.html"],
+            &["sync.toml", "local.toml", "--report", "gone/page.html"],
             "cannot write the report gone/page.html",
         ),
-        (&["ring.toml", "local.toml", "--report", "."], "cannot write the report ."),
+        (&["sync.toml", "local.toml", "--report", "."], "cannot write the report ."),
     ];
     for (arguments, words) in cases {
         let refused = compare(&place, arguments).end_in_words();
@@ -113,9 +113,9 @@ fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
         check_nothing_is_left(&place);
     }
     let misused: [(&[&str], &str); 3] = [
-        (&["ring.toml"], "2 values required"),
-        (&["ring.toml", "local.toml", "--seeds", "4..4"], "the second number is larger"),
-        (&["ring.toml", "local.toml", "--peers", "0"], "0 is not in 1..=64"),
+        (&["sync.toml"], "2 values required"),
+        (&["sync.toml", "local.toml", "--seeds", "4..4"], "the second number is larger"),
+        (&["sync.toml", "local.toml", "--peers", "0"], "0 is not in 1..=64"),
     ];
     for (arguments, words) in misused {
         let Ended { code, stderr, .. } = compare(&place, arguments).end_in_words();
@@ -125,10 +125,10 @@ fn what_cannot_be_compared_is_refused_before_anything_is_trained() {
 
 #[test]
 fn a_peer_that_fails_is_named_with_its_own_words() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("table.csv", "1,2,0\n3,4,1\n5,6,0\n7,8,1\n9,1,0\n");
-    place.write("a.toml", "passes = 1000\n[data]\nfile = \"table.csv\"\n");
-    place.write("b.toml", "passes = 1\n[data]\nfile = \"table.csv\"\n");
+    place.write("a.toml", "epochs = 1000\n[data]\nfile = \"table.csv\"\n");
+    place.write("b.toml", "epochs = 1\n[data]\nfile = \"table.csv\"\n");
     let mut compared = compare(&place, &["a.toml", "b.toml", "--peers", "1", "--json"]);
     compared.wait_for("training");
     std::fs::remove_file(place.path("table.csv")).expect("it is there");
@@ -144,8 +144,8 @@ fn a_peer_that_fails_is_named_with_its_own_words() {
 #[test]
 fn whoever_has_seen_enough_leaves_nothing_behind() {
     let place = place();
-    place.write("ring.toml", run_file("").replace("passes = 2", "passes = 100000"));
-    let mut compared = compare(&place, &["ring.toml", "local.toml", "--peers", "2", "--json"]);
+    place.write("sync.toml", run_file("").replace("epochs = 2", "epochs = 100000"));
+    let mut compared = compare(&place, &["sync.toml", "local.toml", "--peers", "2", "--json"]);
     compared.wait_for("training");
     compared.signal("INT");
     let ended = compared.end();

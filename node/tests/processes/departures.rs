@@ -6,19 +6,19 @@ use peergrad::model_file::ModelFile;
 use peergrad_protocol::id::ContentDigest;
 
 use super::process::{
-    ENDLESS, Ended, Place, Process, check_left, check_one_history, end_all, invite_of, is_change, is_view_of,
-    name_of,
+    ENDLESS, Ended, Process, TestFolder, check_left, check_one_history, end_all, invite_of, is_change,
+    is_view_of, name_of,
 };
 
 /// Some members in the middle of a run over the digits, and their names.
-pub(crate) fn training(count: usize, passes: u64) -> (Place, Vec<(Process, String)>) {
-    training_by(count, passes, "digest_every = 1")
+pub(crate) fn training(count: usize, epochs: u64) -> (TestFolder, Vec<(Process, String)>) {
+    training_by(count, epochs, "digest_every = 1")
 }
 
 /// The same, with these lines under `[sync]`.
-pub(crate) fn training_by(count: usize, passes: u64, sync: &str) -> (Place, Vec<(Process, String)>) {
-    let place = Place::new();
-    place.write("run.toml", format!("passes = {passes}\n[data]\nfile = \"digits\"\n[sync]\n{sync}\n"));
+pub(crate) fn training_by(count: usize, epochs: u64, sync: &str) -> (TestFolder, Vec<(Process, String)>) {
+    let place = TestFolder::new();
+    place.write("run.toml", format!("epochs = {epochs}\n[data]\nfile = \"digits\"\n[sync]\n{sync}\n"));
     let mut founder = place.start("peer-1", count, &[]);
     let name = name_of(&mut founder);
     let invite = invite_of(&mut founder);
@@ -107,7 +107,7 @@ fn one_that_is_asked_to_leave_hands_over() {
     for (peer, _) in &mut peers {
         let view = peer.wait(|event| is_change(event, "left", &gone));
         let change = &view["change"];
-        assert_eq!((&change["interrupted"], &change["given_back"]), (&false.into(), &0.into()));
+        assert_eq!((&change["interrupted"], &change["returned"]), (&false.into(), &0.into()));
         assert_eq!(change["restarted"], serde_json::json!([]));
     }
     let peers = peers.into_iter().map(|(peer, _)| peer).collect();
@@ -117,13 +117,13 @@ fn one_that_is_asked_to_leave_hands_over() {
 
 #[test]
 fn peers_that_wait_can_be_interrupted() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("run.toml", "[data]\nfile = \"digits\"\n");
     let mut founder = place.start("founder", 3, &[]);
     let mut joiner = place.join("joiner", &invite_of(&mut founder));
-    founder.wait(|event| event["event"] == "gathered" && event["ready"] == 2);
+    founder.wait(|event| event["event"] == "peer_ready" && event["ready"] == 2);
     joiner.wait_for("prepared");
     assert_eq!(joiner.leave().failure(), "stopped on request");
-    founder.wait_for("withdrawn");
+    founder.wait_for("peer_withdrawn");
     assert_eq!(founder.leave().failure(), "stopped on request");
 }

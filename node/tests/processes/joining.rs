@@ -3,12 +3,12 @@
 use std::net::{TcpListener, UdpSocket};
 
 use super::departures::training;
-use super::process::{ENDLESS, LOCAL, Place, Process, end_all, invite_of, is_change, listening};
+use super::process::{ENDLESS, LOCAL, Process, TestFolder, end_all, invite_of, is_change, listening};
 
 /// The digits for a moment.
-fn place() -> Place {
-    let place = Place::new();
-    place.write("run.toml", "passes = 2\n[data]\nfile = \"digits\"\n");
+fn place() -> TestFolder {
+    let place = TestFolder::new();
+    place.write("run.toml", "epochs = 2\n[data]\nfile = \"digits\"\n");
     place
 }
 
@@ -51,8 +51,8 @@ fn by_an_invite_of_one_that_is_dead() {
 
 #[test]
 fn whom_nobody_has_waited_for() {
-    let place = Place::new();
-    place.write("run.toml", format!("passes = {ENDLESS}\n[data]\nfile = \"digits\"\n"));
+    let place = TestFolder::new();
+    place.write("run.toml", format!("epochs = {ENDLESS}\n[data]\nfile = \"digits\"\n"));
     let mut alone = place.start("alone", 1, &[]);
     let invite = invite_of(&mut alone);
     alone.wait_for("step");
@@ -133,9 +133,9 @@ fn again_after_leaving_before_the_start() {
     let invite = invite_of(&mut founder);
     let mut first = place.join("first", &invite);
     first.wait_for("prepared");
-    founder.wait(|event| event["event"] == "gathered" && event["ready"] == 2);
+    founder.wait(|event| event["event"] == "peer_ready" && event["ready"] == 2);
     first.kill();
-    let withdrawn = founder.wait_for("withdrawn");
+    let withdrawn = founder.wait_for("peer_withdrawn");
     assert_eq!((withdrawn["ready"].as_u64(), withdrawn["wanted"].as_u64()), (Some(1), Some(3)));
     let (first, second) = (place.join("first", &invite), place.join("second", &invite));
     finish(vec![founder, first, second]);

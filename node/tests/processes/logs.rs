@@ -9,7 +9,7 @@ use std::process::Command;
 use serde_json::Value;
 
 use super::departures::training;
-use super::process::{PROGRAM, Place, Process, is_change};
+use super::process::{PROGRAM, Process, TestFolder, is_change};
 
 /// The lines of a log that are whole.
 fn lines(path: &Path) -> Vec<Value> {
@@ -63,17 +63,17 @@ fn a_run_with_trouble_is_in_the_logs_and_can_be_drawn() {
     }
     // As its process told it, a view is in the log.
     let logged = lines(&place.path("peer-1/events.jsonl"));
-    let epochs =
-        |lines: &[&Value]| lines.iter().filter_map(|line| line["epoch"].as_u64()).collect::<Vec<_>>();
+    let view_numbers =
+        |lines: &[&Value]| lines.iter().filter_map(|line| line["number"].as_u64()).collect::<Vec<_>>();
     let spoken: Vec<&Value> = told[1].all("view").collect();
-    assert_eq!(epochs(&all(&logged, "view")), epochs(&spoken));
-    assert!(!all(&logged, "missed").is_empty() || !all(&logged, "notice").is_empty());
+    assert_eq!(view_numbers(&all(&logged, "view")), view_numbers(&spoken));
+    assert!(!all(&logged, "member_suspected").is_empty() || !all(&logged, "notice").is_empty());
 
     draw(&place);
 }
 
 /// `simulate` lies beside `peer` where the whole workspace was built.
-fn draw(place: &Place) {
+fn draw(place: &TestFolder) {
     let simulate = Path::new(PROGRAM).with_file_name("simulate");
     if !simulate.exists() {
         eprintln!("skipped: {} is not built", simulate.display());
@@ -112,8 +112,8 @@ fn draw(place: &Place) {
 /// A full disk, as far as a test can have one: where the log should be, no file can be made.
 #[test]
 fn training_goes_on_without_a_log() {
-    let place = Place::new();
-    place.write("run.toml", "passes = 4\n[data]\nfile = \"digits\"\n");
+    let place = TestFolder::new();
+    place.write("run.toml", "epochs = 4\n[data]\nfile = \"digits\"\n");
     std::fs::create_dir_all(place.path("peer-1/events.jsonl")).expect("writable");
     let mut peer = place.start("peer-1", 1, &[]);
     let notice = peer.wait_for_notice("cannot write the event log");

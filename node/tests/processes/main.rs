@@ -7,14 +7,15 @@
 #![allow(clippy::disallowed_methods, reason = "only a guard ends a wait for what never comes")]
 
 mod comparing;
+mod data_fetching;
 mod departures;
 mod joining;
-mod late;
+mod late_joiners;
 mod logs;
+mod mdns;
 mod metrics;
 mod mistakes;
 mod models;
-mod neighbours;
 mod power;
 #[path = "../common/process.rs"]
 mod process;
@@ -22,7 +23,6 @@ mod programs;
 mod rekeying;
 mod removing;
 mod returning;
-mod shipping;
 mod status;
 mod strangers;
 mod traffic;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::process::{Place, Process, invite_of, name_of};
+use super::process::{Process, TestFolder, invite_of, name_of};
 
 /// The port that a peer says it offers metrics at.
 fn port(peer: &mut Process) -> u16 {
@@ -56,8 +56,8 @@ fn metrics(port: u16) -> BTreeMap<String, f64> {
 
 #[test]
 fn the_numbers_of_a_run_can_be_read_by_prometheus() {
-    let place = Place::new();
-    place.write("run.toml", "passes = 100000\n[data]\nfile = \"digits\"\n");
+    let place = TestFolder::new();
+    place.write("run.toml", "epochs = 100000\n[data]\nfile = \"digits\"\n");
     let mut founder = place.start("peer-1", 2, &["--metrics", "0"]);
     let (me, invite, port) = (name_of(&mut founder), invite_of(&mut founder), port(&mut founder));
     let waiting = metrics(port);
@@ -70,7 +70,7 @@ fn the_numbers_of_a_run_can_be_read_by_prometheus() {
     assert_eq!(first["peergrad_phase{phase=\"training\"}"], 1.0);
     assert_eq!(first["peergrad_phase{phase=\"founding\"}"], 0.0);
     assert_eq!(first["peergrad_members{state=\"working\"}"], 2.0);
-    assert_eq!(first["peergrad_view_epoch"], 1.0);
+    assert_eq!(first["peergrad_view_number"], 1.0);
     assert!(first["peergrad_committed_steps_total"] >= 100.0);
     assert!(first["peergrad_step"] >= 100.0 && first["peergrad_loss"] > 0.0);
     assert!(first["peergrad_computing_seconds_total"] > 0.0 && first["peergrad_uptime_seconds"] > 0.0);

@@ -5,13 +5,13 @@ use std::net::TcpListener;
 
 use peergrad_protocol::invite::Invite;
 
-use super::process::{LOCAL, Place, invite_of, listening};
+use super::process::{LOCAL, TestFolder, invite_of, listening};
 
 /// A place with a small table and a run file for it.
-fn place() -> Place {
-    let place = Place::new();
+fn place() -> TestFolder {
+    let place = TestFolder::new();
     place.write("table.csv", table().concat());
-    place.write("run.toml", "passes = 2\n[data]\nfile = \"table.csv\"\n");
+    place.write("run.toml", "epochs = 2\n[data]\nfile = \"table.csv\"\n");
     place
 }
 
@@ -79,14 +79,15 @@ fn a_run_file_that_cannot_be_used_is_refused() {
         (format!("{data}classes = [\"0\", \"2\"]\n"), "line 2: the label `1` is not among the classes"),
         (format!("{data}classes = 1\n"), "`data.classes` is 1"),
         (format!("pases = 3\n{data}"), "unknown field `pases`"),
-        (format!("passes = \"many\"\n{data}"), "passes = \"many\""),
+        (format!("epochs = \"many\"\n{data}"), "epochs = \"many\""),
+        (format!("passes = 3\n{data}"), "line 1: `passes` is called `epochs` now"),
         (format!("batch = 0\n{data}"), "`batch` is 0"),
         (format!("{data}[optimizer]\nrate = -1.0\n"), "rate"),
-        (format!("{data}[shards]\ncopies = 9\n"), "`shards.copies` is 9"),
+        (format!("{data}[shards]\nreplicas = 9\n"), "`shards.replicas` is 9"),
         (format!("{data}[model]\nkind = \"transformer\"\n"), "transformer"),
         (format!("{data}[network]\npeers = 0\n"), "--peers counts this peer too"),
         ("[data]\nfile = \"gone.csv\"\n".to_owned(), "cannot read gone.csv"),
-        ("passes = 3\n".to_owned(), "`data.file` is not given"),
+        ("epochs = 3\n".to_owned(), "`data.file` is not given"),
         ("\0\u{1}".to_owned(), "run.toml"),
     ];
     for (run_file, words) in cases {
@@ -100,7 +101,7 @@ fn a_run_file_that_cannot_be_used_is_refused() {
 
 #[test]
 fn files_that_are_not_there_are_named() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let init = place.ask(&["init", "--data", "gone.csv"]);
     assert!(init.failure().contains("cannot read gone.csv"), "{}", init.stderr);
     let start = place.start("founder", 2, &[]).end();
@@ -125,7 +126,7 @@ fn nobody_is_a_run() {
 
 #[test]
 fn misuse_is_told_from_failure() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let cases: [&[&str]; 9] = [
         &[],
         &["frobnicate"],
@@ -133,7 +134,7 @@ fn misuse_is_told_from_failure() {
         &["start"],
         &["evaluate", "model.safetensors"],
         &["start", "run.toml", "--port", "80000"],
-        &["start", "run.toml", "--weight", "17"],
+        &["start", "run.toml", "--capacity", "17"],
         &["demo", "--peers", "0"],
         &["join", "127.0.0.1", "127.0.0.2"],
     ];
@@ -141,6 +142,15 @@ fn misuse_is_told_from_failure() {
         let answer = place.ask(arguments);
         assert_eq!((answer.code, answer.stdout.as_str()), (Some(2), ""), "{arguments:?}");
         assert!(answer.stderr.contains("Usage:") || answer.stderr.contains("--help"), "{}", answer.stderr);
+    }
+    for (arguments, current) in [
+        (&["start", "run.toml", "--weight", "2"][..], "--capacity"),
+        (&["bench-table", "--copies", "3"], "--replicas"),
+        (&["bench-table", "--passes", "3"], "--epochs"),
+    ] {
+        let answer = place.ask(arguments);
+        let words = format!("this option is called `{current}` now");
+        assert!(answer.code == Some(2) && answer.stderr.contains(&words), "{}", answer.stderr);
     }
     assert_eq!(place.ask(&["--help"]).code, Some(0));
     assert_eq!(place.ask(&["--version"]).code, Some(0));
@@ -285,7 +295,7 @@ fn two_peers_do_not_share_a_directory() {
 
 #[test]
 fn a_reader_that_goes_away_is_no_accident() {
-    let place = Place::new();
+    let place = TestFolder::new();
     for arguments in [&["init", "--data", "digits"][..], &["--help"]] {
         let mut command = std::process::Command::new(super::process::PROGRAM);
         let mut child = command

@@ -1,11 +1,11 @@
 //! What a run leaves: saved, exported, evaluated, and refused when it was damaged.
 
-use super::process::{Ended, Place};
+use super::process::{Ended, TestFolder};
 
 /// A place where one peer has trained the digits for a moment, and what it said.
-fn trained() -> (Place, Ended) {
-    let place = Place::new();
-    place.write("run.toml", "passes = 2\n[data]\nfile = \"digits\"\n");
+fn trained() -> (TestFolder, Ended) {
+    let place = TestFolder::new();
+    place.write("run.toml", "epochs = 2\n[data]\nfile = \"digits\"\n");
     let peer = place.start("alone", 1, &[]).end();
     peer.summary();
     (place, peer)
@@ -41,7 +41,7 @@ fn a_damaged_model_is_refused() {
     refuse(&place, b"0123456789,this is text, not a model", "");
 }
 
-fn refuse(place: &Place, bytes: &[u8], words: &str) {
+fn refuse(place: &TestFolder, bytes: &[u8], words: &str) {
     place.write("damaged.safetensors", bytes);
     let evaluation = place.ask(&["evaluate", "damaged.safetensors", "--data", "digits"]);
     let why = evaluation.failure();
@@ -51,7 +51,7 @@ fn refuse(place: &Place, bytes: &[u8], words: &str) {
 
 #[test]
 fn what_is_not_there_is_named() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let export = place.ask(&["export", "m.safetensors", "--dir", "nowhere"]);
     assert!(export.failure().contains("no peer has saved a model in nowhere yet"), "{}", export.stderr);
     let evaluation = place.ask(&["evaluate", "m.safetensors", "--data", "digits"]);

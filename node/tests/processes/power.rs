@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::process::{ENDLESS, Ended, Place, Process};
+use super::process::{ENDLESS, Ended, Process, TestFolder};
 
 /// Peers of the digits that save every second, and tell the digest of every step.
-fn swarm(count: usize) -> (Place, Vec<Process>) {
-    let place = Place::new();
+fn swarm(count: usize) -> (TestFolder, Vec<Process>) {
+    let place = TestFolder::new();
     place.write(
         "run.toml",
         format!(
-            "passes = {ENDLESS}\nbatch = 256\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n[checkpoints]\nseconds = 1\n"
+            "epochs = {ENDLESS}\nbatch = 256\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n[checkpoints]\nseconds = 1\n"
         ),
     );
     let peers = place.swarm(count);
@@ -26,7 +26,7 @@ fn directory(index: usize) -> String {
 }
 
 /// Goes on where the peer with this data directory was stopped.
-fn resume(place: &Place, index: usize, more: &[&str]) -> Process {
+fn resume(place: &TestFolder, index: usize, more: &[&str]) -> Process {
     let directory = directory(index);
     let local = ["--json", "--no-mdns", "--listen", "127.0.0.1", "--dir", &directory];
     place.run(&[&["resume"], more, &local].concat())
@@ -141,7 +141,7 @@ fn enough_of_them_go_on_without_the_others() {
     peers.iter_mut().for_each(|peer| train_on(peer, 5));
     let told = kill_all(peers);
     let mut first = resume(&place, 0, &[]);
-    let alone = first.wait_for("regrouping");
+    let alone = first.wait_for("recovery_progress");
     assert_eq!(alone["missing"].as_array().map(Vec::len), Some(2));
     let mut second = resume(&place, 1, &[]);
     let restored = [first.wait_for("restored"), second.wait_for("restored")];
@@ -149,7 +149,7 @@ fn enough_of_them_go_on_without_the_others() {
     assert_eq!(
         restored[0]["restarted"].as_array().map(Vec::len),
         Some(0),
-        "two copies are among two of three"
+        "two replicas are among two of three"
     );
     let mut third = resume(&place, 2, &[]);
     first.wait(|event| {
@@ -197,7 +197,7 @@ fn what_the_last_one_has_is_saved_when_it_stops() {
 
 #[test]
 fn there_must_be_something_to_go_on_with() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let answer = place.ask(&["resume", "--dir", "nothing"]);
     assert_eq!(answer.code, Some(1));
     assert!(answer.stderr.contains("no run was stopped in the middle in nothing"), "{}", answer.stderr);

@@ -4,8 +4,8 @@ use super::departures::training_by;
 use super::process::{Ended, Process, is_change, name_of};
 
 /// Four peers, of which one is killed and another comes late.
-fn train(sync: &str, passes: u64) {
-    let (place, mut peers) = training_by(4, passes, sync);
+fn train(sync: &str, epochs: u64) {
+    let (place, mut peers) = training_by(4, epochs, sync);
     let (victim, gone) = peers.remove(2);
     victim.kill();
     peers[0].0.wait(|event| is_change(event, "left", &gone));
@@ -30,7 +30,7 @@ fn groups_that_change() {
 /// Four peers on two cores are late all the time.
 #[test]
 fn whoever_is_late_is_not_waited_for() {
-    train("kind = \"quorum\"\nbackups = 2", 400);
+    train("kind = \"backup-workers\"\nbackups = 2", 400);
 }
 
 #[test]

@@ -5,10 +5,10 @@
 use serde_json::Value;
 
 use super::departures::training;
-use super::process::{ENDLESS, Place, end_all};
+use super::process::{ENDLESS, TestFolder, end_all};
 
 /// Asks this peer's machine for another secret, and gives the invite that comes of it.
-fn rekey(place: &Place, directory: &str, members: usize) -> String {
+fn rekey(place: &TestFolder, directory: &str, members: usize) -> String {
     let answer = place.ask(&["rekey", "--dir", directory]);
     assert_eq!(answer.code, Some(0), "{}", answer.stderr);
     let all_have_it = format!("all of its members have it ({members} members)");

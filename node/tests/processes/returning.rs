@@ -17,7 +17,7 @@ fn one_that_is_restarted_comes_back_as_itself() {
     let killed = victim.kill();
     let mut again = place.join("peer-2", &place.invite("peer-3"));
     assert_eq!(name_of(&mut again), name, "its identity is in its data directory");
-    again.wait_for("returned");
+    again.wait_for("recovery_started");
     for (peer, _) in &mut peers {
         peer.wait(|event| is_change(event, "left", &name));
         peer.wait(|event| is_change(event, "joined", &name));

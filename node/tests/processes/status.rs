@@ -5,10 +5,10 @@
 use serde_json::Value;
 
 use super::departures::{training, training_by};
-use super::process::{ENDLESS, LOCAL, Place, Process, invite_of, listening};
+use super::process::{ENDLESS, LOCAL, Process, TestFolder, invite_of, listening};
 
 /// What a peer tells, once it is as `is_it` wants it.
-fn status(place: &Place, arguments: &[&str], is_it: impl Fn(&Value) -> bool) -> Value {
+fn status(place: &TestFolder, arguments: &[&str], is_it: impl Fn(&Value) -> bool) -> Value {
     let arguments = [&["status", "--json", "--watch"], arguments].concat();
     // The one that looks on is killed when it has seen it.
     place.run(&arguments).wait(|status| status["error"].is_null() && is_it(status))
@@ -23,13 +23,13 @@ fn state(status: &Value, peer: &str) -> String {
     of(status, "members", peer).and_then(|member| member["state"].as_str()).unwrap_or("gone").to_owned()
 }
 
-fn words(place: &Place, arguments: &[&str]) -> String {
+fn words(place: &TestFolder, arguments: &[&str]) -> String {
     let answer = place.ask(&[&["status"], arguments].concat());
     assert_eq!(answer.code, Some(0), "{}", answer.stderr);
     answer.stdout
 }
 
-fn failure(place: &Place, arguments: &[&str]) -> String {
+fn failure(place: &TestFolder, arguments: &[&str]) -> String {
     place.ask(&[&["status"], arguments].concat()).failure().to_owned()
 }
 
@@ -57,7 +57,7 @@ fn each_member_tells_of_all_of_them() {
             (&(*me).clone().into(), &"training".into(), &true.into())
         );
         assert_eq!(status["directory"], directory.as_str());
-        assert_eq!(status["view"]["epoch"], 1);
+        assert_eq!(status["view"]["number"], 1);
         let members = status["members"].as_array().expect("a list");
         let owned: u64 = members.iter().filter_map(|member| member["owned"].as_u64()).sum();
         assert_eq!(
@@ -85,13 +85,13 @@ fn each_member_tells_of_all_of_them() {
 
 #[test]
 fn whoever_has_the_secret_may_ask_from_anywhere_and_stays_a_guest() {
-    let place = Place::new();
-    place.write("run.toml", "passes = 100000\n[data]\nfile = \"digits\"\n");
+    let place = TestFolder::new();
+    place.write("run.toml", "epochs = 100000\n[data]\nfile = \"digits\"\n");
     let mut founder = place.start("peer-1", 2, &["--secret-file", "secret"]);
     let (me, port) = listening(&mut founder);
     let invite = invite_of(&mut founder);
     let waiting = status(&place, &[&invite], |status| {
-        status["phase"] == "founding" && status["others"].as_array().is_some()
+        status["phase"] == "bootstrapping" && status["others"].as_array().is_some()
     });
     assert!(waiting["directory"].is_null(), "where it keeps its data is nobody's business elsewhere");
     assert_eq!(waiting["members"], serde_json::json!([]));
@@ -104,7 +104,7 @@ fn whoever_has_the_secret_may_ask_from_anywhere_and_stays_a_guest() {
     assert_eq!(by_address["peer"], me.to_string());
     let by_invite = status(&place, &[&invite], |status| status["training"]["steps"].as_u64() > Some(20));
     assert_eq!(by_invite["members"].as_array().map(Vec::len), Some(2), "a guest is no member");
-    assert_eq!(by_invite["view"]["epoch"], 1, "and nobody was interrupted");
+    assert_eq!(by_invite["view"]["number"], 1, "and nobody was interrupted");
     // By standard input, as other users of a machine see command lines.
     let mut asker = place.run(&["status", "--json", "-"]);
     asker.type_in(&invite);
@@ -112,7 +112,7 @@ fn whoever_has_the_secret_may_ask_from_anywhere_and_stays_a_guest() {
     let step = founder.newest_step();
     founder.wait_for_step(step + 50);
     let kept = founder.kill();
-    let told: Vec<&Value> = kept.all("violation").chain(kept.all("asking")).collect();
+    let told: Vec<&Value> = kept.all("violation").chain(kept.all("join_requested")).collect();
     assert!(told.is_empty(), "a guest is no news: {told:?}");
 }
 
@@ -155,8 +155,8 @@ fn trouble_is_told_as_it_comes_and_goes() {
 
 #[test]
 fn those_who_want_to_come_in_are_told_of() {
-    let place = Place::new();
-    place.write("run.toml", "passes = 4\n[data]\nfile = \"digits\"\n");
+    let place = TestFolder::new();
+    place.write("run.toml", "epochs = 4\n[data]\nfile = \"digits\"\n");
     let mut founder = place.start("peer-1", 3, &[]);
     let mut joiner = place.join("peer-2", &invite_of(&mut founder));
     let (name, _) = listening(&mut joiner);
@@ -164,7 +164,7 @@ fn those_who_want_to_come_in_are_told_of() {
     let is_ready =
         |status: &Value| of(status, "others", &name).is_some_and(|other| other["state"] == "ready");
     let status_of_founder = status(&place, &["--dir", "peer-1"], is_ready);
-    assert_eq!(status_of_founder["phase"], "founding");
+    assert_eq!(status_of_founder["phase"], "bootstrapping");
     assert!(status_of_founder["summary"].as_str().is_some_and(|words| words.contains("2 of 3 ready")));
     let joining = status(&place, &["--dir", "peer-2"], |status| {
         status["summary"].as_str().is_some_and(|words| words.contains("ready;"))
@@ -202,8 +202,8 @@ fn a_part_of_a_swarm_says_whom_it_has_lost() {
 
 #[test]
 fn watching_ends_with_the_run_and_follows_it_until_then() {
-    let place = Place::new();
-    place.write("run.toml", "passes = 20\n[data]\nfile = \"digits\"\n");
+    let place = TestFolder::new();
+    place.write("run.toml", "epochs = 20\n[data]\nfile = \"digits\"\n");
     let mut peer = place.start("peer-1", 1, &[]);
     peer.wait_for("view");
     let watching = place.run(&["status", "--watch", "--dir", "peer-1"]);
@@ -216,7 +216,7 @@ fn watching_ends_with_the_run_and_follows_it_until_then() {
 
 #[test]
 fn mistakes_are_told_with_what_to_do() {
-    let place = Place::new();
+    let place = TestFolder::new();
     let nobody = failure(&place, &["--dir", "nowhere"]);
     assert!(nobody.contains("no peer runs in nowhere") && nobody.contains("--dir"), "{nobody}");
     let refused = failure(&place, &["127.0.0.1:1"]);
@@ -244,7 +244,7 @@ fn mistakes_are_told_with_what_to_do() {
 #[test]
 fn peers_of_other_releases_are_told_apart() {
     use std::io::{BufRead, BufReader, Write};
-    let place = Place::new();
+    let place = TestFolder::new();
     let folder = place.path("other");
     std::fs::create_dir_all(&folder).expect("writable");
     let lock = std::fs::File::create(folder.join("lock")).expect("writable");
@@ -283,11 +283,11 @@ fn peers_of_other_releases_are_told_apart() {
 fn whoever_says_nonsense_is_sent_away() {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("run.toml", "[data]\nfile = \"digits\"\n");
     let mut peer = place.start("peer-1", 2, &[]);
     listening(&mut peer);
-    peer.wait_for("gathered");
+    peer.wait_for("peer_ready");
     let socket = place.path("peer-1").join("status.sock");
     let connect = || UnixStream::connect(&socket).expect("it is there");
     let ask = |bytes: &[u8]| {
@@ -306,13 +306,13 @@ fn whoever_says_nonsense_is_sent_away() {
     let idle: Vec<UnixStream> = (0..16).map(|_| connect()).collect();
     assert_eq!(ask(b"{\"format\":1}\n"), "", "all places are taken");
     drop(idle);
-    status(&place, &["--dir", "peer-1"], |status| status["phase"] == "founding");
+    status(&place, &["--dir", "peer-1"], |status| status["phase"] == "bootstrapping");
 }
 
 /// The peers of the default directories, if none is named.
 #[test]
 fn without_a_name_all_peers_of_this_user_are_asked() {
-    let place = Place::new();
+    let place = TestFolder::new();
     place.write("run.toml", "[data]\nfile = \"digits\"\n");
     let home = place.path("home");
     let in_home = |arguments: &[&str]| {
@@ -327,7 +327,7 @@ fn without_a_name_all_peers_of_this_user_are_asked() {
     );
     let start = [&["start", "run.toml"], &LOCAL[..LOCAL.len() - 1]].concat();
     let mut peers = [in_home(&start), in_home(&start)];
-    peers.iter_mut().for_each(|peer| drop(peer.wait_for("gathered")));
+    peers.iter_mut().for_each(|peer| drop(peer.wait_for("peer_ready")));
     let told = in_home(&["status", "--json"]).end();
     assert_eq!((told.code, told.events.len()), (Some(0), 2));
     assert_ne!(told.events[0]["peer"], told.events[1]["peer"]);

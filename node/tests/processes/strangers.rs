@@ -6,12 +6,12 @@ use std::net::TcpStream;
 use rand::rand_core::Rng;
 use rand::{SeedableRng, rngs::ChaCha8Rng};
 
-use super::process::{Place, Process, invite_of, listening};
+use super::process::{Process, TestFolder, invite_of, listening};
 
 #[test]
 fn garbage_on_the_port_does_not_disturb_training() {
-    let place = Place::new();
-    place.write("run.toml", "passes = 20\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
+    let place = TestFolder::new();
+    place.write("run.toml", "epochs = 20\n[data]\nfile = \"digits\"\n[sync]\ndigest_every = 1\n");
     let quiet: Vec<_> = place.swarm(2).into_iter().map(Process::end).collect();
 
     let mut founder = place.start("founder", 2, &[]);

@@ -1,8 +1,8 @@
-//! Bytes as the kernel counts them, against the volume that a ring with two copies must move.
+//! Bytes as the kernel counts them, against the volume that a ring with two replicas must move.
 
 use std::process::Command;
 
-use super::process::{PROGRAM, Place, Process};
+use super::process::{PROGRAM, Process, TestFolder};
 
 /// 64 x 128 + 128 + 128 x 10 + 10.
 const PARAMETERS: u64 = 9610;
@@ -32,7 +32,7 @@ fn count_demo(peers: u64) -> Option<(u64, u64, u64)> {
         println!("skipped: a network of one's own needs root, `unshare` and `ip`");
         return None;
     }
-    let place = Place::new();
+    let place = TestFolder::new();
     let mut command = Command::new("unshare");
     command.args(["-n", "sh", "-c", &script]).current_dir(place.path(""));
     let output = Process::spawn(&mut command).end_in_words();

@@ -2,19 +2,19 @@
 
 use std::collections::BTreeSet;
 
-use peergrad::alone::train_alone;
 use peergrad::data::embedded::{DIGITS, embedded};
+use peergrad::single_process::train_single_process;
 use peergrad::specification::{RunFile, resolve};
 use serde_json::Value;
 
-use super::process::{Ended, Place, Process, shared_data};
+use super::process::{Ended, Process, TestFolder, shared_data};
 
 /// The digits for 230 steps, every one of them with a digest.
-const SHORT: [(&str, &str); 2] = [("passes", "10"), ("digest_every", "1")];
+const SHORT: [(&str, &str); 2] = [("epochs", "10"), ("digest_every", "1")];
 
 #[test]
 fn the_demo_ends_with_one_model_and_a_summary() {
-    let demo = Place::new().run(&["demo", "--json", "--peers", "3"]).end();
+    let demo = TestFolder::new().run(&["demo", "--json", "--peers", "3"]).end();
     let summary = demo.summary();
     assert!(summary["test_accuracy"].as_f64() >= Some(0.96), "{summary}");
     let fields: BTreeSet<&str> = summary.as_object().expect("an object").keys().map(String::as_str).collect();
@@ -23,8 +23,8 @@ fn the_demo_ends_with_one_model_and_a_summary() {
         "steps",
         "samples",
         "left_out",
-        "passes",
-        "passes_before",
+        "epochs",
+        "epochs_before",
         "stall_seconds",
         "test_accuracy",
         "test_loss",
@@ -44,9 +44,9 @@ fn the_demo_ends_with_one_model_and_a_summary() {
     let changes: Vec<&Value> = demo.all("view").map(|view| &view["change"]).collect();
     assert_eq!((changes.len(), &changes[0]["left"][0]), (2, &killed["peer"]));
     assert_eq!(changes[1]["joined"].as_array().map(Vec::len), Some(1));
-    let is_whole = |pass: &Value| pass["lost"] == 0 && pass["repeated"] == 0;
-    let passes = summary["passes"].as_array().expect("a list");
-    assert!(passes.len() == 40 && passes.iter().all(is_whole), "{summary}");
+    let is_whole = |epoch: &Value| epoch["lost"] == 0 && epoch["repeated"] == 0;
+    let epochs = summary["epochs"].as_array().expect("a list");
+    assert!(epochs.len() == 40 && epochs.iter().all(is_whole), "{summary}");
     assert_eq!(demo.stderr, "", "nothing for people while programs read");
 }
 
@@ -57,7 +57,7 @@ fn the_demo_tells_people_on_standard_error_and_ends_with_results() {
         (&["demo", "--peers", "2"], &["2 peers learn", "a new peer comes", "nobody was interrupted"]),
         (&["demo", "--peers", "3"], &["3 peers learn", "is killed", "begins again", "a new peer comes"]),
     ] {
-        let demo = Place::new().ask(arguments);
+        let demo = TestFolder::new().ask(arguments);
         assert_eq!(demo.code, Some(0), "{}", demo.stderr);
         words.iter().for_each(|words| assert!(demo.stderr.contains(words), "{words}: {}", demo.stderr));
         assert!(demo.stdout.contains("0 lost, 0 repeated"), "{}", demo.stdout);
@@ -96,7 +96,7 @@ fn peers_that_send_directly_train_like_one() {
 
 /// Losses agree with the plain loop to the rounding of sums in another order; among peers everything agrees in every bit.
 fn compare_with_alone(count: usize, topology: &str) {
-    let place = Place::new();
+    let place = TestFolder::new();
     let topology = format!("{topology:?}");
     let text = place.init(DIGITS, &[&SHORT[..], &[("topology", &topology)]].concat());
     place.write("run.toml", &text);
@@ -106,7 +106,7 @@ fn compare_with_alone(count: usize, topology: &str) {
     let run = RunFile::parse(&text).expect("the peers could read it");
     let loaded = resolve(&run, DIGITS, bytes).and_then(|specification| specification.load(bytes));
     let mut expected = Vec::new();
-    train_alone(&loaded.expect("the peers could load it"), |step| expected.push(step.loss));
+    train_single_process(&loaded.expect("the peers could load it"), |step| expected.push(step.loss));
     assert_eq!(expected.len(), 230);
 
     for peer in &peers {
@@ -134,13 +134,13 @@ fn breast_cancer_trains_from_an_unedited_run_file() {
 
 #[test]
 fn letters_train() {
-    let Some(summary) = train_file("letters.csv.gz", &[("passes", "2")]) else { return };
+    let Some(summary) = train_file("letters.csv.gz", &[("epochs", "2")]) else { return };
     assert!(summary["test_accuracy"].as_f64() >= Some(0.7), "{summary}");
 }
 
 #[test]
 fn mnist_trains() {
-    let Some(summary) = train_file("mnist_5k.csv.gz", &[("passes", "2")]) else { return };
+    let Some(summary) = train_file("mnist_5k.csv.gz", &[("epochs", "2")]) else { return };
     assert!(summary["test_accuracy"].as_f64() >= Some(0.85), "{summary}");
 }
 
@@ -148,8 +148,8 @@ fn mnist_trains() {
 fn a_sparse_file_trains_and_another_one_is_evaluated() {
     let files = ["a9a.libsvm.gz", "a9a_test.libsvm.gz"].map(shared_data);
     let [Some(trained), Some(other)] = files.each_ref().map(|path| path.as_ref()?.to_str()) else { return };
-    let place = Place::new();
-    let unedited = place.init(trained, &[("passes", "2")]);
+    let place = TestFolder::new();
+    let unedited = place.init(trained, &[("epochs", "2")]);
     assert!(unedited.contains("# 32560 rows, 123 features") && unedited.contains("LIBSVM"), "{unedited}");
     // Softmax regression in place of a hidden layer.
     let is_kept = |line: &&str| !line.starts_with("hidden") && !line.starts_with("activation");
@@ -176,7 +176,7 @@ fn a_sparse_file_trains_and_another_one_is_evaluated() {
 /// Two peers on a data file beside the workspace.
 fn train_file(name: &str, changes: &[(&str, &str)]) -> Option<Value> {
     let path = shared_data(name)?;
-    let place = Place::new();
+    let place = TestFolder::new();
     let text = place.init(path.to_str().expect("the workspace's path is Unicode"), changes);
     place.write("run.toml", text);
     let peers: Vec<Ended> = place.swarm(2).into_iter().map(Process::end).collect();

@@ -1,12 +1,15 @@
 //! The rules that the types of messages do not express.
 
-use super::{Again, Message, Parcel, Piece, Promise, Propose, Report, Saved, Tally};
+use super::{
+    ChunkBatch, ChunkEntry, MemberReport, Message, Promise, Propose, RejoinCandidate, SampleStats,
+    SavedCheckpoint,
+};
 use crate::agreement::Ballot;
-use crate::chunks::ChunkSet;
+use crate::chunk_set::ChunkSet;
 use crate::id::StepNumber;
 use crate::limits::{
-    ATTEMPTS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, REASON_BYTES_MAX, SAMPLES_MAX,
-    SAVED_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ATTEMPTS_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, CONTACTS_MAX,
+    MEMBERS_MAX, REASON_BYTES_MAX, SAMPLES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX,
 };
 use crate::view::are_bounded;
 
@@ -39,59 +42,63 @@ impl Message {
         let is_step = |step: StepNumber| step.0 <= STEPS_MAX;
         let is_ballot = |ballot: &Ballot| ballot.attempt <= ATTEMPTS_MAX;
         match self {
-            Self::Join(join) if join.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
+            Self::Join(join) if join.capacity > CAPACITY_MAX => Err(Invalid::OutOfRange),
             Self::Join(join) => bounded(are_bounded(&join.addresses)),
             Self::Welcome(welcome) => bounded(
                 welcome.specification.len() <= SPECIFICATION_BYTES_MAX
                     && welcome.members.len() <= CONTACTS_MAX
-                    && welcome.workers.len() <= welcome.members.len()
+                    && welcome.non_owners.len() <= welcome.members.len()
                     && welcome.members.iter().all(|contact| are_bounded(&contact.addresses)),
             ),
-            Self::Refer(contact) => bounded(are_bounded(&contact.addresses)),
-            Self::Candidate(member) if member.weight > WEIGHT_MAX => Err(Invalid::OutOfRange),
+            Self::Redirect(contact) => bounded(are_bounded(&contact.addresses)),
+            Self::Candidate(member) if member.capacity > CAPACITY_MAX => Err(Invalid::OutOfRange),
             Self::Candidate(member) => bounded(are_bounded(&member.addresses)),
             Self::Install(view) => Ok(view.validate()?),
-            Self::Beat(beat) => {
-                let mut steps = beat.computing.into_iter().chain([beat.complete]);
-                in_range(steps.all(is_step) && beat.epoch.0 <= STEPS_MAX)
+            Self::Heartbeat(heartbeat) => {
+                let mut steps = heartbeat.computing.into_iter().chain([heartbeat.complete]);
+                in_range(steps.all(is_step) && heartbeat.view_number.0 <= STEPS_MAX)
             }
             Self::Prepare(prepare) => {
                 in_range(is_ballot(&prepare.ballot) && prepare.before.is_none_or(is_step))
             }
             Self::Promise(promise) => promise.validate(),
-            Self::Outbid(outbid) => in_range(
-                is_ballot(&outbid.ballot)
-                    && outbid.promised.as_ref().is_none_or(is_ballot)
-                    && is_step(outbid.step),
+            Self::Nack(nack) => in_range(
+                is_ballot(&nack.ballot) && nack.promised.as_ref().is_none_or(is_ballot) && is_step(nack.step),
             ),
             Self::Propose(propose) if !is_ballot(&propose.ballot) => Err(Invalid::OutOfRange),
-            Self::Propose(Propose { change, .. }) | Self::Succeed(change) => bounded(change.is_bounded()),
+            Self::Propose(Propose { change, .. }) | Self::Learn(change) => bounded(change.is_bounded()),
             Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
             // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
-            Self::Segment(segment) => in_range(segment.tally.is_bounded() && is_step(segment.step)),
+            Self::Segment(segment) => in_range(segment.stats.is_bounded() && is_step(segment.step)),
             Self::WantChunks(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
-            Self::Parcel(parcel) | Self::Bequest(parcel) if parcel.pieces.len() > PARCEL_CHUNKS_MAX => {
+            Self::ChunkBatch(chunk_batch) | Self::SnapshotChunks(chunk_batch)
+                if chunk_batch.entries.len() > CHUNK_BATCH_CHUNKS_MAX =>
+            {
                 Err(Invalid::TooLong)
             }
-            Self::Parcel(parcel) | Self::Bequest(parcel) => {
-                in_range(parcel.is_possible() && is_step(parcel.steps))
+            Self::ChunkBatch(chunk_batch) | Self::SnapshotChunks(chunk_batch) => {
+                in_range(chunk_batch.is_possible() && is_step(chunk_batch.steps))
             }
             Self::Complete(complete) => in_range(is_step(complete.steps) && complete.left_out <= SAMPLES_MAX),
-            Self::Offer(offer) => in_range(is_step(offer.step) && offer.left_out <= SAMPLES_MAX),
-            Self::Chosen(chosen) if chosen.late.len() > MEMBERS_MAX => Err(Invalid::TooLong),
-            Self::Chosen(chosen) => in_range(
-                is_step(chosen.step)
-                    && chosen.late.is_sorted_by(|one, next| one < next)
-                    && chosen.left_out <= SAMPLES_MAX,
+            Self::StepProgress(progress) => {
+                in_range(is_step(progress.step) && progress.left_out <= SAMPLES_MAX)
+            }
+            Self::StepContributors(contributors) if contributors.late.len() > MEMBERS_MAX => {
+                Err(Invalid::TooLong)
+            }
+            Self::StepContributors(contributors) => in_range(
+                is_step(contributors.step)
+                    && contributors.late.is_sorted_by(|one, next| one < next)
+                    && contributors.left_out <= SAMPLES_MAX,
             ),
-            Self::Save(save) | Self::Bequeath(save) => in_range(is_step(save.steps)),
-            Self::Meet(meeting) if !meeting.is_bounded() => Err(Invalid::TooLong),
-            Self::Meet(meeting) => in_range(meeting.is_possible()),
-            Self::Will(will) if !will.is_bounded() => Err(Invalid::TooLong),
-            Self::Will(will) => in_range(will.is_possible()),
-            Self::WantBequest(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
-            Self::Inherited(inherited) => in_range(is_step(inherited.steps)),
-            Self::Yield(words) => bounded(words.is_bounded()),
+            Self::SaveCheckpoint(save) | Self::TakeSnapshot(save) => in_range(is_step(save.steps)),
+            Self::MergeProbe(probe) if !probe.is_bounded() => Err(Invalid::TooLong),
+            Self::MergeProbe(probe) => in_range(probe.is_possible()),
+            Self::MergeOffer(offer) if !offer.is_bounded() => Err(Invalid::TooLong),
+            Self::MergeOffer(offer) => in_range(offer.is_possible()),
+            Self::WantSnapshot(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
+            Self::MergeReady(ready) => in_range(is_step(ready.steps)),
+            Self::MergeAccept(words) => bounded(words.is_bounded()),
             Self::Rekey(rekey) => in_range(rekey.is_possible()),
             Self::Rekeyed(at) => in_range(*at <= super::rekey::AT_MAX),
             Self::Closed(closed) => in_range(closed.left_out <= SAMPLES_MAX),
@@ -99,7 +106,7 @@ impl Message {
             Self::Refuse(_)
             | Self::WantData(_)
             | Self::Data(_)
-            | Self::Words(_)
+            | Self::TableFrame(_)
             | Self::Ready
             | Self::Retire
             | Self::Expel(_) => Ok(()),
@@ -118,43 +125,46 @@ impl Promise {
     }
 }
 
-impl Tally {
+impl SampleStats {
     /// Whether as many samples as a batch can have stand behind it, so that adding some up does not overflow.
     fn is_bounded(&self) -> bool {
         self.samples <= u64::from(u32::MAX)
     }
 }
 
-impl Parcel {
+impl ChunkBatch {
     fn is_possible(&self) -> bool {
         // Each step is one update at most.
-        let is_piece =
-            |piece: &Piece| (piece.chunk as usize) < CHUNKS_MAX && u64::from(piece.updates) <= self.steps.0;
-        self.pieces.iter().all(is_piece)
+        let is_piece = |piece: &ChunkEntry| {
+            (piece.chunk as usize) < CHUNKS_MAX && u64::from(piece.updates) <= self.steps.0
+        };
+        self.entries.iter().all(is_piece)
     }
 }
 
-impl Report {
+impl MemberReport {
     fn is_bounded(&self) -> bool {
         let next = self.next.iter().flat_map(|next| [&next.values, &next.states]);
         let mut sets = next.chain(&self.states_before).chain([&self.states]);
-        let is_bounded = |again: &Again| {
-            again.saved.len() <= SAVED_MAX
-                && again.saved.iter().all(|saved| saved.states.is_valid())
-                && are_bounded(&again.member.addresses)
+        let is_bounded = |rejoin: &RejoinCandidate| {
+            rejoin.saved.len() <= CHECKPOINTS_MAX
+                && rejoin.saved.iter().all(|saved| saved.states.is_valid())
+                && are_bounded(&rejoin.member.addresses)
         };
         sets.all(ChunkSet::is_valid)
             && self.lost.len() <= MEMBERS_MAX
-            && self.again.as_deref().is_none_or(is_bounded)
+            && self.rejoin.as_deref().is_none_or(is_bounded)
     }
 
     fn is_possible(&self) -> bool {
-        let next = self.next.as_ref().and_then(|next| next.tally);
-        let is_saved = |saved: &Saved| saved.steps.0 <= STEPS_MAX && saved.ledger.is_valid();
-        let is_again = |again: &Again| again.member.weight <= WEIGHT_MAX && again.saved.iter().all(is_saved);
+        let next = self.next.as_ref().and_then(|next| next.stats);
+        let is_saved = |saved: &SavedCheckpoint| saved.steps.0 <= STEPS_MAX && saved.cursor.is_valid();
+        let is_again = |rejoin: &RejoinCandidate| {
+            rejoin.member.capacity <= CAPACITY_MAX && rejoin.saved.iter().all(is_saved)
+        };
         self.complete.is_none_or(|steps| steps.0 <= STEPS_MAX)
-            && self.again.as_deref().is_none_or(is_again)
-            && self.tally.iter().chain(&next).all(Tally::is_bounded)
+            && self.rejoin.as_deref().is_none_or(is_again)
+            && self.stats.iter().chain(&next).all(SampleStats::is_bounded)
     }
 }
 
@@ -177,13 +187,13 @@ mod tests {
         Ballot { attempt, rank: Rank(0) }
     }
 
-    fn promise(report: Report) -> Message {
+    fn promise(report: MemberReport) -> Message {
         Message::Promise(Box::new(Promise { view: VIEW, ballot: ballot(1), accepted: None, report }))
     }
 
-    fn parcel(steps: u64, pieces: Vec<Piece>) -> Message {
-        let (content, digest) = (Content::State, ContentDigest([0; 32]));
-        Message::Parcel(Parcel { view: VIEW, steps: StepNumber(steps), content, pieces, digest })
+    fn chunk_batch(steps: u64, entries: Vec<ChunkEntry>) -> Message {
+        let (content, digest) = (ChunkContent::State, ContentDigest([0; 32]));
+        Message::ChunkBatch(ChunkBatch { view: VIEW, steps: StepNumber(steps), content, entries, digest })
     }
 
     /// Whether messages are valid up to a limit, and out of range beyond it.
@@ -197,57 +207,63 @@ mod tests {
     fn numbers_have_limits() {
         let ballots = u64::from(ATTEMPTS_MAX);
         let samples = u64::from(u32::MAX);
-        let tally = |samples| Tally { samples, loss: f64::NAN };
-        let beat = |complete, epoch| {
-            let (epoch, complete) = (Epoch(epoch), StepNumber(complete));
-            Message::Beat(Beat { view: VIEW, epoch, complete, computing: Some(complete) })
+        let stats = |samples| SampleStats { samples, loss: f64::NAN };
+        let heartbeat = |complete, view_number| {
+            let (view_number, complete) = (ViewNumber(view_number), StepNumber(complete));
+            Message::Heartbeat(Heartbeat { view: VIEW, view_number, complete, computing: Some(complete) })
         };
-        assert_limit(|n| beat(n, 1), STEPS_MAX);
-        assert_limit(|n| beat(1, n), STEPS_MAX);
+        assert_limit(|n| heartbeat(n, 1), STEPS_MAX);
+        assert_limit(|n| heartbeat(1, n), STEPS_MAX);
         let prepare = |attempt: u64, before| {
             Message::Prepare(Prepare { view: VIEW, ballot: ballot(attempt as u32), before })
         };
         assert_limit(|n| prepare(n, None), ballots);
         assert_limit(|n| prepare(1, Some(StepNumber(n))), STEPS_MAX);
-        let outbid = |attempt: u64, promised: Option<u64>, step| {
+        let nack = |attempt: u64, promised: Option<u64>, step| {
             let promised = promised.map(|attempt| ballot(attempt as u32));
-            Message::Outbid(Outbid {
+            Message::Nack(Nack {
                 view: VIEW,
                 ballot: ballot(attempt as u32),
                 promised,
                 step: StepNumber(step),
             })
         };
-        assert_limit(|n| outbid(n, None, 0), ballots);
-        assert_limit(|n| outbid(0, Some(n), 0), ballots);
-        assert_limit(|n| outbid(0, None, n), STEPS_MAX);
+        assert_limit(|n| nack(n, None, 0), ballots);
+        assert_limit(|n| nack(0, Some(n), 0), ballots);
+        assert_limit(|n| nack(0, None, n), STEPS_MAX);
         let accepted = |n: u64| Message::Accepted(Accepted { view: VIEW, ballot: ballot(n as u32) });
         assert_limit(accepted, ballots);
-        assert_limit(|n| promise(Report { complete: Some(StepNumber(n)), ..Report::default() }), STEPS_MAX);
-        assert_limit(|n| promise(Report { tally: Some(tally(n)), ..Report::default() }), samples);
-        let holdings = |n| Holdings { tally: Some(tally(n)), ..Holdings::default() };
-        assert_limit(|n| promise(Report { next: Some(holdings(n)), ..Report::default() }), samples);
+        assert_limit(
+            |n| promise(MemberReport { complete: Some(StepNumber(n)), ..MemberReport::default() }),
+            STEPS_MAX,
+        );
+        assert_limit(|n| promise(MemberReport { stats: Some(stats(n)), ..MemberReport::default() }), samples);
+        let holdings = |n| PartialStep { stats: Some(stats(n)), ..PartialStep::default() };
+        assert_limit(
+            |n| promise(MemberReport { next: Some(holdings(n)), ..MemberReport::default() }),
+            samples,
+        );
         let complete =
             |steps, left_out| Message::Complete(Complete { view: VIEW, steps: StepNumber(steps), left_out });
         assert_limit(|n| complete(n, 0), STEPS_MAX);
         assert_limit(|n| complete(0, n), SAMPLES_MAX);
         assert_limit(|n| Message::Closed(Closed { view: VIEW, left_out: n }), SAMPLES_MAX);
-        let offer = |step, left_out| {
+        let progress = |step, left_out| {
             let (step, has_contribution) = (StepNumber(step), true);
-            Message::Offer(Offer { view: VIEW, step, has_contribution, left_out })
+            Message::StepProgress(StepProgress { view: VIEW, step, has_contribution, left_out })
         };
-        assert_limit(|n| offer(n, 0), STEPS_MAX);
-        assert_limit(|n| offer(0, n), SAMPLES_MAX);
-        let chosen = |step, late: &[u32], left_out| {
+        assert_limit(|n| progress(n, 0), STEPS_MAX);
+        assert_limit(|n| progress(0, n), SAMPLES_MAX);
+        let contributors = |step, late: &[u32], left_out| {
             let late = late.iter().copied().map(Rank).collect();
-            Message::Chosen(Chosen { view: VIEW, step: StepNumber(step), late, left_out })
+            Message::StepContributors(StepContributors { view: VIEW, step: StepNumber(step), late, left_out })
         };
-        assert_limit(|n| chosen(n, &[0, 3], 0), STEPS_MAX);
-        assert_limit(|n| chosen(0, &[], n), SAMPLES_MAX);
-        assert_eq!(chosen(1, &[3, 3], 0).validate(), Err(Invalid::OutOfRange));
+        assert_limit(|n| contributors(n, &[0, 3], 0), STEPS_MAX);
+        assert_limit(|n| contributors(0, &[], n), SAMPLES_MAX);
+        assert_eq!(contributors(1, &[3, 3], 0).validate(), Err(Invalid::OutOfRange));
         let many: Vec<u32> = (0..=MEMBERS_MAX as u32).collect();
-        assert_eq!(chosen(1, &many, 0).validate(), Err(Invalid::TooLong));
-        assert_eq!(chosen(1, &many[1..], 0).validate(), Ok(()));
+        assert_eq!(contributors(1, &many, 0).validate(), Err(Invalid::TooLong));
+        assert_eq!(contributors(1, &many[1..], 0).validate(), Ok(()));
         let segment = |step, samples| {
             Message::Segment(Segment {
                 view: VIEW,
@@ -255,7 +271,7 @@ mod tests {
                 phase: Phase::Reduce,
                 owner: 0,
                 index: 0,
-                tally: tally(samples),
+                stats: stats(samples),
             })
         };
         assert_limit(|n| segment(n, 0), STEPS_MAX);
@@ -270,26 +286,26 @@ mod tests {
         };
         assert_limit(|n| want(n, 1), STEPS_MAX);
         assert_limit(|n| want(0, n), CHUNKS_MAX as u64);
-        assert_limit(|n| parcel(0, vec![Piece { chunk: n as u32, updates: 0 }]), 4095);
-        assert_limit(|n| parcel(n, vec![]), STEPS_MAX);
+        assert_limit(|n| chunk_batch(0, vec![ChunkEntry { chunk: n as u32, updates: 0 }]), 4095);
+        assert_limit(|n| chunk_batch(n, vec![]), STEPS_MAX);
         // Each step is one update at most, so that counting goes on.
-        assert_limit(|n| parcel(7, vec![Piece { chunk: 0, updates: n as u32 }]), 7);
-        let pieces = |count| vec![Piece { chunk: 0, updates: 0 }; count];
-        assert_eq!(parcel(0, pieces(PARCEL_CHUNKS_MAX)).validate(), Ok(()));
-        assert_eq!(parcel(0, pieces(PARCEL_CHUNKS_MAX + 1)).validate(), Err(Invalid::TooLong));
+        assert_limit(|n| chunk_batch(7, vec![ChunkEntry { chunk: 0, updates: n as u32 }]), 7);
+        let entries = |count| vec![ChunkEntry { chunk: 0, updates: 0 }; count];
+        assert_eq!(chunk_batch(0, entries(CHUNK_BATCH_CHUNKS_MAX)).validate(), Ok(()));
+        assert_eq!(chunk_batch(0, entries(CHUNK_BATCH_CHUNKS_MAX + 1)).validate(), Err(Invalid::TooLong));
     }
 
     #[test]
     fn lists_have_limits() {
         let contact =
             |addresses| Contact { peer: PeerId([1; 32]), addresses: vec![String::new(); addresses] };
-        let member = |addresses, weight| {
+        let member = |addresses, capacity| {
             let Contact { peer, addresses } = contact(addresses);
-            Member { peer, incarnation: Incarnation(1), addresses, weight }
+            Member { peer, incarnation: Incarnation(1), addresses, capacity }
         };
-        let join = |addresses, weight| {
+        let join = |addresses, capacity| {
             let Member { incarnation, addresses, .. } = member(addresses, 0);
-            Message::Join(Join { run: None, incarnation, addresses, weight })
+            Message::Join(Join { run: None, incarnation, addresses, capacity })
         };
         let welcome = |bytes, members, addresses| {
             let members = vec![contact(addresses); members];
@@ -297,21 +313,21 @@ mod tests {
                 specification: vec![0; bytes],
                 nonce: [0; 32],
                 members,
-                workers: vec![],
+                non_owners: vec![],
             })
         };
-        let weight = WEIGHT_MAX;
+        let capacity = CAPACITY_MAX;
         for fitting in [
-            join(8, weight),
-            Message::Refer(contact(8)),
-            Message::Candidate(member(8, weight)),
+            join(8, capacity),
+            Message::Redirect(contact(8)),
+            Message::Candidate(member(8, capacity)),
             welcome(SPECIFICATION_BYTES_MAX, CONTACTS_MAX, 8),
         ] {
             assert_eq!(fitting.validate(), Ok(()));
         }
         for too_long in [
             join(9, 0),
-            Message::Refer(contact(9)),
+            Message::Redirect(contact(9)),
             Message::Candidate(member(9, 0)),
             welcome(SPECIFICATION_BYTES_MAX + 1, 0, 0),
             welcome(0, CONTACTS_MAX + 1, 0),
@@ -319,7 +335,7 @@ mod tests {
         ] {
             assert_eq!(too_long.validate(), Err(Invalid::TooLong), "{too_long:?}");
         }
-        for heavy in [join(0, weight + 1), Message::Candidate(member(0, weight + 1))] {
+        for heavy in [join(0, capacity + 1), Message::Candidate(member(0, capacity + 1))] {
             assert_eq!(heavy.validate(), Err(Invalid::OutOfRange));
         }
     }
@@ -327,47 +343,47 @@ mod tests {
     #[test]
     fn reports_and_changes_have_limits() {
         let all = || ChunkSet::all(CHUNKS_MAX);
-        let holdings = |values, states| Some(Holdings { values, states, tally: None });
-        let full = Report {
+        let holdings = |values, states| Some(PartialStep { values, states, stats: None });
+        let full = MemberReport {
             states: all(),
             states_before: Some(all()),
             next: holdings(all(), all()),
             lost: vec![Rank(0); MEMBERS_MAX],
-            ..Report::default()
+            ..MemberReport::default()
         };
         assert_eq!(promise(full.clone()).validate(), Ok(()));
         let over = || ChunkSet::all(CHUNKS_MAX + 1);
         for report in [
-            Report { states: over(), ..full.clone() },
-            Report { states_before: Some(over()), ..full.clone() },
-            Report { next: holdings(over(), all()), ..full.clone() },
-            Report { next: holdings(all(), over()), ..full.clone() },
-            Report { lost: vec![Rank(0); MEMBERS_MAX + 1], ..full.clone() },
+            MemberReport { states: over(), ..full.clone() },
+            MemberReport { states_before: Some(over()), ..full.clone() },
+            MemberReport { next: holdings(over(), all()), ..full.clone() },
+            MemberReport { next: holdings(all(), over()), ..full.clone() },
+            MemberReport { lost: vec![Rank(0); MEMBERS_MAX + 1], ..full.clone() },
         ] {
             assert_eq!(promise(report).validate(), Err(Invalid::TooLong));
         }
-        let change = |removed| Succession {
+        let change = |removed| ViewChange {
             parent: VIEW,
             removed: vec![Rank(0); removed],
             added: vec![],
-            weights: vec![],
+            capacities: vec![],
             resume: crate::view::Resume::at(StepNumber(0)),
-            ledger: crate::ledger::Ledger::default(),
+            cursor: crate::cursor::DataCursor::default(),
             moves: crate::view::Moves::default(),
             expelled: vec![],
-            roots: vec![],
+            ancestors: vec![],
         };
-        let with = |attempt, change: Succession| {
+        let with = |attempt, change: ViewChange| {
             let promise = Promise {
                 view: VIEW,
                 ballot: ballot(1),
                 accepted: Some((ballot(attempt), change)),
-                report: Report::default(),
+                report: MemberReport::default(),
             };
             Message::Promise(Box::new(promise))
         };
         let propose =
-            |attempt, change: Succession| Message::Propose(Propose { ballot: ballot(attempt), change });
+            |attempt, change: ViewChange| Message::Propose(Propose { ballot: ballot(attempt), change });
         for (attempt, removed, expected) in [
             (ATTEMPTS_MAX, MEMBERS_MAX, Ok(())),
             (ATTEMPTS_MAX + 1, 0, Err(Invalid::OutOfRange)),
@@ -376,6 +392,6 @@ mod tests {
             assert_eq!(with(attempt, change(removed)).validate(), expected);
             assert_eq!(propose(attempt, change(removed)).validate(), expected);
         }
-        assert_eq!(Message::Succeed(change(MEMBERS_MAX + 1)).validate(), Err(Invalid::TooLong));
+        assert_eq!(Message::Learn(change(MEMBERS_MAX + 1)).validate(), Err(Invalid::TooLong));
     }
 }

@@ -1,18 +1,18 @@
 //! What a new view does with the steps of the one before: going on, rolling forward, beginning again, merging.
 
+use crate::cursor::{DataCursor, Span, are_disjoint};
 use crate::id::{Rank, StepNumber, ViewDigest};
-use crate::ledger::{Ledger, Span, are_disjoint};
-use crate::limits::{CHUNKS_MAX, DEALT_SPANS_MAX, HISTORY_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX};
-use crate::message::Tally;
+use crate::limits::{BATCH_SPANS_MAX, CHUNKS_MAX, HISTORY_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX};
+use crate::message::SampleStats;
 use crate::wire::{Decode, Encode};
 
-use super::{InvalidView, Root, is_chunk};
+use super::{Ancestor, InvalidView, is_chunk};
 
 /// Where training goes on in a new view.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum Recovery {
     /// The run begins here: everyone draws the initial parameters from the specification's seed.
-    Found,
+    Initialize,
     /// Training goes on.
     Resume(Resume),
 }
@@ -25,9 +25,9 @@ pub struct Resume {
     /// Members who have no parameters yet: they contribute nothing to `step`, and get parameters from its all-gather.
     pub newcomers: Vec<Rank>,
     /// How the batch of `step` is dealt, where it was dealt in the view before: to each what it has computed.
-    pub deal: Option<Deal>,
+    pub batch: Option<BatchParts>,
     /// The step before was interrupted, and members together hold all of it: it is rolled forward.
-    pub forward: Option<Forward>,
+    pub forward: Option<RollForward>,
     /// Nobody had parameters any more: all but the newcomers begin with what they have saved after as many steps.
     pub is_restored: bool,
     /// The first step trains nothing: its owners blend in what another lineage has come to.
@@ -49,9 +49,9 @@ pub struct Merge {
     /// Samples that the other one alone has trained: what the other state weighs.
     pub theirs: u64,
     /// The other one's bookmark: what it has behind it is behind both after the first step.
-    pub ledger: Ledger,
+    pub cursor: DataCursor,
     /// The views that the other one comes from, its own at the end.
-    pub history: Vec<Root>,
+    pub history: Vec<Ancestor>,
 }
 
 impl Merge {
@@ -62,26 +62,26 @@ impl Merge {
     }
 
     fn is_bounded(&self) -> bool {
-        self.ledger.is_valid()
+        self.cursor.is_valid()
             && self.history.len() <= HISTORY_MAX
-            && self.history.iter().all(|root| root.trained <= SAMPLES_MAX)
+            && self.history.iter().all(|ancestor| ancestor.trained <= SAMPLES_MAX)
     }
 }
 
 /// One step's batch, as it is dealt.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
-pub struct Deal {
-    /// The pass to whose permutation the positions refer.
-    pub pass: u64,
+pub struct BatchParts {
+    /// The epoch to whose permutation the positions refer.
+    pub epoch: u64,
     /// By rank: the positions.
     pub parts: Vec<Vec<Span>>,
 }
 
 /// How an interrupted step is completed.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
-pub struct Forward {
+pub struct RollForward {
     /// What its sums are worth.
-    pub tally: Tally,
+    pub stats: SampleStats,
     /// Where chunks that some members lack are to be had.
     pub donors: Vec<Donor>,
 }
@@ -101,45 +101,45 @@ impl Resume {
     /// Training goes on at `step`, as if nothing had happened.
     #[must_use]
     pub fn at(step: StepNumber) -> Self {
-        Self { step, newcomers: vec![], deal: None, forward: None, is_restored: false, merge: None }
+        Self { step, newcomers: vec![], batch: None, forward: None, is_restored: false, merge: None }
     }
 
     /// Whether the view before was interrupted; otherwise its members went on from one step to the next.
     #[must_use]
     pub fn is_interruption(&self) -> bool {
-        self.deal.is_some() || self.forward.is_some()
+        self.batch.is_some() || self.forward.is_some()
     }
 
     pub(super) fn is_bounded(&self) -> bool {
         self.newcomers.len() <= MEMBERS_MAX
-            && self.deal.as_ref().is_none_or(Deal::is_bounded)
+            && self.batch.as_ref().is_none_or(BatchParts::is_bounded)
             && self.forward.as_ref().is_none_or(|forward| forward.donors.len() <= CHUNKS_MAX)
             && self.merge.as_deref().is_none_or(Merge::is_bounded)
     }
 
-    pub(super) fn validate(&self, member_count: usize, ledger: &Ledger) -> Result<(), InvalidView> {
+    pub(super) fn validate(&self, member_count: usize, cursor: &DataCursor) -> Result<(), InvalidView> {
         if self.step.0 > STEPS_MAX {
-            return Err(InvalidView::Ledger);
+            return Err(InvalidView::DataCursor);
         }
         let is_rank = |rank: Rank| rank.index() < member_count;
         let are_newcomers = self.newcomers.iter().all(|rank| is_rank(*rank))
             && self.newcomers.is_sorted_by(|a, b| a < b)
             // Somebody must have parameters.
             && self.newcomers.len() < member_count;
-        let is_dealt = self.deal.as_ref().is_none_or(|deal| deal.is_valid(member_count, ledger));
-        let has_donors = |forward: &Forward| {
+        let is_dealt = self.batch.as_ref().is_none_or(|deal| deal.is_valid(member_count, cursor));
+        let has_donors = |forward: &RollForward| {
             let is_donor =
                 |donor: &Donor| is_rank(donor.rank) && donor.first < donor.end && is_chunk(donor.end - 1);
             forward.donors.len() <= CHUNKS_MAX
                 && forward.donors.iter().all(is_donor)
-                && forward.tally.samples <= u64::from(u32::MAX)
+                && forward.stats.samples <= u64::from(u32::MAX)
         };
         let is_forward = self.forward.as_ref().is_none_or(has_donors);
         // What was going on when everything was lost is lost with it.
         let is_one_kind = !(self.is_restored && self.is_interruption());
         let can_merge = |merge: &Merge| {
             let is_bare = !self.is_restored && self.forward.is_none();
-            let is_idle = self.deal.as_ref().is_none_or(Deal::is_empty);
+            let is_idle = self.batch.as_ref().is_none_or(BatchParts::is_empty);
             let counts = [merge.ours, merge.theirs];
             let has_weight = counts.iter().all(|count| *count <= SAMPLES_MAX) && counts != [0, 0];
             is_bare && is_idle && has_weight && merge.steps.0 <= STEPS_MAX && merge.is_bounded()
@@ -153,7 +153,7 @@ impl Resume {
     }
 }
 
-impl Deal {
+impl BatchParts {
     /// Number of samples.
     #[must_use]
     pub fn len(&self) -> u64 {
@@ -167,20 +167,20 @@ impl Deal {
     }
 
     pub(super) fn is_bounded(&self) -> bool {
-        self.parts.len() <= MEMBERS_MAX && self.parts.iter().map(Vec::len).sum::<usize>() <= DEALT_SPANS_MAX
+        self.parts.len() <= MEMBERS_MAX && self.parts.iter().map(Vec::len).sum::<usize>() <= BATCH_SPANS_MAX
     }
 
-    /// Whether it can be what was taken last, where `ledger` is the bookmark after it.
-    fn is_valid(&self, member_count: usize, ledger: &Ledger) -> bool {
+    /// Whether it can be what was taken last, where `cursor` is the bookmark after it.
+    fn is_valid(&self, member_count: usize, cursor: &DataCursor) -> bool {
         let dealt = self.parts.iter().flatten();
-        let is_taken = |span: &Span| span.start < span.end && span.end <= ledger.position;
+        let is_taken = |span: &Span| span.start < span.end && span.end <= cursor.position;
         if !self.is_bounded() || !dealt.clone().all(is_taken) {
             return false;
         }
         // A sample is dealt once, and neither given back nor put off as well.
-        let untrained = ledger.given_back.iter().chain(&ledger.put_off);
+        let untrained = cursor.returned.iter().chain(&cursor.deferred);
         let mut spans: Vec<Span> = dealt.chain(untrained).copied().collect();
         spans.sort_unstable_by_key(|span| span.start);
-        self.parts.len() == member_count && self.pass == ledger.pass && are_disjoint(&spans)
+        self.parts.len() == member_count && self.epoch == cursor.epoch && are_disjoint(&spans)
     }
 }

@@ -2,16 +2,16 @@
 //!
 //! Patterns name every field, so that a new one does not compile until it is shown.
 
-use peergrad_protocol::ledger::{Ledger, Span};
+use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::message::{
-    Accepted, Again, Beat, Chosen, Closed, Complete, Content, DataPiece, Departure, Donation, Holdings,
-    Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise, Propose,
-    Refusal, Rekey, Report, Save, Saved, Segment, WantBequest, WantChunks, WantData, Welcome, Will, Words,
-    Yield,
+    Accepted, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, DataPiece, Departure, Heartbeat, Join,
+    MemberReport, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase,
+    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment,
+    SnapshotDonor, StepContributors, StepProgress, TableFrame, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
-    Succession, View,
+    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
+    Resume, RollForward, View, ViewChange,
 };
 
 use crate::sheet::Sheet;
@@ -22,9 +22,9 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
     let header_bytes = header.bytes().len();
     let payload_bytes = payload.map_or(0, <[u8]>::len);
     let (kind, kind_name) = match message {
-        Message::Segment(_) | Message::Words(_) => (1, "segment"),
+        Message::Segment(_) | Message::TableFrame(_) => (1, "segment"),
         Message::Data(_) => (2, "data"),
-        Message::Parcel(_) | Message::Bequest(_) => (3, "parcel"),
+        Message::ChunkBatch(_) | Message::SnapshotChunks(_) => (3, "chunk_batch"),
         _ => (0, "control"),
     };
     let mut sheet = Sheet::default();
@@ -50,7 +50,7 @@ fn fields(message: &Message) -> Sheet {
         Message::Ready | Message::Retire => {}
         Message::Join(join) => join_fields(join, &mut sheet),
         Message::Welcome(welcome) => welcome_fields(welcome, &mut sheet),
-        Message::Refer(contact) => sheet.contact("contact", contact),
+        Message::Redirect(contact) => sheet.contact("contact", contact),
         Message::Refuse(refusal) => refusal_fields(refusal, &mut sheet),
         Message::WantData(WantData { digest, offset }) | Message::Data(DataPiece { digest, offset }) => {
             sheet.array("digest", &digest.0);
@@ -58,14 +58,14 @@ fn fields(message: &Message) -> Sheet {
         }
         Message::Candidate(member) => member_fields(member, &mut sheet),
         Message::Install(view) => view_fields(view, &mut sheet),
-        Message::Beat(beat) => beat_fields(beat, &mut sheet),
+        Message::Heartbeat(heartbeat) => heartbeat_fields(heartbeat, &mut sheet),
         Message::Prepare(Prepare { view, ballot, before }) => {
             sheet.array("view", &view.0);
             sheet.ballot("ballot", ballot);
             sheet.some("before", before.as_ref(), |sheet, before| sheet.value("before", before));
         }
         Message::Promise(promise) => promise_fields(promise, &mut sheet),
-        Message::Outbid(Outbid { view, ballot, promised, step }) => {
+        Message::Nack(Nack { view, ballot, promised, step }) => {
             sheet.array("view", &view.0);
             sheet.ballot("ballot", ballot);
             sheet.some("promised", promised.as_ref(), |sheet, ballot| sheet.ballot("promised", ballot));
@@ -79,14 +79,16 @@ fn fields(message: &Message) -> Sheet {
             sheet.array("view", &view.0);
             sheet.ballot("ballot", ballot);
         }
-        Message::Succeed(change) => change_fields(change, &mut sheet),
+        Message::Learn(change) => change_fields(change, &mut sheet),
         Message::Segment(segment) => segment_fields(segment, &mut sheet),
         Message::WantChunks(WantChunks { view, steps, chunks }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
             sheet.chunks("chunks", chunks);
         }
-        Message::Parcel(parcel) | Message::Bequest(parcel) => parcel_fields(parcel, &mut sheet),
+        Message::ChunkBatch(chunk_batch) | Message::SnapshotChunks(chunk_batch) => {
+            chunk_batch_fields(chunk_batch, &mut sheet)
+        }
         Message::Complete(Complete { view, steps, left_out }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
@@ -97,33 +99,33 @@ fn fields(message: &Message) -> Sheet {
             sheet.value("left_out", left_out);
         }
         Message::Leave(Departure { reason }) => sheet.text("reason", reason),
-        Message::Offer(Offer { view, step, has_contribution, left_out }) => {
+        Message::StepProgress(StepProgress { view, step, has_contribution, left_out }) => {
             sheet.array("view", &view.0);
             sheet.value("step", step);
             sheet.value("has_contribution", has_contribution);
             sheet.value("left_out", left_out);
         }
-        Message::Chosen(chosen) => chosen_fields(chosen, &mut sheet),
-        Message::Save(Save { view, steps }) | Message::Bequeath(Save { view, steps }) => {
+        Message::StepContributors(contributors) => step_contributors_fields(contributors, &mut sheet),
+        Message::SaveCheckpoint(SaveAt { view, steps }) | Message::TakeSnapshot(SaveAt { view, steps }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
         }
         Message::Expel(expulsion) => expulsion_fields(expulsion, &mut sheet),
-        Message::Meet(meeting) => meeting_fields(meeting, &mut sheet),
-        Message::Will(will) => will_fields(will, &mut sheet),
-        Message::WantBequest(WantBequest { view, steps, content, chunks }) => {
+        Message::MergeProbe(probe) => merge_probe_fields(probe, &mut sheet),
+        Message::MergeOffer(offer) => merge_offer_fields(offer, &mut sheet),
+        Message::WantSnapshot(WantSnapshot { view, steps, content, chunks }) => {
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
             content_field(*content, &mut sheet);
             sheet.chunks("chunks", chunks);
         }
-        Message::Inherited(Inherited { heirs, view, steps, missing }) => {
-            sheet.array("heirs", &heirs.0);
+        Message::MergeReady(MergeReady { recipients, view, steps, missing }) => {
+            sheet.array("recipients", &recipients.0);
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
             sheet.value("missing", missing);
         }
-        Message::Yield(Yield { view, question, is_merged, contacts }) => {
+        Message::MergeAccept(MergeAccept { view, question, is_merged, contacts }) => {
             sheet.array("view", &view.0);
             sheet.value("question", question);
             sheet.value("is_merged", is_merged);
@@ -135,7 +137,7 @@ fn fields(message: &Message) -> Sheet {
             sheet.array("secret", &secret.0);
         }
         Message::Rekeyed(at) => sheet.value("at", at),
-        Message::Words(Words { view }) => sheet.array("view", &view.0),
+        Message::TableFrame(TableFrame { view }) => sheet.array("view", &view.0),
     }
     sheet
 }
@@ -145,7 +147,7 @@ fn tag(message: &Message) -> (u8, &'static str) {
     match message {
         Message::Join(_) => (0, "Join"),
         Message::Welcome(_) => (1, "Welcome"),
-        Message::Refer(_) => (2, "Refer"),
+        Message::Redirect(_) => (2, "Redirect"),
         Message::Refuse(_) => (3, "Refuse"),
         Message::WantData(_) => (4, "WantData"),
         Message::Data(_) => (5, "Data"),
@@ -153,38 +155,38 @@ fn tag(message: &Message) -> (u8, &'static str) {
         Message::Candidate(_) => (7, "Candidate"),
         Message::Retire => (8, "Retire"),
         Message::Install(_) => (9, "Install"),
-        Message::Beat(_) => (10, "Beat"),
+        Message::Heartbeat(_) => (10, "Heartbeat"),
         Message::Prepare(_) => (11, "Prepare"),
         Message::Promise(_) => (12, "Promise"),
-        Message::Outbid(_) => (13, "Outbid"),
+        Message::Nack(_) => (13, "Nack"),
         Message::Propose(_) => (14, "Propose"),
         Message::Accepted(_) => (15, "Accepted"),
-        Message::Succeed(_) => (16, "Succeed"),
+        Message::Learn(_) => (16, "Learn"),
         Message::Segment(_) => (17, "Segment"),
         Message::WantChunks(_) => (18, "WantChunks"),
-        Message::Parcel(_) => (19, "Parcel"),
+        Message::ChunkBatch(_) => (19, "ChunkBatch"),
         Message::Complete(_) => (20, "Complete"),
         Message::Closed(_) => (21, "Closed"),
         Message::Leave(_) => (22, "Leave"),
-        Message::Offer(_) => (23, "Offer"),
-        Message::Chosen(_) => (24, "Chosen"),
-        Message::Save(_) => (25, "Save"),
+        Message::StepProgress(_) => (23, "StepProgress"),
+        Message::StepContributors(_) => (24, "StepContributors"),
+        Message::SaveCheckpoint(_) => (25, "SaveCheckpoint"),
         Message::Expel(_) => (26, "Expel"),
-        Message::Meet(_) => (27, "Meet"),
-        Message::Bequeath(_) => (28, "Bequeath"),
-        Message::Will(_) => (29, "Will"),
-        Message::WantBequest(_) => (30, "WantBequest"),
-        Message::Bequest(_) => (31, "Bequest"),
-        Message::Inherited(_) => (32, "Inherited"),
-        Message::Yield(_) => (33, "Yield"),
+        Message::MergeProbe(_) => (27, "MergeProbe"),
+        Message::TakeSnapshot(_) => (28, "TakeSnapshot"),
+        Message::MergeOffer(_) => (29, "MergeOffer"),
+        Message::WantSnapshot(_) => (30, "WantSnapshot"),
+        Message::SnapshotChunks(_) => (31, "SnapshotChunks"),
+        Message::MergeReady(_) => (32, "MergeReady"),
+        Message::MergeAccept(_) => (33, "MergeAccept"),
         Message::Rekey(_) => (34, "Rekey"),
         Message::Rekeyed(_) => (35, "Rekeyed"),
-        Message::Words(_) => (36, "Words"),
+        Message::TableFrame(_) => (36, "TableFrame"),
     }
 }
 
-fn chosen_fields(chosen: &Chosen, sheet: &mut Sheet) {
-    let Chosen { view, step, late, left_out } = chosen;
+fn step_contributors_fields(contributors: &StepContributors, sheet: &mut Sheet) {
+    let StepContributors { view, step, late, left_out } = contributors;
     sheet.array("view", &view.0);
     sheet.value("step", step);
     sheet.length("late", late.len());
@@ -195,20 +197,20 @@ fn chosen_fields(chosen: &Chosen, sheet: &mut Sheet) {
 // Coming.
 
 fn join_fields(join: &Join, sheet: &mut Sheet) {
-    let Join { run, incarnation, addresses, weight } = join;
+    let Join { run, incarnation, addresses, capacity } = join;
     sheet.some("run", run.as_ref(), |sheet, run| sheet.array("run", &run.0));
     sheet.value("incarnation", incarnation);
     sheet.addresses(addresses);
-    sheet.value("weight", weight);
+    sheet.value("capacity", capacity);
 }
 
 fn welcome_fields(welcome: &Welcome, sheet: &mut Sheet) {
-    let Welcome { specification, nonce, members, workers } = welcome;
+    let Welcome { specification, nonce, members, non_owners } = welcome;
     sheet.length("specification", specification.len());
     sheet.raw(specification, format!("{:?}", String::from_utf8_lossy(specification)));
     sheet.array("nonce", nonce);
     sheet.list("members", members, |sheet, contact| sheet.contact("member", contact));
-    sheet.list("workers", workers, |sheet, worker| sheet.array("worker", &worker.0));
+    sheet.list("non_owners", non_owners, |sheet, worker| sheet.array("worker", &worker.0));
 }
 
 fn refusal_fields(refusal: &Refusal, sheet: &mut Sheet) {
@@ -218,9 +220,9 @@ fn refusal_fields(refusal: &Refusal, sheet: &mut Sheet) {
             sheet.array("run", &run.0);
         }
         Refusal::Full => sheet.raw(&[1], "refusal = Full"),
-        Refusal::Over => sheet.raw(&[2], "refusal = Over"),
-        Refusal::Copied => sheet.raw(&[3], "refusal = Copied"),
-        Refusal::NotYet => sheet.raw(&[4], "refusal = NotYet"),
+        Refusal::RunComplete => sheet.raw(&[2], "refusal = RunComplete"),
+        Refusal::DuplicateIdentity => sheet.raw(&[3], "refusal = DuplicateIdentity"),
+        Refusal::NotReady => sheet.raw(&[4], "refusal = NotReady"),
         Refusal::Expelled(expulsion) => {
             sheet.raw(&[5], "refusal = Expelled");
             expulsion_fields(expulsion, sheet);
@@ -231,52 +233,52 @@ fn refusal_fields(refusal: &Refusal, sheet: &mut Sheet) {
 // Views.
 
 fn member_fields(member: &Member, sheet: &mut Sheet) {
-    let Member { peer, incarnation, addresses, weight } = member;
+    let Member { peer, incarnation, addresses, capacity } = member;
     sheet.array("member.peer", &peer.0);
     sheet.value("member.incarnation", incarnation);
     sheet.addresses(addresses);
-    sheet.value("member.weight", weight);
+    sheet.value("member.capacity", capacity);
 }
 
 pub(crate) fn view_fields(view: &View, sheet: &mut Sheet) {
     let View {
         run,
-        epoch,
+        number: view_number,
         parents,
         members,
         branch,
-        branches_before,
+        earlier_branches,
         recovery,
-        ledger,
+        cursor,
         moves,
         expelled,
-        roots,
-        estranged,
+        ancestors,
+        partitioned,
     } = view;
     sheet.array("run", &run.0);
-    sheet.value("epoch", epoch);
+    sheet.value("number", view_number);
     sheet.list("parents", parents, |sheet, parent| sheet.array("parent", &parent.0));
     sheet.list("members", members, |sheet, member| member_fields(member, sheet));
     branch_fields(branch, sheet);
-    sheet.list("branches_before", branches_before, |sheet, branch| branch_fields(branch, sheet));
+    sheet.list("earlier_branches", earlier_branches, |sheet, branch| branch_fields(branch, sheet));
     match recovery {
-        Recovery::Found => sheet.raw(&[0], "recovery = Found"),
+        Recovery::Initialize => sheet.raw(&[0], "recovery = Initialize"),
         Recovery::Resume(resume) => {
             sheet.raw(&[1], "recovery = Resume");
             resume_fields(resume, sheet);
         }
     }
-    ledger_fields(ledger, sheet);
+    cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);
     sheet.list("expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
-    roots_fields(roots, sheet);
-    sheet.list("estranged", estranged, |sheet, contact| sheet.contact("contact", contact));
+    ancestors_fields(ancestors, sheet);
+    sheet.list("partitioned", partitioned, |sheet, contact| sheet.contact("contact", contact));
 }
 
-fn roots_fields(roots: &[Root], sheet: &mut Sheet) {
-    sheet.list("roots", roots, |sheet, Root { view, trained }| {
-        sheet.array("root.view", &view.0);
-        sheet.value("root.trained", trained);
+fn ancestors_fields(ancestors: &[Ancestor], sheet: &mut Sheet) {
+    sheet.list("ancestors", ancestors, |sheet, Ancestor { view, trained }| {
+        sheet.array("ancestor.view", &view.0);
+        sheet.value("ancestor.trained", trained);
     });
 }
 
@@ -284,29 +286,29 @@ fn expulsion_fields(Expulsion { peer, by, cause }: &Expulsion, sheet: &mut Sheet
     sheet.array("expelled.peer", &peer.0);
     sheet.array("expelled.by", &by.0);
     match cause {
-        Cause::Request => sheet.raw(&[0], "expelled.cause = Request"),
-        Cause::Violations => sheet.raw(&[1], "expelled.cause = Violations"),
+        ExpulsionCause::Request => sheet.raw(&[0], "expelled.cause = Request"),
+        ExpulsionCause::Violations => sheet.raw(&[1], "expelled.cause = Violations"),
     }
 }
 
-fn branch_fields(Branch { epoch, step, fork }: &Branch, sheet: &mut Sheet) {
-    sheet.value("branch.epoch", epoch);
+fn branch_fields(Branch { view_number, step, fork }: &Branch, sheet: &mut Sheet) {
+    sheet.value("branch.view_number", view_number);
     sheet.value("branch.step", step);
     sheet.value("branch.fork", fork);
 }
 
 fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
-    let Resume { step, newcomers, deal, forward, is_restored, merge } = resume;
+    let Resume { step, newcomers, batch: deal, forward, is_restored, merge } = resume;
     sheet.value("resume.step", step);
     sheet.list("resume.newcomers", newcomers, |sheet, rank| sheet.value("newcomer", rank));
-    sheet.some("resume.deal", deal.as_ref(), |sheet, Deal { pass, parts }| {
-        sheet.value("deal.pass", pass);
-        sheet.list("deal.parts", parts, |sheet, part| {
+    sheet.some("resume.batch", deal.as_ref(), |sheet, BatchParts { epoch, parts }| {
+        sheet.value("batch.epoch", epoch);
+        sheet.list("batch.parts", parts, |sheet, part| {
             sheet.list("part", part, |sheet, span| span_fields(span, sheet));
         });
     });
-    sheet.some("resume.forward", forward.as_ref(), |sheet, Forward { tally, donors }| {
-        sheet.tally("forward.tally", tally);
+    sheet.some("resume.forward", forward.as_ref(), |sheet, RollForward { stats, donors }| {
+        sheet.stats("forward.stats", stats);
         sheet.list("forward.donors", donors, |sheet, Donor { first, end, rank }| {
             sheet.value("donor.first", first);
             sheet.value("donor.end", end);
@@ -315,22 +317,22 @@ fn resume_fields(resume: &Resume, sheet: &mut Sheet) {
     });
     sheet.value("resume.is_restored", is_restored);
     sheet.some("resume.merge", merge.as_deref(), |sheet, merge| {
-        let Merge { view, steps, ours, theirs, ledger, history } = merge;
+        let Merge { view, steps, ours, theirs, cursor, history } = merge;
         sheet.array("merge.view", &view.0);
         sheet.value("merge.steps", steps);
         sheet.value("merge.ours", ours);
         sheet.value("merge.theirs", theirs);
-        ledger_fields(ledger, sheet);
-        roots_fields(history, sheet);
+        cursor_fields(cursor, sheet);
+        ancestors_fields(history, sheet);
     });
 }
 
-fn ledger_fields(ledger: &Ledger, sheet: &mut Sheet) {
-    let Ledger { pass, position, given_back, put_off } = ledger;
-    sheet.value("ledger.pass", pass);
-    sheet.value("ledger.position", position);
-    sheet.list("ledger.given_back", given_back, |sheet, span| span_fields(span, sheet));
-    sheet.list("ledger.put_off", put_off, |sheet, span| span_fields(span, sheet));
+fn cursor_fields(cursor: &DataCursor, sheet: &mut Sheet) {
+    let DataCursor { epoch, position, returned, deferred } = cursor;
+    sheet.value("cursor.epoch", epoch);
+    sheet.value("cursor.position", position);
+    sheet.list("cursor.returned", returned, |sheet, span| span_fields(span, sheet));
+    sheet.list("cursor.deferred", deferred, |sheet, span| span_fields(span, sheet));
 }
 
 fn span_fields(span: &Span, sheet: &mut Sheet) {
@@ -351,27 +353,27 @@ fn moves_fields(moves: &Moves, sheet: &mut Sheet) {
 
 // Agreeing.
 
-fn beat_fields(beat: &Beat, sheet: &mut Sheet) {
-    let Beat { view, epoch, complete, computing } = beat;
+fn heartbeat_fields(heartbeat: &Heartbeat, sheet: &mut Sheet) {
+    let Heartbeat { view, view_number, complete, computing } = heartbeat;
     sheet.array("view", &view.0);
-    sheet.value("epoch", epoch);
+    sheet.value("view_number", view_number);
     sheet.value("complete", complete);
     sheet.some("computing", computing.as_ref(), |sheet, step| sheet.value("step", step));
 }
 
 fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
     let Promise { view, ballot, accepted, report } = promise;
-    let Report {
-        is_over,
+    let MemberReport {
+        is_vote_only,
         complete,
         states,
         states_before,
         is_entering,
-        tally,
+        stats,
         next,
         lost,
-        has_bequest,
-        again,
+        has_merge_snapshot,
+        rejoin,
     } = report;
     sheet.array("view", &view.0);
     sheet.ballot("ballot", ballot);
@@ -379,85 +381,89 @@ fn promise_fields(promise: &Promise, sheet: &mut Sheet) {
         sheet.ballot("accepted.ballot", ballot);
         change_fields(change, sheet);
     });
-    sheet.value("report.is_over", is_over);
+    sheet.value("report.is_vote_only", is_vote_only);
     sheet.some("report.complete", complete.as_ref(), |sheet, steps| sheet.value("report.complete", steps));
     sheet.chunks("report.states", states);
     sheet.some("report.states_before", states_before.as_ref(), |sheet, states| {
         sheet.chunks("report.states_before", states);
     });
     sheet.value("report.is_entering", is_entering);
-    sheet.some("report.tally", tally.as_ref(), |sheet, tally| sheet.tally("report.tally", tally));
-    sheet.some("report.next", next.as_ref(), |sheet, Holdings { values, states, tally }| {
+    sheet.some("report.stats", stats.as_ref(), |sheet, stats| sheet.stats("report.stats", stats));
+    sheet.some("report.next", next.as_ref(), |sheet, PartialStep { values, states, stats }| {
         sheet.chunks("next.values", values);
         sheet.chunks("next.states", states);
-        sheet.some("next.tally", tally.as_ref(), |sheet, tally| sheet.tally("next.tally", tally));
+        sheet.some("next.stats", stats.as_ref(), |sheet, stats| sheet.stats("next.stats", stats));
     });
     sheet.list("report.lost", lost, |sheet, rank| sheet.value("lost", rank));
-    sheet.value("report.has_bequest", has_bequest);
-    sheet.some("report.again", again.as_deref(), |sheet, Again { member, saved }| {
+    sheet.value("report.has_merge_snapshot", has_merge_snapshot);
+    sheet.some("report.rejoin", rejoin.as_deref(), |sheet, RejoinCandidate { member, saved }| {
         member_fields(member, sheet);
-        sheet.list("again.saved", saved, |sheet, saved| saved_fields(saved, sheet));
+        sheet.list("rejoin.saved", saved, |sheet, saved| saved_fields(saved, sheet));
     });
 }
 
-fn saved_fields(Saved { steps, branch, ledger, digest, states }: &Saved, sheet: &mut Sheet) {
+fn saved_fields(
+    SavedCheckpoint { steps, branch, cursor, digest, states }: &SavedCheckpoint,
+    sheet: &mut Sheet,
+) {
     sheet.value("saved.steps", steps);
     branch_fields(branch, sheet);
-    ledger_fields(ledger, sheet);
+    cursor_fields(cursor, sheet);
     sheet.array("saved.digest", &digest.0);
     sheet.chunks("saved.states", states);
 }
 
-pub(crate) fn change_fields(change: &Succession, sheet: &mut Sheet) {
-    let Succession { parent, removed, added, weights, resume, ledger, moves, expelled, roots } = change;
+pub(crate) fn change_fields(change: &ViewChange, sheet: &mut Sheet) {
+    let ViewChange { parent, removed, added, capacities, resume, cursor, moves, expelled, ancestors } =
+        change;
     sheet.array("change.parent", &parent.0);
     sheet.list("change.removed", removed, |sheet, rank| sheet.value("removed", rank));
     sheet.list("change.added", added, |sheet, member| member_fields(member, sheet));
-    sheet.list("change.weights", weights, |sheet, (rank, weight)| {
+    sheet.list("change.capacities", capacities, |sheet, (rank, capacity)| {
         sheet.value("rank", rank);
-        sheet.value("weight", weight);
+        sheet.value("capacity", capacity);
     });
     resume_fields(resume, sheet);
-    ledger_fields(ledger, sheet);
+    cursor_fields(cursor, sheet);
     moves_fields(moves, sheet);
     sheet.list("change.expelled", expelled, |sheet, expulsion| expulsion_fields(expulsion, sheet));
-    roots_fields(roots, sheet);
+    ancestors_fields(ancestors, sheet);
 }
 
 // Healing.
 
-fn meeting_fields(meeting: &Meeting, sheet: &mut Sheet) {
-    let Meeting { run, view, steps, trained, roots, convener, yields, question, answers } = meeting;
+fn merge_probe_fields(probe: &MergeProbe, sheet: &mut Sheet) {
+    let MergeProbe { run, view, steps, trained, ancestors, coordinator, yields, question, answers } = probe;
     sheet.array("run", &run.0);
     sheet.array("view", &view.0);
     sheet.value("steps", steps);
     sheet.value("trained", trained);
-    roots_fields(roots, sheet);
-    sheet.contact("convener", convener);
+    ancestors_fields(ancestors, sheet);
+    sheet.contact("coordinator", coordinator);
     sheet.some("yields", yields.as_ref(), |sheet, view| sheet.array("yields", &view.0));
     sheet.value("question", question);
     sheet.value("answers", answers);
 }
 
-fn will_fields(will: &Will, sheet: &mut Sheet) {
-    let Will { view, steps, ledger, trained, roots, donors, convener, question } = will;
+fn merge_offer_fields(offer: &MergeOffer, sheet: &mut Sheet) {
+    let MergeOffer { view, steps, cursor, trained, ancestors, donors, coordinator, question } = offer;
     sheet.array("view", &view.0);
     sheet.value("steps", steps);
-    ledger_fields(ledger, sheet);
+    cursor_fields(cursor, sheet);
     sheet.value("trained", trained);
-    roots_fields(roots, sheet);
-    sheet.list("donors", donors, |sheet, Donation { contact, states }| {
+    ancestors_fields(ancestors, sheet);
+    sheet.list("donors", donors, |sheet, SnapshotDonor { contact, states }| {
         sheet.contact("donor", contact);
         sheet.chunks("states", states);
     });
-    sheet.array("convener", &convener.0);
+    sheet.array("coordinator", &coordinator.0);
     sheet.value("question", question);
 }
 
 // Training.
 
 fn segment_fields(segment: &Segment, sheet: &mut Sheet) {
-    let Segment { view, step, phase, owner, index, tally } = segment;
+    let Segment { view, step, phase, owner, index, stats } = segment;
     sheet.array("view", &view.0);
     sheet.value("step", step);
     match phase {
@@ -467,22 +473,22 @@ fn segment_fields(segment: &Segment, sheet: &mut Sheet) {
     }
     sheet.value("owner", owner);
     sheet.value("index", index);
-    sheet.tally("tally", tally);
+    sheet.stats("stats", stats);
 }
 
-fn content_field(content: Content, sheet: &mut Sheet) {
+fn content_field(content: ChunkContent, sheet: &mut Sheet) {
     match content {
-        Content::Values => sheet.raw(&[0], "content = Values"),
-        Content::State => sheet.raw(&[1], "content = State"),
+        ChunkContent::Values => sheet.raw(&[0], "content = Values"),
+        ChunkContent::State => sheet.raw(&[1], "content = State"),
     }
 }
 
-fn parcel_fields(message: &Parcel, sheet: &mut Sheet) {
-    let Parcel { view, steps, content, pieces, digest } = message;
+fn chunk_batch_fields(message: &ChunkBatch, sheet: &mut Sheet) {
+    let ChunkBatch { view, steps, content, entries, digest } = message;
     sheet.array("view", &view.0);
     sheet.value("steps", steps);
     content_field(*content, sheet);
-    sheet.list("pieces", pieces, |sheet, Piece { chunk, updates }| {
+    sheet.list("entries", entries, |sheet, ChunkEntry { chunk, updates }| {
         sheet.value("chunk", chunk);
         sheet.value("updates", updates);
     });

@@ -17,7 +17,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use peergrad_protocol::durable::{Charter, Durable};
+use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{Message, Phase, Refusal};
@@ -72,7 +72,7 @@ fn an_invite_has_its_golden_text() {
 
 #[test]
 fn a_durable_record_has_its_golden_bytes() {
-    let Durable { view, incarnation, acceptor, charter } = &durable();
+    let DurableRecord { view, incarnation, acceptor, definition } = &durable();
     let mut sheet = Sheet::default();
     view_fields(view, &mut sheet);
     sheet.value("incarnation", incarnation);
@@ -81,7 +81,7 @@ fn a_durable_record_has_its_golden_bytes() {
         sheet.ballot("accepted.ballot", ballot);
         change_fields(change, sheet);
     });
-    let Charter { specification, nonce } = charter;
+    let RunDefinition { specification, nonce } = definition;
     sheet.length("specification", specification.len());
     sheet.raw(specification, format!("{:?}", String::from_utf8_lossy(specification)));
     sheet.array("nonce", nonce);
@@ -92,12 +92,12 @@ fn a_durable_record_has_its_golden_bytes() {
         sheet.bytes(),
         "the encoder and the list of fields in this test differ"
     );
-    assert_eq!(durable().to_record().to_bytes(), *durable().to_bytes(), "its pieces are the whole");
+    assert_eq!(durable().to_durable_bytes().to_bytes(), *durable().to_bytes(), "its entries are the whole");
     compare(
         "durable.hex",
         &sheet.render("What a member keeps on its disk, to know after a crash what it has promised."),
     );
-    assert_eq!(Durable::from_bytes(&parse(&read("durable.hex"))), Some(durable()));
+    assert_eq!(DurableRecord::from_bytes(&parse(&read("durable.hex"))), Some(durable()));
 }
 
 /// Names and keys that peers compute on their own and must find alike.

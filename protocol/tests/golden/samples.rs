@@ -3,26 +3,28 @@
 use std::array;
 
 use peergrad_protocol::agreement::{Acceptor, Ballot};
-use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::durable::{Charter, Durable};
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
-use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::message::{
-    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Donation,
-    Holdings, Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise,
-    Propose, Refusal, Rekey, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome,
-    Will, Words, Yield,
+    Accepted, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Contact, DataPiece, Departure,
+    Heartbeat, Join, MemberReport, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message, Nack,
+    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt,
+    SavedCheckpoint, Segment, SnapshotDonor, StepContributors, StepProgress, TableFrame, WantChunks,
+    WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::table::{
-    Asked, Dealing, Hand, Held, Map, Names, Reduce, Rows, State, States, Told, Word, Writer,
+    LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease, TableChunk,
+    TableMessage, WorkerId, WorkerLeases,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
-    Succession, View,
+    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
+    Resume, RollForward, View, ViewChange,
 };
-use peergrad_protocol::wire::encode_word;
-use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+use peergrad_protocol::wire::encode_table_message;
+use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 
 /// One message and its payload, with the name of its file.
 pub(crate) struct Sample {
@@ -33,22 +35,22 @@ pub(crate) struct Sample {
 
 /// Every message, and every variant within one; numbers are chosen so that each length of a varint occurs.
 pub(crate) fn samples() -> Vec<Sample> {
-    [coming(), agreeing(), training(), healing(), tables()].into_iter().flatten().collect()
+    [joining(), agreement(), training(), merge_messages(), tables()].into_iter().flatten().collect()
 }
 
 /// What is said until a peer is in a view.
-fn coming() -> Vec<Sample> {
+fn joining() -> Vec<Sample> {
     let refuse = |refusal| Message::Refuse(refusal);
     let mut samples = vec![
         control("join_with_run", Message::Join(join(Some(RunId(bytes(0x00)))))),
-        control("join_without_run", Message::Join(Join { addresses: vec![], weight: 0, ..join(None) })),
+        control("join_without_run", Message::Join(Join { addresses: vec![], capacity: 0, ..join(None) })),
         control("welcome", Message::Welcome(welcome())),
-        control("refer", Message::Refer(contact())),
+        control("redirect", Message::Redirect(contact())),
         control("refuse_other_run", refuse(Refusal::OtherRun { run: RunId(bytes(0x00)) })),
         control("refuse_full", refuse(Refusal::Full)),
-        control("refuse_over", refuse(Refusal::Over)),
-        control("refuse_copied", refuse(Refusal::Copied)),
-        control("refuse_not_yet", refuse(Refusal::NotYet)),
+        control("refuse_run_complete", refuse(Refusal::RunComplete)),
+        control("refuse_duplicate_identity", refuse(Refusal::DuplicateIdentity)),
+        control("refuse_not_ready", refuse(Refusal::NotReady)),
         control("refuse_expelled", refuse(Refusal::Expelled(expulsion()))),
         control(
             "want_data",
@@ -70,19 +72,19 @@ fn coming() -> Vec<Sample> {
 }
 
 /// What members say to agree on the next view.
-fn agreeing() -> Vec<Sample> {
+fn agreement() -> Vec<Sample> {
     let view = first_view().digest();
     let promise = |accepted, report| {
         Message::Promise(Box::new(Promise { view, ballot: ballot(3, 0), accepted, report }))
     };
-    let outbid =
-        |promised| Message::Outbid(Outbid { view, ballot: ballot(3, 0), promised, step: StepNumber(70_000) });
+    let nack =
+        |promised| Message::Nack(Nack { view, ballot: ballot(3, 0), promised, step: StepNumber(70_000) });
     vec![
         control(
-            "beat",
-            Message::Beat(Beat {
+            "heartbeat",
+            Message::Heartbeat(Heartbeat {
                 view,
-                epoch: Epoch(1),
+                view_number: ViewNumber(1),
                 complete: StepNumber(70_000),
                 computing: Some(StepNumber(300)),
             }),
@@ -92,13 +94,16 @@ fn agreeing() -> Vec<Sample> {
             "prepare_before_a_step",
             Message::Prepare(Prepare { view, ballot: ballot(251, 1), before: Some(StepNumber(70_002)) }),
         ),
-        control("promise_of_a_newcomer", promise(None, Report::default())),
-        control("promise_of_a_vote_left_over", promise(None, Report { is_over: true, ..Report::default() })),
+        control("promise_of_a_newcomer", promise(None, MemberReport::default())),
+        control(
+            "promise_of_a_vote_left_over",
+            promise(None, MemberReport { is_vote_only: true, ..MemberReport::default() }),
+        ),
         control("promise_of_a_peer_that_is_back", promise(None, report_again())),
         control("promise_inside_a_step", promise(None, report())),
         control("promise_with_accepted", promise(Some((ballot(2, 1), loss())), report_uncommitted())),
-        control("outbid_by_a_higher_ballot", outbid(Some(ballot(4, 1)))),
-        control("outbid_by_a_later_step", outbid(None)),
+        control("nack_with_a_higher_ballot", nack(Some(ballot(4, 1)))),
+        control("nack_with_a_later_step", nack(None)),
         control("propose_after_a_loss", Message::Propose(Propose { ballot: ballot(3, 0), change: loss() })),
         control(
             "propose_between_steps",
@@ -106,88 +111,99 @@ fn agreeing() -> Vec<Sample> {
         ),
         control("propose_to_merge", Message::Propose(Propose { ballot: ballot(3, 0), change: merging() })),
         control("accepted", Message::Accepted(Accepted { view, ballot: ballot(3, 0) })),
-        control("succeed", Message::Succeed(exchange())),
+        control("learn", Message::Learn(exchange())),
     ]
 }
 
 /// What lineages say that meet again.
-fn healing() -> Vec<Sample> {
-    let (run, view, heirs) = (RunId(bytes(0x00)), ViewDigest(bytes(0xa0)), ViewDigest(bytes(0x60)));
+fn merge_messages() -> Vec<Sample> {
+    let (run, view, recipients) = (RunId(bytes(0x00)), ViewDigest(bytes(0xa0)), ViewDigest(bytes(0x60)));
     let steps = StepNumber(300);
-    let meeting = |yields| {
-        let (trained, roots, convener) = (70_000, vec![root()], contact());
-        Message::Meet(Meeting {
+    let probe = |yields| {
+        let (trained, ancestors, coordinator) = (70_000, vec![ancestor()], contact());
+        Message::MergeProbe(MergeProbe {
             run,
             view,
             steps,
             trained,
-            roots,
-            convener,
+            ancestors,
+            coordinator,
             yields,
             question: 70_000,
             answers: 300,
         })
     };
-    let will = Will {
+    let offer = MergeOffer {
         view,
         steps,
-        ledger: ledger(),
+        cursor: cursor(),
         trained: 70_000,
-        roots: vec![root()],
-        donors: vec![Donation { contact: contact(), states: chunks(&[0, 9, 300]) }],
-        convener: contact().peer,
+        ancestors: vec![ancestor()],
+        donors: vec![SnapshotDonor { contact: contact(), states: chunks(&[0, 9, 300]) }],
+        coordinator: contact().peer,
         question: 70_000,
     };
     let want =
-        |content| Message::WantBequest(WantBequest { view, steps, content, chunks: chunks(&[0, 9, 300]) });
+        |content| Message::WantSnapshot(WantSnapshot { view, steps, content, chunks: chunks(&[0, 9, 300]) });
     let payload = [1.0_f32.to_le_bytes(), 0.5_f32.to_le_bytes()].concat();
-    let pieces = vec![Piece { chunk: 9, updates: 299 }];
+    let entries = vec![ChunkEntry { chunk: 9, updates: 299 }];
     let digest = ContentDigest::of(&payload);
-    let bequest = Message::Bequest(Parcel { view, steps, content: Content::State, pieces, digest });
+    let bequest =
+        Message::SnapshotChunks(ChunkBatch { view, steps, content: ChunkContent::State, entries, digest });
     vec![
-        control("meet", meeting(None)),
-        control("meet_with_a_verdict", meeting(Some(view))),
-        control("bequeath", Message::Bequeath(Save { view, steps })),
-        control("will", Message::Will(will)),
-        control("want_bequest_values", want(Content::Values)),
-        control("want_bequest_state", want(Content::State)),
-        Sample { name: "bequest", message: bequest, payload: Some(payload) },
-        control("inherited", Message::Inherited(Inherited { heirs, view, steps, missing: 300 })),
+        control("merge_probe", probe(None)),
+        control("merge_probe_decided", probe(Some(view))),
+        control("take_snapshot", Message::TakeSnapshot(SaveAt { view, steps })),
+        control("merge_offer", Message::MergeOffer(offer)),
+        control("want_snapshot_values", want(ChunkContent::Values)),
+        control("want_snapshot_state", want(ChunkContent::State)),
+        Sample { name: "snapshot_chunks", message: bequest, payload: Some(payload) },
+        control("merge_ready", Message::MergeReady(MergeReady { recipients, view, steps, missing: 300 })),
         control(
-            "yield",
-            Message::Yield(Yield { view, question: 70_000, is_merged: true, contacts: vec![contact()] }),
+            "merge_accept",
+            Message::MergeAccept(MergeAccept {
+                view,
+                question: 70_000,
+                is_merged: true,
+                contacts: vec![contact()],
+            }),
         ),
     ]
 }
 
-/// What is said about tables: each word, as a stream has it.
+/// What is said about tables: each message, as a stream has it.
 fn tables() -> Vec<Sample> {
-    let writer = Writer { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) };
-    let rows = |values: &[f32]| Rows { names: [3, 4, 300].into_iter().collect(), values: values.to_vec() };
-    let hand = || Hand { pass: 1, spans: vec![Span { start: 64, end: 300 }] };
-    let held = Held { writer, last: 8, hands: vec![(7, hand())] };
-    let dealing = Dealing {
-        ledger: Ledger { pass: 1, position: 300, ..Ledger::default() },
-        returned: vec![hand()],
-        held: vec![held],
+    let worker = WorkerId { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) };
+    let rows = |values: &[f32]| Rows { indices: [3, 4, 300].into_iter().collect(), values: values.to_vec() };
+    let lease = || SampleLease { epoch: 1, spans: vec![Span { start: 64, end: 300 }] };
+    let held = WorkerLeases { worker, last: 8, leases: vec![(7, lease())] };
+    let lease_table = LeaseTable {
+        cursor: DataCursor { epoch: 1, position: 300, ..DataCursor::default() },
+        returned: vec![lease()],
+        outstanding: vec![held],
     };
-    let state = State {
+    let chunk = TableChunk {
         chunk: 300,
         is_whole: true,
         rows: rows(&[1.0, 0.25, -0.5, 0.0, 3.25, 2.0]),
         updates: vec![1, 2, 300],
         pending: vec![(70_000, rows(&[1.0, -0.5, 3.25]))],
-        applied: vec![(writer, 70_000)],
-        dealing: Some(dealing),
+        applied: vec![(worker, 70_000)],
+        lease_table: Some(lease_table),
     };
     let words = [
         (
-            "words_get",
-            Word::Asked(Asked::Get { request: 300, at_least: 70_000, chunk: 9, rows: rows(&[]).names }),
+            "table_get",
+            TableMessage::Request(Request::Get {
+                request: 300,
+                min_clock: 70_000,
+                chunk: 9,
+                rows: rows(&[]).indices,
+            }),
         ),
         (
-            "words_add",
-            Word::Asked(Asked::Add {
+            "table_add",
+            TableMessage::Request(Request::Add {
                 sequence: 300,
                 clock: 70_000,
                 chunk: 9,
@@ -195,50 +211,68 @@ fn tables() -> Vec<Sample> {
             }),
         ),
         (
-            "words_map",
-            Word::Asked(Asked::Map { sequence: 300, chunk: 9, map: Map::Axpy { by: -0.5, from: 3, to: 1 } }),
+            "table_map",
+            TableMessage::Request(Request::Map {
+                sequence: 300,
+                chunk: 9,
+                map: Map::Axpy { by: -0.5, from: 3, to: 1 },
+            }),
         ),
         (
-            "words_reduce",
-            Word::Asked(Asked::Reduce {
+            "table_reduce",
+            TableMessage::Request(Request::Reduce {
                 request: 300,
-                at_least: 70_000,
+                min_clock: 70_000,
                 chunk: 9,
                 reduce: Reduce::Dot(1, 300),
             }),
         ),
-        ("words_enter", Word::Asked(Asked::Enter)),
-        ("words_tick", Word::Asked(Asked::Tick { clock: 70_001 })),
-        ("words_deal", Word::Asked(Asked::Deal { hand: 8, samples: 64, may_wait: true })),
-        ("words_done", Word::Asked(Asked::Done { hands: 7 })),
-        ("words_back", Word::Asked(Asked::Back { hands: 8 })),
+        ("table_new_worker", TableMessage::Request(Request::NewWorker)),
+        ("table_tick", TableMessage::Request(Request::Tick { clock: 70_001 })),
         (
-            "words_got",
-            Word::Told(Told::Got {
+            "table_lease",
+            TableMessage::Request(Request::Lease { lease_number: 8, samples: 64, may_wait: true }),
+        ),
+        ("table_complete", TableMessage::Request(Request::Complete { last_lease: 7 })),
+        ("table_return", TableMessage::Request(Request::Return { first_lease: 8 })),
+        (
+            "table_rows",
+            TableMessage::Response(Response::Rows {
                 request: 300,
                 clock: 70_000,
                 applied: 299,
-                zero: Names::range(7..10),
+                zero: RowSet::range(7..10),
                 values: vec![1.0, -0.5, 3.25],
             }),
         ),
         (
-            "words_reduced",
-            Word::Told(Told::Reduced { request: 300, clock: 70_000, applied: 9, value: -0.25 }),
+            "table_reduced",
+            TableMessage::Response(Response::Reduced {
+                request: 300,
+                clock: 70_000,
+                applied: 9,
+                value: -0.25,
+            }),
         ),
-        ("words_added", Word::Told(Told::Added { up_to: 300 })),
-        ("words_dealt", Word::Told(Told::Dealt { hand: 8, dealt: hand(), is_over: false })),
-        ("words_states", Word::States(States { number: 300, states: vec![state] })),
-        ("words_kept", Word::Kept(300)),
-        ("words_settled", Word::Settled([0, 9, 300].into_iter().collect())),
+        ("table_acknowledged", TableMessage::Response(Response::Acknowledged { up_to: 300 })),
+        (
+            "table_leased",
+            TableMessage::Response(Response::Leased { lease_number: 8, lease: lease(), is_over: false }),
+        ),
+        (
+            "table_replica_update",
+            TableMessage::ReplicaUpdate(ReplicaUpdate { number: 300, chunks: vec![chunk] }),
+        ),
+        ("table_replica_ack", TableMessage::ReplicaAck(300)),
+        ("table_replicated", TableMessage::Replicated([0, 9, 300].into_iter().collect())),
     ];
-    let sample = |(name, word): (&'static str, Word)| {
-        assert!(word.is_valid(), "{word:?}");
+    let sample = |(name, message): (&'static str, TableMessage)| {
+        assert!(message.is_valid(), "{message:?}");
         let mut stream = Vec::new();
-        encode_word(&word, &mut stream);
+        encode_table_message(&message, &mut stream);
         Sample {
             name,
-            message: Message::Words(Words { view: ViewDigest(bytes(0xa0)) }),
+            message: Message::TableFrame(TableFrame { view: ViewDigest(bytes(0xa0)) }),
             payload: Some(stream),
         }
     };
@@ -253,7 +287,7 @@ fn training() -> Vec<Sample> {
     let mut samples = vec![
         control("want_chunks", Message::WantChunks(want)),
         control("complete", Message::Complete(complete)),
-        control("save", Message::Save(Save { view, steps: StepNumber(70_002) })),
+        control("save_checkpoint", Message::SaveCheckpoint(SaveAt { view, steps: StepNumber(70_002) })),
         control("expel", Message::Expel(expulsion())),
         control(
             "rekey",
@@ -262,12 +296,17 @@ fn training() -> Vec<Sample> {
         control("rekeyed", Message::Rekeyed(70_000)),
         control("closed", Message::Closed(Closed { view, left_out: 64 })),
         control(
-            "offer",
-            Message::Offer(Offer { view, step: StepNumber(300), has_contribution: true, left_out: 64 }),
+            "step_progress",
+            Message::StepProgress(StepProgress {
+                view,
+                step: StepNumber(300),
+                has_contribution: true,
+                left_out: 64,
+            }),
         ),
         control(
-            "chosen",
-            Message::Chosen(Chosen {
+            "step_contributors",
+            Message::StepContributors(StepContributors {
                 view,
                 step: StepNumber(300),
                 late: vec![Rank(2), Rank(251)],
@@ -285,12 +324,16 @@ fn training() -> Vec<Sample> {
         samples.push(Sample { name, message: Message::Segment(segment(phase)), payload: Some(payload) });
     }
     for (name, content, updates) in
-        [("parcel_values", Content::Values, 0), ("parcel_state", Content::State, 299)]
+        [("chunk_batch_values", ChunkContent::Values, 0), ("chunk_batch_state", ChunkContent::State, 299)]
     {
         let digest = ContentDigest::of(&elements);
-        let pieces = vec![Piece { chunk: 251, updates }, Piece { chunk: 4095, updates: 0 }];
-        let parcel = Parcel { view, steps: StepNumber(300), content, pieces, digest };
-        samples.push(Sample { name, message: Message::Parcel(parcel), payload: Some(elements.clone()) });
+        let entries = vec![ChunkEntry { chunk: 251, updates }, ChunkEntry { chunk: 4095, updates: 0 }];
+        let chunk_batch = ChunkBatch { view, steps: StepNumber(300), content, entries, digest };
+        samples.push(Sample {
+            name,
+            message: Message::ChunkBatch(chunk_batch),
+            payload: Some(elements.clone()),
+        });
     }
     samples
 }
@@ -300,17 +343,17 @@ fn control(name: &'static str, message: Message) -> Sample {
 }
 
 fn join(run: Option<RunId>) -> Join {
-    Join { run, incarnation: Incarnation(1_700_000_000_000), addresses: addresses(), weight: 16 }
+    Join { run, incarnation: Incarnation(1_700_000_000_000), addresses: addresses(), capacity: 16 }
 }
 
 fn welcome() -> Welcome {
     let other = Contact { peer: PeerId(bytes(0x80)), addresses: vec![] };
-    let workers = vec![other.peer];
+    let non_owners = vec![other.peer];
     Welcome {
         specification: b"[model]\n".to_vec(),
         nonce: bytes(0x40),
         members: vec![contact(), other],
-        workers,
+        non_owners,
     }
 }
 
@@ -322,12 +365,12 @@ fn addresses() -> Vec<String> {
     vec!["/ip4/192.0.2.7/tcp/4747".to_owned(), "/dns/peer.example/tcp/4747".to_owned()]
 }
 
-fn member(first: u8, weight: u8) -> Member {
+fn member(first: u8, capacity: u8) -> Member {
     Member {
         peer: PeerId(bytes(first)),
         incarnation: Incarnation(1),
         addresses: vec![format!("/ip4/192.0.2.{first}/tcp/4747")],
-        weight,
+        capacity,
     }
 }
 
@@ -343,61 +386,61 @@ pub(crate) fn first_view() -> View {
 pub(crate) fn later_view() -> View {
     let resume = Resume {
         newcomers: vec![Rank(1)],
-        deal: Some(deal()),
+        batch: Some(deal()),
         forward: Some(forward()),
         ..exchange().resume
     };
     View {
-        epoch: Epoch(251),
+        number: ViewNumber(251),
         parents: vec![first_view().digest(), ViewDigest(bytes(0xa0))],
         recovery: Recovery::Resume(resume),
-        ledger: ledger(),
+        cursor: cursor(),
         moves: moves(),
         expelled: vec![expulsion()],
-        roots: vec![root()],
+        ancestors: vec![ancestor()],
         ..first_view()
     }
 }
 
-fn root() -> Root {
-    Root { view: ViewDigest(bytes(0xa0)), trained: 70_000 }
+fn ancestor() -> Ancestor {
+    Ancestor { view: ViewDigest(bytes(0xa0)), trained: 70_000 }
 }
 
 /// What was left of another lineage is merged.
-fn merging() -> Succession {
-    let (ledger, history) = (ledger(), vec![root()]);
+fn merging() -> ViewChange {
+    let (cursor, history) = (cursor(), vec![ancestor()]);
     let merge = Merge {
         view: ViewDigest(bytes(0xa0)),
         steps: StepNumber(300),
         ours: 70_000,
         theirs: 250,
-        ledger,
+        cursor,
         history,
     };
-    Succession {
+    ViewChange {
         resume: Resume { merge: Some(Box::new(merge)), ..Resume::at(StepNumber(70_002)) },
         ..exchange()
     }
 }
 
 fn expulsion() -> Expulsion {
-    Expulsion { peer: PeerId(bytes(0x60)), by: PeerId(bytes(0x20)), cause: Cause::Violations }
+    Expulsion { peer: PeerId(bytes(0x60)), by: PeerId(bytes(0x20)), cause: ExpulsionCause::Violations }
 }
 
-fn ledger() -> Ledger {
-    let given_back = vec![Span { start: 10, end: 20 }, Span { start: 250, end: 300 }];
-    Ledger { pass: 2, position: 65_535, given_back, put_off: vec![Span { start: 300, end: 301 }] }
+fn cursor() -> DataCursor {
+    let returned = vec![Span { start: 10, end: 20 }, Span { start: 250, end: 300 }];
+    DataCursor { epoch: 2, position: 65_535, returned, deferred: vec![Span { start: 300, end: 301 }] }
 }
 
-fn deal() -> Deal {
+fn deal() -> BatchParts {
     let parts = vec![vec![Span { start: 65_000, end: 65_032 }, Span { start: 20, end: 30 }], vec![]];
-    Deal { pass: 2, parts }
+    BatchParts { epoch: 2, parts }
 }
 
-fn forward() -> Forward {
+fn forward() -> RollForward {
     let donors =
         vec![Donor { first: 0, end: 250, rank: Rank(1) }, Donor { first: 300, end: 301, rank: Rank(0) }];
-    Forward { tally: Tally { samples: 64, loss: 0.75 }, donors }
+    RollForward { stats: SampleStats { samples: 64, loss: 0.75 }, donors }
 }
 
 fn moves() -> Moves {
@@ -407,39 +450,39 @@ fn moves() -> Moves {
 }
 
 /// The last member of the first view is lost inside a step; so no moves are possible, and the state of what it owned is gone.
-fn loss() -> Succession {
-    Succession {
+fn loss() -> ViewChange {
+    ViewChange {
         parent: first_view().digest(),
         removed: vec![Rank(1)],
         added: vec![],
-        weights: vec![],
+        capacities: vec![],
         resume: Resume {
             step: StepNumber(70_000),
             newcomers: vec![],
-            deal: Some(Deal { pass: 2, parts: vec![vec![Span { start: 65_000, end: 65_032 }]] }),
-            forward: Some(Forward { tally: Tally { samples: 64, loss: 0.75 }, donors: vec![] }),
+            batch: Some(BatchParts { epoch: 2, parts: vec![vec![Span { start: 65_000, end: 65_032 }]] }),
+            forward: Some(RollForward { stats: SampleStats { samples: 64, loss: 0.75 }, donors: vec![] }),
             is_restored: false,
             merge: None,
         },
-        ledger: ledger(),
+        cursor: cursor(),
         moves: Moves { restarted: vec![3, 4095], ..Moves::default() },
         expelled: vec![],
-        roots: vec![],
+        ancestors: vec![],
     }
 }
 
 /// Somebody comes, and somebody is to hand over what it owns.
-fn exchange() -> Succession {
-    Succession {
+fn exchange() -> ViewChange {
+    ViewChange {
         parent: first_view().digest(),
         removed: vec![],
         added: vec![member(0x40, 2)],
-        weights: vec![(Rank(0), 0)],
+        capacities: vec![(Rank(0), 0)],
         resume: Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(70_002)) },
-        ledger: ledger(),
+        cursor: cursor(),
         moves: moves(),
-        expelled: vec![Expulsion { cause: Cause::Request, ..expulsion() }],
-        roots: vec![root()],
+        expelled: vec![Expulsion { cause: ExpulsionCause::Request, ..expulsion() }],
+        ancestors: vec![ancestor()],
     }
 }
 
@@ -448,46 +491,47 @@ fn chunks(list: &[usize]) -> ChunkSet {
 }
 
 /// A member in the middle of a step, whose step before is committed.
-fn report() -> Report {
-    let next = Holdings { values: chunks(&[0, 1, 2, 8]), states: ChunkSet::default(), tally: None };
-    Report {
-        is_over: false,
+fn report() -> MemberReport {
+    let next = PartialStep { values: chunks(&[0, 1, 2, 8]), states: ChunkSet::default(), stats: None };
+    MemberReport {
+        is_vote_only: false,
         complete: Some(StepNumber(70_000)),
         states: chunks(&[0, 3, 8, 15]),
         states_before: None,
         is_entering: false,
-        tally: None,
+        stats: None,
         next: Some(next),
         lost: vec![Rank(1)],
-        has_bequest: true,
-        again: None,
+        has_merge_snapshot: true,
+        rejoin: None,
     }
 }
 
 /// A peer whose process is another one than the member's, and has two checkpoints.
-fn report_again() -> Report {
-    let saved = |steps, epoch| Saved {
+fn report_again() -> MemberReport {
+    let saved = |steps, view_number| SavedCheckpoint {
         steps: StepNumber(steps),
-        branch: Branch { epoch: Epoch(epoch), step: StepNumber(300), fork: 70_000 },
-        ledger: ledger(),
+        branch: Branch { view_number: ViewNumber(view_number), step: StepNumber(300), fork: 70_000 },
+        cursor: cursor(),
         digest: ContentDigest(bytes(0x60)),
         states: chunks(&[0, 9]),
     };
-    let again = Again { member: member(0x20, 1), saved: vec![saved(70_000, 251), saved(65_000, 2)] };
-    Report { is_over: true, again: Some(Box::new(again)), ..Report::default() }
+    let again =
+        RejoinCandidate { member: member(0x20, 1), saved: vec![saved(70_000, 251), saved(65_000, 2)] };
+    MemberReport { is_vote_only: true, rejoin: Some(Box::new(again)), ..MemberReport::default() }
 }
 
 /// A member that does not know yet whether its newest step is complete everywhere.
-fn report_uncommitted() -> Report {
-    let next = Holdings {
+fn report_uncommitted() -> MemberReport {
+    let next = PartialStep {
         values: ChunkSet::default(),
         states: chunks(&[0]),
-        tally: Some(Tally { samples: 64, loss: 0.5 }),
+        stats: Some(SampleStats { samples: 64, loss: 0.5 }),
     };
-    Report {
+    MemberReport {
         states_before: Some(chunks(&[0, 3])),
         is_entering: true,
-        tally: Some(Tally { samples: 64, loss: 0.75 }),
+        stats: Some(SampleStats { samples: 64, loss: 0.75 }),
         next: Some(next),
         ..report()
     }
@@ -500,7 +544,7 @@ fn segment(phase: Phase) -> Segment {
         phase,
         owner: 3,
         index: 70_000,
-        tally: Tally { samples: 64, loss: 0.75 },
+        stats: SampleStats { samples: 64, loss: 0.75 },
     }
 }
 
@@ -509,12 +553,12 @@ pub(crate) fn invite() -> Invite {
 }
 
 /// A member that has promised one ballot, and accepted a change under an earlier one.
-pub(crate) fn durable() -> Durable {
+pub(crate) fn durable() -> DurableRecord {
     let mut acceptor = Acceptor::default();
     acceptor.accept(ballot(2, 1), loss()).expect("nothing was promised before");
     acceptor.promise(ballot(3, 0)).expect("a higher ballot");
-    let charter = Charter { specification: b"[model]\n".to_vec(), nonce: bytes(0x40) };
-    Durable { view: first_view(), incarnation: Incarnation(1), acceptor, charter }
+    let definition = RunDefinition { specification: b"[model]\n".to_vec(), nonce: bytes(0x40) };
+    DurableRecord { view: first_view(), incarnation: Incarnation(1), acceptor, definition }
 }
 
 /// Counting bytes from `first`: a reader sees at once which way round they go.

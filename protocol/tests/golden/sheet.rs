@@ -3,8 +3,8 @@
 use std::fmt::{Debug, Write};
 
 use peergrad_protocol::agreement::Ballot;
-use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::message::{Contact, Tally};
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::message::{Contact, SampleStats};
 use peergrad_protocol::wire::{self, Encode};
 
 /// The lines of one file.
@@ -71,8 +71,8 @@ impl Sheet {
         self.value(&format!("{name}.rank"), rank);
     }
 
-    pub(crate) fn tally(&mut self, name: &str, tally: &Tally) {
-        let Tally { samples, loss } = tally;
+    pub(crate) fn stats(&mut self, name: &str, stats: &SampleStats) {
+        let SampleStats { samples, loss } = stats;
         self.value(&format!("{name}.samples"), samples);
         self.raw(&loss.to_le_bytes(), format!("{name}.loss = {loss}"));
     }

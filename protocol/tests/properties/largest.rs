@@ -1,23 +1,24 @@
 //! The largest messages and records that there can be: they fit the frames that the limits allow.
 
 use peergrad_protocol::agreement::{Acceptor, Ballot};
-use peergrad_protocol::chunks::ChunkSet;
-use peergrad_protocol::durable::{Charter, Durable};
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
-    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ATTEMPTS_MAX, BRANCHES_MAX, CHUNKS_MAX, COPIES_MAX, DEALT_SPANS_MAX,
-    ESTRANGED_MAX, EXPELLED_MAX, GIVEN_BACK_MAX, MEMBERS_MAX, PARCEL_CHUNKS_MAX, ROOTS_MAX, SAMPLES_MAX,
-    SAVED_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX, WEIGHT_MAX,
+    ADDRESS_BYTES_MAX, ADDRESSES_MAX, ANCESTORS_MAX, ATTEMPTS_MAX, BATCH_SPANS_MAX, BRANCHES_MAX,
+    CAPACITY_MAX, CHECKPOINTS_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, EXPELLED_MAX, MEMBERS_MAX,
+    PARTITIONED_MAX, REPLICAS_MAX, RETURNED_SPANS_MAX, SAMPLES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX,
 };
 use peergrad_protocol::message::{
-    Again, Content, Holdings, Message, Parcel, Piece, Promise, Propose, Report, Saved, Tally, WantChunks,
+    ChunkBatch, ChunkContent, ChunkEntry, MemberReport, Message, PartialStep, Promise, Propose,
+    RejoinCandidate, SampleStats, SavedCheckpoint, WantChunks,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Move, Moves, Recovery, Resume, Root, Succession,
-    View,
+    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Move, Moves, Recovery, Resume,
+    RollForward, View, ViewChange,
 };
-use peergrad_protocol::{Epoch, Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+use peergrad_protocol::{Frame, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 
 use crate::knock;
 
@@ -30,20 +31,20 @@ fn crowd(count: usize) -> Vec<Member> {
             peer: PeerId(peer),
             incarnation: Incarnation(u64::MAX),
             addresses: vec!["x".repeat(ADDRESS_BYTES_MAX); ADDRESSES_MAX],
-            weight: WEIGHT_MAX,
+            capacity: CAPACITY_MAX,
         }
     };
     (0..count).map(member).collect()
 }
 
 /// The longest lists that a view of the most members can have, with the longest numbers in them.
-fn largest() -> (Resume, Ledger, Moves) {
+fn largest() -> (Resume, DataCursor, Moves) {
     let last = Rank::from_index(MEMBERS_MAX - 1);
     let end = u64::from(u32::MAX);
     let span = |index: usize| Span { start: end - 2 * index as u64 - 1, end: end - 2 * index as u64 };
-    let mut given_back: Vec<Span> = (0..GIVEN_BACK_MAX).map(span).collect();
-    given_back.reverse();
-    let dealt = (GIVEN_BACK_MAX..GIVEN_BACK_MAX + DEALT_SPANS_MAX).map(span).collect();
+    let mut returned: Vec<Span> = (0..RETURNED_SPANS_MAX).map(span).collect();
+    returned.reverse();
+    let dealt = (RETURNED_SPANS_MAX..RETURNED_SPANS_MAX + BATCH_SPANS_MAX).map(span).collect();
     let mut parts = vec![vec![]; MEMBERS_MAX];
     parts[0] = dealt;
     let chunk_end = CHUNKS_MAX as u32;
@@ -51,73 +52,80 @@ fn largest() -> (Resume, Ledger, Moves) {
     let resume = Resume {
         step: StepNumber(STEPS_MAX),
         newcomers: (1..MEMBERS_MAX).map(Rank::from_index).collect(),
-        deal: Some(Deal { pass: STEPS_MAX, parts }),
-        forward: Some(Forward { tally: Tally { samples: end, loss: 0.1 }, donors: vec![donor; CHUNKS_MAX] }),
+        batch: Some(BatchParts { epoch: STEPS_MAX, parts }),
+        forward: Some(RollForward {
+            stats: SampleStats { samples: end, loss: 0.1 },
+            donors: vec![donor; CHUNKS_MAX],
+        }),
         is_restored: false,
         merge: None,
     };
-    let from: Vec<Rank> = (0..COPIES_MAX).map(|index| Rank::from_index(MEMBERS_MAX - 1 - index)).collect();
+    let from: Vec<Rank> = (0..REPLICAS_MAX).map(|index| Rank::from_index(MEMBERS_MAX - 1 - index)).collect();
     let list = (0..chunk_end).map(|chunk| Move { chunk, from: from.clone() }).collect();
     let moves = Moves { list, rate: u32::MAX, restarted: vec![] };
-    (resume, Ledger { pass: STEPS_MAX, position: end, given_back, put_off: vec![] }, moves)
+    (resume, DataCursor { epoch: STEPS_MAX, position: end, returned, deferred: vec![] }, moves)
 }
 
 fn last_branch() -> Branch {
-    Branch { epoch: Epoch(STEPS_MAX), step: StepNumber(STEPS_MAX), fork: u32::MAX }
+    Branch { view_number: ViewNumber(STEPS_MAX), step: StepNumber(STEPS_MAX), fork: u32::MAX }
 }
 
 /// The largest view, a change, and a report.
-fn all_of_them() -> (View, Succession, Report) {
-    let (resume, ledger, moves) = largest();
+fn all_of_them() -> (View, ViewChange, MemberReport) {
+    let (resume, cursor, moves) = largest();
     let nobody = PeerId([254; 32]);
-    let expelled = vec![Expulsion { peer: nobody, by: nobody, cause: Cause::Violations }; EXPELLED_MAX];
-    let roots = vec![Root { view: ViewDigest([255; 32]), trained: SAMPLES_MAX }; ROOTS_MAX];
+    let expelled =
+        vec![Expulsion { peer: nobody, by: nobody, cause: ExpulsionCause::Violations }; EXPELLED_MAX];
+    let ancestors = vec![Ancestor { view: ViewDigest([255; 32]), trained: SAMPLES_MAX }; ANCESTORS_MAX];
     let view = View {
         run: RunId([255; 32]),
-        epoch: Epoch(STEPS_MAX),
+        number: ViewNumber(STEPS_MAX),
         parents: vec![ViewDigest([255; 32]); 2],
         members: crowd(MEMBERS_MAX),
         branch: last_branch(),
-        branches_before: vec![Branch { epoch: Epoch(STEPS_MAX - 1), ..last_branch() }; BRANCHES_MAX],
+        earlier_branches: vec![
+            Branch { view_number: ViewNumber(STEPS_MAX - 1), ..last_branch() };
+            BRANCHES_MAX
+        ],
         recovery: Recovery::Resume(resume.clone()),
-        ledger: ledger.clone(),
+        cursor: cursor.clone(),
         moves: moves.clone(),
         expelled: expelled.clone(),
-        roots: roots.clone(),
-        estranged: vec![crowd(1).remove(0).contact(); ESTRANGED_MAX],
+        ancestors: ancestors.clone(),
+        partitioned: vec![crowd(1).remove(0).contact(); PARTITIONED_MAX],
     };
-    let change = Succession {
+    let change = ViewChange {
         parent: ViewDigest([255; 32]),
         removed: vec![Rank(u32::MAX); MEMBERS_MAX],
         added: crowd(MEMBERS_MAX),
-        weights: vec![(Rank(u32::MAX), 255); MEMBERS_MAX],
+        capacities: vec![(Rank(u32::MAX), 255); MEMBERS_MAX],
         resume,
-        ledger,
+        cursor,
         moves,
         expelled,
-        roots,
+        ancestors,
     };
     let all = || ChunkSet::all(CHUNKS_MAX);
-    let tally = Some(Tally { samples: u64::from(u32::MAX), loss: 0.1 });
-    let saved = Saved {
+    let stats = Some(SampleStats { samples: u64::from(u32::MAX), loss: 0.1 });
+    let saved = SavedCheckpoint {
         steps: StepNumber(STEPS_MAX),
         branch: last_branch(),
-        ledger: view.ledger.clone(),
+        cursor: view.cursor.clone(),
         digest: ContentDigest([255; 32]),
         states: all(),
     };
-    let again = Again { member: crowd(1).remove(0), saved: vec![saved; SAVED_MAX] };
-    let report = Report {
-        is_over: true,
+    let rejoin = RejoinCandidate { member: crowd(1).remove(0), saved: vec![saved; CHECKPOINTS_MAX] };
+    let report = MemberReport {
+        is_vote_only: true,
         complete: Some(StepNumber(STEPS_MAX)),
         states: all(),
         states_before: Some(all()),
         is_entering: true,
-        tally,
-        next: Some(Holdings { values: all(), states: all(), tally }),
+        stats,
+        next: Some(PartialStep { values: all(), states: all(), stats }),
         lost: vec![Rank(u32::MAX); MEMBERS_MAX],
-        has_bequest: true,
-        again: Some(Box::new(again)),
+        has_merge_snapshot: true,
+        rejoin: Some(Box::new(rejoin)),
     };
     (view, change, report)
 }
@@ -129,15 +137,16 @@ fn the_largest_messages_fit_their_frames() {
     let ballot = Ballot { attempt: ATTEMPTS_MAX, rank: Rank(u32::MAX) };
     let mut acceptor = Acceptor::default();
     acceptor.accept(ballot, change.clone()).expect("nothing was promised before");
-    let charter = Charter { specification: vec![255; SPECIFICATION_BYTES_MAX], nonce: [255; 32] };
-    let durable = Durable { view: view.clone(), incarnation: Incarnation(u64::MAX), acceptor, charter };
-    assert_eq!(Durable::from_bytes(&durable.to_bytes()), Some(durable));
+    let definition = RunDefinition { specification: vec![255; SPECIFICATION_BYTES_MAX], nonce: [255; 32] };
+    let durable =
+        DurableRecord { view: view.clone(), incarnation: Incarnation(u64::MAX), acceptor, definition };
+    assert_eq!(DurableRecord::from_bytes(&durable.to_bytes()), Some(durable));
 
     let accepted = Some((ballot, change.clone()));
     let promise = Promise { view: ViewDigest([255; 32]), ballot, accepted, report };
     for message in [
         Message::Install(view),
-        Message::Succeed(change.clone()),
+        Message::Learn(change.clone()),
         Message::Propose(Propose { ballot, change }),
         Message::Promise(Box::new(promise)),
         Message::WantChunks(WantChunks {
@@ -145,11 +154,14 @@ fn the_largest_messages_fit_their_frames() {
             steps: StepNumber(STEPS_MAX),
             chunks: ChunkSet::all(CHUNKS_MAX),
         }),
-        Message::Parcel(Parcel {
+        Message::ChunkBatch(ChunkBatch {
             view: ViewDigest([255; 32]),
             steps: StepNumber(STEPS_MAX),
-            content: Content::State,
-            pieces: vec![Piece { chunk: CHUNKS_MAX as u32 - 1, updates: u32::MAX }; PARCEL_CHUNKS_MAX],
+            content: ChunkContent::State,
+            entries: vec![
+                ChunkEntry { chunk: CHUNKS_MAX as u32 - 1, updates: u32::MAX };
+                CHUNK_BATCH_CHUNKS_MAX
+            ],
             digest: ContentDigest([255; 32]),
         }),
     ] {

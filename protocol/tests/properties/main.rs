@@ -6,8 +6,8 @@
 //!
 //! # Invariants
 //! - No bytes make a decoder panic.
-//! - Decoding a frame or record holds at most [`CONTROL_LIVE_BYTES_MAX`] bytes at once; a parcel's header,
-//!   [`PARCEL_LIVE_BYTES_MAX`]; a segment's or data piece's, [`SMALL_LIVE_BYTES_MAX`].
+//! - Decoding a frame or record holds at most [`CONTROL_LIVE_BYTES_MAX`] bytes at once; a chunk batch's header,
+//!   [`CHUNK_BATCH_LIVE_BYTES_MAX`]; a segment's or data piece's, [`SMALL_LIVE_BYTES_MAX`].
 //! - What decodes keeps to the rules and is the same again after another trip.
 
 // A global allocator is the one way to see what a decoder allocates, and implementing one is unsafe.
@@ -17,14 +17,14 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use peergrad_protocol::agreement::Acceptor;
-use peergrad_protocol::durable::{Charter, Durable};
+use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::limits::{
-    CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DURABLE_BYTES_MAX, PARCEL_HEADER_BYTES_MAX, REASON_BYTES_MAX,
-    SMALL_HEADER_BYTES_MAX,
+    CHUNK_BATCH_HEADER_BYTES_MAX, CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DURABLE_BYTES_MAX,
+    REASON_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
 };
 use peergrad_protocol::message::{Complete, Departure, Message};
-use peergrad_protocol::view::{Succession, View};
+use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::wire::{self, PREFIX_BYTES, Prefix, VERSION, WireError};
 use peergrad_protocol::{Buffer, Frame, Incarnation, RunId, StepNumber, ViewDigest};
 use proptest::prelude::*;
@@ -40,8 +40,8 @@ mod messages;
 const CONTROL_LIVE_BYTES_MAX: usize = 3 * 4 * CONTROL_HEADER_BYTES_MAX + LISTS_BYTES;
 /// The same for the record on a member's disk.
 const DURABLE_LIVE_BYTES_MAX: usize = 3 * 4 * DURABLE_BYTES_MAX + LISTS_BYTES;
-/// The same for a parcel.
-const PARCEL_LIVE_BYTES_MAX: usize = 3 * 4 * PARCEL_HEADER_BYTES_MAX + SLACK_BYTES;
+/// The same for a chunk batch.
+const CHUNK_BATCH_LIVE_BYTES_MAX: usize = 3 * 4 * CHUNK_BATCH_HEADER_BYTES_MAX + SLACK_BYTES;
 /// The same for a frame whose header is small.
 const SMALL_LIVE_BYTES_MAX: usize = 3 * 4 * SMALL_HEADER_BYTES_MAX + SLACK_BYTES;
 /// For what the checks of a decoded message need.
@@ -96,7 +96,7 @@ fn knock(frame: &Frame) -> Result<Message, WireError> {
     let (outcome, live_bytes) = measured(|| frame.decode());
     let limit = match frame.head.get(1) {
         Some(1 | 2) => SMALL_LIVE_BYTES_MAX,
-        Some(3) => PARCEL_LIVE_BYTES_MAX,
+        Some(3) => CHUNK_BATCH_LIVE_BYTES_MAX,
         _ => CONTROL_LIVE_BYTES_MAX,
     };
     assert!(live_bytes <= limit, "{live_bytes} bytes were alive, {outcome:?}");
@@ -254,7 +254,7 @@ proptest! {
     #[test]
     fn a_durable_record_makes_the_trip_or_is_none(
         durable in (view(), number(), prop::option::of((ballot(), change())), ballot()),
-        charter in (prop::collection::vec(any::<u8>(), 0..300), any::<[u8; 32]>()),
+        definition in (prop::collection::vec(any::<u8>(), 0..300), any::<[u8; 32]>()),
         mutations in prop::collection::vec(mutation(), 1..4),
     ) {
         let (view, incarnation, accepted, promised) = durable;
@@ -263,22 +263,22 @@ proptest! {
             acceptor.accept(ballot, change).expect("nothing was promised before");
         }
         let _ = acceptor.promise(promised);
-        let charter = Charter { specification: charter.0, nonce: charter.1 };
-        let durable = Durable { view, incarnation: Incarnation(incarnation), acceptor, charter };
+        let definition = RunDefinition { specification: definition.0, nonce: definition.1 };
+        let durable = DurableRecord { view, incarnation: Incarnation(incarnation), acceptor, definition };
         let mut record = durable.to_bytes().to_vec();
-        prop_assert_eq!(Durable::from_bytes(&record), Some(durable.clone()));
+        prop_assert_eq!(DurableRecord::from_bytes(&record), Some(durable.clone()));
         mutations.iter().for_each(|mutation| mutation.apply(&mut record));
-        prop_assert!(Durable::from_bytes(&record).is_none_or(|read| read == durable));
+        prop_assert!(DurableRecord::from_bytes(&record).is_none_or(|read| read == durable));
         // As though its checksum were right.
-        let (_, live_bytes) = measured(|| wire::decode_durable::<Durable>(&record));
+        let (_, live_bytes) = measured(|| wire::decode_durable::<DurableRecord>(&record));
         prop_assert!(live_bytes <= DURABLE_LIVE_BYTES_MAX, "{} bytes were alive", live_bytes);
     }
 
     #[test]
     fn a_change_of_a_view_is_the_next_one_or_none(view in view(), change in change()) {
         let digest = view.digest();
-        let change = Succession { parent: digest, ..change };
-        if let Ok(next) = view.succeed(digest, &change) {
+        let change = ViewChange { parent: digest, ..change };
+        if let Ok(next) = view.apply(digest, &change) {
             prop_assert_eq!(next.validate(), Ok(()));
             let merged = change.resume.merge.map(|merge| merge.view);
             let parents: Vec<ViewDigest> = std::iter::once(digest).chain(merged).collect();
@@ -326,13 +326,13 @@ impl Header {
 
 const JOIN: u8 = 0;
 const WELCOME: u8 = 1;
-const REFER: u8 = 2;
+const REDIRECT: u8 = 2;
 const CANDIDATE: u8 = 7;
 const INSTALL: u8 = 9;
 const PROMISE: u8 = 12;
-const SUCCEED: u8 = 16;
+const LEARN: u8 = 16;
 const SEGMENT: u8 = 17;
-const PARCEL: u8 = 19;
+const CHUNK_BATCH: u8 = 19;
 const LEAVE: u8 = 22;
 /// How many messages there are.
 const MESSAGE_COUNT: u8 = 23;
@@ -346,25 +346,25 @@ fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
             Header::new(WELCOME).number(length),
             // The members that a joiner is told of.
             Header::new(WELCOME).zeros(33).number(length),
-            Header::new(REFER).zeros(32).number(length),
+            Header::new(REDIRECT).zeros(32).number(length),
             Header::new(CANDIDATE).zeros(33).number(length),
-            // The parents, the members, the addresses of one, the spans of the ledger, the moves and what restarts.
+            // The parents, the members, the addresses of one, the spans of the cursor, the moves and what restarts.
             Header::new(INSTALL).zeros(33).number(length),
             Header::new(INSTALL).zeros(34).number(length),
             Header::new(INSTALL).zeros(34).number(1).zeros(33).number(length),
             Header::new(INSTALL).zeros(38).number(length),
             Header::new(INSTALL).zeros(39).number(length),
             Header::new(INSTALL).zeros(41).number(length),
-            // Of a change: who goes, who comes, weights, newcomers, parts and the spans of one, donors, moves and keepers.
-            Header::new(SUCCEED).zeros(32).number(length),
-            Header::new(SUCCEED).zeros(33).number(length),
-            Header::new(SUCCEED).zeros(34).number(length),
-            Header::new(SUCCEED).zeros(36).number(length),
-            Header::new(SUCCEED).zeros(37).number(1).zeros(1).number(length),
-            Header::new(SUCCEED).zeros(37).number(1).zeros(1).number(1).number(length),
-            Header::new(SUCCEED).zeros(38).number(1).zeros(9).number(length),
-            Header::new(SUCCEED).zeros(42).number(length),
-            Header::new(SUCCEED).zeros(42).number(1).zeros(1).number(length),
+            // Of a change: who goes, who comes, capacities, newcomers, parts and the spans of one, donors, moves and keepers.
+            Header::new(LEARN).zeros(32).number(length),
+            Header::new(LEARN).zeros(33).number(length),
+            Header::new(LEARN).zeros(34).number(length),
+            Header::new(LEARN).zeros(36).number(length),
+            Header::new(LEARN).zeros(37).number(1).zeros(1).number(length),
+            Header::new(LEARN).zeros(37).number(1).zeros(1).number(1).number(length),
+            Header::new(LEARN).zeros(38).number(1).zeros(9).number(length),
+            Header::new(LEARN).zeros(42).number(length),
+            Header::new(LEARN).zeros(42).number(1).zeros(1).number(length),
             // Of a report: what is held of three steps, and who is lost.
             Header::new(PROMISE).zeros(37).number(length),
             Header::new(PROMISE).zeros(38).number(1).number(length),
@@ -383,10 +383,10 @@ fn a_list_that_promises_more_than_it_brings_takes_no_memory() {
 }
 
 #[test]
-fn a_parcel_that_promises_more_than_it_brings_takes_no_memory() {
+fn a_chunk_batch_that_promises_more_than_it_brings_takes_no_memory() {
     for length in [1 << 10, 1 << 16, 1 << 24, u64::from(u32::MAX), u64::MAX / 8, u64::MAX] {
         for filling in [0, 100, 16_000] {
-            let Header(header) = Header::new(PARCEL).zeros(34).number(length).zeros(filling);
+            let Header(header) = Header::new(CHUNK_BATCH).zeros(34).number(length).zeros(filling);
             assert!(knock(&frame_of(3, &header, None)).is_err(), "{length} pieces before {filling} bytes");
         }
     }

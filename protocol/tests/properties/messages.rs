@@ -3,24 +3,26 @@
 use std::ops::RangeInclusive;
 
 use peergrad_protocol::agreement::Ballot;
-use peergrad_protocol::chunks::ChunkSet;
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::limits::{
-    ATTEMPTS_MAX, CHUNKS_MAX, COPIES_MAX, MEMBERS_MAX, SAMPLES_MAX, SAVED_MAX, STEPS_MAX, WEIGHT_MAX,
+    ATTEMPTS_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, CHUNKS_MAX, MEMBERS_MAX, REPLICAS_MAX, SAMPLES_MAX,
+    STEPS_MAX,
 };
 use peergrad_protocol::message::{
-    Accepted, Again, Beat, Chosen, Closed, Complete, Contact, Content, DataPiece, Departure, Donation,
-    Holdings, Inherited, Join, Meeting, Message, Offer, Outbid, Parcel, Phase, Piece, Prepare, Promise,
-    Propose, Refusal, Rekey, Report, Save, Saved, Segment, Tally, WantBequest, WantChunks, WantData, Welcome,
-    Will, Yield,
+    Accepted, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Contact, DataPiece, Departure,
+    Heartbeat, Join, MemberReport, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message, Nack,
+    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt,
+    SavedCheckpoint, Segment, SnapshotDonor, StepContributors, StepProgress, WantChunks, WantData,
+    WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
-    Branch, Cause, Deal, Donor, Expulsion, Forward, Member, Merge, Move, Moves, Recovery, Resume, Root,
-    Succession, View,
+    Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
+    Resume, RollForward, View, ViewChange,
 };
-use peergrad_protocol::{Epoch, Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest};
+use peergrad_protocol::{Incarnation, PeerId, Rank, RunId, StepNumber, ViewDigest, ViewNumber};
 use proptest::prelude::*;
 use proptest::sample::subsequence;
 
@@ -37,7 +39,7 @@ pub(crate) fn number() -> impl Strategy<Value = u64> {
     prop_oneof![248_u64..254, 65_534_u64..65_538, 4_294_967_294_u64..4_294_967_298, any::<u64>()]
 }
 
-/// The same, of a step, a pass or a view.
+/// The same, of a step, an epoch or a view.
 fn step() -> impl Strategy<Value = u64> {
     number().prop_map(|number| number.min(STEPS_MAX))
 }
@@ -51,38 +53,40 @@ pub(crate) fn ballot() -> impl Strategy<Value = Ballot> {
 }
 
 /// A loss may be anything but not-a-number here, so that messages can be compared.
-fn tally() -> impl Strategy<Value = Tally> {
+fn stats() -> impl Strategy<Value = SampleStats> {
     (any::<u32>(), prop::num::f64::ANY.prop_filter("comparable", |loss| !loss.is_nan()))
-        .prop_map(|(samples, loss)| Tally { samples: samples.into(), loss })
+        .prop_map(|(samples, loss)| SampleStats { samples: samples.into(), loss })
 }
 
 pub(crate) fn contact() -> impl Strategy<Value = Contact> {
     (array(), addresses()).prop_map(|(peer, addresses)| Contact { peer: PeerId(peer), addresses })
 }
 
-/// Members in order, one of them with weight at least.
+/// Members in order, one of them with capacity at least.
 fn members() -> impl Strategy<Value = Vec<Member>> {
-    prop::collection::btree_map(array(), (number(), addresses(), 1..=WEIGHT_MAX), 1..6).prop_map(|members| {
-        let member = |(peer, (incarnation, addresses, weight))| Member {
-            peer: PeerId(peer),
-            incarnation: Incarnation(incarnation),
-            addresses,
-            weight,
-        };
-        members.into_iter().map(member).collect()
-    })
+    prop::collection::btree_map(array(), (number(), addresses(), 1..=CAPACITY_MAX), 1..6).prop_map(
+        |members| {
+            let member = |(peer, (incarnation, addresses, capacity))| Member {
+                peer: PeerId(peer),
+                incarnation: Incarnation(incarnation),
+                addresses,
+                capacity,
+            };
+            members.into_iter().map(member).collect()
+        },
+    )
 }
 
 /// A bookmark, and ranges that were taken last: none of them given back.
-fn ledger_and_spans() -> impl Strategy<Value = (Ledger, Vec<Span>)> {
+fn cursor_and_spans() -> impl Strategy<Value = (DataCursor, Vec<Span>)> {
     let cuts = prop::collection::btree_set(0_u64..100_000, 0..12);
-    (step(), 100_000..u64::from(u32::MAX), cuts).prop_map(|(pass, position, cuts)| {
+    (step(), 100_000..u64::from(u32::MAX), cuts).prop_map(|(epoch, position, cuts)| {
         let cuts: Vec<u64> = cuts.into_iter().collect();
         let spans: Vec<Span> = cuts.chunks_exact(2).map(|cut| Span { start: cut[0], end: cut[1] }).collect();
         let (untrained, dealt) = spans.split_at(spans.len() / 2);
-        let (given_back, put_off) = untrained.split_at(untrained.len() / 2);
+        let (returned, deferred) = untrained.split_at(untrained.len() / 2);
         (
-            Ledger { pass, position, given_back: given_back.to_vec(), put_off: put_off.to_vec() },
+            DataCursor { epoch, position, returned: returned.to_vec(), deferred: deferred.to_vec() },
             dealt.to_vec(),
         )
     })
@@ -93,7 +97,7 @@ fn ranks(member_count: usize, counts: RangeInclusive<usize>) -> impl Strategy<Va
 }
 
 fn moves(member_count: usize) -> impl Strategy<Value = Moves> {
-    let from = ranks(member_count, 1..=member_count.min(COPIES_MAX)).prop_shuffle();
+    let from = ranks(member_count, 1..=member_count.min(REPLICAS_MAX)).prop_shuffle();
     let list = prop::collection::btree_map(0..CHUNKS_MAX as u32, from, 0..6);
     (list, 1..100_u32, prop::collection::btree_set(0..CHUNKS_MAX as u32, 0..4)).prop_map(
         |(list, rate, mut restarted)| {
@@ -104,50 +108,50 @@ fn moves(member_count: usize) -> impl Strategy<Value = Moves> {
     )
 }
 
-fn forward(member_count: usize) -> impl Strategy<Value = Forward> {
+fn forward(member_count: usize) -> impl Strategy<Value = RollForward> {
     let donor = (0..CHUNKS_MAX as u32, 1..9_u32, 0..member_count).prop_map(|(first, count, rank)| Donor {
         first,
         end: (first + count).min(CHUNKS_MAX as u32),
         rank: Rank::from_index(rank),
     });
-    (tally(), prop::collection::vec(donor, 0..5)).prop_map(|(tally, donors)| Forward { tally, donors })
+    (stats(), prop::collection::vec(donor, 0..5)).prop_map(|(stats, donors)| RollForward { stats, donors })
 }
 
 /// What comes of the steps before, in a view of so many members, and the bookmark that belongs to it.
-fn resume(member_count: usize) -> impl Strategy<Value = (Resume, Ledger)> {
+fn resume(member_count: usize) -> impl Strategy<Value = (Resume, DataCursor)> {
     let owners = prop::collection::vec(0..member_count, 6);
     let forward = prop::option::of(forward(member_count));
     let newcomers = ranks(member_count, 0..=member_count - 1);
     let interruption = (any::<bool>(), owners, forward);
-    (step(), newcomers, ledger_and_spans(), interruption, prop::option::of(merge())).prop_map(
-        move |(step, newcomers, (ledger, spans), (is_dealt, owners, forward), merge)| {
+    (step(), newcomers, cursor_and_spans(), interruption, prop::option::of(merge())).prop_map(
+        move |(step, newcomers, (cursor, spans), (is_dealt, owners, forward), merge)| {
             let mut parts = vec![vec![]; member_count];
             spans.iter().zip(owners).for_each(|(span, owner)| parts[owner].push(*span));
-            let deal = is_dealt.then_some(Deal { pass: ledger.pass, parts });
+            let deal = is_dealt.then_some(BatchParts { epoch: cursor.epoch, parts });
             // One in four of those that nothing interrupted goes on from checkpoints.
             let is_restored = deal.is_none() && forward.is_none() && step % 4 == 0;
             let is_bare = deal.is_none() && forward.is_none() && !is_restored;
             let merge = merge.filter(|_| is_bare).map(Box::new);
-            (Resume { step: StepNumber(step), newcomers, deal, forward, is_restored, merge }, ledger)
+            (Resume { step: StepNumber(step), newcomers, batch: deal, forward, is_restored, merge }, cursor)
         },
     )
 }
 
 fn merge() -> impl Strategy<Value = Merge> {
-    let merge = (digest(), step(), 1..=SAMPLES_MAX, 0..=SAMPLES_MAX, ledger_and_spans(), roots());
-    merge.prop_map(|(view, steps, ours, theirs, (ledger, _), history)| Merge {
+    let merge = (digest(), step(), 1..=SAMPLES_MAX, 0..=SAMPLES_MAX, cursor_and_spans(), ancestors());
+    merge.prop_map(|(view, steps, ours, theirs, (cursor, _), history)| Merge {
         view,
         steps: StepNumber(steps),
         ours,
         theirs,
-        ledger,
+        cursor,
         history,
     })
 }
 
-fn roots() -> impl Strategy<Value = Vec<Root>> {
-    let root = (digest(), 0..=SAMPLES_MAX).prop_map(|(view, trained)| Root { view, trained });
-    prop::collection::vec(root, 0..4)
+fn ancestors() -> impl Strategy<Value = Vec<Ancestor>> {
+    let ancestor = (digest(), 0..=SAMPLES_MAX).prop_map(|(view, trained)| Ancestor { view, trained });
+    prop::collection::vec(ancestor, 0..4)
 }
 
 pub(crate) fn view() -> impl Strategy<Value = View> {
@@ -156,62 +160,70 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
         let count = members.len();
         (Just(members), parents(), resume(count), moves(count))
     };
-    let later = members().prop_flat_map(later).prop_map(|(members, parents, (resume, ledger), moves)| {
-        (members, parents, Recovery::Resume(resume), ledger, moves)
+    let later = members().prop_flat_map(later).prop_map(|(members, parents, (resume, cursor), moves)| {
+        (members, parents, Recovery::Resume(resume), cursor, moves)
     });
-    let first =
-        members().prop_map(|members| (members, vec![], Recovery::Found, Ledger::default(), Moves::default()));
-    (array(), step(), prop_oneof![1 => first, 4 => later], roots()).prop_map(
-        |(run, epoch, (members, parents, recovery, ledger, moves), roots)| View {
-            branch: branch_of(epoch, &recovery),
-            branches_before: vec![],
+    let first = members()
+        .prop_map(|members| (members, vec![], Recovery::Initialize, DataCursor::default(), Moves::default()));
+    (array(), step(), prop_oneof![1 => first, 4 => later], ancestors()).prop_map(
+        |(run, view_number, (members, parents, recovery, cursor, moves), ancestors)| View {
+            branch: branch_of(view_number, &recovery),
+            earlier_branches: vec![],
             run: RunId(run),
-            epoch: Epoch(epoch),
+            number: ViewNumber(view_number),
             parents,
             members,
             recovery,
-            ledger,
+            cursor,
             moves,
             // No peer that is drawn has this id.
-            expelled: vec![Expulsion { peer: PeerId([0; 32]), by: PeerId([1; 32]), cause: Cause::Request }],
-            estranged: vec![Contact { peer: PeerId([0; 32]), addresses: vec![] }; roots.len()],
-            roots,
+            expelled: vec![Expulsion {
+                peer: PeerId([0; 32]),
+                by: PeerId([1; 32]),
+                cause: ExpulsionCause::Request,
+            }],
+            partitioned: vec![Contact { peer: PeerId([0; 32]), addresses: vec![] }; ancestors.len()],
+            ancestors,
         },
     )
 }
 
 /// One that a view of this number may name.
-fn branch_of(epoch: u64, recovery: &Recovery) -> Branch {
+fn branch_of(view_number: u64, recovery: &Recovery) -> Branch {
     match recovery {
         Recovery::Resume(resume) if resume.is_restored => {
-            Branch { epoch: Epoch(epoch), step: resume.step, fork: 0 }
+            Branch { view_number: ViewNumber(view_number), step: resume.step, fork: 0 }
         }
-        _ => Branch { epoch: Epoch(epoch / 2), step: StepNumber(epoch / 3), fork: epoch as u32 },
+        _ => Branch {
+            view_number: ViewNumber(view_number / 2),
+            step: StepNumber(view_number / 3),
+            fork: view_number as u32,
+        },
     }
 }
 
 /// A change that follows no view in particular.
-pub(crate) fn change() -> impl Strategy<Value = Succession> {
-    let weights = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
+pub(crate) fn change() -> impl Strategy<Value = ViewChange> {
+    let capacities = prop::collection::vec((any::<u32>().prop_map(Rank), any::<u8>()), 0..4);
     let removed = prop::collection::vec(any::<u32>().prop_map(Rank), 0..4);
     let expelled = prop::collection::vec(expulsion(), 0..3);
-    (digest(), removed, members(), weights, resume(5), (moves(5), expelled, roots())).prop_map(
-        |(parent, removed, added, weights, (resume, ledger), (moves, expelled, roots))| Succession {
+    (digest(), removed, members(), capacities, resume(5), (moves(5), expelled, ancestors())).prop_map(
+        |(parent, removed, added, capacities, (resume, cursor), (moves, expelled, ancestors))| ViewChange {
             parent,
             removed,
             added,
-            weights,
+            capacities,
             resume,
-            ledger,
+            cursor,
             moves,
             expelled,
-            roots,
+            ancestors,
         },
     )
 }
 
 fn expulsion() -> impl Strategy<Value = Expulsion> {
-    let cause = prop_oneof![Just(Cause::Request), Just(Cause::Violations)];
+    let cause = prop_oneof![Just(ExpulsionCause::Request), Just(ExpulsionCause::Violations)];
     (array(), array(), cause).prop_map(|(peer, by, cause)| Expulsion {
         peer: PeerId(peer),
         by: PeerId(by),
@@ -226,54 +238,51 @@ fn chunks() -> impl Strategy<Value = ChunkSet> {
     ]
 }
 
-fn again() -> impl Strategy<Value = Again> {
-    let branch = (step(), step(), any::<u32>()).prop_map(|(epoch, step, fork)| Branch {
-        epoch: Epoch(epoch),
+fn rejoin() -> impl Strategy<Value = RejoinCandidate> {
+    let branch = (step(), step(), any::<u32>()).prop_map(|(view_number, step, fork)| Branch {
+        view_number: ViewNumber(view_number),
         step: StepNumber(step),
         fork,
     });
     let saved = (step(), branch, resume(3), digest(), chunks());
-    let saved = saved.prop_map(|(steps, branch, (_, ledger), digest, states)| Saved {
+    let saved = saved.prop_map(|(steps, branch, (_, cursor), digest, states)| SavedCheckpoint {
         steps: StepNumber(steps),
         branch,
-        ledger,
+        cursor,
         digest: ContentDigest(digest.0),
         states,
     });
-    (members(), prop::collection::vec(saved, 0..=SAVED_MAX))
-        .prop_map(|(mut members, saved)| Again { member: members.remove(0), saved })
+    (members(), prop::collection::vec(saved, 0..=CHECKPOINTS_MAX))
+        .prop_map(|(mut members, saved)| RejoinCandidate { member: members.remove(0), saved })
 }
 
-fn report() -> impl Strategy<Value = Report> {
-    let next = (chunks(), chunks(), prop::option::of(tally())).prop_map(|(values, states, tally)| Holdings {
-        values,
-        states,
-        tally,
-    });
-    let lost = (prop::collection::vec(any::<u32>().prop_map(Rank), 0..4), prop::option::of(again()));
-    let options = (prop::option::of(step()), prop::option::of(chunks()), prop::option::of(tally()));
+fn report() -> impl Strategy<Value = MemberReport> {
+    let next = (chunks(), chunks(), prop::option::of(stats()))
+        .prop_map(|(values, states, stats)| PartialStep { values, states, stats });
+    let lost = (prop::collection::vec(any::<u32>().prop_map(Rank), 0..4), prop::option::of(rejoin()));
+    let options = (prop::option::of(step()), prop::option::of(chunks()), prop::option::of(stats()));
     let flags = (any::<bool>(), any::<bool>(), any::<bool>());
     (flags, chunks(), options, prop::option::of(next), lost).prop_map(
         |(
-            (is_over, is_entering, has_bequest),
+            (is_vote_only, is_entering, has_merge_snapshot),
             states,
-            (complete, states_before, tally),
+            (complete, states_before, stats),
             next,
-            (lost, again),
+            (lost, rejoin),
         )| {
             let complete = complete.map(StepNumber);
-            let again = again.map(Box::new);
-            Report {
-                is_over,
+            let rejoin = rejoin.map(Box::new);
+            MemberReport {
+                is_vote_only,
                 complete,
                 states,
                 states_before,
                 is_entering,
-                tally,
+                stats,
                 next,
                 lost,
-                has_bequest,
-                again,
+                has_merge_snapshot,
+                rejoin,
             }
         },
     )
@@ -281,39 +290,39 @@ fn report() -> impl Strategy<Value = Report> {
 
 fn segment() -> impl Strategy<Value = Message> {
     let phase = prop_oneof![Just(Phase::Reduce), Just(Phase::Gather), Just(Phase::Mirror)];
-    (digest(), step(), phase, any::<u32>(), any::<u32>(), tally()).prop_map(
-        |(view, step, phase, owner, index, tally)| {
-            Message::Segment(Segment { view, step: StepNumber(step), phase, owner, index, tally })
+    (digest(), step(), phase, any::<u32>(), any::<u32>(), stats()).prop_map(
+        |(view, step, phase, owner, index, stats)| {
+            Message::Segment(Segment { view, step: StepNumber(step), phase, owner, index, stats })
         },
     )
 }
 
 /// Any message that keeps to the rules.
 pub(crate) fn message() -> impl Strategy<Value = Message> {
-    prop_oneof![coming(), agreeing(), training()]
+    prop_oneof![joining(), agreement(), training()]
 }
 
 /// What is said until a peer is in a view.
-fn coming() -> impl Strategy<Value = Message> {
-    let join = (prop::option::of(array()), number(), addresses(), 0..=WEIGHT_MAX).prop_map(
-        |(run, incarnation, addresses, weight)| {
+fn joining() -> impl Strategy<Value = Message> {
+    let join = (prop::option::of(array()), number(), addresses(), 0..=CAPACITY_MAX).prop_map(
+        |(run, incarnation, addresses, capacity)| {
             let incarnation = Incarnation(incarnation);
-            Message::Join(Join { run: run.map(RunId), incarnation, addresses, weight })
+            Message::Join(Join { run: run.map(RunId), incarnation, addresses, capacity })
         },
     );
     let specification = prop::collection::vec(any::<u8>(), 0..300);
     let welcome = (specification, array(), prop::collection::vec(contact(), 0..4)).prop_map(
         |(specification, nonce, members)| {
-            let workers = members.iter().skip(1).map(|contact| contact.peer).collect();
-            Message::Welcome(Welcome { specification, nonce, members, workers })
+            let non_owners = members.iter().skip(1).map(|contact| contact.peer).collect();
+            Message::Welcome(Welcome { specification, nonce, members, non_owners })
         },
     );
     let refusal = prop_oneof![
         array().prop_map(|run| Refusal::OtherRun { run: RunId(run) }),
         Just(Refusal::Full),
-        Just(Refusal::Over),
-        Just(Refusal::Copied),
-        Just(Refusal::NotYet),
+        Just(Refusal::RunComplete),
+        Just(Refusal::DuplicateIdentity),
+        Just(Refusal::NotReady),
         expulsion().prop_map(Refusal::Expelled),
     ];
     let want =
@@ -323,7 +332,7 @@ fn coming() -> impl Strategy<Value = Message> {
     prop_oneof![
         join,
         welcome,
-        contact().prop_map(Message::Refer),
+        contact().prop_map(Message::Redirect),
         refusal.prop_map(Message::Refuse),
         want.prop_map(Message::WantData),
         piece.prop_map(Message::Data),
@@ -336,12 +345,18 @@ fn coming() -> impl Strategy<Value = Message> {
 }
 
 /// What members say to agree on the next view.
-fn agreeing() -> impl Strategy<Value = Message> {
+fn agreement() -> impl Strategy<Value = Message> {
     let computing = prop::option::of(step());
-    let beat = (digest(), step(), step(), computing).prop_map(|(view, epoch, complete, computing)| {
-        let computing = computing.map(StepNumber);
-        Beat { view, epoch: Epoch(epoch), complete: StepNumber(complete), computing }
-    });
+    let heartbeat =
+        (digest(), step(), step(), computing).prop_map(|(view, view_number, complete, computing)| {
+            let computing = computing.map(StepNumber);
+            Heartbeat {
+                view,
+                view_number: ViewNumber(view_number),
+                complete: StepNumber(complete),
+                computing,
+            }
+        });
     let prepare = (digest(), ballot(), prop::option::of(step())).prop_map(|(view, ballot, before)| Prepare {
         view,
         ballot,
@@ -349,16 +364,16 @@ fn agreeing() -> impl Strategy<Value = Message> {
     });
     let promise = (digest(), ballot(), prop::option::of((ballot(), change())), report())
         .prop_map(|(view, ballot, accepted, report)| Promise { view, ballot, accepted, report });
-    let outbid = (digest(), ballot(), prop::option::of(ballot()), step())
-        .prop_map(|(view, ballot, promised, step)| Outbid { view, ballot, promised, step: StepNumber(step) });
+    let nack = (digest(), ballot(), prop::option::of(ballot()), step())
+        .prop_map(|(view, ballot, promised, step)| Nack { view, ballot, promised, step: StepNumber(step) });
     prop_oneof![
-        beat.prop_map(Message::Beat),
+        heartbeat.prop_map(Message::Heartbeat),
         prepare.prop_map(Message::Prepare),
         promise.prop_map(|promise| Message::Promise(Box::new(promise))),
-        outbid.prop_map(Message::Outbid),
+        nack.prop_map(Message::Nack),
         (ballot(), change()).prop_map(|(ballot, change)| Message::Propose(Propose { ballot, change })),
         (digest(), ballot()).prop_map(|(view, ballot)| Message::Accepted(Accepted { view, ballot })),
-        change().prop_map(Message::Succeed),
+        change().prop_map(Message::Learn),
     ]
 }
 
@@ -369,13 +384,14 @@ fn training() -> impl Strategy<Value = Message> {
         steps: StepNumber(steps),
         chunks,
     });
-    let pieces = prop::collection::vec((0..CHUNKS_MAX as u32, any::<u32>()), 0..9);
-    let parcel = (digest(), step(), any::<bool>(), pieces, array()).prop_map(
-        |(view, steps, has_values, pieces, digest)| {
-            let content = if has_values { Content::Values } else { Content::State };
-            let piece = |(chunk, updates)| Piece { chunk, updates: u64::from(updates).min(steps) as u32 };
-            let pieces: Vec<Piece> = pieces.into_iter().map(piece).collect();
-            Parcel { view, steps: StepNumber(steps), content, pieces, digest: ContentDigest(digest) }
+    let entries = prop::collection::vec((0..CHUNKS_MAX as u32, any::<u32>()), 0..9);
+    let chunk_batch = (digest(), step(), any::<bool>(), entries, array()).prop_map(
+        |(view, steps, has_values, entries, digest)| {
+            let content = if has_values { ChunkContent::Values } else { ChunkContent::State };
+            let piece =
+                |(chunk, updates)| ChunkEntry { chunk, updates: u64::from(updates).min(steps) as u32 };
+            let entries: Vec<ChunkEntry> = entries.into_iter().map(piece).collect();
+            ChunkBatch { view, steps: StepNumber(steps), content, entries, digest: ContentDigest(digest) }
         },
     );
     let complete = (digest(), step(), 0..=SAMPLES_MAX).prop_map(|(view, steps, left_out)| Complete {
@@ -383,8 +399,8 @@ fn training() -> impl Strategy<Value = Message> {
         steps: StepNumber(steps),
         left_out,
     });
-    let offer = (digest(), step(), any::<bool>(), 0..=SAMPLES_MAX).prop_map(
-        |(view, step, has_contribution, left_out)| Offer {
+    let progress = (digest(), step(), any::<bool>(), 0..=SAMPLES_MAX).prop_map(
+        |(view, step, has_contribution, left_out)| StepProgress {
             view,
             step: StepNumber(step),
             has_contribution,
@@ -392,26 +408,28 @@ fn training() -> impl Strategy<Value = Message> {
         },
     );
     let late = prop::collection::btree_set(0..MEMBERS_MAX as u32, 0..9);
-    let chosen = (digest(), step(), late, 0..=SAMPLES_MAX).prop_map(|(view, step, late, left_out)| Chosen {
-        view,
-        step: StepNumber(step),
-        late: late.into_iter().map(Rank).collect(),
-        left_out,
-    });
+    let contributors =
+        (digest(), step(), late, 0..=SAMPLES_MAX).prop_map(|(view, step, late, left_out)| StepContributors {
+            view,
+            step: StepNumber(step),
+            late: late.into_iter().map(Rank).collect(),
+            left_out,
+        });
     prop_oneof![
         segment(),
-        offer.prop_map(Message::Offer),
-        chosen.prop_map(Message::Chosen),
+        progress.prop_map(Message::StepProgress),
+        contributors.prop_map(Message::StepContributors),
         want.prop_map(Message::WantChunks),
-        (parcel, any::<bool>()).prop_map(|(parcel, is_own)| {
-            if is_own { Message::Parcel(parcel) } else { Message::Bequest(parcel) }
+        (chunk_batch, any::<bool>()).prop_map(|(chunk_batch, is_own)| {
+            if is_own { Message::ChunkBatch(chunk_batch) } else { Message::SnapshotChunks(chunk_batch) }
         }),
         complete.prop_map(Message::Complete),
         (digest(), 0..=SAMPLES_MAX).prop_map(|(view, left_out)| Message::Closed(Closed { view, left_out })),
-        (digest(), step()).prop_map(|(view, steps)| Message::Save(Save { view, steps: StepNumber(steps) })),
+        (digest(), step())
+            .prop_map(|(view, steps)| Message::SaveCheckpoint(SaveAt { view, steps: StepNumber(steps) })),
         expulsion().prop_map(Message::Expel),
         rekey(),
-        healing(),
+        merge_messages(),
     ]
 }
 
@@ -429,75 +447,81 @@ fn rekey() -> impl Strategy<Value = Message> {
 }
 
 /// What lineages say that meet again.
-fn healing() -> impl Strategy<Value = Message> {
-    let meeting = (
+fn merge_messages() -> impl Strategy<Value = Message> {
+    let probe = (
         array(),
         digest(),
         step(),
         0..=SAMPLES_MAX,
-        roots(),
+        ancestors(),
         contact(),
         (prop::option::of(digest()), number(), number()),
     );
-    let meeting =
-        meeting.prop_map(|(run, view, steps, trained, roots, convener, (yields, question, answers))| {
-            Meeting {
+    let probe =
+        probe.prop_map(|(run, view, steps, trained, ancestors, coordinator, (yields, question, answers))| {
+            MergeProbe {
                 run: RunId(run),
                 view,
                 steps: StepNumber(steps),
                 trained,
-                roots,
-                convener,
+                ancestors,
+                coordinator,
                 yields,
                 question,
                 answers,
             }
         });
-    let donation = (contact(), chunks()).prop_map(|(contact, states)| Donation { contact, states });
+    let donation = (contact(), chunks()).prop_map(|(contact, states)| SnapshotDonor { contact, states });
     let donors = prop::collection::vec(donation, 0..4);
     let asked = (array(), number());
-    let will = (digest(), step(), ledger_and_spans(), 0..=SAMPLES_MAX, roots(), donors, asked);
-    let will =
-        will.prop_map(|(view, steps, (ledger, _), trained, roots, donors, (convener, question))| Will {
-            view,
-            steps: StepNumber(steps),
-            ledger,
-            trained,
-            roots,
-            donors,
-            convener: PeerId(convener),
-            question,
+    let offer = (digest(), step(), cursor_and_spans(), 0..=SAMPLES_MAX, ancestors(), donors, asked);
+    let offer =
+        offer.prop_map(|(view, steps, (cursor, _), trained, ancestors, donors, (coordinator, question))| {
+            MergeOffer {
+                view,
+                steps: StepNumber(steps),
+                cursor,
+                trained,
+                ancestors,
+                donors,
+                coordinator: PeerId(coordinator),
+                question,
+            }
         });
-    let content = prop_oneof![Just(Content::Values), Just(Content::State)];
-    let want = (digest(), step(), content, chunks()).prop_map(|(view, steps, content, chunks)| WantBequest {
-        view,
-        steps: StepNumber(steps),
-        content,
-        chunks,
+    let content = prop_oneof![Just(ChunkContent::Values), Just(ChunkContent::State)];
+    let want = (digest(), step(), content, chunks()).prop_map(|(view, steps, content, chunks)| {
+        WantSnapshot { view, steps: StepNumber(steps), content, chunks }
     });
-    let inherited = (digest(), digest(), step(), any::<u32>());
-    let inherited = inherited.prop_map(|(heirs, view, steps, missing)| Inherited {
-        heirs,
+    let ready = (digest(), digest(), step(), any::<u32>());
+    let ready = ready.prop_map(|(recipients, view, steps, missing)| MergeReady {
+        recipients,
         view,
         steps: StepNumber(steps),
         missing,
     });
     let words = (digest(), number(), any::<bool>(), prop::collection::vec(contact(), 0..4));
-    let words =
-        words.prop_map(|(view, question, is_merged, contacts)| Yield { view, question, is_merged, contacts });
+    let words = words.prop_map(|(view, question, is_merged, contacts)| MergeAccept {
+        view,
+        question,
+        is_merged,
+        contacts,
+    });
     let bequeath = (digest(), step())
-        .prop_map(|(view, steps)| Message::Bequeath(Save { view, steps: StepNumber(steps) }));
+        .prop_map(|(view, steps)| Message::TakeSnapshot(SaveAt { view, steps: StepNumber(steps) }));
     prop_oneof![
-        meeting.prop_map(Message::Meet),
+        probe.prop_map(Message::MergeProbe),
         bequeath,
-        will.prop_map(Message::Will),
-        want.prop_map(Message::WantBequest),
-        inherited.prop_map(Message::Inherited),
-        words.prop_map(Message::Yield),
+        offer.prop_map(Message::MergeOffer),
+        want.prop_map(Message::WantSnapshot),
+        ready.prop_map(Message::MergeReady),
+        words.prop_map(Message::MergeAccept),
     ]
 }
 
 /// Whether a payload may travel beside a message.
 pub(crate) fn may_carry(message: &Message) -> bool {
-    matches!(message, Message::Segment(_) | Message::Data(_) | Message::Parcel(_) | Message::Bequest(_))
+    matches!(
+        message,
+        Message::Segment(_) | Message::Data(_) | Message::ChunkBatch(_) | Message::SnapshotChunks(_)
+    )
 }

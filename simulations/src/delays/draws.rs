@@ -1,6 +1,6 @@
 //! Draws: what chance decides in a study, each as a function of the seed and of what it is for.
 
-use peergrad_protocol::ledger::permutation;
+use peergrad_protocol::cursor::permutation;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
@@ -18,10 +18,10 @@ pub fn delay(seed: u64, from: u32, to: u32, iteration: u64, staleness: u64) -> u
     ((draw * (u128::from(staleness) + 1)) >> 64) as u64
 }
 
-/// The order of samples: one permutation a pass, of which batch after batch is taken.
+/// The order of samples: one permutation an epoch, of which batch after batch is taken.
 pub(super) struct Samples {
     seed: u64,
-    pass: u64,
+    epoch: u64,
     order: Vec<u32>,
     position: usize,
     batch: Vec<u32>,
@@ -29,16 +29,16 @@ pub(super) struct Samples {
 
 impl Samples {
     pub(super) fn new(seed: u64, count: u32) -> Self {
-        Self { seed, pass: 0, order: permutation(seed, 0, count), position: 0, batch: Vec::new() }
+        Self { seed, epoch: 0, order: permutation(seed, 0, count), position: 0, batch: Vec::new() }
     }
 
-    /// The next ones; a batch may be of two passes.
+    /// The next ones; a batch may be of two epochs.
     pub(super) fn take(&mut self, count: u32) -> &[u32] {
         self.batch.clear();
         for _ in 0..count {
             if self.position == self.order.len() {
-                self.pass += 1;
-                self.order = permutation(self.seed, self.pass, self.order.len() as u32);
+                self.epoch += 1;
+                self.order = permutation(self.seed, self.epoch, self.order.len() as u32);
                 self.position = 0;
             }
             self.batch.push(self.order[self.position]);
@@ -53,10 +53,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn batches_go_through_pass_after_pass() {
+    fn batches_go_through_epoch_after_epoch() {
         let mut samples = Samples::new(3, 10);
         let taken: Vec<u32> = (0..10).flat_map(|_| samples.take(7).to_vec()).collect();
-        let expected: Vec<u32> = (0..7).flat_map(|pass| permutation(3, pass, 10)).collect();
+        let expected: Vec<u32> = (0..7).flat_map(|epoch| permutation(3, epoch, 10)).collect();
         assert_eq!(taken, expected);
     }
 

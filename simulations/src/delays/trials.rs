@@ -2,12 +2,12 @@
 //!
 //! Near the largest rate that an algorithm bears, any delay ruins it; far below that, none does. And who is at the target after ten
 //! iterations cannot have waited for sixteen. So a slowdown says something about an algorithm only at a rate that can be
-//! compared: here the one at which each comes to the target in about as many batches, its *pace*, while nothing is stale. That rate
+//! compared: here the one at which each comes to the target in about as many batches, its `baseline_batches`, while nothing is stale. That rate
 //! is kept for every staleness.
 
 use std::ops::Range;
 
-use peergrad::optimizer::Rule;
+use peergrad::optimizer::Optimizer;
 use peergrad::pairing;
 use peergrad::task::Task;
 
@@ -23,7 +23,7 @@ pub struct Trials<'a> {
     /// Samples of a batch.
     pub batch: u32,
     /// Of each worker.
-    pub rule: Rule,
+    pub rule: Optimizer,
     /// One study for each.
     pub seeds: Range<u64>,
     /// Where they go.
@@ -39,13 +39,13 @@ impl Trials<'_> {
         self.seeds.clone().map(|seed| study(seed).batches_to(target, batches_max)).collect()
     }
 
-    /// The smallest rate, of twelve a decade, with which most seeds come to the target in `pace` batches without staleness; `None` if
+    /// The smallest rate, of twelve a decade, with which most seeds come to the target in `baseline_batches` batches without staleness; `None` if
     /// there is none.
     #[must_use]
-    pub fn rate(&self, pace: u64) -> Option<f64> {
+    pub fn rate(&self, baseline_batches: u64) -> Option<f64> {
         let decades = [1e6, 1e5, 1e4, 1e3, 1e2, 1e1];
         let mut rates = decades.iter().flat_map(|decade| PREFERRED.map(|number| number / decade));
-        rates.find(|&rate| median(&self.batches(rate, 0, pace)).is_some())
+        rates.find(|&rate| median(&self.batches(rate, 0, baseline_batches)).is_some())
     }
 }
 
@@ -77,7 +77,7 @@ mod tests {
             task: &Squares::new(200, 120),
             workers: 4,
             batch: 8,
-            rule: Rule::Sgd { weight_decay: 0.0 },
+            rule: Optimizer::Sgd { weight_decay: 0.0 },
             seeds: 1..4,
             target: Target::Loss(0.02),
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 use peergrad_protocol::Instant;
 use rand::Rng;
 
-use super::{Cargo, Delivered, Delivery, Move, Network};
+use super::{Delivery, LinkEvent, Network, NetworkEvent, Transmission};
 use crate::host::HostId;
 
 impl Network {
@@ -27,14 +27,14 @@ impl Network {
         if end.is_wanted && !end.is_dialing && end.session.is_none() {
             end.is_dialing = true;
             let round_trip = 2 * self.links.distance(from, to) + self.jitter();
-            self.moves.push((now.after(pause + round_trip), Move::Dial { from, to }));
+            self.scheduled.push((now.after(pause + round_trip), NetworkEvent::Dial { from, to }));
         }
     }
 
     pub(super) fn try_dial(&mut self, now: Instant, from: HostId, to: HostId) {
         let end = self.end_mut(from, to);
         end.is_dialing = false;
-        if !end.is_wanted || end.session.is_some() || !self.stations[from.index()].is_running {
+        if !end.is_wanted || end.session.is_some() || !self.interfaces[from.index()].is_running {
             return;
         }
         if self.is_audible(from, to) && self.is_audible(to, from) {
@@ -55,7 +55,7 @@ impl Network {
             self.end_mut(at, of).failures = 0;
         }
         for (to, from) in [(a, b), (b, a)] {
-            self.deliveries.push(Delivery { to, from, what: Delivered::Up });
+            self.deliveries.push(Delivery { to, from, event: LinkEvent::Up });
         }
     }
 
@@ -66,14 +66,14 @@ impl Network {
             self.deliveries.push(Delivery {
                 to: at,
                 from: of,
-                what: Delivered::Down("it was started again"),
+                event: LinkEvent::Down("it was started again"),
             });
         }
         if !self.has_twins {
             return;
         }
-        let peer = self.stations[of.index()].peer;
-        let is_twin = |&host: &HostId| host != of && self.stations[host.index()].peer == peer;
+        let peer = self.interfaces[of.index()].peer;
+        let is_twin = |&host: &HostId| host != of && self.interfaces[host.index()].peer == peer;
         let twins: Vec<HostId> = self.hosts().filter(is_twin).filter(|&twin| self.is_up(at, twin)).collect();
         for twin in twins {
             self.close(now, at, twin, "it was started again, or another machine uses a copy of its identity");
@@ -82,9 +82,9 @@ impl Network {
 
     /// One end gives up a connection: it is told at once, the other end when the close arrives.
     pub(super) fn close(&mut self, now: Instant, at: HostId, of: HostId, reason: &'static str) {
-        self.send(now, at, of, Cargo::Close, Duration::ZERO);
+        self.send(now, at, of, Transmission::Close, Duration::ZERO);
         self.forget(now, at, of);
-        self.deliveries.push(Delivery { to: at, from: of, what: Delivered::Down(reason) });
+        self.deliveries.push(Delivery { to: at, from: of, event: LinkEvent::Down(reason) });
     }
 
     /// One end has no connection any more.
@@ -95,7 +95,7 @@ impl Network {
 
     /// The process at `from` wants no link any more; what it sent before still arrives.
     pub(crate) fn hang_up(&mut self, now: Instant, from: HostId, to: HostId) {
-        self.send(now, from, to, Cargo::Goodbye, Duration::ZERO);
+        self.send(now, from, to, Transmission::Goodbye, Duration::ZERO);
         self.set_session(from, to, None);
         self.end_mut(from, to).is_wanted = false;
     }
@@ -104,19 +104,19 @@ impl Network {
 
     /// Nothing gets from `from` to `to` any more.
     pub(crate) fn cut(&mut self, now: Instant, from: HostId, to: HostId) {
-        let edge = &mut self.stations[from.index()].edges[to.index()];
+        let edge = &mut self.interfaces[from.index()].edges[to.index()];
         edge.cuts += 1;
         self.cut_count += 1;
         if edge.cuts == 1 {
             edge.cut_since = now;
-            self.watch(now, to, from);
+            self.schedule_silence_check(now, to, from);
         }
     }
 
     /// One cut less; after the last one what was sent meanwhile arrives.
     pub(crate) fn heal(&mut self, now: Instant, from: HostId, to: HostId) {
         let distance = self.links.distance(from, to);
-        let edge = &mut self.stations[from.index()].edges[to.index()];
+        let edge = &mut self.interfaces[from.index()].edges[to.index()];
         self.cut_count -= edge.cuts.min(1);
         edge.cuts = edge.cuts.saturating_sub(1);
         if edge.cuts > 0 {
@@ -126,22 +126,23 @@ impl Network {
         let pause_max = now.since(edge.cut_since).min(Duration::from_secs(1)).as_nanos() as u64;
         let stalled = std::mem::take(&mut edge.stalled);
         let pause = Duration::from_nanos(self.generator.next_u64() % (pause_max + 1));
-        let edge = &mut self.stations[from.index()].edges[to.index()];
+        let edge = &mut self.interfaces[from.index()].edges[to.index()];
         let at = edge.reopens.max(now.after(distance + pause));
         edge.reopens = at;
         // Whatever is on its way or is sent from now on stays behind it.
         (edge.first_byte, edge.taken) = (edge.first_byte.max(at), edge.taken.max(at));
-        for (session, cargo) in stalled {
-            self.moves.push((at, Move::Arrival { from, to, session, cargo }));
+        for (session, transmission) in stalled {
+            self.scheduled.push((at, NetworkEvent::Arrival { from, to, session, transmission }));
         }
     }
 
     /// Notices later whether `of` has been silent towards `at` all the time.
-    pub(super) fn watch(&mut self, now: Instant, at: HostId, of: HostId) {
+    pub(super) fn schedule_silence_check(&mut self, now: Instant, at: HostId, of: HostId) {
         let Some(session) = self.end(at, of).session else { return };
         let patience = self.links.silence_patience;
         let luck = Duration::from_nanos(self.generator.next_u64() % (patience.as_nanos() as u64 / 4 + 1));
-        self.moves.push((now.after(patience + luck), Move::Silence { at, of, session, since: now }));
+        self.scheduled
+            .push((now.after(patience + luck), NetworkEvent::Silence { at, of, session, since: now }));
     }
 }
 

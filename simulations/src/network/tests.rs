@@ -10,14 +10,14 @@ const B: HostId = HostId(1);
 const C: HostId = HostId(2);
 
 /// A network of three hosts that are all linked, and its queue.
-struct World {
+struct TestNetwork {
     network: Network,
-    queue: Queue<Move>,
+    queue: Queue<NetworkEvent>,
     now: Instant,
     delivered: Vec<(Instant, HostId, HostId, String)>,
 }
 
-impl World {
+impl TestNetwork {
     fn new(links: Links) -> Self {
         let mut network = Network::new(links, 7);
         for host in [A, B, C] {
@@ -29,7 +29,7 @@ impl World {
             world.network.dial(world.now, from, to);
         }
         world.run(Duration::from_secs(1));
-        assert_eq!(world.delivered.drain(..).filter(|(.., what)| what == "up").count(), 6);
+        assert_eq!(world.delivered.drain(..).filter(|(.., event)| event == "up").count(), 6);
         world
     }
 
@@ -37,15 +37,15 @@ impl World {
     fn run(&mut self, time: Duration) {
         let end = self.now.after(time);
         loop {
-            for (at, event) in self.network.take_moves() {
+            for (at, event) in self.network.take_scheduled() {
                 self.queue.push(at, event);
             }
-            for Delivery { to, from, what } in self.network.take_deliveries() {
-                let words = match what {
-                    Delivered::Up => "up".to_owned(),
-                    Delivered::Down(reason) => reason.to_owned(),
-                    Delivered::Credit(segments) => format!("{segments} credit"),
-                    Delivered::Frame(frame) => format!("frame {}", frame.head[0]),
+            for Delivery { to, from, event } in self.network.take_deliveries() {
+                let words = match event {
+                    LinkEvent::Up => "up".to_owned(),
+                    LinkEvent::Down(reason) => reason.to_owned(),
+                    LinkEvent::Credit(segments) => format!("{segments} credit"),
+                    LinkEvent::Frame(frame) => format!("frame {}", frame.head[0]),
                 };
                 self.delivered.push((self.now, from, to, words));
             }
@@ -53,7 +53,7 @@ impl World {
                 Some(at) if at <= end => {
                     let (at, event) = self.queue.pop().expect("just seen");
                     self.now = at;
-                    self.network.happen(at, event);
+                    self.network.handle(at, event);
                 }
                 _ => break,
             }
@@ -63,7 +63,7 @@ impl World {
 
     fn send(&mut self, from: HostId, to: HostId, number: u8, bytes: usize) {
         let frame = Frame { head: vec![number; bytes], payload: None };
-        self.network.send(self.now, from, to, Cargo::Frame(frame), Duration::ZERO);
+        self.network.send(self.now, from, to, Transmission::Frame(frame), Duration::ZERO);
     }
 
     /// What arrived from one at the other, in order.
@@ -76,7 +76,7 @@ impl World {
 #[test]
 fn within_a_link_order_is_kept_and_between_links_it_is_not() {
     let shaky = Links { jitter: Duration::from_millis(50), loss_per_million: 100_000, ..Links::lan() };
-    let mut world = World::new(shaky);
+    let mut world = TestNetwork::new(shaky);
     for number in 0..100 {
         world.send(A, B, number, 500);
         world.send(A, C, number, 500);
@@ -92,7 +92,7 @@ fn within_a_link_order_is_kept_and_between_links_it_is_not() {
 #[test]
 fn flows_share_a_line_and_leave_nothing_unused() {
     let line = Links { jitter: Duration::ZERO, up: Some(8_000_000), ..Links::lan() };
-    let mut world = World::new(line);
+    let mut world = TestNetwork::new(line);
     // 1 MB a second: ten frames of 0.1 MB to one peer, and then one to the other.
     for number in 0..10 {
         world.send(A, B, number, 100_000);
@@ -106,12 +106,12 @@ fn flows_share_a_line_and_leave_nothing_unused() {
         world.delivered.iter().find(is_it).expect("it arrived").0.since(start).as_millis()
     };
     assert!((200..400).contains(&arrival(C, 99)), "it waits for one or two of the others, not for ten");
-    assert!((1100..1110).contains(&arrival(B, 9)), "together they take what eleven take");
+    assert!((1100..1110).contains(&arrival(B, 9)), "together they take event eleven take");
 }
 
 #[test]
 fn a_short_cut_delays_and_a_long_one_is_noticed_by_each_end_itself() {
-    let mut world = World::new(Links::lan());
+    let mut world = TestNetwork::new(Links::lan());
     world.network.cut(world.now, A, B);
     world.send(A, B, 1, 100);
     world.send(B, A, 2, 100);
@@ -135,7 +135,7 @@ fn a_short_cut_delays_and_a_long_one_is_noticed_by_each_end_itself() {
 #[test]
 fn power_that_goes_is_silent_and_a_killed_process_is_not() {
     for (has_reset, by) in [(true, 3), (false, 11)] {
-        let mut world = World::new(Links::lan());
+        let mut world = TestNetwork::new(Links::lan());
         world.network.crash(world.now, A, has_reset);
         world.run(Duration::from_millis(1500));
         assert_eq!(world.heard(A, B), Vec::<&str>::new(), "half-open: nothing is known yet");
@@ -146,9 +146,9 @@ fn power_that_goes_is_silent_and_a_killed_process_is_not() {
 
 #[test]
 fn a_goodbye_arrives_behind_what_was_sent_and_ends_the_wish_for_a_link() {
-    let mut world = World::new(Links::home());
+    let mut world = TestNetwork::new(Links::home());
     world.send(A, B, 1, 50_000);
-    world.network.part(world.now, A);
+    world.network.shut_down(world.now, A);
     world.run(Duration::from_secs(60));
     assert_eq!(world.heard(A, B), ["frame 1", "it left"]);
 }
@@ -157,7 +157,7 @@ fn a_goodbye_arrives_behind_what_was_sent_and_ends_the_wish_for_a_link() {
 fn what_a_cut_held_back_arrives_before_what_was_being_received_meanwhile() {
     // A second for each: when the cut is healed, the first has stalled and the second is almost there.
     let line = Links { jitter: Duration::ZERO, up: Some(800_000), ..Links::lan() };
-    let mut world = World::new(line);
+    let mut world = TestNetwork::new(line);
     for number in 1..=3 {
         world.send(A, B, number, 100_000);
     }
@@ -176,7 +176,7 @@ fn what_a_cut_held_back_arrives_before_what_was_being_received_meanwhile() {
 
 #[test]
 fn a_line_that_becomes_faster_keeps_the_order_of_what_waits_for_it() {
-    let mut world = World::new(Links { up: None, down: None, ..Links::lan() });
+    let mut world = TestNetwork::new(Links { up: None, down: None, ..Links::lan() });
     world.network.throttle(A, Some(8_000_000), None);
     for number in 1..=3 {
         world.send(A, B, number, 100_000);
@@ -190,7 +190,7 @@ fn a_line_that_becomes_faster_keeps_the_order_of_what_waits_for_it() {
 
 #[test]
 fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_started() {
-    let mut world = World::new(Links::lan());
+    let mut world = TestNetwork::new(Links::lan());
     world.network.sleep(world.now, A);
     world.network.crash(world.now, A, true);
     world.run(Duration::from_secs(20));
@@ -203,7 +203,7 @@ fn a_process_that_died_on_a_sleeping_machine_is_heard_of_again_once_it_is_starte
 /// Whoever still believes in a connection to the process before hears from the machine, as soon as it says something.
 #[test]
 fn a_process_that_was_started_again_knows_no_connections_of_the_one_before() {
-    let mut world = World::new(Links::lan());
+    let mut world = TestNetwork::new(Links::lan());
     world.network.crash(world.now, A, false);
     world.network.start(A);
     world.run(Duration::from_secs(20));
@@ -216,17 +216,17 @@ fn a_process_that_was_started_again_knows_no_connections_of_the_one_before() {
 
 #[test]
 fn a_goodbye_that_does_not_get_through_is_silence() {
-    let mut world = World::new(Links::lan());
+    let mut world = TestNetwork::new(Links::lan());
     world.network.throttle(A, Some(1), None);
     world.send(A, B, 1, 100_000);
-    world.network.part(world.now, A);
+    world.network.shut_down(world.now, A);
     world.run(Duration::from_secs(11));
     assert_eq!(world.heard(A, B), ["nothing was heard from it"]);
 }
 
 #[test]
 fn a_sleeping_machine_notices_nothing_until_it_wakes_up() {
-    let mut world = World::new(Links::lan());
+    let mut world = TestNetwork::new(Links::lan());
     world.network.cut(world.now, B, A);
     world.network.sleep(world.now, A);
     world.run(Duration::from_secs(7));

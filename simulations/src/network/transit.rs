@@ -5,7 +5,7 @@ use std::time::Duration;
 use peergrad_protocol::Instant;
 use rand::Rng;
 
-use super::{Cargo, Delivered, Delivery, Move, Network};
+use super::{Delivery, LinkEvent, Network, NetworkEvent, Transmission};
 use crate::host::HostId;
 use crate::links::sending_time;
 
@@ -16,23 +16,23 @@ impl Network {
         now: Instant,
         from: HostId,
         to: HostId,
-        cargo: Cargo,
+        transmission: Transmission,
         delay: Duration,
     ) -> bool {
         let Some(session) = self.end(from, to).session else { return false };
-        let is_small = matches!(cargo, Cargo::Credit(_));
-        let station = &mut self.stations[from.index()];
-        let edge = &mut station.edges[to.index()];
+        let is_small = matches!(transmission, Transmission::Credit(_));
+        let interface = &mut self.interfaces[from.index()];
+        let edge = &mut interface.edges[to.index()];
         // A line that has just become free of limits still has a queue.
-        if is_small || (station.up.is_none() && edge.waiting.is_empty()) {
-            self.depart(now, from, to, (session, cargo), now, delay);
+        if is_small || (interface.up.is_none() && edge.waiting.is_empty()) {
+            self.depart(now, from, to, (session, transmission), now, delay);
             return true;
         }
         // A delay counts from now on, also for a frame that waits for its turn; such rules are for single frames.
         edge.last_byte = edge.last_byte.max(now.after(delay));
-        edge.waiting.push_back((session, cargo));
+        edge.waiting.push_back((session, transmission));
         if edge.waiting.len() == 1 {
-            station.turns.push_back(to);
+            interface.turns.push_back(to);
         }
         self.use_uplink(now, from);
         true
@@ -40,22 +40,22 @@ impl Network {
 
     /// Puts the next frame on the uplink if that is free.
     pub(super) fn use_uplink(&mut self, now: Instant, from: HostId) {
-        let station = &mut self.stations[from.index()];
-        while station.uplink_free <= now && !station.is_uplink_due {
-            let Some(to) = station.turns.pop_front() else { return };
-            let edge = &mut station.edges[to.index()];
-            let Some((session, cargo)) = edge.waiting.pop_front() else { continue };
+        let interface = &mut self.interfaces[from.index()];
+        while interface.uplink_free <= now && !interface.is_uplink_due {
+            let Some(to) = interface.turns.pop_front() else { return };
+            let edge = &mut interface.edges[to.index()];
+            let Some((session, transmission)) = edge.waiting.pop_front() else { continue };
             if !edge.waiting.is_empty() {
-                station.turns.push_back(to);
+                interface.turns.push_back(to);
             }
-            station.uplink_free = now.after(sending_time(cargo.byte_count(), station.up));
-            let sent = station.uplink_free;
-            self.depart(now, from, to, (session, cargo), sent, Duration::ZERO);
+            interface.uplink_free = now.after(sending_time(transmission.byte_count(), interface.up));
+            let sent = interface.uplink_free;
+            self.depart(now, from, to, (session, transmission), sent, Duration::ZERO);
             return self.use_uplink(now, from);
         }
-        if !station.turns.is_empty() && !station.is_uplink_due {
-            station.is_uplink_due = true;
-            self.moves.push((station.uplink_free, Move::Uplink(from)));
+        if !interface.turns.is_empty() && !interface.is_uplink_due {
+            interface.is_uplink_due = true;
+            self.scheduled.push((interface.uplink_free, NetworkEvent::Uplink(from)));
         }
     }
 
@@ -65,22 +65,23 @@ impl Network {
         now: Instant,
         from: HostId,
         to: HostId,
-        (session, cargo): (u32, Cargo),
+        (session, transmission): (u32, Transmission),
         sent: Instant,
         delay: Duration,
     ) {
         let distance = self.links.distance(from, to);
-        let delay = distance + self.jitter() + self.loss(&cargo, distance) + delay;
-        let edge = &mut self.stations[from.index()].edges[to.index()];
-        if let Cargo::Credit(_) = cargo {
+        let delay = distance + self.jitter() + self.loss(&transmission, distance) + delay;
+        let edge = &mut self.interfaces[from.index()].edges[to.index()];
+        if let Transmission::Credit(_) = transmission {
             // Counted, not ordered, and of no size.
-            self.moves.push((sent.after(delay), Move::Arrival { from, to, session, cargo }));
+            self.scheduled
+                .push((sent.after(delay), NetworkEvent::Arrival { from, to, session, transmission }));
             return;
         }
         edge.first_byte = edge.first_byte.max(now.after(delay));
         edge.last_byte = edge.last_byte.max(sent.after(delay));
         let (first_byte, last_byte) = (edge.first_byte, edge.last_byte);
-        self.moves.push((first_byte, Move::Reach { from, to, session, last_byte, cargo }));
+        self.scheduled.push((first_byte, NetworkEvent::Reach { from, to, session, last_byte, transmission }));
     }
 
     pub(super) fn jitter(&mut self) -> Duration {
@@ -89,18 +90,18 @@ impl Network {
     }
 
     /// What sending lost packets again costs a frame.
-    pub(super) fn loss(&mut self, cargo: &Cargo, distance: Duration) -> Duration {
+    pub(super) fn loss(&mut self, transmission: &Transmission, distance: Duration) -> Duration {
         if self.links.loss_per_million == 0 {
             return Duration::ZERO;
         }
-        let packets = cargo.byte_count().div_ceil(PACKET_BYTES).max(1) as u64;
+        let packets = transmission.byte_count().div_ceil(PACKET_BYTES).max(1) as u64;
         let is_lost =
             self.generator.next_u64() % 1_000_000 < packets * u64::from(self.links.loss_per_million);
         if is_lost { 2 * distance + RETRANSMISSION } else { Duration::ZERO }
     }
 
     /// The downlink takes in what reaches it in turn; when this will be there.
-    pub(super) fn take_in(
+    pub(super) fn use_downlink(
         &mut self,
         now: Instant,
         from: HostId,
@@ -108,56 +109,70 @@ impl Network {
         last_byte: Instant,
         bytes: usize,
     ) -> Instant {
-        let station = &mut self.stations[to.index()];
-        let taking = sending_time(bytes, station.down);
+        let interface = &mut self.interfaces[to.index()];
+        let taking = sending_time(bytes, interface.down);
         let mut at = last_byte;
         if taking > Duration::ZERO {
-            station.downlink_free = station.downlink_free.max(now).after(taking);
-            at = at.max(station.downlink_free);
+            interface.downlink_free = interface.downlink_free.max(now).after(taking);
+            at = at.max(interface.downlink_free);
         }
-        let edge = &mut self.stations[from.index()].edges[to.index()];
+        let edge = &mut self.interfaces[from.index()].edges[to.index()];
         edge.taken = edge.taken.max(at);
         edge.taken
     }
 
-    pub(super) fn arrive(&mut self, now: Instant, from: HostId, to: HostId, session: u32, cargo: Cargo) {
-        let edge = &mut self.stations[from.index()].edges[to.index()];
+    pub(super) fn arrive(
+        &mut self,
+        now: Instant,
+        from: HostId,
+        to: HostId,
+        session: u32,
+        transmission: Transmission,
+    ) {
+        let edge = &mut self.interfaces[from.index()].edges[to.index()];
         if edge.cuts > 0 {
-            edge.stalled.push_back((session, cargo));
+            edge.stalled.push_back((session, transmission));
         } else if now < edge.reopens {
-            self.moves.push((edge.reopens, Move::Arrival { from, to, session, cargo }));
+            self.scheduled.push((edge.reopens, NetworkEvent::Arrival { from, to, session, transmission }));
         } else {
-            self.deliver(now, from, to, session, cargo);
+            self.deliver(now, from, to, session, transmission);
         }
     }
 
-    pub(super) fn deliver(&mut self, now: Instant, from: HostId, to: HostId, session: u32, cargo: Cargo) {
+    pub(super) fn deliver(
+        &mut self,
+        now: Instant,
+        from: HostId,
+        to: HostId,
+        session: u32,
+        transmission: Transmission,
+    ) {
         if !self.is_known(to, from, session) {
-            if matches!(cargo, Cargo::Frame(_)) && self.is_audible(to, from) {
+            if matches!(transmission, Transmission::Frame(_)) && self.is_audible(to, from) {
                 // Of a process that was there before: the machine says that it knows no such connection.
                 let distance = self.links.distance(to, from);
-                self.moves.push((now.after(distance), Move::Reset { at: from, of: to, session }));
+                self.scheduled.push((now.after(distance), NetworkEvent::Reset { at: from, of: to, session }));
             }
             return;
         }
-        let what = match cargo {
-            Cargo::Frame(frame) => Delivered::Frame(frame),
-            Cargo::Credit(segments) => Delivered::Credit(segments),
-            Cargo::Close => {
+        let event = match transmission {
+            Transmission::Frame(frame) => LinkEvent::Frame(frame),
+            Transmission::Credit(segments) => LinkEvent::Credit(segments),
+            Transmission::Close => {
                 self.forget(now, to, from);
-                Delivered::Down("it closed the connection")
+                LinkEvent::Down("it closed the connection")
             }
-            Cargo::Goodbye => {
+            Transmission::Goodbye => {
                 self.end_mut(to, from).is_wanted = false;
                 self.forget(now, to, from);
-                Delivered::Down("it left")
+                LinkEvent::Down("it left")
             }
         };
-        self.deliveries.push(Delivery { to, from, what });
+        self.deliveries.push(Delivery { to, from, event });
     }
 }
 
-impl Cargo {
+impl Transmission {
     /// Bytes on the line: of frames only, the rest rides along.
     pub(crate) fn byte_count(&self) -> usize {
         match self {

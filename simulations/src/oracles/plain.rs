@@ -16,8 +16,8 @@ use peergrad::io::Committed;
 use peergrad::loader::Loaded;
 use peergrad_protocol::manifest::Chunks;
 
-use super::lineage::Lineage;
-use super::passes::Passes;
+use super::sample_counter::SampleCounter;
+use super::view_chain::ViewChain;
 
 /// Compares the losses of committed steps with those of the plain loop; how far they are apart at most, relatively.
 ///
@@ -25,16 +25,16 @@ use super::passes::Passes;
 /// In words, where they are further apart than `apart_max` and than rounding explains.
 pub fn compare<'a>(
     loaded: &Loaded,
-    lineage: &Lineage,
+    view_chain: &ViewChain,
     committed: impl IntoIterator<Item = &'a Committed>,
     apart_max: f64,
 ) -> Result<f64, String> {
-    let mut plain = Plain::new(loaded, lineage, Order::Dealt);
-    let mut rounding = Rounding::new(loaded, lineage);
+    let mut plain = Plain::new(loaded, view_chain, Order::Assigned);
+    let mut rounding = Rounding::new(loaded, view_chain);
     let mut losses = Vec::new();
     let mut largest = 0.0;
     for ours in committed {
-        let step = plain.passes.steps();
+        let step = plain.epochs.steps();
         if ours.step.0 != step {
             return Err(format!("step {} is committed, and not step {step}", ours.step.0));
         }
@@ -71,13 +71,13 @@ struct Rounding<'a> {
 }
 
 impl<'a> Rounding<'a> {
-    fn new(loaded: &'a Loaded, lineage: &'a Lineage) -> Self {
-        Self { backwards: Plain::new(loaded, lineage, Order::Backwards), largest: 0.0 }
+    fn new(loaded: &'a Loaded, view_chain: &'a ViewChain) -> Self {
+        Self { backwards: Plain::new(loaded, view_chain, Order::Backwards), largest: 0.0 }
     }
 
     /// How far at most another order takes any of these losses, which are those of the plain loop from its first step on.
     fn largest_of(&mut self, losses: &[Option<f64>]) -> f64 {
-        let from = self.backwards.passes.steps() as usize;
+        let from = self.backwards.epochs.steps() as usize;
         for loss in &losses[from..] {
             if let (Some(Some(backwards)), Some(loss)) = (self.backwards.step(), loss) {
                 self.largest = self.largest.max(distance(backwards, *loss));
@@ -90,16 +90,16 @@ impl<'a> Rounding<'a> {
 /// In which order a batch is added up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Order {
-    Dealt,
+    Assigned,
     Backwards,
 }
 
 /// The plain loop, between two steps.
 struct Plain<'a> {
     loaded: &'a Loaded,
-    lineage: &'a Lineage,
+    view_chain: &'a ViewChain,
     order: Order,
-    passes: Passes,
+    epochs: SampleCounter,
     chunks: Chunks,
     parameters: Vec<f32>,
     vector: Vec<f32>,
@@ -108,34 +108,34 @@ struct Plain<'a> {
 }
 
 impl<'a> Plain<'a> {
-    fn new(loaded: &'a Loaded, lineage: &'a Lineage, order: Order) -> Self {
+    fn new(loaded: &'a Loaded, view_chain: &'a ViewChain, order: Order) -> Self {
         let chunks = loaded.manifest.chunks();
         let mut parameters = vec![0.0; chunks.parameter_count()];
-        loaded.task.initial(loaded.training.seed, &mut parameters);
+        loaded.task.initial(loaded.config.seed, &mut parameters);
         let moment_count = loaded.owner_moments();
         let moments = |chunk: usize| (vec![0.0; chunks.range(chunk).len() * moment_count], 0);
         let moments = (0..chunks.count()).map(moments).collect();
-        let (passes, vector) = (Passes::new(loaded), parameters.clone());
-        Self { loaded, lineage, order, passes, chunks, vector, parameters, moments }
+        let (epochs, vector) = (SampleCounter::new(loaded), parameters.clone());
+        Self { loaded, view_chain, order, epochs, chunks, vector, parameters, moments }
     }
 
     /// The next step; the mean loss of its samples, if it has any. `None` if there is no view that it could belong to.
     fn step(&mut self) -> Option<Option<f64>> {
-        let number = self.passes.steps();
-        let counted = self.passes.count(self.lineage)?;
-        let order = self.loaded.training.order(counted.pass, self.loaded.task.sample_count());
+        let number = self.epochs.steps();
+        let counted = self.epochs.count(self.view_chain)?;
+        let order = self.loaded.config.order(counted.epoch, self.loaded.task.sample_count());
         let mut samples = counted.samples(&order);
         if self.order == Order::Backwards {
             samples.reverse();
         }
-        for chunk in self.lineage.restarted_with(number) {
+        for chunk in self.view_chain.restarted_with(number) {
             let (moments, updates) = &mut self.moments[chunk];
             (*updates, *moments) = (0, vec![0.0; moments.len()]);
         }
         if samples.is_empty() {
             return Some(None);
         }
-        let (task, training) = (&self.loaded.task, &self.loaded.training);
+        let (task, training) = (&self.loaded.task, &self.loaded.config);
         let loss = task.gradient(&self.parameters, &samples, &mut self.vector);
         let (rate, scale) = (training.schedule.rate(number), 1.0 / samples.len() as f32);
         for chunk in 0..self.chunks.count() {
@@ -159,8 +159,8 @@ const LOSS_MIN: f64 = 1e-6;
 mod tests {
     use std::sync::Arc;
 
-    use peergrad::alone::train_alone;
     use peergrad::optimizer::Schedule;
+    use peergrad::single_process::train_single_process;
     use peergrad::specification::RunFile;
     use peergrad_protocol::id::ViewDigest;
 
@@ -170,39 +170,39 @@ mod tests {
     use super::*;
     use crate::workload::Workload;
 
-    fn alone() -> Lineage {
+    fn alone() -> ViewChain {
         let member =
-            Member { peer: PeerId([1; 32]), incarnation: Incarnation(1), addresses: vec![], weight: 1 };
+            Member { peer: PeerId([1; 32]), incarnation: Incarnation(1), addresses: vec![], capacity: 1 };
         let view = View::first(RunId([1; 32]), vec![member]);
-        let mut lineage = Lineage::default();
-        lineage.install(&Arc::new(view), ViewDigest([0; 32]));
-        lineage
+        let mut view_chain = ViewChain::default();
+        view_chain.install(&Arc::new(view), ViewDigest([0; 32]));
+        view_chain
     }
 
     #[test]
     fn without_any_change_it_is_training_alone() {
-        let run = RunFile::parse("batch = 24\npasses = 3").unwrap();
+        let run = RunFile::parse("batch = 24\nepochs = 3").unwrap();
         let loaded = Workload::squares(&run, 300, 100).unwrap().loaded;
         let mut losses = Vec::new();
-        let parameters = train_alone(&loaded, |step| losses.push(step.loss));
-        let lineage = alone();
-        let mut plain = Plain::new(&loaded, &lineage, Order::Dealt);
+        let parameters = train_single_process(&loaded, |step| losses.push(step.loss));
+        let view_chain = alone();
+        let mut plain = Plain::new(&loaded, &view_chain, Order::Assigned);
         for (step, loss) in losses.into_iter().enumerate() {
             assert_eq!(plain.step(), Some(Some(loss)), "step {step}");
         }
         assert_eq!(plain.parameters, parameters);
-        assert!(plain.passes.are_over(3));
+        assert!(plain.epochs.are_over(3));
     }
 
     #[test]
     fn rounding_is_allowed_for_and_mistakes_are_not() {
-        let run = RunFile::parse("batch = 64\npasses = 10").unwrap();
+        let run = RunFile::parse("batch = 64\nepochs = 10").unwrap();
         let loaded = Workload::digits(&run).unwrap().loaded;
-        let lineage = alone();
-        let mut backwards = Plain::new(&loaded, &lineage, Order::Backwards);
+        let view_chain = alone();
+        let mut backwards = Plain::new(&loaded, &view_chain, Order::Backwards);
         let committed = |step| Committed {
             step: StepNumber(step),
-            pass: 0,
+            epoch: 0,
             steps_expected: 200,
             loss: backwards.step().unwrap().unwrap(),
             samples: 64,
@@ -213,11 +213,11 @@ mod tests {
             digest: None,
         };
         let committed: Vec<Committed> = (0..200).map(committed).collect();
-        assert!(compare(&loaded, &lineage, &committed, 0.0).unwrap() > 0.0);
+        assert!(compare(&loaded, &view_chain, &committed, 0.0).unwrap() > 0.0);
         // Rates that are one in a thousand too high.
         let mut other = loaded.clone();
-        other.training.schedule = Schedule::constant(other.training.rate(0) * 1.001);
-        let words = compare(&other, &lineage, &committed, 0.0).unwrap_err();
+        other.config.schedule = Schedule::constant(other.config.rate(0) * 1.001);
+        let words = compare(&other, &view_chain, &committed, 0.0).unwrap_err();
         assert!(words.contains("the loss of step 1 is"), "{words}");
     }
 }

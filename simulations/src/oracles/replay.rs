@@ -6,7 +6,7 @@
 //!
 //! # How it works
 //! A step is replayed when the first member tells that it is committed, in the view in which its sums were made (see
-//! [`Lineage`]); a view that came and went without completing it leaves no trace but the state that it restarted.
+//! [`ViewChain`]); a view that came and went without completing it leaves no trace but the state that it restarted.
 //!
 //! # Not here
 //! Rounds, segments, credit, links, freezing, undoing, filling in: whatever they do, this must come out.
@@ -18,18 +18,18 @@ use std::ops::Range;
 use peergrad::io::Event;
 use peergrad::loader::Loaded;
 use peergrad_collectives::codec::Codec;
-use peergrad_collectives::plan::Layout;
+use peergrad_collectives::plan::ShardLayout;
+use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::ledger::{Ledger, Span};
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::message::Tally;
+use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::placement::Placement;
 use peergrad_protocol::view::{Recovery, Resume, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank, ViewDigest};
 
-use super::lineage::{Installed, Lineage};
+use super::view_chain::{Installed, ViewChain};
 use crate::cluster::World;
-use crate::laws::{Law, Observation};
+use crate::invariants::{Invariant, Observation};
 
 /// The replay's name among what is checked.
 pub const REPLAY: &str = "replay of the commit log";
@@ -39,7 +39,7 @@ pub const REPLAY: &str = "replay of the commit log";
 pub struct Replay {
     loaded: Loaded,
     chunks: Chunks,
-    lineage: Lineage,
+    view_chain: ViewChain,
     parameters: Vec<f32>,
     /// By chunk: its moments, one after the other, and how many updates it has had.
     moments: Vec<(Vec<f32>, u32)>,
@@ -47,20 +47,20 @@ pub struct Replay {
     master: Vec<f32>,
     /// By member: what codecs have left out of its contributions.
     residuals: BTreeMap<(PeerId, Incarnation), Vec<f32>>,
-    ledger: Ledger,
+    cursor: DataCursor,
     order: Option<(u64, Vec<u32>)>,
     /// Steps replayed.
     steps: u64,
     /// What the last of them is worth; its loss is a sum in one of several orders.
-    tally: Tally,
-    placement: Option<Placed>,
-    /// By step with which another lineage is merged: that one's state, and what it weighs.
-    inherited: BTreeMap<u64, Inherited>,
+    stats: SampleStats,
+    placement: Option<ChunkPlacement>,
+    /// By step with which another branch is merged: that one's state, and what it weighs.
+    merged_branches: BTreeMap<u64, MergedBranch>,
 }
 
-/// What another lineage had come to.
+/// What another branch had come to.
 #[derive(Clone)]
-struct Inherited {
+struct MergedBranch {
     share: f32,
     parameters: Vec<f32>,
     master: Vec<f32>,
@@ -69,7 +69,7 @@ struct Inherited {
 
 /// Where chunks are in one view.
 #[derive(Clone)]
-struct Placed {
+struct ChunkPlacement {
     digest: ViewDigest,
     /// Once all have moved.
     target: Placement,
@@ -83,21 +83,21 @@ impl Replay {
     pub fn new(loaded: &Loaded) -> Self {
         let chunks = loaded.manifest.chunks();
         let mut parameters = vec![0.0; chunks.parameter_count()];
-        loaded.task.initial(loaded.training.seed, &mut parameters);
+        loaded.task.initial(loaded.config.seed, &mut parameters);
         let mut replay = Self {
             moments: vec![],
             master: vec![0.0; chunks.parameter_count()],
             residuals: BTreeMap::new(),
             loaded: loaded.clone(),
             chunks,
-            lineage: Lineage::default(),
+            view_chain: ViewChain::default(),
             parameters,
-            ledger: Ledger::default(),
+            cursor: DataCursor::default(),
             order: None,
             steps: 0,
-            tally: Tally::default(),
+            stats: SampleStats::default(),
             placement: None,
-            inherited: BTreeMap::new(),
+            merged_branches: BTreeMap::new(),
         };
         replay.moments = (0..chunks.count()).map(|chunk| replay.fresh(chunk)).collect();
         replay
@@ -105,8 +105,9 @@ impl Replay {
 
     /// The run goes back: it is replayed once more up to this step.
     fn rewind(&mut self, step: u64) {
-        let (lineage, inherited) = (std::mem::take(&mut self.lineage), std::mem::take(&mut self.inherited));
-        *self = Self { lineage, inherited, ..Self::new(&self.loaded) };
+        let (view_chain, merged_branches) =
+            (std::mem::take(&mut self.view_chain), std::mem::take(&mut self.merged_branches));
+        *self = Self { view_chain, merged_branches, ..Self::new(&self.loaded) };
         while self.steps < step && self.step() {}
     }
 
@@ -118,43 +119,43 @@ impl Replay {
 
     /// One step, as the members of the view take it in which its sums are made. False if that view is not known.
     fn step(&mut self) -> bool {
-        let Some(Installed { view, digest }) = self.lineage.of_step(self.steps).cloned() else {
+        let Some(Installed { view, digest }) = self.view_chain.of_step(self.steps).cloned() else {
             return false;
         };
         self.restart_states();
-        let (pass, parts) = self.deal(&view);
+        let (epoch, parts) = self.assign_samples(&view);
         let sample_count = self.loaded.task.sample_count();
-        let training = &self.loaded.training;
-        if self.order.as_ref().is_none_or(|(known, _)| *known != pass) {
-            self.order = Some((pass, training.order(pass, sample_count)));
+        let training = &self.loaded.config;
+        if self.order.as_ref().is_none_or(|(known, _)| *known != epoch) {
+            self.order = Some((epoch, training.order(epoch, sample_count)));
         }
         let contributions = self.contributions(&parts);
         let rate = training.schedule.rate(self.steps);
         let placed = self.placement(&view, digest);
         let layout = self.layout(&placed.now.1, view.members.len());
-        let sums = if self.tells_sums(&placed) { self.loaded.training.sums() } else { Codec::F32 };
-        let travelled = self.travelled(&view, &layout, &contributions);
+        let sums = if self.sends_sums(&placed) { self.loaded.config.sum_codec() } else { Codec::F32 };
+        let received = self.received(&view, &layout, &contributions);
         let mut updated = self.parameters.clone();
         for chunk in 0..self.chunks.count() {
             let owner = placed.now.1.owner(chunk);
             let range = self.chunks.range(chunk);
             let parts: Vec<_> = contributions
                 .iter()
-                .zip(&travelled)
+                .zip(&received)
                 .enumerate()
-                .map(|(rank, (own, travelled))| {
+                .map(|(rank, (own, received))| {
                     let is_own = rank == owner.index();
-                    (if is_own { &own.0[..] } else { &travelled[..] }, own.1)
+                    (if is_own { &own.0[..] } else { &received[..] }, own.1)
                 })
                 .collect();
-            let (sum, tally) = sum_for(owner, &parts, range.clone());
+            let (sum, stats) = sum_for(owner, &parts, range.clone());
             updated[range.clone()].copy_from_slice(&sum);
             round(sums, &mut updated[range.clone()]);
-            self.update(chunk, range, rate, tally, &mut updated);
-            self.tally = tally;
+            self.update(chunk, range, rate, stats, &mut updated);
+            self.stats = stats;
         }
-        if !self.is_whole(&view, &placed) {
-            round_segments(self.loaded.training.parameters, &layout, &mut updated);
+        if !self.gathers_sums(&view, &placed) {
+            round_segments(self.loaded.config.parameters, &layout, &mut updated);
         }
         self.parameters = updated;
         self.placement = Some(placed);
@@ -163,28 +164,28 @@ impl Replay {
     }
 
     /// How the vector is cut among the members.
-    fn layout(&self, placement: &Placement, member_count: usize) -> Layout {
+    fn layout(&self, placement: &Placement, member_count: usize) -> ShardLayout {
         let mut owned = vec![Vec::new(); member_count];
         for chunk in 0..self.chunks.count() {
             owned[placement.owner(chunk).index()].push(self.chunks.range(chunk));
         }
-        Layout::new(self.chunks.parameter_count(), owned, self.loaded.training.segment_elements)
+        ShardLayout::new(self.chunks.parameter_count(), owned, self.loaded.config.segment_elements)
     }
 
     /// Contributions as others see them, each of which comes with what was left out of those before. Nothing travels to its
     /// own owner.
-    fn travelled(
+    fn received(
         &mut self,
         view: &View,
-        layout: &Layout,
-        contributions: &[(Vec<f32>, Tally)],
+        layout: &ShardLayout,
+        contributions: &[(Vec<f32>, SampleStats)],
     ) -> Vec<Vec<f32>> {
-        let codec = self.loaded.training.gradients;
+        let codec = self.loaded.config.gradients;
         // Nobody looks at the sums of a step that merges, so what was left out is for the next one.
-        if codec.is_exact() || self.lineage.merge_of(self.steps).is_some() {
+        if codec.is_exact() || self.view_chain.merge_of(self.steps).is_some() {
             return contributions.iter().map(|(contribution, _)| contribution.clone()).collect();
         }
-        let mut travelled = Vec::new();
+        let mut received = Vec::new();
         for (rank, (contribution, _)) in contributions.iter().enumerate() {
             let member = &view.members[rank];
             let fresh = || vec![0.0; contribution.len()];
@@ -204,66 +205,66 @@ impl Replay {
                     }
                 }
             }
-            travelled.push(seen);
+            received.push(seen);
         }
-        travelled
+        received
     }
 
-    /// Whether anybody is told of sums: those who keep copies, or everyone.
-    fn tells_sums(&self, placed: &Placed) -> bool {
-        let is_copied = |chunk| placed.now.1.keepers(chunk).len() > 1;
-        self.loaded.state_count() > 0 && (0..self.chunks.count()).any(is_copied)
+    /// Whether anybody is told of sums: those who keep replicas, or everyone.
+    fn sends_sums(&self, placed: &ChunkPlacement) -> bool {
+        let is_replicated = |chunk| placed.now.1.replica_holders(chunk).len() > 1;
+        self.loaded.state_count() > 0 && (0..self.chunks.count()).any(is_replicated)
     }
 
     /// Whether members gather sums, and each makes new parameters of all of them: nothing else is told then.
-    fn is_whole(&self, view: &View, placed: &Placed) -> bool {
+    fn gathers_sums(&self, view: &View, placed: &ChunkPlacement) -> bool {
         let is_settled = placed.now.0 > 0 || view.newcomers().is_empty();
         let has_state = self.loaded.state_count() > 0;
-        let is_everywhere = |chunk| placed.now.1.keepers(chunk).len() == view.members.len();
+        let is_everywhere = |chunk| placed.now.1.replica_holders(chunk).len() == view.members.len();
         has_state && is_settled && (0..self.chunks.count()).all(is_everywhere)
     }
 
     /// What nobody held when a view began with this step starts from nothing.
     fn restart_states(&mut self) {
-        let restarted = self.lineage.restarted_with(self.steps);
+        let restarted = self.view_chain.restarted_with(self.steps);
         for chunk in restarted.into_iter().filter(|&chunk| chunk < self.chunks.count()) {
             self.moments[chunk] = self.fresh(chunk);
         }
     }
 
-    /// The pass of the step, and by rank what is dealt to each member: a view's first step as its record says, the others
+    /// The epoch of the step, and by rank what is dealt to each member: a view's first step as its record says, the others
     /// in equal parts.
-    fn deal(&mut self, view: &View) -> (u64, Vec<Vec<Span>>) {
+    fn assign_samples(&mut self, view: &View) -> (u64, Vec<Vec<Span>>) {
         let is_first = self.steps == view.first_step().0;
         let sample_count = u64::from(self.loaded.task.sample_count());
         if is_first {
-            self.ledger = view.ledger.clone();
+            self.cursor = view.cursor.clone();
             if let Some(merge) = view.merge() {
-                let pass = self.ledger.pass;
-                self.ledger = self.ledger.united(&merge.ledger, sample_count);
-                return (pass, vec![vec![]; view.members.len()]);
+                let epoch = self.cursor.epoch;
+                self.cursor = self.cursor.union(&merge.cursor, sample_count);
+                return (epoch, vec![vec![]; view.members.len()]);
             }
-            if let Recovery::Resume(Resume { deal: Some(deal), .. }) = &view.recovery {
-                return (deal.pass, deal.parts.clone());
+            if let Recovery::Resume(Resume { batch: Some(deal), .. }) = &view.recovery {
+                return (deal.epoch, deal.parts.clone());
             }
         }
-        let (batch, after) = self.ledger.take(self.loaded.training.step_samples(), sample_count);
-        self.ledger = after;
+        let (batch, after) = self.cursor.next_batch(self.loaded.config.step_samples(), sample_count);
+        self.cursor = after;
         let is_idle = |rank: Rank| is_first && view.newcomers().contains(&rank);
         let ranks = (0..view.members.len()).map(Rank::from_index);
         let shares: Vec<u32> = ranks.map(|rank| u32::from(!is_idle(rank))).collect();
-        (batch.pass, (0..shares.len()).map(|index| batch.part(index, &shares)).collect())
+        (batch.epoch, (0..shares.len()).map(|index| batch.part(index, &shares)).collect())
     }
 
     /// Where the chunks are in the step: those whose turn has not come are still with whom the record names.
-    fn placement(&mut self, view: &View, digest: ViewDigest) -> Placed {
+    fn placement(&mut self, view: &View, digest: ViewDigest) -> ChunkPlacement {
         let moved = view.moves.moved(self.steps - view.first_step().0);
         let mut placed = match self.placement.take() {
             Some(placed) if placed.digest == digest => placed,
             _ => {
                 let count = self.chunks.count();
-                let target = Placement::draw(&view.run, &view.members, count, self.loaded.training.copies);
-                Placed { digest, now: (moved, target.after(&view.moves, moved)), target }
+                let target = Placement::compute(&view.run, &view.members, count, self.loaded.config.replicas);
+                ChunkPlacement { digest, now: (moved, target.after(&view.moves, moved)), target }
             }
         };
         if placed.now.0 != moved {
@@ -273,7 +274,7 @@ impl Replay {
     }
 
     /// By rank: the gradient of its part of the batch, and what it is worth.
-    fn contributions(&self, parts: &[Vec<Span>]) -> Vec<(Vec<f32>, Tally)> {
+    fn contributions(&self, parts: &[Vec<Span>]) -> Vec<(Vec<f32>, SampleStats)> {
         let order = &self.order.as_ref().expect("drawn before").1;
         let contribution = |spans: &Vec<Span>| {
             let samples: Vec<u32> =
@@ -281,20 +282,27 @@ impl Replay {
             let mut gradient = vec![0.0; self.parameters.len()];
             let loss = self.loaded.task.gradient(&self.parameters, &samples, &mut gradient);
             if !loss.is_finite() || !gradient.iter().all(|element| element.is_finite()) {
-                return (vec![0.0; self.parameters.len()], Tally::default());
+                return (vec![0.0; self.parameters.len()], SampleStats::default());
             }
-            (gradient, Tally { samples: samples.len() as u64, loss })
+            (gradient, SampleStats { samples: samples.len() as u64, loss })
         };
         parts.iter().map(contribution).collect()
     }
 
     /// What the owner of a chunk makes of its sum, which lies in `updated`.
-    fn update(&mut self, chunk: usize, range: Range<usize>, rate: f64, tally: Tally, updated: &mut [f32]) {
+    fn update(
+        &mut self,
+        chunk: usize,
+        range: Range<usize>,
+        rate: f64,
+        stats: SampleStats,
+        updated: &mut [f32],
+    ) {
         let has_master = self.loaded.keeps_master() && self.moments[chunk].1 > 0;
         let old = if has_master { &self.master[range.clone()] } else { &self.parameters[range.clone()] };
         let sum = &mut updated[range.clone()];
-        let merges = self.lineage.merge_of(self.steps).is_some();
-        if let Some(other) = self.inherited.get(&self.steps).filter(|_| merges) {
+        let merges = self.view_chain.merge_of(self.steps).is_some();
+        if let Some(other) = self.merged_branches.get(&self.steps).filter(|_| merges) {
             let (theirs, their_updates) = &other.moments[chunk];
             let has_master = self.loaded.keeps_master() && *their_updates > 0;
             let exact =
@@ -309,31 +317,35 @@ impl Replay {
             self.master[range].copy_from_slice(sum);
             return;
         }
-        if tally.samples == 0 || !sum.iter().all(|element| element.is_finite()) {
+        if stats.samples == 0 || !sum.iter().all(|element| element.is_finite()) {
             sum.copy_from_slice(old);
             return;
         }
         let (moments, updates) = &mut self.moments[chunk];
         *updates += 1;
         let before = moments.clone();
-        let scale = 1.0 / tally.samples as f32;
-        self.loaded.training.rule.update(rate, *updates, scale).apply(old, sum, &before, moments);
+        let scale = 1.0 / stats.samples as f32;
+        self.loaded.config.rule.update(rate, *updates, scale).apply(old, sum, &before, moments);
         self.master[range].copy_from_slice(sum);
     }
 }
 
 /// The sum as it reaches an owner: the member behind it first, itself last.
-fn sum_for(owner: Rank, contributions: &[(&[f32], Tally)], range: Range<usize>) -> (Vec<f32>, Tally) {
+fn sum_for(
+    owner: Rank,
+    contributions: &[(&[f32], SampleStats)],
+    range: Range<usize>,
+) -> (Vec<f32>, SampleStats) {
     let count = contributions.len();
     let in_order = (1..=count).map(|distance| &contributions[(owner.index() + distance) % count]);
-    let mut sum: Option<(Vec<f32>, Tally)> = None;
-    for (gradient, tally) in in_order {
+    let mut sum: Option<(Vec<f32>, SampleStats)> = None;
+    for (gradient, stats) in in_order {
         let part = &gradient[range.clone()];
         match &mut sum {
-            None => sum = Some((part.to_vec(), *tally)),
+            None => sum = Some((part.to_vec(), *stats)),
             Some((sum, total)) => {
                 sum.iter_mut().zip(part).for_each(|(sum, element)| *sum += element);
-                *total += *tally;
+                *total += *stats;
             }
         }
     }
@@ -348,7 +360,7 @@ fn round(codec: Codec, elements: &mut [f32]) {
 }
 
 /// As [`round`], segment by segment.
-fn round_segments(codec: Codec, layout: &Layout, vector: &mut [f32]) {
+fn round_segments(codec: Codec, layout: &ShardLayout, vector: &mut [f32]) {
     for segment in (0..layout.rank_count()).flat_map(|rank| layout.shard(rank).segments()) {
         let mut packed = vec![0.0; segment.len()];
         segment.copy_out(vector, &mut packed);
@@ -357,25 +369,25 @@ fn round_segments(codec: Codec, layout: &Layout, vector: &mut [f32]) {
     }
 }
 
-/// Watches commits like a law: the first member that tells of a step is compared, [`crate::laws::same_bits`] sees to the
+/// Watches commits like an invariant: the first member that tells of a step is compared, [`crate::invariants::same_bits`] sees to the
 /// others.
-impl Law for Replay {
+impl Invariant for Replay {
     fn name(&self) -> &'static str {
         REPLAY
     }
 
-    fn fork(&self) -> Option<Box<dyn Law>> {
+    fn fork(&self) -> Option<Box<dyn Invariant>> {
         Some(Box::new(self.clone()))
     }
 
-    fn merge(&mut self, other: &dyn Law, view: &View) {
+    fn merge(&mut self, other: &dyn Invariant, view: &View) {
         let other = other.as_any().and_then(|other| other.downcast_ref::<Self>());
         if let (Some(other), Some(merge)) = (other, view.merge()) {
             let mut other = other.clone();
             other.rewind(merge.steps.0);
             let Self { parameters, master, moments, .. } = other;
-            let inherited = Inherited { share: merge.share(), parameters, master, moments };
-            self.inherited.insert(view.first_step().0, inherited);
+            let merged_branches = MergedBranch { share: merge.share(), parameters, master, moments };
+            self.merged_branches.insert(view.first_step().0, merged_branches);
         }
     }
 
@@ -384,10 +396,10 @@ impl Law for Replay {
     }
 
     fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
-        if let Some(step) = self.lineage.observe(observation) {
+        if let Some(step) = self.view_chain.observe(observation) {
             self.rewind(step);
         }
-        let Observation::Told { host, event: Event::Committed(committed) } = observation else {
+        let Observation::Emitted { host, event: Event::Committed(committed) } = observation else {
             return Ok(());
         };
         if committed.step.0 < self.steps {
@@ -403,7 +415,7 @@ impl Law for Replay {
         if !self.step() {
             return Err(format!("{host} commits step {} and has installed no view", committed.step.0));
         }
-        let Tally { samples, loss } = self.tally;
+        let SampleStats { samples, loss } = self.stats;
         let mean = loss / samples as f64;
         let is_told = |told: f64| (told - mean).abs() <= LOSS_APART_MAX * mean.abs().max(1.0);
         if committed.samples != samples || (mean.is_finite() && !is_told(committed.loss)) {

@@ -4,10 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use super::axis::{self, Values};
+use super::axis::{self, AxisScale};
 use super::svg::{Drawing, LEFT, Px, RIGHT, stroke};
 use super::timeline::Timeline;
-use crate::history::{CommitNote, letter};
+use crate::history::{CommitNote, branch_letter};
 
 /// A committed step on the page, before it has a height.
 #[derive(Clone, Copy)]
@@ -29,7 +29,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let (low, high) = losses.iter().fold((f64::MAX, f64::MIN), |(low, high), x| (low.min(*x), high.max(*x)));
     // What has come to nothing, or almost, is drawn at the lower end.
     let low = if low >= 0.0 { low.max(high * FACTOR_MAX) } else { low };
-    let values = Values::of_losses(low, high, 4);
+    let values = AxisScale::of_losses(low, high, 4);
     // A step without samples, such as one that merges, has no loss.
     let is_lossless = |note: &&CommitNote| note.committed.samples > 0 && !note.committed.loss.is_finite();
     let left_out = match commits.iter().filter(is_lossless).count() {
@@ -41,7 +41,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     format!("{}{}{left_out}", over_time(timeline, &values), over_bytes(timeline, &values))
 }
 
-fn over_time(timeline: &Timeline<'_>, values: &Values) -> String {
+fn over_time(timeline: &Timeline<'_>, values: &AxisScale) -> String {
     let mut drawing = Drawing::default();
     let (top, bottom) = (22.0, 22.0 + HEIGHT);
     let scale = if values.is_logarithmic { " (loss on a logarithmic scale)" } else { "" };
@@ -55,14 +55,14 @@ fn over_time(timeline: &Timeline<'_>, values: &Values) -> String {
     drawing.finish(height, &timeline.attributes(), &format!("Loss over {}", timeline.time()))
 }
 
-fn over_bytes(timeline: &Timeline<'_>, values: &Values) -> String {
+fn over_bytes(timeline: &Timeline<'_>, values: &AxisScale) -> String {
     let mut drawing = Drawing::default();
     let (top, bottom) = (22.0, 22.0 + HEIGHT * 0.8);
     let most = timeline.history.commits.iter().map(|note| note.bytes).max().unwrap_or(0).max(1) as f64;
     let x = |bytes: f64| LEFT + (RIGHT - LEFT) * bytes / most;
     drawing.text("small-head", LEFT, 14.0, "against bytes sent, by all peers together");
     levels(&mut drawing, values, (top, bottom));
-    let sent = Values::bytes(most, 10, "");
+    let sent = AxisScale::bytes(most, 10, "");
     for (value, label) in sent.ticks.iter().filter(|tick| tick.0 <= most) {
         let x = x(*value);
         drawing.line("grid", (x, top), (x, bottom));
@@ -74,19 +74,19 @@ fn over_bytes(timeline: &Timeline<'_>, values: &Values) -> String {
     drawing.finish(bottom + 20.0, "", "Loss over bytes sent")
 }
 
-/// Which colour is which lineage, where there are several.
+/// Which colour is which branch, where there are several.
 fn line_names(timeline: &Timeline<'_>, drawing: &mut Drawing) {
     let mut x = LEFT + 350.0;
-    let lineages = timeline.lineage_count();
-    for lineage in (0..lineages.min(LINES_NAMED_MAX)).filter(|_| lineages > 1) {
-        drawing.line(&format!("curve {}", stroke(lineage)), (x, 10.0), (x + 16.0, 10.0));
-        drawing.text("tick", x + 21.0, 14.0, &format!("part {}", letter(lineage)));
+    let branches = timeline.branch_count();
+    for branch_index in (0..branches.min(LINES_NAMED_MAX)).filter(|_| branches > 1) {
+        drawing.line(&format!("curve {}", stroke(branch_index)), (x, 10.0), (x + 16.0, 10.0));
+        drawing.text("tick", x + 21.0, 14.0, &format!("part {}", branch_letter(branch_index)));
         x += 90.0;
     }
 }
 
 /// Lines at round losses.
-fn levels(drawing: &mut Drawing, values: &Values, (top, bottom): (f64, f64)) {
+fn levels(drawing: &mut Drawing, values: &AxisScale, (top, bottom): (f64, f64)) {
     for (value, label) in &values.ticks {
         let y = bottom - (bottom - top) * values.part(*value);
         drawing.line("grid", (LEFT, y), (RIGHT, y));
@@ -94,22 +94,22 @@ fn levels(drawing: &mut Drawing, values: &Values, (top, bottom): (f64, f64)) {
     }
 }
 
-/// One raw and one smooth line a lineage.
+/// One raw and one smooth line a branch.
 fn curves(
     timeline: &Timeline<'_>,
     drawing: &mut Drawing,
-    values: &Values,
+    values: &AxisScale,
     (top, bottom): (f64, f64),
     x: impl Fn(&CommitNote) -> f64,
 ) {
     let mut lines: BTreeMap<usize, Vec<Point>> = BTreeMap::new();
     for note in timeline.history.commits.iter().filter(|note| note.committed.loss.is_finite()) {
         let point = Point { x: x(note), loss: note.committed.loss };
-        lines.entry(timeline.lineage(note.view)).or_default().push(point);
+        lines.entry(timeline.branch_index(note.view)).or_default().push(point);
     }
     let y = |loss: f64| bottom - (bottom - top) * values.part(loss);
-    for (lineage, points) in lines.iter().take(LINES_MAX) {
-        let class = stroke(*lineage);
+    for (branch_index, points) in lines.iter().take(LINES_MAX) {
+        let class = stroke(*branch_index);
         let is_smoothed = points.len() >= SMOOTHED_MIN;
         let kind = if is_smoothed { "raw" } else { "curve" };
         drawing.path(&format!("{kind} {class}"), &line(&columns(points), y), "");

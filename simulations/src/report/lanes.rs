@@ -19,7 +19,7 @@ use super::steps::Steps;
 use super::svg::{Area, Drawing, LEFT, RIGHT, outline, thinned};
 use super::timeline::{Timeline, times, tone};
 use super::{axis, legend, marks};
-use crate::history::{Ending, Lane, State};
+use crate::history::{ExitStatus, PeerHistory, PeerState};
 
 /// Where the lanes lie.
 #[derive(Clone, Copy)]
@@ -39,7 +39,7 @@ struct Piece {
     lane: usize,
     left: f64,
     right: f64,
-    state: State,
+    state: PeerState,
 }
 
 /// The same stretch of neighbouring lanes, on the page.
@@ -85,7 +85,7 @@ impl Rows {
 
 /// The panel.
 pub(super) fn panel(timeline: &Timeline<'_>) -> String {
-    let lanes = &timeline.history.lanes;
+    let lanes = &timeline.history.peers;
     if lanes.is_empty() {
         return "<p class=\"empty\">No peer was ever started.</p>\n".to_owned();
     }
@@ -123,7 +123,7 @@ fn view_names(timeline: &Timeline<'_>, drawing: &mut Drawing, top: f64) {
         let has_room = x >= free_from;
         let height = if has_room { VIEWS_HEIGHT - 4.0 } else { 5.0 };
         ticks
-            .entry((x.round() as u32, tone(note.lineage, note.view.epoch.0)))
+            .entry((x.round() as u32, tone(note.branch_index, note.view.number.0)))
             .and_modify(|tick| tick.0 = tick.0.max(height))
             .or_insert((height, words));
         if has_room {
@@ -142,7 +142,7 @@ fn view_names(timeline: &Timeline<'_>, drawing: &mut Drawing, top: f64) {
 fn labels(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     let steps = [1, 2, 5, 10, 20, 50, 100, 200, 500];
     let step = steps.into_iter().find(|step| *step as f64 * rows.pitch >= 11.0).unwrap_or(1000);
-    for (index, lane) in timeline.history.lanes.iter().enumerate().step_by(step) {
+    for (index, lane) in timeline.history.peers.iter().enumerate().step_by(step) {
         let (x, y) = (LEFT - 12.0, rows.middle(index) + 4.0);
         drawing.put(format_args!(
             r#"<text class="tick end" x="{x}" y="{y:.1}">p{index}<title>{}</title></text>"#,
@@ -157,7 +157,7 @@ fn stretches(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) -> bool
     if rows.are_tall() {
         guides(timeline, drawing, rows);
     }
-    let lanes = timeline.history.lanes.iter().enumerate();
+    let lanes = timeline.history.peers.iter().enumerate();
     let all = |grain| lanes.clone().flat_map(move |(index, lane)| pieces(timeline, index, lane, grain));
     let finest: Vec<Piece> = all(0.5).collect();
     let have_words = rows.are_tall() && finest.len() <= PIECES_WITH_WORDS_MAX;
@@ -180,10 +180,10 @@ fn stretches(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) -> bool
 
 /// A faint line from a peer's start to its end, so that a gap is seen to be one.
 fn guides(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
-    for (index, lane) in timeline.history.lanes.iter().enumerate() {
+    for (index, lane) in timeline.history.peers.iter().enumerate() {
         let (Some(first), Some(last)) = (lane.spans.first(), lane.spans.last()) else { continue };
         let until = match last.state {
-            State::Ended { .. } => last.from,
+            PeerState::Ended { .. } => last.from,
             _ => Instant(timeline.extent),
         };
         let y = rows.middle(index);
@@ -193,7 +193,7 @@ fn guides(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
 
 /// A lane in steps of `grain` pixels. A short stay in a view may vanish; a short absence is widened until it is seen,
 /// unless the steps are so wide that this would be a lie.
-fn pieces(timeline: &Timeline<'_>, index: usize, lane: &Lane, grain: f64) -> Vec<Piece> {
+fn pieces(timeline: &Timeline<'_>, index: usize, lane: &PeerHistory, grain: f64) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     let mut drawn_to = i64::MIN;
     for (number, span) in lane.spans.iter().enumerate() {
@@ -202,7 +202,8 @@ fn pieces(timeline: &Timeline<'_>, index: usize, lane: &Lane, grain: f64) -> Vec
         let is_open = number + 1 == lane.spans.len() && span.until <= span.from;
         let until = if is_open { Instant(timeline.extent) } else { span.until };
         let from = cell(span.from).max(drawn_to);
-        let is_widened = grain <= 1.0 && !matches!(span.state, State::Member(_) | State::Ended { .. });
+        let is_widened =
+            grain <= 1.0 && !matches!(span.state, PeerState::Member(_) | PeerState::Ended { .. });
         let least = from + i64::from(is_widened);
         let until = cell(until).max(least);
         if until <= from {
@@ -220,27 +221,27 @@ fn pieces(timeline: &Timeline<'_>, index: usize, lane: &Lane, grain: f64) -> Vec
 }
 
 /// The class of a state, for those that are drawn as a stretch.
-fn class(timeline: &Timeline<'_>, state: State) -> Option<String> {
+fn class(timeline: &Timeline<'_>, state: PeerState) -> Option<String> {
     match state {
-        State::Joining => Some("joining".to_owned()),
-        State::Member(view) => {
-            let epoch = timeline.history.views.get(view).map_or(1, |note| note.view.epoch.0);
-            Some(tone(timeline.lineage(view), epoch))
+        PeerState::Joining => Some("joining".to_owned()),
+        PeerState::Member(view) => {
+            let view_number = timeline.history.views.get(view).map_or(1, |note| note.view.number.0);
+            Some(tone(timeline.branch_index(view), view_number))
         }
-        State::Paused => Some("paused".to_owned()),
-        State::Down | State::Ended { .. } => None,
+        PeerState::Paused => Some("paused".to_owned()),
+        PeerState::Down | PeerState::Ended { .. } => None,
     }
 }
 
-fn state_words(timeline: &Timeline<'_>, state: State) -> String {
+fn state_words(timeline: &Timeline<'_>, state: PeerState) -> String {
     match state {
-        State::Joining => "joining".to_owned(),
-        State::Member(view) => format!("in view {}", timeline.view_name(view)),
-        State::Paused => "paused".to_owned(),
-        State::Down => "down".to_owned(),
-        State::Ended(Ending::Finished) => "finished".to_owned(),
-        State::Ended(Ending::Left) => "left".to_owned(),
-        State::Ended(Ending::Failed) => "could not go on".to_owned(),
+        PeerState::Joining => "joining".to_owned(),
+        PeerState::Member(view) => format!("in view {}", timeline.view_name(view)),
+        PeerState::Paused => "paused".to_owned(),
+        PeerState::Down => "down".to_owned(),
+        PeerState::Ended(ExitStatus::Finished) => "finished".to_owned(),
+        PeerState::Ended(ExitStatus::Left) => "left".to_owned(),
+        PeerState::Ended(ExitStatus::Failed) => "could not go on".to_owned(),
     }
 }
 
@@ -248,19 +249,19 @@ fn state_words(timeline: &Timeline<'_>, state: State) -> String {
 fn one_by_one(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows, piece: &Piece) {
     let (lane, width) = (piece.lane, piece.right - piece.left);
     let mut area = Area { x: piece.left, y: rows.bar_top(lane), width, height: rows.bar };
-    if matches!(piece.state, State::Ended { .. }) {
+    if matches!(piece.state, PeerState::Ended { .. }) {
         return;
     }
     let what = state_words(timeline, piece.state);
     let span = times(timeline.nanos_at(piece.left), timeline.nanos_at(piece.right));
-    let peer = timeline.history.lanes[lane].peer.short();
+    let peer = timeline.history.peers[lane].peer.short();
     let words = format!("p{lane} ({peer}): {what}\n{span}");
-    if piece.state == State::Paused {
+    if piece.state == PeerState::Paused {
         let height = (rows.bar * 0.36).max(2.0);
         area = Area { y: rows.middle(lane) - height / 2.0, height, ..area };
     }
     drawing.rect(class(timeline, piece.state).as_deref().unwrap_or("hit"), area, &words);
-    if let State::Member(view) = piece.state {
+    if let PeerState::Member(view) = piece.state {
         let name = timeline.view_name(view);
         if rows.bar >= 11.0 && width >= 8.0 + 6.5 * name.len() as f64 {
             let class = format!("on-{}", class(timeline, piece.state).unwrap_or_default());
@@ -277,7 +278,7 @@ fn shapes(timeline: &Timeline<'_>, rows: Rows, pieces: impl Iterator<Item = Piec
     let mut grown = Vec::new();
     for Piece { lane, left, right, state } in pieces {
         let Some(mut class) = class(timeline, state) else { continue };
-        if state == State::Joining && !rows.are_tall() {
+        if state == PeerState::Joining && !rows.are_tall() {
             "joining-many".clone_into(&mut class); // hatching needs room
         }
         let key = (class.clone(), (left * 2.0).round() as u32, (right * 2.0).round() as u32);
@@ -294,7 +295,7 @@ fn shapes(timeline: &Timeline<'_>, rows: Rows, pieces: impl Iterator<Item = Piec
 
 /// For lanes whose stretches have no words of their own: the life of each in a few words, for whoever points at it.
 fn lane_words(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
-    for (index, lane) in timeline.history.lanes.iter().enumerate() {
+    for (index, lane) in timeline.history.peers.iter().enumerate() {
         let y = rows.top + index as f64 * rows.pitch;
         let area = Area { x: LEFT, y, width: RIGHT - LEFT, height: rows.pitch };
         let told = lane.spans.iter().take(SPANS_TOLD_MAX);

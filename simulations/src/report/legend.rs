@@ -4,46 +4,49 @@ use std::collections::BTreeSet;
 
 use super::lanes::Rows;
 use super::timeline::{Timeline, tone};
-use crate::history::{Ending, State, letter};
+use crate::history::{ExitStatus, PeerState, branch_letter};
 
 /// The key above lanes that lie in `rows` and whose notes look like `note`.
 pub(super) fn lanes(timeline: &Timeline<'_>, rows: Rows, note: &str) -> String {
     let history = timeline.history;
     let mut entries = Vec::new();
-    let lineages: BTreeSet<usize> = history.views.iter().map(|view| view.lineage).collect();
-    for lineage in lineages.iter().take(LINEAGES_MAX) {
-        let swatches = [1, 2].map(|epoch| {
-            let x = 11 * (epoch - 1);
-            format!(r#"<rect class="{}" x="{x}" y="1" width="11" height="10"/>"#, tone(*lineage, epoch))
+    let branches: BTreeSet<usize> = history.views.iter().map(|view| view.branch_index).collect();
+    for branch_index in branches.iter().take(BRANCHES_MAX) {
+        let swatches = [1, 2].map(|view_number| {
+            let x = 11 * (view_number - 1);
+            format!(
+                r#"<rect class="{}" x="{x}" y="1" width="11" height="10"/>"#,
+                tone(*branch_index, view_number)
+            )
         });
-        let name = match lineages.len() {
+        let name = match branches.len() {
             1 => "member, by turns light and dark from view to view".to_owned(),
-            _ => format!("member in part {}", letter(*lineage)),
+            _ => format!("member in part {}", branch_letter(*branch_index)),
         };
         entries.push(entry(&swatches.concat(), &name));
     }
-    if lineages.len() > LINEAGES_MAX {
-        entries.push(entry("", &format!("and {} parts more", lineages.len() - LINEAGES_MAX)));
+    if branches.len() > BRANCHES_MAX {
+        entries.push(entry("", &format!("and {} parts more", branches.len() - BRANCHES_MAX)));
     }
-    let has = |wanted: fn(&State) -> bool| {
-        history.lanes.iter().flat_map(|lane| &lane.spans).any(|span| wanted(&span.state))
+    let has = |wanted: fn(&PeerState) -> bool| {
+        history.peers.iter().flat_map(|lane| &lane.spans).any(|span| wanted(&span.state))
     };
-    let lanes_have_notes = history.lanes.iter().any(|lane| !lane.notes.is_empty());
+    let lanes_have_notes = history.peers.iter().any(|lane| !lane.notes.is_empty());
     let joining = if rows.are_tall() { "joining" } else { "joining-many" };
     let others = [
-        (has(|s| *s == State::Joining), JOINING.replace("CLASS", joining), "joining"),
+        (has(|s| *s == PeerState::Joining), JOINING.replace("CLASS", joining), "joining"),
         (
-            has(|s| *s == State::Paused),
+            has(|s| *s == PeerState::Paused),
             PAUSED.to_owned(),
             "paused: waits for others, sleeps, or stands still",
         ),
-        (has(|s| *s == State::Down) && rows.are_tall(), KILLED.to_owned(), "killed, or without power"),
-        (has(|s| *s == State::Down), GAP.to_owned(), "down"),
-        (has(|s| *s == State::Ended(Ending::Finished)), FINISHED.to_owned(), "finished"),
-        (has(|s| *s == State::Ended(Ending::Left)), LEFT.to_owned(), "left"),
-        (has(|s| *s == State::Ended(Ending::Failed)), BROKEN_OFF.to_owned(), "could not go on"),
+        (has(|s| *s == PeerState::Down) && rows.are_tall(), KILLED.to_owned(), "killed, or without power"),
+        (has(|s| *s == PeerState::Down), GAP.to_owned(), "down"),
+        (has(|s| *s == PeerState::Ended(ExitStatus::Finished)), FINISHED.to_owned(), "finished"),
+        (has(|s| *s == PeerState::Ended(ExitStatus::Left)), LEFT.to_owned(), "left"),
+        (has(|s| *s == PeerState::Ended(ExitStatus::Failed)), BROKEN_OFF.to_owned(), "could not go on"),
         (lanes_have_notes, NOTE.replace("CLASS", note), "something happened (point at it)"),
-        (!history.bands.is_empty(), BAND.to_owned(), "network not whole"),
+        (!history.cuts.is_empty(), BAND.to_owned(), "network not whole"),
         (history.began.is_some(), BEGAN.to_owned(), "training begins"),
         (!history.redone.is_empty(), REDONE.to_owned(), "step begun again"),
     ];
@@ -56,7 +59,7 @@ fn entry(picture: &str, name: &str) -> String {
     format!("<li><svg width=\"22\" height=\"12\" aria-hidden=\"true\">{picture}</svg>{name}</li>\n")
 }
 
-const LINEAGES_MAX: usize = 6;
+const BRANCHES_MAX: usize = 6;
 const JOINING: &str = r#"<rect class="CLASS" x="0" y="1" width="22" height="10"/>"#;
 const PAUSED: &str = r#"<rect class="paused" x="0" y="4" width="22" height="4"/>"#;
 const GAP: &str = r#"<line class="guide" x1="0" y1="6" x2="22" y2="6"/>"#;

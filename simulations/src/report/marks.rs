@@ -6,20 +6,20 @@ use super::axis;
 use super::lanes::Rows;
 use super::svg::{Area, Drawing, LEFT, RIGHT, outline, thinned};
 use super::timeline::Timeline;
-use crate::history::{Ending, State};
+use crate::history::{ExitStatus, PeerState};
 
 /// The ends of lanes: an upright bar for a peer that has finished or left, a cross for one that failed or was killed.
 pub(super) fn ends(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
     // By look: outlines of the ends in lanes that are too low to be looked at by themselves.
     let mut many: BTreeMap<&str, String> = BTreeMap::new();
-    for (index, lane) in timeline.history.lanes.iter().enumerate() {
+    for (index, lane) in timeline.history.peers.iter().enumerate() {
         for span in &lane.spans {
             let (class, words) = match span.state {
-                State::Ended(Ending::Finished) => ("finished", "finished"),
-                State::Ended(Ending::Left) => ("left", "left"),
-                State::Ended(Ending::Failed) => ("broken-off", "could not go on"),
-                State::Down if rows.are_tall() => ("killed", "killed, or without power"),
-                State::Down | State::Joining | State::Member(_) | State::Paused => continue,
+                PeerState::Ended(ExitStatus::Finished) => ("finished", "finished"),
+                PeerState::Ended(ExitStatus::Left) => ("left", "left"),
+                PeerState::Ended(ExitStatus::Failed) => ("broken-off", "could not go on"),
+                PeerState::Down if rows.are_tall() => ("killed", "killed, or without power"),
+                PeerState::Down | PeerState::Joining | PeerState::Member(_) | PeerState::Paused => continue,
             };
             let (x, y) = (timeline.x(span.from), rows.middle(index));
             let words = format!("p{index}: {words} at {}", axis::duration(span.from.0));
@@ -54,12 +54,12 @@ pub(super) fn ends(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) {
 pub(super) fn notes(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) -> &'static str {
     let rings = thinned(RINGS_MAX, |grain| {
         let grain = grain * 8.0;
-        let mut cells: BTreeMap<(u32, u32), Ring<'_>> = BTreeMap::new();
-        for (index, lane) in timeline.history.lanes.iter().enumerate() {
+        let mut cells: BTreeMap<(u32, u32), NoteGroup<'_>> = BTreeMap::new();
+        for (index, lane) in timeline.history.peers.iter().enumerate() {
             for (at, words) in &lane.notes {
                 let (x, y) = (timeline.x(*at), rows.middle(index));
                 let row = if rows.pitch >= grain { index as u32 } else { (y / grain) as u32 };
-                let ring = Ring { x, y, notes: Vec::new() };
+                let ring = NoteGroup { x, y, notes: Vec::new() };
                 let ring = cells.entry((((x - LEFT) / grain) as u32, row)).or_insert(ring);
                 ring.notes.push((index, at.0, words));
             }
@@ -86,7 +86,7 @@ pub(super) fn notes(timeline: &Timeline<'_>, drawing: &mut Drawing, rows: Rows) 
 }
 
 /// Notes at about one place: lane, time and words of each.
-struct Ring<'a> {
+struct NoteGroup<'a> {
     x: f64,
     y: f64,
     notes: Vec<(usize, u64, &'a String)>,

@@ -16,7 +16,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     let Some(hosts) = traffic.by_link.keys().map(|(from, to)| from.index().max(to.index()) + 1).max() else {
         return String::new();
     };
-    let groups = Groups::new(hosts.max(timeline.history.lanes.len()));
+    let groups = Groups::new(hosts.max(timeline.history.peers.len()));
     let mut cells: BTreeMap<(usize, usize), u64> = BTreeMap::new();
     for ((from, to), bytes) in &traffic.by_link {
         *cells.entry((groups.of(*from), groups.of(*to))).or_default() += bytes;

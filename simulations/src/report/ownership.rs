@@ -1,7 +1,7 @@
 //! Who owned what: the shares of the parameter vector, stacked in the order of the lanes, a step at each view; and in
 //! numbers what went from whom to whom between a view and the one it follows.
 //!
-//! Each lineage has a picture of its own, since after a fork two sets of owners stand beside each other.
+//! Each branch has a picture of its own, since after a fork two sets of owners stand beside each other.
 
 use peergrad_protocol::ViewDigest;
 
@@ -9,11 +9,11 @@ use super::axis::{self, percent};
 use super::peers::Groups;
 use super::svg::{Area, Drawing, Escaped, LEFT, Px, RIGHT};
 use super::timeline::Timeline;
-use crate::history::{ViewNote, letter};
+use crate::history::{ViewNote, branch_letter};
 use crate::host::HostId;
 
-/// The shares of one lineage from one view to the next.
-struct Stage {
+/// The shares of one branch from one view to the next.
+struct OwnershipPeriod {
     left: f64,
     right: f64,
     view: usize,
@@ -31,29 +31,29 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
     }
     let hosts =
         history.views.iter().flat_map(|view| view.shards.keys()).max().map_or(0, |host| host.index() + 1);
-    let groups = Groups::new(hosts.max(history.lanes.len()));
-    let lineages = timeline.lineage_count();
+    let groups = Groups::new(hosts.max(history.peers.len()));
+    let branches = timeline.branch_count();
     let mut page = String::new();
-    for lineage in 0..lineages.min(LINEAGES_MAX) {
-        let stages = stages(timeline, groups, lineage, whole as f64);
-        if !stages.is_empty() {
-            page.push_str(&picture(timeline, groups, lineage, &stages));
+    for branch_index in 0..branches.min(BRANCHES_MAX) {
+        let periods = periods(timeline, groups, branch_index, whole as f64);
+        if !periods.is_empty() {
+            page.push_str(&picture(timeline, groups, branch_index, &periods));
         }
     }
-    if lineages > LINEAGES_MAX {
-        page.push_str(&format!("<p class=\"more\">and {} parts more</p>\n", lineages - LINEAGES_MAX));
+    if branches > BRANCHES_MAX {
+        page.push_str(&format!("<p class=\"more\">and {} parts more</p>\n", branches - BRANCHES_MAX));
     }
     page + &moves(timeline, whole as f64)
 }
 
-/// The views of a lineage that last for at least a few pixels, with their shares.
-fn stages(timeline: &Timeline<'_>, groups: Groups, lineage: usize, whole: f64) -> Vec<Stage> {
+/// The views of a branch that last for at least a few pixels, with their shares.
+fn periods(timeline: &Timeline<'_>, groups: Groups, branch_index: usize, whole: f64) -> Vec<OwnershipPeriod> {
     let views = timeline.history.views.iter().enumerate();
     let views: Vec<_> =
-        views.filter(|(_, view)| view.lineage == lineage && !view.shards.is_empty()).collect();
-    let last_end = timeline.x(timeline.lineage_end(lineage));
+        views.filter(|(_, view)| view.branch_index == branch_index && !view.shards.is_empty()).collect();
+    let last_end = timeline.x(timeline.branch_end_time(branch_index));
     let grain = (groups.count() as f64 * (RIGHT - LEFT) / EDGES_MAX).max(1.0);
-    let mut stages: Vec<Stage> = Vec::new();
+    let mut periods: Vec<OwnershipPeriod> = Vec::new();
     for (position, (index, view)) in views.iter().enumerate() {
         let left = timeline.x(view.at);
         let right = views.get(position + 1).map_or(last_end.max(left), |next| timeline.x(next.1.at));
@@ -64,28 +64,33 @@ fn stages(timeline: &Timeline<'_>, groups: Groups, lineage: usize, whole: f64) -
         for group in 0..groups.count() {
             sums[group + 1] += sums[group];
         }
-        match stages.last_mut() {
+        match periods.last_mut() {
             // The one before was too short to be seen.
             Some(before) if before.right - before.left < grain => {
-                *before = Stage { left: before.left, right, view: *index, sums };
+                *before = OwnershipPeriod { left: before.left, right, view: *index, sums };
             }
-            _ => stages.push(Stage { left, right, view: *index, sums }),
+            _ => periods.push(OwnershipPeriod { left, right, view: *index, sums }),
         }
     }
-    stages
+    periods
 }
 
-fn picture(timeline: &Timeline<'_>, groups: Groups, lineage: usize, stages: &[Stage]) -> String {
+fn picture(
+    timeline: &Timeline<'_>,
+    groups: Groups,
+    branch_index: usize,
+    periods: &[OwnershipPeriod],
+) -> String {
     let mut drawing = Drawing::default();
-    let is_only = timeline.lineage_count() == 1;
+    let is_only = timeline.branch_count() == 1;
     let top = if is_only { 4.0 } else { 22.0 };
     if !is_only {
-        drawing.text("small-head", LEFT, 14.0, &format!("part {}", letter(lineage)));
+        drawing.text("small-head", LEFT, 14.0, &format!("part {}", branch_letter(branch_index)));
     }
     let bottom = top + (groups.count() as f64 * 22.0).clamp(44.0, HEIGHT);
     timeline.backdrop(&mut drawing, top, bottom);
     for group in 0..groups.count() {
-        share(timeline, &mut drawing, groups, group, stages, (top, bottom));
+        share(timeline, &mut drawing, groups, group, periods, (top, bottom));
     }
     timeline.foreground(&mut drawing, top, bottom);
     for (part, label) in [(0.0, "0 %"), (0.5, "50 %"), (1.0, "100 %")] {
@@ -107,29 +112,29 @@ fn share(
     drawing: &mut Drawing,
     groups: Groups,
     group: usize,
-    stages: &[Stage],
+    periods: &[OwnershipPeriod],
     (top, bottom): (f64, f64),
 ) {
     let y = |part: f64| top + (bottom - top) * part.min(1.0);
-    let part = |stage: &Stage| stage.sums[group + 1] - stage.sums[group];
-    if stages.iter().all(|stage| part(stage) <= 0.0) {
+    let part = |period: &OwnershipPeriod| period.sums[group + 1] - period.sums[group];
+    if periods.iter().all(|period| part(period) <= 0.0) {
         return;
     }
-    let mut d = format!("M{} {}", Px(stages[0].left), Px(y(stages[0].sums[group])));
-    for stage in stages {
-        d.push_str(&format!("V{}H{}", Px(y(stage.sums[group])), Px(stage.right)));
+    let mut d = format!("M{} {}", Px(periods[0].left), Px(y(periods[0].sums[group])));
+    for period in periods {
+        d.push_str(&format!("V{}H{}", Px(y(period.sums[group])), Px(period.right)));
     }
-    for stage in stages.iter().rev() {
-        d.push_str(&format!("V{}H{}", Px(y(stage.sums[group + 1])), Px(stage.left)));
+    for period in periods.iter().rev() {
+        d.push_str(&format!("V{}H{}", Px(y(period.sums[group + 1])), Px(period.left)));
     }
     let (colour, is_light) = groups.colour(group);
-    let told = stages
+    let told = periods
         .iter()
         .take(VIEWS_TOLD_MAX)
-        .map(|stage| format!("view {}: {}", timeline.view_name(stage.view), percent(part(stage), 1.0)));
+        .map(|period| format!("view {}: {}", timeline.view_name(period.view), percent(part(period), 1.0)));
     let mut words = format!("{}\n{}", groups.name(group), told.collect::<Vec<_>>().join("\n"));
-    if stages.len() > VIEWS_TOLD_MAX {
-        words.push_str(&format!("\nand {} views more", stages.len() - VIEWS_TOLD_MAX));
+    if periods.len() > VIEWS_TOLD_MAX {
+        words.push_str(&format!("\nand {} views more", periods.len() - VIEWS_TOLD_MAX));
     }
     let class = if groups.count() <= SEPARATED_MAX { "share" } else { "share-many" };
     drawing.put(format_args!(
@@ -138,18 +143,18 @@ fn share(
     ));
     let class = if is_light { "on-light" } else { "on-dark" };
     let mut told = f64::NAN;
-    for stage in stages {
+    for period in periods {
         let area = Area {
-            x: stage.left,
-            y: y(stage.sums[group]),
-            width: stage.right - stage.left,
-            height: y(stage.sums[group + 1]) - y(stage.sums[group]),
+            x: period.left,
+            y: y(period.sums[group]),
+            width: period.right - period.left,
+            height: y(period.sums[group + 1]) - y(period.sums[group]),
         };
         let has_room = area.height >= 12.0 && area.width >= 74.0;
-        if has_room && part(stage) != told {
-            let text = format!("{}  {}", groups.short_name(group), percent(part(stage), 1.0));
+        if has_room && part(period) != told {
+            let text = format!("{}  {}", groups.short_name(group), percent(part(period), 1.0));
             drawing.text(class, area.x + 6.0, area.y + area.height / 2.0 + 3.5, &text);
-            told = part(stage);
+            told = part(period);
         }
     }
 }
@@ -250,7 +255,7 @@ fn moves(timeline: &Timeline<'_>, whole: f64) -> String {
 }
 
 const HEIGHT: f64 = 168.0;
-const LINEAGES_MAX: usize = 4;
+const BRANCHES_MAX: usize = 4;
 /// As many corners are drawn, over all groups.
 const EDGES_MAX: f64 = 10_000.0;
 /// With more shares than these, lines between them would wash out their colours.

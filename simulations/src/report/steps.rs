@@ -1,4 +1,4 @@
-//! The strip under the lanes: a tick for each committed step, a line of them for each lineage, and below, in a colour
+//! The strip under the lanes: a tick for each committed step, a line of them for each branch, and below, in a colour
 //! that warns, the steps that had to be begun again. Where ticks would run together, columns count them.
 
 use std::collections::BTreeMap;
@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::axis;
 use super::svg::{Area, Drawing, LEFT, RIGHT, outline};
 use super::timeline::{Timeline, times, tone};
-use crate::history::{CommitNote, letter};
+use crate::history::{CommitNote, branch_letter};
 
 /// Where the strip lies.
 pub(super) struct Steps {
@@ -20,13 +20,13 @@ struct Column {
     count: u64,
     first: u64,
     last: u64,
-    lineage: usize,
+    branch_index: usize,
 }
 
 impl Steps {
     /// A strip that begins at `top`.
     pub(super) fn new(timeline: &Timeline<'_>, top: f64) -> Self {
-        let lines = timeline.lineage_count().clamp(1, LINES_MAX);
+        let lines = timeline.branch_count().clamp(1, LINES_MAX);
         Self { top, lines, has_redone: !timeline.history.redone.is_empty() }
     }
 
@@ -35,9 +35,9 @@ impl Steps {
         self.top + (self.lines + usize::from(self.has_redone)) as f64 * LINE + 6.0
     }
 
-    /// The line of a lineage; the last is shared by all that have none of their own.
-    fn line(&self, lineage: usize) -> usize {
-        lineage.min(self.lines - 1)
+    /// The line of a branch; the last is shared by all that have none of their own.
+    fn line(&self, branch_index: usize) -> usize {
+        branch_index.min(self.lines - 1)
     }
 
     /// Draws it.
@@ -46,8 +46,8 @@ impl Steps {
         for line in 0..self.lines {
             let name = match self.lines {
                 1 => "steps".to_owned(),
-                lines if line + 1 == lines && timeline.lineage_count() > lines => "others".to_owned(),
-                _ => format!("steps {}", letter(line)),
+                lines if line + 1 == lines && timeline.branch_count() > lines => "others".to_owned(),
+                _ => format!("steps {}", branch_letter(line)),
             };
             drawing.text("tick end", LEFT - 12.0, self.top + (line as f64 + 0.75) * LINE, &name);
             self.committed(timeline, drawing, line);
@@ -68,7 +68,7 @@ impl Steps {
     fn committed(&self, timeline: &Timeline<'_>, drawing: &mut Drawing, line: usize) {
         let commits = timeline.history.commits.iter();
         let commits: Vec<&CommitNote> =
-            commits.filter(|note| self.line(timeline.lineage(note.view)) == line).collect();
+            commits.filter(|note| self.line(timeline.branch_index(note.view)) == line).collect();
         let are_apart = commits.len() <= TICKS_MAX && commits.iter().all(|note| note.count == 1);
         let (grain, width) = if are_apart { (1.0, 1.2) } else { (COLUMN, COLUMN - 0.5) };
         let bottom = self.top + (line + 1) as f64 * LINE - 2.0;
@@ -79,7 +79,7 @@ impl Steps {
             let part = if are_apart { 1.0 } else { column.count as f64 / most as f64 };
             let height = (LINE - 4.0) * part;
             let area = Area { x: LEFT + f64::from(*index) * grain, y: bottom - height, width, height };
-            paths.entry(tone(column.lineage, 1)).or_default().push_str(&outline(area));
+            paths.entry(tone(column.branch_index, 1)).or_default().push_str(&outline(area));
         }
         for (class, d) in paths {
             drawing.path(&class, &d, "");
@@ -118,10 +118,10 @@ impl Steps {
 fn columns(timeline: &Timeline<'_>, commits: &[&CommitNote], grain: f64) -> BTreeMap<u32, Column> {
     let mut columns: BTreeMap<u32, Column> = BTreeMap::new();
     for note in commits {
-        let (step, lineage) = (note.committed.step.0, timeline.lineage(note.view));
+        let (step, branch_index) = (note.committed.step.0, timeline.branch_index(note.view));
         let place = ((timeline.x(note.at) - LEFT) / grain) as u32;
         let first = step.saturating_sub(note.count - 1);
-        let column = columns.entry(place).or_insert(Column { count: 0, first, last: step, lineage });
+        let column = columns.entry(place).or_insert(Column { count: 0, first, last: step, branch_index });
         column.count += note.count;
         column.first = column.first.min(first);
         column.last = column.last.max(step);
@@ -131,7 +131,7 @@ fn columns(timeline: &Timeline<'_>, commits: &[&CommitNote], grain: f64) -> BTre
 
 /// Height of a line.
 const LINE: f64 = 16.0;
-/// With more lineages, the last line is shared.
+/// With more branches, the last line is shared.
 const LINES_MAX: usize = 5;
 /// As many ticks can be told apart.
 const TICKS_MAX: usize = 350;

@@ -9,7 +9,7 @@ use peergrad_protocol::Instant;
 
 use super::axis;
 use super::svg::{Area, Drawing, HUES, LEFT, RIGHT, outline, thinned};
-use crate::history::{Band, History, State, letter};
+use crate::history::{CutInterval, History, PeerState, branch_letter};
 
 /// A history and where its times lie on the page.
 pub(super) struct Timeline<'a> {
@@ -51,12 +51,12 @@ impl<'a> Timeline<'a> {
 
     /// The bands as stripes, told apart by `grain` pixels.
     fn stripes_at(&self, grain: f64) -> Vec<Stripe> {
-        let mut cells: BTreeMap<(i64, i64), Vec<&Band>> = BTreeMap::new();
-        for band in &self.history.bands {
+        let mut cells: BTreeMap<(i64, i64), Vec<&CutInterval>> = BTreeMap::new();
+        for band in &self.history.cuts {
             let cell = |at| ((self.x(at) - LEFT) / grain).round() as i64;
             cells.entry((cell(band.from), cell(band.until).max(cell(band.from)))).or_default().push(band);
         }
-        let stripe = |((from, until), bands): ((i64, i64), Vec<&Band>)| {
+        let stripe = |((from, until), bands): ((i64, i64), Vec<&CutInterval>)| {
             let (left, first) = (LEFT + from as f64 * grain, bands[0]);
             let label = match bands.len() {
                 1 => first.label.clone(),
@@ -137,38 +137,42 @@ impl<'a> Timeline<'a> {
         if self.history.is_real { "time" } else { "virtual time" }
     }
 
-    /// The name of a view: its epoch, behind its lineage's letter where there are several lineages.
+    /// The name of a view: its number, behind its branch's letter where there are several branches.
     pub(super) fn view_name(&self, index: usize) -> String {
         let Some(note) = self.history.views.get(index) else { return "?".to_owned() };
-        let epoch = note.view.epoch.0;
-        if self.lineage_count() > 1 { format!("{}{epoch}", letter(note.lineage)) } else { epoch.to_string() }
+        let view_number = note.view.number.0;
+        if self.branch_count() > 1 {
+            format!("{}{view_number}", branch_letter(note.branch_index))
+        } else {
+            view_number.to_string()
+        }
     }
 
-    /// The lineage of the view with this index.
-    pub(super) fn lineage(&self, view: usize) -> usize {
-        self.history.views.get(view).map_or(0, |note| note.lineage)
+    /// The branch of the view with this index.
+    pub(super) fn branch_index(&self, view: usize) -> usize {
+        self.history.views.get(view).map_or(0, |note| note.branch_index)
     }
 
-    /// How many lineages there were.
-    pub(super) fn lineage_count(&self) -> usize {
-        self.history.views.iter().map(|note| note.lineage + 1).max().unwrap_or(0)
+    /// How many branches there were.
+    pub(super) fn branch_count(&self) -> usize {
+        self.history.views.iter().map(|note| note.branch_index + 1).max().unwrap_or(0)
     }
 
-    /// When nobody was in a view of this lineage any more; the end of the run if somebody always was.
-    pub(super) fn lineage_end(&self, lineage: usize) -> Instant {
-        let spans = self.history.lanes.iter().flat_map(|lane| &lane.spans);
+    /// When nobody was in a view of this branch any more; the end of the run if somebody always was.
+    pub(super) fn branch_end_time(&self, branch_index: usize) -> Instant {
+        let spans = self.history.peers.iter().flat_map(|lane| &lane.spans);
         let ends = spans.filter_map(|span| match span.state {
-            State::Member(view) if self.lineage(view) == lineage => Some(span.until),
+            PeerState::Member(view) if self.branch_index(view) == branch_index => Some(span.until),
             _ => None,
         });
         ends.max().unwrap_or(Instant(self.extent))
     }
 }
 
-/// The class that colours what belongs to a view: the hue by lineage, the lightness by turns. With many lineages hues come
+/// The class that colours what belongs to a view: the hue by branch, the lightness by turns. With many branches hues come
 /// round again, and the letters tell.
-pub(super) fn tone(lineage: usize, epoch: u64) -> String {
-    format!("{}{}", if epoch % 2 == 1 { 'a' } else { 'b' }, lineage % HUES)
+pub(super) fn tone(branch_index: usize, view_number: u64) -> String {
+    format!("{}{}", if view_number % 2 == 1 { 'a' } else { 'b' }, branch_index % HUES)
 }
 
 /// "1.2 s to 3.4 s".
@@ -178,8 +182,8 @@ pub(super) fn times(from: u64, until: u64) -> String {
 
 /// The latest time that anything in a history mentions; a second if nothing happened.
 fn extent(history: &History) -> u64 {
-    let spans = history.lanes.iter().flat_map(|lane| lane.spans.iter().map(|span| span.from.max(span.until)));
-    let notes = history.lanes.iter().flat_map(|lane| lane.notes.iter().map(|note| note.0));
+    let spans = history.peers.iter().flat_map(|lane| lane.spans.iter().map(|span| span.from.max(span.until)));
+    let notes = history.peers.iter().flat_map(|lane| lane.notes.iter().map(|note| note.0));
     let views = history.views.iter().map(|view| view.at);
     let commits = history.commits.iter().map(|commit| commit.at);
     let others = [history.end].into_iter().chain(history.redone.iter().map(|redone| redone.0));

@@ -2,7 +2,7 @@
 
 use peergrad_protocol::Instant;
 
-use super::axis::{self, Values};
+use super::axis::{self, AxisScale};
 use super::svg::{Area, Drawing, LEFT, Px, RIGHT};
 use super::timeline::{Timeline, times};
 
@@ -23,7 +23,7 @@ pub(super) fn panel(timeline: &Timeline<'_>) -> String {
         &format!("bytes per second, all peers, means over {resolution} or a pixel"),
     );
     timeline.backdrop(&mut drawing, top, bottom);
-    let rates = Values::bytes(most, 3, "/s");
+    let rates = AxisScale::bytes(most, 3, "/s");
     let y = |rate: f64| bottom - (bottom - top) * rates.part(rate);
     for (value, label) in &rates.ticks {
         drawing.line("grid", (LEFT, y(*value)), (RIGHT, y(*value)));

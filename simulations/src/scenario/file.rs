@@ -8,7 +8,7 @@
 //! [task]
 //! kind = "digits"            # digits, squares, integers, clicks, text or file
 //! [run]                      # as in a run.toml
-//! passes = 10
+//! epochs = 10
 //! [[faults]]
 //! at = "2s"                  # after training began; or at_step = 40; or at_start = "50ms"
 //! kind = "partition"
@@ -24,21 +24,23 @@ use std::time::Duration;
 
 use peergrad::data::embedded::DIGITS;
 use peergrad::specification::run_file::ModelSection;
-use peergrad::specification::{RunFile, SpecificationError};
+use peergrad::specification::{RunFile, SpecificationError, explain_former_name};
 use serde::Deserialize;
 
-use super::{Ending, Expect, PEERS_MAX, Planned, SWEEP_PEERS_MAX, Scenario, Welcome, When};
+use super::{
+    Expect, FaultTime, JoinOutcome, PEERS_MAX, PlannedFault, SWEEP_PEERS_MAX, Scenario, SurvivorOutcome,
+};
 use crate::links::Links;
 use crate::workload::Workload;
 
 mod fault;
 mod number;
-mod place;
+mod source_text;
 mod time;
 
-use fault::{Context, FaultSection};
+use fault::{FaultContext, FaultSection};
 use number::{Mbit, Share, Whole, Within};
-use place::Place;
+use source_text::SourceText;
 use time::Time;
 
 /// Every key, explained: a scenario file itself.
@@ -76,15 +78,16 @@ pub enum Size {
 /// # Errors
 /// Says where the mistake is.
 pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenario, ScenarioError> {
-    let mut file: ScenarioFile = toml::from_str(text).map_err(|error| toml_mistake(&error))?;
-    let place = Place::new(text);
+    let mut file: ScenarioFile = toml::from_str(text).map_err(|error| toml_mistake(text, &error))?;
+    let source = SourceText::new(text);
     let peers = file.peers.count();
-    let planned =
-        |(index, section): (usize, &FaultSection)| section.planned(&Context { place: &place, index, peers });
-    let faults: Vec<Planned> = file.faults.iter().enumerate().map(planned).collect::<Result<_, _>>()?;
+    let planned = |(index, section): (usize, &FaultSection)| {
+        section.planned(&FaultContext { source: &source, index, peers })
+    };
+    let faults: Vec<PlannedFault> = file.faults.iter().enumerate().map(planned).collect::<Result<_, _>>()?;
     if size == Size::Sweep {
         file.task.parameters = file.sweep.parameters.or(file.task.parameters);
-        file.run.passes = file.sweep.passes.map_or(file.run.passes, |passes| passes.0);
+        file.run.epochs = file.sweep.epochs.map_or(file.run.epochs, |epochs| epochs.0);
         file.task.sample_time = file.sweep.sample_time.or(file.task.sample_time);
     }
     let scenario = Scenario {
@@ -92,24 +95,27 @@ pub fn parse(name: &str, text: &str, folder: &Path, size: Size) -> Result<Scenar
         about: file.about,
         peers,
         links: file.links.links(),
-        workload: file.task.workload(&file.run, folder, &place)?,
+        workload: file.task.workload(&file.run, folder, &source)?,
         sample_time: file.task.sample_time.map_or(Duration::from_micros(20), |time| time.0),
         write_time: file.task.write_time.map_or(Duration::from_millis(1), |time| time.0),
         faults,
         expect: file.expect.expect(),
         is_swarm: file.sweep.swarm,
     };
-    check_steps(&scenario, size, &place)?;
+    check_steps(&scenario, size, &source)?;
     match size {
         Size::Full => Ok(scenario),
         Size::Sweep => {
             let swept = file.sweep.peers.map_or(peers.min(SWEEP_PEERS_MAX), Whole::count);
-            scenario.with_peers(swept).map_err(|error| place.mistake("sweep.peers", error.to_string()))
+            scenario.with_peers(swept).map_err(|error| source.mistake("sweep.peers", error.to_string()))
         }
     }
 }
 
-fn toml_mistake(error: &toml::de::Error) -> ScenarioError {
+fn toml_mistake(text: &str, error: &toml::de::Error) -> ScenarioError {
+    if let Some(words) = explain_former_name(text, Some("run")) {
+        return ScenarioError::Toml(words);
+    }
     let mut words = error.to_string().trim_end().to_owned();
     // Of all sections only faults are a list.
     if error.message().ends_with("expected a sequence") && words.contains("[faults]") {
@@ -119,19 +125,19 @@ fn toml_mistake(error: &toml::de::Error) -> ScenarioError {
 }
 
 /// What waits for a step that never comes is a mistake.
-fn check_steps(scenario: &Scenario, size: Size, place: &Place<'_>) -> Result<(), ScenarioError> {
+fn check_steps(scenario: &Scenario, size: Size, source: &SourceText<'_>) -> Result<(), ScenarioError> {
     let count = scenario.workload.loaded.step_count();
     let small = if size == Size::Sweep { " in the small size of [sweep]" } else { "" };
     for (index, planned) in scenario.faults.iter().enumerate() {
-        if let When::Step(step) = planned.when
+        if let FaultTime::Step(step) = planned.when
             && step >= count
         {
             let words = format!("the run has {count} steps{small}: 0 to {}", count - 1);
-            return Err(place.mistake(&format!("faults.{index}.at_step"), words));
+            return Err(source.mistake(&format!("faults.{index}.at_step"), words));
         }
     }
     if scenario.expect.steps > count {
-        return Err(place.mistake("expect.steps", format!("the run has no more than {count} steps{small}")));
+        return Err(source.mistake("expect.steps", format!("the run has no more than {count} steps{small}")));
     }
     Ok(())
 }
@@ -187,7 +193,7 @@ impl LinksSection {
             Preset::Home => Links::home(),
             Preset::Continents => Links::continents(),
         };
-        let set = |place: &mut Duration, time: Option<Time>| *place = time.map_or(*place, |time| time.0);
+        let set = |source: &mut Duration, time: Option<Time>| *source = time.map_or(*source, |time| time.0);
         set(&mut links.latency, self.latency);
         set(&mut links.jitter, self.jitter);
         set(&mut links.reset_patience, self.reset_patience);
@@ -217,44 +223,50 @@ enum TaskKind {
     Digits,
     Squares,
     Integers,
-    Clicks,
+    SyntheticClicks,
     File,
     Text,
 }
 
 impl TaskSection {
-    fn workload(&self, run: &RunFile, folder: &Path, place: &Place<'_>) -> Result<Workload, ScenarioError> {
-        self.check_keys(run, place)?;
+    fn workload(
+        &self,
+        run: &RunFile,
+        folder: &Path,
+        source: &SourceText<'_>,
+    ) -> Result<Workload, ScenarioError> {
+        self.check_keys(run, source)?;
         let parameters = self.parameters.map_or(PARAMETERS_DEFAULT, Whole::count);
         let samples = self.samples.map_or(SAMPLES_DEFAULT, |samples| samples.0 as u32);
         let workload = match self.kind {
             TaskKind::Digits => Workload::digits(run),
             TaskKind::Squares => Workload::squares(run, parameters, samples),
             TaskKind::Integers => Workload::integers(run, parameters, samples),
-            TaskKind::Clicks => Workload::clicks(run, parameters, samples),
+            TaskKind::SyntheticClicks => Workload::clicks(run, parameters, samples),
             TaskKind::File => {
-                let (name, bytes) = data_file(run, folder, place)?;
+                let (name, bytes) = data_file(run, folder, source)?;
                 Workload::data_file(run, &name, &bytes)
             }
             TaskKind::Text => {
-                let (name, bytes) = data_file(run, folder, place)?;
+                let (name, bytes) = data_file(run, folder, source)?;
                 let samples = self.samples.map_or(CHARACTERS_DEFAULT, |samples| samples.0 as u32);
                 return Workload::text(run, &name, &bytes, samples)
-                    .map_err(|words| place.mistake("run.data.file", words));
+                    .map_err(|words| source.mistake("run.data.file", words));
             }
         };
         workload.map_err(|error| match error {
             SpecificationError::Setting { key, found, allowed } => {
-                place.mistake(&format!("run.{key}"), format!("is {found}; allowed: {allowed}"))
+                source.mistake(&format!("run.{key}"), format!("is {found}; allowed: {allowed}"))
             }
-            error if run.data.is_some() => place.mistake("run.data.file", error.to_string()),
-            error => place.mistake("run", error.to_string()),
+            error if run.data.is_some() => source.mistake("run.data.file", error.to_string()),
+            error => source.mistake("run", error.to_string()),
         })
     }
 
     /// A key that says nothing to this kind of task was meant for something.
-    fn check_keys(&self, run: &RunFile, place: &Place<'_>) -> Result<(), ScenarioError> {
-        let brings_model = matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::Clicks);
+    fn check_keys(&self, run: &RunFile, source: &SourceText<'_>) -> Result<(), ScenarioError> {
+        let brings_model =
+            matches!(self.kind, TaskKind::Squares | TaskKind::Integers | TaskKind::SyntheticClicks);
         let is_other_file =
             self.kind == TaskKind::Digits && run.data.as_ref().is_some_and(|data| data.file != DIGITS);
         let is_text = self.kind == TaskKind::Text;
@@ -273,7 +285,7 @@ impl TaskSection {
             ),
         ] {
             if is_wrong {
-                return Err(place.mistake(key, words));
+                return Err(source.mistake(key, words));
             }
         }
         Ok(())
@@ -281,12 +293,16 @@ impl TaskSection {
 }
 
 /// The name and bytes of the file that `[run.data]` names.
-fn data_file(run: &RunFile, folder: &Path, place: &Place<'_>) -> Result<(String, Vec<u8>), ScenarioError> {
+fn data_file(
+    run: &RunFile,
+    folder: &Path,
+    source: &SourceText<'_>,
+) -> Result<(String, Vec<u8>), ScenarioError> {
     let words = "needs its file: add [run.data] with file = \"my.csv\", a path from the scenario's folder";
-    let data = run.data.as_ref().ok_or_else(|| place.mistake("task.kind", words))?;
+    let data = run.data.as_ref().ok_or_else(|| source.mistake("task.kind", words))?;
     let unreadable = |error: std::io::Error| {
         let words = format!("cannot read {}: {error}; give a path from the scenario's folder", data.file);
-        place.mistake("run.data.file", words)
+        source.mistake("run.data.file", words)
     };
     Ok((data.file.clone(), std::fs::read(folder.join(&data.file)).map_err(unreadable)?))
 }
@@ -299,13 +315,13 @@ const SAMPLES_DEFAULT: u32 = 640;
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ExpectSection {
-    survivors: Option<Ending>,
-    joiners: Option<Welcome>,
+    survivors: Option<SurvivorOutcome>,
+    joiners: Option<JoinOutcome>,
     restarted: Option<bool>,
     steps: u64,
     merged: Option<Whole<1, { PEERS_MAX as u64 }>>,
     patience: Option<Time>,
-    apart: Option<Within<Share>>,
+    loss_tolerance: Option<Within<Share>>,
 }
 
 impl ExpectSection {
@@ -318,7 +334,7 @@ impl ExpectSection {
             steps: self.steps,
             merged: self.merged.map_or(default.merged, |count| count.count()),
             patience: self.patience.map_or(default.patience, |time| time.0),
-            apart: self.apart.map_or(default.apart, |share| share.0),
+            loss_tolerance: self.loss_tolerance.map_or(default.loss_tolerance, |share| share.0),
         }
     }
 }
@@ -328,21 +344,21 @@ impl ExpectSection {
 struct SweepSection {
     peers: Option<Whole<1, { SWEEP_PEERS_MAX as u64 }>>,
     parameters: Option<Whole<1, PARAMETERS_MAX>>,
-    passes: Option<Whole<1, PASSES_MAX>>,
+    epochs: Option<Whole<1, EPOCHS_MAX>>,
     sample_time: Option<Time>,
     swarm: bool,
 }
 
 const PARAMETERS_MAX: u64 = 100_000_000;
 const SAMPLES_MAX: u64 = 10_000_000;
-const PASSES_MAX: u64 = 1_000_000_000;
+const EPOCHS_MAX: u64 = 1_000_000_000;
 /// Repetitions of a fault, frames, newcomers.
 const TIMES_MAX: u64 = 1000;
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::{Fault, Groups, Planned, When};
+    use crate::scenario::{Fault, FaultTime, Groups, PlannedFault};
 
     const HEAD: &str = "about = \"x\"\npeers = 5\n[task]\nkind = \"integers\"\n[run]\nbatch = 64\n";
 
@@ -359,9 +375,9 @@ mod tests {
         let scenario =
             parsed("[[faults]]\nat = \"2s\"\nkind = \"partition\"\nsplit = [3, 2]\nfor = \"20s\"").unwrap();
         let groups = Groups::Split(vec![3, 2]);
-        let fault = Fault::Partition { groups, lasting: Some(Duration::from_secs(20)) };
-        let when = When::Training(Duration::from_secs(2));
-        assert_eq!(scenario.faults, [Planned { when, within: Duration::ZERO, fault }]);
+        let fault = Fault::Partition { groups, duration: Some(Duration::from_secs(20)) };
+        let when = FaultTime::Training(Duration::from_secs(2));
+        assert_eq!(scenario.faults, [PlannedFault { when, within: Duration::ZERO, fault }]);
     }
 
     #[test]
@@ -380,6 +396,8 @@ mod tests {
         assert!(never.starts_with("line 7, `at`"), "{never}");
         let idle = words("[[faults]]\nkind = \"leave\"\nat_step = 3\nany = 1\nfor = \"3s\"");
         assert_eq!(idle, "line 11, `for`: says nothing to this fault; allowed: peers, any");
+        let former = words("[run.sync]\nkind = \"quorum\"");
+        assert_eq!(former, "line 8: `kind` = \"quorum\" is called \"backup-workers\" now");
         let nobody = "about = \"x\"\npeers = 0\n[task]\nkind = \"integers\"";
         assert!(parse("x", nobody, Path::new("."), Size::Full).is_err());
     }
@@ -391,7 +409,7 @@ mod tests {
             ("[links]\nloss = nan", "from 0 to 1"),
             ("[links]\nup_mbit = 0", "from 0.001"),
             ("[run.optimizer]\nrate = 0", "line 8, `run.optimizer.rate`: is 0"),
-            ("passes = 0", "line 7, `run.passes`"),
+            ("epochs = 0", "line 7, `run.epochs`"),
             ("[run.data]\nfile = \"my.csv\"", "line 7, `run.data`: only for"),
             ("[run.model]\nkind = \"softmax\"", "line 7, `run.model`: only for"),
             ("[expect]\nsteps = 401", "line 8, `expect.steps`: the run has no more than 400 steps"),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 
-use super::{Fault, Planned, Scenario, When, Whom};
+use super::{Fault, FaultTime, PlannedFault, Scenario, Targets};
 use crate::links::Links;
 
 impl Scenario {
@@ -30,31 +30,31 @@ impl Scenario {
         self.write_time = Duration::from_micros([0, 1000, 300_000][draw(3) as usize]);
         for _ in 0..draw(4) {
             let kind = draw(5);
-            let fault = self.small_trouble(kind, &mut draw);
+            let fault = self.small_fault(kind, &mut draw);
             // A run of these lines takes milliseconds or minutes: steps are what they have in common.
-            let when = When::Step(draw(self.workload.loaded.step_count() * 3 / 4));
-            self.faults.push(Planned { when, within: Duration::from_millis(20), fault });
+            let when = FaultTime::Step(draw(self.workload.loaded.step_count() * 3 / 4));
+            self.faults.push(PlannedFault { when, within: Duration::from_millis(20), fault });
         }
         self
     }
 
     /// Something that nobody has to notice.
-    fn small_trouble(&self, kind: u64, draw: &mut impl FnMut(u64) -> u64) -> Fault {
+    fn small_fault(&self, kind: u64, draw: &mut impl FnMut(u64) -> u64) -> Fault {
         let peers = self.peers as u64;
-        let whom = Whom::Any(1);
+        let targets = Targets::Any(1);
         // Below the patience for silence.
-        let lasting = Duration::from_millis(draw(1000));
+        let duration = Duration::from_millis(draw(1000));
         match kind {
             0 if peers > 1 => {
                 let a = draw(peers);
                 let b = (a + 1 + draw(peers - 1)) % peers;
                 let between = [a as usize, b as usize];
-                Fault::Cut { between, one_way: draw(2) == 0, lasting: Some(lasting) }
+                Fault::Cut { between, one_way: draw(2) == 0, duration: Some(duration) }
             }
-            1 => Fault::Pause { whom, lasting },
-            2 => Fault::Bursts { whom, per_mille: 100, percent: 1000 },
-            3 => Fault::Garbage { whom, count: 1 + draw(20) as usize },
-            _ => Fault::Slow { whom, percent: 100 + draw(900) as u32, lasting: Some(lasting) },
+            1 => Fault::Pause { targets, duration },
+            2 => Fault::Bursts { targets, per_mille: 100, percent: 1000 },
+            3 => Fault::Garbage { targets, count: 1 + draw(20) as usize },
+            _ => Fault::Slow { targets, percent: 100 + draw(900) as u32, duration: Some(duration) },
         }
     }
 }

@@ -6,7 +6,7 @@ use peergrad::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 
 /// The task.
-pub struct Altered {
+pub struct AlteredTask {
     /// The one that is altered.
     pub task: Arc<dyn Task>,
     /// Computes in place of its gradient, from the task, the parameters and the samples; returns the summed loss.
@@ -16,7 +16,7 @@ pub struct Altered {
 /// As [`Task::gradient`], with the task that is altered in front.
 pub type Gradient = Arc<dyn Fn(&dyn Task, &[f32], &[u32], &mut [f32]) -> f64 + Send + Sync>;
 
-impl Task for Altered {
+impl Task for AlteredTask {
     fn manifest(&self) -> Manifest {
         self.task.manifest()
     }

@@ -22,7 +22,7 @@ pub struct Characters {
 }
 
 /// Where the tensors lie in the flat vector.
-struct Places {
+struct TensorOffsets {
     hidden: usize,
     hidden_bias: usize,
     output: usize,
@@ -66,23 +66,23 @@ impl Characters {
         })
     }
 
-    fn places(&self) -> Places {
+    fn tensor_offsets(&self) -> TensorOffsets {
         let hidden = self.alphabet * EMBEDDING;
         let hidden_bias = hidden + HIDDEN * INPUTS;
         let output = hidden_bias + HIDDEN;
         let output_bias = output + self.alphabet * HIDDEN;
-        Places { hidden, hidden_bias, output, output_bias, end: output_bias + self.alphabet }
+        TensorOffsets { hidden, hidden_bias, output, output_bias, end: output_bias + self.alphabet }
     }
 
     /// Forward, and back if there is a gradient to add to. The loss, and whether the guess was right.
-    fn learn(
+    fn forward_backward(
         &self,
         parameters: &[f32],
         sample: usize,
         scratch: &mut Scratch,
         gradient: Option<&mut [f32]>,
     ) -> (f64, bool) {
-        let at = self.places();
+        let at = self.tensor_offsets();
         let context = &self.text[sample..sample + CONTEXT];
         let next = self.text[sample + CONTEXT] as usize;
         for (place, &character) in scratch.input.chunks_exact_mut(EMBEDDING).zip(context) {
@@ -107,14 +107,14 @@ impl Characters {
         let loss = -libm::log(f64::from(scratch.output[next].max(f32::MIN_POSITIVE)));
         if let Some(gradient) = gradient {
             scratch.output[next] -= 1.0;
-            self.back(parameters, context, scratch, gradient);
+            self.backward(parameters, context, scratch, gradient);
         }
         (loss, is_right)
     }
 
     /// `scratch.output` holds the change of the logits.
-    fn back(&self, parameters: &[f32], context: &[u8], scratch: &mut Scratch, gradient: &mut [f32]) {
-        let at = self.places();
+    fn backward(&self, parameters: &[f32], context: &[u8], scratch: &mut Scratch, gradient: &mut [f32]) {
+        let at = self.tensor_offsets();
         let Scratch { input, hidden, output, hidden_change, input_change } = scratch;
         hidden_change.fill(0.0);
         for (class, &change) in output.iter().enumerate() {
@@ -186,7 +186,7 @@ impl Task for Characters {
     }
 
     fn initial(&self, seed: u64, parameters: &mut [f32]) {
-        let at = self.places();
+        let at = self.tensor_offsets();
         let mut generator = ChaCha8Rng::seed_from_u64(seed);
         let mut fill = |range: std::ops::Range<usize>, limit: f32| {
             for weight in &mut parameters[range] {
@@ -207,7 +207,7 @@ impl Task for Characters {
         let mut scratch = Scratch::new();
         let mut loss = 0.0;
         for &sample in samples {
-            loss += self.learn(parameters, sample as usize, &mut scratch, Some(&mut *gradient)).0;
+            loss += self.forward_backward(parameters, sample as usize, &mut scratch, Some(&mut *gradient)).0;
         }
         loss
     }
@@ -220,7 +220,7 @@ impl Task for Characters {
         let mut scratch = Scratch::new();
         let (mut loss, mut right) = (0.0, 0_u64);
         for sample in self.training..self.training + self.held_out {
-            let (own, is_right) = self.learn(parameters, sample, &mut scratch, None);
+            let (own, is_right) = self.forward_backward(parameters, sample, &mut scratch, None);
             loss += own;
             right += u64::from(is_right);
         }

@@ -7,39 +7,39 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::io::{Committed, Ended, Event};
-use peergrad::loader::{Loader, Training};
-use peergrad::optimizer::Rule;
-use peergrad::policy::Policy;
+use peergrad::loader::{Loader, TrainingConfig};
+use peergrad::optimizer::Optimizer;
+use peergrad::partition_policy::PartitionPolicy;
 use peergrad::schedule::Schedule;
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
-use peergrad_protocol::placement::Copies;
+use peergrad_protocol::placement::Replicas;
 use peergrad_simulations::cluster::Cluster;
+use peergrad_simulations::compute_model::ComputeModel;
 use peergrad_simulations::disk::Disk;
-use peergrad_simulations::host::{Entry, HostId, HostSetup};
-use peergrad_simulations::laws::{Known, Laws};
+use peergrad_simulations::host::{EntryMode, HostId, HostSetup};
+use peergrad_simulations::invariants::{InvariantSetup, Invariants};
 use peergrad_simulations::links::Links;
-use peergrad_simulations::liveness::who_waits;
+use peergrad_simulations::liveness::describe_waiting;
 use peergrad_simulations::oracles::replay::Replay;
-use peergrad_simulations::pace::Pace;
-use peergrad_simulations::task::{Fixed, Squares};
+use peergrad_simulations::task::{FixedLoader, Squares};
 
 /// Parameters of [`squares`].
 pub(crate) const PARAMETERS: usize = 5000;
 /// Samples of [`squares`]; batches of 30 do not divide them.
 pub(crate) const SAMPLES: u32 = 740;
-/// Steps of [`squares`]: 8 passes of 24 whole batches and a smaller one.
+/// Steps of [`squares`]: 8 epochs of 24 whole batches and a smaller one.
 pub(crate) const STEPS: usize = 200;
 
 /// How the small task is trained: with digests after every step, and segments that do not divide a shard.
-pub(crate) fn training(topology: Topology) -> Training {
-    Training {
+pub(crate) fn training(topology: Topology) -> TrainingConfig {
+    TrainingConfig {
         seed: 3,
         batch_size: 30,
         local_steps: 1,
-        passes: 8,
-        rule: Rule::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
+        epochs: 8,
+        rule: Optimizer::Adam { beta1: 0.9, beta2: 0.999, epsilon: 1e-8, weight_decay: 0.0 },
         schedule: Schedule::constant(0.01),
         fixed_topology: Some(topology),
         gradients: Codec::F32,
@@ -47,18 +47,18 @@ pub(crate) fn training(topology: Topology) -> Training {
         combine: Combine::Sum,
         backups: 0,
         segment_elements: 100,
-        copies: Copies::Number(1),
+        replicas: Replicas::Number(1),
         digest_every: 1,
         checkpoint_every: Duration::ZERO,
         checkpoints_kept: 1,
-        policy: Policy::Majority,
+        policy: PartitionPolicy::Majority,
         is_shuffled: true,
     }
 }
 
 /// A loader of the small task.
-pub(crate) fn squares(topology: Topology) -> Fixed {
-    Fixed::new(Squares::new(PARAMETERS, SAMPLES), training(topology))
+pub(crate) fn squares(topology: Topology) -> FixedLoader {
+    FixedLoader::new(Squares::new(PARAMETERS, SAMPLES), training(topology))
 }
 
 /// An empty cluster on a local network.
@@ -71,34 +71,35 @@ pub(crate) fn setup(loader: Arc<dyn Loader>, data: Option<Arc<[u8]>>) -> HostSet
     HostSetup {
         loader,
         data,
-        pace: Pace::steady(Duration::from_micros(20)),
+        compute_model: ComputeModel::steady(Duration::from_micros(20)),
         disk: Disk::honest(Duration::from_millis(1)),
         reading_time: Duration::ZERO,
-        weight: 1,
+        capacity: 1,
     }
 }
 
 /// One more host, whose peer founds a run of `peers`.
 pub(crate) fn found(cluster: &mut Cluster, peers: usize, setup: HostSetup) -> HostId {
     let host = cluster.add(setup);
-    cluster.start(host, Entry::Found { specification: b"squares"[..].into(), peers });
+    cluster.start(host, EntryMode::Found { specification: b"squares"[..].into(), peers });
     host
 }
 
 /// One more host, whose peer joins whatever run it finds at `bootstrap`.
 pub(crate) fn join(cluster: &mut Cluster, bootstrap: HostId, setup: HostSetup) -> HostId {
     let host = cluster.add(setup);
-    cluster.start(host, Entry::Join { run: None, bootstraps: vec![bootstrap] });
+    cluster.start(host, EntryMode::Join { run: None, bootstraps: vec![bootstrap] });
     host
 }
 
-/// A founder and `count - 1` joiners on a local network, under all laws and the replay.
-pub(crate) fn gathered(count: usize, fixed: &Arc<Fixed>, seed: u64) -> (Cluster, Vec<HostId>) {
+/// A founder and `count - 1` joiners on a local network, under all invariants and the replay.
+pub(crate) fn gathered(count: usize, fixed: &Arc<FixedLoader>, seed: u64) -> (Cluster, Vec<HostId>) {
     let mut cluster = lan(seed);
-    let known = Known { loaded: fixed.loaded.clone(), integers: None, patience: Duration::from_secs(30) };
-    let mut laws = Laws::all(&known);
-    laws.add(Replay::new(&fixed.loaded));
-    cluster.watch(laws);
+    let known =
+        InvariantSetup { loaded: fixed.loaded.clone(), integers: None, patience: Duration::from_secs(30) };
+    let mut invariants = Invariants::all(&known);
+    invariants.add(Replay::new(&fixed.loaded));
+    cluster.set_invariants(invariants);
     let setup = || setup(Arc::clone(fixed) as Arc<dyn Loader>, None);
     let mut hosts = vec![found(&mut cluster, count, setup())];
     for index in 1..count {
@@ -109,7 +110,7 @@ pub(crate) fn gathered(count: usize, fixed: &Arc<Fixed>, seed: u64) -> (Cluster,
 }
 
 /// As [`gathered`], run to the end.
-pub(crate) fn swarm(count: usize, fixed: &Arc<Fixed>, seed: u64) -> (Cluster, Vec<HostId>) {
+pub(crate) fn swarm(count: usize, fixed: &Arc<FixedLoader>, seed: u64) -> (Cluster, Vec<HostId>) {
     let (mut cluster, hosts) = gathered(count, fixed, seed);
     run_out(&mut cluster);
     (cluster, hosts)
@@ -121,7 +122,7 @@ pub(crate) fn run_until(cluster: &mut Cluster, expected: &str, is_so: impl Fn(&C
     let latest = cluster.now().after(PATIENCE);
     while !is_so(cluster) {
         let is_waiting = cluster.tick() && cluster.now() <= latest;
-        assert!(is_waiting, "expected that {expected}; {}", who_waits(cluster));
+        assert!(is_waiting, "expected that {expected}; {}", describe_waiting(cluster));
     }
 }
 
@@ -131,7 +132,7 @@ pub(crate) fn run_until_training(cluster: &mut Cluster) {
     run_until(cluster, "training begins", |cluster| cluster.history().began.is_some());
 }
 
-/// Lets things happen until every process has ended; no law was broken on the way.
+/// Lets things happen until every process has ended; no invariant was broken on the way.
 #[track_caller]
 pub(crate) fn run_out(cluster: &mut Cluster) {
     run_until(cluster, "every process ends", |cluster| cluster.running_count() == 0);
@@ -150,7 +151,7 @@ pub(crate) fn ended(cluster: &Cluster, host: HostId) -> &Ended {
         Event::Ended(ended) => Some(ended),
         _ => None,
     });
-    let Some(end) = ends.next() else { panic!("{host} never ended: {}", who_waits(cluster)) };
+    let Some(end) = ends.next() else { panic!("{host} never ended: {}", describe_waiting(cluster)) };
     assert!(ends.next().is_none(), "{host} ended twice");
     end
 }

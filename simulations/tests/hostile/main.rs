@@ -5,22 +5,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad::io::{Event, Failure, Input, Output, Reject};
-use peergrad::loader::{Loaded, Training};
-use peergrad::memo::Memo;
-use peergrad::node::{Config, Node, Role};
-use peergrad::optimizer::Rule;
-use peergrad::program::Launch;
+use peergrad::loader::{Loaded, TrainingConfig};
+use peergrad::node::{Config, Node, StartMode};
+use peergrad::optimizer::Optimizer;
+use peergrad::program::ProgramFactory;
 use peergrad::schedule::Schedule;
+use peergrad::shared_cache::SharedCache;
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
-use peergrad_protocol::message::{Contact, Join, Message, Phase, Refusal, Segment, Tally, WantData, Welcome};
-use peergrad_protocol::placement::Copies;
+use peergrad_protocol::message::{
+    Contact, Join, Message, Phase, Refusal, SampleStats, Segment, WantData, Welcome,
+};
+use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, Incarnation, Instant, PeerId, Pool, RunId, StepNumber};
-use peergrad_simulations::task::{Fixed, Squares};
+use peergrad_simulations::task::{FixedLoader, Squares};
 
 mod tables;
 
@@ -40,13 +42,13 @@ struct Alone {
 }
 
 impl Alone {
-    fn new(role: Role, weight: u8, program: Launch) -> Self {
-        let training = Training {
+    fn new(start_mode: StartMode, capacity: u8, program: ProgramFactory) -> Self {
+        let training = TrainingConfig {
             seed: 3,
             batch_size: 30,
             local_steps: 1,
-            passes: 8,
-            rule: Rule::Sgd { weight_decay: 0.0 },
+            epochs: 8,
+            rule: Optimizer::Sgd { weight_decay: 0.0 },
             schedule: Schedule::constant(0.01),
             fixed_topology: Some(Topology::Ring),
             gradients: Codec::F32,
@@ -57,23 +59,23 @@ impl Alone {
             digest_every: 0,
             checkpoint_every: Duration::ZERO,
             checkpoints_kept: 1,
-            policy: peergrad::policy::Policy::Majority,
+            policy: peergrad::partition_policy::PartitionPolicy::Majority,
             is_shuffled: true,
-            copies: Copies::Number(1),
+            replicas: Replicas::Number(1),
         };
-        let fixed = Fixed::new(Squares::new(5000, 740), training);
-        let fixed = Fixed { loaded: Loaded { program, ..fixed.loaded }, ..fixed };
+        let fixed = FixedLoader::new(Squares::new(5000, 740), training);
+        let fixed = FixedLoader { loaded: Loaded { program, ..fixed.loaded }, ..fixed };
         let config = Config {
             peer: ME,
             incarnation: Incarnation(1),
             addresses: vec![],
-            weight,
+            capacity,
             loader: Arc::new(fixed),
             segments: Pool::new(64),
-            memo: Memo::default(),
+            cache: SharedCache::default(),
             restored: None,
             saved: vec![],
-            role,
+            start_mode,
         };
         let mut alone =
             Self { node: Node::new(config), sent: vec![], words: vec![], hung_up: vec![], events: vec![] };
@@ -91,7 +93,7 @@ impl Alone {
                     Output::Send { to: ME, frame } => inputs.push_back(Input::Frame { from: ME, frame }),
                     Output::Send { to, frame } => {
                         let message = frame.decode().expect("our own");
-                        if let (Message::Words(_), Some(bytes)) = (&message, &frame.payload) {
+                        if let (Message::TableFrame(_), Some(bytes)) = (&message, &frame.payload) {
                             self.words.extend(bytes.bytes());
                             inputs.push_back(Input::Credit { peer: to, segments: 1 });
                         }
@@ -103,10 +105,10 @@ impl Alone {
                     Output::Persist { id, .. } => {
                         inputs.push_back(Input::Persisted { id, result: Ok(()) });
                     }
-                    Output::Hangup(peer) => self.hung_up.push(peer),
+                    Output::Disconnect(peer) => self.hung_up.push(peer),
                     Output::Event(event) => self.events.push(event),
-                    Output::Credit { .. } | Output::Dial(_) | Output::Locate(_) => {}
-                    Output::KeepData { .. } | Output::Save { .. } | Output::Restore(_) => {}
+                    Output::Credit { .. } | Output::Dial(_) | Output::FindData(_) => {}
+                    Output::StoreData { .. } | Output::SaveCheckpoint { .. } | Output::LoadCheckpoint(_) => {}
                 }
             }
         }
@@ -118,14 +120,15 @@ impl Alone {
 
     /// A founder that trains in a view with [`OTHER`], which owns nothing.
     fn founder() -> (Self, View) {
-        Self::founder_of_weight(1, Launch::ring())
+        Self::founder_of_capacity(1, ProgramFactory::sync())
     }
 
-    fn founder_of_weight(weight: u8, program: Launch) -> (Self, View) {
-        let role = Role::Founder { specification: b"toy"[..].into(), nonce: NONCE, peers: 2, from: None };
-        let mut founder = Self::new(role, weight, program);
+    fn founder_of_capacity(capacity: u8, program: ProgramFactory) -> (Self, View) {
+        let start_mode =
+            StartMode::Bootstrap { specification: b"toy"[..].into(), nonce: NONCE, peers: 2, from: None };
+        let mut founder = Self::new(start_mode, capacity, program);
         founder.feed(Input::LinkUp(OTHER));
-        let join = Join { run: None, incarnation: Incarnation(1), addresses: vec![], weight: 0 };
+        let join = Join { run: None, incarnation: Incarnation(1), addresses: vec![], capacity: 0 };
         founder.hear(OTHER, &Message::Join(join), None);
         founder.hear(OTHER, &Message::Ready, None);
         let view = founder.sent.iter().find_map(|(_, message)| match message {
@@ -139,7 +142,7 @@ impl Alone {
 
     /// A joiner that [`OTHER`] has welcomed.
     fn joiner() -> Self {
-        let mut joiner = Self::new(Role::Joiner { run: Some(run()) }, 1, Launch::ring());
+        let mut joiner = Self::new(StartMode::Join { run: Some(run()) }, 1, ProgramFactory::sync());
         joiner.feed(Input::LinkUp(STRANGER));
         joiner.feed(Input::LinkUp(OTHER));
         joiner.hear(OTHER, &welcome(OTHER), None);
@@ -150,7 +153,7 @@ impl Alone {
     /// Members of the newest view that was installed.
     fn members(&self) -> Option<usize> {
         let installed = |event: &Event| match event {
-            Event::Installed { view, .. } => Some(view.members.len()),
+            Event::ViewInstalled { view, .. } => Some(view.members.len()),
             _ => None,
         };
         self.events.iter().rev().find_map(installed)
@@ -178,12 +181,12 @@ fn run() -> RunId {
 
 fn welcome(by: PeerId) -> Message {
     let members = vec![Contact { peer: by, addresses: vec![] }];
-    Message::Welcome(Welcome { specification: b"toy".to_vec(), nonce: NONCE, members, workers: vec![] })
+    Message::Welcome(Welcome { specification: b"toy".to_vec(), nonce: NONCE, members, non_owners: vec![] })
 }
 
 /// A first view with [`OTHER`], and this peer in some incarnation.
 fn view(incarnation: Incarnation) -> View {
-    let member = |peer, incarnation| Member { peer, incarnation, addresses: vec![], weight: 1 };
+    let member = |peer, incarnation| Member { peer, incarnation, addresses: vec![], capacity: 1 };
     View::first(run(), vec![member(ME, incarnation), member(OTHER, Incarnation(1))])
 }
 
@@ -207,7 +210,7 @@ fn contribute(founder: &mut Alone, view: &View, step: u64, indices: std::ops::Ra
             phase: Phase::Reduce,
             owner: 0,
             index,
-            tally: Tally { samples: 1, loss: 1.0 },
+            stats: SampleStats { samples: 1, loss: 1.0 },
         };
         founder.hear(OTHER, &Message::Segment(segment), Some(Buffer::from_values(&[0.5; 100])));
     }
@@ -235,8 +238,8 @@ fn a_member_that_sends_more_than_its_credit_is_left_out() {
 
 #[test]
 fn where_nobody_offers_to_own_anything_the_founder_does() {
-    let (_, view) = Alone::founder_of_weight(0, Launch::ring());
-    assert_eq!(view.members.iter().map(|member| member.weight).collect::<Vec<_>>(), [1, 0]);
+    let (_, view) = Alone::founder_of_capacity(0, ProgramFactory::sync());
+    assert_eq!(view.members.iter().map(|member| member.capacity).collect::<Vec<_>>(), [1, 0]);
 }
 
 #[test]
@@ -245,16 +248,16 @@ fn a_member_whose_request_crossed_the_view_is_not_blamed() {
     founder.hear(OTHER, &Message::Ready, None);
     assert_eq!(founder.rejects(), []);
     founder.hear(STRANGER, &Message::Ready, None);
-    assert_eq!(founder.sent.last(), Some(&(STRANGER, Message::Refuse(Refusal::NotYet))));
+    assert_eq!(founder.sent.last(), Some(&(STRANGER, Message::Refuse(Refusal::NotReady))));
 }
 
 #[test]
 fn only_the_word_of_the_member_counts_that_has_welcomed() {
     let mut joiner = Alone::joiner();
-    joiner.hear(STRANGER, &Message::Refuse(Refusal::Over), None);
+    joiner.hear(STRANGER, &Message::Refuse(Refusal::RunComplete), None);
     assert_eq!(joiner.failure(), None);
     joiner.hear(STRANGER, &welcome(STRANGER), None);
-    joiner.hear(OTHER, &Message::Refuse(Refusal::Over), None);
+    joiner.hear(OTHER, &Message::Refuse(Refusal::RunComplete), None);
     assert!(matches!(joiner.failure(), Some(Failure::Refused { by: OTHER, .. })));
 }
 

@@ -1,18 +1,17 @@
-//! A member that says about tables what no correct one says: each word of it is refused, counted and named, and nothing is lost by it.
+//! A member that says about tables what no correct one says: each message of it is refused, counted and named, and nothing is lost by it.
 
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::{Arc, Mutex};
 
+use peergrad::context::{Context, Interrupted};
 use peergrad::io::{Event, Reject};
-use peergrad::peer::{Interrupted, Peer};
-use peergrad::program::{Flow, Launch, Program};
-use peergrad::table::client::Gate;
-use peergrad::table::{Shared, Table, TableError};
-use peergrad_protocol::limits::{QUESTIONS_MAX, WORD_BYTES_MAX};
-use peergrad_protocol::message::{Message, Tally, Words};
-use peergrad_protocol::table::{Asked, Map, Names, Reduce, Rows, Told, Word};
+use peergrad::program::{Flow, Program, ProgramFactory};
+use peergrad::table::{ReadPolicy, Table, TableError, TableSpec};
+use peergrad_protocol::limits::{TABLE_MESSAGE_BYTES_MAX, WAITING_REQUESTS_MAX};
+use peergrad_protocol::message::{Message, SampleStats, TableFrame};
+use peergrad_protocol::table::{Map, Reduce, Request, Response, RowSet, Rows, TableMessage};
 use peergrad_protocol::view::View;
-use peergrad_protocol::wire::{decode_word, encode_word};
+use peergrad_protocol::wire::{decode_table_message, encode_table_message};
 use peergrad_protocol::{Buffer, ViewDigest};
 
 use super::{Alone, OTHER};
@@ -28,9 +27,9 @@ struct Counting {
 impl Program for Counting {
     const NAME: &'static str = "counting";
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let clock = peer.begin_clock().await?;
-        let row = Names::range(0..1);
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let clock = context.begin_clock().await?;
+        let row = RowSet::range(0..1);
         if clock.is_over {
             clock.finish();
             let values = clock.get(row).expect("there is such a row").await?;
@@ -40,9 +39,9 @@ impl Program for Counting {
         clock.get(row.clone()).expect("there is such a row").await?;
         let samples = clock.samples.len() as u64;
         let added = if samples > 0 { 1.0 } else { 0.0 };
-        clock.add(Rows { names: row, values: vec![added] }).expect("a finite row");
+        clock.add(Rows { indices: row, values: vec![added] }).expect("a finite row");
         drop(clock.push());
-        clock.end(Tally { samples, loss: 0.0 });
+        clock.end(SampleStats { samples, loss: 0.0 });
         Ok(Continue(()))
     }
 }
@@ -58,33 +57,39 @@ impl Founded {
     fn new() -> Self {
         let end = Arc::<Mutex<Option<f32>>>::default();
         let kept = Arc::clone(&end);
-        let shared = Shared::new(vec![Table::of_sums("counts", ROWS, 1)], Gate::Staleness(0));
-        let launch =
-            Launch::with_tables(move |_| shared.clone(), move |_| Counting { end: Arc::clone(&kept) });
-        let (founder, view) = Alone::founder_of_weight(1, launch);
+        let table_spec = TableSpec::new(vec![Table::additive("counts", ROWS, 1)], ReadPolicy::Staleness(0));
+        let launch = ProgramFactory::with_tables(
+            move |_| table_spec.clone(),
+            move |_| Counting { end: Arc::clone(&kept) },
+        );
+        let (founder, view) = Alone::founder_of_capacity(1, launch);
         Self { founder, view, end }
     }
 
     fn hear_bytes(&mut self, view: ViewDigest, bytes: &[u8]) {
         for piece in bytes.chunks(400) {
-            self.founder.hear(OTHER, &Message::Words(Words { view }), Some(Buffer::from_bytes(piece)));
+            self.founder.hear(
+                OTHER,
+                &Message::TableFrame(TableFrame { view }),
+                Some(Buffer::from_bytes(piece)),
+            );
         }
     }
 
-    fn hear(&mut self, asked: Asked) {
+    fn hear(&mut self, request: Request) {
         let mut bytes = Vec::new();
-        encode_word(&Word::Asked(asked), &mut bytes);
+        encode_table_message(&TableMessage::Request(request), &mut bytes);
         self.hear_bytes(self.view.digest(), &bytes);
     }
 
     /// What the founder has told [`OTHER`] since the last time, if it came in one piece each.
-    fn told(&mut self) -> Vec<Told> {
+    fn told(&mut self) -> Vec<Response> {
         let mut told = Vec::new();
         let bytes: Vec<u8> = std::mem::take(&mut self.founder.words);
         let mut rest = &bytes[..];
         while let Some((length, after)) = rest.split_first_chunk::<4>() {
-            let (word, after) = after.split_at(u32::from_le_bytes(*length) as usize);
-            if let Word::Told(one) = decode_word(word).expect("a node says words") {
+            let (message, after) = after.split_at(u32::from_le_bytes(*length) as usize);
+            if let TableMessage::Response(one) = decode_table_message(message).expect("a node says words") {
                 told.push(one);
             }
             rest = after;
@@ -93,21 +98,25 @@ impl Founded {
     }
 }
 
-fn add(sequence: u64, rows: &[u64], values: &[f32]) -> Asked {
-    let names: Names = rows.iter().copied().collect();
+fn add(sequence: u64, rows: &[u64], values: &[f32]) -> Request {
+    let indices: RowSet = rows.iter().copied().collect();
     let chunk = rows[0] as u32 / 16;
-    Asked::Add { sequence, clock: 0, chunk, rows: Rows { names, values: values.to_vec() } }
+    Request::Add { sequence, clock: 0, chunk, rows: Rows { indices, values: values.to_vec() } }
 }
 
 #[test]
 fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
     let mut table = Founded::new();
-    table.hear(Asked::Tick { clock: 0 });
+    table.hear(Request::Tick { clock: 0 });
     table.hear(add(1, &[0], &[100.0]));
-    assert_eq!(table.told(), [Told::Added { up_to: 1 }]);
+    assert_eq!(table.told(), [Response::Acknowledged { up_to: 1 }]);
 
-    let get =
-        |rows: &[u64]| Asked::Get { request: 1, at_least: 0, chunk: 0, rows: rows.iter().copied().collect() };
+    let get = |rows: &[u64]| Request::Get {
+        request: 1,
+        min_clock: 0,
+        chunk: 0,
+        rows: rows.iter().copied().collect(),
+    };
     let wrong = [
         (add(2, &[0, 17], &[1.0, 1.0]), "row 17 is not in chunk 0"),
         (get(&[3, 70]), "row 70 is not in chunk 0"),
@@ -116,13 +125,13 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
         (add(2, &[0, 1], &[1.0, f32::INFINITY]), "a value that is not finite, for row 1"),
         (add(2, &[0, 1], &[1.0]), "1 numbers for 2"),
         (add(2, &[0], &[1.0, 1.0]), "2 numbers for 1"),
-        (Asked::Map { sequence: 2, chunk: 0, map: Map::Scale { by: f32::NAN, column: 0 } }, "a factor"),
+        (Request::Map { sequence: 2, chunk: 0, map: Map::Scale { by: f32::NAN, column: 0 } }, "a factor"),
         (
-            Asked::Map { sequence: 2, chunk: 0, map: Map::Axpy { by: 1.0, from: 0, to: 1 } },
+            Request::Map { sequence: 2, chunk: 0, map: Map::Axpy { by: 1.0, from: 0, to: 1 } },
             "there is no column 1: rows have 1",
         ),
         (
-            Asked::Reduce { request: 1, at_least: 0, chunk: 0, reduce: Reduce::Dot(0, 7) },
+            Request::Reduce { request: 1, min_clock: 0, chunk: 0, reduce: Reduce::Dot(0, 7) },
             "there is no column 7: rows have 1",
         ),
     ];
@@ -132,27 +141,27 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
         let last = table.founder.rejects().last().expect("it is refused").to_string();
         assert!(last.starts_with("about a table: ") && last.contains(words), "{last}, not {words}");
     }
-    table.hear(Asked::Tick { clock: 1 });
-    table.hear(Asked::Tick { clock: 0 });
+    table.hear(Request::Tick { clock: 1 });
+    table.hear(Request::Tick { clock: 0 });
     assert_eq!(
         table.founder.rejects().last(),
-        Some(&Reject::Table(TableError::Backwards { told: 0, known: 1 }))
+        Some(&Reject::Table(TableError::ClockBackwards { told: 0, known: 1 }))
     );
     assert_eq!(table.founder.rejects().len(), count + 1, "each is counted once");
 
     // Words of a view that is over, or of none, are nobody's fault, and change nothing.
     let mut bytes = Vec::new();
-    encode_word(&Word::Asked(add(2, &[0], &[1000.0])), &mut bytes);
+    encode_table_message(&TableMessage::Request(add(2, &[0], &[1000.0])), &mut bytes);
     table.hear_bytes(ViewDigest([9; 32]), &bytes);
     assert_eq!(table.founder.rejects().len(), count + 1);
 
     // What it sends rightly counts all the same, once, and the run comes to its end with exact sums.
     table.hear(add(2, &[0], &[100.0]));
     table.hear(add(2, &[0], &[100.0]));
-    table.hear(Asked::Tick { clock: 1_000_000 });
+    table.hear(Request::Tick { clock: 1_000_000 });
     let clocks = table.founder.events.iter().filter(|event| matches!(event, Event::Committed(_))).count();
     assert!(clocks > 100 && table.end.lock().unwrap().is_none(), "it waits for the other to finish");
-    table.hear(Asked::Tick { clock: peergrad_protocol::limits::STEPS_MAX });
+    table.hear(Request::Tick { clock: peergrad_protocol::limits::STEPS_MAX });
     assert_eq!(*table.end.lock().unwrap(), Some(200.0 + clocks as f32));
     assert_eq!((table.founder.members(), table.founder.rejects().len()), (Some(2), count + 1));
 }
@@ -160,31 +169,31 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
 #[test]
 fn a_flood_of_questions_is_refused_and_others_are_answered() {
     let mut table = Founded::new();
-    table.hear(Asked::Tick { clock: 0 });
-    let get = |request, at_least| Asked::Get { request, at_least, chunk: 0, rows: Names::range(0..1) };
-    for request in 0..QUESTIONS_MAX as u64 {
+    table.hear(Request::Tick { clock: 0 });
+    let get = |request, min_clock| Request::Get { request, min_clock, chunk: 0, rows: RowSet::range(0..1) };
+    for request in 0..WAITING_REQUESTS_MAX as u64 {
         table.hear(get(request, 1));
     }
     assert_eq!(table.founder.rejects(), []);
     table.hear(get(0, 1));
-    assert_eq!(table.founder.rejects(), [Reject::Table(TableError::Flood(QUESTIONS_MAX))]);
+    assert_eq!(table.founder.rejects(), [Reject::Table(TableError::TooManyRequests(WAITING_REQUESTS_MAX))]);
     // Those before are answered when their time has come, and there is room again.
     table.told();
-    table.hear(Asked::Tick { clock: 1 });
-    let answered = table.told().iter().filter(|told| matches!(told, Told::Got { .. })).count();
-    assert_eq!(answered, QUESTIONS_MAX);
+    table.hear(Request::Tick { clock: 1 });
+    let answered = table.told().iter().filter(|told| matches!(told, Response::Rows { .. })).count();
+    assert_eq!(answered, WAITING_REQUESTS_MAX);
     table.hear(get(5, 1));
-    assert!(matches!(table.told()[..], [Told::Got { request: 5, .. }]));
+    assert!(matches!(table.told()[..], [Response::Rows { request: 5, .. }]));
 }
 
 #[test]
 fn what_is_no_word_is_refused_and_its_sender_put_out_in_the_end() {
     let mut table = Founded::new();
-    table.hear(Asked::Tick { clock: 0 });
+    table.hear(Request::Tick { clock: 0 });
     let digest = table.view.digest();
-    for length in [3, WORD_BYTES_MAX as u32 + 1] {
+    for length in [3, TABLE_MESSAGE_BYTES_MAX as u32 + 1] {
         table.hear_bytes(digest, &[&length.to_le_bytes()[..], &[0xff; 3]].concat());
-        assert_eq!(table.founder.rejects().last(), Some(&Reject::Word));
+        assert_eq!(table.founder.rejects().last(), Some(&Reject::MalformedTableMessage));
     }
     for _ in 0..peergrad_protocol::limits::REJECTS_MAX {
         table.hear_bytes(digest, &u32::MAX.to_le_bytes());

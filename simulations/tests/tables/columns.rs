@@ -5,14 +5,13 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-use peergrad::peer::{Clock, Interrupted, Peer};
-use peergrad::program::{Flow, Launch, Program};
+use peergrad::context::{Clock, Context, Interrupted};
+use peergrad::program::{Flow, Program, ProgramFactory};
 use peergrad::specification::RunFile;
-use peergrad::table::client::Gate;
-use peergrad::table::{Shared, Table};
-use peergrad_protocol::message::Tally;
-use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
-use peergrad_simulations::compare::follow;
+use peergrad::table::{ReadPolicy, Table, TableSpec};
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
+use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::task::Integers;
@@ -36,8 +35,8 @@ const UNKNOWNS: Row = 200;
 impl Program for Conjugate {
     const NAME: &'static str = "conjugate";
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let clock = peer.begin_clock().await?;
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let clock = context.begin_clock().await?;
         if clock.is_over {
             clock.finish();
             let left = clock.reduce("vectors", Reduce::Dot(R, R)).expect("there is such a column").await?;
@@ -51,7 +50,7 @@ impl Program for Conjugate {
         let samples = clock.samples.len() as u64;
         clock.compute(samples, || ()).await?;
         clock.push().await?;
-        clock.end(Tally { samples, loss: 0.0 });
+        clock.end(SampleStats { samples, loss: 0.0 });
         Ok(Continue(()))
     }
 }
@@ -62,12 +61,12 @@ impl Conjugate {
             |one, other| clock.reduce("vectors", Reduce::Dot(one, other)).expect("there are such columns");
         let map = |map| clock.map("vectors", map).expect("owners add to this table");
         let axpy = |by: f64, from, to| map(Map::Axpy { by: by as f32, from, to });
-        let add = |rows: &Names, column: u32, value: &dyn Fn(Row) -> f32| {
+        let add = |rows: &RowSet, column: u32, value: &dyn Fn(Row) -> f32| {
             let values =
                 rows.iter().flat_map(|row| (0..4).map(move |at| if at == column { value(row) } else { 0.0 }));
-            clock.add(Rows { names: rows.clone(), values: values.collect() }).expect("finite rows");
+            clock.add(Rows { indices: rows.clone(), values: values.collect() }).expect("finite rows");
         };
-        let all = Names::range(0..UNKNOWNS);
+        let all = RowSet::range(0..UNKNOWNS);
         let squared = match self.squared {
             Some(squared) => squared,
             None => {
@@ -83,7 +82,7 @@ impl Conjugate {
         // Only this needs the numbers themselves: a row has to do with its neighbours.
         let rows = clock.pull(0..UNKNOWNS).expect("there are as many").await?;
         let mut p = vec![0.0; UNKNOWNS as usize + 2];
-        for (row, values) in rows.names.iter().zip(rows.values.chunks_exact(4)) {
+        for (row, values) in rows.indices.iter().zip(rows.values.chunks_exact(4)) {
             p[row as usize + 1] = values[P as usize];
         }
         map(Map::Scale { by: 0.0, column: AP });
@@ -105,32 +104,32 @@ impl Conjugate {
 fn owners_compute_with_columns_while_chunks_move() {
     for seed in 0..4 {
         let ends = Arc::<Mutex<Vec<(f64, Rows)>>>::default();
-        let shared = Shared::new(vec![Table::of_sums("vectors", UNKNOWNS, 4)], Gate::None);
+        let table_spec = TableSpec::new(vec![Table::additive("vectors", UNKNOWNS, 4)], ReadPolicy::Unbounded);
         let kept = Arc::clone(&ends);
         let count = AtomicUsize::new(0);
-        let launch = Launch::with_tables(
-            move |_| shared.clone(),
+        let launch = ProgramFactory::with_tables(
+            move |_| table_spec.clone(),
             move |_| {
                 let is_first = count.fetch_add(1, Ordering::Relaxed) == 0;
                 Conjugate { end: Arc::clone(&kept), is_first, squared: None }
             },
         );
-        let run = RunFile::parse("passes = 60\nbatch = 4\n[shards]\ncopies = 3").expect("it is a run file");
+        let run = RunFile::parse("epochs = 60\nbatch = 4\n[shards]\nreplicas = 3").expect("it is a run file");
         let workload =
-            Workload::own_program("conjugate", Integers::new(16, 160), launch, &run).expect("allowed");
+            Workload::custom_program("conjugate", Integers::new(16, 160), launch, &run).expect("allowed");
         let trouble = "about = \"x\"\npeers = 6\n[task]\nkind = \"squares\"\nsample_time = \"4ms\"\n\
             [[faults]]\nat = \"1s\"\nwithin = \"1s\"\nkind = \"join\"\ncount = 2\n\
             [[faults]]\nat = \"2s\"\nwithin = \"1s\"\nkind = \"crash\"\npeers = [4]\n\
             [[faults]]\nat = \"4s\"\nwithin = \"1s\"\nkind = \"leave\"\npeers = [3]\n";
         let scenario = parse("conjugate", trouble, Path::new("."), Size::Full).expect("it is a scenario");
-        let course = follow(&Scenario { workload, ..scenario }, seed);
+        let course = measure(&Scenario { workload, ..scenario }, seed);
         assert_eq!(course.outcome.violations, [], "seed {seed}");
         let ends = ends.lock().expect("nobody panics with it");
         let (left, rows) = &ends[0];
         assert!(ends.len() >= 5 && ends.iter().all(|end| end == &ends[0]), "seed {seed}: all read the same");
         assert!(*left < 1e-6, "seed {seed}: {left} is left");
         let x: Vec<f32> = rows.values.chunks_exact(4).map(|row| row[X as usize]).collect();
-        assert_eq!(rows.names, Names::range(0..UNKNOWNS), "no row is zero");
+        assert_eq!(rows.indices, RowSet::range(0..UNKNOWNS), "no row is zero");
         for row in 1..UNKNOWNS as usize - 1 {
             let b = (row % 7) as f32 - 3.0;
             assert!((4.0 * x[row] - x[row - 1] - x[row + 1] - b).abs() < 1e-3, "seed {seed}, row {row}");

@@ -5,14 +5,13 @@ use std::ops::ControlFlow::{Break, Continue};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use peergrad::peer::{Interrupted, Peer};
-use peergrad::program::{Flow, Launch, Program};
+use peergrad::context::{Context, Interrupted};
+use peergrad::program::{Flow, Program, ProgramFactory};
 use peergrad::specification::RunFile;
-use peergrad::table::client::Gate;
-use peergrad::table::{Shared, Table};
-use peergrad_protocol::message::Tally;
-use peergrad_protocol::table::{Names, Row, Rows};
-use peergrad_simulations::compare::follow;
+use peergrad::table::{ReadPolicy, Table, TableSpec};
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::table::{Row, RowSet, Rows};
+use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::task::Integers;
@@ -57,8 +56,8 @@ const ROWS: Row = 400;
 impl Program for Counting {
     const NAME: &'static str = "counting";
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let flow = self.count(peer).await;
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let flow = self.count(context).await;
         if flow.is_err() {
             let mut account = self.account();
             let unsettled = std::mem::take(&mut account.unsettled);
@@ -73,11 +72,11 @@ impl Counting {
         self.account.lock().expect("nobody panics with it")
     }
 
-    async fn count(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let clock = peer.begin_clock().await?;
+    async fn count(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let clock = context.begin_clock().await?;
         if clock.is_over {
             clock.finish();
-            let end = clock.get(Names::range(0..ROWS)).expect("there are as many").await?;
+            let end = clock.get(RowSet::range(0..ROWS)).expect("there are as many").await?;
             // What all have come to has this worker's part in it.
             self.account().settle();
             self.account().end = Some(end);
@@ -86,9 +85,9 @@ impl Counting {
         self.rounds += 1;
         let first = u64::from(clock.samples.first().copied().unwrap_or(0));
         let rows: BTreeSet<Row> = (0..4).map(|index| (first * 7 + index * 31) % ROWS).collect();
-        let names: Names = rows.into_iter().collect();
-        let values = clock.get(names.clone()).expect("they are rows").await?;
-        for (row, values) in names.iter().zip(values.chunks_exact(2)) {
+        let indices: RowSet = rows.into_iter().collect();
+        let values = clock.get(indices.clone()).expect("they are rows").await?;
+        for (row, values) in indices.iter().zip(values.chunks_exact(2)) {
             assert_eq!(values[1], -2.0 * values[0], "a row is read as a whole");
             let account = self.account();
             let own = account.safe.get(&row).unwrap_or(&0) + account.unsettled.get(&row).unwrap_or(&0);
@@ -96,9 +95,9 @@ impl Counting {
         }
         clock.compute(clock.samples.len() as u64, || ()).await?;
         if !clock.samples.is_empty() {
-            let values = [1.0, -2.0].repeat(names.len());
-            add_to(&mut self.account().unsettled, names.iter().map(|row| (row, 1)).collect());
-            clock.add(Rows { names, values }).expect("finite rows");
+            let values = [1.0, -2.0].repeat(indices.len());
+            add_to(&mut self.account().unsettled, indices.iter().map(|row| (row, 1)).collect());
+            clock.add(Rows { indices, values }).expect("finite rows");
         }
         let pushed = clock.push();
         if self.rounds.is_multiple_of(3) {
@@ -106,26 +105,26 @@ impl Counting {
             self.account().settle();
         }
         let samples = clock.samples.len() as u64;
-        clock.end(Tally { samples, loss: 1.0 });
+        clock.end(SampleStats { samples, loss: 1.0 });
         Ok(Continue(()))
     }
 }
 
 /// A run in which everybody counts, and the accounts of all workers that there ever were.
-fn counting(gate: Gate) -> (Workload, Arc<Mutex<Accounts>>) {
+fn counting(read_policy: ReadPolicy) -> (Workload, Arc<Mutex<Accounts>>) {
     let accounts = Arc::<Mutex<Accounts>>::default();
     let all = Arc::clone(&accounts);
-    let shared = Shared::new(vec![Table::of_sums("counts", ROWS, 2)], gate);
-    let launch = Launch::with_tables(
-        move |_| shared.clone(),
+    let table_spec = TableSpec::new(vec![Table::additive("counts", ROWS, 2)], read_policy);
+    let launch = ProgramFactory::with_tables(
+        move |_| table_spec.clone(),
         move |_| {
             let account = Arc::<Mutex<Account>>::default();
             all.lock().expect("nobody panics with it").push(Arc::clone(&account));
             Counting { account, rounds: 0 }
         },
     );
-    let run = RunFile::parse("passes = 40\nbatch = 16\n[shards]\ncopies = 6").expect("it is a run file");
-    let workload = Workload::own_program("counting", Integers::new(16, 1200), launch, &run);
+    let run = RunFile::parse("epochs = 40\nbatch = 16\n[shards]\nreplicas = 6").expect("it is a run file");
+    let workload = Workload::custom_program("counting", Integers::new(16, 1200), launch, &run);
     (workload.expect("all of it is allowed"), accounts)
 }
 
@@ -137,7 +136,7 @@ peers = 16
 kind = "squares"
 sample_time = "20ms"
 [run]
-passes = 1
+epochs = 1
 batch = 16
 [[faults]]
 at = "1s"
@@ -172,7 +171,7 @@ for = "1s"
 /// Sixteen workers do this, whatever becomes of them.
 pub(super) fn in_trouble(workload: Workload, seed: u64) {
     let scenario = parse("trouble", TROUBLE, Path::new("."), Size::Full).expect("it is a scenario");
-    let course = follow(&Scenario { workload, ..scenario }, seed);
+    let course = measure(&Scenario { workload, ..scenario }, seed);
     assert_eq!(course.outcome.violations, [], "seed {seed}");
 }
 
@@ -184,8 +183,9 @@ fn seeds() -> std::ops::Range<u64> {
 #[test]
 fn sums_are_exact_in_all_kinds_of_trouble() {
     for seed in seeds() {
-        let gate = [Gate::None, Gate::Staleness(0), Gate::Staleness(3)][seed as usize % 3];
-        let (workload, accounts) = counting(gate);
+        let read_policy =
+            [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3];
+        let (workload, accounts) = counting(read_policy);
         in_trouble(workload, seed);
         let accounts = accounts.lock().expect("nobody panics with it");
         let accounts: Vec<_> =

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use peergrad::io::Event;
 use peergrad_simulations::cluster::Cluster;
-use peergrad_simulations::host::{Entry, HostId};
+use peergrad_simulations::host::{EntryMode, HostId};
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::Simulation;
 
@@ -14,7 +14,7 @@ use super::common::run_until;
 /// Five peers that train with parameters in a table, each chunk of which two of them keep.
 fn five(seed: u64) -> Simulation {
     let text = "about = \"lost\"\npeers = 5\n[links]\npreset = \"lan\"\n\
-        [task]\nkind = \"squares\"\nparameters = 10000\nsample_time = \"10ms\"\n[run]\npasses = 6\nbatch = 32\n\
+        [task]\nkind = \"squares\"\nparameters = 10000\nsample_time = \"10ms\"\n[run]\nepochs = 6\nbatch = 32\n\
         [run.sync]\nkind = \"ssp\"\n[expect]\npatience = \"20h\"\n";
     let scenario = parse("lost", text, Path::new("."), Size::Full).expect("it is a scenario");
     let mut simulation = Simulation::new(&scenario, seed);
@@ -61,7 +61,7 @@ fn declare_lost(seed: u64, dead: [usize; 2]) {
     let later = cluster.now().after(Duration::from_secs(60));
     run_until(cluster, "time goes by", |cluster| cluster.now() >= later);
     let views = |cluster: &Cluster| {
-        let installed = |event: &(_, _, Event)| matches!(event.2, Event::Installed { .. });
+        let installed = |event: &(_, _, Event)| matches!(event.2, Event::ViewInstalled { .. });
         cluster.events().iter().filter(|event| installed(event)).count()
     };
     let before = views(cluster);
@@ -83,7 +83,7 @@ fn after_a_stop_of_all_tables_begin_anew_only_where_nobody_can_have_kept_any() {
         let run = cluster.run_id();
         for host in back {
             let bootstraps = back.iter().copied().filter(|other| other != host).collect();
-            cluster.start(*host, Entry::Join { run, bootstraps });
+            cluster.start(*host, EntryMode::Join { run, bootstraps });
         }
         let restored = |cluster: &Cluster| {
             let is_restored = |event: &(_, _, Event)| matches!(event.2, Event::Restored { .. });

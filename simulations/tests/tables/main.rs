@@ -14,13 +14,13 @@ use common::{assert_nobody_is_blamed, ended, run_until, run_until_training};
 mod columns;
 mod counting;
 mod lost;
-mod pace;
+mod throughput;
 mod ways;
 
 /// What all peers end with, which is the same, where gradients are integers that depend on no parameter.
-fn integers(peers: usize, passes: u64, batch: usize, rate: f64, sync: &str) -> Vec<f32> {
+fn integers(peers: usize, epochs: u64, batch: usize, rate: f64, sync: &str) -> Vec<f32> {
     let text = format!(
-        "passes = {passes}\nbatch = {batch}\n[optimizer]\nrule = \"sgd\"\nrate = {rate}\n[sync]\nsegment_kib = 1\n{sync}"
+        "epochs = {epochs}\nbatch = {batch}\n[optimizer]\nrule = \"sgd\"\nrate = {rate}\n[sync]\nsegment_kib = 1\n{sync}"
     );
     let run = RunFile::parse(&text).expect("it is a run file");
     let workload = Workload::integers(&run, 3000, 960).expect("all of it is allowed");
@@ -39,7 +39,7 @@ fn integers(peers: usize, passes: u64, batch: usize, rate: f64, sync: &str) -> V
 fn nobody_computes_again_what_one_that_leaves_has() {
     let run = |sync: &str| {
         let text = format!(
-            "passes = 8\nbatch = 32\n[optimizer]\nrule = \"sgd\"\nrate = 0.25\n[sync]\nsegment_kib = 1\n{sync}"
+            "epochs = 8\nbatch = 32\n[optimizer]\nrule = \"sgd\"\nrate = 0.25\n[sync]\nsegment_kib = 1\n{sync}"
         );
         Workload::integers(&RunFile::parse(&text).expect("it is a run file"), 3000, 960).expect("allowed")
     };
@@ -63,26 +63,26 @@ fn nobody_computes_again_what_one_that_leaves_has() {
         assert!(states.len() == 6 - leavers.len() && states.windows(2).all(|pair| pair[0] == pair[1]));
         states[0].clone()
     };
-    let ring = parameters(run(""), 1, &[]);
+    let reference = parameters(run(""), 1, &[]);
     for seed in 0..10 {
         for sync in [
             "kind = \"ssp\"\nstaleness = 0",
             "kind = \"ssp\"",
             "kind = \"downpour\"\nn_push = 5\nn_fetch = 2",
         ] {
-            assert!(parameters(run(sync), seed, &[4, 0, 2]) == ring, "{seed}, {sync}");
+            assert!(parameters(run(sync), seed, &[4, 0, 2]) == reference, "{seed}, {sync}");
         }
     }
 }
 
-/// However old what they read is, workers add the same: every sample of every pass, once.
+/// However old what they read is, workers add the same: every sample of every epoch, once.
 #[test]
 fn every_sample_is_in_the_parameters_once() {
     for peers in [1, 2, 5, 8] {
-        let ring = integers(peers, 3, 64, 0.25, "");
+        let reference = integers(peers, 3, 64, 0.25, "");
         for sync in ["staleness = 0", "staleness = 3", "staleness = 0\napply = \"by-step\""] {
             assert!(
-                integers(peers, 3, 64, 0.25, &format!("kind = \"ssp\"\n{sync}")) == ring,
+                integers(peers, 3, 64, 0.25, &format!("kind = \"ssp\"\n{sync}")) == reference,
                 "{peers}, {sync}"
             );
         }
@@ -90,7 +90,7 @@ fn every_sample_is_in_the_parameters_once() {
         for sync in
             ["kind = \"async\"", "kind = \"downpour\"\nn_push = 4\nn_fetch = 3\nwarm_up = 200\nwave = 64"]
         {
-            assert!(integers(peers, 3, 32, 0.125, sync) == ring, "{peers}, {sync}");
+            assert!(integers(peers, 3, 32, 0.125, sync) == reference, "{peers}, {sync}");
         }
     }
 }

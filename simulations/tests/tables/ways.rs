@@ -4,15 +4,14 @@ use std::ops::ControlFlow::{Break, Continue};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use peergrad::context::{Clock, Context, Interrupted};
 use peergrad::io::Event;
-use peergrad::peer::{Clock, Interrupted, Peer};
-use peergrad::program::{Flow, Launch, Program};
+use peergrad::program::{Flow, Program, ProgramFactory};
 use peergrad::specification::RunFile;
-use peergrad::table::client::Gate;
-use peergrad::table::{Shared, Table, When};
-use peergrad_protocol::message::Tally;
-use peergrad_protocol::table::{Map, Names, Reduce, Row, Rows};
-use peergrad_simulations::compare::follow;
+use peergrad::table::{ApplyMode, ReadPolicy, Table, TableSpec};
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
+use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};
 use peergrad_simulations::simulation::Simulation;
@@ -24,7 +23,7 @@ use super::counting::in_trouble;
 
 /// Rows of two numbers: 1 from the beginning on, where a worker says so, and a count.
 const ROWS: Row = 200;
-const PASSES: u64 = 10;
+const EPOCHS: u64 = 10;
 
 /// What a worker does in a clock. The count of each row goes up by 1, at least where the worker was dealt samples.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,8 +53,8 @@ type Ends = Arc<Mutex<Vec<Rows>>>;
 impl Program for Odd {
     const NAME: &'static str = "odd";
 
-    async fn round(&mut self, peer: &Peer) -> Result<Flow, Interrupted> {
-        let clock = peer.begin_clock().await?;
+    async fn round(&mut self, context: &Context) -> Result<Flow, Interrupted> {
+        let clock = context.begin_clock().await?;
         let has_enough = self.way == Way::StopsEarly
             && clock.rank.0 == 0
             && clock.number >= 2
@@ -68,15 +67,15 @@ impl Program for Odd {
         }
         let samples = clock.samples.len() as u64;
         self.work(&clock).await?;
-        clock.end(Tally { samples, loss: 0.0 });
+        clock.end(SampleStats { samples, loss: 0.0 });
         Ok(Continue(()))
     }
 }
 
 impl Odd {
     async fn work(&mut self, clock: &Clock) -> Result<(), Interrupted> {
-        let all = || Names::range(0..ROWS);
-        let counted = || Rows { names: all(), values: [0.0, 1.0].repeat(ROWS as usize) };
+        let all = || RowSet::range(0..ROWS);
+        let counted = || Rows { indices: all(), values: [0.0, 1.0].repeat(ROWS as usize) };
         let samples = clock.samples.len() as u64;
         match self.way {
             Way::PullsFirst => {
@@ -90,7 +89,7 @@ impl Odd {
             Way::MapsWhatItAwaits => {
                 clock.add(counted()).expect("finite rows");
                 let awaited = clock.get(all()).expect("there are as many");
-                let sum = clock.reduce("odd", Reduce::Absolute(0)).expect("there is such a column");
+                let sum = clock.reduce("odd", Reduce::L1Norm(0)).expect("there is such a column");
                 clock.map("odd", Map::Axpy { by: 1.0, from: 1, to: 0 }).expect("there are such columns");
                 assert!(sum.await? >= ROWS as f64, "it is of all owners after that");
                 let values = awaited.await?;
@@ -120,55 +119,56 @@ impl Odd {
     }
 }
 
-fn workload(way: Way, gate: Gate, samples: u32, copies: usize) -> (Workload, Ends) {
+fn workload(way: Way, read_policy: ReadPolicy, samples: u32, replicas: usize) -> (Workload, Ends) {
     let ends = Ends::default();
     let kept = Arc::clone(&ends);
-    let when = if way == Way::NeverReads { When::ByClock } else { When::AtOnce };
-    let shared = Shared::new(vec![Table { when, ..Table::of_sums("odd", ROWS, 2) }], gate);
-    let launch = Launch::with_tables(
-        move |_| shared.clone(),
+    let apply_mode = if way == Way::NeverReads { ApplyMode::PerClock } else { ApplyMode::Immediate };
+    let table_spec =
+        TableSpec::new(vec![Table { apply_mode, ..Table::additive("odd", ROWS, 2) }], read_policy);
+    let launch = ProgramFactory::with_tables(
+        move |_| table_spec.clone(),
         move |_| Odd { way, ends: Arc::clone(&kept), is_first_clock: true },
     );
-    let run = RunFile::parse(&format!("passes = {PASSES}\nbatch = 2\n[shards]\ncopies = {copies}"));
+    let run = RunFile::parse(&format!("epochs = {EPOCHS}\nbatch = 2\n[shards]\nreplicas = {replicas}"));
     let run = run.expect("it is a run file");
-    (Workload::own_program("odd", Integers::new(16, samples), launch, &run).expect("allowed"), ends)
+    (Workload::custom_program("odd", Integers::new(16, samples), launch, &run).expect("allowed"), ends)
 }
 
 /// What all have come to, which is the same: the least count of a row.
 fn least_count(ends: &Ends) -> f32 {
     let ends = ends.lock().expect("nobody panics with it");
     assert!(!ends.is_empty() && ends.iter().all(|end| *end == ends[0]), "all read the same");
-    assert_eq!(ends[0].names, Names::range(0..ROWS));
+    assert_eq!(ends[0].indices, RowSet::range(0..ROWS));
     ends[0].values.chunks_exact(2).map(|row| row[1]).fold(f32::INFINITY, f32::min)
 }
 
 #[test]
 fn a_program_may_use_tables_as_it_likes() {
-    for (way, gate, peers) in [
-        (Way::PullsFirst, Gate::None, 3),
-        (Way::MapsWhatItAwaits, Gate::None, 3),
-        (Way::MapsWhatItAwaits, Gate::Staleness(2), 3),
-        (Way::Hoards, Gate::None, 1),
-        (Way::Hoards, Gate::None, 3),
-        (Way::Hoards, Gate::Staleness(1), 1),
-        (Way::Hoards, Gate::Staleness(1), 2),
-        (Way::Hoards, Gate::Staleness(1), 3),
-        (Way::NeverReads, Gate::Staleness(0), 3),
-        (Way::NeverReads, Gate::Staleness(16), 3),
-        (Way::Floods, Gate::Staleness(0), 3),
-        (Way::StopsEarly, Gate::None, 3),
-        (Way::StopsEarly, Gate::Staleness(2), 3),
+    for (way, read_policy, peers) in [
+        (Way::PullsFirst, ReadPolicy::Unbounded, 3),
+        (Way::MapsWhatItAwaits, ReadPolicy::Unbounded, 3),
+        (Way::MapsWhatItAwaits, ReadPolicy::Staleness(2), 3),
+        (Way::Hoards, ReadPolicy::Unbounded, 1),
+        (Way::Hoards, ReadPolicy::Unbounded, 3),
+        (Way::Hoards, ReadPolicy::Staleness(1), 1),
+        (Way::Hoards, ReadPolicy::Staleness(1), 2),
+        (Way::Hoards, ReadPolicy::Staleness(1), 3),
+        (Way::NeverReads, ReadPolicy::Staleness(0), 3),
+        (Way::NeverReads, ReadPolicy::Staleness(16), 3),
+        (Way::Floods, ReadPolicy::Staleness(0), 3),
+        (Way::StopsEarly, ReadPolicy::Unbounded, 3),
+        (Way::StopsEarly, ReadPolicy::Staleness(2), 3),
     ] {
-        let (workload, ends) = workload(way, gate, 200, 2);
+        let (workload, ends) = workload(way, read_policy, 200, 2);
         let mut simulation = Simulation::new(&Scenario::new("odd", peers, workload), 5);
         while simulation.tick() {}
         assert_nobody_is_blamed(&simulation.cluster);
         let has_ended =
             |event: &(_, _, Event)| matches!(&event.2, Event::Ended(ended) if ended.outcome.is_ok());
         let ended = simulation.cluster.events().iter().filter(|event| has_ended(event)).count();
-        assert_eq!(ended, peers, "{way:?}, {gate:?}");
-        let hands = (PASSES * 100) as f32;
-        assert!(least_count(&ends) >= hands, "{way:?}, {gate:?}: {}", least_count(&ends));
+        assert_eq!(ended, peers, "{way:?}, {read_policy:?}");
+        let hands = (EPOCHS * 100) as f32;
+        assert!(least_count(&ends) >= hands, "{way:?}, {read_policy:?}: {}", least_count(&ends));
     }
 }
 
@@ -176,10 +176,11 @@ fn a_program_may_use_tables_as_it_likes() {
 #[test]
 fn no_hand_is_lost_with_the_worker_that_has_it() {
     for seed in 0..4 {
-        let gate = [Gate::None, Gate::Staleness(0), Gate::Staleness(3)][seed as usize % 3];
-        let (workload, ends) = workload(Way::PullsFirst, gate, 1000, 6);
+        let read_policy =
+            [ReadPolicy::Unbounded, ReadPolicy::Staleness(0), ReadPolicy::Staleness(3)][seed as usize % 3];
+        let (workload, ends) = workload(Way::PullsFirst, read_policy, 1000, 6);
         in_trouble(workload, seed);
-        let hands = (PASSES * 500) as f32;
+        let hands = (EPOCHS * 500) as f32;
         assert!(least_count(&ends) >= hands, "seed {seed}: {} of {hands}", least_count(&ends));
     }
 }
@@ -190,11 +191,11 @@ fn an_idle_worker_waits_for_the_others() {
     let run = |staleness: u64| {
         let text = format!(
             "about = \"idle\"\npeers = 3\n[links]\npreset = \"lan\"\n[task]\nkind = \"squares\"\nparameters = 64\n\
-             samples = 320\nsample_time = \"10ms\"\n[run]\npasses = 1\nbatch = 60\n[run.optimizer]\nrule = \"sgd\"\n\
+             samples = 320\nsample_time = \"10ms\"\n[run]\nepochs = 1\nbatch = 60\n[run.optimizer]\nrule = \"sgd\"\n\
              rate = 0.01\n[run.sync]\nkind = \"ssp\"\nstaleness = {staleness}\n[[faults]]\nat_start = \"0s\"\n\
              kind = \"slow\"\npeers = [2]\nslower = 30\n[expect]\npatience = \"20h\"\n"
         );
-        let course = follow(&parse("idle", &text, Path::new("."), Size::Full).expect("it is a scenario"), 1);
+        let course = measure(&parse("idle", &text, Path::new("."), Size::Full).expect("it is a scenario"), 1);
         assert_eq!(course.outcome.violations, []);
         course.end.expect("it ends").bytes
     };

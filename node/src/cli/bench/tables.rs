@@ -9,6 +9,7 @@
 //! the end, when one after the other has nothing left to do. What a row takes of memory is what all peers have grown by when all rows
 //! are there, without what they had with a few of them.
 
+use std::convert::Infallible;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -17,12 +18,13 @@ use clap::Args;
 use peergrad_protocol::Instant;
 use serde_json::{Value, json};
 
-use super::super::swarm::{Channel, Founding, Scratch, Show, Swarm};
-use super::super::table::table;
-use super::super::{OwnCommand, run_own_command};
-use super::rows::{FEW, Operations, PASSES_BEFORE, Shape, Work};
-use super::{Bench, in_rounds};
-use crate::net::Clock;
+use super::super::former;
+use super::super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::super::text_table::text_table;
+use super::super::{CustomCommand, run_custom_command};
+use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
+use super::{Bench, run_rounds};
+use crate::net::MonotonicClock;
 use crate::pairing::median;
 
 #[derive(Args)]
@@ -49,10 +51,16 @@ pub(crate) struct BenchTableArguments {
     in_flight: u32,
     /// Peers that keep a row, its owner among them
     #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=8))]
-    copies: u32,
+    replicas: u32,
     /// How often each row has its turn in each round
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100_000))]
-    passes: u32,
+    epochs: u32,
+    /// The former name of `--replicas`
+    #[arg(long = "copies", hide = true, value_name = "N", value_parser = former("--replicas"))]
+    _copies: Option<Infallible>,
+    /// The former name of `--epochs`
+    #[arg(long = "passes", hide = true, value_name = "N", value_parser = former("--epochs"))]
+    _passes: Option<Infallible>,
     /// How often all cases are measured
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     rounds: u32,
@@ -65,29 +73,29 @@ pub(crate) struct BenchTableArguments {
 #[derive(Args)]
 pub(crate) struct BenchTablePeerArguments {
     #[command(flatten)]
-    shape: Shape,
+    shape: TableWorkload,
     #[command(subcommand)]
-    command: OwnCommand,
+    command: CustomCommand,
 }
 
 /// What is measured at once.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     peers: u32,
-    copies: u32,
-    shape: Shape,
+    replicas: u32,
+    shape: TableWorkload,
 }
 
 /// What one round of a case came to, at all peers together.
 #[derive(Clone, Copy, Debug)]
-struct Measured {
+struct Measurement {
     /// Rows that were read and rows that were added to, a second: where both are done, as many of each.
     rows_per_second: f64,
     /// Of one row; `None` where the system does not tell.
     cpu_seconds: Option<f64>,
     /// Sent for one row.
     bytes_sent: f64,
-    /// Memory of one row: all its copies, and what finds them.
+    /// Memory of one row: all its replicas, and what finds them.
     resident_bytes: Option<f64>,
 }
 
@@ -115,18 +123,18 @@ impl Usage {
 
 pub(crate) fn bench_table(arguments: &BenchTableArguments) -> anyhow::Result<ExitCode> {
     let cases = cases(arguments);
-    in_rounds(&cases, arguments.rounds, arguments.json)
+    run_rounds(&cases, arguments.rounds, arguments.json)
 }
 
 /// Every combination that there is.
 fn cases(arguments: &BenchTableArguments) -> Vec<Case> {
-    let BenchTableArguments { rows, batch, in_flight, copies, passes, .. } = *arguments;
+    let BenchTableArguments { rows, batch, in_flight, replicas, epochs, .. } = *arguments;
     let mut cases = Vec::new();
     for &peers in &arguments.peers {
         for &width in &arguments.width {
             for &work in &arguments.work {
-                let shape = Shape::new(rows, width, batch, work, in_flight, passes);
-                cases.push(Case { peers, copies, shape });
+                let shape = TableWorkload::new(rows, width, batch, work, in_flight, epochs);
+                cases.push(Case { peers, replicas, shape });
             }
         }
     }
@@ -134,21 +142,21 @@ fn cases(arguments: &BenchTableArguments) -> Vec<Case> {
 }
 
 impl Bench for Case {
-    type Measured = Measured;
+    type Measurement = Measurement;
 
-    fn words(&self) -> String {
-        let Self { peers, shape: Shape { width, work, .. }, .. } = self;
+    fn label(&self) -> String {
+        let Self { peers, shape: TableWorkload { width, work, .. }, .. } = self;
         format!("{peers} peers, {width} numbers a row, {work}")
     }
 
-    fn measure(&self, show: &Show, channel: &Channel) -> anyhow::Result<Measured> {
-        let scratch = Scratch::create("bench")?;
+    fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Measurement> {
+        let scratch = ScratchDirectory::create("bench")?;
         let run_file = scratch.path().join("run.toml");
         std::fs::write(&run_file, self.run_file()).context("cannot write the run.toml")?;
         let mut program = vec!["bench-table-peer".to_owned()];
-        program.extend(self.shape.words());
-        let founding = Founding {
-            name: format!("the bench with {}", self.words()),
+        program.extend(self.shape.label());
+        let config = SwarmConfig {
+            name: format!("the bench with {}", self.label()),
             program: &program,
             run_file: &run_file,
             seed: None,
@@ -157,15 +165,15 @@ impl Bench for Case {
             folder: scratch.path(),
         };
         // Bars of a few clocks tell nobody anything.
-        let quiet = Show { is_json: true, ..show.clone() };
-        let mut swarm = Swarm::start(founding, quiet, channel)?;
-        let pass = u64::from(self.shape.operations());
-        let counted = (pass * u64::from(self.shape.passes)) as f64 * COUNTED;
-        let (before, filled) = (pass, u64::from(PASSES_BEFORE) * pass);
+        let quiet = SwarmOutput { is_json: true, ..output.clone() };
+        let mut swarm = Swarm::start(config, quiet, channel)?;
+        let epoch = u64::from(self.shape.operations());
+        let counted = (epoch * u64::from(self.shape.epochs)) as f64 * COUNTED;
+        let (before, filled) = (epoch, u64::from(EPOCHS_BEFORE) * epoch);
         // As it comes past each of these.
         let marks = [before, filled, filled + counted as u64];
-        let (clock, mut usages) = (Clock::start(), Vec::<Usage>::new());
-        while swarm.go_on()? {
+        let (clock, mut usages) = (MonotonicClock::start(), Vec::<Usage>::new());
+        while swarm.advance()? {
             let done: u64 = swarm.peers.iter().map(|peer| peer.trained.samples).sum();
             if marks.get(usages.len()).is_some_and(|mark| done >= *mark) {
                 usages.push(Usage::of(&swarm, clock.now()));
@@ -177,15 +185,15 @@ impl Bench for Case {
         Ok(self.between(&few, &all, &end))
     }
 
-    fn said(&self, measured: &Measured) -> String {
+    fn result_text(&self, measured: &Measurement) -> String {
         format!("{:.0} rows/s", measured.rows_per_second)
     }
 
-    fn object(&self, measured: &Measured) -> Value {
-        let Self { peers, copies, shape } = self;
+    fn object(&self, measured: &Measurement) -> Value {
+        let Self { peers, replicas, shape } = self;
         let (gets, adds) = self.gets_and_adds(measured);
         json!({
-            "peers": peers, "copies": copies, "rows": shape.rows(), "width": shape.width,
+            "peers": peers, "replicas": replicas, "rows": shape.rows(), "width": shape.width,
             "work": shape.work.to_string(), "batch": shape.batch, "in_flight": shape.in_flight,
             "gets_per_second": gets, "adds_per_second": adds,
             "value_bytes_per_second": self.value_bytes_per_second(measured),
@@ -194,10 +202,10 @@ impl Bench for Case {
         })
     }
 
-    fn middle(measured: &[Measured]) -> Measured {
+    fn median(measured: &[Measurement]) -> Measurement {
         let of =
-            |number: fn(&Measured) -> f64| median(measured.iter().map(number)).expect("there is a round");
-        Measured {
+            |number: fn(&Measurement) -> f64| median(measured.iter().map(number)).expect("there is a round");
+        Measurement {
             rows_per_second: of(|one| one.rows_per_second),
             cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
             bytes_sent: of(|one| one.bytes_sent),
@@ -205,7 +213,7 @@ impl Bench for Case {
         }
     }
 
-    fn results(cases: &[Self], measured: &[Vec<Measured>]) -> String {
+    fn results(cases: &[Self], measured: &[Vec<Measurement>]) -> String {
         let header = [
             "peers",
             "numbers",
@@ -220,7 +228,7 @@ impl Bench for Case {
         ];
         let rows = cases.iter().zip(measured).map(|(case, measured)| {
             let rates = || measured.iter().map(|one| one.rows_per_second);
-            let middle = Self::middle(measured);
+            let middle = Self::median(measured);
             let (slowest, fastest) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
             let (gets, adds) = case.gets_and_adds(&middle);
             let known = |number: Option<f64>, digits: usize| {
@@ -239,18 +247,18 @@ impl Bench for Case {
                 known(middle.resident_bytes, 0),
             ]
         });
-        table(&header, &rows.collect::<Vec<_>>())
+        text_table(&header, &rows.collect::<Vec<_>>())
     }
 }
 
 impl Case {
     /// What it takes, where all rows are there from `all` on.
-    fn between(&self, few: &Usage, all: &Usage, end: &Usage) -> Measured {
+    fn between(&self, few: &Usage, all: &Usage, end: &Usage) -> Measurement {
         let seconds = end.at.since(all.at).as_secs_f64();
         let rows = (end.operations - all.operations) as f64 * f64::from(self.shape.batch);
         let grown = few.resident_bytes.zip(all.resident_bytes);
         let new_rows = f64::from(self.shape.rows() - FEW);
-        Measured {
+        Measurement {
             rows_per_second: rows / seconds,
             cpu_seconds: all.cpu_seconds.zip(end.cpu_seconds).map(|(before, after)| (after - before) / rows),
             bytes_sent: (end.bytes_sent - all.bytes_sent) as f64 / rows,
@@ -259,17 +267,17 @@ impl Case {
     }
 
     fn run_file(&self) -> String {
-        let passes = PASSES_BEFORE + self.shape.passes;
-        format!("passes = {passes}\nbatch = {OPERATIONS_DEALT}\n[shards]\ncopies = {}\n", self.copies)
+        let epochs = EPOCHS_BEFORE + self.shape.epochs;
+        format!("epochs = {epochs}\nbatch = {OPERATIONS_DEALT}\n[shards]\nreplicas = {}\n", self.replicas)
     }
 
-    fn gets_and_adds(&self, measured: &Measured) -> (f64, f64) {
+    fn gets_and_adds(&self, measured: &Measurement) -> (f64, f64) {
         let work = self.shape.work;
         let of = |is_done: bool| if is_done { measured.rows_per_second } else { 0.0 };
         (of(work.reads()), of(work.adds()))
     }
 
-    fn value_bytes_per_second(&self, measured: &Measured) -> f64 {
+    fn value_bytes_per_second(&self, measured: &Measurement) -> f64 {
         let (gets, adds) = self.gets_and_adds(measured);
         (gets + adds) * f64::from(self.shape.width) * size_of::<f32>() as f64
     }
@@ -278,7 +286,7 @@ impl Case {
 /// Runs one of the peers.
 pub(crate) fn bench_table_peer(arguments: BenchTablePeerArguments) -> anyhow::Result<ExitCode> {
     let BenchTablePeerArguments { shape, command } = arguments;
-    run_own_command("bench-table", Arc::new(Operations(shape.operations())), shape.launch(), command)
+    run_custom_command("bench-table", Arc::new(OperationsTask(shape.operations())), shape.launch(), command)
 }
 
 /// Operations of one clock of a worker.

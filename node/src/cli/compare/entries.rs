@@ -10,7 +10,7 @@ use crate::cli::{files, run};
 use crate::specification::{DataSettings, Specification, resolve};
 
 /// One of the run files.
-pub(super) struct Entry {
+pub(super) struct ComparedRun {
     /// As the user named it.
     pub(super) name: String,
     pub(super) path: PathBuf,
@@ -19,15 +19,15 @@ pub(super) struct Entry {
     specification: Specification,
 }
 
-impl Entry {
+impl ComparedRun {
     pub(super) fn seed(&self) -> u64 {
         self.specification.training.seed
     }
 
-    /// Samples that it trains, in all its passes together.
+    /// Samples that it trains, in all its epochs together.
     pub(super) fn samples(&self) -> u64 {
         let data = &self.specification.data;
-        u64::from(data.rows - data.held_out_rows).saturating_mul(self.specification.training.passes)
+        u64::from(data.rows - data.held_out_rows).saturating_mul(self.specification.training.epochs)
     }
 }
 
@@ -35,8 +35,9 @@ impl Entry {
 ///
 /// # Errors
 /// One cannot be used, or does not train what the first one does.
-pub(super) fn read_all(paths: &[PathBuf], seed: Option<u64>) -> anyhow::Result<Vec<Entry>> {
-    let entries: Vec<Entry> = paths.iter().map(|path| read(path, seed)).collect::<anyhow::Result<_>>()?;
+pub(super) fn read_all(paths: &[PathBuf], seed: Option<u64>) -> anyhow::Result<Vec<ComparedRun>> {
+    let entries: Vec<ComparedRun> =
+        paths.iter().map(|path| read(path, seed)).collect::<anyhow::Result<_>>()?;
     for other in &entries[1..] {
         let one = &entries[0];
         if let Some(difference) = difference(&one.specification, &other.specification) {
@@ -46,13 +47,13 @@ pub(super) fn read_all(paths: &[PathBuf], seed: Option<u64>) -> anyhow::Result<V
     Ok(entries)
 }
 
-fn read(path: &Path, seed: Option<u64>) -> anyhow::Result<Entry> {
+fn read(path: &Path, seed: Option<u64>) -> anyhow::Result<ComparedRun> {
     let name = path.display().to_string();
     let run_file = run::read_run_file(path, seed)?;
     let file = &run_file.data().with_context(|| name.clone())?.file;
     let specification =
         resolve(&run_file, file, &files::data_of(path, file)?).with_context(|| name.clone())?;
-    Ok(Entry { data: files::data_path(path, file), path: path.to_owned(), name, specification })
+    Ok(ComparedRun { data: files::data_path(path, file), path: path.to_owned(), name, specification })
 }
 
 /// Why two of them cannot be compared, and what to change.
@@ -96,7 +97,7 @@ mod tests {
         let difference = |other: &Specification| super::difference(&one, other);
         assert_eq!(difference(&one), None);
         let sync = "[sync]\nkind = \"local\"\n[optimizer]\nrate = 0.1";
-        assert_eq!(difference(&specification("batch = 2\npasses = 3", sync, SMALL)), None);
+        assert_eq!(difference(&specification("batch = 2\nepochs = 3", sync, SMALL)), None);
         let mut elsewhere = one.clone();
         elsewhere.data.name = "folder/f.csv".to_owned();
         assert_eq!(difference(&elsewhere), None);

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::course::{Course, training_time};
+use super::learning_curve::{LearningCurve, training_time};
 use crate::cli::swarm::Swarm;
-use crate::cli::table::{bytes, count, table};
+use crate::cli::text_table::{bytes, count, text_table};
 use crate::page::axis::duration;
-use crate::page::comparison::{Comparison, Contender, Point, Worth, render};
+use crate::page::comparison::{ComparedTraining, Comparison, Point, QualityMetric, render};
 use crate::pairing::{factor, median};
 
 /// What one training came to.
 #[derive(Clone, Debug)]
-pub(super) struct Ending {
+pub(super) struct TrainingResult {
     seed: u64,
     points: Vec<Point>,
     /// On held-out samples, if there are any; a model that predicts numbers has only a loss.
@@ -28,11 +28,11 @@ pub(super) struct Ending {
 }
 
 /// All trainings.
-pub(super) struct Contest {
+pub(super) struct ComparisonResults {
     /// Of the files.
     pub(super) names: Vec<String>,
     /// By file and seed.
-    pub(super) endings: Vec<Vec<Ending>>,
+    pub(super) results: Vec<Vec<TrainingResult>>,
 }
 
 /// What the trainings with one file came to, by and large.
@@ -44,9 +44,9 @@ struct Medians {
     samples: u64,
 }
 
-impl Ending {
+impl TrainingResult {
     /// Of a swarm whose peers have all finished.
-    pub(super) fn of(swarm: &Swarm<'_>, seed: u64, course: Course) -> Self {
+    pub(super) fn of(swarm: &Swarm<'_>, seed: u64, course: LearningCurve) -> Self {
         let summaries = swarm.summaries();
         let number = |key: &str| summaries[0][key].as_u64().unwrap_or(0);
         Self {
@@ -89,21 +89,21 @@ impl Ending {
     }
 }
 
-impl Contest {
+impl ComparisonResults {
     /// For people.
     pub(super) fn table(&self) -> String {
         let rows = self.rows();
         let head: Vec<&str> = rows[0].iter().map(String::as_str).collect();
-        let seeds = self.endings[0].len();
+        let seeds = self.results[0].len();
         let note = if seeds > 1 { format!("medians of {seeds} seeds\n") } else { String::new() };
-        format!("{}{note}", table(&head, &rows[1..]))
+        format!("{}{note}", text_table(&head, &rows[1..]))
     }
 
     /// One object a file.
     pub(super) fn objects(&self) -> Vec<Value> {
         let object = |(index, name): (usize, &String)| {
-            let medians = Medians::of(&self.endings[index]);
-            let seeds: Vec<u64> = self.endings[index].iter().map(|ending| ending.seed).collect();
+            let medians = Medians::of(&self.results[index]);
+            let seeds: Vec<u64> = self.results[index].iter().map(|result| result.seed).collect();
             json!({
                 "event": "compared", "file": name, "seeds": seeds, "test_accuracy": medians.accuracy,
                 "test_loss": medians.loss, "to_first": self.pairs(index),
@@ -116,18 +116,19 @@ impl Contest {
 
     /// With pictures. Nobody evaluates in the middle of a training, so they show the loss on what is trained.
     pub(super) fn page(&self, command: &str, about: &str) -> String {
-        let courses = |endings: &[Ending]| endings.iter().map(|ending| ending.points.clone()).collect();
-        let contenders = self.names.iter().zip(&self.endings);
-        let contenders: Vec<Contender<'_>> =
-            contenders.map(|(name, endings)| Contender { name, courses: courses(endings) }).collect();
+        let courses =
+            |results: &[TrainingResult]| results.iter().map(|result| result.points.clone()).collect();
+        let trainings = self.names.iter().zip(&self.results);
+        let trainings: Vec<ComparedTraining<'_>> =
+            trainings.map(|(name, results)| ComparedTraining { name, courses: courses(results) }).collect();
         render(&Comparison {
             about,
             command,
             rows: &self.rows(),
-            worth: Worth::TrainingLoss,
+            worth: QualityMetric::TrainingLoss,
             how: HOW,
             time: "time in training",
-            contenders: &contenders,
+            trainings: &trainings,
         })
     }
 
@@ -135,9 +136,9 @@ impl Contest {
     fn rows(&self) -> Vec<Vec<String>> {
         let head =
             ["", "on held-out samples", "to the first, by seed", "time in training", "bytes sent", "samples"];
-        let first = Medians::of(&self.endings[0]);
+        let first = Medians::of(&self.results[0]);
         let row = |(index, name): (usize, &String)| {
-            let own = Medians::of(&self.endings[index]);
+            let own = Medians::of(&self.results[index]);
             let pair = |pair: &Option<f64>| pair.map_or("-".to_owned(), |pair| format!("{pair:+.4}"));
             let pairs: Vec<String> = self.pairs(index).iter().map(pair).collect();
             let times = factor(own.time.as_secs_f64(), first.time.as_secs_f64());
@@ -157,21 +158,21 @@ impl Contest {
 
     /// How much better or worse a file did than the first one with the same seed; nothing for the first itself.
     fn pairs(&self, index: usize) -> Vec<Option<f64>> {
-        let pair = |(own, first): (&Ending, &Ending)| Some(own.worth()? - first.worth()?);
-        let pairs = self.endings[index].iter().zip(&self.endings[0]).map(pair);
+        let pair = |(own, first): (&TrainingResult, &TrainingResult)| Some(own.worth()? - first.worth()?);
+        let pairs = self.results[index].iter().zip(&self.results[0]).map(pair);
         if index == 0 { Vec::new() } else { pairs.collect() }
     }
 }
 
 impl Medians {
-    fn of(endings: &[Ending]) -> Self {
-        let of = |value: fn(&Ending) -> Option<f64>| median(endings.iter().filter_map(value));
-        let seconds = of(|ending| Some(ending.time.as_secs_f64()));
-        let bytes_sent = of(|ending| Some(ending.bytes_sent as f64));
-        let samples = of(|ending| Some(ending.samples as f64));
+    fn of(results: &[TrainingResult]) -> Self {
+        let of = |value: fn(&TrainingResult) -> Option<f64>| median(results.iter().filter_map(value));
+        let seconds = of(|result| Some(result.time.as_secs_f64()));
+        let bytes_sent = of(|result| Some(result.bytes_sent as f64));
+        let samples = of(|result| Some(result.samples as f64));
         Self {
-            accuracy: of(|ending| ending.accuracy),
-            loss: of(|ending| ending.loss),
+            accuracy: of(|result| result.accuracy),
+            loss: of(|result| result.loss),
             time: Duration::from_secs_f64(seconds.unwrap_or(0.0)),
             bytes_sent: bytes_sent.unwrap_or(0.0) as u64,
             samples: samples.unwrap_or(0.0) as u64,
@@ -199,10 +200,10 @@ const HOW: &str = "The mean over each stretch of training, each sample’s loss 
 mod tests {
     use super::*;
 
-    fn ending(seed: u64, accuracy: Option<f64>, seconds: u64, bytes_sent: u64) -> Ending {
+    fn result(seed: u64, accuracy: Option<f64>, seconds: u64, bytes_sent: u64) -> TrainingResult {
         let point =
             |samples| Point { samples, time: Duration::from_secs(seconds), bytes: bytes_sent, worth: 0.5 };
-        Ending {
+        TrainingResult {
             seed,
             points: vec![point(100), point(200)],
             accuracy,
@@ -215,22 +216,25 @@ mod tests {
         }
     }
 
-    fn contest(endings: [Vec<Ending>; 2]) -> Contest {
-        Contest { names: vec!["ring.toml".to_owned(), "local.toml".to_owned()], endings: endings.into() }
+    fn results(results: [Vec<TrainingResult>; 2]) -> ComparisonResults {
+        ComparisonResults {
+            names: vec!["sync.toml".to_owned(), "local.toml".to_owned()],
+            results: results.into(),
+        }
     }
 
     #[test]
     fn a_table_has_medians_and_pairs() {
-        let ring = [(1, 0.96, 4), (2, 0.97, 5), (3, 0.98, 9)];
-        let ring = ring.map(|(seed, accuracy, seconds)| ending(seed, Some(accuracy), seconds, 60_000_000));
+        let sync = [(1, 0.96, 4), (2, 0.97, 5), (3, 0.98, 9)];
+        let sync = sync.map(|(seed, accuracy, seconds)| result(seed, Some(accuracy), seconds, 60_000_000));
         let local = [(1, 0.95, 1), (2, 0.98, 1), (3, 0.98, 2)];
-        let local = local.map(|(seed, accuracy, seconds)| ending(seed, Some(accuracy), seconds, 6_000_000));
-        let contest = contest([ring.to_vec(), local.to_vec()]);
-        let rows = contest.rows();
+        let local = local.map(|(seed, accuracy, seconds)| result(seed, Some(accuracy), seconds, 6_000_000));
+        let results = results([sync.to_vec(), local.to_vec()]);
+        let rows = results.rows();
         assert_eq!(
             rows[1],
             [
-                "ring.toml",
+                "sync.toml",
                 "accuracy 0.9700, loss 0.2500",
                 "",
                 "5.00 s (1.00 x)",
@@ -242,8 +246,8 @@ mod tests {
             rows[2][1..5],
             ["accuracy 0.9800, loss 0.2500", "-0.0100 +0.0100 +0.0000", "1.00 s (0.20 x)", "6.0 MB (0.10 x)"]
         );
-        assert!(contest.table().ends_with("medians of 3 seeds\n"), "{}", contest.table());
-        let objects = contest.objects();
+        assert!(results.table().ends_with("medians of 3 seeds\n"), "{}", results.table());
+        let objects = results.objects();
         assert_eq!((&objects[0]["to_first"], &objects[1]["seeds"]), (&json!([]), &json!([1, 2, 3])));
         assert_eq!(
             (&objects[1]["file"], &objects[1]["bytes_sent"]),
@@ -253,18 +257,18 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_not_made_up() {
-        let mut unknown = ending(7, None, 3, 0);
+        let mut unknown = result(7, None, 3, 0);
         unknown.loss = None;
-        let contest = contest([vec![unknown], vec![ending(7, None, 3, 0)]]);
-        let rows = contest.rows();
+        let results = results([vec![unknown], vec![result(7, None, 3, 0)]]);
+        let rows = results.rows();
         assert_eq!((rows[1][1].as_str(), rows[1][4].as_str()), ("not evaluated", "0 B (-)"));
         assert_eq!((rows[2][1].as_str(), rows[2][2].as_str()), ("loss 0.2500", "-"));
-        assert!(!contest.table().contains("medians"));
+        assert!(!results.table().contains("medians"));
     }
 
     #[test]
     fn a_page_shows_every_file() {
-        let page = contest([vec![ending(7, None, 3, 9)], vec![ending(7, None, 3, 9)]]).page("again", "about");
+        let page = results([vec![result(7, None, 3, 9)], vec![result(7, None, 3, 9)]]).page("again", "about");
         assert_eq!(page.matches("<svg").count(), 3, "against samples, time and bytes");
         assert!(page.contains("<td>local.toml</td>") && page.contains("<code>again</code>"), "{page}");
     }

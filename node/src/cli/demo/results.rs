@@ -4,17 +4,17 @@ use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
-use super::trouble::{Loss, Trouble};
+use super::faults::{DemoFaults, KilledPeer};
 use crate::cli::plot;
 use crate::cli::report::{emit, print_line};
-use crate::cli::swarm::{Peer, Swarm, short};
-use crate::cli::table::plural;
-use crate::cli::table::{bytes, count, table};
+use crate::cli::swarm::{ChildPeer, Swarm, short};
+use crate::cli::text_table::plural;
+use crate::cli::text_table::{bytes, count, text_table};
 
 /// A demo that is over.
 pub(super) struct Results<'a> {
     pub(super) swarm: &'a Swarm<'a>,
-    pub(super) trouble: &'a Trouble,
+    pub(super) faults: &'a DemoFaults,
 }
 
 impl Results<'_> {
@@ -22,7 +22,7 @@ impl Results<'_> {
     pub(super) fn tell(&self) -> anyhow::Result<ExitCode> {
         self.swarm.check_digests()?;
         let summaries = self.swarm.summaries();
-        if self.swarm.show.is_json {
+        if self.swarm.output.is_json {
             self.tell_json(&summaries);
         } else {
             self.tell_words(&summaries);
@@ -43,7 +43,7 @@ impl Results<'_> {
         for key in ["peer", "own_samples", "shard", "optimizer_bytes"] {
             object.as_object_mut().expect("a summary is an object").remove(key);
         }
-        let stall = self.trouble.loss.as_ref().and_then(|loss| loss.stall);
+        let stall = self.faults.killed.as_ref().and_then(|killed| killed.stall);
         object["wall_seconds"] = json!(slowest);
         for key in ["bytes_sent", "bytes_sent_directly", "bytes_received"] {
             object[key] = json!(sum(key));
@@ -54,16 +54,16 @@ impl Results<'_> {
 
     fn tell_words(&self, summaries: &[&Value]) {
         let header = ["peer", "owns parameters", "samples", "received", "sent", "optimizer memory", ""];
-        print_line(&table(&header, &self.rows()));
+        print_line(&text_table(&header, &self.rows()));
         print_line(&format!(
             "training loss over {} steps\n{}",
             count(number(summaries[0], "steps")),
             plot::curve(self.swarm.peers[0].losses.means(), 60, 10)
         ));
-        if let Some(loss) = &self.trouble.loss {
-            print_line(&self.loss_words(loss));
+        if let Some(killed) = &self.faults.killed {
+            print_line(&self.killed_text(killed));
         }
-        print_line(&pass_words(&summaries[0]["passes"]));
+        print_line(&epoch_text(&summaries[0]["epochs"]));
         let seconds = summaries[0]["wall_seconds"].as_f64().unwrap_or(0.0);
         print_line(&format!(
             "test accuracy {:.4} on the held-out fifth, after {seconds:.1} s",
@@ -77,13 +77,13 @@ impl Results<'_> {
     }
 
     fn rows(&self) -> Vec<Vec<String>> {
-        let (peers, trouble) = (&self.swarm.peers, self.trouble);
+        let (peers, faults) = (&self.swarm.peers, self.faults);
         let parameters = peers[0].scope.map_or(1, |scope| scope.parameters).max(1);
-        let row = |(index, peer): (usize, &Peer)| {
-            let killed = trouble.loss.as_ref().filter(|loss| loss.index == index);
+        let row = |(index, peer): (usize, &ChildPeer)| {
+            let killed = faults.killed.as_ref().filter(|killed| killed.index == index);
             let note = match killed {
-                Some(loss) => format!("killed at step {}", loss.step),
-                None if trouble.late == Some(index) => match peer.first_step {
+                Some(killed) => format!("killed at step {}", killed.step),
+                None if faults.late == Some(index) => match peer.first_step {
                     Some(step) => format!("came at step {step}"),
                     None => "came too late".to_owned(),
                 },
@@ -109,12 +109,12 @@ impl Results<'_> {
     }
 
     /// What became of the peer that was killed.
-    fn loss_words(&self, loss: &Loss) -> String {
-        let name = &self.swarm.peers[loss.index].name;
-        let Some(stall) = loss.stall else { return format!("peer {name} was killed when all was done") };
+    fn killed_text(&self, killed: &KilledPeer) -> String {
+        let name = &self.swarm.peers[killed.index].name;
+        let Some(stall) = killed.stall else { return format!("peer {name} was killed when all was done") };
         let changes = &self.swarm.peers[0].changes;
         let moved: usize = changes.iter().map(|change| change.moving).sum();
-        let dealt_again: u64 = changes.iter().map(|change| change.given_back).sum();
+        let dealt_again: u64 = changes.iter().map(|change| change.returned).sum();
         let restarted: usize = changes.iter().map(|change| change.restarted.len()).sum();
         let redone = changes.iter().filter(|change| change.is_interruption && !change.is_forward).count();
         let again = match redone {
@@ -134,14 +134,14 @@ impl Results<'_> {
     }
 }
 
-/// What a whole run's summary says of its passes.
-fn pass_words(passes: &Value) -> String {
-    let passes: Vec<&Value> = passes.as_array().map(|passes| passes.iter().collect()).unwrap_or_default();
-    let sum = |key: &str| passes.iter().map(|pass| number(pass, key)).sum::<u64>();
+/// What a whole run's summary says of its epochs.
+fn epoch_text(epochs: &Value) -> String {
+    let epochs: Vec<&Value> = epochs.as_array().map(|epochs| epochs.iter().collect()).unwrap_or_default();
+    let sum = |key: &str| epochs.iter().map(|epoch| number(epoch, key)).sum::<u64>();
     format!(
         "{} samples trained in {}: {} lost, {} repeated",
         count(sum("trained")),
-        plural(passes.len(), "pass"),
+        plural(epochs.len(), "epoch"),
         count(sum("lost")),
         count(sum("repeated"))
     )

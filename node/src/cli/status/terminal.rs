@@ -7,7 +7,7 @@ use std::io::{IsTerminal, Write, stdout};
 
 use console::Term;
 
-use super::picture::Picture;
+use super::render::RenderedStatus;
 
 /// A place at the end of what the terminal shows.
 pub(super) struct Canvas {
@@ -28,7 +28,7 @@ impl Default for Canvas {
 
 impl Canvas {
     /// Shows pictures in place of the last ones.
-    pub(super) fn show(&mut self, mut pictures: Vec<Picture>) {
+    pub(super) fn show(&mut self, mut pictures: Vec<RenderedStatus>) {
         if !self.is_terminal {
             return write(&format!("{}\n", joined(&pictures)));
         }
@@ -49,15 +49,15 @@ impl Drop for Canvas {
 }
 
 /// One picture below the other.
-pub(super) fn joined(pictures: &[Picture]) -> String {
-    pictures.iter().map(Picture::text).collect::<Vec<_>>().join("\n")
+pub(super) fn joined(pictures: &[RenderedStatus]) -> String {
+    pictures.iter().map(RenderedStatus::text).collect::<Vec<_>>().join("\n")
 }
 
 /// Leaves out what happened longest ago, of the picture that tells most of it, until all fit in so many lines or nothing is left
 /// of it.
-fn forget_oldest(pictures: &mut [Picture], room: usize) {
-    let height = |pictures: &[Picture]| {
-        pictures.iter().map(Picture::height).sum::<usize>() + pictures.len().saturating_sub(1)
+fn forget_oldest(pictures: &mut [RenderedStatus], room: usize) {
+    let height = |pictures: &[RenderedStatus]| {
+        pictures.iter().map(RenderedStatus::height).sum::<usize>() + pictures.len().saturating_sub(1)
     };
     while height(pictures) > room {
         let longest = pictures.iter_mut().max_by_key(|picture| picture.events.len());
@@ -113,12 +113,12 @@ mod tests {
 
     #[test]
     fn where_room_is_lacking_the_oldest_events_go() {
-        let picture = |events: &[&str]| Picture {
+        let picture = |events: &[&str]| RenderedStatus {
             lines: vec!["head".to_owned(), "table".to_owned()],
             events: events.iter().map(|event| event.lines().map(str::to_owned).collect()).collect(),
         };
         let shown = |pictures: &[&[&str]], room| {
-            let mut pictures: Vec<Picture> = pictures.iter().map(|events| picture(events)).collect();
+            let mut pictures: Vec<RenderedStatus> = pictures.iter().map(|events| picture(events)).collect();
             forget_oldest(&mut pictures, room);
             joined(&pictures)
         };

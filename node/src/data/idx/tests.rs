@@ -3,9 +3,9 @@
 use std::io::{Read, Write};
 
 use super::*;
+use crate::data::columns::{Column, ColumnHints};
+use crate::data::dense_table::unpack;
 use crate::data::format::{FileLayout, FormatError};
-use crate::data::layout::{Column, LayoutHints};
-use crate::data::table::unpack;
 use proptest::prelude::*;
 
 /// The bytes of an array.
@@ -19,15 +19,15 @@ fn small() -> Vec<u8> {
     [array(8, &[3, 2, 2], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 255]), array(8, &[3], &[7, 0, 7])].concat()
 }
 
-fn read(bytes: &[u8], hints: &LayoutHints) -> Result<Table, FormatError> {
+fn read(bytes: &[u8], hints: &ColumnHints) -> Result<DenseTable, FormatError> {
     FileLayout::infer("f.idx", bytes, hints)?.read("f.idx", bytes)
 }
 
-fn read_all(bytes: &[u8]) -> Result<Table, FormatError> {
-    read(bytes, &LayoutHints::default())
+fn read_all(bytes: &[u8]) -> Result<DenseTable, FormatError> {
+    read(bytes, &ColumnHints::default())
 }
 
-fn texts(table: &Table) -> Vec<&str> {
+fn texts(table: &DenseTable) -> Vec<&str> {
     let text = |&index: &u32| table.labels.distinct()[index as usize].text.as_str();
     table.labels.rows().iter().map(text).collect()
 }
@@ -38,14 +38,14 @@ fn samples_and_labels() {
     let table = read_all(&small()).unwrap();
     assert_eq!(table.features, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 255.0]);
     assert_eq!((table.columns, texts(&table)), (4, vec!["7", "0", "7"]));
-    assert_eq!(table.labels.distinct()[1].place, RowPlace::Sample(2));
+    assert_eq!(table.labels.distinct()[1].place, RowLocation::Sample(2));
     assert_eq!(Arrays::find("f", &small()).unwrap().sample_words(), "2 x 2");
 }
 
 #[test]
 fn columns_by_number() {
     let columns = vec![Column::Number(4), Column::Number(1)];
-    let hints = LayoutHints { features: Some(columns), ..LayoutHints::default() };
+    let hints = ColumnHints { features: Some(columns), ..ColumnHints::default() };
     assert_eq!(read(&small(), &hints).unwrap().features, [4.0, 1.0, 8.0, 5.0, 255.0, 9.0]);
 }
 

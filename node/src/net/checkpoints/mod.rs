@@ -20,20 +20,20 @@ use std::thread;
 
 use peergrad_protocol::RunId;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::Saved;
+use peergrad_protocol::message::SavedCheckpoint;
 use tokio::sync::mpsc;
 
 use super::files::{draft_of, sync_folder, write_atomically};
 use crate::checkpoint::Checkpoint;
 use crate::io::{DataReference, Input};
-use form::Index;
+use format::Index;
 
-mod form;
+mod format;
 
 /// The thread.
 #[derive(Debug)]
 pub struct Checkpoints {
-    orders: std::sync::mpsc::Sender<Order>,
+    commands: std::sync::mpsc::Sender<CheckpointCommand>,
     results: mpsc::UnboundedReceiver<Input>,
     /// Checkpoints that are being written, or wait for it.
     saving: Arc<AtomicUsize>,
@@ -41,35 +41,37 @@ pub struct Checkpoints {
 }
 
 /// What the thread is asked for.
-enum Order {
+enum CheckpointCommand {
     Save { checkpoint: Arc<Checkpoint>, keep: usize },
-    Restore(Saved),
+    Restore(SavedCheckpoint),
     KeepData { reference: DataReference, data: Arc<[u8]> },
 }
 
 impl Checkpoints {
-    /// Starts the thread; everything lies in `shelf`.
+    /// Starts the thread; everything lies in `store`.
     ///
     /// # Errors
     /// The operating system has no thread left.
-    pub fn start(shelf: Shelf) -> io::Result<Self> {
-        let (orders, queue) = std::sync::mpsc::channel::<Order>();
+    pub fn start(store: CheckpointStore) -> io::Result<Self> {
+        let (commands, queue) = std::sync::mpsc::channel::<CheckpointCommand>();
         let (done, results) = mpsc::unbounded_channel();
         let saving = Arc::new(AtomicUsize::new(0));
         let (refused, written) = (done.clone(), Arc::clone(&saving));
         thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
-            for order in queue {
-                let answer = match order {
-                    Order::Save { checkpoint, keep } => {
+            for command in queue {
+                let answer = match command {
+                    CheckpointCommand::Save { checkpoint, keep } => {
                         let steps = checkpoint.saved.steps;
-                        let result = shelf.save(&checkpoint, keep).map_err(|error| error.to_string());
+                        let result = store.save(&checkpoint, keep).map_err(|error| error.to_string());
                         written.fetch_sub(1, Ordering::Relaxed);
-                        Some(Input::Saved { steps, result })
+                        Some(Input::CheckpointSaved { steps, result })
                     }
-                    Order::Restore(saved) => Some(Input::Restored(shelf.restore(&saved).map(Arc::new))),
-                    Order::KeepData { reference, data } => {
+                    CheckpointCommand::Restore(saved) => {
+                        Some(Input::CheckpointLoaded(store.restore(&saved).map(Arc::new)))
+                    }
+                    CheckpointCommand::KeepData { reference, data } => {
                         // Without it, it is asked for again.
-                        let _ = write_atomically(&shelf.data_path(&reference), &data);
+                        let _ = write_atomically(&store.data_path(&reference), &data);
                         None
                     }
                 };
@@ -77,33 +79,33 @@ impl Checkpoints {
                 let _ = answer.map(|answer| done.send(answer));
             }
         })?;
-        Ok(Self { orders, results, saving, refused })
+        Ok(Self { commands, results, saving, refused })
     }
 
     /// Writes a checkpoint, and drops those of the run that are older than the newest `keep`. A disk that is slower than
     /// checkpoints come is left alone: each of them is a model and more in memory.
     pub fn save(&self, checkpoint: Arc<Checkpoint>, keep: usize) {
         if self.saving.fetch_add(1, Ordering::Relaxed) < SAVING_MAX {
-            return self.order(Order::Save { checkpoint, keep });
+            return self.send(CheckpointCommand::Save { checkpoint, keep });
         }
         self.saving.fetch_sub(1, Ordering::Relaxed);
         let (steps, reason) = (checkpoint.saved.steps, "the one before is still being written".to_owned());
         // Whoever does not listen does not mind.
-        let _ = self.refused.send(Input::Saved { steps, result: Err(reason) });
+        let _ = self.refused.send(Input::CheckpointSaved { steps, result: Err(reason) });
     }
 
     /// Reads one back. Those of its run that are newer go.
-    pub fn restore(&self, saved: Saved) {
-        self.order(Order::Restore(saved));
+    pub fn restore(&self, saved: SavedCheckpoint) {
+        self.send(CheckpointCommand::Restore(saved));
     }
 
     /// Keeps a data file.
     pub fn keep_data(&self, reference: DataReference, data: Arc<[u8]>) {
-        self.order(Order::KeepData { reference, data });
+        self.send(CheckpointCommand::KeepData { reference, data });
     }
 
-    fn order(&self, order: Order) {
-        self.orders.send(order).expect("the thread outlives the one who gives it work");
+    fn send(&self, command: CheckpointCommand) {
+        self.commands.send(command).expect("the thread outlives the one who gives it work");
     }
 
     /// The next answer. Nothing is lost if this is dropped while it waits.
@@ -113,8 +115,8 @@ impl Checkpoints {
 
     /// Waits until all that was ordered is done; the answers that nobody has taken.
     pub async fn finish(self) -> Vec<Input> {
-        let Self { orders, mut results, refused, .. } = self;
-        drop((orders, refused));
+        let Self { commands, mut results, refused, .. } = self;
+        drop((commands, refused));
         let mut answers = Vec::new();
         while let Some(answer) = results.recv().await {
             answers.push(answer);
@@ -128,7 +130,7 @@ const SAVING_MAX: usize = 2;
 
 /// The folder in which checkpoints lie.
 #[derive(Clone, Debug)]
-pub struct Shelf {
+pub struct CheckpointStore {
     directory: PathBuf,
 }
 
@@ -141,7 +143,7 @@ pub struct Damaged {
     pub reason: String,
 }
 
-impl Shelf {
+impl CheckpointStore {
     /// The checkpoints in this data directory.
     #[must_use]
     pub fn in_directory(directory: &Path) -> Self {
@@ -150,11 +152,11 @@ impl Shelf {
 
     /// The checkpoints of a run that can be read, newest first, and those that cannot.
     #[must_use]
-    pub fn look(&self, run: &RunId) -> (Vec<Saved>, Vec<Damaged>) {
+    pub fn scan(&self, run: &RunId) -> (Vec<SavedCheckpoint>, Vec<Damaged>) {
         self.tidy(run);
         let (mut saved, mut damaged) = (Vec::new(), Vec::new());
         for path in self.indices(run).into_iter().rev() {
-            match look_at(&path) {
+            match read_index(&path) {
                 Ok(index) if index.run().as_ref() == Ok(run) => saved.extend(index.saved()),
                 Ok(_) => damaged.push(Damaged { path, reason: "it is of another run".to_owned() }),
                 Err(reason) => damaged.push(Damaged { path, reason }),
@@ -177,14 +179,14 @@ impl Shelf {
     }
 
     /// Reads the newest checkpoint of a run whose parameters and steps are these.
-    fn restore(&self, saved: &Saved) -> Result<Checkpoint, String> {
+    fn restore(&self, saved: &SavedCheckpoint) -> Result<Checkpoint, String> {
         let folders = fs::read_dir(self.directory.join(FOLDER)).map_err(|error| error.to_string())?;
         let paths = folders.flatten().map(|folder| folder.path().join(name_of(saved.steps.0, "toml")));
-        let indices = paths.filter_map(|path| Some((look_at(&path).ok()?, path)));
+        let indices = paths.filter_map(|path| Some((read_index(&path).ok()?, path)));
         let found = indices.into_iter().find(|(index, _)| index.saved().as_ref() == Ok(saved));
         let (index, path) = found.ok_or_else(|| "it is not there, or damaged".to_owned())?;
         let bytes = fs::read(path.with_extension(TENSORS)).map_err(|error| error.to_string())?;
-        let checkpoint = form::read(&index, &bytes)?;
+        let checkpoint = format::read(&index, &bytes)?;
         for later in self.indices(&checkpoint.run).into_iter().filter(|other| *other > path) {
             remove(&later);
         }
@@ -257,7 +259,7 @@ impl Shelf {
 }
 
 /// An index whose tensors are what it says.
-fn look_at(path: &Path) -> Result<Index, String> {
+fn read_index(path: &Path) -> Result<Index, String> {
     let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
     let index = Index::parse(&text)?;
     let mut file = File::open(path.with_extension(TENSORS)).map_err(|error| error.to_string())?;
@@ -274,7 +276,7 @@ fn look_at(path: &Path) -> Result<Index, String> {
 
 /// Length and digest of what is on the disk then.
 fn write_tensors(checkpoint: &Checkpoint, draft: &Path, path: &Path) -> io::Result<(u64, ContentDigest)> {
-    form::write(checkpoint, draft).map_err(io::Error::other)?;
+    format::write(checkpoint, draft).map_err(io::Error::other)?;
     let mut file = File::open(draft)?;
     file.sync_all()?;
     let (bytes, digest) = (file.metadata()?.len(), digest_of(&mut file)?);

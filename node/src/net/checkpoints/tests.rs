@@ -1,12 +1,12 @@
 //! Checkpoints on a real disk: what comes back, what is passed over, what is kept.
 
-use peergrad_protocol::ledger::{Ledger, Span};
+use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::view::Branch;
-use peergrad_protocol::{Buffer, Epoch, StepNumber};
+use peergrad_protocol::{Buffer, StepNumber, ViewNumber};
 
 use super::*;
-use crate::checkpoint::State;
+use crate::checkpoint::OptimizerState;
 
 const RUN: RunId = RunId([7; 32]);
 
@@ -14,16 +14,21 @@ fn checkpoint(steps: u64) -> Checkpoint {
     let manifest = Manifest::new([("layer.0.weight", &[8_u32, 4][..]), ("layer.0.bias", &[8][..])]);
     let values: Vec<f32> = (0..40).map(|index| index as f32 / 8.0 - steps as f32).collect();
     let parameters = Buffer::from_values(&values);
-    let state = |chunk: u32| State { moments: vec![chunk as f32 + 0.25; 32], updates: chunk + 9 };
-    let given_back = vec![Span { start: 3, end: 5 }, Span { start: 8, end: 9 }];
+    let state = |chunk: u32| OptimizerState { moments: vec![chunk as f32 + 0.25; 32], updates: chunk + 9 };
+    let returned = vec![Span { start: 3, end: 5 }, Span { start: 8, end: 9 }];
     Checkpoint {
         run: RUN,
         specification: Arc::from(&b"[model]\n"[..]),
         manifest,
-        saved: Saved {
+        saved: SavedCheckpoint {
             steps: StepNumber(steps),
-            branch: Branch { epoch: Epoch(2), step: StepNumber(1), fork: 0 },
-            ledger: Ledger { pass: 3, position: 64, given_back, put_off: vec![Span { start: 9, end: 12 }] },
+            branch: Branch { view_number: ViewNumber(2), step: StepNumber(1), fork: 0 },
+            cursor: DataCursor {
+                epoch: 3,
+                position: 64,
+                returned,
+                deferred: vec![Span { start: 9, end: 12 }],
+            },
             digest: ContentDigest::of(parameters.bytes()),
             states: [0, 1, 7].into_iter().collect(),
         },
@@ -34,14 +39,14 @@ fn checkpoint(steps: u64) -> Checkpoint {
     }
 }
 
-fn shelf() -> (tempfile::TempDir, Shelf) {
+fn store() -> (tempfile::TempDir, CheckpointStore) {
     let folder = tempfile::tempdir().unwrap();
-    let shelf = Shelf::in_directory(folder.path());
-    (folder, shelf)
+    let store = CheckpointStore::in_directory(folder.path());
+    (folder, store)
 }
 
-fn steps(shelf: &Shelf) -> Vec<u64> {
-    shelf.look(&RUN).0.iter().map(|saved| saved.steps.0).collect()
+fn steps(store: &CheckpointStore) -> Vec<u64> {
+    store.scan(&RUN).0.iter().map(|saved| saved.steps.0).collect()
 }
 
 #[track_caller]
@@ -54,26 +59,26 @@ fn assert_same(read: &Checkpoint, written: &Checkpoint) {
 
 #[test]
 fn what_was_saved_comes_back_and_the_newest_are_kept() {
-    let (_folder, shelf) = shelf();
+    let (_folder, store) = store();
     for step in [10, 20, 30, 40] {
-        shelf.save(&checkpoint(step), 3).unwrap();
+        store.save(&checkpoint(step), 3).unwrap();
     }
-    let (saved, damaged) = shelf.look(&RUN);
-    assert_eq!((steps(&shelf), damaged), (vec![40, 30, 20], vec![]));
-    assert_same(&shelf.restore(&saved[1]).unwrap(), &checkpoint(30));
-    assert_eq!(steps(&shelf), [30, 20], "what is later belongs to a branch that is given up");
-    assert!(shelf.restore(&saved[0]).is_err());
-    shelf.forget(&RUN);
-    assert_eq!(steps(&shelf), [0_u64; 0]);
+    let (saved, damaged) = store.scan(&RUN);
+    assert_eq!((steps(&store), damaged), (vec![40, 30, 20], vec![]));
+    assert_same(&store.restore(&saved[1]).unwrap(), &checkpoint(30));
+    assert_eq!(steps(&store), [30, 20], "what is later belongs to a branch that is given up");
+    assert!(store.restore(&saved[0]).is_err());
+    store.forget(&RUN);
+    assert_eq!(steps(&store), [0_u64; 0]);
 }
 
 /// Something done to a file.
-type Deed = fn(&Path);
+type Damage = fn(&Path);
 
 /// Whatever a crash or a disk leaves of the newest checkpoint, the one before is gone on from.
 #[test]
 fn damage_of_any_kind_is_passed_over_and_told_of() {
-    let spoil: [(&str, Deed); 6] = [
+    let spoil: [(&str, Damage); 6] = [
         ("cut short", |path| {
             let bytes = fs::read(path).unwrap();
             fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
@@ -96,21 +101,21 @@ fn damage_of_any_kind_is_passed_over_and_told_of() {
         }),
     ];
     for (kind, spoil) in spoil {
-        let (_folder, shelf) = shelf();
-        shelf.save(&checkpoint(10), 3).unwrap();
-        shelf.save(&checkpoint(20), 3).unwrap();
-        spoil(&shelf.folder(&RUN).join(name_of(20, TENSORS)));
-        let (saved, damaged) = shelf.look(&RUN);
+        let (_folder, store) = store();
+        store.save(&checkpoint(10), 3).unwrap();
+        store.save(&checkpoint(20), 3).unwrap();
+        spoil(&store.folder(&RUN).join(name_of(20, TENSORS)));
+        let (saved, damaged) = store.scan(&RUN);
         assert_eq!((saved.len(), damaged.len()), (1, 1), "{kind}");
-        assert_same(&shelf.restore(&saved[0]).unwrap(), &checkpoint(10));
+        assert_same(&store.restore(&saved[0]).unwrap(), &checkpoint(10));
     }
 }
 
 #[test]
 fn an_index_that_is_none_is_passed_over() {
-    let (_folder, shelf) = shelf();
-    shelf.save(&checkpoint(10), 3).unwrap();
-    let index = shelf.folder(&RUN).join(name_of(10, "toml"));
+    let (_folder, store) = store();
+    store.save(&checkpoint(10), 3).unwrap();
+    let index = store.folder(&RUN).join(name_of(10, "toml"));
     let text = fs::read_to_string(&index).unwrap();
     for broken in [
         String::new(),
@@ -123,41 +128,41 @@ fn an_index_that_is_none_is_passed_over() {
         format!("{text}\nodd = 1\n"),
     ] {
         fs::write(&index, &broken).unwrap();
-        let (saved, damaged) = shelf.look(&RUN);
+        let (saved, damaged) = store.scan(&RUN);
         assert_eq!((saved.len(), damaged.len()), (0, 1), "{broken}");
     }
     fs::write(&index, text).unwrap();
-    assert_eq!(steps(&shelf), [10]);
+    assert_eq!(steps(&store), [10]);
 }
 
 #[test]
 fn what_a_crash_left_half_written_is_removed() {
-    let (_folder, shelf) = shelf();
-    shelf.save(&checkpoint(10), 3).unwrap();
-    let folder = shelf.folder(&RUN);
+    let (_folder, store) = store();
+    store.save(&checkpoint(10), 3).unwrap();
+    let folder = store.folder(&RUN);
     // In the middle of the tensors, and between them and the index.
     fs::write(folder.join(".000000000020.safetensors.99.draft"), b"half").unwrap();
     fs::copy(folder.join(name_of(10, TENSORS)), folder.join(name_of(20, TENSORS))).unwrap();
-    assert_eq!(steps(&shelf), [10]);
+    assert_eq!(steps(&store), [10]);
     assert_eq!(fs::read_dir(folder).unwrap().count(), 2);
 }
 
 #[test]
 fn of_the_runs_before_only_the_last_one_is_kept() {
-    let (folder, shelf) = shelf();
+    let (folder, store) = store();
     for run in 1..5 {
-        shelf.save(&Checkpoint { run: RunId([run; 32]), ..checkpoint(10) }, 3).unwrap();
+        store.save(&Checkpoint { run: RunId([run; 32]), ..checkpoint(10) }, 3).unwrap();
     }
     let left = fs::read_dir(folder.path().join(FOLDER)).unwrap().count();
     assert_eq!(left, 2);
-    assert_eq!(shelf.look(&RunId([4; 32])).0.len(), 1);
+    assert_eq!(store.scan(&RunId([4; 32])).0.len(), 1);
 }
 
 #[test]
 fn a_model_can_be_read_from_a_checkpoint() {
-    let (_folder, shelf) = shelf();
-    shelf.save(&checkpoint(10), 3).unwrap();
-    let bytes = fs::read(shelf.folder(&RUN).join(name_of(10, TENSORS))).unwrap();
+    let (_folder, store) = store();
+    store.save(&checkpoint(10), 3).unwrap();
+    let bytes = fs::read(store.folder(&RUN).join(name_of(10, TENSORS))).unwrap();
     let model = crate::model_file::ModelFile::decode(&bytes).unwrap();
     assert_eq!((model.origin.steps, &model.manifest), (10, &checkpoint(10).manifest));
     assert_eq!(model.parameters, checkpoint(10).parameters.to_vec());
@@ -165,30 +170,32 @@ fn a_model_can_be_read_from_a_checkpoint() {
 
 #[test]
 fn a_disk_that_cannot_be_written_is_an_answer_and_leaves_what_was_there() {
-    let (folder, shelf) = shelf();
-    shelf.save(&checkpoint(10), 3).unwrap();
+    let (folder, store) = store();
+    store.save(&checkpoint(10), 3).unwrap();
     // A folder cannot be replaced by a file.
-    let occupied = shelf.folder(&RUN).join(name_of(20, TENSORS));
+    let occupied = store.folder(&RUN).join(name_of(20, TENSORS));
     fs::create_dir_all(occupied.join("full")).unwrap();
-    assert!(shelf.save(&checkpoint(20), 3).is_err());
+    assert!(store.save(&checkpoint(20), 3).is_err());
     fs::remove_dir_all(occupied).unwrap();
-    assert_eq!(steps(&shelf), [10]);
-    assert_eq!(fs::read_dir(shelf.folder(&RUN)).unwrap().count(), 2, "no draft is left");
+    assert_eq!(steps(&store), [10]);
+    assert_eq!(fs::read_dir(store.folder(&RUN)).unwrap().count(), 2, "no draft is left");
     drop(folder);
 }
 
 #[tokio::test]
 async fn the_thread_answers_in_order_and_finishes_what_it_was_asked() {
-    let (_folder, shelf) = shelf();
-    let mut checkpoints = Checkpoints::start(shelf.clone()).unwrap();
+    let (_folder, store) = store();
+    let mut checkpoints = Checkpoints::start(store.clone()).unwrap();
     checkpoints.save(Arc::new(checkpoint(10)), 3);
-    let Input::Saved { steps: saved, result } = checkpoints.answer().await else { panic!("another input") };
+    let Input::CheckpointSaved { steps: saved, result } = checkpoints.answer().await else {
+        panic!("another input")
+    };
     assert_eq!((saved, result), (StepNumber(10), Ok(())));
     checkpoints.restore(checkpoint(10).saved);
-    let Input::Restored(Ok(read)) = checkpoints.answer().await else { panic!("another input") };
+    let Input::CheckpointLoaded(Ok(read)) = checkpoints.answer().await else { panic!("another input") };
     assert_same(&read, &checkpoint(10));
     checkpoints.restore(checkpoint(99).saved);
-    assert!(matches!(checkpoints.answer().await, Input::Restored(Err(_))));
+    assert!(matches!(checkpoints.answer().await, Input::CheckpointLoaded(Err(_))));
     let data: Arc<[u8]> = Arc::from(&b"1,2,a\n"[..]);
     let reference = DataReference {
         name: "d.csv".to_owned(),
@@ -198,15 +205,15 @@ async fn the_thread_answers_in_order_and_finishes_what_it_was_asked() {
     checkpoints.keep_data(reference.clone(), Arc::clone(&data));
     checkpoints.save(Arc::new(checkpoint(20)), 3);
     assert_eq!(checkpoints.finish().await.len(), 1);
-    assert_eq!(steps(&shelf), [20, 10]);
-    assert_eq!(shelf.data(&reference), Some(data));
-    assert_eq!(shelf.data(&DataReference { digest: ContentDigest([0; 32]), ..reference }), None);
+    assert_eq!(steps(&store), [20, 10]);
+    assert_eq!(store.data(&reference), Some(data));
+    assert_eq!(store.data(&DataReference { digest: ContentDigest([0; 32]), ..reference }), None);
 }
 
 #[tokio::test]
 async fn a_disk_that_is_too_slow_is_given_no_more_than_it_can_take() {
-    let (_folder, shelf) = shelf();
-    let checkpoints = Checkpoints::start(shelf.clone()).unwrap();
+    let (_folder, store) = store();
+    let checkpoints = Checkpoints::start(store.clone()).unwrap();
     // As if these were being written.
     checkpoints.saving.store(SAVING_MAX, Ordering::Relaxed);
     checkpoints.save(Arc::new(checkpoint(10)), 3);
@@ -214,10 +221,10 @@ async fn a_disk_that_is_too_slow_is_given_no_more_than_it_can_take() {
     checkpoints.save(Arc::new(checkpoint(20)), 3);
     let answers = checkpoints.finish().await;
     let told = answers.iter().filter_map(|answer| match answer {
-        Input::Saved { steps, result } => Some((steps.0, result.is_ok())),
+        Input::CheckpointSaved { steps, result } => Some((steps.0, result.is_ok())),
         _ => None,
     });
     let told: std::collections::BTreeMap<u64, bool> = told.collect();
     assert_eq!(told, [(10, false), (20, true)].into());
-    assert_eq!(steps(&shelf), [20]);
+    assert_eq!(steps(&store), [20]);
 }

@@ -10,27 +10,27 @@ use tokio::time::Instant;
 
 use super::super::addresses::without_peer;
 use super::super::identity::from_libp2p;
-use super::super::notice::{DialTrouble, Notice};
+use super::super::notice::{DialFailure, Notice};
 use super::super::quic::{Carrier, over_quic, over_tcp};
-use super::Ways;
-use super::trouble::{is_final, trouble_of};
+use super::CarrierHistory;
+use super::failure::{failure_of, is_final};
 
 #[derive(Debug)]
-pub(super) struct Target {
+pub(super) struct DialTarget {
     /// Who; `None` for an address that came alone, until someone has answered there.
     pub(super) peer: Option<PeerId>,
     pub(super) addresses: Vec<Multiaddr>,
-    pub(super) cause: Cause,
-    pub(super) state: State,
+    pub(super) reason: DialReason,
+    pub(super) state: TargetState,
     /// What is known of the ways there.
-    pub(super) ways: Ways,
+    pub(super) carriers: CarrierHistory,
     /// What the attempt under way goes over, or the last one did.
     trying: Carrier,
     /// What came of the first attempt of the round, if the second is due or under way.
-    pub(super) first: Option<First>,
+    pub(super) first: Option<FirstAttempt>,
     /// Rounds in a row.
     pub(super) failures: u32,
-    complaints: BTreeMap<Multiaddr, Complaint>,
+    reported: BTreeMap<Multiaddr, ReportedFailure>,
     /// When the last round came to nothing.
     failed_at: Option<Instant>,
 }
@@ -43,7 +43,7 @@ pub struct Unreached {
     /// Where it is tried, or one of several places.
     pub address: Multiaddr,
     /// What comes of it there.
-    pub trouble: DialTrouble,
+    pub trouble: DialFailure,
     /// How often in a row, at all places each time.
     pub tries: u32,
     /// How long ago the last time was.
@@ -52,19 +52,19 @@ pub struct Unreached {
 
 /// The first attempt of a round, which has failed.
 #[derive(Debug)]
-pub(super) struct First {
+pub(super) struct FirstAttempt {
     pub(super) carrier: Carrier,
-    pub(super) troubles: Vec<(Multiaddr, DialTrouble)>,
+    pub(super) troubles: Vec<(Multiaddr, DialFailure)>,
     failed_at: Instant,
 }
 
 /// Why somebody is dialed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Cause {
+pub(super) enum DialReason {
     /// It was seen on the local network: tried for a while, without a word.
-    Neighbour,
+    Mdns,
     /// It was cut off: called back until the link is given up.
-    CutOff,
+    Reconnect,
     /// The node wants it: tried until told otherwise. Others may be about to leave it out, so the user hears of failures
     /// only if they go on.
     Wanted,
@@ -73,7 +73,7 @@ pub(super) enum Cause {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum TargetState {
     Waiting { due: Instant },
     Trying { attempt: ConnectionId },
     Connected,
@@ -81,24 +81,29 @@ pub(super) enum State {
 
 /// The last thing told about an address.
 #[derive(Debug)]
-struct Complaint {
-    trouble: DialTrouble,
+struct ReportedFailure {
+    trouble: DialFailure,
     told_at: Instant,
     pause: Duration,
 }
 
-impl Target {
-    pub(super) fn new(peer: Option<PeerId>, addresses: Vec<Multiaddr>, cause: Cause, due: Instant) -> Self {
+impl DialTarget {
+    pub(super) fn new(
+        peer: Option<PeerId>,
+        addresses: Vec<Multiaddr>,
+        reason: DialReason,
+        due: Instant,
+    ) -> Self {
         Self {
             peer,
             addresses,
-            cause,
-            state: State::Waiting { due },
-            ways: Ways::default(),
+            reason,
+            state: TargetState::Waiting { due },
+            carriers: CarrierHistory::default(),
             trying: Carrier::default(),
             first: None,
             failures: 0,
-            complaints: BTreeMap::new(),
+            reported: BTreeMap::new(),
             failed_at: None,
         }
     }
@@ -107,8 +112,8 @@ impl Target {
     /// most.
     pub(super) fn unreached(&self, now: Instant) -> Option<Unreached> {
         let (address, complaint) =
-            self.complaints.iter().max_by_key(|(_, complaint)| is_final(&complaint.trouble))?;
-        let failed_at = self.failed_at.filter(|_| self.state != State::Connected)?;
+            self.reported.iter().max_by_key(|(_, complaint)| is_final(&complaint.trouble))?;
+        let failed_at = self.failed_at.filter(|_| self.state != TargetState::Connected)?;
         Some(Unreached {
             peer: self.peer.as_ref().and_then(from_libp2p),
             address: address.clone(),
@@ -119,14 +124,14 @@ impl Target {
     }
 
     /// A connection is there, and so much is known of it.
-    pub(super) fn connected(&mut self, ways: Ways) {
-        self.state = State::Connected;
-        self.ways = ways;
+    pub(super) fn connected(&mut self, carriers: CarrierHistory) {
+        self.state = TargetState::Connected;
+        self.carriers = carriers;
         self.first = None;
         self.failures = 0;
-        self.complaints.clear();
+        self.reported.clear();
         // It was reached where the user said. From now on the node looks after it.
-        self.cause = self.cause.min(Cause::Wanted);
+        self.reason = self.reason.min(DialReason::Wanted);
     }
 
     /// Whether the attempt under way, which has got through to this address, may owe that to the time that it took: TCP was
@@ -135,21 +140,21 @@ impl Target {
         self.first.as_ref().is_some_and(|first| {
             let asked_for = now.saturating_duration_since(first.failed_at);
             let at = self.as_given(&without_peer(address.clone()));
-            let was_refused = first.troubles.contains(&(at, DialTrouble::Refused));
+            let was_refused = first.troubles.contains(&(at, DialFailure::Refused));
             first.carrier == Carrier::Tcp && was_refused && asked_for >= QUIC_ASKS_AGAIN
         })
     }
 
     /// Always from a fresh port: from the listening port, two peers that dial each other at once, or one that dials again
     /// at once, would meet their own earlier connection.
-    pub(super) fn options(&mut self, habit: Carrier) -> DialOpts {
+    pub(super) fn options(&mut self, usual_carrier: Carrier) -> DialOpts {
         let addresses = match &self.first {
             Some(first) => {
                 self.trying = first.carrier.other();
-                self.second_addresses(first)
+                self.second_carrier_addresses(first)
             }
             None => {
-                let wanted = self.ways.out.unwrap_or(habit);
+                let wanted = self.carriers.out.unwrap_or(usual_carrier);
                 let has_any = !self.addresses_over(wanted).is_empty();
                 self.trying = if has_any { wanted } else { wanted.other() };
                 self.addresses_over(self.trying)
@@ -186,24 +191,24 @@ impl Target {
     }
 
     /// Where to try it over the other carrier, after a first attempt that came to nothing.
-    fn second_addresses(&self, first: &First) -> Vec<Multiaddr> {
-        let is_settled = |address: &Multiaddr| {
+    fn second_carrier_addresses(&self, first: &FirstAttempt) -> Vec<Multiaddr> {
+        let is_drained = |address: &Multiaddr| {
             let trouble = first.troubles.iter().find(|(at, _)| *at == self.as_given(address));
             trouble.is_some_and(|(_, trouble)| self.failures < self.rounds_believed(first.carrier, trouble))
         };
         let mut addresses = self.addresses_over(first.carrier.other());
-        addresses.retain(|address| !is_settled(address));
+        addresses.retain(|address| !is_drained(address));
         addresses
     }
 
     /// For how many rounds in a row this trouble is no reason to try the other carrier.
-    fn rounds_believed(&self, carrier: Carrier, trouble: &DialTrouble) -> u32 {
+    fn rounds_believed(&self, carrier: Carrier, trouble: &DialFailure) -> u32 {
         match (carrier, trouble) {
             // TCP is asked in any case: a router may send the two to different machines.
             (Carrier::Quic, _) => 0,
             (Carrier::Tcp, trouble) if is_final(trouble) => u32::MAX,
-            (Carrier::Tcp, DialTrouble::Refused) => REFUSALS_BELIEVED,
-            (Carrier::Tcp, _) if self.ways.last == Some(Carrier::Tcp) => SILENCES_BELIEVED,
+            (Carrier::Tcp, DialFailure::Refused) => REFUSALS_BELIEVED,
+            (Carrier::Tcp, _) if self.carriers.last == Some(Carrier::Tcp) => SILENCES_BELIEVED,
             (Carrier::Tcp, _) => 0,
         }
     }
@@ -219,21 +224,21 @@ impl Target {
         &mut self,
         error: &DialError,
         now: Instant,
-    ) -> Option<Vec<(Multiaddr, DialTrouble)>> {
+    ) -> Option<Vec<(Multiaddr, DialFailure)>> {
         let troubles = self.troubles(error);
         let (first, second) = match self.first.take() {
             Some(first) => (first, troubles),
             None => {
-                let first = First { carrier: self.trying, troubles, failed_at: now };
+                let first = FirstAttempt { carrier: self.trying, troubles, failed_at: now };
                 let may_go_on = match error {
                     DialError::Transport(_) => true,
                     DialError::WrongPeerId { .. } => first.carrier == Carrier::Quic,
                     _ => false,
                 };
-                let has_second = may_go_on && !self.second_addresses(&first).is_empty();
+                let has_second = may_go_on && !self.second_carrier_addresses(&first).is_empty();
                 if has_second {
                     self.first = Some(first);
-                    self.state = State::Waiting { due: now };
+                    self.state = TargetState::Waiting { due: now };
                     return None;
                 }
                 (first, Vec::new())
@@ -242,27 +247,27 @@ impl Target {
         self.failures += 1;
         self.failed_at = Some(now);
         // While the second attempt was under way, time has passed as well.
-        self.state = State::Waiting { due: now.max(first.failed_at + pause_after(self.failures)) };
+        self.state = TargetState::Waiting { due: now.max(first.failed_at + pause_after(self.failures)) };
         Some(first.joined_with(second))
     }
 
-    fn troubles(&self, error: &DialError) -> Vec<(Multiaddr, DialTrouble)> {
+    fn troubles(&self, error: &DialError) -> Vec<(Multiaddr, DialFailure)> {
         let as_given = |address: &Multiaddr| self.as_given(&without_peer(address.clone()));
         let one = |address: &Multiaddr, trouble| vec![(as_given(address), trouble)];
         let everywhere = |words: &str| {
-            let trouble = |at: &Multiaddr| (at.clone(), DialTrouble::System(words.to_owned()));
+            let trouble = |at: &Multiaddr| (at.clone(), DialFailure::System(words.to_owned()));
             self.addresses.iter().map(trouble).collect()
         };
         match error {
             DialError::Transport(errors) => {
-                let all = errors.iter().map(|(at, error)| (as_given(at), trouble_of(error)));
+                let all = errors.iter().map(|(at, error)| (as_given(at), failure_of(error)));
                 // Of what others said of it nobody need hear.
                 all.filter(|(at, _)| self.peer.is_none() || self.addresses.contains(at)).collect()
             }
             DialError::WrongPeerId { obtained, address } => {
-                one(address, DialTrouble::OtherPeer { found: *obtained })
+                one(address, DialFailure::OtherPeer { found: *obtained })
             }
-            DialError::LocalPeerId { address } => one(address, DialTrouble::Ourselves),
+            DialError::LocalPeerId { address } => one(address, DialFailure::Ourselves),
             DialError::Denied { .. } => everywhere("too many connections at once"),
             DialError::Aborted => everywhere("given up"),
             // No address is known yet, or an attempt by other means is under way.
@@ -270,31 +275,31 @@ impl Target {
         }
     }
 
-    pub(super) fn complain_of(
+    pub(super) fn report_failures(
         &mut self,
-        troubles: Vec<(Multiaddr, DialTrouble)>,
+        troubles: Vec<(Multiaddr, DialFailure)>,
         now: Instant,
     ) -> Vec<Notice> {
-        troubles.into_iter().filter_map(|(at, why)| self.complain(at, why, now)).collect()
+        troubles.into_iter().filter_map(|(at, why)| self.report_failure(at, why, now)).collect()
     }
 
     /// Once for each address, again when the trouble is another one, and then ever more rarely.
-    fn complain(&mut self, address: Multiaddr, trouble: DialTrouble, now: Instant) -> Option<Notice> {
-        let pause = match self.complaints.get(&address) {
+    fn report_failure(&mut self, address: Multiaddr, trouble: DialFailure, now: Instant) -> Option<Notice> {
+        let pause = match self.reported.get(&address) {
             Some(last) if last.trouble == trouble && now < last.told_at + last.pause => return None,
             Some(last) if last.trouble == trouble => (last.pause * 2).min(COMPLAINT_PAUSE_MAX),
             _ => COMPLAINT_PAUSE,
         };
-        let complaint = Complaint { trouble: trouble.clone(), told_at: now, pause };
-        self.complaints.insert(address.clone(), complaint);
+        let complaint = ReportedFailure { trouble: trouble.clone(), told_at: now, pause };
+        self.reported.insert(address.clone(), complaint);
         let peer = self.peer.as_ref().and_then(from_libp2p);
         Some(Notice::Unreachable { peer, address, trouble })
     }
 }
 
-impl First {
+impl FirstAttempt {
     /// What the user may hear of both attempts: of each address one thing, and that what is final, or else of TCP.
-    fn joined_with(self, second: Vec<(Multiaddr, DialTrouble)>) -> Vec<(Multiaddr, DialTrouble)> {
+    fn joined_with(self, second: Vec<(Multiaddr, DialFailure)>) -> Vec<(Multiaddr, DialFailure)> {
         let (mut joined, others) = match self.carrier {
             Carrier::Tcp => (self.troubles, second),
             Carrier::Quic => (second, self.troubles),
@@ -319,7 +324,7 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 pub(super) const RETRY_PAUSE_MAX: Duration = Duration::from_secs(5);
 const COMPLAINT_PAUSE: Duration = Duration::from_secs(10);
 const COMPLAINT_PAUSE_MAX: Duration = Duration::from_secs(300);
-pub(super) const NEIGHBOUR_FAILURES_MAX: u32 = 5;
+pub(super) const MDNS_FAILURES_MAX: u32 = 5;
 /// Rounds in a row in which a refusal is no reason to try QUIC, which would take seconds in which nobody asks again whether
 /// somebody listens by now. A firewall refuses every time.
 const REFUSALS_BELIEVED: u32 = 3;
@@ -330,4 +335,4 @@ const SILENCES_BELIEVED: u32 = 1;
 const QUIC_ASKS_AGAIN: Duration = Duration::from_millis(900);
 /// Rounds that the node wanted and that failed, before the user hears of it: by then the others had time to leave out
 /// one that is gone.
-pub(super) const WANTED_FAILURES_TOLD: u32 = 5;
+pub(super) const WANTED_FAILURES_REPORTED: u32 = 5;

@@ -17,17 +17,17 @@ fn pauses_between_attempts_double_up_to_a_limit() {
 
 #[test]
 fn a_trouble_is_told_once_and_then_ever_more_rarely() {
-    let mut dialing = Dialing::default();
+    let mut dialer = Dialer::default();
     let start = Instant::now();
-    dialing.want_bootstrap("10.0.0.7".parse().unwrap(), start);
+    dialer.want_bootstrap("10.0.0.7".parse().unwrap(), start);
     let mut told_at = Vec::new();
     for second in 0..80 {
         let now = start + Duration::from_secs(second);
-        for options in dialing.take_due(now) {
+        for options in dialer.take_due(now) {
             let address = Multiaddr::empty();
             let refused = TransportError::Other(io::Error::from(io::ErrorKind::ConnectionRefused));
             let error = DialError::Transport(vec![(address, refused)]);
-            let notices = dialing.failed(options.connection_id(), &error, now);
+            let notices = dialer.failed(options.connection_id(), &error, now);
             told_at.extend(notices.iter().map(|_| second));
         }
     }
@@ -64,7 +64,7 @@ struct Seen {
 
 /// Fails every attempt for so long, as `fail` says.
 fn fail_with(
-    dialing: &mut Dialing,
+    dialer: &mut Dialer,
     start: Instant,
     milliseconds: u64,
     fail: impl Fn(Carrier) -> DialError,
@@ -72,16 +72,16 @@ fn fail_with(
     let mut seen = Seen::default();
     for passed in 0..milliseconds {
         let now = start + Duration::from_millis(passed);
-        let mut due = dialing.take_due(now);
+        let mut due = dialer.take_due(now);
         while let Some(options) = due.pop() {
             let carrier = carrier_of(&options);
             match carrier {
                 Carrier::Tcp => seen.over_tcp.push(passed),
                 Carrier::Quic => seen.over_quic.push(passed),
             }
-            let notices = dialing.failed(options.connection_id(), &fail(carrier), now);
+            let notices = dialer.failed(options.connection_id(), &fail(carrier), now);
             seen.told.extend(notices.iter().map(ToString::to_string));
-            due.extend(dialing.take_due(now));
+            due.extend(dialer.take_due(now));
         }
     }
     seen
@@ -94,12 +94,12 @@ fn silence(carrier: Carrier) -> DialError {
 }
 
 /// One that this peer has made, at this address.
-fn dialed(connection: ConnectionId, address: &Multiaddr) -> Arrival<'_> {
-    Arrival { connection, address, lesson: Lesson::Out }
+fn dialed(connection: ConnectionId, address: &Multiaddr) -> NewConnection<'_> {
+    NewConnection { connection, address, evidence: CarrierEvidence::Out }
 }
 
-fn through(carrier: Carrier) -> Ways {
-    Ways { last: Some(carrier), out: Some(carrier) }
+fn through(carrier: Carrier) -> CarrierHistory {
+    CarrierHistory { last: Some(carrier), out: Some(carrier) }
 }
 
 fn quic() -> Multiaddr {
@@ -110,24 +110,24 @@ fn addresses() -> Vec<Multiaddr> {
     vec![TCP.parse().unwrap()]
 }
 
-fn named(address: &str, start: Instant) -> Dialing {
-    let mut dialing = Dialing::default();
-    dialing.want_bootstrap(address.parse().unwrap(), start);
-    dialing
+fn named(address: &str, start: Instant) -> Dialer {
+    let mut dialer = Dialer::default();
+    dialer.want_bootstrap(address.parse().unwrap(), start);
+    dialer
 }
 
 #[test]
 fn one_that_is_wanted_again_is_tried_at_once_and_one_that_is_forgotten_never() {
-    let mut dialing = Dialing::default();
+    let mut dialer = Dialer::default();
     let (peer, start) = (PeerId::random(), Instant::now());
-    dialing.want(peer, addresses(), start);
-    let seen = fail_with(&mut dialing, start, 5000, |_| refusal());
+    dialer.want(peer, addresses(), start);
+    let seen = fail_with(&mut dialer, start, 5000, |_| refusal());
     assert_eq!((seen.over_tcp, seen.told.len()), (vec![0, 200, 600, 1400, 3000], 1));
     let later = start + Duration::from_secs(5);
-    dialing.want(peer, addresses(), later);
-    assert_eq!(fail_with(&mut dialing, later, 1000, |_| refusal()).over_tcp, [0]);
-    dialing.keep_wanted(|other| *other != peer);
-    assert!(fail_with(&mut dialing, later, 60_000, |_| refusal()).over_tcp.is_empty());
+    dialer.want(peer, addresses(), later);
+    assert_eq!(fail_with(&mut dialer, later, 1000, |_| refusal()).over_tcp, [0]);
+    dialer.keep_wanted(|other| *other != peer);
+    assert!(fail_with(&mut dialer, later, 60_000, |_| refusal()).over_tcp.is_empty());
 }
 
 #[test]
@@ -143,44 +143,44 @@ fn where_tcp_does_not_get_through_quic_is_tried_at_once_and_an_address_is_told_o
 fn one_who_cannot_be_reached_is_told_of_once_however_often_and_wherever_it_was_tried() {
     let start = Instant::now();
     let at = |milliseconds| start + Duration::from_millis(milliseconds);
-    let mut dialing = Dialing::default();
+    let mut dialer = Dialer::default();
     let peer = crate::net::Identity::generate().peer();
     let other = "/ip4/10.0.0.8/tcp/9";
-    dialing.want(to_libp2p(peer).unwrap(), vec![TCP.parse().unwrap(), other.parse().unwrap()], start);
+    dialer.want(to_libp2p(peer).unwrap(), vec![TCP.parse().unwrap(), other.parse().unwrap()], start);
     let refused = || {
         let refusal = || TransportError::Other(io::ErrorKind::ConnectionRefused.into());
         DialError::Transport(Vec::from([TCP, other].map(|at| (at.parse().unwrap(), refusal()))))
     };
     let mut notices = Vec::new();
     for passed in 0..20_000 {
-        for options in dialing.take_due(at(passed)) {
-            notices.extend(dialing.failed(options.connection_id(), &refused(), at(passed)));
+        for options in dialer.take_due(at(passed)) {
+            notices.extend(dialer.failed(options.connection_id(), &refused(), at(passed)));
         }
         // Others may be about to leave it out.
-        let has_told = !dialing.unreached(at(passed)).is_empty();
+        let has_told = !dialer.unreached(at(passed)).is_empty();
         assert!(if passed < 2900 { !has_told } else { has_told || passed < 3100 }, "{passed}");
     }
-    let unreached = dialing.unreached(at(20_000));
-    let [Unreached { peer: Some(who), trouble: DialTrouble::Refused, tries: 8, .. }] = &unreached[..] else {
+    let unreached = dialer.unreached(at(20_000));
+    let [Unreached { peer: Some(who), trouble: DialFailure::Refused, tries: 8, .. }] = &unreached[..] else {
         panic!("{unreached:?}");
     };
     assert_eq!(*who, peer);
     let words = notices[0].to_string();
     assert!(words.starts_with(&format!("peer {} at /ip4/10.0.0", peer.short())), "{words}");
-    dialing.mark_connected(to_libp2p(peer).unwrap(), through(Carrier::Tcp));
-    assert!(dialing.unreached(at(30_000)).is_empty());
+    dialer.mark_connected(to_libp2p(peer).unwrap(), through(Carrier::Tcp));
+    assert!(dialer.unreached(at(30_000)).is_empty());
 }
 
 #[test]
 fn the_second_attempt_is_part_of_the_pause() {
     let start = Instant::now();
-    let mut dialing = named(TCP, start);
-    let first = dialing.take_due(start).pop().unwrap();
-    dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
-    let second = dialing.take_due(start).pop().unwrap();
+    let mut dialer = named(TCP, start);
+    let first = dialer.take_due(start).pop().unwrap();
+    dialer.failed(first.connection_id(), &silence(Carrier::Tcp), start);
+    let second = dialer.take_due(start).pop().unwrap();
     let later = start + RETRY_PAUSE_MAX;
-    dialing.failed(second.connection_id(), &silence(Carrier::Quic), later);
-    assert_eq!(carrier_of(&dialing.take_due(later).pop().unwrap()), Carrier::Tcp);
+    dialer.failed(second.connection_id(), &silence(Carrier::Quic), later);
+    assert_eq!(carrier_of(&dialer.take_due(later).pop().unwrap()), Carrier::Tcp);
 }
 
 #[test]
@@ -198,17 +198,17 @@ fn a_refusal_is_believed_at_first() {
 #[test]
 fn one_that_was_reached_over_tcp_is_tried_over_quic_if_it_stays_away() {
     let (peer, start) = (PeerId::random(), Instant::now());
-    let mut dialing = Dialing::default();
-    dialing.want(peer, addresses(), start);
+    let mut dialer = Dialer::default();
+    dialer.want(peer, addresses(), start);
     // Whoever dialed.
     let (connection, address) = (ConnectionId::new_unchecked(0), &addresses()[0]);
-    let came = Arrival { lesson: Lesson::In, ..dialed(connection, address) };
+    let came = NewConnection { evidence: CarrierEvidence::In, ..dialed(connection, address) };
     assert_eq!(
-        dialing.connected(peer, came, Ways::default(), start),
-        Ways { last: Some(Carrier::Tcp), out: None }
+        dialer.connected(peer, came, CarrierHistory::default(), start),
+        CarrierHistory { last: Some(Carrier::Tcp), out: None }
     );
-    dialing.wait_again(peer, start);
-    let seen = fail_with(&mut dialing, start, 3000, silence);
+    dialer.retry_from(peer, start);
+    let seen = fail_with(&mut dialer, start, 3000, silence);
     assert_eq!((seen.over_tcp, seen.over_quic), (vec![0, 200, 600, 1400], vec![200, 600, 1400]));
 }
 
@@ -228,14 +228,14 @@ fn an_answer_that_is_final_is_not_asked_for_twice_and_is_what_the_user_hears() {
     assert!(over_tcp.told[0].contains("the secret (or the run) differs"), "{:?}", over_tcp.told);
 
     // Of two addresses, the one that nobody answers at is tried over QUIC.
-    let mut dialing = Dialing::default();
+    let mut dialer = Dialer::default();
     let other: Multiaddr = "/ip4/10.0.0.8/tcp/9".parse().unwrap();
-    dialing.want(PeerId::random(), vec![other.clone(), TCP.parse().unwrap()], start);
-    let first = dialing.take_due(start).pop().unwrap();
+    dialer.want(PeerId::random(), vec![other.clone(), TCP.parse().unwrap()], start);
+    let first = dialer.take_due(start).pop().unwrap();
     let DialError::Transport(mut errors) = silence(Carrier::Tcp) else { unreachable!() };
     errors.push((other, TransportError::Other(stranger())));
-    dialing.failed(first.connection_id(), &DialError::Transport(errors), start);
-    let second = format!("{:?}", dialing.take_due(start).pop().unwrap());
+    dialer.failed(first.connection_id(), &DialError::Transport(errors), start);
+    let second = format!("{:?}", dialer.take_due(start).pop().unwrap());
     assert!(second.contains(QUIC) && !second.contains("10.0.0.8"), "{second}");
 }
 
@@ -243,91 +243,104 @@ fn an_answer_that_is_final_is_not_asked_for_twice_and_is_what_the_user_hears() {
 #[test]
 fn another_peer_that_answers_over_quic_is_no_reason_not_to_try_tcp() {
     let (peer, start) = (PeerId::random(), Instant::now());
-    let mut dialing = Dialing::default();
-    dialing.want(peer, addresses(), start);
-    dialing.mark_connected(peer, through(Carrier::Quic));
-    dialing.wait_again(peer, start);
-    let first = dialing.take_due(start).pop().unwrap();
+    let mut dialer = Dialer::default();
+    dialer.want(peer, addresses(), start);
+    dialer.mark_connected(peer, through(Carrier::Quic));
+    dialer.retry_from(peer, start);
+    let first = dialer.take_due(start).pop().unwrap();
     assert_eq!(carrier_of(&first), Carrier::Quic);
     let error = DialError::WrongPeerId { obtained: libp2p::PeerId::random(), address: QUIC.parse().unwrap() };
-    dialing.failed(first.connection_id(), &error, start);
-    assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
+    dialer.failed(first.connection_id(), &error, start);
+    assert_eq!(carrier_of(&dialer.take_due(start).pop().unwrap()), Carrier::Tcp);
 }
 
 #[test]
 fn one_that_was_reached_over_quic_is_tried_there_first() {
     let start = Instant::now();
     let peer = PeerId::random();
-    let mut wanted = Dialing::default();
+    let mut wanted = Dialer::default();
     wanted.want(peer, addresses(), start);
     wanted.mark_connected(peer, through(Carrier::Quic));
-    wanted.wait_again(peer, start);
-    let mut cut_off = Dialing::default();
-    cut_off.call_back(peer, addresses(), through(Carrier::Quic), start);
-    for mut dialing in [wanted, cut_off] {
-        let first = dialing.take_due(start).pop().unwrap();
+    wanted.retry_from(peer, start);
+    let mut cut_off = Dialer::default();
+    cut_off.reconnect(peer, addresses(), through(Carrier::Quic), start);
+    for mut dialer in [wanted, cut_off] {
+        let first = dialer.take_due(start).pop().unwrap();
         assert_eq!(carrier_of(&first), Carrier::Quic);
-        dialing.failed(first.connection_id(), &silence(Carrier::Quic), start);
-        let second = dialing.take_due(start).pop().unwrap();
+        dialer.failed(first.connection_id(), &silence(Carrier::Quic), start);
+        let second = dialer.take_due(start).pop().unwrap();
         assert_eq!(carrier_of(&second), Carrier::Tcp);
-        assert!(dialing.failed(second.connection_id(), &refusal(), start).is_empty());
-        assert!(dialing.take_due(start).is_empty(), "the pause comes after both");
-        dialing.call_back(peer, addresses(), through(Carrier::Tcp), start);
-        assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Tcp);
+        assert!(dialer.failed(second.connection_id(), &refusal(), start).is_empty());
+        assert!(dialer.take_due(start).is_empty(), "the pause comes after both");
+        dialer.reconnect(peer, addresses(), through(Carrier::Tcp), start);
+        assert_eq!(carrier_of(&dialer.take_due(start).pop().unwrap()), Carrier::Tcp);
     }
 }
 
 #[test]
 fn where_one_was_reached_over_quic_others_are_tried_there_first() {
     let start = Instant::now();
-    let mut dialing = named(TCP, start);
-    let first = dialing.take_due(start).pop().unwrap();
-    dialing.failed(first.connection_id(), &silence(Carrier::Tcp), start);
-    let second = dialing.take_due(start).pop().unwrap();
-    dialing.connected(PeerId::random(), dialed(second.connection_id(), &quic()), Ways::default(), start);
-    dialing.want(PeerId::random(), addresses(), start);
-    assert_eq!(carrier_of(&dialing.take_due(start).pop().unwrap()), Carrier::Quic);
+    let mut dialer = named(TCP, start);
+    let first = dialer.take_due(start).pop().unwrap();
+    dialer.failed(first.connection_id(), &silence(Carrier::Tcp), start);
+    let second = dialer.take_due(start).pop().unwrap();
+    dialer.connected(
+        PeerId::random(),
+        dialed(second.connection_id(), &quic()),
+        CarrierHistory::default(),
+        start,
+    );
+    dialer.want(PeerId::random(), addresses(), start);
+    assert_eq!(carrier_of(&dialer.take_due(start).pop().unwrap()), Carrier::Quic);
 
     // One who has come by itself says nothing about the way from here, and no more does QUIC where TCP was faster.
-    let (peer, mut dialing) = (PeerId::random(), Dialing::default());
-    dialing.want(peer, addresses(), start);
+    let (peer, mut dialer) = (PeerId::random(), Dialer::default());
+    dialer.want(peer, addresses(), start);
     let (others, address) = (ConnectionId::new_unchecked(0), &quic());
-    let came = Arrival { lesson: Lesson::In, ..dialed(others, address) };
-    assert_eq!(dialing.connected(peer, came, Ways::default(), start).out, None);
-    let beside = Arrival { lesson: Lesson::None, ..dialed(others, address) };
-    assert_eq!(dialing.connected(peer, beside, Ways::default(), start).out, None);
-    dialing.wait_again(peer, start);
-    dialing.call_back(peer, addresses(), Ways::default(), start);
-    dialing.want(PeerId::random(), addresses(), start);
-    let due = dialing.take_due(start);
+    let came = NewConnection { evidence: CarrierEvidence::In, ..dialed(others, address) };
+    assert_eq!(dialer.connected(peer, came, CarrierHistory::default(), start).out, None);
+    let beside = NewConnection { evidence: CarrierEvidence::None, ..dialed(others, address) };
+    assert_eq!(dialer.connected(peer, beside, CarrierHistory::default(), start).out, None);
+    dialer.retry_from(peer, start);
+    dialer.reconnect(peer, addresses(), CarrierHistory::default(), start);
+    dialer.want(PeerId::random(), addresses(), start);
+    let due = dialer.take_due(start);
     assert_eq!(due.iter().map(carrier_of).collect::<Vec<_>>(), [Carrier::Tcp, Carrier::Tcp]);
 }
 
 #[test]
 fn what_is_known_of_a_peer_is_kept_where_a_connection_says_nothing() {
     let (peer, start) = (PeerId::random(), Instant::now());
-    let mut dialing = Dialing::default();
-    dialing.want(peer, addresses(), start);
-    dialing.mark_connected(peer, through(Carrier::Quic));
+    let mut dialer = Dialer::default();
+    dialer.want(peer, addresses(), start);
+    dialer.mark_connected(peer, through(Carrier::Quic));
     let circuit = format!("/ip4/10.0.0.9/tcp/9/p2p/{}/p2p-circuit", PeerId::random()).parse().unwrap();
-    let relayed = Arrival { lesson: Lesson::None, ..dialed(ConnectionId::new_unchecked(0), &circuit) };
-    assert_eq!(dialing.connected(peer, relayed, Ways::default(), start), through(Carrier::Quic));
+    let relayed =
+        NewConnection { evidence: CarrierEvidence::None, ..dialed(ConnectionId::new_unchecked(0), &circuit) };
+    assert_eq!(dialer.connected(peer, relayed, CarrierHistory::default(), start), through(Carrier::Quic));
 }
 
 /// A firewall may have begun to refuse what it let pass.
 #[test]
 fn one_that_comes_over_quic_raises_doubts_whether_tcp_still_gets_through() {
-    let mut ways = through(Carrier::Tcp);
-    ways.learn_from(Lesson::In, Carrier::Quic, false);
-    assert_eq!((ways, ways.likely()), (Ways { last: Some(Carrier::Quic), out: None }, Carrier::Quic));
-    ways.learn_from(Lesson::In, Carrier::Tcp, false);
-    assert_eq!(ways.likely(), Carrier::Tcp);
-    ways.learn_from(Lesson::Out, Carrier::Quic, false);
-    ways.learn_from(Lesson::In, Carrier::Tcp, false);
-    assert_eq!(ways, Ways { last: Some(Carrier::Tcp), out: Some(Carrier::Quic) });
-    ways.learn_from(Lesson::Out, Carrier::Tcp, false);
-    ways.learn_from(Lesson::Out, Carrier::Quic, true);
-    assert_eq!(ways, Ways { last: Some(Carrier::Quic), out: Some(Carrier::Tcp) }, "that was luck");
+    let mut carriers = through(Carrier::Tcp);
+    carriers.record_connection(CarrierEvidence::In, Carrier::Quic, false);
+    assert_eq!(
+        (carriers, carriers.likely()),
+        (CarrierHistory { last: Some(Carrier::Quic), out: None }, Carrier::Quic)
+    );
+    carriers.record_connection(CarrierEvidence::In, Carrier::Tcp, false);
+    assert_eq!(carriers.likely(), Carrier::Tcp);
+    carriers.record_connection(CarrierEvidence::Out, Carrier::Quic, false);
+    carriers.record_connection(CarrierEvidence::In, Carrier::Tcp, false);
+    assert_eq!(carriers, CarrierHistory { last: Some(Carrier::Tcp), out: Some(Carrier::Quic) });
+    carriers.record_connection(CarrierEvidence::Out, Carrier::Tcp, false);
+    carriers.record_connection(CarrierEvidence::Out, Carrier::Quic, true);
+    assert_eq!(
+        carriers,
+        CarrierHistory { last: Some(Carrier::Quic), out: Some(Carrier::Tcp) },
+        "that was luck"
+    );
 }
 
 /// It asks for seconds, and so also finds one who was not there when TCP was refused.
@@ -337,28 +350,28 @@ fn what_quic_reaches_late_after_a_refusal_says_nothing_against_tcp() {
     const OTHER: &str = "/ip4/10.0.0.8/tcp/9";
     const OTHER_QUIC: &str = "/ip4/10.0.0.8/udp/9/quic-v1";
     let reached_at = |error: DialError, address: &str, took: u64| {
-        let (peer, mut dialing) = (PeerId::random(), Dialing::default());
-        dialing.want(peer, vec![TCP.parse().unwrap(), OTHER.parse().unwrap()], start);
+        let (peer, mut dialer) = (PeerId::random(), Dialer::default());
+        dialer.want(peer, vec![TCP.parse().unwrap(), OTHER.parse().unwrap()], start);
         // As often as a refusal is believed, and once more.
         let mut now = start;
         let second = loop {
             let first = loop {
-                match dialing.take_due(now).pop() {
+                match dialer.take_due(now).pop() {
                     Some(due) => break due,
                     None => now += Duration::from_millis(100),
                 }
             };
-            dialing.failed(first.connection_id(), &error, now);
-            if let Some(second) = dialing.take_due(now).pop() {
+            dialer.failed(first.connection_id(), &error, now);
+            if let Some(second) = dialer.take_due(now).pop() {
                 break second;
             }
         };
         assert!(format!("{second:?}").contains("quic"));
         now += Duration::from_millis(took);
         let address = address.parse().unwrap();
-        dialing.connected(peer, dialed(second.connection_id(), &address), Ways::default(), now);
-        dialing.wait_again(peer, now);
-        carrier_of(&dialing.take_due(now).pop().unwrap())
+        dialer.connected(peer, dialed(second.connection_id(), &address), CarrierHistory::default(), now);
+        dialer.retry_from(peer, now);
+        carrier_of(&dialer.take_due(now).pop().unwrap())
     };
     let reached_after = |error: DialError, took: u64| reached_at(error, QUIC, took);
     assert_eq!(reached_after(refusal(), 800), Carrier::Quic, "a firewall refuses");

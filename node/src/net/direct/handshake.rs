@@ -63,7 +63,7 @@ pub enum CredentialsError {
 /// Two ends have not come together.
 #[derive(Debug, thiserror::Error)]
 pub(in crate::net) enum HandshakeError {
-    #[error("{}", crate::net::link::words_of(.0))]
+    #[error("{}", crate::net::link::error_text(.0))]
     Broken(#[from] io::Error),
     #[error("no answer for {} s", HANDSHAKE_MAX.as_secs())]
     Slow,
@@ -130,12 +130,12 @@ impl Credentials {
         client.enable_sni = false;
         client.resumption = rustls::client::Resumption::disabled();
         client.enable_secret_extraction = true;
-        let dialing = async {
+        let dialer = async {
             let socket = TcpStream::connect(address).await?;
             let connection = ClientConnection::new(Arc::new(client), ServerName::from(address.ip()))?;
             self.shake_hands(socket, connection.into(), [Side::Dialer, Side::Listener]).await
         };
-        Ok(timeout(HANDSHAKE_MAX, dialing).await.unwrap_or(Err(HandshakeError::Slow))?.0)
+        Ok(timeout(HANDSHAKE_MAX, dialer).await.unwrap_or(Err(HandshakeError::Slow))?.0)
     }
 
     /// Hears who has connected.
@@ -387,7 +387,7 @@ mod tests {
     }
 
     /// One dials the other, as `wanted`.
-    async fn meet(
+    async fn handshake_pair(
         dialer: &Credentials,
         listener: &Credentials,
         wanted: &Identity,
@@ -404,7 +404,7 @@ mod tests {
         let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));
         let mut lanes = Vec::new();
         for _ in 0..12 {
-            let (dialed, answered) = meet(&one, &other, &identities[1]).await;
+            let (dialed, answered) = handshake_pair(&one, &other, &identities[1]).await;
             lanes.push((dialed.unwrap(), answered.unwrap().0));
         }
         for round in 0..5_u8 {
@@ -429,7 +429,7 @@ mod tests {
     async fn two_peers_of_a_run_come_together_and_pass_bytes_both_ways() {
         let identities = [Identity::generate(), Identity::generate()];
         let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));
-        let (dialed, answered) = meet(&one, &other, &identities[1]).await;
+        let (dialed, answered) = handshake_pair(&one, &other, &identities[1]).await;
         let (mut near, (mut far, peer)) = (dialed.unwrap(), answered.unwrap());
         assert_eq!(peer, identities[0].keypair().public().to_peer_id());
         // Not a multiple of anything, and more than a socket holds.
@@ -457,7 +457,7 @@ mod tests {
     async fn another_peer_than_the_one_that_was_meant_is_refused() {
         let identities = [Identity::generate(), Identity::generate()];
         let [one, other] = [&identities[0], &identities[1]].map(|identity| credentials(identity, 1));
-        let (dialed, answered) = meet(&one, &other, &identities[0]).await;
+        let (dialed, answered) = handshake_pair(&one, &other, &identities[0]).await;
         assert!(matches!(dialed.unwrap_err(), HandshakeError::OtherPeer));
         answered.unwrap_err();
     }
@@ -477,10 +477,10 @@ mod tests {
         let forged = Credentials::of(CertificateDer::from(renamed), key, secret).unwrap();
         let own = credentials(&honest, 1);
         for (liar, claimed) in [(&stolen, &taken), (&forged, &honest)] {
-            let (dialed, answered) = meet(liar, &own, &honest).await;
+            let (dialed, answered) = handshake_pair(liar, &own, &honest).await;
             assert!(matches!(answered.unwrap_err(), HandshakeError::Tls(_)));
             assert!(dialed.is_err());
-            let (dialed, answered) = meet(&own, liar, claimed).await;
+            let (dialed, answered) = handshake_pair(&own, liar, claimed).await;
             assert!(matches!(dialed.unwrap_err(), HandshakeError::Tls(_)));
             answered.unwrap_err();
         }
@@ -490,7 +490,7 @@ mod tests {
     async fn one_without_the_secret_learns_nothing_but_that() {
         let identities = [Identity::generate(), Identity::generate()];
         let (one, other) = (credentials(&identities[0], 1), credentials(&identities[1], 2));
-        let (dialed, answered) = meet(&one, &other, &identities[1]).await;
+        let (dialed, answered) = handshake_pair(&one, &other, &identities[1]).await;
         assert!(matches!(answered.unwrap_err(), HandshakeError::OtherSecret));
         assert!(matches!(dialed.unwrap_err(), HandshakeError::Broken(_)));
     }

@@ -30,25 +30,25 @@ pub(super) use records::Records;
 
 /// Dials direct lanes, and answers those who do.
 #[derive(Debug)]
-pub(super) struct Doorway {
+pub(super) struct DirectEndpoint {
     credentials: Credentials,
     /// Where others reach this peer's; `None` if it cannot listen.
     port: Option<NonZeroU16>,
     /// How many of each machine have not shown yet who they are.
-    strangers: Mutex<BTreeMap<IpAddr, usize>>,
+    handshakes: Mutex<BTreeMap<IpAddr, usize>>,
 }
 
 /// A place of one who has not shown yet who it is.
-struct Place<'a> {
+struct HandshakeSlot<'a> {
     from: IpAddr,
-    strangers: &'a Mutex<BTreeMap<IpAddr, usize>>,
+    handshakes: &'a Mutex<BTreeMap<IpAddr, usize>>,
 }
 
 /// Sockets that others connect to.
 #[derive(Debug)]
 pub(super) struct Listeners(Vec<TcpListener>);
 
-impl Doorway {
+impl DirectEndpoint {
     /// Listens at the port [`PORT_OFFSET`] above `port` if that is free, or else at any.
     pub(super) async fn open(
         identity: &Identity,
@@ -63,7 +63,7 @@ impl Doorway {
             bound => bound,
         };
         let port = listeners.as_ref().ok().and_then(Listeners::port);
-        Ok((Self { credentials, port, strangers: Mutex::default() }, listeners))
+        Ok((Self { credentials, port, handshakes: Mutex::default() }, listeners))
     }
 
     /// Where others reach it.
@@ -103,29 +103,29 @@ impl Doorway {
         socket: TcpStream,
         from: IpAddr,
     ) -> Option<Result<(Records, libp2p::PeerId), HandshakeError>> {
-        let _place = self.place(from)?;
+        let _slot = self.slot(from)?;
         Some(self.credentials.answer(socket).await)
     }
 
-    fn place(&self, from: IpAddr) -> Option<Place<'_>> {
+    fn slot(&self, from: IpAddr) -> Option<HandshakeSlot<'_>> {
         // Counting cannot panic.
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
-        let own = strangers.get(&from).copied().unwrap_or(0);
-        if own >= STRANGERS_OF_A_MACHINE_MAX || strangers.values().sum::<usize>() >= STRANGERS_MAX {
+        let mut handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+        let own = handshakes.get(&from).copied().unwrap_or(0);
+        if own >= HANDSHAKES_PER_IP_MAX || handshakes.values().sum::<usize>() >= HANDSHAKES_MAX {
             return None;
         }
-        strangers.insert(from, own + 1);
-        Some(Place { from, strangers: &self.strangers })
+        handshakes.insert(from, own + 1);
+        Some(HandshakeSlot { from, handshakes: &self.handshakes })
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for HandshakeSlot<'_> {
     fn drop(&mut self) {
-        let mut strangers = self.strangers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = strangers.get_mut(&self.from) {
+        let mut handshakes = self.handshakes.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = handshakes.get_mut(&self.from) {
             *count -= 1;
         }
-        strangers.retain(|_, count| *count > 0);
+        handshakes.retain(|_, count| *count > 0);
     }
 }
 
@@ -182,8 +182,8 @@ fn bind_one(address: SocketAddr) -> io::Result<TcpListener> {
 /// Between the port of libp2p and that for direct lanes: far enough that nobody who counts up meets it.
 pub(super) const PORT_OFFSET: u16 = 1000;
 /// Handshakes that are answered at once; so that no machine takes all places, with one of them fewer.
-const STRANGERS_MAX: usize = 256;
-const STRANGERS_OF_A_MACHINE_MAX: usize = 64;
+const HANDSHAKES_MAX: usize = 256;
+const HANDSHAKES_PER_IP_MAX: usize = 64;
 /// A name may stand for many machines.
 const ADDRESSES_OF_A_NAME_MAX: usize = 4;
 /// Connections that the system holds ready.

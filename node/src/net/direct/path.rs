@@ -11,11 +11,11 @@ use tokio::time::Instant;
 /// What the lanes to one peer share.
 #[derive(Debug)]
 pub(in crate::net) struct DirectPath {
-    state: Mutex<State>,
+    state: Mutex<PathState>,
 }
 
 #[derive(Debug)]
-struct State {
+struct PathState {
     /// IP addresses and names of the peer's machine, the newest first.
     hosts: Vec<String>,
     not_before: Instant,
@@ -27,7 +27,9 @@ struct State {
 impl DirectPath {
     pub(in crate::net) fn new(now: Instant) -> Self {
         let hosts = Vec::new();
-        Self { state: Mutex::new(State { hosts, not_before: now, pause: PAUSE_MIN, patience: PATIENCE_MIN }) }
+        Self {
+            state: Mutex::new(PathState { hosts, not_before: now, pause: PAUSE_MIN, patience: PATIENCE_MIN }),
+        }
     }
 
     /// Takes note of an IP address or a name of the peer's machine.
@@ -64,7 +66,7 @@ impl DirectPath {
     /// A lane that had been there since then stood still. Whether that is no news: something failed not long before.
     pub(in crate::net) fn stalled(&self, since: Instant, now: Instant) -> bool {
         let mut state = self.lock();
-        if now.duration_since(since) >= LASTING {
+        if now.duration_since(since) >= STABLE_AFTER {
             state.pause = PAUSE_MIN;
         }
         state.patience = (2 * state.patience).min(PATIENCE_MAX);
@@ -83,7 +85,7 @@ impl DirectPath {
     }
 
     /// A panic elsewhere cannot leave the state half-changed: nothing in between can panic.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, PathState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -92,7 +94,7 @@ const HOSTS_MAX: usize = 6;
 const PAUSE_MIN: Duration = Duration::from_secs(5);
 const PAUSE_MAX: Duration = Duration::from_secs(300);
 /// A lane that was there for so long has made up for those before.
-const LASTING: Duration = Duration::from_secs(60);
+const STABLE_AFTER: Duration = Duration::from_secs(60);
 /// Less than members have patience with each other: there is another way.
 const PATIENCE_MIN: Duration = Duration::from_millis(750);
 /// As long as a substream is given.
@@ -131,8 +133,8 @@ mod tests {
         let now = Instant::now();
         let path = DirectPath::new(now);
         assert!(!path.stalled(now, now) && path.stalled(now, now));
-        assert!(!path.stalled(now, now + LASTING));
-        assert_eq!(path.due(), now + LASTING + PAUSE_MIN);
+        assert!(!path.stalled(now, now + STABLE_AFTER));
+        assert_eq!(path.due(), now + STABLE_AFTER + PAUSE_MIN);
     }
 
     #[test]

@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::{Notify, Semaphore};
 
-use super::{Record, UNREAD_FRAMES_MAX};
+use super::{Acknowledgement, UNREAD_FRAMES_MAX};
 
 /// The receiving end of one life of a link.
 #[derive(Debug)]
 pub(in crate::net) struct Inbox {
-    state: Mutex<State>,
+    state: Mutex<InboxState>,
     /// For the current lane: there is something to acknowledge.
     changed: Notify,
     /// Places for frames on their way to the driver.
@@ -17,8 +17,8 @@ pub(in crate::net) struct Inbox {
 }
 
 #[derive(Debug, Default)]
-struct State {
-    record: Record,
+struct InboxState {
+    record: Acknowledgement,
     /// Grows with each lane; a reader of an earlier lane finds another number and stops.
     lane: u64,
     said_goodbye: bool,
@@ -29,11 +29,11 @@ struct State {
 
 /// What the writer of a lane's acknowledgements is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum InboxStatus {
     /// See that this has been told.
-    At(Record),
+    At(Acknowledgement),
     /// See that this has been told, and end: the other end has said goodbye.
-    Final(Record),
+    Final(Acknowledgement),
     /// Another lane has taken over, or the link is closed.
     Superseded,
 }
@@ -47,7 +47,7 @@ impl Default for Inbox {
 
 impl Inbox {
     /// Starts a lane: from now on no other can deliver. Returns its number and where the sender is to go on.
-    pub(in crate::net) fn start_lane(&self) -> (u64, Record) {
+    pub(in crate::net) fn start_lane(&self) -> (u64, Acknowledgement) {
         let mut state = self.lock();
         state.lane += 1;
         // Wakes the writer of the lane before, which then ends.
@@ -70,7 +70,7 @@ impl Inbox {
     }
 
     /// Counts the goodbye, as a frame that is not handed over. False if the lane is no longer the current one.
-    pub(super) fn part(&self, lane: u64) -> bool {
+    pub(super) fn note_goodbye(&self, lane: u64) -> bool {
         let is_current = self.deliver(lane, || ());
         if is_current {
             self.lock().said_goodbye = true;
@@ -95,15 +95,15 @@ impl Inbox {
     }
 
     /// What the writer of `lane` is to do now.
-    pub(super) fn standing(&self, lane: u64) -> Standing {
+    pub(super) fn status(&self, lane: u64) -> InboxStatus {
         let state = self.lock();
         // A goodbye is acknowledged even if the link is closed for it before that is done: the other end waits for it.
         if (state.closed && !state.said_goodbye) || state.lane != lane {
             // The wake-up was perhaps meant for the lane that took over.
             self.changed.notify_one();
-            return Standing::Superseded;
+            return InboxStatus::Superseded;
         }
-        if state.said_goodbye { Standing::Final(state.record) } else { Standing::At(state.record) }
+        if state.said_goodbye { InboxStatus::Final(state.record) } else { InboxStatus::At(state.record) }
     }
 
     pub(super) async fn changed(&self) {
@@ -116,7 +116,7 @@ impl Inbox {
     }
 
     /// A panic elsewhere cannot leave the state half-changed: nothing in between can panic.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, InboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -134,9 +134,9 @@ mod tests {
         assert_eq!(record.received, 1);
         assert!(!inbox.deliver(old, || panic!("an old lane delivered")));
         assert!(inbox.deliver(new, || ()));
-        assert_eq!(inbox.standing(old), Standing::Superseded);
-        assert!(inbox.part(new));
-        assert_eq!(inbox.standing(new), Standing::Final(Record { received: 3, consumed: 0 }));
+        assert_eq!(inbox.status(old), InboxStatus::Superseded);
+        assert!(inbox.note_goodbye(new));
+        assert_eq!(inbox.status(new), InboxStatus::Final(Acknowledgement { received: 3, consumed: 0 }));
     }
 
     #[test]
@@ -145,12 +145,12 @@ mod tests {
         for inbox in [&cut_off, &parted] {
             assert_eq!(inbox.start_lane().0, 1);
         }
-        parted.part(1);
+        parted.note_goodbye(1);
         for inbox in [&cut_off, &parted] {
             inbox.close();
             assert!(!inbox.deliver(1, || panic!("a closed inbox delivered")));
         }
-        assert_eq!(cut_off.standing(1), Standing::Superseded);
-        assert_eq!(parted.standing(1), Standing::Final(Record { received: 1, consumed: 0 }));
+        assert_eq!(cut_off.status(1), InboxStatus::Superseded);
+        assert_eq!(parted.status(1), InboxStatus::Final(Acknowledgement { received: 1, consumed: 0 }));
     }
 }

@@ -12,25 +12,28 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::super::counters::{Counters, LaneCounters};
-use super::greeting::RECORD_BYTES;
-use super::inbox::Standing;
-use super::{Answer, GOODBYE, LaneError, Link, LinkEvent, Opening, PATIENCE, Record, Session, Verdict};
+use super::handshake::ACKNOWLEDGEMENT_BYTES;
+use super::inbox::InboxStatus;
+use super::{
+    Acknowledgement, GOODBYE, LaneError, Link, LinkEvent, OpenRequest, OpenResponse, STALL_TIMEOUT,
+    SessionId, Verdict,
+};
 
 /// Hears who opens a lane.
 pub(in crate::net) async fn read_opening(
     stream: &mut (impl AsyncRead + Unpin),
-) -> Result<Opening, LaneError> {
-    timeout(PATIENCE, Opening::read(stream)).await.unwrap_or(Err(LaneError::Stalled))
+) -> Result<OpenRequest, LaneError> {
+    timeout(STALL_TIMEOUT, OpenRequest::read(stream)).await.unwrap_or(Err(LaneError::Stalled))
 }
 
 /// Tells the opener why it may not send frames, and which session this end has.
 pub(in crate::net) async fn refuse(
     stream: &mut (impl AsyncWrite + Unpin),
     verdict: Verdict,
-    session: Session,
+    session: SessionId,
 ) -> Result<(), LaneError> {
-    let answer = Answer { verdict, port: None, session, record: Record::default() };
-    timeout(PATIENCE, answer.write(stream)).await.unwrap_or(Err(LaneError::Stalled))
+    let answer = OpenResponse { verdict, port: None, session, record: Acknowledgement::default() };
+    timeout(STALL_TIMEOUT, answer.write(stream)).await.unwrap_or(Err(LaneError::Stalled))
 }
 
 /// Receives frames until the lane breaks, another takes its place, or the other end says goodbye.
@@ -40,13 +43,13 @@ pub(in crate::net) async fn refuse(
 pub(in crate::net) async fn receive(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     link: &Arc<Link>,
-    (lane, start): (u64, Record),
-    session: Session,
+    (lane, start): (u64, Acknowledgement),
+    session: SessionId,
     shared: &Shared<'_>,
     said_goodbye: impl FnOnce(),
 ) -> Result<(), LaneError> {
     let (mut reader, mut writer) = stream.split();
-    Answer { verdict: Verdict::Welcome, port: shared.port, session, record: start }
+    OpenResponse { verdict: Verdict::Welcome, port: shared.port, session, record: start }
         .write(&mut writer)
         .await?;
     let counters = &shared.counters.with(link.peer());
@@ -67,7 +70,7 @@ pub(in crate::net) async fn receive(
     if ended == End::Goodbye {
         // It closes first, so that nothing on its way there is cut off. If it never does, the network will.
         let mut rest = [0; 1];
-        let _ = timeout(PATIENCE, reader.read(&mut rest)).await;
+        let _ = timeout(STALL_TIMEOUT, reader.read(&mut rest)).await;
     }
     Ok(())
 }
@@ -99,7 +102,7 @@ async fn read_frames(
         let room =
             Arc::clone(&link.inbox.room).acquire_owned().await.expect("the inbox never closes its room");
         let Some(frame) = read_frame(reader, link, shared.pool).await? else {
-            return Ok(if link.inbox.part(lane) { End::Goodbye } else { End::Superseded });
+            return Ok(if link.inbox.note_goodbye(lane) { End::Goodbye } else { End::Superseded });
         };
         let byte_count = frame.byte_count();
         let event = LinkEvent::Frame { link: Arc::clone(link), frame, room };
@@ -155,26 +158,26 @@ async fn write_records(
     writer: &mut (impl AsyncWrite + Unpin),
     link: &Link,
     lane: u64,
-    start: Record,
+    start: Acknowledgement,
     counters: &LaneCounters<'_>,
 ) -> Result<End, LaneError> {
     let mut told = start;
     loop {
-        match link.inbox.standing(lane) {
-            Standing::At(record) | Standing::Final(record) if record != told => {
+        match link.inbox.status(lane) {
+            InboxStatus::At(record) | InboxStatus::Final(record) if record != told => {
                 record.write(writer).await?;
-                counters.add_sent_bytes(RECORD_BYTES);
+                counters.add_sent_bytes(ACKNOWLEDGEMENT_BYTES);
                 told = record;
             }
-            Standing::At(record) => {
+            InboxStatus::At(record) => {
                 let news = timeout(STILL_COMING, link.inbox.changed()).await;
                 if news.is_err() && link.inbox.take_moved() {
                     record.write(writer).await?;
-                    counters.add_sent_bytes(RECORD_BYTES);
+                    counters.add_sent_bytes(ACKNOWLEDGEMENT_BYTES);
                 }
             }
-            Standing::Final(_) => return Ok(End::Goodbye),
-            Standing::Superseded => return Ok(End::Superseded),
+            InboxStatus::Final(_) => return Ok(End::Goodbye),
+            InboxStatus::Superseded => return Ok(End::Superseded),
         }
     }
 }
@@ -235,14 +238,14 @@ mod tests {
     async fn a_goodbye_is_known_before_it_is_acknowledged() {
         let (is_goodbye_known, writes) = (Cell::new(false), RefCell::default());
         let leaver = Leaver { unread: &GOODBYE, is_goodbye_known: &is_goodbye_known, writes: &writes };
-        let session = Session::draw(Incarnation(1));
+        let session = SessionId::draw(Incarnation(1));
         let link = Arc::new(Link::new(PeerId([1; 32]), session));
         let (events, _heard) = mpsc::unbounded_channel();
         let (pool, counters) = (Pool::new(1), Counters::default());
         let shared = Shared { pool: &pool, events: &events, counters: &counters, port: None };
         let said_goodbye = || {
             is_goodbye_known.set(true);
-            // The switchboard may be done with the link at once.
+            // The actor may be done with the link at once.
             link.close();
         };
         let lane = link.inbox.start_lane();

@@ -22,13 +22,13 @@
 //! - A frame is delivered once, in order, and only between the link's up and down.
 //! - At most `IN_FLIGHT_BYTES_MAX` are unacknowledged on a lane, or one frame; frames that wait are bounded by the
 //!   node's credit.
-//! - A lane on which nothing is acknowledged for `PATIENCE` is given up: a stalled multiplexer and a half-open connection
+//! - A lane on which nothing is acknowledged for `STALL_TIMEOUT` is given up: a stalled multiplexer and a half-open connection
 //!   look the same from here, and a new connection heals both. A direct lane, sooner, for a substream.
 //!
 //! # Not here
 //! Connections, redialing, and when a link is up or down: see [`network`](super::network).
 
-mod greeting;
+mod handshake;
 mod inbox;
 mod incoming;
 mod outbox;
@@ -43,7 +43,7 @@ use peergrad_protocol::wire::{PREFIX_BYTES, WireError};
 use peergrad_protocol::{Frame, PeerId};
 use tokio::sync::OwnedSemaphorePermit;
 
-pub(super) use greeting::{Answer, Opening, Record, Session, Verdict};
+pub(super) use handshake::{Acknowledgement, OpenRequest, OpenResponse, SessionId, Verdict};
 pub(super) use inbox::Inbox;
 pub(super) use incoming::{Shared, read_opening, receive, refuse};
 pub(super) use outbox::Outbox;
@@ -53,7 +53,7 @@ pub(super) use outgoing::{open, transmit};
 #[derive(Debug)]
 pub struct Link {
     peer: PeerId,
-    theirs: Session,
+    theirs: SessionId,
     pub(super) outbox: Outbox,
     pub(super) inbox: Inbox,
     /// Whether its outgoing lane is a direct one.
@@ -64,7 +64,7 @@ pub struct Link {
 
 /// What a lane runs over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum LaneKind {
     /// A substream of a connection of libp2p.
     Substream,
     /// A connection of its own.
@@ -93,14 +93,14 @@ pub enum LinkEvent {
         segments: u32,
     },
     /// The other end knows a process with this peer's identity that was started later.
-    Outdated {
+    DuplicateIdentity {
         /// The one who says so.
         by: PeerId,
     },
     /// The link has led through another peer, and does not any more: it carries tensors now.
-    Widened(Arc<Link>),
+    NoLongerRelayed(Arc<Link>),
     /// Where others can dial this peer, and whether they can, is known better than before.
-    Placed {
+    ReachabilityChanged {
         /// Where, best first.
         addresses: Vec<String>,
         /// Whether they can.
@@ -119,10 +119,10 @@ pub enum LinkEvent {
 #[derive(Debug, thiserror::Error)]
 pub enum LaneError {
     /// The connection under it is gone.
-    #[error("{}", words_of(.0))]
+    #[error("{}", error_text(.0))]
     Broken(#[from] io::Error),
     /// Nothing moves, though the connection seems to be there.
-    #[error("no answer for {} s", PATIENCE.as_secs())]
+    #[error("no answer for {} s", STALL_TIMEOUT.as_secs())]
     Stalled,
     /// The other end speaks another version, or something else.
     #[error(
@@ -134,7 +134,7 @@ pub enum LaneError {
     Unwanted,
     /// A greeting that no peer sends.
     #[error("a greeting that makes no sense")]
-    Greeting,
+    Handshake,
     /// What came is no frame.
     #[error(transparent)]
     Wire(#[from] WireError),
@@ -152,7 +152,7 @@ impl LaneError {
 }
 
 impl Link {
-    pub(super) fn new(peer: PeerId, theirs: Session) -> Self {
+    pub(super) fn new(peer: PeerId, theirs: SessionId) -> Self {
         Self {
             peer,
             theirs,
@@ -189,7 +189,7 @@ impl Link {
         self.is_direct.load(Ordering::Relaxed)
     }
 
-    pub(super) fn theirs(&self) -> Session {
+    pub(super) fn theirs(&self) -> SessionId {
         self.theirs
     }
 
@@ -206,8 +206,8 @@ impl Link {
     /// Waits until the other end has acknowledged everything, our goodbye included, or the link is closed.
     ///
     /// Only for a link that is hung up: on another one it waits for that.
-    pub async fn settled(&self) {
-        self.outbox.settled().await;
+    pub async fn drained(&self) {
+        self.outbox.drained().await;
     }
 
     pub(super) fn finish(&self) {
@@ -233,7 +233,7 @@ pub(super) fn system_error(error: &io::Error) -> &io::Error {
 }
 
 /// What the system says about a broken connection, as people say it.
-pub(super) fn words_of(error: &io::Error) -> String {
+pub(super) fn error_text(error: &io::Error) -> String {
     let error = system_error(error);
     match error.kind() {
         io::ErrorKind::UnexpectedEof | io::ErrorKind::WriteZero | io::ErrorKind::BrokenPipe => {
@@ -254,7 +254,7 @@ const GOODBYE: [u8; PREFIX_BYTES] = [0; PREFIX_BYTES];
 /// The version of the greeting and of the acknowledgements. The frames have their own.
 const LANE_VERSION: u8 = 3;
 /// How long a lane may stand still with frames unacknowledged; the other end's shell acknowledges, however busy its node.
-pub(super) const PATIENCE: Duration = Duration::from_secs(5);
+pub(super) const STALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Well under what sockets buffer in both directions, so that two peers that only push do not block each other.
 const IN_FLIGHT_BYTES_MAX: usize = 1 << 20;
 /// Frames up to this size may go beyond the limit, once more as much: control must not wait behind tensors.

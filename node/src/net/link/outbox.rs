@@ -1,7 +1,7 @@
 //! The outbox: frames to send, and frames sent but not yet acknowledged. It outlives the lanes that empty it.
 //!
 //! ```text
-//!   released          next            released + retained
+//!   acknowledged          next            acknowledged + retained
 //!      |  in flight    |   waiting       |
 //! -----[###############|#################]        frames are numbered from 0 within a link
 //! ```
@@ -14,12 +14,12 @@ use peergrad_protocol::Frame;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
-use super::{IN_FLIGHT_BYTES_MAX, LaneError, PATIENCE, Record, SMALL_FRAME_BYTES};
+use super::{Acknowledgement, IN_FLIGHT_BYTES_MAX, LaneError, SMALL_FRAME_BYTES, STALL_TIMEOUT};
 
 /// Frames of one life of a link, until they are acknowledged.
 #[derive(Debug)]
 pub(in crate::net) struct Outbox {
-    state: Mutex<State>,
+    state: Mutex<OutboxState>,
     /// For the writer of the current lane: there may be something to write.
     changed: Notify,
     /// For those who wait for the end: the last frame is acknowledged, or the outbox is closed.
@@ -27,9 +27,9 @@ pub(in crate::net) struct Outbox {
 }
 
 #[derive(Debug)]
-struct State {
+struct OutboxState {
     retained: VecDeque<Arc<Frame>>,
-    released: u64,
+    acknowledged: u64,
     next: u64,
     in_flight_bytes: usize,
     consumed: u64,
@@ -53,9 +53,9 @@ pub(super) enum Next {
 
 impl Default for Outbox {
     fn default() -> Self {
-        let state = State {
+        let state = OutboxState {
             retained: VecDeque::new(),
-            released: 0,
+            acknowledged: 0,
             next: 0,
             in_flight_bytes: 0,
             consumed: 0,
@@ -105,7 +105,10 @@ impl Outbox {
     ///
     /// # Errors
     /// The other end is not where it could be: one of us has lost its memory, and the link cannot go on.
-    pub(in crate::net) fn start_lane(&self, record: Record) -> Result<Option<(u64, u32)>, LaneError> {
+    pub(in crate::net) fn start_lane(
+        &self,
+        record: Acknowledgement,
+    ) -> Result<Option<(u64, u32)>, LaneError> {
         let mut state = self.lock();
         if state.closed {
             return Ok(None);
@@ -117,7 +120,7 @@ impl Outbox {
         state.moved_at = Instant::now();
         // Wakes the writer of the lane before, which then ends.
         self.changed.notify_one();
-        if state.is_settled() {
+        if state.is_drained() {
             self.settled.notify_waiters();
         }
         Ok(Some((state.lane, credit)))
@@ -131,7 +134,8 @@ impl Outbox {
             self.changed.notify_one();
             return Next::Stop;
         }
-        let position = usize::try_from(state.next - state.released).expect("retained frames fit in memory");
+        let position =
+            usize::try_from(state.next - state.acknowledged).expect("retained frames fit in memory");
         let Some(frame) = state.retained.get(position).cloned() else { return Next::Wait };
         let (in_flight, size) = (state.in_flight_bytes, frame.byte_count());
         let limit = if size <= SMALL_FRAME_BYTES { 2 * IN_FLIGHT_BYTES_MAX } else { IN_FLIGHT_BYTES_MAX };
@@ -155,7 +159,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The record does not fit what was sent.
-    pub(super) fn acknowledge(&self, lane: u64, record: Record) -> Result<u32, LaneError> {
+    pub(super) fn acknowledge(&self, lane: u64, record: Acknowledgement) -> Result<u32, LaneError> {
         let mut state = self.lock();
         if state.closed || state.lane != lane {
             return Ok(0);
@@ -165,10 +169,10 @@ impl Outbox {
         }
         let credit = state.release(record)?;
         state.moved_at = Instant::now();
-        let is_settled = state.is_settled();
+        let is_drained = state.is_drained();
         drop(state);
         self.changed.notify_one();
-        if is_settled {
+        if is_drained {
             self.settled.notify_waiters();
         }
         Ok(credit)
@@ -183,15 +187,15 @@ impl Outbox {
     /// Whether the other end has acknowledged something, or said that something is coming in, a moment ago.
     pub(super) fn is_moving(&self) -> bool {
         let state = self.lock();
-        state.in_flight_bytes > 0 && state.moved_at.elapsed() <= PATIENCE
+        state.in_flight_bytes > 0 && state.moved_at.elapsed() <= STALL_TIMEOUT
     }
 
     /// Waits until the last frame is queued and all are acknowledged, or the outbox is closed.
-    pub(super) async fn settled(&self) {
+    pub(super) async fn drained(&self) {
         loop {
             // Waiting begins before looking, or the news could fall in between.
             let news = self.settled.notified();
-            if self.lock().is_settled() {
+            if self.lock().is_drained() {
                 return;
             }
             news.await;
@@ -199,19 +203,19 @@ impl Outbox {
     }
 
     /// A panic elsewhere cannot leave the state half-changed: nothing in between can panic.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl OutboxState {
     /// With nothing retained, the last frame may still be to come.
-    fn is_settled(&self) -> bool {
+    fn is_drained(&self) -> bool {
         self.closed || (self.finished && self.retained.is_empty())
     }
 
-    fn release(&mut self, record: Record) -> Result<u32, LaneError> {
-        let news = record.received.checked_sub(self.released).ok_or(LaneError::Acknowledgement)?;
+    fn release(&mut self, record: Acknowledgement) -> Result<u32, LaneError> {
+        let news = record.received.checked_sub(self.acknowledged).ok_or(LaneError::Acknowledgement)?;
         let credit = record.consumed.checked_sub(self.consumed).ok_or(LaneError::Acknowledgement)?;
         // Each segment is a frame, so more segments than frames cannot have been used up; and only what was ever
         // written can have arrived.
@@ -222,7 +226,7 @@ impl State {
         for frame in self.retained.drain(..usize::try_from(news).expect("not more than are retained")) {
             self.in_flight_bytes = self.in_flight_bytes.saturating_sub(frame.byte_count());
         }
-        self.released = record.received;
+        self.acknowledged = record.received;
         self.consumed = record.consumed;
         Ok(credit)
     }
@@ -244,8 +248,8 @@ mod tests {
         sizes
     }
 
-    fn received(received: u64) -> Record {
-        Record { received, consumed: 0 }
+    fn received(received: u64) -> Acknowledgement {
+        Acknowledgement { received, consumed: 0 }
     }
 
     #[test]
@@ -288,9 +292,9 @@ mod tests {
         (0..4).for_each(|_| outbox.push(frame(1)));
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         sizes_ready(&outbox, lane);
-        assert_eq!(outbox.acknowledge(lane, Record { received: 3, consumed: 2 }).unwrap(), 2);
-        assert_eq!(outbox.acknowledge(lane, Record { received: 3, consumed: 2 }).unwrap(), 0);
-        let (_, credit) = outbox.start_lane(Record { received: 4, consumed: 4 }).unwrap().unwrap();
+        assert_eq!(outbox.acknowledge(lane, Acknowledgement { received: 3, consumed: 2 }).unwrap(), 2);
+        assert_eq!(outbox.acknowledge(lane, Acknowledgement { received: 3, consumed: 2 }).unwrap(), 0);
+        let (_, credit) = outbox.start_lane(Acknowledgement { received: 4, consumed: 4 }).unwrap().unwrap();
         assert_eq!(credit, 2);
     }
 
@@ -301,21 +305,21 @@ mod tests {
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         assert!(outbox.acknowledge(lane, received(1)).is_err(), "nothing was written yet");
         sizes_ready(&outbox, lane);
-        outbox.acknowledge(lane, Record { received: 2, consumed: 1 }).unwrap();
+        outbox.acknowledge(lane, Acknowledgement { received: 2, consumed: 1 }).unwrap();
         for (received, consumed) in [(1, 1), (2, 0), (5, 1), (u64::MAX, 1), (3, 4)] {
             assert!(
-                outbox.acknowledge(lane, Record { received, consumed }).is_err(),
+                outbox.acknowledge(lane, Acknowledgement { received, consumed }).is_err(),
                 "{received} {consumed}"
             );
         }
-        assert!(outbox.start_lane(received(0)).is_err(), "what was released cannot be sent again");
+        assert!(outbox.start_lane(received(0)).is_err(), "what was acknowledged cannot be sent again");
     }
 
     #[tokio::test]
     async fn an_outbox_is_settled_once_its_last_frame_is_acknowledged() {
         let outbox = Outbox::default();
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
-        let mut settled = std::pin::pin!(outbox.settled());
+        let mut settled = std::pin::pin!(outbox.drained());
         assert!(futures::poll!(&mut settled).is_pending(), "there may be more to come");
         outbox.finish(frame(1));
         assert_eq!(sizes_ready(&outbox, lane), [1]);
@@ -330,7 +334,7 @@ mod tests {
         let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
         outbox.finish(frame(1));
         sizes_ready(&outbox, lane);
-        let mut settled = std::pin::pin!(outbox.settled());
+        let mut settled = std::pin::pin!(outbox.drained());
         assert!(futures::poll!(&mut settled).is_pending());
         outbox.start_lane(received(1)).unwrap();
         settled.await;
@@ -342,7 +346,7 @@ mod tests {
         outbox.push(frame(1));
         outbox.close();
         outbox.push(frame(1));
-        outbox.settled().await;
+        outbox.drained().await;
         assert!(outbox.start_lane(received(0)).unwrap().is_none());
     }
 }

@@ -9,20 +9,22 @@ use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 
 use super::super::counters::{Counters, LaneCounters};
-use super::greeting::RECORD_BYTES;
+use super::handshake::ACKNOWLEDGEMENT_BYTES;
 use super::outbox::Next;
-use super::{Answer, LaneError, Link, LinkEvent, Opening, PATIENCE, Record, Way};
+use super::{
+    Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, STALL_TIMEOUT,
+};
 
 /// Greets the other end of a fresh substream and hears where it stands.
 pub(in crate::net) async fn open(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    opening: Opening,
-) -> Result<Answer, LaneError> {
+    opening: OpenRequest,
+) -> Result<OpenResponse, LaneError> {
     let greeting = async {
         opening.write(stream).await?;
-        Answer::read(stream).await
+        OpenResponse::read(stream).await
     };
-    timeout(PATIENCE, greeting).await.unwrap_or(Err(LaneError::Stalled))
+    timeout(STALL_TIMEOUT, greeting).await.unwrap_or(Err(LaneError::Stalled))
 }
 
 /// Sends the link's frames until the lane breaks or another takes its place.
@@ -30,13 +32,13 @@ pub(in crate::net) async fn open(
 /// `lane` is what the outbox called this lane; after this patience without an acknowledgement it is broken.
 pub(in crate::net) async fn transmit(
     stream: impl AsyncRead + AsyncWrite + Unpin,
-    (way, patience): (Way, Duration),
+    (way, patience): (LaneKind, Duration),
     link: &Arc<Link>,
     lane: u64,
     events: &mpsc::UnboundedSender<LinkEvent>,
     counters: &Counters,
 ) -> Result<(), LaneError> {
-    link.is_direct.store(way == Way::Direct, Ordering::Relaxed);
+    link.is_direct.store(way == LaneKind::Direct, Ordering::Relaxed);
     let (reader, writer) = stream.split();
     let counters = &counters.with(link.peer());
     // Whichever ends first ends the lane: a frame that was half written is written again in the next one.
@@ -49,7 +51,7 @@ pub(in crate::net) async fn transmit(
 
 async fn write_frames(
     mut writer: impl AsyncWrite + Unpin,
-    way: Way,
+    way: LaneKind,
     link: &Link,
     lane: u64,
     counters: &LaneCounters<'_>,
@@ -80,8 +82,8 @@ async fn read_records(
     counters: &LaneCounters<'_>,
 ) -> Result<(), LaneError> {
     loop {
-        let record = Record::read(&mut reader).await?;
-        counters.add_received_bytes(RECORD_BYTES);
+        let record = Acknowledgement::read(&mut reader).await?;
+        counters.add_received_bytes(ACKNOWLEDGEMENT_BYTES);
         let segments = link.outbox.acknowledge(lane, record)?;
         if segments > 0 {
             // A driver that is gone needs no credit.
@@ -109,7 +111,7 @@ mod tests {
 
     use peergrad_protocol::{Frame, Incarnation, PeerId};
 
-    use super::super::Session;
+    use super::super::SessionId;
     use super::*;
 
     /// Takes everything and never says a word: a half-open connection, or a stalled multiplexer.
@@ -137,13 +139,19 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_lane_without_acknowledgements_is_given_up_but_an_idle_one_is_not() {
-        let link = Arc::new(Link::new(PeerId([1; 32]), Session::draw(Incarnation(1))));
+        let link = Arc::new(Link::new(PeerId([1; 32]), SessionId::draw(Incarnation(1))));
         let (events, _heard) = mpsc::unbounded_channel();
         let counters = Counters::default();
-        let (lane, _) = link.outbox.start_lane(Record::default()).unwrap().unwrap();
-        let mut lane =
-            std::pin::pin!(transmit(Silent, (Way::Substream, PATIENCE), &link, lane, &events, &counters));
-        assert!(timeout(10 * PATIENCE, &mut lane).await.is_err(), "nothing was under way");
+        let (lane, _) = link.outbox.start_lane(Acknowledgement::default()).unwrap().unwrap();
+        let mut lane = std::pin::pin!(transmit(
+            Silent,
+            (LaneKind::Substream, STALL_TIMEOUT),
+            &link,
+            lane,
+            &events,
+            &counters
+        ));
+        assert!(timeout(10 * STALL_TIMEOUT, &mut lane).await.is_err(), "nothing was under way");
         link.send(Frame { head: vec![1; 10], payload: None });
         assert!(matches!(lane.await, Err(LaneError::Stalled)));
     }

@@ -10,15 +10,15 @@ use libp2p::{identify, mdns, ping};
 use tokio::time::Instant;
 
 use super::super::addresses::without_peer;
-use super::super::dial::{Arrival, Lesson, refused_everywhere};
-use super::super::link::{LinkEvent, words_of};
+use super::super::dial::{CarrierEvidence, NewConnection, refused_everywhere};
+use super::super::link::{LinkEvent, error_text};
 use super::super::notice::Notice;
 use super::super::quic::{Carrier, over_tcp};
-use super::super::remote::{Connection, Stance};
+use super::super::remote::{Connection, LinkIntent};
 use super::super::transport::BehaviourEvent;
-use super::switchboard::Switchboard;
+use super::actor::NetworkActor;
 
-impl Switchboard {
+impl NetworkActor {
     pub(super) fn on_swarm_event(&mut self, event: SwarmEvent<BehaviourEvent>) {
         match event {
             SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
@@ -64,12 +64,12 @@ impl Switchboard {
             BehaviourEvent::Identify(identify::Event::Received { peer_id, connection_id, info }) => {
                 self.on_identified(peer_id, connection_id, &info);
             }
-            BehaviourEvent::Neighbours(mdns::Event::Discovered(found)) => {
+            BehaviourEvent::Mdns(mdns::Event::Discovered(found)) => {
                 let is_other = |(peer, address): &(libp2p::PeerId, _)| {
                     peer != self.swarm.local_peer_id() && Carrier::of(address) == Carrier::Tcp
                 };
                 for (peer, address) in found.into_iter().filter(is_other) {
-                    self.dialing.try_neighbour(peer, address, Instant::now());
+                    self.dialer.try_mdns_peer(peer, address, Instant::now());
                 }
             }
             _ => {}
@@ -86,25 +86,26 @@ impl Switchboard {
         if is_relayed && remote.link.as_ref().is_some_and(|link| !link.is_relayed()) {
             // What carries tensors waits for a way of its own, for as long as any lost connection is waited for.
             self.swarm.close_connection(connection);
-            self.dialing.try_later(connection, now + CIRCUIT_LATER);
+            self.dialer.try_later(connection, now + CIRCUIT_LATER);
             return self.forget_if_idle(id);
         }
-        let outlived = remote.outlived_by(endpoint, now);
-        let (address, before) = (endpoint.get_remote_address(), remote.ways);
+        let outlived = remote.superseded_by(endpoint, now);
+        let (address, before) = (endpoint.get_remote_address(), remote.carriers);
         let carrier = Carrier::of(address);
         let is_beside = carrier == Carrier::Quic && remote.carrier_without(&outlived) == Some(Carrier::Tcp);
-        let lesson = match endpoint {
-            _ if is_relayed || is_beside => Lesson::None,
-            ConnectedPoint::Dialer { .. } => Lesson::Out,
-            ConnectedPoint::Listener { .. } => Lesson::In,
+        let evidence = match endpoint {
+            _ if is_relayed || is_beside => CarrierEvidence::None,
+            ConnectedPoint::Dialer { .. } => CarrierEvidence::Out,
+            ConnectedPoint::Listener { .. } => CarrierEvidence::In,
         };
-        let ways = self.dialing.connected(id, Arrival { connection, address, lesson }, before, now);
+        let carriers =
+            self.dialer.connected(id, NewConnection { connection, address, evidence }, before, now);
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        remote.ways = ways;
+        remote.carriers = carriers;
         match endpoint {
             _ if is_relayed => {
                 if remote.connections.is_empty() {
-                    remote.begin_detour(now);
+                    remote.begin_relay_upgrade(now);
                 }
                 if let ConnectedPoint::Dialer { address, .. } = endpoint {
                     remote.remember(without_peer(address.clone()));
@@ -112,9 +113,9 @@ impl Switchboard {
             }
             ConnectedPoint::Dialer { address, .. } => {
                 remote.remember(over_tcp(without_peer(address.clone())));
-                remote.note_machine(address);
+                remote.note_ip(address);
             }
-            ConnectedPoint::Listener { send_back_addr, .. } => remote.note_machine(send_back_addr),
+            ConnectedPoint::Listener { send_back_addr, .. } => remote.note_ip(send_back_addr),
         }
         let dialed = match endpoint {
             ConnectedPoint::Dialer { address, .. } => Some(without_peer(address.clone())),
@@ -126,9 +127,9 @@ impl Switchboard {
         remote.is_relay_told |= is_relayed;
         let news = (is_relayed && !was_told).then_some(Notice::Relayed { peer: remote.peer });
         // Whoever has said goodbye may come back; and whoever we said goodbye to, once that has been heard.
-        let is_parting = remote.stance == Stance::Leaving && remote.parting.is_some();
+        let is_parting = remote.intent == LinkIntent::Disconnect && remote.closing_link.is_some();
         if !is_parting {
-            remote.stance = Stance::Linking;
+            remote.intent = LinkIntent::Connect;
         }
         for connection in outlived {
             self.swarm.close_connection(connection);
@@ -136,7 +137,7 @@ impl Switchboard {
         news.into_iter().for_each(|notice| self.notify(notice));
         self.note_carrier(id);
         if is_relayed {
-            self.tell_reach();
+            self.report_reachability();
         } else {
             self.widen(id);
         }
@@ -146,12 +147,12 @@ impl Switchboard {
     /// An attempt to dial has failed. Where its own machine says that nobody listens any more, a link that waits for its
     /// connection waits for nothing.
     pub(super) fn on_dial_failed(&mut self, attempt: ConnectionId, error: &DialError) {
-        let id = self.dialing.whose(attempt);
-        let notices = self.dialing.failed(attempt, error, Instant::now());
+        let id = self.dialer.whose(attempt);
+        let notices = self.dialer.failed(attempt, error, Instant::now());
         notices.into_iter().for_each(|notice| self.notify(notice));
         let Some((id, remote)) = id.and_then(|id| Some((id, self.remotes.get(&id)?))) else { return };
         if remote.link.is_some() && remote.is_gone(&refused_everywhere(error)) {
-            self.take_down(id, "connection refused".to_owned());
+            self.drop_link(id, "connection refused".to_owned());
         }
     }
 
@@ -165,12 +166,12 @@ impl Switchboard {
         let is_smaller = *self.swarm.local_peer_id() < id;
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let closed = remote.connections.remove(&connection);
-        let has_own_way = remote.has_own_way();
-        if !has_own_way {
-            self.forget_way(id);
+        let has_unrelayed_connection = remote.has_unrelayed_connection();
+        if !has_unrelayed_connection {
+            self.forget_connection(id);
         }
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        if remote.has_way() {
+        if remote.has_usable_connection() {
             if remote.is_unanswered() {
                 // Its opening may have gone the way that is no more, and then nothing comes of it, not even an error.
                 remote.stop_outgoing();
@@ -184,62 +185,62 @@ impl Switchboard {
             return;
         }
         remote.stop_outgoing();
-        if let Some(parting) = remote.parting.take() {
-            parting.link.close();
+        if let Some(closing_link) = remote.closing_link.take() {
+            closing_link.link.close();
         }
-        let reason = remote.closing.take().unwrap_or_else(|| words_of_cause(cause));
+        let reason = remote.closing.take().unwrap_or_else(|| cause_text(cause));
         let due = if is_smaller { now } else { now + REDIAL_LATER };
         if remote.link.is_some() {
-            let (peer, addresses, ways) = (remote.peer, remote.addresses.clone(), remote.ways);
+            let (peer, addresses, carriers) = (remote.peer, remote.addresses.clone(), remote.carriers);
             remote.note_outage(reason.clone(), now);
             if let Some(outage) = &mut remote.outage {
                 outage.is_told = true;
             }
-            self.dialing.call_back(id, addresses, ways, due);
+            self.dialer.reconnect(id, addresses, carriers, due);
             self.notify(Notice::Reconnecting { peer, reason });
         } else {
-            self.dialing.wait_again(id, due);
+            self.dialer.retry_from(id, due);
         }
         self.forget_if_idle(id);
     }
 }
 
-impl Switchboard {
+impl NetworkActor {
     /// Takes note of what the connections to a peer run over, and tells the user where that is QUIC from now on.
     fn note_carrier(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
         let Some(carrier) = remote.carrier_without(&[]) else { return };
-        remote.ways.last = Some(carrier);
+        remote.carriers.last = Some(carrier);
         let is_quic = carrier == Carrier::Quic;
         let was_told = std::mem::replace(&mut remote.is_quic_told, is_quic);
         if is_quic && !was_told {
             let peer = remote.peer;
-            self.notify(Notice::OverQuic { peer });
+            self.notify(Notice::QuicInUse { peer });
         }
     }
 
     /// If the last circuit to a peer is gone, and a better way is there: a link that led through it carries tensors from now on.
     fn widen(&mut self, id: libp2p::PeerId) {
         let Some(remote) = self.remotes.get_mut(&id) else { return };
-        let is_wide = remote.has_own_way() && remote.circuits().is_empty();
+        let is_wide = remote.has_unrelayed_connection() && remote.circuits().is_empty();
         if !is_wide || !std::mem::take(&mut remote.is_relay_told) {
             return;
         }
         let peer = remote.peer;
         if let Some(link) = remote.link.as_ref().filter(|link| link.is_relayed()).cloned() {
             link.set_relayed(false);
-            self.tell(LinkEvent::Widened(link));
+            self.emit(LinkEvent::NoLongerRelayed(link));
         }
         // Whoever was told of the circuit hears of this, also where no link had begun over it.
-        self.notify(Notice::Unrelayed { peer });
-        self.reaching.met.insert(id);
-        self.tell_reach();
+        self.notify(Notice::NoLongerRelayed { peer });
+        self.connectivity.met.insert(id);
+        self.report_reachability();
     }
 }
 
-fn words_of_cause(cause: Option<ConnectionError>) -> String {
+fn cause_text(cause: Option<ConnectionError>) -> String {
     match cause {
-        Some(ConnectionError::IO(error)) => words_of(&error),
+        Some(ConnectionError::IO(error)) => error_text(&error),
         Some(ConnectionError::KeepAliveTimeout) => "idle".to_owned(),
         None => "connection closed".to_owned(),
     }

@@ -1,4 +1,4 @@
-//! The lanes: a task for each, between the switchboard that knows and the [`link`](super::super::link) that does.
+//! The lanes: a task for each, between the actor that knows and the [`link`](super::super::link) that does.
 //!
 //! ```text
 //!            answered                    it stands
@@ -19,21 +19,22 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
-use super::super::check::{self, CHECK_PROTOCOL, Helper};
 use super::super::counters::Counters;
-use super::super::direct::{DirectPath, Doorway, HandshakeError, Listeners, Records};
+use super::super::dial_back::{self, DIAL_BACK_PROTOCOL, DialBackServer};
+use super::super::direct::{DirectEndpoint, DirectPath, HandshakeError, Listeners, Records};
 use super::super::link::{
-    self, Answer, LaneError, Link, LinkEvent, Opening, Record, Session, Shared, Verdict, Way,
+    self, Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId,
+    Shared, Verdict,
 };
 use super::super::substreams::{Incoming, OpenError, Opener};
 use super::super::transport::LANE_PROTOCOL;
-use super::switchboard::Command;
+use super::actor::Command;
 
 /// What every lane needs.
 #[derive(Clone)]
 pub(super) struct Lanes {
     pub(super) opener: Opener,
-    pub(super) doorway: Arc<Doorway>,
+    pub(super) direct_endpoint: Arc<DirectEndpoint>,
     pub(super) events: mpsc::UnboundedSender<LinkEvent>,
     pub(super) counters: Arc<Counters>,
     pub(super) pool: Pool,
@@ -42,13 +43,13 @@ pub(super) struct Lanes {
     pub(super) open: watch::Receiver<()>,
 }
 
-/// What a lane tells the switchboard, or asks it.
+/// What a lane tells the actor, or asks it.
 #[derive(Debug)]
 pub(super) enum Report {
     /// Somebody opens a lane to us: what shall it be told? No reply: nothing.
-    Opening { way: Way, opening: Opening, reply: oneshot::Sender<Admission> },
+    OpenRequested { way: LaneKind, opening: OpenRequest, reply: oneshot::Sender<Admission> },
     /// Our opening was answered: which link is it, and which lane? No reply: none.
-    Answered { number: u64, answer: Answer, reply: oneshot::Sender<(Arc<Link>, u64)> },
+    OpenAnswered { number: u64, answer: OpenResponse, reply: oneshot::Sender<(Arc<Link>, u64)> },
     /// There is a direct lane from us, or why there is none.
     Direct(Result<(), String>),
     /// A lane from us has ended.
@@ -58,29 +59,29 @@ pub(super) enum Report {
     /// The other end is going on purpose.
     Goodbye { link: Arc<Link> },
     /// Everything on a parting link has been acknowledged, or waiting for it has no point any more.
-    Settled { link: Arc<Link> },
+    Drained { link: Arc<Link> },
 }
 
 /// The reply to an opening.
 #[derive(Debug)]
 pub(super) enum Admission {
     /// Frames may come in on this lane of the link.
-    Welcome { link: Arc<Link>, lane: (u64, Record), session: Session },
+    Welcome { link: Arc<Link>, lane: (u64, Acknowledgement), session: SessionId },
     /// None may come, for this reason.
-    Refused { verdict: Verdict, session: Session },
+    Refused { verdict: Verdict, session: SessionId },
 }
 
 /// Does nothing but accept and spawn: only so many substreams wait for it.
 pub(super) async fn accept(mut incoming: Incoming, lanes: Lanes) {
     while let Some((peer, stream)) = incoming.next().await {
         let receiving = lanes.clone();
-        lanes.spawn(async move { receiving.receive(peer, stream, Way::Substream).await });
+        lanes.spawn(async move { receiving.receive(peer, stream, LaneKind::Substream).await });
     }
 }
 
 /// Dials for those who ask whether they can be reached.
-pub(super) async fn help(mut questions: Incoming, helper: Helper, lanes: Lanes) {
-    while let Some((peer, stream)) = questions.next().await {
+pub(super) async fn serve_dial_backs(mut status_streams: Incoming, helper: DialBackServer, lanes: Lanes) {
+    while let Some((peer, stream)) = status_streams.next().await {
         let helper = helper.clone();
         lanes.spawn(helper.answer(peer, stream));
     }
@@ -92,15 +93,15 @@ pub(super) async fn answer(listeners: Listeners, lanes: Lanes) {
         let (socket, from) = listeners.accept().await;
         let receiving = lanes.clone();
         lanes.spawn(async move {
-            let reason = match receiving.doorway.answer(socket, from).await {
-                Some(Ok((records, peer))) => return receiving.receive(peer, records, Way::Direct).await,
+            let reason = match receiving.direct_endpoint.answer(socket, from).await {
+                Some(Ok((records, peer))) => return receiving.receive(peer, records, LaneKind::Direct).await,
                 // Perhaps a member that has thought better of it.
                 Some(Err(HandshakeError::Broken(_))) => None,
                 Some(Err(error)) => Some(error.to_string()),
                 None => Some("too many connect at once".to_owned()),
             };
-            // A switchboard that is gone counts nobody.
-            let _ = receiving.reports.send(Command::Stranger { from, reason });
+            // An actor that is gone counts nobody.
+            let _ = receiving.reports.send(Command::HandshakeRefused { from, reason });
         });
     }
 }
@@ -120,7 +121,7 @@ impl Lanes {
     }
 
     /// Opens a lane to `peer`, and keeps it as long as it lasts.
-    pub(super) async fn send(self, peer: PeerId, number: u64, opening: Opening, path: Arc<DirectPath>) {
+    pub(super) async fn send(self, peer: PeerId, number: u64, opening: OpenRequest, path: Arc<DirectPath>) {
         let result = self.try_send(peer, number, opening, &path).await;
         self.report(peer, Report::OutgoingEnded { number, result });
     }
@@ -128,35 +129,35 @@ impl Lanes {
     /// Asks a peer to dial this one.
     pub(super) async fn check(self, peer: PeerId, addresses: Vec<Multiaddr>) {
         let asked = async {
-            let stream = timeout(OPEN_MAX, self.opener.open(peer, CHECK_PROTOCOL)).await.ok()?.ok()?;
-            check::ask(stream, &addresses).await.ok()
+            let stream = timeout(OPEN_MAX, self.opener.open(peer, DIAL_BACK_PROTOCOL)).await.ok()?.ok()?;
+            dial_back::ask(stream, &addresses).await.ok()
         };
         let findings = asked.await.map(|findings| addresses.iter().cloned().zip(findings).collect());
-        // A switchboard that is gone has no use for it.
+        // An actor that is gone has no use for it.
         let _ = self.reports.send(Command::Checked(peer, findings));
     }
 
     /// Waits until a parting link has nothing more to say.
-    pub(super) async fn settle(self, peer: PeerId, link: Arc<Link>) {
+    pub(super) async fn drain(self, peer: PeerId, link: Arc<Link>) {
         // An end that does not listen any more is not waited for.
-        let _ = timeout(PARTING_MAX, link.settled()).await;
-        self.report(peer, Report::Settled { link });
+        let _ = timeout(CLOSING_MAX, link.drained()).await;
+        self.report(peer, Report::Drained { link });
     }
 
     async fn try_send(
         &self,
         peer: PeerId,
         number: u64,
-        mut opening: Opening,
+        mut opening: OpenRequest,
         path: &DirectPath,
     ) -> Result<(), LaneError> {
         loop {
             let mut stream = self.open_substream(peer).await?;
             let answer = link::open(&mut stream, opening).await?;
             let port = answer.port;
-            let Some((link, lane)) = self.answered(peer, number, answer).await else { return Ok(()) };
+            let Some((link, lane)) = self.await_reply(peer, number, answer).await else { return Ok(()) };
             opening.known = Some(link.theirs());
-            let way = (Way::Substream, link::PATIENCE);
+            let way = (LaneKind::Substream, link::STALL_TIMEOUT);
             let substream = link::transmit(stream, way, &link, lane, &self.events, &self.counters);
             // Where two do not reach each other, there is nothing to be tried.
             let Some(port) = port.filter(|_| !link.is_relayed()) else { return substream.await };
@@ -181,10 +182,10 @@ impl Lanes {
                     continue;
                 }
             };
-            let Some((link, lane)) = self.answered(peer, number, answer).await else { return Ok(()) };
+            let Some((link, lane)) = self.await_reply(peer, number, answer).await else { return Ok(()) };
             self.report(peer, Report::Direct(Ok(())));
             opening.known = Some(link.theirs());
-            let (since, way) = (Instant::now(), (Way::Direct, path.patience()));
+            let (since, way) = (Instant::now(), (LaneKind::Direct, path.patience()));
             match link::transmit(records, way, &link, lane, &self.events, &self.counters).await {
                 Err(LaneError::Stalled) => {
                     // A moment is nothing to tell of.
@@ -212,7 +213,7 @@ impl Lanes {
     async fn dial(&self, peer: PeerId, port: NonZeroU16, path: &DirectPath) -> Records {
         loop {
             sleep_until(path.due()).await;
-            match self.doorway.dial(peer, &path.hosts(), port).await {
+            match self.direct_endpoint.dial(peer, &path.hosts(), port).await {
                 Ok(records) => return records,
                 Err(error) => self.report(peer, Report::Direct(Err(error.to_string()))),
             }
@@ -220,14 +221,14 @@ impl Lanes {
         }
     }
 
-    async fn answered(&self, peer: PeerId, number: u64, answer: Answer) -> Option<(Arc<Link>, u64)> {
+    async fn await_reply(&self, peer: PeerId, number: u64, answer: OpenResponse) -> Option<(Arc<Link>, u64)> {
         let (reply, replied) = oneshot::channel();
-        self.report(peer, Report::Answered { number, answer, reply });
+        self.report(peer, Report::OpenAnswered { number, answer, reply });
         replied.await.ok()
     }
 
     /// Takes in what comes over a lane that somebody opens, as long as it lasts.
-    async fn receive(&self, peer: PeerId, stream: impl AsyncRead + AsyncWrite + Unpin, way: Way) {
+    async fn receive(&self, peer: PeerId, stream: impl AsyncRead + AsyncWrite + Unpin, way: LaneKind) {
         if let Err(error) = self.try_receive(peer, stream, way).await {
             self.report(peer, Report::IncomingFailed { error });
         }
@@ -237,15 +238,15 @@ impl Lanes {
         &self,
         peer: PeerId,
         mut stream: impl AsyncRead + AsyncWrite + Unpin,
-        way: Way,
+        way: LaneKind,
     ) -> Result<(), LaneError> {
         let opening = link::read_opening(&mut stream).await?;
         let (reply, replied) = oneshot::channel();
-        self.report(peer, Report::Opening { way, opening, reply });
+        self.report(peer, Report::OpenRequested { way, opening, reply });
         match replied.await {
             Ok(Admission::Welcome { link, lane, session }) => {
                 let (pool, events, counters) = (&self.pool, &self.events, &self.counters);
-                let shared = Shared { pool, events, counters, port: self.doorway.port() };
+                let shared = Shared { pool, events, counters, port: self.direct_endpoint.port() };
                 let said_goodbye = || self.report(peer, Report::Goodbye { link: Arc::clone(&link) });
                 link::receive(stream, &link, lane, session, &shared, said_goodbye).await
             }
@@ -255,7 +256,7 @@ impl Lanes {
     }
 
     fn report(&self, peer: PeerId, report: Report) {
-        // A switchboard that is gone has closed all connections.
+        // An actor that is gone has closed all connections.
         let _ = self.reports.send(Command::Report(peer, report));
     }
 }
@@ -265,4 +266,4 @@ const OPEN_MAX: Duration = Duration::from_secs(5);
 /// How long nothing else is sent while the other end answers on a direct connection.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
 /// How long last frames and goodbyes may take.
-pub(super) const PARTING_MAX: Duration = Duration::from_secs(3);
+pub(super) const CLOSING_MAX: Duration = Duration::from_secs(3);

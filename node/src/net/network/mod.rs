@@ -1,18 +1,18 @@
 //! The network: starts the swarm, keeps the links, and is what the driver holds.
 //!
 //! ```text
-//!   driver --- commands ---> switchboard (one task: swarm, remotes, dialing) --- link events ---> driver
+//!   driver --- commands ---> actor (one task: swarm, remotes, dialer) --- link events ---> driver
 //!                                 ^ reports          | spawns
 //!                             lanes (one task for each) ------------- frames, credit -----------> driver
 //! ```
-//! All that is known of connections and links has one owner, the switchboard; lanes ask it what a session number means. So
+//! All that is known of connections and links has one owner, the actor; lanes ask it what a session number means. So
 //! up, frames and down of a link reach the driver in that order, through one queue.
 
+mod actor;
 mod connections;
+mod connectivity;
 mod lanes;
-mod looking;
-mod reaching;
-mod switchboard;
+mod status;
 
 use std::collections::BTreeSet;
 use std::io;
@@ -31,21 +31,21 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, timeout_at};
 
-use super::bootstrap::Bootstrap;
-use super::check::{CHECK_PROTOCOL, Helper};
+use super::bootstrap_address::BootstrapAddress;
 use super::counters::Counters;
-use super::direct::{CredentialsError, Doorway};
+use super::dial_back::{DIAL_BACK_PROTOCOL, DialBackServer};
+use super::direct::{CredentialsError, DirectEndpoint};
 use super::gateway::{Gateway, Ports};
-use super::guest::Questions;
 use super::identity::Identity;
 use super::keyring::Keyring;
-use super::link::{LinkEvent, system_error, words_of};
+use super::link::{LinkEvent, error_text, system_error};
 use super::listen::{self, Claim, Listen, ListenError, Port, announced, port_of, to_multiaddr};
 use super::notice::Notice;
 use super::quic::over_quic;
+use super::status_client::StatusStreams;
 use super::transport::{self, Behaviour, BehaviourEvent, TransportError};
-pub use looking::{Lane, LinkStatus, Lookout, Sight};
-use switchboard::{Command, Switchboard};
+use actor::{Command, NetworkActor};
+pub use status::{Lane, LinkSnapshot, NetworkHandle, NetworkStatus};
 
 /// What a network is made from.
 pub struct NetworkOptions {
@@ -62,9 +62,9 @@ pub struct NetworkOptions {
     /// Whether the router is asked to forward the port.
     pub upnp: bool,
     /// Whom to try when joining.
-    pub bootstraps: Vec<Bootstrap>,
+    pub bootstrap_addresses: Vec<BootstrapAddress>,
     /// Whether to make itself known on the local network, and look for others there.
-    pub neighbours: bool,
+    pub mdns: bool,
     /// Where the payloads of received frames live.
     pub pool: Pool,
 }
@@ -94,7 +94,7 @@ pub struct Network {
     counters: Arc<Counters>,
     port: u16,
     direct_port: Option<NonZeroU16>,
-    questions: Option<Questions>,
+    status_streams: Option<StatusStreams>,
     tasks: Vec<JoinHandle<()>>,
     /// Keeps the router's ports open, and closes them in the end.
     gateway: Option<JoinHandle<()>>,
@@ -103,7 +103,7 @@ pub struct Network {
 }
 
 impl Network {
-    /// Listens, and starts to dial the bootstraps. Notices come out of the second result.
+    /// Listens, and starts to dial the bootstrap_addresses. Notices come out of the second result.
     ///
     /// # Errors
     /// Says why it cannot, and what to do.
@@ -116,17 +116,17 @@ impl Network {
         let peer = options.identity.peer();
 
         let keyring = Keyring::new(options.secret);
-        let (mut swarm, trouble) = transport::swarm(&options.identity, &keyring, options.neighbours)?;
+        let (mut swarm, trouble) = transport::swarm(&options.identity, &keyring, options.mdns)?;
         if let Some(error) = trouble {
             // Whoever started us holds the other end.
-            let _ = notices.send(Notice::NoNeighbourSearch { reason: error.to_string() });
+            let _ = notices.send(Notice::NoMdns { reason: error.to_string() });
         }
         // Lanes are accepted before anybody can connect, or the first one would be refused.
         let substreams = &mut swarm.behaviour_mut().substreams;
         let opener = substreams.opener();
         let incoming = substreams.accept(transport::LANE_PROTOCOL);
-        let questions = substreams.accept(transport::STATUS_PROTOCOL);
-        let checks = substreams.accept(CHECK_PROTOCOL);
+        let status_streams = substreams.accept(transport::STATUS_PROTOCOL);
+        let checks = substreams.accept(DIAL_BACK_PROTOCOL);
         let mut claim = options.listen.claim()?;
         let Opened { listening, meanwhile, quic } =
             open_ports(&mut swarm, &options.listen, &mut claim).await?;
@@ -143,46 +143,47 @@ impl Network {
         let (announce, addresses) = watch::channel(announced(&options.external, &listening));
 
         let port = listening.iter().find_map(port_of).unwrap_or_default();
-        let (doorway, listeners) = Doorway::open(&options.identity, &keyring, &options.listen, port).await?;
+        let (direct_endpoint, listeners) =
+            DirectEndpoint::open(&options.identity, &keyring, &options.listen, port).await?;
 
-        let direct_port = doorway.port();
+        let direct_port = direct_endpoint.port();
         let (open, open_out) = watch::channel(());
 
         let gateway = options.upnp.then(|| {
             let ports = Ports { tcp: port, has_quic, direct: direct_port };
             let commands = commands.clone();
-            // The switchboard ends with the network.
+            // The actor ends with the network.
             let tell = move |answer| drop(commands.send(Command::AskedRouter(answer)));
             tokio::spawn(Gateway::new(ports).keep(open_out.clone(), tell))
         });
         let counters = Arc::new(Counters::default());
         let lanes = lanes::Lanes {
             opener,
-            doorway: Arc::new(doorway),
+            direct_endpoint: Arc::new(direct_endpoint),
             events,
             counters: Arc::clone(&counters),
             pool: options.pool,
             reports: commands.clone(),
             open: open_out,
         };
-        let helper = Helper::new(keyring.clone());
+        let helper = DialBackServer::new(keyring.clone());
         let mut tasks = vec![
             tokio::spawn(lanes::accept(incoming, lanes.clone())),
-            tokio::spawn(lanes::help(checks, helper, lanes.clone())),
+            tokio::spawn(lanes::serve_dial_backs(checks, helper, lanes.clone())),
         ];
         match listeners {
             Ok(listeners) => tasks.push(tokio::spawn(lanes::answer(listeners, lanes.clone()))),
             Err(error) => _ = notices.send(Notice::NoDirectLanes { reason: error.to_string() }),
         }
-        let mut switchboard =
-            Switchboard::new(swarm, lanes, notices, announce, options.external, options.start, claim);
+        let mut actor =
+            NetworkActor::new(swarm, lanes, notices, announce, options.external, options.start, claim);
         for event in meanwhile {
-            switchboard.on_swarm_event(event);
+            actor.on_swarm_event(event);
         }
-        for bootstrap in options.bootstraps {
-            switchboard.want_bootstrap(bootstrap);
+        for bootstrap in options.bootstrap_addresses {
+            actor.want_bootstrap(bootstrap);
         }
-        tasks.push(tokio::spawn(switchboard.run(commands_out)));
+        tasks.push(tokio::spawn(actor.run(commands_out)));
         let network = Self {
             peer,
             keyring,
@@ -192,7 +193,7 @@ impl Network {
             counters,
             port,
             direct_port,
-            questions: Some(Questions(questions)),
+            status_streams: Some(StatusStreams(status_streams)),
             tasks,
             gateway,
             _open: open,
@@ -261,25 +262,25 @@ impl Network {
     }
 
     /// Those who come to ask something; once. If nobody takes them, nobody is answered.
-    pub fn questions(&mut self) -> Option<Questions> {
-        self.questions.take()
+    pub fn status_streams(&mut self) -> Option<StatusStreams> {
+        self.status_streams.take()
     }
 
     /// Where to ask for its links.
     #[must_use]
-    pub fn lookout(&self) -> Lookout {
-        Lookout { commands: self.commands.clone() }
+    pub fn handle(&self) -> NetworkHandle {
+        NetworkHandle { commands: self.commands.clone() }
     }
 
-    /// Scissors for this network's connections.
+    /// Disconnector for this network's connections.
     #[must_use]
-    pub fn scissors(&self) -> Scissors {
-        Scissors { commands: self.commands.clone() }
+    pub fn disconnector(&self) -> Disconnector {
+        Disconnector { commands: self.commands.clone() }
     }
 
     /// What happened next to a link. Nothing is lost if this is dropped while it waits.
     pub async fn next(&mut self) -> LinkEvent {
-        self.events.recv().await.expect("the switchboard runs as long as the network is held")
+        self.events.recv().await.expect("the actor runs as long as the network is held")
     }
 
     /// Closes all connections, and what a router has opened.
@@ -301,15 +302,15 @@ impl Network {
 
 /// Breaks connections, as a pulled cable would: for tests of what happens then.
 #[derive(Clone, Debug)]
-pub struct Scissors {
+pub struct Disconnector {
     commands: mpsc::UnboundedSender<Command>,
 }
 
-impl Scissors {
+impl Disconnector {
     /// Closes all connections to this peer. The link is not told and mends itself.
-    pub fn cut(&self, peer: PeerId) {
+    pub fn disconnect(&self, peer: PeerId) {
         // Without a network there is nothing to cut.
-        let _ = self.commands.send(Command::Cut(peer));
+        let _ = self.commands.send(Command::Disconnect(peer));
     }
 }
 
@@ -384,7 +385,7 @@ async fn open_quic(
     trouble.map_err(|trouble| {
         claim.take_back(SocketAddr::new(listen.addresses()[0], port));
         match trouble {
-            ListenTrouble::Other(error) => format!("UDP port {port}: {}", words_of(&error)),
+            ListenTrouble::Other(error) => format!("UDP port {port}: {}", error_text(&error)),
             ListenTrouble::MultiaddrNotSupported(address) => format!("{address} is not supported"),
         }
     })

@@ -7,8 +7,8 @@ use super::*;
 
 const PEER: PeerId = PeerId([1; 32]);
 
-fn author() -> Author {
-    Author { peer: PEER, incarnation: Incarnation(7), run: None }
+fn origin() -> LogOrigin {
+    LogOrigin { peer: PEER, incarnation: Incarnation(7), run: None }
 }
 
 fn at(milliseconds: u64) -> Instant {
@@ -18,7 +18,7 @@ fn at(milliseconds: u64) -> Instant {
 fn committed(number: u64) -> Committed {
     Committed {
         step: StepNumber(number),
-        pass: 0,
+        epoch: 0,
         steps_expected: 1000,
         loss: 0.5,
         samples: 8,
@@ -31,9 +31,9 @@ fn committed(number: u64) -> Committed {
 }
 
 fn view() -> Event {
-    let member = Member { peer: PEER, incarnation: Incarnation(7), addresses: vec![], weight: 4 };
+    let member = Member { peer: PEER, incarnation: Incarnation(7), addresses: vec![], capacity: 4 };
     let view = View::first(RunId([2; 32]), vec![member]);
-    Event::Installed { digest: view.digest(), view: Arc::new(view), shard: 10, share: 10, change: None }
+    Event::ViewInstalled { digest: view.digest(), view: Arc::new(view), shard: 10, share: 10, change: None }
 }
 
 /// The lines of a file, each of which has to be one object.
@@ -50,32 +50,32 @@ fn names(lines: &[Value]) -> Vec<&str> {
 #[tokio::test]
 async fn what_happens_is_a_line_each_and_the_steps_around_it_are_there() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _notices) = EventLog::start(folder.path(), &author());
+    let (mut log, _notices) = EventLog::start(folder.path(), &origin());
     log.event(at(0), &view(), Some("training with 1 peer".to_owned()), || 0);
     for number in 0..1000 {
         log.event(at(number), &Event::Committed(committed(number)), None, || number);
     }
-    log.event(at(1000), &Event::Missed(PEER), Some("no contact".to_owned()), || 0);
+    log.event(at(1000), &Event::MemberSuspected(PEER), Some("no contact".to_owned()), || 0);
     log.event(at(1001), &Event::Committed(committed(1000)), None, || 1000);
     log.close().await;
     let lines = lines(&folder.path().join(FILE));
     let names = names(&lines);
     assert_eq!(names[..3], ["log", "view", "step"]);
-    assert_eq!(names[names.len() - 3..], ["step", "missed", "step"]);
+    assert_eq!(names[names.len() - 3..], ["step", "member_suspected", "step"]);
     let steps: Vec<u64> = lines.iter().filter_map(|line| line["step"].as_u64()).collect();
     assert_eq!(steps[steps.len() - 2..], [999, 1000], "the last before a change, and the first after it");
     assert!(steps.len() < 20, "{steps:?}");
     assert!(lines.is_sorted_by(|a, b| a["at"].as_f64() <= b["at"].as_f64()));
     assert_eq!((&lines[0]["peer"], &lines[0]["format"]), (&json!(PEER.to_string()), &json!(FORMAT)));
     assert_eq!(lines[1]["parents"], json!([]));
-    assert_eq!(lines[names.len() - 2]["words"], "no contact");
+    assert_eq!(lines[names.len() - 2]["text"], "no contact");
 }
 
 #[test]
 fn few_steps_are_kept_and_they_are_the_same_at_all() {
     let pause = Duration::from_millis(250);
     let kept = |step_micros: u64, until_micros: u64| -> Vec<u64> {
-        let mut thinning = Thinning::default();
+        let mut thinning = StepSampler::default();
         let numbers = 0..until_micros / step_micros;
         let kept = numbers.filter_map(|number| {
             let now = Instant(0).after(Duration::from_micros(number * step_micros));
@@ -114,7 +114,7 @@ fn the_log_is_bounded_and_each_file_can_be_read_by_itself() {
     let (mut writer, _notices) = writer(folder.path().join(FILE));
     let text = "x".repeat(100_000);
     let head = Line::Head(json!({"event": "log"}));
-    let view = Line::View(json!({"event": "view", "epoch": 3}));
+    let view = Line::View(json!({"event": "view", "number": 3}));
     let plain = |number: u64| Line::Plain(json!({"event": "note", "number": number, "text": text}));
     // As much as fits into eleven files.
     let count = 11 * FILE_BYTES / 100_000;
@@ -176,7 +176,7 @@ fn a_disk_that_takes_nothing_is_told_once_and_tried_again() {
 #[tokio::test]
 async fn whoever_tells_never_waits() {
     let folder = tempfile::tempdir().unwrap();
-    let (mut log, _notices) = EventLog::start(folder.path(), &author());
+    let (mut log, _notices) = EventLog::start(folder.path(), &origin());
     let (lines, queue) = sync_channel(2);
     log.lines = Some(lines);
     for number in 0..5 {
@@ -193,5 +193,5 @@ async fn whoever_tells_never_waits() {
         })
         .collect();
     assert_eq!(told.len(), 2);
-    assert_eq!((&told[1]["words"], &told[1]["lost_before"]), (&json!("5"), &json!(3)));
+    assert_eq!((&told[1]["text"], &told[1]["lost_before"]), (&json!("5"), &json!(3)));
 }

@@ -4,14 +4,14 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use peergrad::page::comparison::{Comparison, Contender, Point, Worth, render};
+use peergrad::page::comparison::{ComparedTraining, Comparison, Point, QualityMetric, render};
 use peergrad::pairing::{factor, median};
-use peergrad_simulations::compare::{Course, Mark, follow};
+use peergrad_simulations::compare::{CurvePoint, TrainingCurve, measure};
 use peergrad_simulations::scenario::file::Size;
 
 use crate::run::check_writable;
 use crate::say::{say, table};
-use crate::{CompareArguments, source, words};
+use crate::{CompareArguments, source, text};
 
 /// Runs all of them, and tells how they compare.
 pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> {
@@ -34,12 +34,13 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
     if let Some(path) = &arguments.report {
         check_writable(path)?;
     }
-    let mut courses: Vec<Vec<Course>> = Vec::new();
+    let mut courses: Vec<Vec<TrainingCurve>> = Vec::new();
     for scenario in &scenarios {
-        let followed: Vec<Course> = arguments.seeds.clone().map(|seed| follow(scenario, seed)).collect();
+        let followed: Vec<TrainingCurve> =
+            arguments.seeds.clone().map(|seed| measure(scenario, seed)).collect();
         for course in &followed {
             if let Some(violation) = course.outcome.violations.first() {
-                say!("BROKEN  {}: {}: {}", scenario.name, violation.law, violation.words);
+                say!("BROKEN  {}: {}: {}", scenario.name, violation.invariant, violation.message);
             }
         }
         courses.push(followed);
@@ -59,36 +60,36 @@ pub(crate) fn compare(arguments: &CompareArguments) -> anyhow::Result<ExitCode> 
 /// The curves of scenarios, by their names.
 fn page<'a>(
     arguments: &CompareArguments,
-    courses: impl Iterator<Item = (&'a str, &'a Vec<Course>)>,
+    courses: impl Iterator<Item = (&'a str, &'a Vec<TrainingCurve>)>,
     rows: &[Vec<String>],
 ) -> String {
-    let point = |mark: &Mark| {
-        let Mark { samples, time, bytes, .. } = *mark;
+    let point = |mark: &CurvePoint| {
+        let CurvePoint { samples, time, bytes, .. } = *mark;
         Point { samples, time, bytes, worth: worth(mark) }
     };
-    let points = |course: &Course| course.marks.iter().chain(&course.end).map(point).collect();
-    let courses: Vec<(&str, &Vec<Course>)> = courses.collect();
+    let points = |course: &TrainingCurve| course.points.iter().chain(&course.end).map(point).collect();
+    let courses: Vec<(&str, &Vec<TrainingCurve>)> = courses.collect();
     let mut ends = courses.iter().flat_map(|(_, courses)| ends(courses));
     let is_accuracy = ends.any(|mark| mark.evaluation.accuracy.is_some());
-    let contender = |(name, courses): &(&'a str, &Vec<Course>)| Contender {
+    let contender = |(name, courses): &(&'a str, &Vec<TrainingCurve>)| ComparedTraining {
         name,
         courses: courses.iter().map(points).collect(),
     };
-    let contenders: Vec<Contender<'_>> = courses.iter().map(contender).collect();
+    let trainings: Vec<ComparedTraining<'_>> = courses.iter().map(contender).collect();
     let Range { start, end } = arguments.seeds;
     render(&Comparison {
         about: "",
         command: &format!("simulate compare {} --seeds {start}..{end}", arguments.scenarios.join(" ")),
         rows,
-        worth: if is_accuracy { Worth::Accuracy } else { Worth::Loss },
+        worth: if is_accuracy { QualityMetric::Accuracy } else { QualityMetric::Loss },
         how: "On samples that nobody trains, of the mean of all members’ parameters; one line a seed.",
         time: "virtual time in training",
-        contenders: &contenders,
+        trainings: &trainings,
     })
 }
 
 /// A head, and for each scenario what it came to: medians over the seeds, and pairs with the first scenario.
-fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
+fn rows(names: &[String], courses: &[Vec<TrainingCurve>]) -> Vec<Vec<String>> {
     let head =
         ["", "in the end", "to the first, by seed", "worst member before", "time in training", "bytes sent"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
@@ -101,12 +102,12 @@ fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
         let unended = courses[index].len() - own.len();
         let name = if unended == 0 { name.clone() } else { format!("{name} ({unended} did not end)") };
         let before = courses[index].iter().filter(|course| course.end.is_some());
-        let before = before.filter_map(|course| course.marks.last());
+        let before = before.filter_map(|course| course.points.last());
         let worst = median(before.map(|mark| mark.worst.accuracy.unwrap_or(mark.worst.loss)));
         let first = ends(&courses[0]);
         let (time, first_time) = (median_of(&own, seconds), median_of(&first, seconds));
         let (bytes, first_bytes) = (median_of(&own, bytes), median_of(&first, bytes));
-        let pair = |(own, first): (&Course, &Course)| match (&own.end, &first.end) {
+        let pair = |(own, first): (&TrainingCurve, &TrainingCurve)| match (&own.end, &first.end) {
             (Some(own), Some(first)) => format!("{:+.4}", worth(own) - worth(first)),
             _ => "-".to_owned(),
         };
@@ -119,34 +120,34 @@ fn rows(names: &[String], courses: &[Vec<Course>]) -> Vec<Vec<String>> {
             },
             if index == 0 { String::new() } else { pairs.join(" ") },
             worst.map_or(String::new(), |worst| format!("{worst:.4}")),
-            format!("{} ({})", words::time(time), factor(time, first_time)),
-            format!("{} ({})", words::bytes(bytes as u64), factor(bytes, first_bytes)),
+            format!("{} ({})", text::time(time), factor(time, first_time)),
+            format!("{} ({})", text::bytes(bytes as u64), factor(bytes, first_bytes)),
         ]);
     }
     rows
 }
 
 /// Of those that got there.
-fn ends(courses: &[Course]) -> Vec<Mark> {
+fn ends(courses: &[TrainingCurve]) -> Vec<CurvePoint> {
     courses.iter().filter_map(|course| course.end).collect()
 }
 
-fn worth(mark: &Mark) -> f64 {
+fn worth(mark: &CurvePoint) -> f64 {
     mark.evaluation.accuracy.unwrap_or(mark.evaluation.loss)
 }
 
-fn loss(mark: &Mark) -> f64 {
+fn loss(mark: &CurvePoint) -> f64 {
     mark.evaluation.loss
 }
 
-fn seconds(mark: &Mark) -> f64 {
+fn seconds(mark: &CurvePoint) -> f64 {
     mark.time.as_secs_f64()
 }
 
-fn bytes(mark: &Mark) -> f64 {
+fn bytes(mark: &CurvePoint) -> f64 {
     mark.bytes as f64
 }
 
-fn median_of(marks: &[Mark], value: impl Fn(&Mark) -> f64) -> f64 {
-    median(marks.iter().map(value)).unwrap_or(f64::NAN)
+fn median_of(points: &[CurvePoint], value: impl Fn(&CurvePoint) -> f64) -> f64 {
+    median(points.iter().map(value)).unwrap_or(f64::NAN)
 }

@@ -48,8 +48,12 @@ pub(crate) fn delays(arguments: &DelaysArguments) -> anyhow::Result<ExitCode> {
     if *target > 1.0 {
         bail!("--target {target} is a share, at most 1");
     }
-    if rates.is_empty() && arguments.batches_max < arguments.pace {
-        bail!("--batches-max {} ends a study before its --pace, {}", arguments.batches_max, arguments.pace);
+    if rates.is_empty() && arguments.batches_max < arguments.baseline_batches {
+        bail!(
+            "--batches-max {} ends a study before its --baseline-batches, {}",
+            arguments.batches_max,
+            arguments.baseline_batches
+        );
     }
     // All of them before the first is studied, which may take long.
     let mut workloads = Vec::new();
@@ -72,7 +76,7 @@ pub(crate) fn delays(arguments: &DelaysArguments) -> anyhow::Result<ExitCode> {
             staleness.iter().map(|staleness| trials.batches(rate, *staleness, arguments.batches_max));
         let case = Case { hidden, rule, rate, batches: batches.collect() };
         if arguments.json {
-            tell_json(&case, &staleness)?;
+            print_json(&case, &staleness)?;
         }
         rows.push(row(&case, arguments.batches_max));
     }
@@ -109,24 +113,24 @@ fn trials<'a>(arguments: &DelaysArguments, workload: &'a Workload) -> Trials<'a>
         task: &*workload.loaded.task,
         workers: arguments.workers,
         batch: arguments.batch,
-        rule: workload.loaded.training.rule,
+        rule: workload.loaded.config.rule,
         seeds: arguments.seeds.clone(),
         target: arguments.target_loss.map_or(Target::Accuracy(arguments.target), Target::Loss),
     }
 }
 
-/// The rate that keeps the pace.
+/// The rate that reaches the target in `baseline_batches`.
 fn rate(
     arguments: &DelaysArguments,
     trials: &Trials<'_>,
     hidden: &Widths,
     rule: &str,
 ) -> anyhow::Result<f64> {
-    let pace = arguments.pace;
-    trials.rate(pace).with_context(|| {
+    let baseline_batches = arguments.baseline_batches;
+    trials.rate(baseline_batches).with_context(|| {
         format!(
-            "with no learning rate does {rule} on hidden layers of {} reach the target in {pace} batches, even where nothing is \
-             stale: give a larger --pace or an easier target",
+            "with no learning rate does {rule} on hidden layers of {} reach the target in {baseline_batches} batches, even where nothing is \
+             stale: give a larger --baseline-batches or an easier target",
             layers(hidden)
         )
     })
@@ -153,7 +157,7 @@ fn row(case: &Case<'_>, batches_max: u64) -> Vec<String> {
     [layers(case.hidden), case.rule.to_owned(), case.rate.to_string()].into_iter().chain(cells).collect()
 }
 
-fn tell_json(case: &Case<'_>, staleness: &[u64]) -> anyhow::Result<()> {
+fn print_json(case: &Case<'_>, staleness: &[u64]) -> anyhow::Result<()> {
     let first = median(&case.batches[0]);
     for (staleness, batches) in staleness.iter().zip(&case.batches) {
         let own = median(batches);

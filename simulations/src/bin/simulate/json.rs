@@ -7,12 +7,12 @@ use serde_json::json;
 use crate::say::say;
 
 /// Prints views, commits, violations and the summary.
-pub(crate) fn tell(scenario: &Scenario, seed: u64, outcome: &Outcome) -> std::io::Result<()> {
+pub(crate) fn print(scenario: &Scenario, seed: u64, outcome: &Outcome) -> std::io::Result<()> {
     let seconds = |nanos: u64| nanos as f64 / 1e9;
     for note in &outcome.history.views {
         say!(
             "{}",
-            json!({"event": "view", "at": seconds(note.at.0), "epoch": note.view.epoch.0,
+            json!({"event": "view", "at": seconds(note.at.0), "number": note.view.number.0,
                 "members": note.view.members.len(), "digest": note.digest.to_string()})
         );
     }
@@ -20,14 +20,14 @@ pub(crate) fn tell(scenario: &Scenario, seed: u64, outcome: &Outcome) -> std::io
         say!(
             "{}",
             json!({"event": "step", "at": seconds(note.at.0), "step": note.committed.step.0,
-                "pass": note.committed.pass, "loss": note.committed.loss, "samples": note.committed.samples,
+                "epoch": note.committed.epoch, "loss": note.committed.loss, "samples": note.committed.samples,
                 "bytes": note.bytes})
         );
     }
     for violation in &outcome.violations {
         say!(
             "{}",
-            json!({"event": "violation", "at": seconds(violation.at.0), "law": violation.law, "words": violation.words})
+            json!({"event": "violation", "at": seconds(violation.at.0), "invariant": violation.invariant, "text": violation.message})
         );
     }
     say!(

@@ -14,14 +14,14 @@ mod compare;
 mod delays;
 mod json;
 mod list;
-mod plants;
+mod mutants;
 mod replay;
 mod report;
 mod run;
 mod say;
 mod source;
 mod sweep;
-mod words;
+mod text;
 
 // What a thousand nodes hold is small, much, and all over the place.
 #[global_allocator]
@@ -46,11 +46,11 @@ enum Command {
     },
     /// Prints every key that a scenario file can have, explained; it is such a file itself.
     Keys,
-    /// Runs a scenario once and says what happened. Exit code 1 if a law was broken.
+    /// Runs a scenario once and says what happened. Exit code 1 if an invariant was broken.
     Run(RunArguments),
-    /// Runs a scenario again and prints what happened around the first thing that was against a law, or before the end.
+    /// Runs a scenario again and prints what happened around the first thing that was against an invariant, or before the end.
     Replay(ReplayArguments),
-    /// Runs a scenario in its small size with many seeds, on all cores. Exit code 1 if any of them broke a law.
+    /// Runs a scenario in its small size with many seeds, on all cores. Exit code 1 if any of them broke an invariant.
     Sweep(SweepArguments),
     /// Runs scenarios that train the same model in different ways, and compares them: how good the model is after how many
     /// samples, how much time, how many bytes.
@@ -60,13 +60,13 @@ enum Command {
     Delays(DelaysArguments),
     /// Draws the report of a real run from the event logs that its peers have written to their data directories: one HTML file,
     /// as of a simulated run. The logs' clocks are set by the steps and views that several of them tell of.
-    Report(LogArguments),
-    /// Plants known bugs and looks whether the laws notice them. Exit code 1 if one is missed.
-    Plants(PlantsArguments),
+    Report(ReportArguments),
+    /// Runs mutants, which are known bugs, and checks that the invariants notice them. Exit code 1 if one is missed.
+    Mutants(MutantsArguments),
 }
 
 #[derive(Args)]
-struct Chosen {
+struct ScenarioArguments {
     /// A scenario's name, see `list`, or the path of a file.
     #[arg(value_name = "NAME|FILE")]
     scenario: String,
@@ -79,15 +79,15 @@ struct Chosen {
     /// In the small size that sweeps use.
     #[arg(long)]
     small: bool,
-    /// With this planted bug, watched by its law alone; see `plants`.
+    /// With this planted bug, watched by its invariant alone; see `mutants`.
     #[arg(long, value_name = "NAME")]
-    plant: Option<String>,
+    mutant: Option<String>,
 }
 
 #[derive(Args)]
 struct RunArguments {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: ScenarioArguments,
     /// One JSON object a line instead of words; the last one sums up.
     #[arg(long)]
     json: bool,
@@ -99,7 +99,7 @@ struct RunArguments {
 #[derive(Args)]
 struct ReplayArguments {
     #[command(flatten)]
-    chosen: Chosen,
+    chosen: ScenarioArguments,
     /// How many things before it are printed.
     #[arg(long, default_value_t = 60)]
     lines: usize,
@@ -147,12 +147,12 @@ struct DelaysArguments {
     #[arg(long, value_name = "RULE,RULE", value_delimiter = ',', default_values = ["sgd", "momentum", "adam"],
         value_parser = ["sgd", "momentum", "adagrad", "adam", "adamw", "prox"])]
     rules: Vec<String>,
-    /// A learning rate for each of the optimizers, in place of those that are found by `--pace`.
-    #[arg(long, value_name = "RATE,RATE", value_delimiter = ',', conflicts_with = "pace", value_parser = delays::positive)]
+    /// A learning rate for each of the optimizers, in place of those that are found by `--baseline-batches`.
+    #[arg(long, value_name = "RATE,RATE", value_delimiter = ',', conflicts_with = "baseline_batches", value_parser = delays::positive)]
     rates: Vec<f64>,
     /// The learning rate is the smallest of twelve a decade that comes to the target in so many batches where nothing is stale.
     #[arg(long, value_name = "BATCHES", default_value_t = 400, value_parser = clap::value_parser!(u64).range(1..))]
-    pace: u64,
+    baseline_batches: u64,
     /// Held-out accuracy to be reached by the mean of all caches.
     #[arg(long, value_name = "SHARE", default_value_t = 0.93, value_parser = delays::positive)]
     target: f64,
@@ -177,7 +177,7 @@ struct DelaysArguments {
 }
 
 #[derive(Args)]
-struct LogArguments {
+struct ReportArguments {
     /// Event logs: data directories of peers, or files out of them (events.jsonl); of as many peers as there are.
     #[arg(value_name = "LOG", required = true)]
     logs: Vec<PathBuf>,
@@ -190,7 +190,7 @@ struct LogArguments {
 }
 
 #[derive(Args)]
-struct PlantsArguments {
+struct MutantsArguments {
     /// Which seeds are tried: from A up to, not including, B.
     #[arg(long, value_name = "A..B", default_value = "0..200", value_parser = seeds)]
     seeds: Range<u64>,
@@ -207,7 +207,7 @@ fn main() -> ExitCode {
         Command::Compare(arguments) => compare::compare(&arguments),
         Command::Delays(arguments) => delays::delays(&arguments),
         Command::Report(arguments) => report::report(&arguments),
-        Command::Plants(arguments) => plants::plants(&arguments),
+        Command::Mutants(arguments) => mutants::mutants(&arguments),
     };
     outcome.unwrap_or_else(|error| {
         if !say::is_closed(&error) {

@@ -1,8 +1,8 @@
-//! `simulate replay`: the same run again, told up to the first thing that was against a law.
+//! `simulate replay`: the same run again, told up to the first thing that was against an invariant.
 
 use std::process::ExitCode;
 
-use crate::{ReplayArguments, words};
+use crate::{ReplayArguments, text};
 
 use crate::say::say;
 
@@ -13,13 +13,13 @@ pub(crate) fn replay(arguments: &ReplayArguments) -> anyhow::Result<ExitCode> {
     simulation.cluster.trace_mut().keep_lines(arguments.lines.max(1));
     while simulation.tick() {}
     for (at, line) in simulation.cluster.trace().lines() {
-        say!("{:>12}  {line}", words::at(at.0));
+        say!("{:>12}  {line}", text::at(at.0));
     }
     let outcome = simulation.finish();
     let Some(first) = outcome.violations.first() else {
-        say!("No law was broken; this is how it ended.");
+        say!("No invariant was broken; this is how it ended.");
         return Ok(ExitCode::SUCCESS);
     };
-    say!("{:>12}  BROKEN  {}: {}", words::at(first.at.0), first.law, first.words);
+    say!("{:>12}  BROKEN  {}: {}", text::at(first.at.0), first.invariant, first.message);
     Ok(ExitCode::FAILURE)
 }

@@ -3,38 +3,41 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use peergrad_simulations::history::{Ending, State};
-use peergrad_simulations::logs::clocks::Setting;
-use peergrad_simulations::logs::{Tale, tale};
+use peergrad_simulations::history::{ExitStatus, PeerState};
+use peergrad_simulations::logs::clocks::ClockOffset;
+use peergrad_simulations::logs::{RecordedRun, recorded_run};
 use peergrad_simulations::report::{Report, render};
 
-use crate::LogArguments;
+use crate::ReportArguments;
 use crate::run::check_writable;
 use crate::say::say;
-use crate::words::{bytes, date, healings, plural, time};
+use crate::text::{branch_ends, bytes, date, plural, time};
 use peergrad::page::axis::count;
 
 /// Draws it. Exit code 1 if the logs contradict each other.
-pub(crate) fn report(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
-    let tale = tale(&arguments.logs, arguments.run.as_deref())?;
+pub(crate) fn report(arguments: &ReportArguments) -> anyhow::Result<ExitCode> {
+    let recorded_run = recorded_run(&arguments.logs, arguments.run.as_deref())?;
     check_writable(&arguments.output)?;
     let path = arguments.output.display();
-    let words = summary(&tale);
+    let words = summary(&recorded_run);
     let page = render(&Report {
-        title: &format!("run {}", tale.run.short()),
-        about: &format!("A real run, drawn from the event logs of {}.", plural(logs(&tale), "peer")),
+        title: &format!("run {}", recorded_run.run.short()),
+        about: &format!("A real run, drawn from the event logs of {}.", plural(logs(&recorded_run), "peer")),
         command: &command(arguments),
         words: &words,
-        facts: &facts(&tale),
-        verdicts: &tale.verdicts,
-        history: &tale.history,
+        facts: &facts(&recorded_run),
+        check_results: &recorded_run.check_results,
+        history: &recorded_run.history,
     });
     std::fs::write(&arguments.output, page).with_context(|| format!("cannot write the report {path}"))?;
-    words.iter().chain(&healings(&tale.history)).try_for_each(|sentence| -> anyhow::Result<()> {
-        say!("{sentence}");
-        Ok(())
-    })?;
-    let broken: Vec<_> = tale.verdicts.iter().filter(|verdict| verdict.outcome.is_err()).collect();
+    words.iter().chain(&branch_ends(&recorded_run.history)).try_for_each(
+        |sentence| -> anyhow::Result<()> {
+            say!("{sentence}");
+            Ok(())
+        },
+    )?;
+    let broken: Vec<_> =
+        recorded_run.check_results.iter().filter(|verdict| verdict.outcome.is_err()).collect();
     for verdict in &broken {
         let words = verdict.outcome.as_ref().err().map_or("", String::as_str);
         say!("BROKEN  {} ({}): {words}", verdict.name, verdict.source);
@@ -44,31 +47,31 @@ pub(crate) fn report(arguments: &LogArguments) -> anyhow::Result<ExitCode> {
 }
 
 /// Peers whose logs were read.
-fn logs(tale: &Tale) -> usize {
-    tale.names.iter().flatten().count()
+fn logs(recorded_run: &RecordedRun) -> usize {
+    recorded_run.names.iter().flatten().count()
 }
 
-fn command(arguments: &LogArguments) -> String {
+fn command(arguments: &ReportArguments) -> String {
     let logs: Vec<String> = arguments.logs.iter().map(|path| path.display().to_string()).collect();
     let run = arguments.run.as_ref().map_or(String::new(), |run| format!(" --run {run}"));
     format!("simulate report {} -o {}{run}", logs.join(" "), arguments.output.display())
 }
 
 /// A few sentences.
-fn summary(tale: &Tale) -> Vec<String> {
-    let history = &tale.history;
-    let silent = tale.names.len() - logs(tale);
+fn summary(recorded_run: &RecordedRun) -> Vec<String> {
+    let history = &recorded_run.history;
+    let silent = recorded_run.names.len() - logs(recorded_run);
     let mut words = vec![format!(
         "{} committed {} in {}, {} of it in training; {} on the wire; {}.",
-        plural(tale.names.len(), "peer"),
-        plural(tale.steps as usize, "step"),
+        plural(recorded_run.names.len(), "peer"),
+        plural(recorded_run.steps as usize, "step"),
         time(history.end.0 as f64 / 1e9),
         time(history.training_time().as_secs_f64()),
         bytes(history.traffic.total),
         plural(history.views.len(), "view"),
     )];
     if silent > 0 {
-        let lanes = tale.names.iter().enumerate().filter(|(_, name)| name.is_none());
+        let lanes = recorded_run.names.iter().enumerate().filter(|(_, name)| name.is_none());
         let lanes: Vec<String> = lanes.map(|(index, _)| format!("p{index}")).take(LANES_NAMED_MAX).collect();
         words.push(format!(
             "There is no log of {}: of {} there is what the others say, and what {} of the parameters stays white.",
@@ -77,21 +80,24 @@ fn summary(tale: &Tale) -> Vec<String> {
             if silent == 1 { "it owned" } else { "they owned" },
         ));
     }
-    words.extend(clock_words(&tale.settings));
-    words.push(format!("In the end: {}.", endings(tale)));
+    words.extend(clock_words(&recorded_run.clock_offsets));
+    words.push(format!("In the end: {}.", endings(recorded_run)));
     words.push(
         "Of the steps a few a second are in the logs, and all around a change; the others are counted with the next one."
             .to_owned(),
     );
-    if tale.damaged_lines + tale.lost_lines as usize > 0 {
+    if recorded_run.damaged_lines + recorded_run.lost_lines as usize > 0 {
         words.push(format!(
             "{} cut off or damaged and passed over; {} could not be written down.",
-            were(tale.damaged_lines),
-            were(tale.lost_lines as usize)
+            were(recorded_run.damaged_lines),
+            were(recorded_run.lost_lines as usize)
         ));
     }
-    if tale.other_runs > 0 {
-        words.push(format!("The logs tell of {} more: --run chooses.", plural(tale.other_runs, "run")));
+    if recorded_run.other_runs > 0 {
+        words.push(format!(
+            "The logs tell of {} more: --run chooses.",
+            plural(recorded_run.other_runs, "run")
+        ));
     }
     words
 }
@@ -101,15 +107,15 @@ fn were(lines: usize) -> String {
 }
 
 /// How the clocks of several hosts were made one.
-fn clock_words(settings: &[Setting]) -> Option<String> {
-    let set: Vec<&Setting> = settings.iter().filter(|setting| setting.points > 0).collect();
-    let alone = settings.len().saturating_sub(set.len() + 1);
-    if settings.len() < 2 {
+fn clock_words(clock_offsets: &[ClockOffset]) -> Option<String> {
+    let set: Vec<&ClockOffset> = clock_offsets.iter().filter(|offset| offset.points > 0).collect();
+    let alone = clock_offsets.len().saturating_sub(set.len() + 1);
+    if clock_offsets.len() < 2 {
         return None;
     }
-    let most = |of: fn(&&Setting) -> f64| set.iter().map(of).fold(0.0, f64::max);
-    let (apart, spread) = (most(|setting| setting.added.abs()), most(|setting| setting.spread));
-    let points = set.iter().map(|setting| setting.points).min().unwrap_or(0);
+    let most = |of: fn(&&ClockOffset) -> f64| set.iter().map(of).fold(0.0, f64::max);
+    let (apart, spread) = (most(|offset| offset.added.abs()), most(|offset| offset.spread));
+    let points = set.iter().map(|offset| offset.points).min().unwrap_or(0);
     let mut words = match set.len() {
         0 => String::new(),
         _ => format!(
@@ -128,7 +134,7 @@ fn clock_words(settings: &[Setting]) -> Option<String> {
 }
 
 /// What became of everybody.
-fn endings(tale: &Tale) -> String {
+fn endings(recorded_run: &RecordedRun) -> String {
     let mut counts = [
         (0, "finished"),
         (0, "left"),
@@ -136,13 +142,13 @@ fn endings(tale: &Tale) -> String {
         (0, "killed"),
         (0, "still running, or at the end of its log"),
     ];
-    for lane in &tale.history.lanes {
+    for lane in &recorded_run.history.peers {
         let index = match lane.spans.last().map(|span| span.state) {
-            Some(State::Ended(Ending::Finished)) => 0,
-            Some(State::Ended(Ending::Left)) => 1,
-            Some(State::Ended(Ending::Failed)) => 2,
-            Some(State::Down) | None => 3,
-            Some(State::Joining | State::Member(_) | State::Paused) => 4,
+            Some(PeerState::Ended(ExitStatus::Finished)) => 0,
+            Some(PeerState::Ended(ExitStatus::Left)) => 1,
+            Some(PeerState::Ended(ExitStatus::Failed)) => 2,
+            Some(PeerState::Down) | None => 3,
+            Some(PeerState::Joining | PeerState::Member(_) | PeerState::Paused) => 4,
         };
         counts[index].0 += 1;
     }
@@ -151,12 +157,12 @@ fn endings(tale: &Tale) -> String {
 }
 
 /// Numbers with names; who the lanes are.
-fn facts(tale: &Tale) -> Vec<(String, String)> {
-    let history = &tale.history;
+fn facts(recorded_run: &RecordedRun) -> Vec<(String, String)> {
+    let history = &recorded_run.history;
     let fact = |name: &str, value: String| (name.to_owned(), value);
     let mut facts = vec![
         fact("time", time(history.end.0 as f64 / 1e9)),
-        fact("committed steps", count(tale.steps)),
+        fact("committed steps", count(recorded_run.steps)),
         fact("views", history.views.len().to_string()),
         fact("steps redone", history.redone.len().to_string()),
         fact("bytes sent", bytes(history.traffic.total)),
@@ -164,14 +170,16 @@ fn facts(tale: &Tale) -> Vec<(String, String)> {
     if let Some(last) = history.commits.iter().max_by_key(|note| note.committed.step) {
         facts.push(fact("last loss", format!("{:.4e}", last.committed.loss)));
     }
-    facts.push(fact("run", tale.run.to_string()));
-    facts.push(fact("began at", date(tale.began_at)));
-    for (index, (lane, name)) in history.lanes.iter().zip(&tale.names).enumerate().take(LANES_NAMED_MAX) {
-        let added: Vec<String> = tale
-            .settings
+    facts.push(fact("run", recorded_run.run.to_string()));
+    facts.push(fact("began at", date(recorded_run.began_at)));
+    for (index, (lane, name)) in
+        history.peers.iter().zip(&recorded_run.names).enumerate().take(LANES_NAMED_MAX)
+    {
+        let added: Vec<String> = recorded_run
+            .clock_offsets
             .iter()
-            .filter(|setting| setting.peer == lane.peer && setting.added.abs() >= CLOCK_TOLD)
-            .map(|setting| format!("clock {:+.3} s", setting.added))
+            .filter(|offset| offset.peer == lane.peer && offset.added.abs() >= CLOCK_TOLD)
+            .map(|offset| format!("clock {:+.3} s", offset.added))
             .collect();
         let name = name.as_deref().unwrap_or("no log");
         let clock = if added.is_empty() { String::new() } else { format!(", {}", added.join(", ")) };

@@ -4,11 +4,11 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Context;
-use peergrad_simulations::report::{Report, Verdict, render};
+use peergrad_simulations::report::{CheckResult, Report, render};
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Outcome;
 
-use crate::{RunArguments, json, words};
+use crate::{RunArguments, json, text};
 
 use crate::say::say;
 
@@ -20,10 +20,11 @@ pub(crate) fn run(arguments: &RunArguments) -> anyhow::Result<ExitCode> {
     }
     let outcome = arguments.chosen.simulation(&scenario)?.run();
     if arguments.json {
-        json::tell(&scenario, arguments.chosen.seed, &outcome)?;
+        json::print(&scenario, arguments.chosen.seed, &outcome)?;
     } else {
         say!("{}, seed {}: {}", scenario.name, arguments.chosen.seed, scenario.about);
-        for sentence in words::summary(&scenario, &outcome).iter().chain(&words::healings(&outcome.history)) {
+        for sentence in text::summary(&scenario, &outcome).iter().chain(&text::branch_ends(&outcome.history))
+        {
             say!("{sentence}");
         }
         verdict(&outcome)?;
@@ -52,7 +53,7 @@ pub(crate) fn check_writable(report: &Path) -> anyhow::Result<()> {
 
 fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
     for violation in &outcome.violations {
-        say!("BROKEN  {}, at {}: {}", violation.law, words::at(violation.at.0), violation.words);
+        say!("BROKEN  {}, at {}: {}", violation.invariant, text::at(violation.at.0), violation.message);
     }
     if outcome.violations.is_empty() {
         say!("Kept: {}.", outcome.checked.join(", "));
@@ -62,24 +63,25 @@ fn verdict(outcome: &Outcome) -> anyhow::Result<()> {
 
 fn report(scenario: &Scenario, arguments: &RunArguments, outcome: &Outcome) -> String {
     let of = |name: &&'static str| {
-        let broken = outcome.violations.iter().find(|violation| violation.law == *name);
-        // "one chain (law 1)": name and source.
-        let (name, source) =
-            name.split_once(" (").map_or((*name, ""), |(name, law)| (name, law.trim_end_matches(')')));
+        let broken = outcome.violations.iter().find(|violation| violation.invariant == *name);
+        // "one chain (invariant 1)": name and source.
+        let (name, source) = name
+            .split_once(" (")
+            .map_or((*name, ""), |(name, invariant)| (name, invariant.trim_end_matches(')')));
         let outcome = match broken {
-            Some(violation) => Err(format!("{}, at {}", violation.words, words::at(violation.at.0))),
+            Some(violation) => Err(format!("{}, at {}", violation.message, text::at(violation.at.0))),
             None => Ok(()),
         };
-        Verdict { name: name.to_owned(), source: source.to_owned(), outcome }
+        CheckResult { name: name.to_owned(), source: source.to_owned(), outcome }
     };
-    let verdicts: Vec<Verdict> = outcome.checked.iter().map(of).collect();
+    let check_results: Vec<CheckResult> = outcome.checked.iter().map(of).collect();
     render(&Report {
         title: &format!("{}, seed {}", scenario.name, arguments.chosen.seed),
         about: &scenario.about,
         command: &arguments.chosen.command("run"),
-        words: &words::summary(scenario, outcome),
-        facts: &words::facts(outcome),
-        verdicts: &verdicts,
+        words: &text::summary(scenario, outcome),
+        facts: &text::facts(outcome),
+        check_results: &check_results,
         history: &outcome.history,
     })
 }

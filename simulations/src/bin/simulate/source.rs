@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use anyhow::{Context, anyhow, bail};
-use peergrad_simulations::plants::Plant;
+use peergrad_simulations::mutants::Mutant;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{ScenarioError, Size, parse};
 use peergrad_simulations::scenario::named::{NAMED, named};
 use peergrad_simulations::simulation::Simulation;
 
-use crate::Chosen;
+use crate::ScenarioArguments;
 
 /// The scenario of this name, or in this file.
 pub(crate) fn scenario(name: &str, size: Size) -> anyhow::Result<Scenario> {
@@ -34,7 +34,7 @@ pub(crate) fn scenario(name: &str, size: Size) -> anyhow::Result<Scenario> {
     })
 }
 
-impl Chosen {
+impl ScenarioArguments {
     /// What the arguments ask for.
     pub(crate) fn scenario(&self) -> anyhow::Result<Scenario> {
         let size = if self.small { Size::Sweep } else { Size::Full };
@@ -47,11 +47,11 @@ impl Chosen {
 
     /// The run that the arguments ask for.
     pub(crate) fn simulation(&self, scenario: &Scenario) -> anyhow::Result<Simulation> {
-        let Some(name) = &self.plant else { return Ok(Simulation::new(scenario, self.seed)) };
-        let Some(plant) = Plant::named(name) else {
-            bail!("there is no planted bug `{name}`; `simulate plants` names them");
+        let Some(name) = &self.mutant else { return Ok(Simulation::new(scenario, self.seed)) };
+        let Some(mutant) = Mutant::named(name) else {
+            bail!("there is no planted bug `{name}`; `simulate mutants` names them");
         };
-        Ok(Simulation::planted(scenario, self.seed, plant))
+        Ok(Simulation::with_mutant(scenario, self.seed, mutant))
     }
 
     /// The command that does the same again.
@@ -63,8 +63,8 @@ impl Chosen {
         if self.small {
             command += " --small";
         }
-        if let Some(plant) = &self.plant {
-            command += &format!(" --plant {plant}");
+        if let Some(mutant) = &self.mutant {
+            command += &format!(" --mutant {mutant}");
         }
         command
     }

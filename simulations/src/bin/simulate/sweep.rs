@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use peergrad_simulations::laws::Violation;
+use peergrad_simulations::invariants::Violation;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::NAMED;
@@ -20,7 +20,7 @@ use crate::say::say;
 
 /// What many seeds came to.
 #[derive(Default)]
-struct Tally {
+struct SweepResult {
     steps: u64,
     time: Duration,
     broken: Vec<(u64, Violation)>,
@@ -37,12 +37,12 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     let read = |name| Ok((name, source::scenario(name, Size::Sweep)?));
     let scenarios = names.into_iter().map(read).collect::<anyhow::Result<Vec<_>>>()?;
     for (name, scenario) in scenarios {
-        let tally = sweep_one(&scenario, &arguments.seeds);
-        is_kept &= tally.broken.is_empty();
+        let result = sweep_one(&scenario, &arguments.seeds);
+        is_kept &= result.broken.is_empty();
         if arguments.json {
-            tell_json(name, &arguments.seeds, &tally)?;
+            print_json(name, &arguments.seeds, &result)?;
         } else {
-            tell(name, &arguments.seeds, &tally)?;
+            print(name, &arguments.seeds, &result)?;
         }
     }
     Ok(if is_kept { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -53,10 +53,10 @@ pub(crate) fn sweep(arguments: &SweepArguments) -> anyhow::Result<ExitCode> {
     clippy::disallowed_methods,
     reason = "each run is alone on its thread; only their number is counted together"
 )]
-fn sweep_one(scenario: &Scenario, seeds: &Range<u64>) -> Tally {
+fn sweep_one(scenario: &Scenario, seeds: &Range<u64>) -> SweepResult {
     let count = seeds.end - seeds.start;
     let next = AtomicU64::new(0);
-    let tally = Mutex::new(Tally::default());
+    let result = Mutex::new(SweepResult::default());
     let bar = progress(&scenario.name, count);
     let work = || {
         loop {
@@ -66,10 +66,10 @@ fn sweep_one(scenario: &Scenario, seeds: &Range<u64>) -> Tally {
             }
             let seed = seeds.start + index;
             let outcome = Simulation::new(scenario, seed).run();
-            let mut tally = tally.lock().expect("nobody panics while counting");
-            tally.steps += outcome.steps;
-            tally.time += outcome.time;
-            tally.broken.extend(outcome.violations.into_iter().next().map(|violation| (seed, violation)));
+            let mut result = result.lock().expect("nobody panics while counting");
+            result.steps += outcome.steps;
+            result.time += outcome.time;
+            result.broken.extend(outcome.violations.into_iter().next().map(|violation| (seed, violation)));
             bar.inc(1);
         }
     };
@@ -79,9 +79,9 @@ fn sweep_one(scenario: &Scenario, seeds: &Range<u64>) -> Tally {
         }
     });
     bar.finish_and_clear();
-    let mut tally = tally.into_inner().expect("nobody panicked while counting");
-    tally.broken.sort_by_key(|(seed, _)| *seed);
-    tally
+    let mut result = result.into_inner().expect("nobody panicked while counting");
+    result.broken.sort_by_key(|(seed, _)| *seed);
+    result
 }
 
 fn progress(name: &str, count: u64) -> ProgressBar {
@@ -90,34 +90,34 @@ fn progress(name: &str, count: u64) -> ProgressBar {
     bar.with_style(style.expect("the template is right"))
 }
 
-fn tell(name: &str, seeds: &Range<u64>, tally: &Tally) -> anyhow::Result<()> {
+fn print(name: &str, seeds: &Range<u64>, result: &SweepResult) -> anyhow::Result<()> {
     let count = seeds.end - seeds.start;
     say!(
-        "{name:16} {:>5} of {count} seeds kept every law  ({} steps, {:.1} h of virtual time)",
-        count - tally.broken.len() as u64,
-        tally.steps,
-        tally.time.as_secs_f64() / 3600.0
+        "{name:16} {:>5} of {count} seeds kept every invariant  ({} steps, {:.1} h of virtual time)",
+        count - result.broken.len() as u64,
+        result.steps,
+        result.time.as_secs_f64() / 3600.0
     );
-    for (seed, violation) in tally.broken.iter().take(BROKEN_SHOWN_MAX) {
-        say!("  seed {seed}: {}: {}", violation.law, violation.words);
+    for (seed, violation) in result.broken.iter().take(BROKEN_SHOWN_MAX) {
+        say!("  seed {seed}: {}: {}", violation.invariant, violation.message);
         say!("    simulate replay {name} --small --seed {seed}");
     }
-    if tally.broken.len() > BROKEN_SHOWN_MAX {
-        say!("  and {} more", tally.broken.len() - BROKEN_SHOWN_MAX);
+    if result.broken.len() > BROKEN_SHOWN_MAX {
+        say!("  and {} more", result.broken.len() - BROKEN_SHOWN_MAX);
     }
     Ok(())
 }
 
-fn tell_json(name: &str, seeds: &Range<u64>, tally: &Tally) -> anyhow::Result<()> {
-    let broken: Vec<_> = tally
+fn print_json(name: &str, seeds: &Range<u64>, result: &SweepResult) -> anyhow::Result<()> {
+    let broken: Vec<_> = result
         .broken
         .iter()
-        .map(|(seed, violation)| json!({"seed": seed, "law": violation.law, "words": violation.words}))
+        .map(|(seed, violation)| json!({"seed": seed, "invariant": violation.invariant, "text": violation.message}))
         .collect();
     say!(
         "{}",
-        json!({"event": "sweep", "scenario": name, "seeds": [seeds.start, seeds.end], "steps": tally.steps,
-            "virtual_seconds": tally.time.as_secs_f64(), "broken": broken})
+        json!({"event": "sweep", "scenario": name, "seeds": [seeds.start, seeds.end], "steps": result.steps,
+            "virtual_seconds": result.time.as_secs_f64(), "broken": broken})
     );
     Ok(())
 }

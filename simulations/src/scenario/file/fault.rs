@@ -5,16 +5,16 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use super::number::{Mbit, Share, Times, Whole, Within};
-use super::place::Place;
+use super::source_text::SourceText;
 use super::time::Time;
 use super::{ScenarioError, TIMES_MAX};
 use crate::disk::DiskMode;
-use crate::scenario::{Fault, Groups, PEERS_MAX, Planned, When, Whom};
+use crate::scenario::{Fault, FaultTime, Groups, PEERS_MAX, PlannedFault, Targets};
 
 /// How often, or how many.
 type Count = Whole<1, TIMES_MAX>;
 /// A peer's index; whether there is such a peer is looked at later.
-type Peer = Whole<0, { PEERS_MAX as u64 - 1 }>;
+type PeerIndex = Whole<0, { PEERS_MAX as u64 - 1 }>;
 
 /// One `[[faults]]`: flat, so that a mistake is found on its own line.
 #[derive(Default, Deserialize)]
@@ -27,14 +27,14 @@ pub(super) struct FaultSection {
     at_merge: Option<Time>,
     within: Option<Time>,
     #[serde(rename = "for")]
-    lasting: Option<Time>,
+    duration: Option<Time>,
     every: Option<Time>,
     times: Option<Count>,
-    peers: Option<Vec<Peer>>,
+    peers: Option<Vec<PeerIndex>>,
     any: Option<Whole<1, { PEERS_MAX as u64 }>>,
-    groups: Option<Vec<Vec<Peer>>>,
+    groups: Option<Vec<Vec<PeerIndex>>>,
     split: Option<Vec<Whole<1, { PEERS_MAX as u64 }>>>,
-    between: Option<Vec<Peer>>,
+    between: Option<Vec<PeerIndex>>,
     one_way: Option<bool>,
     reset: Option<bool>,
     slower: Option<Within<Times>>,
@@ -85,16 +85,16 @@ enum DiskSetting {
 }
 
 /// Where a fault stands, for telling of mistakes in it.
-pub(super) struct Context<'a> {
-    pub(super) place: &'a Place<'a>,
+pub(super) struct FaultContext<'a> {
+    pub(super) source: &'a SourceText<'a>,
     pub(super) index: usize,
     pub(super) peers: usize,
 }
 
-impl Context<'_> {
+impl FaultContext<'_> {
     /// The line is the key's, or the section's where the key is missing.
     fn mistake(&self, key: &str, words: &str) -> ScenarioError {
-        self.place.mistake(&format!("faults.{}.{key}", self.index), words)
+        self.source.mistake(&format!("faults.{}.{key}", self.index), words)
     }
 
     fn need<T>(&self, key: &str, value: Option<T>, words: &str) -> Result<T, ScenarioError> {
@@ -102,7 +102,7 @@ impl Context<'_> {
     }
 
     /// A list of peers that are there, each once.
-    fn peers(&self, key: &str, peers: &[Peer]) -> Result<Vec<usize>, ScenarioError> {
+    fn peers(&self, key: &str, peers: &[PeerIndex]) -> Result<Vec<usize>, ScenarioError> {
         let peers: Vec<usize> = peers.iter().map(|peer| peer.count()).collect();
         if let Some(peer) = peers.iter().find(|&&peer| peer >= self.peers) {
             let words = format!("there is no peer {peer}; they are 0 to {}", self.peers - 1);
@@ -117,12 +117,12 @@ impl Context<'_> {
 }
 
 impl FaultSection {
-    pub(super) fn planned(&self, context: &Context<'_>) -> Result<Planned, ScenarioError> {
+    pub(super) fn planned(&self, context: &FaultContext<'_>) -> Result<PlannedFault, ScenarioError> {
         let times = [
-            ("at", self.at.map(|time| When::Training(time.0))),
-            ("at_step", self.at_step.map(When::Step)),
-            ("at_start", self.at_start.map(|time| When::Start(time.0))),
-            ("at_merge", self.at_merge.map(|time| When::Merge(time.0))),
+            ("at", self.at.map(|time| FaultTime::Training(time.0))),
+            ("at_step", self.at_step.map(FaultTime::Step)),
+            ("at_start", self.at_start.map(|time| FaultTime::Start(time.0))),
+            ("at_merge", self.at_merge.map(|time| FaultTime::Merge(time.0))),
         ];
         let mut given = times.into_iter().filter_map(|(key, when)| Some((key, when?)));
         let when = match (given.next(), given.next()) {
@@ -140,12 +140,12 @@ impl FaultSection {
         let within = self.within.map_or(Duration::ZERO, |time| time.0);
         let kind = context.need("kind", self.kind, "say what goes wrong, e.g. \"crash\"")?;
         self.check_keys(kind, context)?;
-        Ok(Planned { when, within, fault: self.fault(kind, context)? })
+        Ok(PlannedFault { when, within, fault: self.fault(kind, context)? })
     }
 
-    fn fault(&self, kind: Kind, context: &Context<'_>) -> Result<Fault, ScenarioError> {
-        let lasting = self.lasting.map(|time| time.0);
-        let span = || context.need("for", lasting, "say for how long, e.g. \"5s\"");
+    fn fault(&self, kind: Kind, context: &FaultContext<'_>) -> Result<Fault, ScenarioError> {
+        let duration = self.duration.map(|time| time.0);
+        let span = || context.need("for", duration, "say for how long, e.g. \"5s\"");
         let between = || {
             let named = context.peers("between", self.between.as_deref().unwrap_or_default())?;
             let two = <[usize; 2]>::try_from(named).ok();
@@ -161,7 +161,7 @@ impl FaultSection {
         let times = self.times.map_or(10, |times| times.0 as u32);
         let again = |fault| {
             let (every, fault) = (every()?, Box::new(fault));
-            match lasting >= Some(every) {
+            match duration >= Some(every) {
                 true => Err(context.mistake("for", "shorter than `every`, so that there is a time between")),
                 false => Ok(Fault::Flap { fault, times, every }),
             }
@@ -170,75 +170,79 @@ impl FaultSection {
             let slower = context.need("slower", self.slower, "say how many times slower, e.g. 4")?;
             Ok::<_, ScenarioError>((slower.0 * 100.0) as u32)
         };
-        let whom = || self.whom(context);
+        let targets = || self.targets(context);
         Ok(match kind {
-            Kind::Partition => Fault::Partition { groups: self.groups(context)?, lasting },
-            Kind::Cut => Fault::Cut { between: between()?, one_way: self.one_way.unwrap_or(false), lasting },
+            Kind::Partition => Fault::Partition { groups: self.groups(context)?, duration },
+            Kind::Cut => Fault::Cut { between: between()?, one_way: self.one_way.unwrap_or(false), duration },
             Kind::Flap => {
-                let lasting = Some(span()?);
+                let duration = Some(span()?);
                 again(match self.between {
-                    Some(_) => Fault::Cut { between: between()?, one_way: false, lasting },
-                    None => Fault::Partition { groups: self.groups(context)?, lasting },
+                    Some(_) => Fault::Cut { between: between()?, one_way: false, duration },
+                    None => Fault::Partition { groups: self.groups(context)?, duration },
                 })?
             }
-            Kind::Crash => Fault::Crash { whom: whom()?, has_reset: self.reset.unwrap_or(true) },
-            Kind::Restart => {
-                Fault::Restart { whom: whom()?, lasting: span()?, keeps_disk: self.keeps_disk(context)? }
-            }
+            Kind::Crash => Fault::Crash { targets: targets()?, has_reset: self.reset.unwrap_or(true) },
+            Kind::Restart => Fault::Restart {
+                targets: targets()?,
+                duration: span()?,
+                keeps_disk: self.keeps_disk(context)?,
+            },
             Kind::Blackout => Fault::Blackout {
-                lasting: span()?,
+                duration: span()?,
                 every: self.every.map_or(Duration::ZERO, |every| every.0),
                 count: self.count.map(Whole::count),
                 damaged: self.damaged.map_or(0, Whole::count),
             },
-            Kind::Leave => Fault::Leave { whom: whom()? },
-            Kind::Remove => Fault::Remove { whom: whom()? },
-            Kind::Unreachable => Fault::Unreachable { whom: whom()?, lasting },
-            Kind::Slow => Fault::Slow { whom: whom()?, percent: percent()?, lasting },
+            Kind::Leave => Fault::Leave { targets: targets()? },
+            Kind::Remove => Fault::Remove { targets: targets()? },
+            Kind::Unreachable => Fault::Unreachable { targets: targets()?, duration },
+            Kind::Slow => Fault::Slow { targets: targets()?, percent: percent()?, duration },
             Kind::Bursts => Fault::Bursts {
-                whom: whom()?,
+                targets: targets()?,
                 per_mille: (self.chance.map_or(0.1, |chance| chance.0) * 1000.0).round() as u32,
                 percent: percent()?,
             },
             Kind::Noise => Fault::Noise {
-                whom: whom()?,
+                targets: targets()?,
                 percent: (self.mean.map_or(0.5, |mean| mean.0) * 100.0).round() as u32,
             },
             Kind::Pause => {
-                let pause = Fault::Pause { whom: whom()?, lasting: span()? };
+                let pause = Fault::Pause { targets: targets()?, duration: span()? };
                 if self.every.is_some() { again(pause)? } else { pause }
             }
-            Kind::Panic => Fault::Panic { whom: whom()? },
-            Kind::Hang => Fault::Hang { whom: whom()? },
-            Kind::Clone => Fault::Clone { whom: whom()? },
-            Kind::Garbage => Fault::Garbage { whom: whom()?, count: self.count.map_or(10, Whole::count) },
-            Kind::StaleViews => Fault::StaleViews { whom: whom()? },
-            Kind::Disk => Fault::Disk { whom: whom()?, mode: self.disk_mode(context)? },
+            Kind::Panic => Fault::Panic { targets: targets()? },
+            Kind::Hang => Fault::Hang { targets: targets()? },
+            Kind::Clone => Fault::Clone { targets: targets()? },
+            Kind::Garbage => {
+                Fault::Garbage { targets: targets()?, count: self.count.map_or(10, Whole::count) }
+            }
+            Kind::StaleViews => Fault::StaleViews { targets: targets()? },
+            Kind::Disk => Fault::Disk { targets: targets()?, mode: self.disk_mode(context)? },
             Kind::Throttle => Fault::Throttle {
-                whom: whom()?,
+                targets: targets()?,
                 up: context.need("up_mbit", self.up_mbit, "say how fast, e.g. 1.0")?.bits(),
                 down: context.need("down_mbit", self.down_mbit, "say how fast, e.g. 10.0")?.bits(),
-                lasting,
+                duration,
             },
             Kind::Join => Fault::Join { count: self.count.map_or(1, Whole::count) },
             Kind::Churn => Fault::Churn { times, every: every()? },
         })
     }
 
-    fn whom(&self, context: &Context<'_>) -> Result<Whom, ScenarioError> {
+    fn targets(&self, context: &FaultContext<'_>) -> Result<Targets, ScenarioError> {
         match (&self.peers, self.any) {
-            (Some(peers), None) if !peers.is_empty() => Ok(Whom::Peers(context.peers("peers", peers)?)),
+            (Some(peers), None) if !peers.is_empty() => Ok(Targets::Peers(context.peers("peers", peers)?)),
             (None, Some(count)) if count.count() > context.peers => {
                 Err(context.mistake("any", &format!("there are {} peers", context.peers)))
             }
-            (None, Some(count)) => Ok(Whom::Any(count.count())),
+            (None, Some(count)) => Ok(Targets::Any(count.count())),
             _ => {
                 Err(context.mistake("peers", "name peers, e.g. peers = [2], or let the seed choose: any = 1"))
             }
         }
     }
 
-    fn groups(&self, context: &Context<'_>) -> Result<Groups, ScenarioError> {
+    fn groups(&self, context: &FaultContext<'_>) -> Result<Groups, ScenarioError> {
         match (&self.groups, &self.split) {
             (Some(groups), None) => {
                 context.peers("groups", &groups.concat())?;
@@ -262,7 +266,7 @@ impl FaultSection {
         }
     }
 
-    fn keeps_disk(&self, context: &Context<'_>) -> Result<bool, ScenarioError> {
+    fn keeps_disk(&self, context: &FaultContext<'_>) -> Result<bool, ScenarioError> {
         match self.disk {
             None | Some(DiskSetting::Kept) => Ok(true),
             Some(DiskSetting::Lost) => Ok(false),
@@ -271,7 +275,7 @@ impl FaultSection {
         }
     }
 
-    fn disk_mode(&self, context: &Context<'_>) -> Result<DiskMode, ScenarioError> {
+    fn disk_mode(&self, context: &FaultContext<'_>) -> Result<DiskMode, ScenarioError> {
         match self.disk {
             Some(DiskSetting::LosesLast) => Ok(DiskMode::LosesLast),
             Some(DiskSetting::Lying) => Ok(DiskMode::Lying),
@@ -284,32 +288,32 @@ impl FaultSection {
     }
 
     /// A key that says nothing to this kind of fault was meant for something.
-    fn check_keys(&self, kind: Kind, context: &Context<'_>) -> Result<(), ScenarioError> {
-        let whom = ["peers", "any"].as_slice();
+    fn check_keys(&self, kind: Kind, context: &FaultContext<'_>) -> Result<(), ScenarioError> {
+        let targets = ["peers", "any"].as_slice();
         let allowed: Vec<&str> = match kind {
             Kind::Partition => vec!["groups", "split", "for"],
             Kind::Cut => vec!["between", "one_way", "for"],
             Kind::Flap if self.between.is_some() => vec!["between", "times", "every", "for"],
             Kind::Flap => vec!["groups", "split", "times", "every", "for"],
-            Kind::Crash => [whom, &["reset"]].concat(),
-            Kind::Restart => [whom, &["for", "disk"]].concat(),
+            Kind::Crash => [targets, &["reset"]].concat(),
+            Kind::Restart => [targets, &["for", "disk"]].concat(),
             Kind::Blackout => vec!["for", "every", "count", "damaged"],
-            Kind::Unreachable => [whom, &["for"]].concat(),
-            Kind::Slow => [whom, &["slower", "for"]].concat(),
-            Kind::Bursts => [whom, &["slower", "chance"]].concat(),
-            Kind::Noise => [whom, &["mean"]].concat(),
-            Kind::Pause => [whom, &["for", "every", "times"]].concat(),
+            Kind::Unreachable => [targets, &["for"]].concat(),
+            Kind::Slow => [targets, &["slower", "for"]].concat(),
+            Kind::Bursts => [targets, &["slower", "chance"]].concat(),
+            Kind::Noise => [targets, &["mean"]].concat(),
+            Kind::Pause => [targets, &["for", "every", "times"]].concat(),
             Kind::Leave | Kind::Remove | Kind::Panic | Kind::Hang | Kind::Clone | Kind::StaleViews => {
-                whom.to_vec()
+                targets.to_vec()
             }
-            Kind::Garbage => [whom, &["count"]].concat(),
-            Kind::Disk => [whom, &["disk"]].concat(),
-            Kind::Throttle => [whom, &["up_mbit", "down_mbit", "for"]].concat(),
+            Kind::Garbage => [targets, &["count"]].concat(),
+            Kind::Disk => [targets, &["disk"]].concat(),
+            Kind::Throttle => [targets, &["up_mbit", "down_mbit", "for"]].concat(),
             Kind::Join => vec!["count"],
             Kind::Churn => vec!["times", "every"],
         };
         let given = [
-            ("for", self.lasting.is_some()),
+            ("for", self.duration.is_some()),
             ("every", self.every.is_some()),
             ("times", self.times.is_some()),
             ("peers", self.peers.is_some()),

@@ -1,0 +1,229 @@
+//! Dealing: whose samples are which in a step.
+//!
+//! A batch is dealt to the members of the view in which its step begins, evenly among those who have parameters. If the
+//! view changes in the middle, everyone keeps what it has computed, and what those who left had been dealt goes back to
+//! the epoch. So parts belong to members by name, not by rank.
+
+use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::view::{BatchParts, Member, Recovery, Resume, View};
+use peergrad_protocol::{Incarnation, PeerId, Rank, StepNumber};
+
+/// One step's batch as it is dealt, and the bookmark after it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct BatchAssignment {
+    pub(crate) epoch: u64,
+    /// Sorted by peer.
+    pub(crate) parts: Vec<AssignedPart>,
+    /// The bookmark behind it.
+    pub(crate) after: DataCursor,
+}
+
+/// What one member has been dealt.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AssignedPart {
+    pub(crate) peer: PeerId,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) spans: Vec<Span>,
+}
+
+impl BatchAssignment {
+    /// Deals the next batch from `cursor` to the members of `view` that have parameters in `step`.
+    pub(crate) fn next(
+        cursor: &DataCursor,
+        batch_size: u64,
+        sample_count: u64,
+        view: &View,
+        step: StepNumber,
+    ) -> Self {
+        let (batch, after) = cursor.next_batch(batch_size, sample_count);
+        let newcomers = if step == view.first_step() { view.newcomers() } else { &[] };
+        let share = |index: usize| u32::from(!newcomers.contains(&Rank::from_index(index)));
+        let shares: Vec<u32> = (0..view.members.len()).map(share).collect();
+        let part = |index: usize| batch.part(index, &shares);
+        Self { epoch: batch.epoch, parts: named(view, part), after }
+    }
+
+    /// A batch that a view's record deals; `after` is the record's bookmark.
+    pub(crate) fn from_record(deal: &BatchParts, view: &View, after: DataCursor) -> Self {
+        Self { epoch: deal.epoch, parts: named(view, |index| deal.parts[index].clone()), after }
+    }
+
+    /// Number of samples.
+    pub(crate) fn len(&self) -> u64 {
+        self.parts.iter().flat_map(|part| &part.spans).map(Span::len).sum()
+    }
+
+    /// What a member has been dealt.
+    pub(crate) fn part(&self, peer: &PeerId, incarnation: Incarnation) -> &[Span] {
+        let found = self.parts.binary_search_by(|part| part.peer.cmp(peer)).map(|index| &self.parts[index]);
+        found.ok().filter(|part| part.incarnation == incarnation).map_or(&[], |part| &part.spans)
+    }
+
+    /// Samples that a member has been dealt.
+    pub(crate) fn part_len(&self, peer: &PeerId, incarnation: Incarnation) -> u64 {
+        self.part(peer, incarnation).iter().map(Span::len).sum()
+    }
+
+    /// The batch of `step` in `view`, where `before` is that of the step before it: the view's first one as its record
+    /// says, the others from the bookmark.
+    pub(crate) fn following(
+        before: &Self,
+        batch_size: u64,
+        sample_count: u64,
+        view: &View,
+        step: StepNumber,
+    ) -> Self {
+        if step != view.first_step() {
+            return Self::next(&before.after, batch_size, sample_count, view, step);
+        }
+        match &view.recovery {
+            // The step is for what another lineage brings: what that one has trained is behind both after it.
+            Recovery::Resume(Resume { merge: Some(merge), .. }) => {
+                let after = view.cursor.union(&merge.cursor, sample_count);
+                Self { epoch: view.cursor.epoch, parts: named(view, |_| vec![]), after }
+            }
+            Recovery::Resume(Resume { batch: Some(deal), .. }) => {
+                Self::from_record(deal, view, view.cursor.clone())
+            }
+            Recovery::Resume(_) | Recovery::Initialize => {
+                Self::next(&view.cursor, batch_size, sample_count, view, step)
+            }
+        }
+    }
+
+    /// The same batch without the parts of those who are not among `members`, or cannot compute since they are `newcomers`
+    /// there; these parts go back to the epoch. As a record deals it.
+    pub(crate) fn among(&self, members: &[Member], newcomers: &[Rank]) -> (BatchParts, DataCursor) {
+        let computing = |index: &usize| !newcomers.contains(&Rank::from_index(*index));
+        let part = |(index, member): (usize, &Member)| match computing(&index) {
+            true => self.part(&member.peer, member.incarnation).to_vec(),
+            false => vec![],
+        };
+        let parts = members.iter().enumerate().map(part).collect();
+        let stays = |part: &&AssignedPart| {
+            let index = members.binary_search_by(|member| member.peer.cmp(&part.peer));
+            index.is_ok_and(|index| members[index].incarnation == part.incarnation && computing(&index))
+        };
+        let gone = self.parts.iter().filter(|part| !stays(part)).flat_map(|part| part.spans.iter().copied());
+        (BatchParts { epoch: self.epoch, parts }, self.after.return_spans(gone))
+    }
+}
+
+fn named(view: &View, part: impl Fn(usize) -> Vec<Span>) -> Vec<AssignedPart> {
+    let of = |index: usize| {
+        let member = &view.members[index];
+        AssignedPart { peer: member.peer, incarnation: member.incarnation, spans: part(index) }
+    };
+    (0..view.members.len()).map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::view::{Member, Recovery, Resume};
+    use peergrad_protocol::{Incarnation, ViewDigest, ViewNumber};
+
+    use super::*;
+    use crate::fixtures::{self, member};
+
+    /// A view that begins with step 5, where the second of three members is new.
+    fn view() -> View {
+        let resume = Resume { newcomers: vec![Rank(1)], ..Resume::at(StepNumber(5)) };
+        let parents = vec![ViewDigest([1; 32])];
+        View {
+            number: ViewNumber(2),
+            parents,
+            recovery: Recovery::Resume(resume),
+            ..fixtures::view(&[1, 2, 3])
+        }
+    }
+
+    fn span(start: u64, end: u64) -> Span {
+        Span { start, end }
+    }
+
+    fn parts(assignment: &BatchAssignment) -> Vec<&[Span]> {
+        assignment.parts.iter().map(|part| &part.spans[..]).collect()
+    }
+
+    #[test]
+    fn a_newcomer_has_no_part_in_its_first_step() {
+        let first = BatchAssignment::next(&DataCursor::default(), 12, 100, &view(), StepNumber(5));
+        assert_eq!(parts(&first), [&[span(0, 6)][..], &[], &[span(6, 12)]]);
+        let second = BatchAssignment::next(&first.after, 12, 100, &view(), StepNumber(6));
+        assert_eq!(parts(&second), [[span(12, 16)], [span(16, 20)], [span(20, 24)]]);
+        assert_eq!((second.len(), second.after.position), (12, 24));
+    }
+
+    #[test]
+    fn what_was_given_back_is_dealt_first() {
+        let cursor = DataCursor {
+            epoch: 0,
+            position: 50,
+            returned: vec![span(10, 13), span(30, 33)],
+            deferred: vec![],
+        };
+        let assignment = BatchAssignment::next(&cursor, 12, 100, &view(), StepNumber(6));
+        assert_eq!(
+            parts(&assignment),
+            [&[span(10, 13), span(30, 31)][..], &[span(31, 33), span(50, 52)], &[span(52, 56)]]
+        );
+        assert_eq!(assignment.after, DataCursor { position: 56, ..DataCursor::default() });
+    }
+
+    /// Ranks change from view to view, and a peer that comes back has computed nothing of what it was dealt before.
+    #[test]
+    fn a_part_belongs_to_a_member_in_one_incarnation() {
+        let assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view(), StepNumber(6));
+        let others = [member(0), member(1), Member { incarnation: Incarnation(2), ..member(2) }, member(3)];
+        let (deal, cursor) = assignment.among(&others, &[]);
+        assert_eq!(deal.parts, [vec![], vec![span(0, 4)], vec![], vec![span(8, 12)]]);
+        assert_eq!(cursor, DataCursor { position: 12, returned: vec![span(4, 8)], ..DataCursor::default() });
+        assert_eq!(assignment.part(&PeerId([2; 32]), Incarnation(2)), []);
+    }
+
+    /// The first step of a newcomer was undone: it has no parameters to compute with.
+    #[test]
+    fn the_part_of_a_member_that_cannot_compute_goes_back() {
+        let assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view(), StepNumber(6));
+        let (deal, cursor) = assignment.among(&view().members, &[Rank(2)]);
+        assert_eq!(deal.parts, [vec![span(0, 4)], vec![span(4, 8)], vec![]]);
+        assert_eq!(cursor.returned, [span(8, 12)]);
+    }
+
+    #[test]
+    fn a_view_begins_as_its_record_says_and_goes_on_from_the_bookmark() {
+        let mut view = view();
+        let before = BatchAssignment::next(&DataCursor::default(), 12, 100, &view, StepNumber(4));
+        let following =
+            |view: &View, step| BatchAssignment::following(&before, 12, 100, view, StepNumber(step));
+        view.cursor.position = 30;
+        assert_eq!(following(&view, 5), BatchAssignment::next(&view.cursor, 12, 100, &view, StepNumber(5)));
+        assert_eq!(following(&view, 6), BatchAssignment::next(&before.after, 12, 100, &view, StepNumber(6)));
+        let deal = BatchParts { epoch: 0, parts: vec![vec![span(3, 5)], vec![], vec![span(9, 10)]] };
+        let resume = Resume { batch: Some(deal.clone()), ..Resume::at(StepNumber(5)) };
+        view.recovery = Recovery::Resume(resume);
+        assert_eq!(following(&view, 5), BatchAssignment::from_record(&deal, &view, view.cursor.clone()));
+        assert_eq!(following(&view, 6), BatchAssignment::next(&before.after, 12, 100, &view, StepNumber(6)));
+    }
+
+    #[test]
+    fn if_nobody_stays_all_of_it_goes_back() {
+        let cursor = DataCursor { epoch: 3, position: 20, returned: vec![span(2, 4)], deferred: vec![] };
+        let assignment = BatchAssignment::next(&cursor, 10, 100, &view(), StepNumber(6));
+        let (deal, after) = assignment.among(&[], &[]);
+        assert_eq!((deal.parts.len(), after.taken(100)), (0, cursor.taken(100)));
+    }
+
+    #[test]
+    fn a_batch_survives_one_loss_after_the_other() {
+        let mut view = view();
+        let mut assignment = BatchAssignment::next(&DataCursor::default(), 12, 100, &view, StepNumber(6));
+        for gone in [1, 0] {
+            view.members.remove(gone);
+            let (deal, cursor) = assignment.among(&view.members, &[]);
+            assignment = BatchAssignment::from_record(&deal, &view, cursor);
+        }
+        assert_eq!(parts(&assignment), [[span(8, 12)]]);
+        assert_eq!(assignment.after.returned, [span(0, 8)]);
+    }
+}

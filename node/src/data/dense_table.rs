@@ -1,0 +1,496 @@
+//! The table: a CSV file as numbers, one label a row, and nothing guessed that was not said.
+//!
+//! # How it works
+//! One walk over the unpacked bytes, as a [`Columns`] says. Features are kept as `f64`, row-major; labels as indices into
+//! their distinct texts. Line numbers are found only when there is an error to report, by counting line ends up to the row.
+//!
+//! # Invariants
+//! - No input makes the reader panic; every number it returns is finite.
+//! - Unpacking stops at [`UNPACKED_BYTES_MAX`].
+//!
+//! # Not here
+//! Missing values: a cell is a number or an error, because a silently filled cell is a silently wrong model.
+
+use std::borrow::Cow;
+use std::io::Read;
+
+use csv::ByteRecord;
+
+use super::columns::Columns;
+use super::label_texts::{LabelTexts, ROWS_MAX, RowLocation, whole_text};
+
+/// The most bytes that a gzipped file may unpack to.
+pub const UNPACKED_BYTES_MAX: u64 = 4 << 30;
+/// The most numbers of a table that is made from a file which says less than it becomes (a row of few features, a byte a
+/// number): 2 GiB here, and half of that again as samples.
+pub const TABLE_VALUES_MAX: usize = 1 << 28;
+
+/// The numbers and labels of a file.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DenseTable {
+    /// Features, (rows, columns) row-major; all finite.
+    pub features: Vec<f64>,
+    /// Feature columns.
+    pub columns: usize,
+    /// The label of each row.
+    pub labels: LabelTexts,
+}
+
+/// Why a file cannot be used. Each names the file and what to do.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DenseTableError {
+    /// There is nothing in the file.
+    #[error("{file}: the file is empty; give a CSV file with one sample a line")]
+    Empty {
+        /// The file.
+        file: String,
+    },
+    /// There is a header and nothing below it.
+    #[error(
+        "{file}: no rows below the header; add one sample a line, or say `header = false` if line 1 is a sample"
+    )]
+    NoRows {
+        /// The file.
+        file: String,
+    },
+    /// The file starts like a gzipped one, and is not.
+    #[error("{file}: damaged gzip file ({reason}); copy it again")]
+    Gzip {
+        /// The file.
+        file: String,
+        /// What the decompressor found.
+        reason: String,
+    },
+    /// The file unpacks to more than can be held.
+    #[error("{file}: unpacks to more than {} MiB; train on a part of it", limit >> 20)]
+    TooLarge {
+        /// The file.
+        file: String,
+        /// Bytes allowed.
+        limit: u64,
+    },
+    /// There are too many columns or rows to be counted.
+    #[error("{file}: {found} {what}, at most {limit} are supported; leave some out")]
+    TooMany {
+        /// The file.
+        file: String,
+        /// Rows or columns.
+        what: &'static str,
+        /// How many there are.
+        found: usize,
+        /// How many are allowed.
+        limit: usize,
+    },
+    /// The table would be larger than what is held.
+    #[error(
+        "{file}: {rows} rows of {columns} features are a table of {} numbers, and at most {TABLE_VALUES_MAX} are held; \
+         choose some features with `columns` in [data], or train on a part of the rows",
+        *rows as u128 * *columns as u128
+    )]
+    TooManyValues {
+        /// The file.
+        file: String,
+        /// Its rows.
+        rows: usize,
+        /// Features of each.
+        columns: usize,
+    },
+    /// A row has another number of cells than the first.
+    #[error(
+        "{file}, line {line}: {found} cells where the first row has {expected}; complete the row or delete it"
+    )]
+    RowWidth {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// Cells found.
+        found: usize,
+        /// Cells of the other rows.
+        expected: usize,
+    },
+    /// A cell of a feature column is not a number.
+    #[error(
+        "{file}, line {line}, column {column}: `{found}` is not a number; mend the cell, or leave the column out with `columns` in [data]"
+    )]
+    NotANumber {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column, from 1.
+        column: usize,
+        /// The cell's text, shortened.
+        found: String,
+    },
+    /// A number is infinite, not a number, or too large.
+    #[error(
+        "{file}, line {line}, column {column}: `{found}` is not a finite 32-bit number; mend the cell or delete the row"
+    )]
+    NotFinite {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column, from 1.
+        column: usize,
+        /// The cell's text, shortened.
+        found: String,
+    },
+    /// A row has no label.
+    #[error("{file}, line {line}, column {column}: the label is empty; fill it in or delete the row")]
+    NoLabel {
+        /// The file.
+        file: String,
+        /// The line, from 1.
+        line: u64,
+        /// The column, from 1.
+        column: usize,
+    },
+    /// A column that was asked for does not exist.
+    #[error("{file}: there is no column {asked}; {}", available(*.width, .names))]
+    NoSuchColumn {
+        /// The file.
+        file: String,
+        /// What was asked for.
+        asked: String,
+        /// Columns of the file.
+        width: usize,
+        /// Their names, if the file has a header.
+        names: Vec<String>,
+    },
+    /// No column is left to learn from, or one is used twice.
+    #[error("{file}: {problem}; list in `columns` each feature once, and not the label")]
+    Columns {
+        /// The file.
+        file: String,
+        /// What is wrong.
+        problem: String,
+    },
+}
+
+/// What columns there are, for an error.
+fn available(width: usize, names: &[String]) -> String {
+    match names {
+        [] => format!("the file has columns 1 to {width} and no header"),
+        names if names.len() <= 20 => format!("the columns are: {}", names.join(", ")),
+        names => format!("the {width} columns are: {}, ... {}", names[..10].join(", "), names[width - 1]),
+    }
+}
+
+/// The bytes of a file, unpacked if they start with the mark of a gzipped one.
+///
+/// # Errors
+/// If they are damaged or unpack to more than [`UNPACKED_BYTES_MAX`].
+pub fn unpack<'a>(file: &str, bytes: &'a [u8]) -> Result<Cow<'a, [u8]>, DenseTableError> {
+    unpack_at_most(file, bytes, UNPACKED_BYTES_MAX)
+}
+
+fn unpack_at_most<'a>(file: &str, bytes: &'a [u8], limit: u64) -> Result<Cow<'a, [u8]>, DenseTableError> {
+    const GZIP_MARK: [u8; 2] = [0x1f, 0x8b];
+    if !bytes.starts_with(&GZIP_MARK) {
+        return Ok(Cow::Borrowed(bytes));
+    }
+    let mut unpacked = Vec::new();
+    let decoder = flate2::read::MultiGzDecoder::new(bytes);
+    decoder
+        .take(limit + 1)
+        .read_to_end(&mut unpacked)
+        .map_err(|error| DenseTableError::Gzip { file: file.to_owned(), reason: error.to_string() })?;
+    if unpacked.len() as u64 > limit {
+        return Err(DenseTableError::TooLarge { file: file.to_owned(), limit });
+    }
+    Ok(Cow::Owned(unpacked))
+}
+
+impl DenseTable {
+    /// Reads `bytes` (unpacked) as `layout` says; `file` is only for errors.
+    ///
+    /// # Errors
+    /// At the first row that cannot be used.
+    pub fn read(file: &str, bytes: &[u8], layout: &Columns) -> Result<Self, DenseTableError> {
+        let mut rows = reader(bytes, layout.delimiter);
+        let mut row = ByteRecord::new();
+        let (features, labels) = (Vec::new(), LabelTexts::default());
+        let mut table = Self { features, columns: layout.features.len(), labels };
+        let mut is_header = layout.header;
+        while rows.read_byte_record(&mut row).unwrap_or(false) {
+            let place = CellLocation { file, bytes, start: row.position().map_or(0, csv::Position::byte) };
+            if row.len() != layout.width {
+                return Err(place.row_width(row.len(), layout.width));
+            }
+            if std::mem::take(&mut is_header) {
+                continue;
+            }
+            for &column in &layout.features {
+                table.features.push(place.feature(&row[column], column)?);
+            }
+            let label = place.label(&row[layout.label], layout.label)?;
+            if table.rows() == ROWS_MAX {
+                return Err(DenseTableError::too_many_rows(file));
+            }
+            table.labels.push(label, || RowLocation::Line(place.line()));
+        }
+        match (table.rows() == 0, layout.header) {
+            (false, _) => Ok(table),
+            (true, true) => Err(DenseTableError::NoRows { file: file.to_owned() }),
+            (true, false) => Err(DenseTableError::Empty { file: file.to_owned() }),
+        }
+    }
+
+    /// Number of rows.
+    #[must_use]
+    pub fn rows(&self) -> usize {
+        self.labels.rows().len()
+    }
+}
+
+impl DenseTableError {
+    /// More rows than can be counted.
+    pub(super) fn too_many_rows(file: &str) -> Self {
+        Self::TooMany { file: file.to_owned(), what: "rows", found: ROWS_MAX + 1, limit: ROWS_MAX }
+    }
+}
+
+/// An error if a table of so many rows and columns would be too large to be held.
+pub(super) fn check_size(file: &str, rows: usize, columns: usize) -> Result<(), DenseTableError> {
+    match rows.checked_mul(columns) {
+        Some(values) if values <= TABLE_VALUES_MAX => Ok(()),
+        _ => Err(DenseTableError::TooManyValues { file: file.to_owned(), rows, columns }),
+    }
+}
+
+/// Where a row stands, to be turned into a line number when something is wrong with it.
+struct CellLocation<'a> {
+    file: &'a str,
+    bytes: &'a [u8],
+    /// Where the reader began to look for the row: before any blank lines that it skipped.
+    start: u64,
+}
+
+impl CellLocation<'_> {
+    /// The row's line, from 1.
+    fn line(&self) -> u64 {
+        let start = usize::try_from(self.start).unwrap_or(usize::MAX).min(self.bytes.len());
+        let blank = self.bytes[start..].iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+        let before = &self.bytes[..start + blank];
+        let returns = (before.iter().enumerate())
+            .filter(|&(index, &byte)| byte == b'\r' && before.get(index + 1) != Some(&b'\n'));
+        let feeds = before.iter().filter(|&&byte| byte == b'\n');
+        1 + (returns.count() + feeds.count()) as u64
+    }
+
+    fn row_width(&self, found: usize, expected: usize) -> DenseTableError {
+        DenseTableError::RowWidth { file: self.file.to_owned(), line: self.line(), found, expected }
+    }
+
+    /// The number in a feature cell.
+    fn feature(&self, cell: &[u8], column: usize) -> Result<f64, DenseTableError> {
+        let (file, column) = (self.file.to_owned(), column + 1);
+        match number(cell) {
+            Some(value) if (value as f32).is_finite() => Ok(value),
+            Some(_) => {
+                Err(DenseTableError::NotFinite { file, line: self.line(), column, found: shortened(cell) })
+            }
+            None => {
+                Err(DenseTableError::NotANumber { file, line: self.line(), column, found: shortened(cell) })
+            }
+        }
+    }
+
+    /// The text of a label cell: trimmed, and `3.0` as `3`.
+    fn label<'a>(&self, cell: &'a [u8], column: usize) -> Result<Cow<'a, str>, DenseTableError> {
+        let (file, column) = (self.file.to_owned(), column + 1);
+        if cell.trim_ascii().is_empty() {
+            return Err(DenseTableError::NoLabel { file, line: self.line(), column });
+        }
+        match number(cell) {
+            Some(value) if !(value as f32).is_finite() => {
+                Err(DenseTableError::NotFinite { file, line: self.line(), column, found: shortened(cell) })
+            }
+            value => match value.and_then(whole_text) {
+                Some(whole) => Ok(Cow::Owned(whole)),
+                None => Ok(String::from_utf8_lossy(cell.trim_ascii())),
+            },
+        }
+    }
+}
+
+/// A reader that leaves header and row widths to us, so that errors can say what to do.
+pub(super) fn reader(bytes: &[u8], delimiter: u8) -> csv::Reader<&[u8]> {
+    csv::ReaderBuilder::new().has_headers(false).flexible(true).delimiter(delimiter).from_reader(bytes)
+}
+
+/// The number that a cell holds, which may be infinite or NaN.
+pub(super) fn number(cell: &[u8]) -> Option<f64> {
+    std::str::from_utf8(cell.trim_ascii()).ok()?.parse().ok()
+}
+
+pub(super) fn text(cell: &[u8]) -> String {
+    String::from_utf8_lossy(cell.trim_ascii()).into_owned()
+}
+
+/// A cell's text for an error: one line, not long.
+pub(super) fn shortened(cell: &[u8]) -> String {
+    const CHARS_MAX: usize = 40;
+    let full = String::from_utf8_lossy(cell);
+    let cleaned = full.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let mut short: String = cleaned.take(CHARS_MAX).collect();
+    if full.chars().count() > CHARS_MAX {
+        short.push_str("...");
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+    use crate::data::columns::{Column, ColumnHints};
+    use proptest::prelude::*;
+
+    fn read(bytes: &[u8]) -> Result<DenseTable, DenseTableError> {
+        read_with(bytes, &ColumnHints::default())
+    }
+
+    fn read_with(bytes: &[u8], hints: &ColumnHints) -> Result<DenseTable, DenseTableError> {
+        let bytes = unpack("f.csv", bytes)?;
+        DenseTable::read("f.csv", &bytes, &Columns::infer("f.csv", &bytes, hints)?)
+    }
+
+    fn texts(table: &DenseTable) -> Vec<&str> {
+        let distinct = table.labels.distinct();
+        table.labels.rows().iter().map(|&index| distinct[index as usize].text.as_str()).collect()
+    }
+
+    fn gzipped(bytes: &[u8]) -> Vec<u8> {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    }
+
+    #[test]
+    fn plain_numbers() {
+        let table = read(b"1,2,0\n3,4.5,1\n").unwrap();
+        assert_eq!((table.features.as_slice(), table.columns), (&[1.0, 2.0, 3.0, 4.5][..], 2));
+        assert_eq!(texts(&table), ["0", "1"]);
+    }
+
+    #[test]
+    fn the_same_file_gzipped_with_windows_line_ends_and_a_byte_order_mark() {
+        let expected = read(b"a,b,y\n1,2,cat\n3,4,dog\n").unwrap();
+        for other in [
+            gzipped(b"a,b,y\n1,2,cat\n3,4,dog\n"),
+            b"\xef\xbb\xbfa,b,y\r\n1,2,cat\r\n3,4,dog\r\n".to_vec(),
+            b"a;b;y\n 1 ;2; cat\n3;4;\"dog\"".to_vec(),
+            b"a\tb\ty\n1.0\t2\tcat\n3\t4e0\tdog\n".to_vec(),
+        ] {
+            assert_eq!(read(&other).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn columns_by_name_and_number() {
+        let bytes = b"id,kind,x,z\n7,a,1,2\n8,b,3,4\n";
+        let hints = ColumnHints {
+            label: Some(Column::Name("kind".into())),
+            features: Some(vec![Column::Number(4), Column::Name("x".into())]),
+            ..ColumnHints::default()
+        };
+        let table = read_with(bytes, &hints).unwrap();
+        assert_eq!(table.features, [2.0, 1.0, 4.0, 3.0]);
+        assert_eq!(texts(&table), ["a", "b"]);
+    }
+
+    #[test]
+    fn whole_labels_are_one_label_however_written() {
+        assert_eq!(texts(&read(b"1,3\n1,3.0\n1, 3\n1,3.5\n").unwrap()), ["3", "3", "3", "3.5"]);
+    }
+
+    #[track_caller]
+    fn assert_error(bytes: &[u8], message: &str) {
+        assert_eq!(read(bytes).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn errors_name_file_line_column_and_remedy() {
+        assert_error(b"", "f.csv: the file is empty; give a CSV file with one sample a line");
+        assert_error(b" \n\n", "f.csv: the file is empty; give a CSV file with one sample a line");
+        assert_error(
+            b"1,2,0\n\n3,0\n",
+            "f.csv, line 3: 2 cells where the first row has 3; complete the row or delete it",
+        );
+        assert_error(
+            b"x,y\n1,0\r\nred,1\n",
+            "f.csv, line 3, column 1: `red` is not a number; mend the cell, or leave the column out with `columns` in [data]",
+        );
+        assert_error(
+            b"1,0\nNaN,1\n",
+            "f.csv, line 2, column 1: `NaN` is not a finite 32-bit number; mend the cell or delete the row",
+        );
+        assert_error(
+            b"1,0\n1e300,1\n",
+            "f.csv, line 2, column 1: `1e300` is not a finite 32-bit number; mend the cell or delete the row",
+        );
+        assert_error(
+            b"1,0\n1,\n",
+            "f.csv, line 2, column 2: the label is empty; fill it in or delete the row",
+        );
+        assert_error(
+            b"1\n2\n",
+            "f.csv: there is no column besides the label; list in `columns` each feature once, and not the label",
+        );
+    }
+
+    #[test]
+    fn a_header_alone_has_no_rows() {
+        let hints = ColumnHints { header: Some(true), ..ColumnHints::default() };
+        assert!(matches!(read_with(b"x,y\n", &hints), Err(DenseTableError::NoRows { .. })));
+    }
+
+    #[test]
+    fn a_table_has_a_size_that_can_be_held() {
+        assert_eq!(check_size("f", 1 << 14, 1 << 14), Ok(()));
+        for (rows, columns) in [(1 << 14, (1 << 14) + 1), (usize::MAX, 2)] {
+            assert!(matches!(check_size("f", rows, columns), Err(DenseTableError::TooManyValues { .. })));
+        }
+    }
+
+    #[test]
+    fn a_damaged_or_endless_archive_is_an_error() {
+        let packed = gzipped(&[b'1'; 10_000]);
+        assert!(matches!(unpack("f", &packed[..packed.len() - 9]), Err(DenseTableError::Gzip { .. })));
+        assert!(matches!(unpack_at_most("f", &packed, 9_999), Err(DenseTableError::TooLarge { .. })));
+        assert_eq!(unpack_at_most("f", &packed, 10_000).unwrap().len(), 10_000);
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = read(&bytes);
+            let _ = read(&[&[0x1f, 0x8b, 8, 0][..], &bytes].concat());
+        }
+
+        #[test]
+        fn anything_like_a_table_is_read_or_refused(text in "[0-9a,;.\\n\\r\"\\-e ]{0,200}", header in any::<Option<bool>>()) {
+            let hints = ColumnHints { header, ..ColumnHints::default() };
+            if let Ok(table) = read_with(text.as_bytes(), &hints) {
+                prop_assert!(table.rows() > 0);
+                prop_assert_eq!(table.features.len(), table.rows() * table.columns);
+                prop_assert!(table.features.iter().all(|value| value.is_finite()));
+                prop_assert!(table.labels.rows().iter().all(|&label| (label as usize) < table.labels.distinct().len()));
+            }
+        }
+
+        #[test]
+        fn numbers_read_back(rows in prop::collection::vec((any::<f32>(), any::<f32>(), 0_u32..5), 1..20)) {
+            prop_assume!(rows.iter().all(|(a, b, _)| a.is_finite() && b.is_finite()));
+            let text: String = rows.iter().map(|(a, b, label)| format!("{a},{b:e},{label}\n")).collect();
+            let table = read(text.as_bytes()).unwrap();
+            let expected: Vec<f64> = rows.iter().flat_map(|(a, b, _)| [f64::from(*a), f64::from(*b)]).collect();
+            let found: Vec<u32> = table.features.iter().map(|&value| (value as f32).to_bits()).collect();
+            prop_assert_eq!(found, expected.iter().map(|&value| (value as f32).to_bits()).collect::<Vec<_>>());
+        }
+    }
+}

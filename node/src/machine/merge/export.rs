@@ -1,0 +1,156 @@
+//! MergeExport: this lineage ends in another one, which has merged what it leaves.
+
+use std::time::Duration;
+
+use peergrad_protocol::limits::CONTACTS_MAX;
+use peergrad_protocol::message::{Contact, MergeAccept, MergeProbe, Message, SaveAt, WantSnapshot};
+use peergrad_protocol::view::fork_point;
+use peergrad_protocol::{Instant, PeerId, StepNumber, ViewDigest};
+
+use super::MergeState;
+use crate::io::{BranchDetected, Event, Failure, Output};
+use crate::machine::{Machine, NodeRole, Progress};
+
+/// This lineage ends in another one.
+pub(super) struct MergeExport {
+    /// A view of that one, and who spoke for it last.
+    pub(super) view: ViewDigest,
+    pub(super) to: Contact,
+    /// When that one was heard of last, or this one was to do something.
+    pub(super) heard_at: Instant,
+    /// What is there after this step is to be merged; otherwise nothing is.
+    pub(super) snapshot_step: Option<StepNumber>,
+    pub(super) offered_at: Option<Instant>,
+}
+
+impl Machine {
+    /// This lineage is the one that yields.
+    pub(super) fn start_export(
+        &mut self,
+        now: Instant,
+        other: MergeProbe,
+        own: &MergeProbe,
+        out: &mut Vec<Output>,
+    ) {
+        let NodeRole::Member(active) = &mut self.role else { return };
+        if let MergeState::Exporting(export) = &mut active.negotiation.state {
+            if active.negotiation.asked.iter().any(|asked| asked.0 == other.answers) {
+                // It is seen to, perhaps by another coordinator than before.
+                (export.heard_at, export.view, export.to) = (now, other.view, other.coordinator);
+            }
+            return;
+        }
+        active.drop_stale_import(&other.ancestors);
+        if !active.negotiation.is_idle() {
+            return;
+        }
+        let common = fork_point(&own.history(), &other.history()).unwrap_or(0);
+        let loaded = active.training.loaded();
+        let is_merged = loaded.config.merges(loaded.program.has_local_parameters()) && own.trained > common;
+        out.push(Output::Event(Event::BranchDetected(BranchDetected {
+            leads: other.coordinator.peer,
+            ours: own.trained.saturating_sub(common),
+            theirs: other.trained.saturating_sub(common),
+            is_merged,
+        })));
+        let snapshot_step =
+            is_merged.then(|| StepNumber(active.training.step().0 + active.membership.merge_lead_steps()));
+        let (view, to, heard_at) = (other.view, other.coordinator, now);
+        active.negotiation.state =
+            MergeState::Exporting(MergeExport { view, to, heard_at, snapshot_step, offered_at: None });
+        self.advance_export(now, own, out);
+    }
+
+    /// Has kept what is left, says what that is, or asks whether members may come; unless the other one is not heard of any more.
+    pub(super) fn advance_export(&mut self, now: Instant, own: &MergeProbe, out: &mut Vec<Output>) {
+        let NodeRole::Member(active) = &mut self.role else { return };
+        let MergeState::Exporting(export) = &mut active.negotiation.state else { return };
+        if now.since(export.heard_at) > active.membership.merge_timeout() {
+            active.negotiation.state = MergeState::Idle;
+            return;
+        }
+        let to = export.to.clone();
+        let Some(steps) = export.snapshot_step else {
+            let question = active.negotiation.ask(now);
+            let offer = MergeProbe { yields: Some(own.view), question, ..own.clone() };
+            return self.send_or_dial(&to, &Message::MergeProbe(offer), out);
+        };
+        // Who has kept it keeps it for a while longer.
+        active.training.snapshot_after(steps);
+        active.training.broadcast(&Message::TakeSnapshot(SaveAt { view: own.view, steps }), out);
+        if active.training.committed() < steps {
+            return;
+        }
+        if export.offered_at.is_none() {
+            export.heard_at = now;
+        }
+        if export.offered_at.is_some_and(|offered| now.since(offered) < OFFER_INTERVAL) {
+            return;
+        }
+        export.offered_at = Some(now);
+        let question = active.negotiation.ask(now);
+        match active.training.merge_offer(question) {
+            Some(offer) => self.send_or_dial(&to, &Message::MergeOffer(offer), out),
+            // It was not kept in time: another step is named at the next probe.
+            None => active.negotiation.state = MergeState::Idle,
+        }
+    }
+
+    /// Another lineage is the one that stays.
+    pub(in crate::machine) fn on_merge_accept(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        accept: MergeAccept,
+        out: &mut Vec<Output>,
+    ) {
+        let NodeRole::Member(active) = &self.role else { return };
+        let is_ours = accept.view == active.training.digest() && active.membership.allows_forks();
+        if !is_ours || active.progress != Progress::Training {
+            return;
+        }
+        if !active.membership.is_member(&from) {
+            let is_asked = matches!(active.negotiation.state, MergeState::Exporting(_));
+            if !is_asked || !active.negotiation.is_answer(now, accept.question) {
+                return;
+            }
+            active.training.broadcast(&Message::MergeAccept(accept.clone()), out);
+        }
+        self.abandon_branch(now, accept, out);
+    }
+
+    /// This lineage is over: this peer asks to be let in by the other one.
+    fn abandon_branch(&mut self, now: Instant, accept: MergeAccept, out: &mut Vec<Output>) {
+        if self.is_leaving {
+            return self.end(Err(Failure::Left), out);
+        }
+        let NodeRole::Member(active) = &self.role else { return };
+        let (run, members) = (active.training.view().run, active.membership.contacts());
+        let known = accept.contacts.into_iter().chain(members).take(CONTACTS_MAX).collect();
+        let steps_since = if accept.is_merged { active.training.steps_since_snapshot() } else { 0 };
+        out.push(Output::Event(Event::BranchAbandoned { is_merged: accept.is_merged, steps_since }));
+        self.ask_again(now, run, known, out);
+    }
+
+    /// Somebody asks for chunks that were kept for it.
+    pub(in crate::machine) fn send_snapshot_chunks(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        want: &WantSnapshot,
+        out: &mut Vec<Output>,
+    ) {
+        let NodeRole::Member(active) = &mut self.role else { return };
+        if let MergeState::Exporting(export) = &mut active.negotiation.state
+            && (want.view, Some(want.steps)) == (active.training.digest(), export.snapshot_step)
+        {
+            // It is seen to, however long it takes.
+            export.heard_at = now;
+        }
+        let frames = active.training.snapshot_frames(want).into_iter();
+        out.extend(frames.map(|frame| Output::Send { to: from, frame }));
+    }
+}
+
+/// How often a will is said again to the other lineage: it is long, where members are many.
+const OFFER_INTERVAL: Duration = Duration::from_secs(2);

@@ -1,0 +1,177 @@
+//! What a member answers to proposers, and how it comes to know what was chosen.
+
+use std::sync::Arc;
+
+use peergrad_protocol::message::{Accepted, MemberReport, Message, Nack, Prepare, Promise, Propose};
+use peergrad_protocol::view::{View, ViewChange};
+use peergrad_protocol::{Instant, PeerId, ViewDigest};
+
+use super::super::{Membership, NextView, Timer, TrainingCommand, TrainingSnapshot};
+use crate::io::{Output, Reject};
+
+impl Membership {
+    // Answering.
+
+    /// Somebody asks to agree on the next view.
+    pub(crate) fn on_prepare(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        prepare: Prepare,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<Vec<TrainingCommand>, Reject> {
+        let Prepare { view, ballot, before } = prepare;
+        if self.next.as_ref().is_some_and(|next| next.digest == view) {
+            // That view is in need of another one already: there is nothing to be waited for in this one.
+            self.view_state.is_next_outdated = true;
+            return Ok(vec![TrainingCommand::Advance]);
+        }
+        if self.send_known_successor(from, view, out) {
+            return Ok(vec![]);
+        }
+        if self.view.rank(&from) != Some(ballot.rank) {
+            return Err(Reject::OutOfPlace);
+        }
+        self.view_state.attempts = self.view_state.attempts.max(ballot.attempt);
+        let is_too_late = before
+            .is_some_and(|before| snapshot.step > before || (snapshot.step == before && snapshot.is_open));
+        let promised = if is_too_late || (before.is_some() && snapshot.is_closing) {
+            Err(None)
+        } else {
+            self.view_state.acceptor.promise(ballot).map_err(Some)
+        };
+        if let Err(promised) = promised {
+            let nack = Nack { view, ballot, promised, step: snapshot.step };
+            self.send(from, &Message::Nack(nack), out);
+            return Ok(vec![]);
+        }
+        if ballot.rank != self.rank {
+            self.view_state.attempt = None;
+            self.wait_for(now, ballot.rank);
+        }
+        let report = match before {
+            Some(_) => MemberReport::default(),
+            None => MemberReport { lost: self.lost(now), ..(snapshot.report)() },
+        };
+        let accepted = self.view_state.acceptor.accepted().cloned();
+        let record = self.record(out);
+        let promise = Promise { view, ballot, accepted, report };
+        self.view_state.answers.push((record, from, Message::Promise(Box::new(promise))));
+        Ok(vec![match before {
+            Some(step) => TrainingCommand::StopBefore(step),
+            None => TrainingCommand::Freeze,
+        }])
+    }
+
+    /// Whether the successor of `view` is known here, or it is not this one at all; then the sender is told.
+    fn send_known_successor(&self, from: PeerId, view: ViewDigest, out: &mut Vec<Output>) -> bool {
+        let known = if view != self.digest {
+            self.view.parents.contains(&view).then_some(&self.view)
+        } else {
+            let Some(next) = &self.next else { return false };
+            Some(&next.view)
+        };
+        if let Some(known) = known {
+            self.send(from, &Message::Install(View::clone(known)), out);
+        }
+        true
+    }
+
+    /// Somebody proposes the next view.
+    pub(crate) fn on_propose(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        propose: Propose,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let Propose { ballot, change } = propose;
+        let view = change.parent;
+        if self.send_known_successor(from, view, out) {
+            return Ok(());
+        }
+        let next = self.cache.apply(&self.view, self.digest, &change);
+        if self.view.rank(&from) != Some(ballot.rank)
+            || !next.is_ok_and(|(next, _)| snapshot.planner.fits(&next))
+        {
+            return Err(Reject::OutOfPlace);
+        }
+        self.view_state.attempts = self.view_state.attempts.max(ballot.attempt);
+        let merged = change.resume.merge.as_ref().map(|merge| (merge.view, merge.steps));
+        if merged.is_some() && snapshot.merge_ready != merged {
+            // Whoever proposes it takes this member for one that has its part.
+            let promised = Some(ballot);
+            let nack = Nack { view, ballot, promised, step: snapshot.step };
+            self.send(from, &Message::Nack(nack), out);
+            return Ok(());
+        }
+        match self.view_state.acceptor.accept(ballot, change) {
+            Ok(()) => {
+                self.wait_for(now, ballot.rank);
+                let record = self.record(out);
+                self.view_state.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
+            }
+            Err(promised) => {
+                let nack = Nack { view, ballot, promised: Some(promised), step: snapshot.step };
+                self.send(from, &Message::Nack(nack), out);
+            }
+        }
+        Ok(())
+    }
+
+    // Knowing.
+
+    /// The next view is chosen.
+    ///
+    /// # Errors
+    /// It does not follow this one.
+    pub(crate) fn on_learn(
+        &mut self,
+        change: &ViewChange,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        if change.parent != self.digest {
+            // Of a view that is left, or not reached yet; in both cases others tell.
+            return Ok(());
+        }
+        let next = self.cache.apply(&self.view, self.digest, change);
+        match next.ok().filter(|(view, _)| snapshot.planner.fits(view)) {
+            Some((view, _)) if self.is_minority_branch(&view) => {}
+            Some(next) => self.learn(next, out),
+            None => return Err(Reject::OutOfPlace),
+        }
+        Ok(())
+    }
+
+    /// A member of a later view says what it is. False if that is not the next one.
+    pub(crate) fn on_install(&mut self, view: View, out: &mut Vec<Output>) -> bool {
+        if view.number <= self.view.number {
+            return true;
+        }
+        if !view.parents.contains(&self.digest) {
+            return false;
+        }
+        let digest = view.digest();
+        self.learn((Arc::new(view), digest), out);
+        true
+    }
+
+    fn learn(&mut self, (view, digest): (Arc<View>, ViewDigest), out: &mut Vec<Output>) {
+        if self.next.is_some() {
+            return;
+        }
+        let is_in =
+            view.rank(&self.me.peer).is_some_and(|rank| view.member(rank).incarnation == self.me.incarnation);
+        // Whoever is not in has nothing to say in it.
+        let recording = is_in.then(|| self.record_next(&view, digest, out));
+        self.view_state.attempt = None;
+        // Perhaps all that was wrong is that somebody has left who is not in this one: that is looked at anew.
+        self.view_state.trouble_since = None;
+        self.view_state.missed_since = None;
+        self.timers.set(Timer::Attempt as usize, self.view_state.entered_at);
+        self.next = Some(NextView { view, digest, recording });
+    }
+}

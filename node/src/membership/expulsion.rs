@@ -1,0 +1,131 @@
+//! Expelling: putting a peer out of the run for good.
+//!
+//! A user asks for it at any member, or a member has had enough of what another one sends. Whoever begins tells all members, again
+//! and again, until it is done. One that a user wants out hands over what it owns first, as one that goes by itself; one that breaks
+//! rules is lost to everybody at once. The view without it names it, so that nobody lets it in again, whoever joins later and
+//! whatever is forgotten in memory.
+//!
+//! # Not here
+//! Who holds the run's secret can come again under another key, until there is another secret (`rekey.rs`).
+
+use peergrad_protocol::message::Message;
+use peergrad_protocol::view::{Expulsion, ExpulsionCause, ViewChange};
+use peergrad_protocol::{PeerId, Rank};
+
+use super::Membership;
+use crate::io::Output;
+
+impl Membership {
+    /// Sees to it that a member is put out.
+    pub(crate) fn expel(&mut self, peer: PeerId, cause: ExpulsionCause, out: &mut Vec<Output>) {
+        if self.is_member(&peer) && !self.expelling.contains_key(&peer) {
+            let expulsion = Expulsion { peer, by: self.me.peer, cause };
+            self.note_expulsion(expulsion);
+            self.broadcast(&Message::Expel(expulsion), out);
+        }
+    }
+
+    /// A member sees to it that another one is put out.
+    pub(crate) fn on_expel(&mut self, from: &PeerId, expulsion: Expulsion) {
+        if self.is_member(from) && self.is_member(&expulsion.peer) {
+            self.note_expulsion(expulsion);
+        }
+    }
+
+    fn note_expulsion(&mut self, expulsion: Expulsion) {
+        // The first word counts, so that all soon say the same.
+        self.expelling.entry(expulsion.peer).or_insert(expulsion);
+        if expulsion.cause == ExpulsionCause::Request {
+            self.retiring.insert(expulsion.peer);
+        }
+    }
+
+    /// Says again what may not have arrived.
+    pub(super) fn resend_expulsions(&self, out: &mut Vec<Output>) {
+        for expulsion in self.expelling.values().filter(|expulsion| expulsion.by == self.me.peer) {
+            self.broadcast(&Message::Expel(*expulsion), out);
+        }
+    }
+
+    /// Other members that break rules: nobody has to do with them any more.
+    pub(super) fn violators(&self) -> impl Iterator<Item = Rank> {
+        let is_broken = |expulsion: &&Expulsion| expulsion.cause == ExpulsionCause::Violations;
+        let ranks = self.expelling.values().filter(is_broken).filter_map(|it| self.view.rank(&it.peer));
+        ranks.filter(|rank| *rank != self.rank)
+    }
+
+    /// Whom a change puts out for good. Some may have gone before anybody could.
+    pub(super) fn expulsions_with(&self, change: &ViewChange) -> Vec<Expulsion> {
+        let is_out = |peer: &PeerId| self.view.rank(peer).is_none_or(|rank| change.removed.contains(&rank));
+        let comes = |peer: &PeerId| change.added.iter().any(|member| member.peer == *peer);
+        let out = self.expelling.values().filter(|expulsion| is_out(&expulsion.peer));
+        out.filter(|expulsion| !comes(&expulsion.peer)).copied().collect()
+    }
+
+    /// Why a peer is not to be let in, if it is not.
+    pub(super) fn expulsion_of(&self, peer: &PeerId) -> Option<&Expulsion> {
+        self.view.expulsion(peer).or(self.expelling.get(peer))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::cursor::DataCursor;
+    use peergrad_protocol::message::{Join, Refusal};
+    use peergrad_protocol::view::{Moves, Resume};
+    use peergrad_protocol::{Incarnation, Instant, StepNumber};
+
+    use super::*;
+    use crate::fixtures::{self, membership, peer, sent_messages};
+
+    #[test]
+    fn everybody_is_told_until_it_is_out() {
+        let mut membership = membership();
+        let expulsion = Expulsion { peer: peer(3), by: peer(2), cause: ExpulsionCause::Request };
+        let mut out = Vec::new();
+        membership.expel(peer(3), ExpulsionCause::Request, &mut out);
+        let all = [1, 2, 3].map(|byte| (peer(byte), Message::Expel(expulsion)));
+        assert_eq!(sent_messages(&out), all);
+        assert!(membership.retiring.contains(&peer(3)), "it hands over first");
+        assert_eq!(membership.lost(Instant(0)), []);
+        let mut again = Vec::new();
+        membership.resend_expulsions(&mut again);
+        assert_eq!(sent_messages(&again), all);
+        let without = |removed| ViewChange {
+            parent: membership.digest,
+            removed,
+            added: vec![],
+            capacities: vec![],
+            resume: Resume::at(StepNumber(9)),
+            cursor: DataCursor::default(),
+            moves: Moves::default(),
+            expelled: vec![],
+            ancestors: vec![],
+        };
+        assert_eq!(membership.expulsions_with(&without(vec![Rank(2)])), [expulsion]);
+        assert_eq!(membership.expulsions_with(&without(vec![Rank(0)])), [], "it is still in");
+        let back = ViewChange { added: vec![fixtures::member(3)], ..without(vec![Rank(2)]) };
+        assert_eq!(membership.expulsions_with(&back), [], "it comes in again with the very same");
+        // Asked for twice, and for somebody who is nobody.
+        out.clear();
+        membership.expel(peer(3), ExpulsionCause::Violations, &mut out);
+        membership.expel(peer(9), ExpulsionCause::Request, &mut out);
+        assert_eq!(out.len(), 0);
+    }
+
+    #[test]
+    fn one_that_breaks_rules_is_lost_at_once_and_knows_nothing_of_it() {
+        let mut membership = membership();
+        let of = |peer| Expulsion { peer, by: self::peer(1), cause: ExpulsionCause::Violations };
+        membership.on_expel(&peer(9), of(peer(3)));
+        assert_eq!(membership.lost(Instant(0)), [], "a stranger's word");
+        membership.on_expel(&peer(1), of(peer(3)));
+        membership.on_expel(&peer(1), of(peer(2)));
+        assert_eq!(membership.lost(Instant(0)), [Rank(2)]);
+        let mut out = Vec::new();
+        membership.resend_expulsions(&mut out);
+        assert_eq!(out.len(), 0, "whoever began says so");
+        let join = Join { run: None, incarnation: Incarnation(9), addresses: vec![], capacity: 1 };
+        assert_eq!(membership.on_join(peer(3), &join, false), Err(Refusal::Expelled(of(peer(3)))));
+    }
+}

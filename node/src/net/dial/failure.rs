@@ -1,0 +1,103 @@
+//! What libp2p's errors mean to whoever has to do something about them.
+
+use std::io;
+
+use libp2p::core::upgrade::{NegotiationError, ProtocolError};
+use libp2p::swarm::DialError;
+use libp2p::{Multiaddr, TransportError, dns, noise};
+
+use super::super::addresses::without_peer;
+use super::super::link::error_text;
+use super::super::notice::DialFailure;
+use super::super::proof::ProofError;
+
+/// Whether what came over TCP would come of an attempt over QUIC as well.
+pub(super) fn is_final(trouble: &DialFailure) -> bool {
+    match trouble {
+        DialFailure::WrongSecret
+        | DialFailure::NotAPeer
+        | DialFailure::OtherPeer { .. }
+        | DialFailure::Ourselves
+        | DialFailure::Unusable(_) => true,
+        DialFailure::Refused | DialFailure::System(_) | DialFailure::HungUp => false,
+    }
+}
+
+/// The addresses that an attempt has tried, if the machine at each of them says that nobody listens there.
+pub(in super::super) fn refused_everywhere(error: &DialError) -> Vec<Multiaddr> {
+    let DialError::Transport(errors) = error else { return Vec::new() };
+    let is_refused = |(_, error): &(_, TransportError<io::Error>)| failure_of(error) == DialFailure::Refused;
+    if errors.iter().all(is_refused) {
+        errors.iter().map(|(address, _)| without_peer(address.clone())).collect()
+    } else {
+        Vec::new()
+    }
+}
+
+/// Finds out of libp2p's nested errors what the user can do something about.
+pub(in super::super) fn failure_of(error: &TransportError<io::Error>) -> DialFailure {
+    let error = match error {
+        TransportError::MultiaddrNotSupported(_) => {
+            return DialFailure::Unusable(
+                "this kind of address is not supported: use /ip4/.../tcp/...".to_owned(),
+            );
+        }
+        TransportError::Other(error) => error,
+    };
+    let mut words = error_text(error);
+    let mut next: Option<&(dyn std::error::Error + 'static)> = Some(error);
+    while let Some(reason) = next {
+        match reason.downcast_ref::<noise::Error>() {
+            // What does not decrypt is invalid data with the reason inside; invalid data without one comes from the
+            // negotiation before, which libp2p checks only now. Any other I/O error is the connection's.
+            Some(noise::Error::Io(error)) => match (error.kind(), error.get_ref()) {
+                (io::ErrorKind::InvalidData, Some(_)) => return DialFailure::WrongSecret,
+                (io::ErrorKind::InvalidData, None) => return DialFailure::NotAPeer,
+                _ => {}
+            },
+            Some(_) => return DialFailure::WrongSecret,
+            None => {}
+        }
+        match reason.downcast_ref::<ProofError>() {
+            Some(ProofError::OtherSecret) => return DialFailure::WrongSecret,
+            Some(ProofError::NotAPeer) => return DialFailure::NotAPeer,
+            Some(ProofError::Broken(_)) | None => {}
+        }
+        match reason.downcast_ref::<NegotiationError>() {
+            Some(NegotiationError::ProtocolError(ProtocolError::IoError(_))) | None => {}
+            Some(_) => return DialFailure::NotAPeer,
+        }
+        if reason.is::<libp2p::core::multiaddr::Error>() || reason.is::<dns::ResolveError>() {
+            return DialFailure::Unusable("the name cannot be resolved".to_owned());
+        }
+        // An I/O error hides what it wraps from `source`.
+        next = match reason.downcast_ref::<io::Error>() {
+            Some(system) => {
+                words = error_text(system);
+                system.get_ref().map(|inner| inner as &(dyn std::error::Error + 'static))
+            }
+            None => {
+                words = tidied(&reason.to_string());
+                reason.source()
+            }
+        };
+    }
+    match words.as_str() {
+        // Which of them it is depends on who was faster; told apart, they would be told again and again.
+        "connection closed"
+        | "connection reset"
+        | "connection reset by peer"
+        | "Broken pipe"
+        | "unexpected end of file" => DialFailure::HungUp,
+        "connection refused" => DialFailure::Refused,
+        _ => DialFailure::System(words),
+    }
+}
+
+/// Some wrappers hide the system's error and leave only its text.
+fn tidied(text: &str) -> String {
+    match text.split_once(" (os error").map_or(text, |(words, _)| words) {
+        "Timeout has been reached" | "Connection timed out" => "timed out".to_owned(),
+        words => words.replacen("Connection", "connection", 1),
+    }
+}

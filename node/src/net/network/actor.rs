@@ -1,0 +1,537 @@
+//! The actor: the one owner of the swarm and of what is known about each peer. It decides when links begin and end.
+//!
+//! # How it works
+//! - A connection to anybody who holds the secret becomes a link: an outgoing lane is opened, and theirs is accepted.
+//! - A lost connection is dialed again, by the smaller id at once and by the larger half a second later, so that both do
+//!   not open one at the same time. Meanwhile the link waits; what it holds goes on in the next lane.
+//! - A link that waits for too long is down, and says why; at once where dialing shows that the other process is gone.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use libp2p::{Multiaddr, Swarm};
+use peergrad_protocol::Incarnation;
+use peergrad_protocol::limits::REJECTS_MAX;
+use peergrad_protocol::message::Contact;
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval};
+
+use super::super::addresses::parse_all;
+use super::super::bootstrap_address::BootstrapAddress;
+use super::super::dial::Dialer;
+use super::super::dial_back::DialBackOutcome;
+use super::super::gateway::PortForwarding;
+use super::super::identity::{from_libp2p, to_libp2p};
+use super::super::link::{
+    LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, SessionId, Verdict,
+};
+use super::super::listen::Claim;
+use super::super::notice::Notice;
+use super::super::remote::{ClosingLink, LinkIntent, Outage, Outgoing, RemotePeer, SessionChange};
+use super::super::transport::Behaviour;
+use super::connectivity::Connectivity;
+use super::lanes::{Admission, Lanes, Report};
+use super::status::NetworkStatus;
+
+/// What the actor is told.
+#[derive(Debug)]
+pub(super) enum Command {
+    Dial(Contact),
+    HangUp(peergrad_protocol::PeerId),
+    StopDialing(peergrad_protocol::PeerId),
+    KeepWanted(Vec<peergrad_protocol::PeerId>),
+    Disconnect(peergrad_protocol::PeerId),
+    /// Closes all connections but those with these.
+    KeepOnly(BTreeSet<peergrad_protocol::PeerId>),
+    /// Somebody wants to know what links there are.
+    Status(oneshot::Sender<NetworkStatus>),
+    Report(libp2p::PeerId, Report),
+    /// What a peer has found that was asked to dial this one; nothing: it could not be asked.
+    Checked(libp2p::PeerId, Option<Vec<(Multiaddr, DialBackOutcome)>>),
+    /// What the router says that was asked to forward a port.
+    AskedRouter(PortForwarding),
+    /// Somebody on another machine wanted a direct lane, and was sent away; no reason: it went by itself.
+    HandshakeRefused {
+        from: IpAddr,
+        reason: Option<String>,
+    },
+}
+
+pub(super) struct NetworkActor {
+    pub(super) swarm: Swarm<Behaviour>,
+    pub(super) lanes: Lanes,
+    notices: mpsc::UnboundedSender<Notice>,
+    pub(super) announce: watch::Sender<Vec<String>>,
+    /// Looked up only by key: its order never matters.
+    pub(super) remotes: BTreeMap<libp2p::PeerId, RemotePeer>,
+    pub(super) dialer: Dialer,
+    pub(super) connectivity: Connectivity,
+    outgoing_count: u64,
+    /// Of this process.
+    start: Incarnation,
+    /// Held as long as the swarm listens.
+    _claim: Claim,
+}
+
+impl NetworkActor {
+    pub(super) fn new(
+        swarm: Swarm<Behaviour>,
+        lanes: Lanes,
+        notices: mpsc::UnboundedSender<Notice>,
+        announce: watch::Sender<Vec<String>>,
+        external: Vec<Multiaddr>,
+        start: Incarnation,
+        claim: Claim,
+    ) -> Self {
+        let listening: Vec<_> = swarm.listeners().cloned().collect();
+        let connectivity = Connectivity::new(external, &listening, announce.borrow().clone());
+        Self {
+            swarm,
+            lanes,
+            notices,
+            announce,
+            connectivity,
+            remotes: BTreeMap::new(),
+            dialer: Dialer::default(),
+            outgoing_count: 0,
+            start,
+            _claim: claim,
+        }
+    }
+
+    pub(super) fn want_bootstrap(&mut self, bootstrap: BootstrapAddress) {
+        self.dialer.want_bootstrap(bootstrap, Instant::now());
+    }
+
+    pub(super) async fn run(mut self, mut commands: mpsc::UnboundedReceiver<Command>) {
+        let mut rounds = interval(ROUND);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            tokio::select! {
+                // Reports first: a connection that closes after a goodbye is no loss, if the goodbye is known by then.
+                biased;
+                command = commands.recv() => match command {
+                    Some(command) => self.on_command(command),
+                    None => return,
+                },
+                _ = rounds.tick() => self.on_tick(),
+                event = self.swarm.select_next_some() => self.on_swarm_event(event),
+            }
+            self.dial_due();
+        }
+    }
+
+    fn on_command(&mut self, command: Command) {
+        match command {
+            Command::Dial(contact) => {
+                let Some(id) = to_libp2p(contact.peer).filter(|id| id != self.swarm.local_peer_id()) else {
+                    return;
+                };
+                self.dialer.want(id, parse_all(&contact.addresses), Instant::now());
+                if let Some(remote) = self.remotes.get_mut(&id) {
+                    remote.intent = LinkIntent::Connect;
+                    if remote.has_usable_connection() {
+                        self.dialer.mark_connected(id, remote.carriers);
+                    }
+                    self.open_lane(id);
+                }
+            }
+            Command::HangUp(peer) => {
+                if let Some(id) = to_libp2p(peer) {
+                    self.dialer.forget(id);
+                    self.close_link(id, LinkIntent::Disconnect);
+                }
+            }
+            Command::StopDialing(peer) => {
+                if let Some(id) = to_libp2p(peer) {
+                    self.dialer.forget(id);
+                }
+            }
+            Command::KeepWanted(peers) => {
+                self.dialer.keep_wanted(|id| from_libp2p(id).is_some_and(|peer| peers.contains(&peer)));
+            }
+            Command::Disconnect(peer) => {
+                if let Some(id) = to_libp2p(peer) {
+                    self.disconnect(id, "cut on request");
+                }
+            }
+            Command::KeepOnly(peers) => {
+                let is_kept = |id| from_libp2p(id).is_some_and(|peer| peers.contains(&peer));
+                let others: Vec<_> =
+                    self.swarm.connected_peers().filter(|id| !is_kept(id)).copied().collect();
+                for id in others {
+                    self.disconnect(id, "the run has another secret");
+                }
+            }
+            // Whoever has asked may have gone.
+            Command::Status(reply) => _ = reply.send(self.status()),
+            Command::Report(id, report) => self.on_report(id, report),
+            Command::Checked(id, findings) => self.on_checked(id, findings),
+            Command::AskedRouter(answer) => self.on_router(answer),
+            Command::HandshakeRefused { from, reason } => {
+                let count = self.lanes.counters.add_refused_stranger();
+                // Told ever more rarely, so that nobody can fill the screen.
+                if let Some(reason) = reason
+                    && count.is_power_of_two()
+                {
+                    self.notify(Notice::HandshakeRefused { from, reason, count });
+                }
+            }
+        }
+    }
+
+    fn on_report(&mut self, id: libp2p::PeerId, report: Report) {
+        match report {
+            Report::OpenRequested { way, opening, reply } => self.on_open_requested(id, way, opening, reply),
+            Report::OpenAnswered { number, answer, reply } => {
+                self.on_open_answered(id, number, answer, reply)
+            }
+            Report::Direct(result) => self.on_direct(id, result),
+            Report::OutgoingEnded { number, result } => self.on_outgoing_ended(id, number, result),
+            Report::IncomingFailed { error } if error.is_violation() => self.on_violation(id, &error),
+            // The one who sends opens the next lane.
+            Report::IncomingFailed { .. } => {}
+            Report::Goodbye { link } => self.on_goodbye(id, &link),
+            Report::Drained { link } => self.on_drained(id, &link),
+        }
+    }
+
+    /// Somebody wants to send us frames.
+    fn on_open_requested(
+        &mut self,
+        id: libp2p::PeerId,
+        way: LaneKind,
+        opening: OpenRequest,
+        reply: oneshot::Sender<Admission>,
+    ) {
+        let Some(remote) = self.remote(id) else { return };
+        // A direct lane is one more way to a peer that there is a connection to, and no other way in.
+        let is_alone = way == LaneKind::Direct && !remote.has_unrelayed_connection();
+        // Nor does what carries tensors go on over a circuit; the other end hears of that when one of both has given up.
+        let is_barred =
+            way == LaneKind::Substream && !remote.connections.is_empty() && !remote.has_usable_connection();
+        let is_early = way == LaneKind::Substream && !remote.may_begin(Instant::now());
+        if remote.intent == LinkIntent::Disconnect || is_alone || is_barred || is_early {
+            return self.forget_if_idle(id);
+        }
+        let session = remote.mine;
+        let admission = if remote.is_duplicate(opening.session) {
+            Admission::Refused { verdict: Verdict::DuplicateIdentity, session }
+        } else if remote.is_current(opening) {
+            remote.intent = LinkIntent::Connect;
+            let link = self.note_session(id, opening.session);
+            let lane = link.inbox.start_lane();
+            Admission::Welcome { link, lane, session }
+        } else {
+            Admission::Refused { verdict: Verdict::UnknownSession, session }
+        };
+        // A lane that ended meanwhile is not waiting for this.
+        let _ = reply.send(admission);
+        self.open_lane(id);
+    }
+
+    /// Our opening was answered: the link has an outgoing lane again.
+    fn on_open_answered(
+        &mut self,
+        id: libp2p::PeerId,
+        number: u64,
+        answer: OpenResponse,
+        reply: oneshot::Sender<(Arc<Link>, u64)>,
+    ) {
+        let Some(remote) = self.remotes.get(&id) else { return };
+        let link = match (&remote.closing_link, &remote.outgoing) {
+            (Some(closing_link), _) if closing_link.outgoing == number => {
+                if answer.session != closing_link.link.theirs() {
+                    return closing_link.link.close();
+                }
+                Arc::clone(&closing_link.link)
+            }
+            (_, Outgoing::Running { number: current, known, .. }) if *current == number => {
+                if remote.is_duplicate(answer.session) {
+                    // The one that was meant is behind another connection.
+                    return self.on_unknown_session(id, number);
+                }
+                if !remote.is_response_current(*known, answer.session) {
+                    // The lane ends, and the next one is opened with what is known now.
+                    return;
+                }
+                if answer.verdict == Verdict::DuplicateIdentity {
+                    let by = remote.peer;
+                    self.on_unknown_session(id, number);
+                    return self.emit(LinkEvent::DuplicateIdentity { by });
+                }
+                self.note_session(id, answer.session)
+            }
+            _ => return,
+        };
+        if answer.verdict == Verdict::UnknownSession {
+            return self.on_unknown_session(id, number);
+        }
+        match link.outbox.start_lane(answer.record) {
+            Ok(Some((lane, segments))) => {
+                self.end_outage(id, &link);
+                if segments > 0 {
+                    self.emit(LinkEvent::Credit { link: Arc::clone(&link), segments });
+                }
+                let _ = reply.send((link, lane));
+            }
+            Ok(None) => {}
+            Err(_) if self.remotes.get(&id).is_none_or(|remote| remote.link.is_none()) => link.close(),
+            Err(_) => self.drop_link(id, "it has forgotten what it had received".to_owned()),
+        }
+    }
+
+    /// There is a direct lane to a peer, or why there is none.
+    fn on_direct(&mut self, id: libp2p::PeerId, result: Result<(), String>) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let was_told = std::mem::replace(&mut remote.is_indirect_told, result.is_err());
+        let peer = remote.peer;
+        match (was_told, result) {
+            (false, Err(reason)) => self.notify(Notice::DirectLaneFailed { peer, reason }),
+            (true, Ok(())) => self.notify(Notice::DirectLaneRestored { peer }),
+            (false, Ok(())) | (true, Err(_)) => {}
+        }
+    }
+
+    /// The other end does not know what our opening named. What it is called now we know, so the next opening will do;
+    /// one that is answered like this again and again is talking to two machines with one identity.
+    fn on_unknown_session(&mut self, id: libp2p::PeerId, number: u64) {
+        let now = Instant::now();
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let is_repeated =
+            remote.unknown_session_at.replace(now).is_some_and(|at| now - at < UNKNOWN_SESSION_PAUSE);
+        if is_repeated
+            && matches!(remote.outgoing, Outgoing::Running { number: current, .. } if current == number)
+        {
+            remote.outgoing = Outgoing::Idle { not_before: now + REOPEN_PAUSE };
+        }
+    }
+
+    fn on_outgoing_ended(&mut self, id: libp2p::PeerId, number: u64, result: Result<(), LaneError>) {
+        let now = Instant::now();
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        match &remote.outgoing {
+            Outgoing::Running { number: current, .. } if *current == number => {}
+            _ => return,
+        }
+        let pause = match &result {
+            Ok(()) => Duration::ZERO,
+            Err(LaneError::Unwanted) => LOOKING_PAUSE,
+            Err(_) => REOPEN_PAUSE,
+        };
+        remote.outgoing = Outgoing::Idle { not_before: now + pause };
+        let Err(error) = result else { return self.open_lane(id) };
+        remote.note_outage(error.to_string(), now);
+        if error.is_violation() {
+            self.on_violation(id, &error);
+        } else if matches!(error, LaneError::Stalled) {
+            self.disconnect(id, &error.to_string());
+        }
+    }
+
+    /// A peer that holds the secret sent what no peer sends.
+    fn on_violation(&mut self, id: libp2p::PeerId, error: &LaneError) {
+        self.lanes.counters.add_bad_stream();
+        let Some(remote) = self.remote(id) else { return };
+        remote.violations += 1;
+        let (violations, peer) = (remote.violations, remote.peer);
+        // Told ever more rarely, so that nobody can fill the screen.
+        if violations.is_power_of_two() {
+            self.notify(Notice::BadStream { peer, reason: error.to_string() });
+        }
+        if violations >= REJECTS_MAX {
+            self.disconnect(id, "it keeps sending what is no frame");
+        }
+        self.forget_if_idle(id);
+    }
+
+    /// The other end is going; we say goodbye too, so that what we have sent is acknowledged before it goes.
+    fn on_goodbye(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        if remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            self.dialer.forget(id);
+            self.close_link(id, LinkIntent::Idle);
+            self.emit(LinkEvent::Down { link: Arc::clone(link), reason: "it left".to_owned() });
+        }
+    }
+
+    fn on_drained(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
+        link.close();
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        remote.closing_link =
+            remote.closing_link.take().filter(|closing_link| !Arc::ptr_eq(&closing_link.link, link));
+        if remote.intent == LinkIntent::Disconnect && remote.closing_link.is_none() {
+            self.disconnect(id, "hung up");
+        }
+        self.forget_if_idle(id);
+    }
+
+    /// Ends the link in an orderly way: what is queued and a goodbye still go out.
+    fn close_link(&mut self, id: libp2p::PeerId, intent: LinkIntent) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        // The other end knows the session that the link began with.
+        let opening = remote.open_request();
+        remote.intent = intent;
+        let Some(link) = remote.take_link() else {
+            if intent == LinkIntent::Disconnect {
+                self.disconnect(id, "hung up");
+            }
+            return;
+        };
+        let idle = Outgoing::Idle { not_before: Instant::now() };
+        let outgoing = std::mem::replace(&mut remote.outgoing, idle);
+        if remote.connections.is_empty() {
+            link.close();
+            return self.forget_if_idle(id);
+        }
+        link.finish();
+        // The lane stays with the link that it serves; the next link gets its own.
+        let number = match outgoing {
+            Outgoing::Running { number, .. } => number,
+            Outgoing::Idle { .. } => self.spawn_outgoing(id, opening).0,
+        };
+        let closing_link = ClosingLink { link: Arc::clone(&link), outgoing: number };
+        let before = self.remotes.get_mut(&id).and_then(|remote| remote.closing_link.replace(closing_link));
+        if let Some(before) = before {
+            before.link.close();
+        }
+        self.lanes.spawn(self.lanes.clone().drain(id, link));
+    }
+
+    /// Ends the link because it does not work any more.
+    pub(super) fn drop_link(&mut self, id: libp2p::PeerId, reason: String) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let Some(link) = remote.take_link() else { return };
+        remote.stop_outgoing();
+        link.close();
+        self.dialer.stop_reconnecting(id);
+        self.emit(LinkEvent::Down { link, reason });
+        self.open_lane(id);
+        self.forget_if_idle(id);
+    }
+
+    /// Takes in a session of the other end, and tells the driver what that means.
+    fn note_session(&mut self, id: libp2p::PeerId, theirs: SessionId) -> Arc<Link> {
+        let remote = self.remote(id).expect("only a peer whose id was understood gets this far");
+        match remote.note_session(theirs, Instant::now()) {
+            SessionChange::Same(link) => link,
+            SessionChange::New(link) => {
+                self.emit(LinkEvent::Up(Arc::clone(&link)));
+                link
+            }
+            SessionChange::Replaced { old, new } => {
+                self.emit(LinkEvent::Down {
+                    link: old,
+                    reason: "it restarted, or another machine uses a copy of its data directory".to_owned(),
+                });
+                self.emit(LinkEvent::Up(Arc::clone(&new)));
+                new
+            }
+        }
+    }
+
+    fn end_outage(&mut self, id: libp2p::PeerId, link: &Arc<Link>) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        if !remote.link.as_ref().is_some_and(|current| Arc::ptr_eq(current, link)) {
+            return;
+        }
+        let peer = remote.peer;
+        let Some(Outage { was_up: true, is_told, .. }) = remote.outage.take() else { return };
+        self.lanes.counters.add_resumed_link();
+        if is_told {
+            self.notify(Notice::Resumed { peer });
+        }
+    }
+
+    /// Opens a lane to `id`, if we want one, have none, and there is a connection for it.
+    pub(super) fn open_lane(&mut self, id: libp2p::PeerId) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        let now = Instant::now();
+        let is_due = matches!(remote.outgoing, Outgoing::Idle { not_before } if not_before <= now)
+            && remote.may_begin(now);
+        if !is_due || remote.intent != LinkIntent::Connect || !remote.has_usable_connection() {
+            return;
+        }
+        let opening = remote.open_request();
+        let (number, task) = self.spawn_outgoing(id, opening);
+        if let Some(remote) = self.remotes.get_mut(&id) {
+            remote.outgoing = Outgoing::Running { number, task, known: opening.known };
+        }
+    }
+
+    fn spawn_outgoing(&mut self, id: libp2p::PeerId, opening: OpenRequest) -> (u64, AbortHandle) {
+        self.outgoing_count += 1;
+        let number = self.outgoing_count;
+        let remote = self.remotes.get(&id).expect("a lane is opened to one that is known");
+        let lane = self.lanes.clone().send(id, number, opening, Arc::clone(&remote.direct));
+        (number, self.lanes.spawn(lane))
+    }
+
+    /// What has to be looked at from time to time.
+    fn on_tick(&mut self) {
+        let now = Instant::now();
+        let overdue: Vec<_> =
+            self.remotes.iter().filter_map(|(id, remote)| Some((*id, remote.overdue(now)?))).collect();
+        for (id, reason) in overdue {
+            self.drop_link(id, reason);
+        }
+        self.maintain_connectivity(now);
+        let ids: Vec<_> = self.remotes.keys().copied().collect();
+        for id in ids {
+            self.open_lane(id);
+        }
+    }
+
+    fn dial_due(&mut self) {
+        let now = Instant::now();
+        for options in self.dialer.take_due(now) {
+            let attempt = options.connection_id();
+            if let Err(error) = self.swarm.dial(options) {
+                self.on_dial_failed(attempt, &error);
+            }
+        }
+    }
+
+    pub(super) fn disconnect(&mut self, id: libp2p::PeerId, reason: &str) {
+        if let Some(remote) = self.remotes.get_mut(&id) {
+            remote.closing.get_or_insert_with(|| reason.to_owned());
+        }
+        // An error only says that there is no connection.
+        let _ = self.swarm.disconnect_peer_id(id);
+    }
+
+    /// What is known of this peer, from nothing if need be; `None` if its id is of a kind that no peer has.
+    pub(super) fn remote(&mut self, id: libp2p::PeerId) -> Option<&mut RemotePeer> {
+        let (peer, start) = (from_libp2p(&id)?, self.start);
+        Some(self.remotes.entry(id).or_insert_with(|| RemotePeer::new(peer, start, Instant::now())))
+    }
+
+    pub(super) fn forget_if_idle(&mut self, id: libp2p::PeerId) {
+        if self.remotes.get(&id).is_some_and(RemotePeer::is_idle) {
+            self.remotes.remove(&id);
+        }
+    }
+
+    pub(super) fn emit(&self, event: LinkEvent) {
+        // A driver that is gone has no use for it.
+        let _ = self.lanes.events.send(event);
+    }
+
+    pub(super) fn notify(&self, notice: Notice) {
+        // Nobody has to listen.
+        let _ = self.notices.send(notice);
+    }
+}
+
+/// How often timers are looked at.
+const ROUND: Duration = Duration::from_millis(100);
+/// Pause before a lane that failed is opened again on a connection that is still there.
+const REOPEN_PAUSE: Duration = Duration::from_millis(200);
+/// As above, for one who speaks no lanes: it only asks how things stand, and goes.
+const LOOKING_PAUSE: Duration = Duration::from_secs(10);
+/// An opening that is not understood twice within this time is not tried a third time at once.
+const UNKNOWN_SESSION_PAUSE: Duration = Duration::from_secs(1);

@@ -1,0 +1,317 @@
+//! Reaching and being reached: whom this peer asks to dial it, through whom others speak to it if they cannot, and where it looks
+//! for those whom it misses.
+//!
+//! # How it works
+//! - Peers that have a connection of their own with this one are asked to dial it: a few, one after the other, and again later.
+//! - One that is reached says so to libp2p, which has it serve as a relay. One that is not takes reservations at two of those, and
+//!   announces the ways through them.
+//! - Where a circuit is all there is, a better way is tried from time to time: the other end may be one that can be dialed, and
+//!   did not know of us. (Holes through two routers at once are made by DCUtR, when the circuit begins.)
+//! - One that is wanted and not reached is looked for among those that are.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use libp2p::core::transport::ListenerId;
+use libp2p::swarm::ConnectionId;
+use libp2p::swarm::dial_opts::{DialOpts, PeerCondition};
+use libp2p::{Multiaddr, PeerId, identify, relay};
+use peergrad_protocol::limits::{ADDRESS_BYTES_MAX, ADDRESSES_MAX};
+use tokio::time::Instant;
+
+use super::super::addresses::{parse_all, without_peer};
+use super::super::circuits::{is_relayed, relay_of, through};
+use super::super::dial_back::{DIAL_BACK_PROTOCOL, DialBackOutcome};
+use super::super::gateway::PortForwarding;
+use super::super::identity::from_libp2p;
+use super::super::link::LinkEvent;
+use super::super::listen::{announced, beyond_this_machine};
+use super::super::notice::Notice;
+use super::super::reachability::{Reachability, ReachabilityState, Survey};
+use super::super::remote::{RemotePeer, ip_of};
+use super::actor::NetworkActor;
+
+/// What is known of how this peer is reached, and what is being done about it.
+pub(super) struct Connectivity {
+    survey: Survey,
+    /// Peers that answer questions.
+    helpers: BTreeSet<PeerId>,
+    /// Peers that pass on what is said, and where this peer has dialed them.
+    relays: BTreeMap<PeerId, Multiaddr>,
+    /// Places taken at them.
+    reservations: BTreeMap<PeerId, ListenerId>,
+    /// No place is asked for before.
+    reservations_due: Instant,
+    /// Where libp2p was told that this peer is reached.
+    confirmed: Vec<Multiaddr>,
+    /// What was told last.
+    told: Option<Reachability>,
+    /// What the driver knows: addresses, and whether this peer is reached.
+    last_reported: (Vec<String>, bool),
+    /// Peers that were met through a relay, and are reached without one since.
+    pub(super) met: BTreeSet<PeerId>,
+    /// When those who are missing are looked for next.
+    search_due: Instant,
+}
+
+impl Connectivity {
+    /// Of a peer that listens on these addresses, and has announced those.
+    pub(super) fn new(external: Vec<Multiaddr>, listening: &[Multiaddr], announced: Vec<String>) -> Self {
+        let now = Instant::now();
+        let listening = beyond_this_machine(listening);
+        Self {
+            survey: Survey::new(external, listening),
+            helpers: BTreeSet::new(),
+            relays: BTreeMap::new(),
+            reservations: BTreeMap::new(),
+            reservations_due: now,
+            confirmed: Vec::new(),
+            told: None,
+            last_reported: (announced, true),
+            met: BTreeSet::new(),
+            search_due: now,
+        }
+    }
+}
+
+impl NetworkActor {
+    // What others say.
+
+    /// The system has given us an address, or taken one away; or a relay has.
+    pub(super) fn on_listening(&mut self) {
+        let listening: Vec<_> = self.swarm.listeners().cloned().collect();
+        let beyond = beyond_this_machine(&listening);
+        self.connectivity.survey.listen_on(beyond, Instant::now());
+        self.report_reachability();
+    }
+
+    /// A place at a relay is gone; another one is taken later.
+    pub(super) fn on_listener_closed(&mut self, listener: ListenerId) {
+        let count = self.connectivity.reservations.len();
+        self.connectivity.reservations.retain(|_, reservation| *reservation != listener);
+        if self.connectivity.reservations.len() != count {
+            self.connectivity.reservations_due = Instant::now() + RESERVATION_PAUSE;
+            self.on_listening();
+        }
+    }
+
+    /// A peer says what it speaks, where it listens, and where it sees this one.
+    pub(super) fn on_identified(&mut self, id: PeerId, connection: ConnectionId, info: &identify::Info) {
+        let Some(remote) = self.remotes.get_mut(&id) else { return };
+        remote.is_identified = true;
+        // Its own loopback addresses would lead us to ourselves.
+        let mut usable = parse_all(&announced(&[], &info.listen_addrs));
+        let is_way = |address: &&Multiaddr| is_relayed(address) && relay_of(address) != Some(id);
+        usable.extend(info.listen_addrs.iter().filter(is_way).cloned().map(without_peer));
+        for address in &usable {
+            remote.note_host(address);
+            if !remote.addresses.contains(address) {
+                remote.remember(address.clone());
+                remote.begin_relay_upgrade(Instant::now());
+            }
+        }
+        let known = remote.connections.get(&connection).filter(|known| !known.is_relayed);
+        let known = known.map(|known| known.dialed.clone());
+        for address in usable {
+            self.swarm.behaviour_mut().discovery.add_address(&id, address);
+        }
+        // What is seen of a circuit is the relay.
+        let Some(dialed) = known else { return self.open_lane(id) };
+        self.connectivity.survey.seen_at(id, &info.observed_addr);
+        if info.protocols.contains(&DIAL_BACK_PROTOCOL) {
+            self.connectivity.helpers.insert(id);
+        }
+        match dialed.filter(|_| info.protocols.contains(&relay::HOP_PROTOCOL_NAME)) {
+            Some(address) => _ = self.connectivity.relays.insert(id, address),
+            None => _ = self.connectivity.relays.remove(&id),
+        }
+        self.report_reachability();
+        self.open_lane(id);
+    }
+
+    /// What a peer has found that was asked to dial this one.
+    pub(super) fn on_checked(&mut self, id: PeerId, findings: Option<Vec<(Multiaddr, DialBackOutcome)>>) {
+        self.connectivity.survey.found(id, findings, Instant::now());
+        self.confirm();
+        self.report_reachability();
+    }
+
+    /// What a router says that was asked to forward a port.
+    pub(super) fn on_router(&mut self, answer: PortForwarding) {
+        if self.connectivity.survey.asked_router(answer.clone(), Instant::now()) {
+            self.notify(Notice::PortForwarding(answer));
+            self.report_reachability();
+        }
+    }
+
+    /// A peer is not connected any more.
+    pub(super) fn forget_connection(&mut self, id: PeerId) {
+        self.connectivity.helpers.remove(&id);
+        self.connectivity.relays.remove(&id);
+        self.connectivity.survey.forget(&id);
+        self.connectivity.met.remove(&id);
+    }
+
+    // What is done about it.
+
+    /// What is due.
+    pub(super) fn maintain_connectivity(&mut self, now: Instant) {
+        self.ask_dial_back(now);
+        self.reserve_relays(now);
+        self.upgrade_relayed(now);
+        self.search_missing(now);
+    }
+
+    fn ask_dial_back(&mut self, now: Instant) {
+        let Connectivity { survey, helpers, .. } = &mut self.connectivity;
+        let Some(helper) = survey.next_helper(helpers.iter().copied(), now) else { return };
+        let candidates = self.connectivity.survey.candidates();
+        self.lanes.spawn(self.lanes.clone().check(helper, candidates));
+    }
+
+    /// Tells libp2p where this peer is reached, so that it serves others.
+    fn confirm(&mut self) {
+        let reached = match self.connectivity.survey.standing() {
+            ReachabilityState::Reachable => self.connectivity.survey.reached(),
+            ReachabilityState::Unknown | ReachabilityState::Unreachable => Vec::new(),
+        };
+        if self.connectivity.confirmed == reached {
+            return;
+        }
+        for address in std::mem::replace(&mut self.connectivity.confirmed, reached.clone()) {
+            if !reached.contains(&address) {
+                self.swarm.remove_external_address(&address);
+            }
+        }
+        let status = if reached.is_empty() { relay::Status::Disable } else { relay::Status::Enable };
+        self.swarm.behaviour_mut().relay.set_status(Some(status));
+        reached.into_iter().for_each(|address| self.swarm.add_external_address(address));
+        // Whoever speaks to this peer through a relay is to find the better way.
+        let connected: Vec<_> = self.swarm.connected_peers().copied().collect();
+        self.swarm.behaviour_mut().identify.push(connected);
+    }
+
+    /// Takes reservations at relays while this peer is not reached, and gives them back once it is and nobody speaks to it there any
+    /// more.
+    fn reserve_relays(&mut self, now: Instant) {
+        let is_unreachable = self.connectivity.survey.standing() == ReachabilityState::Unreachable;
+        if !is_unreachable {
+            if self.remotes.values().any(|remote| !remote.circuits().is_empty()) {
+                return;
+            }
+            for (_, reservation) in std::mem::take(&mut self.connectivity.reservations) {
+                self.swarm.remove_listener(reservation);
+            }
+            return;
+        }
+        if self.connectivity.reservations.len() >= RELAYS_RESERVED_MAX
+            || now < self.connectivity.reservations_due
+        {
+            return;
+        }
+        let relays = self.connectivity.relays.iter();
+        let Some((relay, address)) =
+            relays.clone().find(|(relay, _)| !self.connectivity.reservations.contains_key(relay))
+        else {
+            return;
+        };
+        let (relay, way) = (*relay, through(*relay, address.clone()));
+        self.connectivity.reservations_due = now + RESERVATION_PAUSE;
+        if let Ok(reservation) = self.swarm.listen_on(way) {
+            self.connectivity.reservations.insert(relay, reservation);
+        }
+    }
+
+    fn upgrade_relayed(&mut self, now: Instant) {
+        let due: Vec<_> = self
+            .remotes
+            .iter_mut()
+            .filter_map(|(id, remote)| Some((*id, remote.take_relay_upgrade(now)?)))
+            .collect();
+        for (id, addresses) in due {
+            let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(addresses);
+            // There is a way already: nobody need hear that there is no better one.
+            let _ = self.swarm.dial(options.allocate_new_port().build());
+        }
+    }
+
+    /// Those who are wanted and not there are asked for at relays, and looked for among all.
+    fn search_missing(&mut self, now: Instant) {
+        if now < self.connectivity.search_due {
+            return;
+        }
+        self.connectivity.search_due = now + SEARCH_PAUSE;
+        let guesses =
+            self.connectivity.relays.iter().map(|(relay, address)| through(*relay, address.clone()));
+        let guesses: Vec<Multiaddr> = guesses.take(GUESSES_MAX).collect();
+        let missing: Vec<_> = self.dialer.missing().take(SEARCHES_MAX).collect();
+        for (id, mut circuits) in missing {
+            circuits.extend(guesses.iter().cloned());
+            circuits.retain(|circuit| relay_of(circuit) != Some(id));
+            if !circuits.is_empty() {
+                let options = DialOpts::peer_id(id).condition(PeerCondition::Always).addresses(circuits);
+                // Beside the attempts that are told of: those are at addresses of its own, and may take long.
+                let _ = self.swarm.dial(options.allocate_new_port().build());
+            }
+            // What comes of this joins the addresses of the next attempt.
+            self.swarm.behaviour_mut().discovery.get_closest_peers(id);
+        }
+    }
+
+    // What is told.
+
+    /// Tells driver and user what is new.
+    pub(super) fn report_reachability(&mut self) {
+        let survey = &self.connectivity.survey;
+        let standing = survey.standing();
+        let listening: Vec<_> = self.swarm.listeners().cloned().collect();
+        let mut best = survey.told();
+        if standing == ReachabilityState::Reachable {
+            best.extend(survey.reached());
+        }
+        let mut addresses = announced(&best, &listening);
+        let mut carriers: Vec<Multiaddr> =
+            listening.iter().filter(|address| is_relayed(address)).cloned().map(without_peer).collect();
+        // A relay may have addresses for its neighbours alone: the one at which it was dialed is good for others.
+        let dialed: BTreeSet<_> = self.connectivity.relays.values().filter_map(ip_of).collect();
+        carriers.sort_by_key(|way| ip_of(way).is_none_or(|machine| !dialed.contains(&machine)));
+        let carriers: Vec<_> =
+            carriers.iter().map(Multiaddr::to_string).filter(|way| way.len() <= ADDRESS_BYTES_MAX).collect();
+        addresses.truncate(ADDRESSES_MAX - carriers.len().min(RELAYS_RESERVED_MAX));
+        addresses.extend(carriers.into_iter().take(RELAYS_RESERVED_MAX));
+        self.announce.send_if_modified(|known| {
+            let is_new = *known != addresses;
+            known.clone_from(&addresses);
+            is_new
+        });
+        let last_reported = (addresses.clone(), standing != ReachabilityState::Unreachable);
+        // One that only its own machine reaches need not be told.
+        if self.connectivity.last_reported != last_reported && !self.connectivity.survey.listening.is_empty()
+        {
+            let (addresses, is_reachable) = last_reported.clone();
+            self.emit(LinkEvent::ReachabilityChanged { addresses, is_reachable });
+            self.connectivity.last_reported = last_reported;
+        }
+        let relays = self.connectivity.reservations.keys().filter_map(from_libp2p).collect();
+        let is_relayed =
+            |remote: &&RemotePeer| !remote.connections.is_empty() && !remote.has_unrelayed_connection();
+        let relayed = self.remotes.values().filter(is_relayed).count();
+        let report =
+            self.connectivity.survey.report(addresses, relays, (self.connectivity.met.len(), relayed));
+        if report.state != ReachabilityState::Unknown && self.connectivity.told.as_ref() != Some(&report) {
+            self.connectivity.told = Some(report.clone());
+            self.notify(Notice::Reachability(Box::new(report)));
+        }
+    }
+}
+
+/// Relays through which one is spoken to: one may go.
+const RELAYS_RESERVED_MAX: usize = 2;
+/// Between two requests for a place.
+const RESERVATION_PAUSE: Duration = Duration::from_secs(2);
+/// How often those who are missing are looked for.
+const SEARCH_PAUSE: Duration = Duration::from_secs(1);
+/// Who is looked for at once; the others later.
+const SEARCHES_MAX: usize = 8;
+/// Relays at which one is asked for who may be known there.
+const GUESSES_MAX: usize = 3;

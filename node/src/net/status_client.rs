@@ -1,0 +1,200 @@
+//! The guest: reaches a peer of a run without being one, to ask it something.
+//!
+//! It has a key for this visit alone, listens nowhere, and shows that it holds the run's secret as everyone does: in the
+//! handshake. The peer opens it a lane, as it does to everybody; a guest takes none, and the peer lets that rest.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::io::BufReader;
+use libp2p::swarm::SwarmEvent;
+use libp2p::{Stream, Swarm};
+use peergrad_protocol::PeerId;
+use peergrad_protocol::invite::Secret;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
+
+use super::bootstrap_address::BootstrapAddress;
+use super::dial::{CarrierEvidence, CarrierHistory, Dialer, NewConnection};
+use super::identity::{Identity, from_libp2p};
+use super::keyring::Keyring;
+use super::notice::{DialFailure, Notice};
+use super::substreams::{Incoming, OpenError};
+use super::transport::{self, Behaviour, STATUS_PROTOCOL, TransportError};
+
+/// Where to go, and what opens the door.
+#[derive(Debug)]
+pub struct StatusTarget {
+    /// The run's secret.
+    pub secret: Secret,
+    /// Peers, any of which will do.
+    pub bootstrap_addresses: Vec<BootstrapAddress>,
+}
+
+/// A visit to a peer.
+#[derive(Debug)]
+pub struct StatusClient {
+    peer: PeerId,
+    stream: BufReader<Stream>,
+    /// Keeps the connection moving.
+    driver: JoinHandle<()>,
+}
+
+/// Nobody could be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StatusClientError {
+    /// Nobody could be reached.
+    #[error("no peer of the run could be reached:\n{}", lines(troubles))]
+    Unreachable {
+        /// By address: why.
+        troubles: BTreeMap<String, DialFailure>,
+    },
+    /// Nobody answered in time.
+    #[error("no peer of the run has answered within {} s: check the addresses and the network between here and there", PATIENCE.as_secs())]
+    Silent,
+    /// It does not know the question.
+    #[error("peer {} answers, but does not know this question: it is of another release; use the same one on both machines", peer.short())]
+    Unknown {
+        /// Who.
+        peer: PeerId,
+    },
+    /// It was reached, and lost again.
+    #[error("peer {} was reached, and lost again ({reason}): try again", peer.short())]
+    Lost {
+        /// Who.
+        peer: PeerId,
+        /// Why.
+        reason: String,
+    },
+    /// libp2p cannot be set up.
+    #[error(transparent)]
+    Transport(#[from] TransportError),
+}
+
+/// Those who ask this peer something.
+#[derive(Debug)]
+pub struct StatusStreams(pub(super) Incoming);
+
+impl StatusStreams {
+    /// The next one; `None` once the network is gone.
+    pub async fn next(&mut self) -> Option<Stream> {
+        self.0.next().await.map(|(_, stream)| stream)
+    }
+}
+
+impl StatusClient {
+    /// Goes to whoever is reached first.
+    ///
+    /// # Errors
+    /// Nobody is, or does not know what a guest asks.
+    pub async fn connect(target: StatusTarget) -> Result<Self, StatusClientError> {
+        let StatusTarget { secret, bootstrap_addresses } = target;
+        let (mut swarm, _) = transport::swarm(&Identity::generate(), &Keyring::new(secret), false)?;
+        let mut dialer = Dialer::default();
+        for bootstrap in bootstrap_addresses {
+            dialer.want_bootstrap(bootstrap, Instant::now());
+        }
+        let meeting = timeout(PATIENCE, dial(&mut swarm, &mut dialer)).await;
+        let (id, peer) = meeting.map_err(|_| StatusClientError::Silent)??;
+        let opener = swarm.behaviour().substreams.opener();
+        let driver = tokio::spawn(async move {
+            loop {
+                swarm.select_next_some().await;
+            }
+        });
+        let lost = |reason: String| StatusClientError::Lost { peer, reason };
+        let stream = match timeout(OPEN_MAX, opener.open(id, STATUS_PROTOCOL)).await {
+            Ok(Ok(stream)) => Ok(stream),
+            Ok(Err(OpenError::Unknown(_))) => Err(StatusClientError::Unknown { peer }),
+            Ok(Err(error)) => Err(lost(error.to_string())),
+            Err(_) => Err(lost("no answer".to_owned())),
+        };
+        match stream {
+            Ok(stream) => Ok(Self { peer, stream: BufReader::new(stream), driver }),
+            Err(error) => {
+                driver.abort();
+                Err(error)
+            }
+        }
+    }
+
+    /// Who was reached.
+    #[must_use]
+    pub fn peer(&self) -> PeerId {
+        self.peer
+    }
+
+    /// What is asked and answered on.
+    pub fn stream(&mut self) -> &mut BufReader<Stream> {
+        &mut self.stream
+    }
+}
+
+impl Drop for StatusClient {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+/// Dials all until one answers, or none has.
+async fn dial(
+    swarm: &mut Swarm<Behaviour>,
+    dialer: &mut Dialer,
+) -> Result<(libp2p::PeerId, PeerId), StatusClientError> {
+    let mut troubles = BTreeMap::new();
+    let mut rounds = interval(ROUND);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        for options in dialer.take_due(Instant::now()) {
+            let attempt = options.connection_id();
+            if let Err(error) = swarm.dial(options) {
+                note(&mut troubles, dialer.failed(attempt, &error, Instant::now()));
+            }
+        }
+        tokio::select! {
+            event = swarm.select_next_some() => match event {
+                SwarmEvent::ConnectionEstablished { peer_id, connection_id, endpoint, .. } => {
+                    let (connection, address) = (connection_id, endpoint.get_remote_address());
+                    let arrival = NewConnection { connection, address, evidence: CarrierEvidence::Out };
+                    dialer.connected(peer_id, arrival, CarrierHistory::default(), Instant::now());
+                    if let Some(peer) = from_libp2p(&peer_id) {
+                        return Ok((peer_id, peer));
+                    }
+                }
+                SwarmEvent::OutgoingConnectionError { connection_id, error, .. } => {
+                    note(&mut troubles, dialer.failed(connection_id, &error, Instant::now()));
+                }
+                _ => {}
+            },
+            _ = rounds.tick() => {}
+        }
+        if dialer.have_all_failed() {
+            return Err(StatusClientError::Unreachable { troubles });
+        }
+    }
+}
+
+fn note(troubles: &mut BTreeMap<String, DialFailure>, notices: Vec<Notice>) {
+    for notice in notices {
+        if let Notice::Unreachable { address, trouble, .. } = notice {
+            troubles.insert(address.to_string(), trouble);
+        }
+    }
+}
+
+fn lines(troubles: &BTreeMap<String, DialFailure>) -> String {
+    let mut text = String::new();
+    for (address, trouble) in troubles {
+        writeln!(text, "  {address}: {trouble}").expect("a string takes any text");
+    }
+    text.truncate(text.trim_end().len());
+    text
+}
+
+/// How often it is looked whom to dial again.
+const ROUND: Duration = Duration::from_millis(50);
+/// One address may take two attempts of five seconds.
+const PATIENCE: Duration = Duration::from_secs(20);
+const OPEN_MAX: Duration = Duration::from_secs(5);

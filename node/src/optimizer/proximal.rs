@@ -1,0 +1,70 @@
+//! Rules that make parameters exactly zero: they pull each towards zero by as much as its loss is worth, and stop there.
+//!
+//! What is minimized is the mean loss + `l1` x sum |x| + `l2` / 2 x sum x^2. An ordinary rule would add the gradients of those
+//! terms, and swing about zero for ever; these solve for the new value instead, so that a model becomes sparse.
+//!
+//! # Reading
+//! Duchi and Singer, *Efficient Online and Batch Learning Using Forward Backward Splitting*, 2009 (`prox`); McMahan et al., *Ad
+//! Click Prediction: a View from the Trenches*, 2013, algorithm 1 (`ftrl`).
+
+/// The constants of one proximal step.
+pub(super) struct ProximalUpdate {
+    pub(super) rate: f32,
+    pub(super) scale: f32,
+    pub(super) l1: f32,
+    pub(super) l2: f32,
+}
+
+impl ProximalUpdate {
+    /// A step against the gradient, then towards zero. Keeps no moments.
+    pub(super) fn apply(&self, parameters: &[f32], vector: &mut [f32]) {
+        let (threshold, shrinkage) = (self.rate * self.l1, 1.0 + self.rate * self.l2);
+        for (element, &parameter) in vector.iter_mut().zip(parameters) {
+            let moved = parameter - self.rate * (*element * self.scale);
+            *element = towards_zero(moved, threshold) / shrinkage;
+        }
+    }
+}
+
+/// The constants of one step that follows the regularized leader. All losses so far are added up, and so are `l1` and `l2`: each
+/// loss brings them with it (in the paper they are added once, and weigh ever less).
+pub(super) struct FtrlUpdate {
+    pub(super) rate: f32,
+    pub(super) scale: f32,
+    pub(super) beta: f32,
+    pub(super) l1: f32,
+    pub(super) l2: f32,
+}
+
+impl FtrlUpdate {
+    /// Two moments: what gradients have come to, corrected for how far the parameter went (z), and the sum of their squares (n).
+    pub(super) fn apply(&self, parameters: &[f32], vector: &mut [f32], old: &[f32], new: &mut [f32]) {
+        let count = vector.len();
+        let (old_sums, old_squares) = old.split_at(count);
+        let (new_sums, new_squares) = new.split_at_mut(count);
+        let sums = old_sums.iter().zip(new_sums);
+        let squares = old_squares.iter().zip(new_squares);
+        for (((element, &parameter), sum), square) in vector.iter_mut().zip(parameters).zip(sums).zip(squares)
+        {
+            let gradient = *element * self.scale;
+            let new_square = *square.0 + gradient * gradient;
+            let root = new_square.sqrt();
+            let pull = (root - square.0.sqrt()) / self.rate;
+            let new_sum = *sum.0 + gradient - pull * parameter;
+            *sum.1 = new_sum;
+            *square.1 = new_square;
+            *element = -towards_zero(new_sum, self.l1) / ((self.beta + root) / self.rate + self.l2);
+        }
+    }
+}
+
+/// Nearer to zero by `distance`, but not beyond.
+fn towards_zero(value: f32, distance: f32) -> f32 {
+    if value > distance {
+        value - distance
+    } else if value < -distance {
+        value + distance
+    } else {
+        0.0
+    }
+}

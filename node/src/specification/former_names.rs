@@ -1,0 +1,99 @@
+//! Names that keys and values of a run file had in earlier versions.
+//!
+//! A run file with a former name is refused like any other with an unknown key. This says what the name is today, so that nobody
+//! has to look it up. Only a text that could not be read is searched for them.
+
+use toml::de::{DeTable, DeValue};
+
+/// A key, or a value of a key, that is called something else today.
+struct FormerName {
+    /// The section; empty for the head of the file.
+    section: &'static str,
+    key: &'static str,
+    /// The value; `None`: the key itself is the name.
+    value: Option<&'static str>,
+    /// The name today.
+    current: &'static str,
+}
+
+const FORMER_NAMES: [FormerName; 6] = [
+    FormerName { section: "", key: "passes", value: None, current: "epochs" },
+    FormerName { section: "optimizer", key: "decay_passes", value: None, current: "decay_epochs" },
+    FormerName { section: "shards", key: "copies", value: None, current: "replicas" },
+    FormerName { section: "sync", key: "kind", value: Some("ring"), current: "sync" },
+    FormerName { section: "sync", key: "kind", value: Some("quorum"), current: "backup-workers" },
+    FormerName { section: "sync", key: "local_steps", value: Some("pass"), current: "epoch" },
+];
+
+/// The first former name in `text`, with its line and its name today. The run file is the whole text, or the section `inside` of it.
+#[must_use]
+pub fn explain_former_name(text: &str, inside: Option<&str>) -> Option<String> {
+    let root = DeTable::parse(text).ok()?.into_inner();
+    let run = inside.map_or(Some(&root), |name| section_of(&root, name))?;
+    FORMER_NAMES.iter().find_map(|former| former.explain(text, run))
+}
+
+impl FormerName {
+    fn explain(&self, text: &str, run: &DeTable<'_>) -> Option<String> {
+        let table = if self.section.is_empty() { run } else { section_of(run, self.section)? };
+        let (key, value) = table.iter().find(|(key, _)| key.get_ref() == self.key)?;
+        let found = match (self.value, value.get_ref()) {
+            (None, _) => self.key,
+            (Some(former), DeValue::String(written)) if written == former => former,
+            (Some(_), _) => return None,
+        };
+        let line = text[..key.span().start].matches('\n').count() + 1;
+        Some(match self.value {
+            None => format!("line {line}: `{found}` is called `{}` now", self.current),
+            Some(_) => {
+                format!("line {line}: `{}` = \"{found}\" is called \"{}\" now", self.key, self.current)
+            }
+        })
+    }
+}
+
+fn section_of<'a, 'text>(table: &'a DeTable<'text>, name: &str) -> Option<&'a DeTable<'text>> {
+    match table.iter().find(|(key, _)| key.get_ref() == name)?.1.get_ref() {
+        DeValue::Table(section) => Some(section),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::specification::RunFile;
+
+    #[test]
+    fn each_former_name_is_refused_with_the_name_of_today() {
+        for (text, expected) in [
+            ("batch = 8\npasses = 3", "line 2: `passes` is called `epochs` now"),
+            ("[optimizer]\ndecay_passes = 3", "line 2: `decay_passes` is called `decay_epochs` now"),
+            ("[shards]\ncopies = 2", "line 2: `copies` is called `replicas` now"),
+            ("[sync]\nkind = \"ring\"", "line 2: `kind` = \"ring\" is called \"sync\" now"),
+            ("[sync]\nkind = \"quorum\"", "line 2: `kind` = \"quorum\" is called \"backup-workers\" now"),
+            (
+                "[sync]\nkind = \"local\"\nlocal_steps = \"pass\"",
+                "line 3: `local_steps` = \"pass\" is called \"epoch\" now",
+            ),
+        ] {
+            assert_eq!(RunFile::parse(text).unwrap_err().to_string(), expected);
+        }
+    }
+
+    #[test]
+    fn other_mistakes_are_told_as_they_are() {
+        assert_eq!(explain_former_name("[sync]\nkind = \"gossip\"\ntopology = \"ring\"", None), None);
+        assert_eq!(explain_former_name("[sync]\ncopies = 2", None), None, "another section");
+        assert_eq!(explain_former_name("passes = ", None), None, "no TOML");
+        assert!(RunFile::parse("epoch = 3").unwrap_err().to_string().contains("unknown field `epoch`"));
+    }
+
+    #[test]
+    fn a_run_file_inside_another_file_is_searched() {
+        let text = "passes = 1\n[run]\npasses = 3\n[run.shards]\ncopies = 2";
+        let expected = "line 3: `passes` is called `epochs` now";
+        assert_eq!(explain_former_name(text, Some("run")).as_deref(), Some(expected));
+        assert_eq!(explain_former_name(text, Some("links")), None);
+    }
+}

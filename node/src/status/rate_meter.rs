@@ -1,0 +1,108 @@
+//! The rate: how fast something happens, over the last seconds.
+//!
+//! It counts what has happened here, and nothing else: steps that a peer skipped, since the others had taken them while it was
+//! away, are no speed of anybody's.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use peergrad_protocol::Instant;
+
+/// How often something has happened, and how often a second of late.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RateMeter {
+    count: u64,
+    /// The count at a few times, the oldest first.
+    marks: VecDeque<(Instant, u64)>,
+}
+
+impl RateMeter {
+    /// It has happened once more.
+    pub(crate) fn note(&mut self, now: Instant) {
+        self.count += 1;
+        // Hundreds a second need no more than a few places.
+        let is_early =
+            self.marks.len() > 1 && self.marks.back().is_some_and(|last| now.since(last.0) < MARKS_APART);
+        if !is_early {
+            self.marks.push_back((now, self.count));
+        }
+        forget_before(&mut self.marks, now);
+    }
+
+    /// How often in all.
+    pub(crate) fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// How often a second, over the last seconds; where it takes longer than that, by the last time.
+    pub(crate) fn per_second(&self, now: Instant) -> f64 {
+        let is_recent = |(at, _): &&(Instant, u64)| now.since(*at) <= WINDOW;
+        let newest = self.marks.iter().rev();
+        match (self.marks.iter().find(is_recent), newest.clone().next(), newest.clone().nth(1)) {
+            (Some((from, before)), Some(last), _) if *from < last.0 => {
+                rate(self.count - before, now.since(*from))
+            }
+            (_, Some((last, count)), Some((from, before))) if now.since(*last) <= 3 * last.since(*from) => {
+                rate(count - before, last.since(*from).max(now.since(*last)))
+            }
+            _ => 0.0,
+        }
+    }
+}
+
+/// Over less than this, a rate says nothing.
+pub(super) fn rate(count: u64, time: Duration) -> f64 {
+    if time < SHORT { 0.0 } else { count as f64 / time.as_secs_f64() }
+}
+
+/// Keeps one from before the window, so that it is full.
+pub(super) fn forget_before<T>(list: &mut VecDeque<(Instant, T)>, now: Instant) {
+    while list.get(1).is_some_and(|second| now.since(second.0) > WINDOW) {
+        list.pop_front();
+    }
+}
+
+/// What "of late" means.
+pub(super) const WINDOW: Duration = Duration::from_secs(8);
+const SHORT: Duration = Duration::from_millis(200);
+const MARKS_APART: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant(0).after(Duration::from_millis(milliseconds))
+    }
+
+    #[test]
+    fn rates_are_of_the_last_seconds() {
+        let mut meter = RateMeter::default();
+        assert_eq!(meter.per_second(at(0)), 0.0);
+        // A hundred a second, for a minute.
+        for number in 0..6_000 {
+            meter.note(at(number * 10));
+        }
+        assert!(meter.marks.len() < 40, "{}", meter.marks.len());
+        let rate = meter.per_second(at(60_000));
+        assert!((rate - 100.0).abs() < 1.0, "{rate}");
+        // Then nothing: it falls, and is nothing after the window.
+        let rate = meter.per_second(at(64_000));
+        assert!(rate > 40.0 && rate < 60.0, "{rate}");
+        assert_eq!(meter.per_second(at(90_000)), 0.0);
+        assert_eq!(meter.count(), 6_000);
+    }
+
+    #[test]
+    fn what_takes_long_has_a_rate_too() {
+        let mut meter = RateMeter::default();
+        for number in 0..3 {
+            meter.note(at(30_000 * number));
+        }
+        for now in [61_000, 80_000, 90_000] {
+            let rate = meter.per_second(at(now));
+            assert!((rate - 1.0 / 30.0).abs() < 1e-9, "{rate}");
+        }
+        assert_eq!(meter.per_second(at(200_000)), 0.0, "it stands still");
+    }
+}

@@ -1,0 +1,189 @@
+//! The lease table: who computes which samples, where workers go at their own pace.
+//!
+//! It is as with the bookmark of the [cursor](peergrad_protocol::cursor), but for one thing: the cards are not dealt to all at once.
+//! Whoever has nothing to compute asks for a *lease*. What a worker was dealt it holds until it says that it is done, which it does
+//! once what came of it would outlive it. If it is lost before, its leases come back and are dealt next, so every sample of every
+//! epoch is done, and the run is over when nobody holds anything.
+//!
+//! A worker that is lost when what it has computed is safe, and before it could say so, has computed in vain: that lease is dealt
+//! once more. It is the only way in which a sample counts twice, and at most the worker's last leases do.
+//!
+//! # Invariants
+//! - A worker that asks again under the same number is given the same lease, whoever deals by then.
+
+use peergrad_protocol::limits::{LEASES_MAX, STEPS_MAX};
+use peergrad_protocol::table::{LeaseTable, SampleLease, WorkerId, WorkerLeases};
+
+/// How much there is to be dealt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LeasePolicy {
+    /// Passes of the run.
+    pub epochs: u64,
+    /// Samples of an epoch.
+    pub samples: u64,
+    /// Samples that the first worker has to itself.
+    pub warm_up: u64,
+    /// Of those after that, how many are dealt before another worker comes in; 0: all come at once.
+    pub wave: u64,
+}
+
+impl LeasePolicy {
+    /// The lease that a worker asks for, of so many samples if there are as many left of the epoch; `None`: there are none at present.
+    pub fn grant(
+        &self,
+        lease_table: &mut LeaseTable,
+        worker: WorkerId,
+        number: u64,
+        samples: u64,
+    ) -> Option<SampleLease> {
+        let known = leases_of(lease_table, worker);
+        if number <= known.last {
+            return known.leases.iter().find(|(of, _)| *of == number).map(|(_, lease)| lease.clone());
+        }
+        if known.leases.len() == LEASES_MAX || !self.is_admitted(lease_table, worker) {
+            return None;
+        }
+        let lease = if !lease_table.returned.is_empty() {
+            lease_table.returned.remove(0)
+        } else if self.is_exhausted(lease_table) {
+            return None;
+        } else {
+            let (batch, cursor) = lease_table.cursor.next_batch(samples.max(1), self.samples);
+            lease_table.cursor = cursor;
+            SampleLease { epoch: batch.epoch, spans: batch.spans }
+        };
+        let known = leases_of(lease_table, worker);
+        known.last = number;
+        known.leases.push((number, lease.clone()));
+        Some(lease)
+    }
+
+    /// Whether a worker is one of those that are in by now.
+    fn is_admitted(&self, lease_table: &LeaseTable, worker: WorkerId) -> bool {
+        // One that has ended makes room.
+        let mut others = lease_table.outstanding.iter().filter(|held| (1..STEPS_MAX).contains(&held.last));
+        let is_in = others.clone().any(|held| held.worker == worker);
+        let taken = lease_table.cursor.taken(self.samples);
+        let room = match taken.checked_sub(self.warm_up) {
+            None => 1,
+            Some(_) if self.wave == 0 => return true,
+            Some(after) => 2 + after / self.wave,
+        };
+        is_in || room > others.by_ref().count() as u64
+    }
+
+    /// Whether every sample was dealt, and is held by somebody, or done.
+    fn is_exhausted(&self, lease_table: &LeaseTable) -> bool {
+        let all = self.epochs.saturating_mul(self.samples);
+        lease_table.returned.is_empty() && lease_table.cursor.taken(self.samples) >= all
+    }
+
+    /// Whether every sample is done.
+    #[must_use]
+    pub fn is_over(&self, lease_table: &LeaseTable) -> bool {
+        self.is_exhausted(lease_table) && lease_table.outstanding.iter().all(|held| held.leases.is_empty())
+    }
+}
+
+/// A worker is done with its leases up to this number. Whether that is news.
+pub fn complete(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool {
+    let leases = &mut leases_of(lease_table, worker).leases;
+    let before = leases.len();
+    leases.retain(|(of, _)| *of > number);
+    leases.len() < before
+}
+
+/// A worker computes nothing from this number on: what it was dealt comes back, and it is dealt nothing more. Whether that is news.
+pub fn end(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool {
+    let known = leases_of(lease_table, worker);
+    let is_news = std::mem::replace(&mut known.last, STEPS_MAX) < STEPS_MAX;
+    let (held, unused) = std::mem::take(&mut known.leases).into_iter().partition(|(of, _)| *of < number);
+    known.leases = held;
+    let unused: Vec<(u64, SampleLease)> = unused;
+    lease_table.returned.extend(unused.into_iter().map(|(_, lease)| lease));
+    is_news
+}
+
+/// The owner's message of what is dealt: of all workers, or of those who are in it.
+pub fn apply_update(lease_table: &mut LeaseTable, told: &LeaseTable) {
+    lease_table.cursor = told.cursor.clone();
+    lease_table.returned.clone_from(&told.returned);
+    told.outstanding.iter().for_each(|held| leases_of(lease_table, held.worker).clone_from(held));
+}
+
+/// What those who are gone were not done with comes back. Whether anybody is gone.
+pub fn reclaim(lease_table: &mut LeaseTable, is_there: impl Fn(&WorkerId) -> bool) -> bool {
+    let all = std::mem::take(&mut lease_table.outstanding).into_iter();
+    let (held, gone): (Vec<WorkerLeases>, Vec<WorkerLeases>) = all.partition(|held| is_there(&held.worker));
+    lease_table.outstanding = held;
+    let is_any = !gone.is_empty();
+    let leases = gone.into_iter().flat_map(|held| held.leases).map(|(_, lease)| lease);
+    lease_table.returned.extend(leases);
+    is_any
+}
+
+fn leases_of(lease_table: &mut LeaseTable, worker: WorkerId) -> &mut WorkerLeases {
+    let place =
+        lease_table.outstanding.binary_search_by(|held| held.worker.cmp(&worker)).unwrap_or_else(|place| {
+            lease_table.outstanding.insert(place, WorkerLeases { worker, last: 0, leases: vec![] });
+            place
+        });
+    &mut lease_table.outstanding[place]
+}
+
+#[cfg(test)]
+mod tests {
+    use peergrad_protocol::{Incarnation, PeerId};
+
+    use super::*;
+
+    fn worker(byte: u8) -> WorkerId {
+        WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) }
+    }
+
+    /// The positions of a lease.
+    fn positions(lease: Option<SampleLease>) -> Vec<(u64, u64, u64)> {
+        let lease = lease.unwrap_or_default();
+        lease.spans.iter().map(|span| (lease.epoch, span.start, span.end)).collect()
+    }
+
+    #[test]
+    fn every_sample_is_dealt_once_and_what_the_lost_held_once_more() {
+        let (lease_policy, mut lease_table) =
+            (LeasePolicy { epochs: 2, samples: 5, ..LeasePolicy::default() }, LeaseTable::default());
+        let (one, two) = (worker(1), worker(2));
+        assert_eq!(positions(lease_policy.grant(&mut lease_table, one, 1, 2)), [(0, 0, 2)]);
+        assert_eq!(positions(lease_policy.grant(&mut lease_table, two, 1, 2)), [(0, 2, 4)]);
+        assert_eq!(positions(lease_policy.grant(&mut lease_table, two, 1, 2)), [(0, 2, 4)], "asked again");
+        assert_eq!(
+            positions(lease_policy.grant(&mut lease_table, one, 2, 2)),
+            [(0, 4, 5)],
+            "no lease is of two epochs"
+        );
+        assert!(complete(&mut lease_table, one, 1) && !complete(&mut lease_table, one, 1));
+        assert_eq!(positions(lease_policy.grant(&mut lease_table, two, 2, 9)), [(1, 0, 5)]);
+        assert_eq!(lease_policy.grant(&mut lease_table, one, 3, 2), None);
+        assert!(!lease_policy.is_over(&lease_table));
+        assert!(reclaim(&mut lease_table, |worker| *worker == one));
+        assert_eq!(positions(lease_policy.grant(&mut lease_table, one, 3, 2)), [(0, 2, 4)]);
+        assert_eq!(
+            positions(lease_policy.grant(&mut lease_table, one, 4, 2)),
+            [(1, 0, 5)],
+            "of another epoch than the cursor's"
+        );
+        assert!(complete(&mut lease_table, one, 4) && lease_policy.is_over(&lease_table));
+        assert_eq!(lease_policy.grant(&mut lease_table, one, 5, 2), None);
+    }
+
+    #[test]
+    fn workers_come_in_waves_after_the_first_has_warmed_up() {
+        let lease_policy = LeasePolicy { epochs: 1, samples: 100, warm_up: 4, wave: 6 };
+        let mut lease_table = LeaseTable::default();
+        let mut next = |byte, number| lease_policy.grant(&mut lease_table, worker(byte), number, 2).is_some();
+        assert!(next(1, 1) && !next(2, 1) && next(1, 2));
+        assert!(next(2, 1) && !next(3, 1), "4 are dealt, then 6");
+        assert!(next(1, 3) && next(2, 2));
+        assert!(next(3, 1) && !next(4, 1), "10 are dealt, then 12");
+        assert!(next(1, 4) && next(2, 3) && next(4, 1));
+    }
+}

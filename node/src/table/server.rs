@@ -1,0 +1,486 @@
+//! The server: a member's part as owner and as replica of chunks, in one view.
+//!
+//! # How it works
+//! What is added is applied as it comes, and rows that it changed are *dirty* for each replica. A replica has one frame under way at a
+//! time, with all that was dirty when it left; once the replica has kept it, everything whose rows were in it is safe there. What is safe
+//! at all replicas is acknowledged, in the order in which its worker sent it.
+//!
+//! # When a chunk changes hands
+//! Its new owner gets it from one who has kept it, and tells all others who are to keep it. Until each of them has it, whoever has
+//! kept it before goes on keeping it: so whoever dies, it is somewhere. What is acknowledged meanwhile is at all who are to keep it.
+//!
+//! # Clocks
+//! They are of a view: a worker says where it is, after it has sent again what may be lost. So nobody reads before all have done that.
+//! A worker that is new has no clock, and is not waited for until it says that it has one; then it is not behind the others. One that
+//! has ended has completed all clocks there are.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use peergrad_protocol::Rank;
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::limits::WAITING_REQUEST_BYTES_MAX;
+use peergrad_protocol::table::{ReplicaUpdate, Request, Response, SampleLease, TableMessage, WorkerId};
+
+use super::TableError;
+use super::lease_table::{self, LeasePolicy};
+use super::store::{ChunkDelta, TableStore};
+use clocks::WorkerClock;
+use leases::LeaseRequest;
+use replication::{Change, Dirty, Replica};
+
+mod clocks;
+mod leases;
+mod replication;
+mod waiting;
+
+/// Who keeps what, and who works, in one view.
+#[derive(Clone, Debug, Default)]
+pub struct ReplicaMap {
+    /// By rank: who it is.
+    pub members: Vec<WorkerId>,
+    /// By chunk: who keeps it, the owner first.
+    pub holders: Vec<Vec<Rank>>,
+    /// Those who have come with this view.
+    pub newcomers: BTreeSet<Rank>,
+    /// By chunk: who has it as it is now. The first of them gives it to its owner, unless that is one of them.
+    pub up_to_date: Vec<Vec<Rank>>,
+    /// The number of the view.
+    pub view_number: u64,
+}
+
+impl ReplicaMap {
+    /// The owner of a chunk.
+    #[must_use]
+    pub fn owner(&self, chunk: usize) -> Rank {
+        self.holders[chunk][0]
+    }
+
+    /// Who keeps a chunk beside its owner.
+    fn other_holders(&self, chunk: usize) -> &[Rank] {
+        &self.holders[chunk][1..]
+    }
+
+    /// Who gives a chunk to its owner, where that has not got it as it is now.
+    fn donor(&self, chunk: usize) -> Option<Rank> {
+        let up_to_date = &self.up_to_date[chunk];
+        up_to_date.first().copied().filter(|_| !up_to_date.contains(&self.owner(chunk)))
+    }
+
+    fn worker_id(&self, rank: Rank) -> WorkerId {
+        self.members[rank.index()]
+    }
+
+    /// Everybody.
+    pub fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
+        (0..self.members.len()).map(Rank::from_index)
+    }
+}
+
+/// Words, and whom they go to.
+pub type Outbox = Vec<(Rank, TableMessage)>;
+
+/// One member's part, in one view.
+pub struct TableServer {
+    me: Rank,
+    replica_map: Arc<ReplicaMap>,
+    store: TableStore,
+    lease_policy: LeasePolicy,
+    clocks: BTreeMap<Rank, WorkerClock>,
+    /// The clock that all are in, as long as nobody has one.
+    initial_clock: u64,
+    /// Reads that wait for a clock, in the order in which they came.
+    waiting: Vec<(Rank, Request)>,
+    /// By worker: questions that can be answered, once it has taken in what it was told before.
+    ready: BTreeMap<Rank, VecDeque<Request>>,
+    /// By worker: the samples that it waits for.
+    lease_requests: BTreeMap<Rank, LeaseRequest>,
+    /// By chunk that is to come: what was asked of it meanwhile.
+    awaiting_chunk: BTreeMap<usize, Vec<(Rank, Request)>>,
+    /// By chunk that is here: what was added in clocks that are too far ahead, as far as is known here.
+    early: BTreeMap<usize, Vec<(Rank, Request)>>,
+    /// Chunks that are owned here, and that not all who are to keep them do: who does not.
+    unreplicated: BTreeMap<usize, BTreeSet<Rank>>,
+    replicas: BTreeMap<Rank, Replica>,
+    workers: BTreeMap<Rank, WorkerRecord>,
+}
+
+/// What goes on into the next view.
+pub struct ViewHandover {
+    store: TableStore,
+    replica_map: Arc<ReplicaMap>,
+    /// What each replica may not have been told.
+    dirty: BTreeMap<WorkerId, BTreeMap<usize, Dirty>>,
+}
+
+/// What a worker has changed in this view.
+#[derive(Default)]
+struct WorkerRecord {
+    /// What is not safe yet, and at how many members it is not.
+    pending: BTreeMap<Change, usize>,
+    newest: u64,
+    /// What it was told last.
+    acknowledged: u64,
+    /// What it is told once it is safe.
+    leases: BTreeMap<u64, SampleLease>,
+    /// Questions of it that wait.
+    waiting_requests: usize,
+    /// Bytes of all of it that waits.
+    waiting_bytes: usize,
+    /// The first change that was refused, for which there was no room: none after it may count.
+    refused: Option<u64>,
+}
+
+impl ViewHandover {
+    /// What is kept.
+    pub fn store_mut(&mut self) -> &mut TableStore {
+        &mut self.store
+    }
+
+    /// Before the first view that a member is in.
+    #[must_use]
+    pub fn new(store: TableStore) -> Self {
+        Self { store, replica_map: Arc::default(), dirty: BTreeMap::new() }
+    }
+}
+
+/// Whether in this replica map one owned a chunk of which the other kept a replica.
+fn was_replicating(replica_map: &ReplicaMap, owner: WorkerId, replica: WorkerId, chunk: usize) -> bool {
+    let rank = |who| replica_map.members.iter().position(|member| *member == who).map(Rank::from_index);
+    let Some(holders) = replica_map.holders.get(chunk) else { return false };
+    rank(owner) == Some(holders[0]) && rank(replica).is_some_and(|replica| holders[1..].contains(&replica))
+}
+
+impl TableServer {
+    /// Begins a view. What is to be sent goes to `out`.
+    pub fn enter(
+        me: Rank,
+        replica_map: Arc<ReplicaMap>,
+        lease_policy: LeasePolicy,
+        handover: ViewHandover,
+        out: &mut Outbox,
+    ) -> Self {
+        let mut server = Self {
+            me,
+            lease_policy,
+            clocks: BTreeMap::new(),
+            initial_clock: 0,
+            waiting: Vec::new(),
+            ready: BTreeMap::new(),
+            lease_requests: BTreeMap::new(),
+            awaiting_chunk: BTreeMap::new(),
+            early: BTreeMap::new(),
+            unreplicated: BTreeMap::new(),
+            replicas: BTreeMap::new(),
+            workers: BTreeMap::new(),
+            store: handover.store,
+            replica_map,
+        };
+        let replica_map = Arc::clone(&server.replica_map);
+        let is_there = |worker: &WorkerId| replica_map.members.contains(worker);
+        let owned = |chunk: &usize| replica_map.owner(*chunk) == me;
+        let chunks = 0..replica_map.holders.len();
+        // A record is input: it may name one who has not got the chunk.
+        let gives = |chunk: &usize| replica_map.donor(*chunk) == Some(me) && server.store.holds(*chunk);
+        for chunk in chunks.clone().filter(gives) {
+            let states = vec![server.store.snapshot(chunk, None)];
+            out.push((
+                replica_map.owner(chunk),
+                TableMessage::ReplicaUpdate(ReplicaUpdate { number: 0, chunks: states }),
+            ));
+        }
+        for chunk in chunks.clone().filter(|chunk| replica_map.up_to_date[*chunk].contains(&me)) {
+            server.store.set_view_number(chunk, replica_map.view_number);
+        }
+        server.store.forget_workers(is_there);
+        let mut dirty = handover.dirty;
+        for chunk in chunks.filter(owned) {
+            if replica_map.donor(chunk).is_some() {
+                // What was kept of it here may be old.
+                server.store.drop_chunk(chunk);
+                server.awaiting_chunk.insert(chunk, Vec::new());
+            }
+            if !server.store.holds(chunk) {
+                continue;
+            }
+            for replica in replica_map.other_holders(chunk) {
+                let (mine, theirs) = (replica_map.worker_id(me), replica_map.worker_id(*replica));
+                let is_current = replica_map.up_to_date[chunk].contains(replica);
+                let known = if is_current && was_replicating(&handover.replica_map, mine, theirs, chunk) {
+                    dirty.get_mut(&theirs).and_then(|dirty| dirty.remove(&chunk))
+                } else {
+                    Some(Dirty::Whole)
+                };
+                let replica = server.replicas.entry(*replica).or_default();
+                known.into_iter().for_each(|dirty| replica.add(chunk, dirty));
+            }
+            server.check_replication(chunk, out);
+        }
+        server.reclaim_leases();
+        server.send_updates(out);
+        server
+    }
+
+    /// Who has not got an owned chunk that is here; all are told at once, if there is nobody.
+    fn check_replication(&mut self, chunk: usize, out: &mut Outbox) {
+        let lacks = |(_, replica): &(&Rank, &Replica)| replica.lacks(chunk);
+        let lacking: BTreeSet<Rank> = self.replicas.iter().filter(lacks).map(|(rank, _)| *rank).collect();
+        if lacking.is_empty() {
+            self.announce_replicated(&[chunk], out);
+        } else {
+            self.unreplicated.insert(chunk, lacking);
+        }
+    }
+
+    fn announce_replicated(&self, chunks: &[usize], out: &mut Outbox) {
+        let chunks: ChunkSet = chunks.iter().copied().collect();
+        out.extend(self.replica_map.ranks().map(|rank| (rank, TableMessage::Replicated(chunks.clone()))));
+    }
+
+    /// Whoever is to keep these chunks does: nobody else need. Those of them that are the sender's.
+    pub fn on_replicated(&mut self, from: Rank, chunks: &ChunkSet) -> Vec<usize> {
+        let count = self.replica_map.holders.len();
+        let of_sender = |chunk: &usize| *chunk < count && self.replica_map.owner(*chunk) == from;
+        let replicated: Vec<usize> = chunks.iter().filter(of_sender).collect();
+        for chunk in &replicated {
+            if !self.replica_map.holders[*chunk].contains(&self.me) {
+                self.store.drop_chunk(*chunk);
+            }
+        }
+        replicated
+    }
+
+    /// The view is over.
+    #[must_use]
+    pub fn leave(self) -> ViewHandover {
+        let dirty = self
+            .replicas
+            .into_iter()
+            .map(|(rank, replica)| (self.replica_map.worker_id(rank), replica.into_dirty()));
+        ViewHandover { dirty: dirty.collect(), store: self.store, replica_map: self.replica_map }
+    }
+
+    /// What is kept here.
+    #[must_use]
+    pub fn store(&self) -> &TableStore {
+        &self.store
+    }
+
+    /// A worker asks something.
+    ///
+    /// # Errors
+    /// No correct peer asks that.
+    pub fn on_request(&mut self, from: Rank, request: Request, out: &mut Outbox) -> Result<(), TableError> {
+        let chunk = self.check(&request)?;
+        let has_lost_one = |worker: &WorkerRecord| worker.refused.is_some();
+        if request.change().is_some() && self.workers.get(&from).is_some_and(has_lost_one) {
+            return Err(TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX));
+        }
+        self.process(from, chunk, request, out)?;
+        self.send_updates(out);
+        Ok(())
+    }
+
+    /// Does what was asked, and checked, or holds it until that can be done.
+    fn process(
+        &mut self,
+        from: Rank,
+        chunk: Option<usize>,
+        request: Request,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        match chunk {
+            Some(chunk) if !self.is_here(chunk) => {
+                self.reserve(from, &request)?;
+                self.awaiting_chunk.entry(chunk).or_default().push((from, request));
+            }
+            Some(chunk) if self.is_early(from, &request) => {
+                self.reserve(from, &request)?;
+                self.early.entry(chunk).or_default().push((from, request));
+            }
+            _ => self.answer(from, request, out)?,
+        }
+        Ok(())
+    }
+
+    /// Whether a correct peer may ask that, and about which chunk.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    fn check(&self, request: &Request) -> Result<Option<usize>, TableError> {
+        let layout = self.store.layout();
+        let chunk = match request {
+            Request::Get { chunk, rows, .. } => {
+                layout.check_request(*chunk as usize, rows)?;
+                Some(*chunk as usize)
+            }
+            Request::Add { chunk, rows, .. } => {
+                layout.check_indices(*chunk as usize, &rows.indices)?;
+                layout.check(*chunk as usize, rows, layout.width(*chunk as usize))?;
+                Some(*chunk as usize)
+            }
+            Request::Map { chunk, map, .. } => {
+                layout.check_map(*chunk as usize, *map)?;
+                Some(*chunk as usize)
+            }
+            Request::Reduce { chunk, reduce, .. } => {
+                layout.check_reduce(*chunk as usize, *reduce)?;
+                Some(*chunk as usize)
+            }
+            Request::Lease { .. } | Request::Complete { .. } | Request::Return { .. } => Some(0),
+            Request::NewWorker | Request::Tick { .. } => None,
+        };
+        match chunk.filter(|chunk| !self.owns(*chunk)) {
+            Some(chunk) => Err(TableError::NotOwned(chunk)),
+            None => Ok(chunk),
+        }
+    }
+
+    fn answer(&mut self, from: Rank, request: Request, out: &mut Outbox) -> Result<(), TableError> {
+        match request {
+            Request::NewWorker => self.on_new_worker(from, out),
+            Request::Tick { clock } => self.on_tick(from, clock, out)?,
+            Request::Add { .. } | Request::Map { .. } => {
+                if let Some(change) = self.apply_change(from, &request) {
+                    // Of a worker that is behind, all have completed the clock.
+                    self.apply_completed(change.chunk());
+                    self.await_replication(from, change, out);
+                }
+            }
+            Request::Get { .. } | Request::Reduce { .. } => {
+                if let Some(request) = self.try_read(from, request, out) {
+                    self.reserve(from, &request)?;
+                    self.waiting.push((from, request));
+                }
+            }
+            Request::Lease { lease_number, samples, may_wait } => {
+                self.grant_lease(from, LeaseRequest { lease_number, samples: samples.into(), may_wait }, out);
+            }
+            Request::Complete { last_lease } => {
+                self.update_leases(from, last_lease, lease_table::complete, out)
+            }
+            Request::Return { first_lease } => {
+                self.lease_requests.remove(&from);
+                self.update_leases(from, first_lease, lease_table::end, out);
+            }
+        }
+        Ok(())
+    }
+
+    fn owns(&self, chunk: usize) -> bool {
+        self.replica_map.owner(chunk) == self.me
+    }
+
+    /// Whether a chunk is to be kept here.
+    fn keeps(&self, chunk: usize) -> bool {
+        self.replica_map.holders[chunk].contains(&self.me)
+    }
+
+    /// Whether a chunk that is owned here has come.
+    fn is_here(&self, chunk: usize) -> bool {
+        self.store.holds(chunk) && !self.awaiting_chunk.contains_key(&chunk)
+    }
+
+    // Reading and adding.
+
+    /// Answers a question about a chunk that is here, once its clock has come; otherwise gives it back.
+    fn try_read(&self, from: Rank, request: Request, out: &mut Outbox) -> Option<Request> {
+        let (Request::Get { min_clock, .. } | Request::Reduce { min_clock, .. }) = &request else {
+            return None;
+        };
+        let Some(clock) = self.clock().filter(|clock| clock >= min_clock) else { return Some(request) };
+        let response = match &request {
+            Request::Get { request, chunk, rows, .. } => {
+                let (zero, values) = self.store.read(*chunk as usize, rows);
+                let applied = self.store.applied(*chunk as usize, &self.replica_map.worker_id(from));
+                Response::Rows { request: *request, clock, applied, zero, values }
+            }
+            Request::Reduce { request, chunk, reduce, .. } => {
+                let value = self.store.reduce(*chunk as usize, *reduce);
+                let applied = self.store.applied(*chunk as usize, &self.replica_map.worker_id(from));
+                Response::Reduced { request: *request, clock, applied, value }
+            }
+            _ => return None,
+        };
+        out.push((from, TableMessage::Response(response)));
+        None
+    }
+
+    /// Changes a chunk that is here, unless that is in already; `None`: this changes nothing.
+    fn apply_change(&mut self, from: Rank, request: &Request) -> Option<Change> {
+        let worker = self.replica_map.worker_id(from);
+        let (sequence, chunk, changed) = match request {
+            Request::Add { sequence, clock, chunk, rows } => {
+                let is_news = self.store.add(*chunk as usize, worker, *sequence, *clock, rows);
+                (*sequence, *chunk as usize, is_news.then(|| rows.indices.iter().collect()))
+            }
+            Request::Map { sequence, chunk, map } => {
+                (*sequence, *chunk as usize, self.store.map(*chunk as usize, worker, *sequence, *map))
+            }
+            _ => return None,
+        };
+        if let Some(rows) = changed {
+            self.mark_dirty(chunk, &ChunkDelta { rows, workers: BTreeSet::from([worker]), leased: None });
+        }
+        Some(Change::Added(sequence, chunk))
+    }
+
+    /// A worker is told of a change once it is safe.
+    fn await_replication(&mut self, worker: Rank, change: Change, out: &mut Outbox) {
+        let missing_at = self.replicas_missing(worker, change);
+        self.workers.entry(worker).or_default().record_change(change, missing_at);
+        self.acknowledge(worker, out);
+    }
+
+    /// A change is safe at one member more.
+    fn on_change_replicated(&mut self, worker: Rank, change: Change, out: &mut Outbox) {
+        let Some(known) = self.workers.get_mut(&worker) else { return };
+        let Some(count) = known.pending.get_mut(&change) else { return };
+        *count -= 1;
+        if *count == 0 {
+            known.pending.remove(&change);
+            self.acknowledge(worker, out);
+        }
+    }
+
+    fn acknowledge(&mut self, to: Rank, out: &mut Outbox) {
+        let Some(worker) = self.workers.get_mut(&to) else { return };
+        let first = worker.pending.keys().find_map(|change| match change {
+            Change::Added(sequence, _) => Some(*sequence),
+            Change::Leased(_) => None,
+        });
+        let up_to =
+            [first, worker.refused].into_iter().flatten().min().map_or(worker.newest, |first| first - 1);
+        if up_to > worker.acknowledged {
+            worker.acknowledged = up_to;
+            out.push((to, TableMessage::Response(Response::Acknowledged { up_to })));
+        }
+        let is_ready = |lease_number: &u64| !worker.pending.contains_key(&Change::Leased(*lease_number));
+        let ready: Vec<u64> = worker.leases.keys().copied().filter(is_ready).collect();
+        for lease_number in ready {
+            if let Some(lease) = worker.leases.remove(&lease_number) {
+                out.push((
+                    to,
+                    TableMessage::Response(Response::Leased { lease_number, lease, is_over: false }),
+                ));
+            }
+        }
+    }
+}
+
+impl WorkerRecord {
+    /// Something was added that is not safe at so many members.
+    fn record_change(&mut self, change: Change, missing_at: usize) {
+        if let Change::Added(sequence, _) = change {
+            self.newest = self.newest.max(sequence);
+        }
+        if missing_at > 0 {
+            self.pending.insert(change, missing_at);
+        } else {
+            self.pending.remove(&change);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

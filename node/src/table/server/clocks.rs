@@ -1,0 +1,134 @@
+//! Clocks, at an owner: how far all workers are, and what waits for that.
+
+use peergrad_protocol::Rank;
+use peergrad_protocol::limits::{PER_CLOCK_STALENESS_MAX, STEPS_MAX};
+use peergrad_protocol::table::Request;
+
+use super::super::ApplyMode;
+use super::{ChunkDelta, Outbox, TableError, TableServer};
+
+/// Where a worker is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum WorkerClock {
+    /// It is new, and has not said.
+    New,
+    /// It has completed so many.
+    At(u64),
+    /// It is new, and behind the others: as if it had completed so many.
+    Raised(u64),
+}
+
+impl TableServer {
+    /// So many clocks all workers have completed, as far as is known here; `None`: somebody has not said yet.
+    #[must_use]
+    pub fn clock(&self) -> Option<u64> {
+        if self.are_all_new() {
+            return Some(self.initial_clock);
+        }
+        let known = self.replica_map.ranks().filter_map(|rank| match self.clocks.get(&rank) {
+            Some(WorkerClock::At(clock) | WorkerClock::Raised(clock)) => Some(Some(*clock)),
+            Some(WorkerClock::New) => None,
+            None if self.replica_map.newcomers.contains(&rank) => None,
+            None => Some(None),
+        });
+        let mut known = known.peekable();
+        known.peek()?;
+        known.try_fold(u64::MAX, |least, clock| Some(least.min(clock?)))
+    }
+
+    /// Whether nobody has a clock: all who had one are gone.
+    fn are_all_new(&self) -> bool {
+        let has_none = |clock: &WorkerClock| matches!(clock, WorkerClock::New);
+        self.clocks.len() == self.replica_map.members.len() && self.clocks.values().all(has_none)
+    }
+
+    /// A worker has no clock.
+    pub(super) fn on_new_worker(&mut self, from: Rank, out: &mut Outbox) {
+        self.clocks.entry(from).or_insert(WorkerClock::New);
+        if self.are_all_new() {
+            // What those have added who are gone is complete.
+            let chunks = 0..self.replica_map.holders.len();
+            let last = chunks.filter_map(|chunk| self.store.last_pending(chunk)).max();
+            self.initial_clock = self.initial_clock.max(last.map_or(0, |last| last + 1));
+        }
+        self.on_clock_change(None, out);
+    }
+
+    /// Whether something is added in a clock so far ahead that it could not be kept with its chunk until that is complete. It may be so
+    /// only as seen from here: ticks of others may be on their way.
+    pub(super) fn is_early(&self, from: Rank, request: &Request) -> bool {
+        let Request::Add { chunk, clock, .. } = request else { return false };
+        let chunk = *chunk as usize;
+        if self.store.layout().table_of(chunk).apply_mode != ApplyMode::PerClock {
+            return false;
+        }
+        let waits =
+            self.early.get(&chunk).is_some_and(|early| early.iter().any(|(worker, _)| *worker == from));
+        if waits {
+            // What comes after it is not put in before it: it would count as in already.
+            return true;
+        }
+        let least = self.clock().unwrap_or(*clock);
+        let is_far = *clock > least.saturating_add(PER_CLOCK_STALENESS_MAX);
+        *clock >= least && (is_far || !self.store.has_pending_room(chunk, *clock))
+    }
+
+    /// A worker says that so many clocks are complete.
+    pub(super) fn on_tick(&mut self, from: Rank, clock: u64, out: &mut Outbox) -> Result<(), TableError> {
+        let before = self.clock();
+        let now = match self.clocks.get(&from) {
+            Some(WorkerClock::At(known)) if clock < *known => {
+                return Err(TableError::ClockBackwards { told: clock, known: *known });
+            }
+            Some(WorkerClock::At(_)) => WorkerClock::At(clock),
+            Some(WorkerClock::Raised(known)) if clock < *known => WorkerClock::Raised(*known),
+            Some(WorkerClock::Raised(_)) => WorkerClock::At(clock),
+            // Nobody is put at the end who has not come to it.
+            Some(WorkerClock::New) | None => {
+                match before.filter(|least| (clock + 1..STEPS_MAX).contains(least)) {
+                    Some(least) => WorkerClock::Raised(least),
+                    None => WorkerClock::At(clock),
+                }
+            }
+        };
+        let before_that = self.clocks.insert(from, now);
+        self.on_clock_change(before, out);
+        if !matches!(before_that, Some(WorkerClock::At(_) | WorkerClock::Raised(_))) {
+            // Of the others, somebody may have waited for samples as nobody waited for it.
+            self.retry_lease_requests(out);
+        }
+        Ok(())
+    }
+
+    /// If all workers are further than before, does what waits for that.
+    pub(super) fn on_clock_change(&mut self, before: Option<u64>, out: &mut Outbox) {
+        if self.clock() == before {
+            return;
+        }
+        for chunk in 0..self.replica_map.holders.len() {
+            match self.early.remove(&chunk) {
+                Some(early) => self.apply_waiting(chunk, early, out),
+                None => self.apply_completed(chunk),
+            }
+        }
+        let least = self.clock();
+        for (worker, request) in std::mem::take(&mut self.waiting) {
+            if least.is_some() && request.min_clock() <= least {
+                self.ready.entry(worker).or_default().push_back(request);
+            } else {
+                self.waiting.push((worker, request));
+            }
+        }
+    }
+
+    /// What was added to a chunk in clocks that all have completed is applied.
+    pub(super) fn apply_completed(&mut self, chunk: usize) {
+        let has_some = self.store.has_pending(chunk) && self.owns(chunk) && self.is_here(chunk);
+        if let Some(clock) = has_some.then(|| self.clock()).flatten() {
+            let rows = self.store.apply_completed(chunk, clock);
+            if !rows.is_empty() {
+                self.mark_dirty(chunk, &ChunkDelta { rows, ..ChunkDelta::default() });
+            }
+        }
+    }
+}

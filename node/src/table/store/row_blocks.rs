@@ -1,0 +1,65 @@
+//! Numbers of the rows of a chunk, by place.
+//!
+//! They are in small blocks, which stay where they are: a vector that grows is copied again and again, and, where thousands of them
+//! grow in turn, leaves holes of all sizes in the heap.
+
+/// As many numbers for each row.
+#[derive(Clone, Debug)]
+pub(super) struct RowBlocks {
+    stride: usize,
+    block_rows: usize,
+    /// Each of `block_rows` rows.
+    blocks: Vec<Box<[f32]>>,
+}
+
+impl RowBlocks {
+    /// None yet; there will be so many for each row.
+    pub(super) fn new(stride: usize) -> Self {
+        let block_rows = (BLOCK_VALUES / stride).clamp(1, BLOCK_ROWS_MAX);
+        Self { stride, block_rows, blocks: Vec::new() }
+    }
+
+    pub(super) fn stride(&self) -> usize {
+        self.stride
+    }
+
+    /// Makes room for the row at this place, which comes after all others: it is zero.
+    pub(super) fn allocate(&mut self, place: usize) {
+        if place == self.blocks.len() * self.block_rows {
+            self.blocks.push(vec![0.0; self.block_rows * self.stride].into_boxed_slice());
+        }
+    }
+
+    pub(super) fn row(&self, place: usize) -> &[f32] {
+        let start = place % self.block_rows * self.stride;
+        &self.blocks[place / self.block_rows][start..start + self.stride]
+    }
+
+    pub(super) fn row_mut(&mut self, place: usize) -> &mut [f32] {
+        let start = place % self.block_rows * self.stride;
+        &mut self.blocks[place / self.block_rows][start..start + self.stride]
+    }
+}
+
+/// Numbers of a block, unless one row has more: few, as a chunk may have few rows, and enough that finding a block costs little beside.
+const BLOCK_VALUES: usize = 128;
+/// Rows of a block at most.
+const BLOCK_ROWS_MAX: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_keep_their_numbers_while_others_come() {
+        for stride in [1, 3, 100, 128, 500] {
+            let mut row_blocks = RowBlocks::new(stride);
+            for place in 0..100 {
+                row_blocks.allocate(place);
+                assert_eq!(row_blocks.row(place), vec![0.0; stride]);
+                row_blocks.row_mut(place).fill(place as f32);
+            }
+            assert!((0..100).all(|place| row_blocks.row(place) == vec![place as f32; stride]), "{stride}");
+        }
+    }
+}

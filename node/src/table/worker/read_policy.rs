@@ -1,0 +1,66 @@
+//! Gates: when a worker may read.
+
+use std::collections::BTreeMap;
+
+use peergrad_protocol::limits::PER_CLOCK_STALENESS_MAX;
+
+/// When a worker may read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadPolicy {
+    /// Once all others are at most so many clocks behind.
+    Staleness(u64),
+    /// Always.
+    Unbounded,
+}
+
+impl ReadPolicy {
+    /// The clock that a row must be of, to be read in this one.
+    #[must_use]
+    pub fn required_clock(self, clock: u64) -> u64 {
+        match self {
+            Self::Staleness(bound) => clock.saturating_sub(bound),
+            Self::Unbounded => 0,
+        }
+    }
+}
+
+/// The read policy of each clock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadSchedule {
+    /// From which clock on which one.
+    from: BTreeMap<u64, ReadPolicy>,
+}
+
+impl ReadSchedule {
+    /// The same one for ever.
+    #[must_use]
+    pub fn constant(policy: ReadPolicy) -> Self {
+        Self { from: BTreeMap::from([(0, policy)]) }
+    }
+
+    /// Another one from a clock on.
+    #[must_use]
+    pub fn then(mut self, clock: u64, policy: ReadPolicy) -> Self {
+        self.from.insert(clock, policy);
+        self
+    }
+
+    /// Whether no worker ever waits for another one's clock.
+    #[must_use]
+    pub fn never_waits(&self) -> bool {
+        self.from.values().all(|policy| *policy == ReadPolicy::Unbounded)
+    }
+
+    /// Whether workers are never further from each other than what is applied by clock allows.
+    pub(crate) fn allows_per_clock(&self) -> bool {
+        self.from
+            .values()
+            .all(|policy| matches!(policy, ReadPolicy::Staleness(bound) if *bound <= PER_CLOCK_STALENESS_MAX))
+    }
+
+    /// The one of this clock.
+    #[must_use]
+    pub fn at(&self, clock: u64) -> ReadPolicy {
+        self.from.range(..=clock).next_back().map_or(ReadPolicy::Unbounded, |(_, policy)| *policy)
+    }
+}

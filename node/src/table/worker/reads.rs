@@ -1,0 +1,339 @@
+//! Reading: what a worker asks of owners, what it keeps of their answers, and how old that may be.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use peergrad_protocol::Rank;
+use peergrad_protocol::limits::{PER_CLOCK_STALENESS_MAX, WAITING_REQUESTS_MAX};
+use peergrad_protocol::table::{Reduce, Request, Row, RowSet, Rows};
+
+use super::{ReadPolicy, TableWorker};
+use crate::table::server::Outbox;
+use crate::table::{ApplyMode, TableError};
+
+pub(super) struct CachedRow {
+    /// Clocks that all workers had completed.
+    pub(super) clock: u64,
+    /// This worker's own clock when it asked.
+    pub(super) asked_at: u64,
+    /// What was changed here up to this number is in it.
+    pub(super) sequence: u64,
+    /// None: all of them are zero.
+    pub(super) values: Vec<f32>,
+}
+
+/// A query that is not answered yet.
+pub(super) struct PendingRead {
+    pub(super) chunk: usize,
+    pub(super) query: Query,
+    pub(super) min_clock: u64,
+    pub(super) asked_at: u64,
+}
+
+pub(super) enum Query {
+    /// Rows for the cache.
+    Rows(RowSet),
+    /// Rows that go past the cache.
+    Pull(RowSet),
+    Reduce(Reduce),
+}
+
+/// Questions to one owner.
+#[derive(Default)]
+pub(super) struct RequestQueue {
+    in_flight: usize,
+    /// By their numbers.
+    later: VecDeque<u64>,
+}
+
+/// Questions to one owner that are under way at once; it would stand twice as many.
+const IN_FLIGHT_MAX: usize = WAITING_REQUESTS_MAX / 2;
+
+/// What an owner has answered, and nobody has taken yet.
+pub(super) enum ReadResult {
+    Rows(Rows),
+    Value(f64),
+}
+
+impl TableWorker {
+    /// Sees to it that these rows can be read in this clock: what it has asked for is here once [`has_all`](Self::has_all) says so.
+    pub fn fetch(&mut self, rows: &RowSet, out: &mut Outbox) -> BTreeSet<u64> {
+        let missing: RowSet = rows.iter().filter(|row| !self.is_fresh(*row)).collect();
+        let parts = self.layout.by_chunk(&missing);
+        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Rows(rows), out)).collect()
+    }
+
+    /// Asks for these rows past the cache, with all that was added here: for [`take_rows`](Self::take_rows).
+    pub fn pull(&mut self, rows: &RowSet, out: &mut Outbox) -> BTreeSet<u64> {
+        // An owner is asked after it was told.
+        self.push(out);
+        let parts = self.layout.by_chunk(rows);
+        parts.into_iter().map(|(chunk, rows)| self.request(chunk, Query::Pull(rows), out)).collect()
+    }
+
+    /// Asks what columns of these chunks come to, with all that was added here: for [`take_value`](Self::take_value).
+    pub fn reduce(&mut self, chunks: Range<usize>, reduce: Reduce, out: &mut Outbox) -> BTreeSet<u64> {
+        self.push(out);
+        chunks.map(|chunk| self.request(chunk, Query::Reduce(reduce), out)).collect()
+    }
+
+    /// Asks for nothing but to be told when its clock has come.
+    pub fn wait_for_clock(&mut self, out: &mut Outbox) -> u64 {
+        self.request(0, Query::Rows(RowSet::default()), out)
+    }
+
+    /// Asks all owners for nothing but to be told where all workers are, as far as each of them knows.
+    pub fn query_clocks(&mut self, out: &mut Outbox) -> BTreeSet<u64> {
+        let first: BTreeMap<Rank, usize> = (0..self.layout.chunk_count())
+            .rev()
+            .map(|chunk| (self.replica_map.owner(chunk), chunk))
+            .collect();
+        first.into_values().map(|chunk| self.request(chunk, Query::Rows(RowSet::default()), out)).collect()
+    }
+
+    pub(super) fn request(&mut self, chunk: usize, query: Query, out: &mut Outbox) -> u64 {
+        let min_clock = self.clock.map_or(0, |clock| self.read_policy().required_clock(clock));
+        self.request_of(chunk, query, min_clock, out)
+    }
+
+    pub(super) fn request_of(&mut self, chunk: usize, query: Query, min_clock: u64, out: &mut Outbox) -> u64 {
+        self.request_count += 1;
+        let (number, asked_at) = (self.request_count, self.clock());
+        self.requests.insert(number, PendingRead { chunk, query, min_clock, asked_at });
+        self.send_in_turn(number, out);
+        number
+    }
+
+    /// Asks, unless its owner has enough to answer: then after that.
+    fn send_in_turn(&mut self, number: u64, out: &mut Outbox) {
+        let Some(request) = self.requests.get(&number) else { return };
+        let queue = self.queues.entry(self.replica_map.owner(request.chunk)).or_default();
+        if queue.in_flight == IN_FLIGHT_MAX {
+            queue.later.push_back(number);
+        } else {
+            queue.in_flight += 1;
+            let message = request.to_request(number);
+            self.send_request(request.chunk, message, out);
+        }
+    }
+
+    /// A query about this chunk is answered: there is room for another one.
+    pub(super) fn on_answered(&mut self, chunk: usize, out: &mut Outbox) {
+        let Some(queue) = self.queues.get_mut(&self.replica_map.owner(chunk)) else { return };
+        queue.in_flight = queue.in_flight.saturating_sub(1);
+        if let Some(number) = queue.later.pop_front() {
+            self.send_in_turn(number, out);
+        }
+    }
+
+    /// In a new view: asks all that is not answered.
+    pub(super) fn resend_requests(&mut self, out: &mut Outbox) {
+        self.queues.clear();
+        let numbers: Vec<u64> = self.requests.keys().copied().collect();
+        numbers.into_iter().for_each(|number| self.send_in_turn(number, out));
+    }
+
+    /// Asks to be told when all workers have come as far as this one.
+    pub fn wait_for_all(&mut self, out: &mut Outbox) -> u64 {
+        self.request_of(0, Query::Rows(RowSet::default()), self.clock(), out)
+    }
+
+    /// Whether it may be further ahead of the slowest, as far as it has heard, than owners can keep what is to be applied by clock.
+    #[must_use]
+    pub fn is_far_ahead(&self) -> bool {
+        self.layout.tables().any(|table| table.apply_mode == ApplyMode::PerClock)
+            && self.clock() > self.completed_by_all.saturating_add(PER_CLOCK_STALENESS_MAX)
+    }
+
+    /// The rows that were [pulled](Self::pull) and are not zero, once all are here.
+    pub fn take_rows(&mut self, requests: &BTreeSet<u64>) -> Rows {
+        let (mut ranges, mut values) = (Vec::new(), Vec::new());
+        // Requests are numbered in the order of the rows.
+        for request in requests {
+            if let Some((_, ReadResult::Rows(rows))) = self.answers.remove(request) {
+                ranges.extend(rows.indices.ranges());
+                values.extend(rows.values);
+            }
+        }
+        Rows { indices: ranges.into_iter().collect(), values }
+    }
+
+    /// What was asked for by [`reduce`](Self::reduce), once all is here.
+    pub fn take_value(&mut self, requests: &BTreeSet<u64>) -> f64 {
+        let numbers = requests.iter().filter_map(|request| match self.answers.remove(request) {
+            Some((_, ReadResult::Value(number))) => Some(number),
+            _ => None,
+        });
+        numbers.sum()
+    }
+
+    /// Forgets rows that are too old to be read again. Not while somebody waits for rows: of those some may be here already.
+    pub fn evict_stale(&mut self) {
+        let (read_policy, clock) = (self.read_policy(), self.clock());
+        self.cache.retain(|_, cached| cached.is_fresh(read_policy, clock));
+    }
+
+    /// Whether all that was asked for is here.
+    #[must_use]
+    pub fn has_all(&self, requests: &BTreeSet<u64>) -> bool {
+        requests.iter().all(|request| !self.requests.contains_key(request))
+    }
+
+    pub(super) fn is_fresh(&self, row: Row) -> bool {
+        self.cache.get(&row).is_some_and(|cached| cached.is_fresh(self.read_policy(), self.clock()))
+    }
+
+    /// Rows as they are here, with what was added here; `None`: some are not here.
+    #[must_use]
+    pub fn read(&self, rows: &RowSet) -> Option<Vec<f32>> {
+        let mut values = Vec::new();
+        // Names, what of this worker's is in the values, and where they are.
+        let mut found = Vec::with_capacity(rows.len());
+        for row in rows.iter() {
+            let cached = self.cache.get(&row)?;
+            found.push((row, cached.sequence, values.len()));
+            values.extend_from_slice(&cached.values);
+            if cached.values.is_empty() {
+                values.resize(values.len() + self.layout.width(self.layout.chunk_of(row)), 0.0);
+            }
+        }
+        let mut add = |row: Row, sequence: u64, added: &[f32]| {
+            let Ok(at) = found.binary_search_by_key(&row, |(row, ..)| *row) else { return };
+            let (_, known, place) = found[at];
+            if known < sequence {
+                let values = &mut values[place..][..added.len()];
+                values.iter_mut().zip(added).for_each(|(value, added)| *value += added);
+            }
+        };
+        for entry in self.log.iter().filter(|entry| self.is_additive(entry.chunk)) {
+            entry.rows(&self.layout).for_each(|(row, added)| add(row, entry.sequence, added));
+        }
+        let coalesced =
+            self.coalesced.iter().filter(|(row, _)| self.is_additive(self.layout.chunk_of(**row)));
+        coalesced.for_each(|(row, added)| add(*row, u64::MAX, added));
+        Some(values)
+    }
+
+    /// Whether owners add what they are sent as it comes, so that it can be seen here before they have.
+    pub(super) fn is_additive(&self, chunk: usize) -> bool {
+        self.layout.table_of(chunk).is_additive()
+    }
+}
+
+/// Answers of owners.
+impl TableWorker {
+    /// Rows have come, as they were when all workers had completed `clock` clocks, with all that was changed here up to `applied`.
+    pub(super) fn on_rows(
+        &mut self,
+        from: Rank,
+        number: u64,
+        (clock, applied): (u64, u64),
+        zero: &RowSet,
+        values: Vec<f32>,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        let Some(request) = self.requests.get(&number) else { return Ok(()) };
+        let (chunk, width) = (request.chunk, self.layout.width(request.chunk));
+        if self.replica_map.owner(chunk) != from {
+            return Err(TableError::NotOwned(chunk));
+        }
+        let (Query::Rows(rows) | Query::Pull(rows)) = &request.query else {
+            return Err(TableError::Unrequested);
+        };
+        let indices = rows.without(zero).ok_or(TableError::Unrequested)?;
+        let (found, expected) = (values.len(), indices.len() * width);
+        if found != expected {
+            return Err(TableError::Length { found, expected });
+        }
+        if let Some(at) = values.iter().position(|value| !value.is_finite()) {
+            return Err(TableError::NotFinite(indices.iter().nth(at / width).unwrap_or_default()));
+        }
+        if self.is_outdated(chunk, applied) {
+            self.send_request(chunk, request.to_request(number), out);
+            return Ok(());
+        }
+        let Some(request) = self.requests.remove(&number) else { return Ok(()) };
+        self.on_answered(chunk, out);
+        let clock = self.observe_clock(clock, request.asked_at);
+        match request.query {
+            Query::Rows(_) => {
+                let asked_at = request.asked_at;
+                let cached = |values| CachedRow { clock, asked_at, sequence: applied, values };
+                for (row, values) in indices.iter().zip(values.chunks_exact(width)) {
+                    self.cache.insert(row, cached(values.to_vec()));
+                }
+                self.cache.extend(zero.iter().map(|row| (row, cached(Vec::new()))));
+            }
+            _ => _ = self.answers.insert(number, (request, ReadResult::Rows(Rows { indices, values }))),
+        }
+        Ok(())
+    }
+
+    /// What columns come to has come, as they were when all workers had completed `clock` clocks, with all that was changed here up to
+    /// `applied`.
+    pub(super) fn on_reduced(
+        &mut self,
+        from: Rank,
+        number: u64,
+        (clock, applied): (u64, u64),
+        value: f64,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        let Some(request) = self.requests.get(&number) else { return Ok(()) };
+        let chunk = request.chunk;
+        if self.replica_map.owner(chunk) != from {
+            return Err(TableError::NotOwned(chunk));
+        }
+        if !matches!(request.query, Query::Reduce(_)) || value.is_nan() {
+            return Err(TableError::Unrequested);
+        }
+        if self.is_outdated(chunk, applied) {
+            self.send_request(chunk, request.to_request(number), out);
+            return Ok(());
+        }
+        let Some(request) = self.requests.remove(&number) else { return Ok(()) };
+        self.on_answered(chunk, out);
+        self.observe_clock(clock, request.asked_at);
+        self.answers.insert(number, (request, ReadResult::Value(value)));
+        Ok(())
+    }
+
+    /// Asks once more for what has come of these chunks, and nobody has taken yet.
+    pub(super) fn repeat_answered(&mut self, chunks: &Range<usize>, out: &mut Outbox) {
+        let is_of = |(_, (request, _)): &(&u64, &(PendingRead, ReadResult))| chunks.contains(&request.chunk);
+        let numbers: Vec<u64> = self.answers.iter().filter(is_of).map(|(number, _)| *number).collect();
+        for number in numbers {
+            if let Some((request, _)) = self.answers.remove(&number) {
+                self.requests.insert(number, request);
+                self.send_in_turn(number, out);
+            }
+        }
+    }
+
+    /// Whether an answer is from before columns of its chunk were changed here: of several chunks, all are told as they are after that.
+    fn is_outdated(&self, chunk: usize, applied: u64) -> bool {
+        self.mapped.get(&chunk).is_some_and(|mapped| applied < *mapped)
+    }
+}
+
+impl CachedRow {
+    /// Whether it may be used in this clock.
+    pub(super) fn is_fresh(&self, read_policy: ReadPolicy, clock: u64) -> bool {
+        match read_policy {
+            ReadPolicy::Unbounded => self.asked_at == clock,
+            ReadPolicy::Staleness(_) => self.clock >= read_policy.required_clock(clock),
+        }
+    }
+}
+
+impl PendingRead {
+    pub(super) fn to_request(&self, request: u64) -> Request {
+        let (min_clock, chunk) = (self.min_clock, self.chunk as u32);
+        match &self.query {
+            Query::Rows(rows) | Query::Pull(rows) => {
+                Request::Get { request, min_clock, chunk, rows: rows.clone() }
+            }
+            Query::Reduce(reduce) => Request::Reduce { request, min_clock, chunk, reduce: *reduce },
+        }
+    }
+}

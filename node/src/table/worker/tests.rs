@@ -1,0 +1,99 @@
+//! What a worker asks of owners again, message by message.
+
+use peergrad_protocol::table::{Reduce, WorkerId};
+use peergrad_protocol::{Incarnation, PeerId};
+
+use super::*;
+use crate::table::Table;
+
+const ME: Rank = Rank(0);
+const OTHER: Rank = Rank(1);
+
+/// A worker of two members, each of whom owns a chunk.
+fn worker() -> TableWorker {
+    let layout = Arc::new(TableLayout::new(vec![Table::additive("counts", 32, 2)]));
+    assert_eq!(layout.chunk_count(), 2);
+    let mut worker = TableWorker::new(layout, ReadSchedule::constant(ReadPolicy::Unbounded), false);
+    let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
+    let holders = vec![vec![ME, OTHER], vec![OTHER, ME]];
+    let replica_map = ReplicaMap {
+        members: vec![who(1), who(2)],
+        up_to_date: holders.clone(),
+        holders,
+        ..ReplicaMap::default()
+    };
+    worker.enter(Arc::new(replica_map), &mut Vec::new());
+    worker
+}
+
+/// The queries among these words: of which chunk, and under which number.
+fn queries(out: &Outbox) -> Vec<(u32, u64)> {
+    let query = |message: &(Rank, TableMessage)| match &message.1 {
+        TableMessage::Request(
+            Request::Reduce { request, chunk, .. } | Request::Get { request, chunk, .. },
+        ) => Some((*chunk, *request)),
+        _ => None,
+    };
+    out.iter().filter_map(query).collect()
+}
+
+/// Of columns that are changed while some owners have answered and others have not, all answers are from after that.
+#[test]
+fn what_columns_come_to_is_of_all_owners_before_a_change_or_of_all_after_it() {
+    let mut worker = worker();
+    let mut out = Vec::new();
+    let requests = worker.reduce(0..2, Reduce::L1Norm(0), &mut out);
+    let asked = queries(&out);
+    assert_eq!(asked.len(), 2);
+    let tell = |worker: &mut TableWorker, (chunk, request): (u32, u64), applied, value| {
+        let mut out = Vec::new();
+        let owner = if chunk % 2 == 0 { ME } else { OTHER };
+        worker.on_response(owner, Response::Reduced { request, clock: 0, applied, value }, &mut out).unwrap();
+        queries(&out)
+    };
+    assert_eq!(tell(&mut worker, asked[0], 0, 1.0), []);
+    out.clear();
+    worker.map(0..2, Map::Scale { by: 2.0, column: 0 }, &mut out);
+    assert_eq!(queries(&out), [asked[0]], "the one that was answered");
+    assert_eq!(tell(&mut worker, asked[1], 0, 1.0), [asked[1]], "it is from before");
+    for (query, applied) in asked.iter().zip(1..) {
+        assert!(!worker.has_all(&requests));
+        assert_eq!(tell(&mut worker, *query, applied, 2.0), []);
+    }
+    assert!(worker.has_all(&requests));
+    assert_eq!(worker.take_value(&requests), 4.0);
+}
+
+/// One that comes when all others have ended is nowhere near the end: rows become stale for it as for anybody.
+#[test]
+fn where_all_others_have_ended_rows_become_stale() {
+    let mut worker = worker();
+    worker.read_schedule = ReadSchedule::constant(ReadPolicy::Staleness(0));
+    let row = RowSet::range(0..1);
+    for clock in 0..3 {
+        let mut out = Vec::new();
+        let requests = worker.fetch(&row, &mut out);
+        let [(0, request)] = queries(&out)[..] else { panic!("clock {clock}: {out:?}") };
+        let got = Response::Rows { request, clock: STEPS_MAX, applied: 0, zero: row.clone(), values: vec![] };
+        worker.on_response(ME, got, &mut out).unwrap();
+        assert!(worker.has_all(&requests) && worker.read(&row).is_some());
+        worker.catch_up(&mut out);
+        assert_eq!(worker.clock(), clock);
+        worker.tick(&mut out);
+    }
+}
+
+/// Whoever deals has to know that there is room for another one.
+#[test]
+fn who_ends_says_so_to_the_dealer() {
+    let mut worker = worker();
+    let mut out = Vec::new();
+    worker.finish(&mut out);
+    assert!(out.contains(&(ME, TableMessage::Request(Request::Return { first_lease: 1 }))), "{out:?}");
+    out.clear();
+    worker.enter(Arc::clone(&worker.replica_map), &mut out);
+    assert!(
+        out.contains(&(ME, TableMessage::Request(Request::Return { first_lease: 1 }))),
+        "in each view: {out:?}"
+    );
+}

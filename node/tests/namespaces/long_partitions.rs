@@ -1,0 +1,123 @@
+//! Cuts that last longer than anybody's patience, and a machine that stands still. Those who are enough go on; the others
+//! wait, say for how many, and come back by themselves once they can.
+
+use std::time::{Duration, Instant};
+
+use super::partitions::{OneWayPath, between, both_ways};
+use super::process::ENDLESS;
+use super::swarm::Swarm;
+
+/// How long a cut lasts at least: until connections are given up, so that they have to be made anew.
+const CUT: Duration = Duration::from_secs(7);
+
+/// Cuts these ways, waits for what is to come of that, and heals them once the cut has lasted.
+fn partition_until(swarm: &mut Swarm, ways: &[OneWayPath], seen: impl FnOnce(&mut Swarm)) {
+    let start = Instant::now();
+    swarm.world.cut(ways);
+    seen(swarm);
+    println!("all have noticed after {:.1} s", start.elapsed().as_secs_f64());
+    std::thread::sleep(CUT.saturating_sub(start.elapsed()));
+    swarm.world.heal(ways);
+    let healed = Instant::now();
+    swarm.wait_for_all();
+    println!("all are in one view {:.1} s after healing", healed.elapsed().as_secs_f64());
+}
+
+/// Newcomers are given more time than those whose ways are known; these have trained for a while.
+pub(crate) fn wait_until_known(swarm: &mut Swarm) {
+    swarm.peers.iter_mut().for_each(|peer| peer.wait_for_step(2000));
+}
+
+/// The hosts with these ranks.
+fn ranked(swarm: &Swarm, ranks: impl IntoIterator<Item = usize>) -> Vec<usize> {
+    let hosts = swarm.by_rank();
+    ranks.into_iter().map(|rank| hosts[rank]).collect()
+}
+
+/// Those with the first ranks go on, the others pause; once the cut is healed all go on as one.
+fn partition(count: usize, going_on: usize) {
+    let Some(mut swarm) = Swarm::training(count, ENDLESS) else { return };
+    let (some, others) = (ranked(&swarm, 0..going_on), ranked(&swarm, going_on..count));
+    wait_until_known(&mut swarm);
+    partition_until(&mut swarm, &between(&some, &others), |swarm| {
+        let start = Instant::now();
+        let views = swarm.wait_for_loss(&some, others[0]);
+        println!("the next view is there after {:.1} s", start.elapsed().as_secs_f64());
+        for view in &views {
+            assert_eq!(view["members"].as_array().map(Vec::len), Some(going_on));
+            assert_eq!(view["change"]["restarted"], views[0]["change"]["restarted"]);
+        }
+        let restarted = views[0]["change"]["restarted"].as_array().map_or(0, Vec::len);
+        assert_eq!(restarted > 0, others.len() > 1, "{restarted} chunks were held by the others only");
+        for host in &others {
+            let paused = swarm.peers[*host].wait(|event| {
+                event["event"] == "paused" && event["reached"].as_u64() == Some(others.len() as u64)
+            });
+            assert_eq!(paused["members"].as_u64(), Some(count as u64));
+            assert!(paused["needed"].as_u64() > paused["reached"].as_u64(), "{paused}");
+        }
+    });
+    let ended = swarm.leave();
+    for host in &some {
+        assert_eq!(ended[*host].all("paused").count(), 0, "host {host} went on");
+    }
+}
+
+#[test]
+fn three_of_five_go_on_and_two_wait() {
+    partition(5, 3);
+}
+
+#[test]
+fn of_two_halves_the_one_with_the_lowest_rank_goes_on() {
+    partition(4, 2);
+}
+
+#[test]
+fn of_two_peers_the_lower_rank_goes_on() {
+    partition(2, 1);
+}
+
+#[test]
+fn a_machine_whose_cable_is_pulled_is_left_out_and_comes_back() {
+    partition(4, 3);
+}
+
+/// Both reach everybody else; only one of them can be kept.
+#[test]
+fn of_two_that_cannot_reach_each_other_one_is_left_out() {
+    let Some(mut swarm) = Swarm::training(4, ENDLESS) else { return };
+    let [first, second, third, fourth] = swarm.by_rank()[..] else { unreachable!("four peers") };
+    partition_until(&mut swarm, &both_ways(second, fourth), |swarm| {
+        for view in swarm.wait_for_loss(&[first, second, third], fourth) {
+            assert_eq!(view["members"].as_array().map(Vec::len), Some(3));
+        }
+        swarm.peers[fourth].wait_for("excluded");
+    });
+    swarm.leave();
+}
+
+#[test]
+fn a_way_that_is_cut_in_one_direction_is_cut() {
+    let Some(mut swarm) = Swarm::training(4, ENDLESS) else { return };
+    let [first, second, third, fourth] = swarm.by_rank()[..] else { unreachable!("four peers") };
+    partition_until(&mut swarm, &[OneWayPath { from: fourth, to: second }], |swarm| {
+        swarm.wait_for_loss(&[first, second, third], fourth);
+    });
+    swarm.leave();
+}
+
+#[test]
+fn a_machine_that_stands_still_is_left_out_and_comes_back() {
+    let Some(mut swarm) = Swarm::training(4, ENDLESS) else { return };
+    let [first, second, third, fourth] = swarm.by_rank()[..] else { unreachable!("four peers") };
+    wait_until_known(&mut swarm);
+    let start = Instant::now();
+    swarm.peers[second].signal("STOP");
+    swarm.wait_for_loss(&[first, third, fourth], second);
+    println!("the next view is there {:.1} s after it stood still", start.elapsed().as_secs_f64());
+    swarm.peers[second].signal("CONT");
+    swarm.peers[second].wait_for("excluded");
+    swarm.wait_for_all();
+    swarm.leave();
+}

@@ -1,0 +1,469 @@
+//! The cursor: which samples have been trained, and which come next.
+//!
+//! Think of a deck of cards that is shuffled once an epoch. Each step takes the next few cards from the top and deals them
+//! to the members; the cursor is the bookmark in the deck. Cards that a departed member took with it come back and are
+//! dealt first. Whoever comes and goes, each card is played once before the deck is shuffled again. Players who cannot hear
+//! the others any more go on at another place of the deck, so that both sides play other cards as long as they can; when
+//! they meet again, what either has played is played.
+//!
+//! # Invariants
+//! - The batch is a function of (seed, cursor, sample count, batch size): members that agree on the cursor need no
+//!   messages to agree on who computes what.
+//! - A batch never spans two epochs; the last batch of an epoch may be smaller, and a weighted mean makes that exact.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
+
+use crate::limits::{RETURNED_SPANS_MAX, STEPS_MAX};
+use crate::wire::{Decode, Encode};
+
+/// The bookmark: what of the current epoch has been trained.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct DataCursor {
+    /// Passes that are finished.
+    pub epoch: u64,
+    /// Position in the current epoch's permutation up to which samples have been taken.
+    pub position: u64,
+    /// Ranges of positions that were taken and came back untrained, in order and disjoint.
+    pub returned: Vec<Span>,
+    /// Ranges of positions that were passed over and come last in the epoch, in order, and disjoint from those given back.
+    pub deferred: Vec<Span>,
+}
+
+/// A range of positions in an epoch's permutation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct Span {
+    /// The first position.
+    pub start: u64,
+    /// The position after the last.
+    pub end: u64,
+}
+
+impl Span {
+    /// Number of positions.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.end - self.start
+    }
+
+    /// Whether there is no position in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// The positions that it has in common with each of these.
+    fn common_with<'a>(&self, others: &'a [Self]) -> impl Iterator<Item = Self> + use<'a> {
+        let Self { start, end } = *self;
+        let common = move |other: &Self| Self { start: start.max(other.start), end: end.min(other.end) };
+        others.iter().map(common).filter(|common| common.start < common.end)
+    }
+}
+
+/// The samples of one step: positions in the permutation of one epoch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Batch {
+    /// The epoch whose permutation the positions refer to.
+    pub epoch: u64,
+    /// The positions, in dealing order.
+    pub spans: Vec<Span>,
+}
+
+impl Batch {
+    /// Number of samples.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.spans.iter().map(Span::len).sum()
+    }
+
+    /// Whether there is no sample in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The part of the member at `index` when the batch is dealt in proportion to `weights`.
+    ///
+    /// Parts follow each other in order of rank and differ from the exact proportion by less than one sample.
+    ///
+    /// # Panics
+    /// If all weights are zero.
+    #[must_use]
+    pub fn part(&self, index: usize, weights: &[u32]) -> Vec<Span> {
+        let total: u64 = weights.iter().map(|&w| u64::from(w)).sum();
+        assert!(total > 0, "somebody must compute");
+        let before: u64 = weights[..index].iter().map(|&w| u64::from(w)).sum();
+        let bound = |cumulative: u64| self.len() * cumulative / total;
+        self.slice(bound(before)..bound(before + u64::from(weights[index])))
+    }
+
+    /// The positions at `range` of the dealing order.
+    fn slice(&self, range: Range<u64>) -> Vec<Span> {
+        let mut passed = 0;
+        let mut slice = Vec::new();
+        for span in &self.spans {
+            let from = range.start.clamp(passed, passed + span.len()) - passed;
+            let to = range.end.clamp(passed, passed + span.len()) - passed;
+            if from < to {
+                slice.push(Span { start: span.start + from, end: span.start + to });
+            }
+            passed += span.len();
+        }
+        slice
+    }
+}
+
+impl DataCursor {
+    /// Whether this can be a bookmark: ranges in order, disjoint, behind the position, and all within their limits.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let is_behind = |span: &Span| span.start < span.end && span.end <= self.position;
+        let mut untrained: Vec<Span> = self.returned.iter().chain(&self.deferred).copied().collect();
+        untrained.sort_unstable_by_key(|span| span.start);
+        self.epoch <= STEPS_MAX
+            && self.position <= u64::from(u32::MAX)
+            && untrained.len() <= RETURNED_SPANS_MAX
+            && untrained.iter().all(is_behind)
+            && are_disjoint(&self.returned)
+            && are_disjoint(&self.deferred)
+            && are_disjoint(&untrained)
+    }
+
+    /// The bookmark with `spans` of its epoch untrained again: they are dealt first.
+    ///
+    /// # Panics
+    /// If they were not taken, or are given back already.
+    #[must_use]
+    pub fn return_spans(&self, spans: impl IntoIterator<Item = Span>) -> Self {
+        let returned = joined(self.returned.iter().copied().chain(spans));
+        let cursor = Self { returned, ..self.clone() };
+        let is_taken = |span: &Span| span.end <= cursor.position;
+        assert!(cursor.returned.iter().all(is_taken) && are_disjoint(&cursor.returned), "taken once before");
+        cursor
+    }
+
+    /// Samples taken and not given back, over all epochs of `sample_count` each.
+    #[must_use]
+    pub fn taken(&self, sample_count: u64) -> u64 {
+        let untrained: u64 = self.returned.iter().chain(&self.deferred).map(Span::len).sum();
+        let taken = self.epoch.saturating_mul(sample_count).saturating_add(self.position);
+        taken.saturating_sub(untrained)
+    }
+
+    /// Steps that it takes from here to the end of so many epochs. What was given back in the middle of an epoch makes further ones.
+    #[must_use]
+    pub fn steps_left(&self, epochs: u64, batch_size: u64, sample_count: u64) -> u64 {
+        if self.epoch >= epochs {
+            return 0;
+        }
+        let of_this = (self.epoch + 1).saturating_mul(sample_count).saturating_sub(self.taken(sample_count));
+        let of_each = sample_count.div_ceil(batch_size.max(1));
+        of_this.div_ceil(batch_size.max(1)).saturating_add((epochs - self.epoch - 1).saturating_mul(of_each))
+    }
+
+    /// The bookmark of `part` of `parts` that go on without each other: each begins at another place of what is left of the
+    /// epoch, and puts off what lies before that.
+    #[must_use]
+    pub fn for_partition(&self, part: u64, parts: u64, sample_count: u64) -> Self {
+        let rest = sample_count.saturating_sub(self.position);
+        let place = self.position + (u128::from(rest) * u128::from(part) / u128::from(parts.max(1))) as u64;
+        let skipped = Span { start: self.position, end: place.min(sample_count) };
+        let deferred = joined(self.deferred.iter().copied().chain([skipped]));
+        let cursor = Self { position: skipped.end.max(self.position), deferred, ..self.clone() };
+        if cursor.is_valid() { cursor } else { self.clone() }
+    }
+
+    /// The bookmark that has behind it what either of two has: what both have trained was trained twice.
+    #[must_use]
+    pub fn union(&self, other: &Self, sample_count: u64) -> Self {
+        // Whoever is in a later epoch has all of the earlier ones behind it.
+        match self.epoch.cmp(&other.epoch) {
+            Ordering::Greater => return self.clone(),
+            Ordering::Less => return other.clone(),
+            Ordering::Equal => {}
+        }
+        let theirs = other.untrained(sample_count);
+        let common = |spans: &[Span]| joined(spans.iter().flat_map(|span| span.common_with(&theirs)));
+        let ahead = common(&[Span { start: self.position, end: sample_count }]);
+        // What is left ahead of the position, but not all to the end, comes before what was put off.
+        let position =
+            ahead.last().filter(|last| last.end == sample_count).map_or(sample_count, |last| last.start);
+        let between = ahead.iter().copied().filter(|span| span.end <= position);
+        let returned = joined(common(&self.returned).into_iter().chain(between));
+        let union = Self { epoch: self.epoch, position, returned, deferred: common(&self.deferred) };
+        // With too many holes in it, what the other one has trained is trained again.
+        if union.is_valid() { union } else { self.clone() }
+    }
+
+    /// What is left of the epoch, in order and disjoint.
+    fn untrained(&self, sample_count: u64) -> Vec<Span> {
+        let ahead = Span { start: self.position.min(sample_count), end: sample_count };
+        joined(self.returned.iter().chain(&self.deferred).copied().chain([ahead]))
+    }
+
+    /// The next batch of at most `batch_size` samples out of `sample_count`, and the cursor after it.
+    ///
+    /// # Panics
+    /// If there is nothing to train on or a batch would be empty: a specification is checked for both.
+    #[must_use]
+    pub fn next_batch(&self, batch_size: u64, sample_count: u64) -> (Batch, Self) {
+        assert!(batch_size > 0 && sample_count > 0, "a batch has samples");
+        let mut cursor = self.clone();
+        if cursor.position >= sample_count && cursor.returned.is_empty() && cursor.deferred.is_empty() {
+            cursor = Self { epoch: self.epoch + 1, ..Self::default() };
+        }
+        let wanted = batch_size.min(sample_count);
+        let mut spans = take_from(&mut cursor.returned, wanted);
+        let wanted = wanted - spans.iter().map(Span::len).sum::<u64>();
+        let end = sample_count.min(cursor.position + wanted).max(cursor.position);
+        let ahead = Span { start: cursor.position, end };
+        cursor.position = end;
+        let last = take_from(&mut cursor.deferred, wanted - ahead.len());
+        spans.extend(Some(ahead).filter(|ahead| !ahead.is_empty()).into_iter().chain(last));
+        (Batch { epoch: cursor.epoch, spans }, cursor)
+    }
+}
+
+/// Takes as many positions from the beginning of a list, or all that there are.
+fn take_from(list: &mut Vec<Span>, mut wanted: u64) -> Vec<Span> {
+    let mut taken = Vec::new();
+    while wanted > 0
+        && let Some(span) = list.first_mut()
+    {
+        let end = span.end.min(span.start + wanted);
+        taken.push(Span { start: span.start, end });
+        wanted -= end - span.start;
+        span.start = end;
+        if span.is_empty() {
+            list.remove(0);
+        }
+    }
+    taken
+}
+
+/// Ranges in order, neighbours as one, so that lists stay short.
+fn joined(spans: impl IntoIterator<Item = Span>) -> Vec<Span> {
+    let mut spans: Vec<Span> = spans.into_iter().filter(|span| !span.is_empty()).collect();
+    spans.sort_unstable_by_key(|span| span.start);
+    let mut joined: Vec<Span> = Vec::with_capacity(spans.len());
+    for span in spans {
+        match joined.last_mut() {
+            Some(last) if last.end == span.start => last.end = span.end,
+            _ => joined.push(span),
+        }
+    }
+    joined
+}
+
+/// Whether ranges that are sorted by their starts have no position in common.
+#[must_use]
+pub fn are_disjoint(spans: &[Span]) -> bool {
+    spans.is_sorted_by(|a, b| a.end <= b.start)
+}
+
+/// The order in which one epoch visits the samples: `order[position]` is a sample's index.
+///
+/// A Fisher-Yates shuffle by a ChaCha8 stream keyed by (seed, epoch), the same on every machine.
+#[must_use]
+pub fn permutation(seed: u64, epoch: u64, sample_count: u32) -> Vec<u32> {
+    let mut key = [0; 32];
+    key[..8].copy_from_slice(&seed.to_le_bytes());
+    key[8..16].copy_from_slice(&epoch.to_le_bytes());
+    key[16..27].copy_from_slice(b"permutation");
+    let mut generator = ChaCha8Rng::from_seed(key);
+    let mut order: Vec<u32> = (0..sample_count).collect();
+    for last in (1..order.len()).rev() {
+        // Multiply and shift: biased by less than 2^-32, and without a loop whose length depends on luck.
+        let draw = (u128::from(generator.next_u64()) * (last as u128 + 1)) >> 64;
+        order.swap(last, draw as usize);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_permutation_is_pinned() {
+        assert_eq!(permutation(7, 0, 10), permutation(7, 0, 10));
+        assert_ne!(permutation(7, 0, 10), permutation(7, 1, 10));
+        let mut sorted = permutation(1, 2, 1000);
+        sorted.sort_unstable();
+        assert_eq!(sorted, (0..1000).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn returned_samples_are_dealt_first() {
+        let cursor = DataCursor {
+            epoch: 3,
+            position: 10,
+            returned: vec![Span { start: 2, end: 4 }],
+            ..DataCursor::default()
+        };
+        let (batch, after) = cursor.next_batch(5, 12);
+        assert_eq!(batch.spans, [Span { start: 2, end: 4 }, Span { start: 10, end: 12 }]);
+        assert_eq!(after, DataCursor { epoch: 3, position: 12, ..DataCursor::default() });
+        assert_eq!(after.next_batch(5, 12).0, Batch { epoch: 4, spans: vec![Span { start: 0, end: 5 }] });
+    }
+
+    #[test]
+    fn an_endless_batch_takes_what_is_left() {
+        let cursor = DataCursor {
+            epoch: 0,
+            position: 10,
+            returned: vec![Span { start: 2, end: 4 }],
+            ..DataCursor::default()
+        };
+        assert_eq!(cursor.next_batch(u64::MAX, 12).0.len(), 4);
+    }
+
+    #[test]
+    fn what_is_returned_is_joined_and_counted() {
+        let cursor = DataCursor {
+            epoch: 1,
+            position: 10,
+            returned: vec![Span { start: 2, end: 4 }],
+            ..DataCursor::default()
+        };
+        let empty = Span { start: 7, end: 7 };
+        let after = cursor.return_spans([Span { start: 6, end: 8 }, empty, Span { start: 4, end: 5 }]);
+        assert_eq!(after.returned, [Span { start: 2, end: 5 }, Span { start: 6, end: 8 }]);
+        assert_eq!((cursor.taken(100), after.taken(100)), (108, 105));
+    }
+
+    #[test]
+    fn cursors_that_cannot_be_are_refused() {
+        let cursor = |position, spans: &[(u64, u64)]| {
+            let returned = spans.iter().map(|&(start, end)| Span { start, end }).collect();
+            DataCursor { position, returned, ..DataCursor::default() }
+        };
+        assert!(cursor(10, &[(1, 2), (2, 3), (5, 10)]).is_valid());
+        for spans in
+            [&[(9, 3)][..], &[(3, 3)], &[(5, 11)], &[(4, 6), (1, 2)], &[(1, 5), (4, 6)], &[(0, u64::MAX)]]
+        {
+            assert!(!cursor(10, spans).is_valid(), "{spans:?}");
+        }
+        assert!(!cursor(u64::MAX, &[]).is_valid());
+        let both = |deferred| DataCursor { deferred: vec![deferred], ..cursor(10, &[(4, 6)]) };
+        assert!(both(Span { start: 1, end: 4 }).is_valid());
+        assert!(!both(Span { start: 5, end: 8 }).is_valid() && !both(Span { start: 8, end: 11 }).is_valid());
+        assert!(!DataCursor { epoch: u64::MAX, ..DataCursor::default() }.is_valid());
+    }
+
+    /// By position: how often it is dealt in what is left of the epoch.
+    fn rest_of(cursor: &DataCursor, sample_count: u64) -> Vec<usize> {
+        let mut seen = vec![0; sample_count as usize];
+        let mut cursor = cursor.clone();
+        loop {
+            let (batch, after) = cursor.next_batch(3, sample_count);
+            if batch.epoch > cursor.epoch {
+                return seen;
+            }
+            for span in batch.spans {
+                (span.start..span.end).for_each(|position| seen[position as usize] += 1);
+            }
+            assert!(after.is_valid(), "{after:?}");
+            cursor = after;
+        }
+    }
+
+    #[test]
+    fn sides_that_are_apart_begin_at_different_places_and_train_everything() {
+        let cursor =
+            DataCursor { position: 10, returned: vec![Span { start: 2, end: 4 }], ..DataCursor::default() };
+        assert_eq!(cursor.for_partition(0, 5, 30), cursor);
+        let other = cursor.for_partition(3, 5, 30);
+        assert_eq!((other.position, &other.deferred[..]), (22, &[Span { start: 10, end: 22 }][..]));
+        assert_eq!(other.taken(30), cursor.taken(30));
+        let (batch, after) = other.next_batch(11, 30);
+        assert_eq!(batch.spans, [(2, 4), (22, 30), (10, 11)].map(|(start, end)| Span { start, end }));
+        // Once more, and at the end of an epoch.
+        assert_eq!(after.for_partition(1, 2, 30), after);
+        assert_eq!(rest_of(&other, 30), rest_of(&cursor, 30));
+    }
+
+    proptest! {
+        #[test]
+        fn what_either_has_trained_is_behind_both(
+            sample_count in 1_u64..200,
+            batches in prop::collection::vec(1_u64..20, 1..12),
+            forked_at in 0_usize..12,
+            parts in 1_u64..6,
+            part in 0_u64..6,
+        ) {
+            let train = |cursor: &DataCursor, batches: &[u64]| {
+                batches.iter().fold(cursor.clone(), |cursor, size| cursor.next_batch(*size, sample_count).1)
+            };
+            let forked_at = forked_at.min(batches.len());
+            let common = train(&DataCursor::default(), &batches[..forked_at]);
+            let one = train(&common.for_partition(0, parts, sample_count), &batches[forked_at..]);
+            let other = train(&common.for_partition(part.min(parts - 1), parts, sample_count), &batches[forked_at..]);
+            let union = one.union(&other, sample_count);
+            prop_assert!(union.is_valid());
+            prop_assert_eq!(union.epoch, one.epoch.max(other.epoch));
+            if one.epoch == other.epoch {
+                let due = rest_of(&one, sample_count).into_iter().zip(rest_of(&other, sample_count));
+                let due: Vec<usize> = due.map(|(one, other)| one.min(other)).collect();
+                prop_assert_eq!(rest_of(&union, sample_count), due);
+            }
+            prop_assert!(union.taken(sample_count) >= one.taken(sample_count).max(other.taken(sample_count)));
+        }
+
+        #[test]
+        fn the_end_is_as_many_steps_away_as_it_takes(
+            sample_count in 1_u64..100,
+            batch_size in 1_u64..40,
+            taken_before in 0_usize..10,
+            parts in 1_u64..4,
+            epochs in 1_u64..4,
+        ) {
+            let mut cursor = DataCursor::default();
+            for _ in 0..taken_before {
+                let (batch, after) = cursor.next_batch(batch_size, sample_count);
+                // Somebody is lost now and then, with half of the batch.
+                let lost = batch.spans.last().filter(|span| span.start % 3 == 0).copied();
+                cursor = after.return_spans(lost).for_partition(parts - 1, parts, sample_count);
+            }
+            let left = cursor.steps_left(epochs, batch_size, sample_count);
+            let mut steps = 0;
+            loop {
+                let (batch, after) = cursor.next_batch(batch_size, sample_count);
+                if batch.epoch >= epochs {
+                    break;
+                }
+                steps += 1;
+                cursor = after;
+            }
+            prop_assert_eq!(left, steps);
+        }
+
+        #[test]
+        fn an_epoch_deals_each_sample_once(
+            sample_count in 1_u64..500,
+            batch_size in 1_u64..100,
+            weights in prop::collection::vec(0_u32..5, 1..6),
+        ) {
+            prop_assume!(weights.iter().any(|&w| w > 0));
+            let mut cursor = DataCursor::default();
+            let mut seen = vec![0; sample_count as usize];
+            loop {
+                let (batch, after) = cursor.next_batch(batch_size, sample_count);
+                if batch.epoch > 0 {
+                    break;
+                }
+                for index in 0..weights.len() {
+                    for span in batch.part(index, &weights) {
+                        (span.start..span.end).for_each(|position| seen[position as usize] += 1);
+                    }
+                }
+                cursor = after;
+            }
+            prop_assert!(seen.iter().all(|&count| count == 1));
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Names of rows, in runs.
+
+use std::ops::Range;
+
+use super::Row;
+use crate::limits::{TABLE_MESSAGE_ROWS_MAX, TABLE_ROWS_MAX};
+use crate::wire::{Decode, Encode};
+
+/// Names of rows, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Encode, Decode)]
+pub struct RowSet {
+    pub(super) runs: Vec<Run>,
+}
+
+/// Rows whose names follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode)]
+pub(super) struct Run {
+    /// Names between the end of the run before, or zero, and the first one.
+    pub(super) skip: u64,
+    pub(super) count: u32,
+}
+
+impl RowSet {
+    /// The rows of a range.
+    ///
+    /// # Panics
+    /// If there are more than a `u32` counts.
+    #[must_use]
+    pub fn range(range: Range<Row>) -> Self {
+        std::iter::once(range).collect()
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.runs.iter().map(|run| run.count as usize).sum()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// About as many bytes as they take in memory.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        size_of_val(&self.runs[..])
+    }
+
+    /// The names.
+    pub fn iter(&self) -> impl Iterator<Item = Row> + '_ {
+        self.ranges().flatten()
+    }
+
+    /// The names, as ranges.
+    pub fn ranges(&self) -> impl Iterator<Item = Range<Row>> + '_ {
+        self.runs.iter().scan(0, |end, run| {
+            let start = *end + run.skip;
+            *end = start + u64::from(run.count);
+            Some(start..*end)
+        })
+    }
+
+    /// The first row and the last one.
+    #[must_use]
+    pub fn bounds(&self) -> Option<(Row, Row)> {
+        Some((self.ranges().next()?.start, self.ranges().last()?.end - 1))
+    }
+
+    /// These without others; `None`: those are not all among these.
+    #[must_use]
+    pub fn without(&self, others: &Self) -> Option<Self> {
+        let (mut others, mut left) = (others.ranges().peekable(), Vec::new());
+        for mut range in self.ranges() {
+            while let Some(other) = others.next_if(|other| other.start < range.end) {
+                if other.start < range.start || other.end > range.end {
+                    return None;
+                }
+                left.push(range.start..other.start);
+                range.start = other.end;
+            }
+            left.push(range);
+        }
+        others.next().is_none().then(|| left.into_iter().collect())
+    }
+
+    /// Whether names can be these: in their one form, and not too many.
+    #[must_use]
+    pub fn is_valid(&self) -> bool {
+        let (mut end, mut total) = (0_u64, 0);
+        self.runs.iter().enumerate().all(|(index, run)| {
+            end = end.saturating_add(run.skip).saturating_add(u64::from(run.count));
+            total += u64::from(run.count);
+            let is_apart = index == 0 || run.skip > 0;
+            run.count > 0 && is_apart && end <= TABLE_ROWS_MAX && total <= TABLE_MESSAGE_ROWS_MAX as u64
+        })
+    }
+}
+
+impl FromIterator<Range<Row>> for RowSet {
+    /// # Panics
+    /// If they do not ascend, or one of them has more rows than a `u32` counts.
+    fn from_iter<I: IntoIterator<Item = Range<Row>>>(ranges: I) -> Self {
+        let (mut runs, mut end) = (Vec::<Run>::new(), 0);
+        for range in ranges.into_iter().filter(|range| !range.is_empty()) {
+            assert!(range.start >= end, "names ascend");
+            let count = u32::try_from(range.end - range.start).expect("a range of rows fits a run");
+            let is_next = |run: &&mut Run| range.start == end && run.count <= u32::MAX - count;
+            match runs.last_mut().filter(is_next) {
+                Some(run) => run.count += count,
+                None => runs.push(Run { skip: range.start - end, count }),
+            }
+            end = range.end;
+        }
+        Self { runs }
+    }
+}
+
+impl FromIterator<Row> for RowSet {
+    /// # Panics
+    /// If they do not ascend.
+    fn from_iter<I: IntoIterator<Item = Row>>(rows: I) -> Self {
+        rows.into_iter().map(|row| row..row + 1).collect()
+    }
+}

@@ -1,0 +1,58 @@
+//! How long a host takes to compute: a time for each sample, slowed down by whatever else the machine does.
+
+use std::time::Duration;
+
+use rand::Rng;
+use rand::rngs::ChaCha8Rng;
+
+/// The computing speed of one host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ComputeModel {
+    /// For each sample touched.
+    pub sample_time: Duration,
+    /// For each job, however small.
+    pub job_time: Duration,
+    /// So many times slower than the others, in percent.
+    pub slowness_percent: u32,
+    /// Now and then something else runs.
+    pub bursts: Option<Bursts>,
+    /// What other things that run add to each job on average, in percent of its time; how much it is each time is distributed
+    /// exponentially.
+    pub noise_percent: u32,
+}
+
+/// Transient slowness.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bursts {
+    /// Jobs of a thousand that meet one.
+    pub per_mille: u32,
+    /// How much longer those take, in percent.
+    pub slowness_percent: u32,
+}
+
+impl ComputeModel {
+    /// A pace without any trouble.
+    #[must_use]
+    pub fn steady(sample_time: Duration) -> Self {
+        let job_time = Duration::from_micros(50);
+        Self { sample_time, job_time, slowness_percent: 100, bursts: None, noise_percent: 0 }
+    }
+
+    /// How long a job that touches `samples` samples takes this time; it varies by a tenth.
+    pub fn duration(&self, samples: u64, generator: &mut ChaCha8Rng) -> Duration {
+        let nanos = self.job_time.as_nanos() + self.sample_time.as_nanos() * u128::from(samples);
+        let wobble = 95 + u128::from(generator.next_u32() % 11);
+        let burst = match self.bursts {
+            Some(bursts) if generator.next_u32() % 1000 < bursts.per_mille => bursts.slowness_percent,
+            Some(_) | None => 100,
+        };
+        let nanos = nanos * wobble * u128::from(self.slowness_percent) * u128::from(burst) / 1_000_000;
+        let steady = Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX));
+        if self.noise_percent == 0 {
+            return steady;
+        }
+        // Never 0, so that its logarithm is a number.
+        let luck = (f64::from(generator.next_u32()) + 1.0) / (f64::from(u32::MAX) + 1.0);
+        steady.saturating_add(steady.mul_f64(f64::from(self.noise_percent) / 100.0 * -libm::log(luck)))
+    }
+}

@@ -1,0 +1,550 @@
+//! The fault injector:makes a scenario's faults happen in a cluster at their times, and undoes them when theirs is over.
+//!
+//! What a fault leaves open (which peer, when exactly) the seed decides.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad::node::NodeState;
+use peergrad_protocol::message::Message;
+use peergrad_protocol::view::View;
+use peergrad_protocol::{Frame, Instant, StepNumber, ViewNumber};
+use rand::rngs::ChaCha8Rng;
+use rand::{Rng, SeedableRng};
+
+use crate::cluster::Cluster;
+use crate::compute_model::{Bursts, ComputeModel};
+use crate::disk::Disk;
+use crate::history::CutInterval;
+use crate::host::{EntryMode, HostId, HostSetup, TaskFault};
+use crate::queue::Queue;
+use crate::scenario::{Fault, FaultTime, Groups, PlannedFault, Scenario, Targets};
+
+/// What is still to go wrong.
+pub(crate) struct FaultInjector {
+    generator: ChaCha8Rng,
+    pending: Queue<Action>,
+    /// Faults that wait for the start of training.
+    on_training: Vec<(Duration, Fault)>,
+    /// Faults that wait for a step.
+    on_step: Vec<(u64, Duration, Fault)>,
+    /// Faults that wait for a view that merges.
+    on_merge: Vec<(Duration, Fault)>,
+    template: HostSetup,
+    /// Hosts whose peers were crashed, restarted or told to leave, and those that came later.
+    affected: Vec<HostId>,
+    newcomers: Vec<HostId>,
+}
+
+enum Action {
+    Fault(Fault),
+    Heal { edges: Vec<(HostId, HostId)>, band: usize },
+    Start { host: HostId },
+    Wake { host: HostId },
+    RestoreSpeed { host: HostId },
+    RestoreLine { host: HostId },
+    RestoreReachability { host: HostId },
+    Churn { times: u32, every: Duration },
+}
+
+impl FaultInjector {
+    /// The faults of a scenario.
+    pub(crate) fn new(scenario: &Scenario, template: HostSetup, seed: u64) -> Self {
+        let generator = ChaCha8Rng::seed_from_u64(seed ^ 0x0064_6972_6563_746f);
+        let mut fault_injector = Self {
+            generator,
+            pending: Queue::default(),
+            on_training: Vec::new(),
+            on_step: Vec::new(),
+            on_merge: Vec::new(),
+            template,
+            affected: Vec::new(),
+            newcomers: Vec::new(),
+        };
+        for PlannedFault { when, within, fault } in &scenario.faults {
+            let random_delay = fault_injector.random_delay(*within);
+            match *when {
+                FaultTime::Start(time) => fault_injector
+                    .plan(Instant::default().after(time + random_delay), Action::Fault(fault.clone())),
+                FaultTime::Training(time) => {
+                    fault_injector.on_training.push((time + random_delay, fault.clone()))
+                }
+                FaultTime::Step(step) => fault_injector.on_step.push((step, random_delay, fault.clone())),
+                FaultTime::Merge(time) => fault_injector.on_merge.push((time + random_delay, fault.clone())),
+            }
+        }
+        fault_injector
+    }
+
+    fn random_delay(&mut self, within: Duration) -> Duration {
+        Duration::from_nanos(self.generator.next_u64() % (within.as_nanos() as u64 + 1))
+    }
+
+    fn plan(&mut self, at: Instant, action: Action) {
+        self.pending.push(at, action);
+    }
+
+    /// When something is to be done next.
+    pub(crate) fn next_at(&self) -> Option<Instant> {
+        self.pending.next_at()
+    }
+
+    /// Whether nothing more will go wrong or be undone.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.pending.next_at().is_none()
+    }
+
+    /// Peers that were crashed, restarted or told to leave.
+    pub(crate) fn affected(&self) -> &[HostId] {
+        &self.affected
+    }
+
+    /// Peers that came after the start.
+    pub(crate) fn newcomers(&self) -> &[HostId] {
+        &self.newcomers
+    }
+
+    /// Puts on the agenda what waited for training to begin, for a step, or for a view.
+    pub(crate) fn schedule_triggered(&mut self, cluster: &Cluster) {
+        let now = cluster.now();
+        if cluster.history().began.is_some() {
+            for (time, fault) in std::mem::take(&mut self.on_training) {
+                self.plan(now.after(time), Action::Fault(fault));
+            }
+        }
+        let is_merging = || cluster.history().views.iter().any(|note| note.view.merge().is_some());
+        if !self.on_merge.is_empty() && is_merging() {
+            for (time, fault) in std::mem::take(&mut self.on_merge) {
+                self.plan(now.after(time), Action::Fault(fault));
+            }
+        }
+        let Some(newest) = cluster.history().commits.last() else { return };
+        let StepNumber(step) = newest.committed.step;
+        while let Some(index) = self.on_step.iter().position(|(due, ..)| *due <= step) {
+            let (_, random_delay, fault) = self.on_step.remove(index);
+            self.plan(now.after(random_delay), Action::Fault(fault));
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn run_next(&mut self, cluster: &mut Cluster) {
+        let Some((_, action)) = self.pending.pop() else { return };
+        match action {
+            Action::Fault(fault) => self.fault(cluster, fault),
+            Action::Heal { edges, band } => {
+                for (from, to) in edges {
+                    cluster.heal(from, to);
+                }
+                let now = cluster.now();
+                cluster.history_mut().cuts[band].until = now;
+                annotate(cluster, "healed");
+            }
+            // Two restarts overlapped, and the shorter one is over.
+            Action::Start { host } if cluster.node_state(host).is_some() => {}
+            Action::Start { host } => {
+                let bootstraps = self.bootstraps(cluster, host);
+                let run = cluster.run_id();
+                annotate(cluster, &format!("{host} is started again"));
+                cluster.start(host, EntryMode::Join { run, bootstraps });
+            }
+            Action::Wake { host } => {
+                annotate(cluster, &format!("{host} wakes up"));
+                cluster.wake(host);
+            }
+            Action::RestoreSpeed { host } => {
+                cluster.setup_mut(host).compute_model.slowness_percent =
+                    self.template.compute_model.slowness_percent;
+            }
+            Action::RestoreLine { host } => {
+                let links = cluster.links().clone();
+                cluster.throttle(host, links.up, links.down);
+            }
+            Action::RestoreReachability { host } => {
+                annotate(cluster, &format!("{host} can be dialed again"));
+                cluster.set_reachable(host, true);
+            }
+            Action::Churn { times, every } => self.churn(cluster, times, every),
+        }
+    }
+
+    fn fault(&mut self, cluster: &mut Cluster, fault: Fault) {
+        annotate(cluster, &format!("{fault:?}"));
+        match fault {
+            Fault::Partition { groups, duration } => self.partition(cluster, &groups, duration),
+            Fault::Cut { between, one_way, duration } => {
+                self.cut_between(cluster, between, one_way, duration)
+            }
+            Fault::Flap { fault, times, every } => {
+                for turn in 0..times {
+                    self.plan(cluster.now().after(every * turn), Action::Fault(Fault::clone(&fault)));
+                }
+            }
+            Fault::Crash { targets, has_reset } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    fault_injector.crash(cluster, host, has_reset);
+                })
+            }
+            Fault::Restart { targets, duration, keeps_disk } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    fault_injector.crash(cluster, host, true);
+                    let host = if keeps_disk { host } else { fault_injector.add(cluster) };
+                    fault_injector.plan(cluster.now().after(duration), Action::Start { host });
+                })
+            }
+            Fault::Blackout { duration, every, count, damaged } => {
+                self.blackout(cluster, duration, every, count, damaged)
+            }
+            Fault::Leave { targets } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    fault_injector.mark_affected(host);
+                    cluster.note(host, "asked to leave");
+                    cluster.leave(host);
+                })
+            }
+            Fault::Remove { targets } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    let Some(&asked) = fault_injector.bootstraps(cluster, host).first() else { return };
+                    fault_injector.mark_affected(host);
+                    cluster.note(host, &format!("removed by a user at {asked}"));
+                    cluster.expel(asked, host);
+                })
+            }
+            Fault::Unreachable { targets, duration } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    cluster.note(host, "cannot be dialed");
+                    cluster.set_reachable(host, false);
+                    if let Some(duration) = duration {
+                        fault_injector
+                            .plan(cluster.now().after(duration), Action::RestoreReachability { host });
+                    }
+                })
+            }
+            Fault::Slow { targets, percent, duration } => {
+                self.slow(cluster, &targets, duration, |compute_model| {
+                    compute_model.slowness_percent = percent;
+                })
+            }
+            Fault::Bursts { targets, per_mille, percent } => {
+                self.slow(cluster, &targets, None, |compute_model| {
+                    compute_model.bursts = Some(Bursts { per_mille, slowness_percent: percent });
+                })
+            }
+            Fault::Noise { targets, percent } => self.slow(cluster, &targets, None, |compute_model| {
+                compute_model.noise_percent = percent;
+            }),
+            Fault::Pause { targets, duration } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    cluster.sleep(host);
+                    fault_injector.plan(cluster.now().after(duration), Action::Wake { host });
+                })
+            }
+            Fault::Panic { targets } => self.break_tasks(cluster, &targets, TaskFault::Panic),
+            Fault::Hang { targets } => self.break_tasks(cluster, &targets, TaskFault::Hang),
+            Fault::Clone { targets } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    let copy = cluster.add_clone(host);
+                    fault_injector.newcomers.push(copy);
+                    // Of two with one identity the one that started last goes on.
+                    fault_injector.mark_affected(host);
+                    fault_injector.plan(cluster.now(), Action::Start { host: copy });
+                })
+            }
+            Fault::Garbage { targets, count } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    fault_injector.send_garbage(cluster, host, count);
+                })
+            }
+            Fault::StaleViews { targets } => {
+                self.for_each_target(cluster, &targets, |_, cluster, host| send_stale_views(cluster, host))
+            }
+            Fault::Disk { targets, mode } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    // A peer whose disk is full says so and ends.
+                    fault_injector.mark_affected(host);
+                    cluster.setup_mut(host).disk.mode = mode;
+                })
+            }
+            Fault::Throttle { targets, up, down, duration } => {
+                self.for_each_target(cluster, &targets, |fault_injector, cluster, host| {
+                    cluster.throttle(host, Some(up), Some(down));
+                    cluster.note(host, &format!("line now {up} up, {down} down bit/s"));
+                    if let Some(duration) = duration {
+                        fault_injector.plan(cluster.now().after(duration), Action::RestoreLine { host });
+                    }
+                })
+            }
+            Fault::Join { count } => {
+                for _ in 0..count {
+                    let host = self.add(cluster);
+                    self.plan(cluster.now(), Action::Start { host });
+                }
+            }
+            Fault::Churn { times, every } => self.churn(cluster, times, every),
+        }
+    }
+
+    // Cuts.
+
+    fn cut_between(
+        &mut self,
+        cluster: &mut Cluster,
+        between: [usize; 2],
+        one_way: bool,
+        duration: Option<Duration>,
+    ) {
+        let [a, b] = between.map(|index| HostId(index as u32));
+        let (edges, sign) = if one_way { (vec![(a, b)], "->") } else { (vec![(a, b), (b, a)], "|") };
+        self.cut(cluster, edges, format!("cut {a} {sign} {b}"), duration);
+    }
+
+    /// No frames between groups.
+    fn partition(&mut self, cluster: &mut Cluster, groups: &Groups, duration: Option<Duration>) {
+        let groups = groups_of(cluster, groups);
+        let label = groups.iter().map(|group| names(group)).collect::<Vec<_>>().join(" | ");
+        let mut edges = Vec::new();
+        for (index, group) in groups.iter().enumerate() {
+            for other in groups.iter().enumerate().filter(|(other, _)| *other != index).flat_map(|o| o.1) {
+                edges.extend(group.iter().map(|&host| (host, *other)));
+            }
+        }
+        self.cut(cluster, edges, format!("cut {label}"), duration);
+    }
+
+    fn cut(
+        &mut self,
+        cluster: &mut Cluster,
+        edges: Vec<(HostId, HostId)>,
+        label: String,
+        duration: Option<Duration>,
+    ) {
+        let count = cluster.hosts().count();
+        let is_real =
+            |(from, to): &(HostId, HostId)| from != to && from.index() < count && to.index() < count;
+        let edges: Vec<_> = edges.into_iter().filter(is_real).collect();
+        for &(from, to) in &edges {
+            cluster.cut(from, to);
+        }
+        let from = cluster.now();
+        let bands = &mut cluster.history_mut().cuts;
+        bands.push(CutInterval { from, until: Instant(u64::MAX), label });
+        let band = bands.len() - 1;
+        if let Some(duration) = duration {
+            self.plan(from.after(duration), Action::Heal { edges, band });
+        }
+    }
+
+    // Processes.
+
+    fn crash(&mut self, cluster: &mut Cluster, host: HostId, has_reset: bool) {
+        self.mark_affected(host);
+        cluster.note(host, if has_reset { "killed" } else { "lost power" });
+        cluster.crash(host, has_reset);
+    }
+
+    /// The power goes everywhere, and comes back at one after the other.
+    fn blackout(
+        &mut self,
+        cluster: &mut Cluster,
+        duration: Duration,
+        every: Duration,
+        count: Option<usize>,
+        damaged: usize,
+    ) {
+        let all = running(cluster);
+        let back = self.choose(all.clone(), count.unwrap_or(all.len()));
+        all.into_iter().for_each(|host| self.crash(cluster, host, false));
+        for (index, &host) in back.iter().enumerate() {
+            if index < damaged {
+                cluster.setup_mut(host).disk.damage_newest();
+            }
+            let at = cluster.now().after(duration + every * index as u32);
+            self.plan(at, Action::Start { host });
+        }
+        // They are to finish what they have begun.
+        self.affected.retain(|host| !back.contains(host));
+    }
+
+    fn mark_affected(&mut self, host: HostId) {
+        self.affected.push(host);
+    }
+
+    fn add(&mut self, cluster: &mut Cluster) -> HostId {
+        let host = cluster.add(self.template.clone());
+        self.newcomers.push(host);
+        host
+    }
+
+    /// Members that are awake, as invites would name them; where there is none, anybody.
+    fn bootstraps(&mut self, cluster: &Cluster, newcomer: HostId) -> Vec<HostId> {
+        let others: Vec<HostId> = running(cluster).into_iter().filter(|&host| host != newcomer).collect();
+        let is_in = |host: &HostId| {
+            matches!(cluster.node_state(*host), Some(NodeState::Bootstrap | NodeState::Member(_)))
+        };
+        let is_awake = |host: &HostId| !cluster.is_asleep(*host);
+        let members: Vec<HostId> = others.iter().copied().filter(is_in).filter(is_awake).collect();
+        self.choose(if members.is_empty() { others } else { members }, BOOTSTRAPS)
+    }
+
+    /// Crashes somebody or lets somebody new come, and plans the next. Of few members nobody is crashed, and nobody without
+    /// whom the others were too few to agree: that is for scenarios in which too few are left.
+    fn churn(&mut self, cluster: &mut Cluster, times: u32, every: Duration) {
+        if times == 0 {
+            return;
+        }
+        let view_of = |host: HostId| match cluster.node_state(host) {
+            Some(NodeState::Member(standing)) => Some(standing.view),
+            _ => None,
+        };
+        let views: Vec<Arc<View>> = running(cluster).into_iter().filter_map(view_of).collect();
+        let newest = views.iter().max_by_key(|view| view.number);
+        let quorum = newest.map_or(0, |view| view.members.len() / 2 + 1);
+        // Whoever is in the newest view can vote in it.
+        let voters =
+            views.iter().filter(|view| Some(view.number) == newest.map(|newest| newest.number)).count();
+        let fault = match self.generator.next_u32() % 2 {
+            0 if voters > CHURNING_MIN.max(quorum) => {
+                Fault::Crash { targets: Targets::Any(1), has_reset: true }
+            }
+            _ => Fault::Join { count: 1 },
+        };
+        self.fault(cluster, fault);
+        self.plan(cluster.now().after(every), Action::Churn { times: times - 1, every });
+    }
+
+    // Tasks and machines.
+
+    fn slow(
+        &mut self,
+        cluster: &mut Cluster,
+        targets: &Targets,
+        duration: Option<Duration>,
+        change: impl Fn(&mut ComputeModel),
+    ) {
+        self.for_each_target(cluster, targets, |fault_injector, cluster, host| {
+            change(&mut cluster.setup_mut(host).compute_model);
+            cluster.note(host, "slow");
+            if let Some(duration) = duration {
+                fault_injector.plan(cluster.now().after(duration), Action::RestoreSpeed { host });
+            }
+        });
+    }
+
+    fn break_tasks(&mut self, cluster: &mut Cluster, targets: &Targets, task_fault: TaskFault) {
+        self.for_each_target(cluster, targets, |fault_injector, cluster, host| {
+            // What it does then is its own fault, not the others'.
+            fault_injector.mark_affected(host);
+            cluster.note(host, &format!("{task_fault:?} in its task"));
+            cluster.set_task_fault(host, Some(task_fault));
+        });
+    }
+
+    fn send_garbage(&mut self, cluster: &mut Cluster, from: HostId, count: usize) {
+        for to in cluster.hosts().filter(|&to| to != from) {
+            for _ in 0..count {
+                let mut head = vec![0; (self.generator.next_u32() % 64) as usize];
+                self.generator.fill_bytes(&mut head);
+                // Half of it looks like the start of a frame.
+                if let (Some(version), 0) = (head.first_mut(), self.generator.next_u32() % 2) {
+                    *version = peergrad_protocol::wire::VERSION;
+                }
+                cluster.forge(from, to, Frame { head, payload: None });
+            }
+        }
+    }
+
+    /// Does something to each of them, at the time of asking.
+    fn for_each_target(
+        &mut self,
+        cluster: &mut Cluster,
+        targets: &Targets,
+        mut action: impl FnMut(&mut Self, &mut Cluster, HostId),
+    ) {
+        let count = cluster.hosts().count();
+        let hosts = match targets {
+            Targets::Peers(peers) => {
+                peers.iter().map(|&peer| HostId(peer as u32)).filter(|h| h.index() < count).collect()
+            }
+            Targets::Any(wanted) => self.choose(running(cluster), *wanted),
+        };
+        for host in hosts {
+            action(self, cluster, host);
+        }
+    }
+
+    fn choose(&mut self, mut from: Vec<HostId>, count: usize) -> Vec<HostId> {
+        let mut chosen = Vec::new();
+        while chosen.len() < count && !from.is_empty() {
+            let index = self.generator.next_u64() as usize % from.len();
+            chosen.push(from.swap_remove(index));
+        }
+        chosen
+    }
+}
+
+/// A host as a scenario makes it.
+pub(crate) fn host_setup(scenario: &Scenario) -> HostSetup {
+    HostSetup {
+        loader: scenario.workload.loader(),
+        data: scenario.workload.data.clone(),
+        compute_model: ComputeModel::steady(scenario.sample_time),
+        disk: Disk::honest(scenario.write_time),
+        reading_time: Duration::from_millis(5),
+        capacity: 1,
+    }
+}
+
+fn running(cluster: &Cluster) -> Vec<HostId> {
+    cluster.hosts().filter(|&host| cluster.node_state(host).is_some()).collect()
+}
+
+fn groups_of(cluster: &Cluster, groups: &Groups) -> Vec<Vec<HostId>> {
+    let all: Vec<HostId> = cluster.hosts().collect();
+    match groups {
+        Groups::Peers(groups) => {
+            groups.iter().map(|group| group.iter().map(|&peer| HostId(peer as u32)).collect()).collect()
+        }
+        Groups::Split(parts) => {
+            let mut rest = all.as_slice();
+            let part_of = |size| {
+                let (part, others) = rest.split_at(size);
+                rest = others;
+                part.to_vec()
+            };
+            Groups::sizes(parts, all.len()).into_iter().map(part_of).collect()
+        }
+    }
+}
+
+/// The view that is installed there once more, and one that has the number of an earlier one.
+fn send_stale_views(cluster: &mut Cluster, from: HostId) {
+    let Some(NodeState::Member(standing)) = cluster.node_state(from) else { return };
+    let view = View::clone(&standing.view);
+    let before =
+        View { number: ViewNumber(view.number.0.saturating_sub(1)), parents: vec![], ..view.clone() };
+    for to in cluster.hosts().filter(|&to| to != from) {
+        for view in [&view, &before] {
+            cluster.forge(from, to, Frame::encode(&Message::Install(view.clone()), None));
+        }
+    }
+}
+
+fn names(hosts: &[HostId]) -> String {
+    match hosts {
+        [] => "nobody".to_owned(),
+        [one] => one.to_string(),
+        [first, .., last] if hosts.windows(2).all(|pair| pair[0].0 + 1 == pair[1].0) => {
+            format!("{first}-{last}")
+        }
+        hosts => hosts.iter().map(HostId::to_string).collect::<Vec<_>>().join(" "),
+    }
+}
+
+fn annotate(cluster: &mut Cluster, words: &str) {
+    let now = cluster.now();
+    cluster.trace_mut().annotate(now, words.to_owned());
+}
+
+/// So many addresses a newcomer is given.
+const BOOTSTRAPS: usize = 2;
+/// Members that churn leaves alone.
+const CHURNING_MIN: usize = 3;

@@ -1,0 +1,170 @@
+//! Invariant 5, all or nothing: steps are committed in order, each only once it is complete at every member, none twice by one
+//! process and none left out from where it came in; a committed step is never undone; and what a run leaves at a peer is a
+//! committed state.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+
+use peergrad::io::{Committed, Event};
+use peergrad::node::NodeState;
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::view::{Recovery, View};
+use peergrad_protocol::{PeerId, ViewNumber};
+
+use super::{Invariant, Observation};
+use crate::cluster::World;
+use crate::host::HostId;
+use crate::oracles::view_chain::is_restored;
+
+/// How far each process, and each view, has committed.
+#[derive(Clone, Default)]
+pub struct AllOrNothing {
+    /// By host: where its process is.
+    progress_by_host: BTreeMap<HostId, ProcessProgress>,
+    /// By number of the view: the step with which it begins.
+    begins: BTreeMap<ViewNumber, u64>,
+    /// By number of the view: steps that a member of it has told to be committed. Only grows.
+    committed: BTreeMap<ViewNumber, u64>,
+    /// By step: in which view it was first told to be committed, and with which parameters.
+    digests: BTreeMap<u64, (ViewNumber, ContentDigest)>,
+}
+
+/// Where one process is.
+#[derive(Clone, Copy)]
+struct ProcessProgress {
+    /// The number of its view.
+    view_number: ViewNumber,
+    /// Steps that are committed there: those before it came in were committed by others.
+    committed: u64,
+    /// As many were, when it was excluded or came in anew.
+    before: Option<u64>,
+}
+
+impl AllOrNothing {
+    /// A view begins with a step: no later one may be committed in the views before it.
+    fn installed(&mut self, host: HostId, view: &View, peer: &PeerId) -> Result<(), String> {
+        let first = view.first_step().0;
+        self.begins.insert(view.number, first);
+        let is_newcomer = view.rank(peer).is_some_and(|rank| view.newcomers().contains(&rank));
+        // Whoever has committed nothing since it came in last, has what it had before that.
+        let before =
+            self.progress_by_host.get(&host).map(|progress| progress.before.unwrap_or(progress.committed));
+        let progress = self.progress_by_host.entry(host).or_insert(ProcessProgress {
+            view_number: view.number,
+            committed: first,
+            before: None,
+        });
+        progress.view_number = view.number;
+        if is_newcomer || matches!(view.recovery, Recovery::Initialize) || is_restored(view) {
+            (progress.committed, progress.before) = (first, before);
+        }
+        if is_restored(view) {
+            // Nobody had anything in memory any more: that is the one case in which a run goes back.
+            self.committed.values_mut().for_each(|steps| *steps = (*steps).min(first));
+            self.digests.split_off(&first);
+            return Ok(());
+        }
+        let committed = self.committed.range(..view.number).map(|(_, steps)| *steps).max().unwrap_or(0);
+        if committed <= first {
+            return Ok(());
+        }
+        Err(format!(
+            "view {} at {host} begins with step {first}, and {committed} steps were committed before it",
+            view.number.0
+        ))
+    }
+
+    fn commits(&mut self, host: HostId, told: &Committed, world: &World<'_>) -> Result<(), String> {
+        let step = told.step.0;
+        let Some(progress) = self.progress_by_host.get_mut(&host) else {
+            return Err(format!("{host} commits step {step} without being in a view"));
+        };
+        let (view_number, before) =
+            (progress.view_number, std::mem::replace(&mut progress.committed, step + 1));
+        progress.before = None;
+        if before != step {
+            return Err(format!("{host} commits step {step} after {before} steps"));
+        }
+        let steps = self.committed.entry(view_number).or_default();
+        let is_first = *steps <= step;
+        *steps = (*steps).max(step + 1);
+        let mut later = self.begins.range(ViewNumber(view_number.0 + 1)..);
+        if let Some((view, first)) = later.find(|(_, first)| **first <= step) {
+            return Err(format!(
+                "{host} commits step {step} in view {}, and view {} has begun with step {first}",
+                view_number.0, view.0
+            ));
+        }
+        if let Some(digest) = told.digest {
+            let (known_in, known) = *self.digests.entry(step).or_insert((view_number, digest));
+            if known_in != view_number && known != digest {
+                return Err(format!(
+                    "step {step} is committed by {host} in view {} with other parameters than in view {}",
+                    view_number.0, known_in.0
+                ));
+            }
+        }
+        // What was complete at every member of a view when the first of them said so, still is.
+        if is_first { is_complete_everywhere(host, step, world) } else { Ok(()) }
+    }
+}
+
+impl Invariant for AllOrNothing {
+    fn name(&self) -> &'static str {
+        "all or nothing (invariant 5)"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Invariant>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+        match observation {
+            Observation::Emitted { host, event: Event::ViewInstalled { view, .. } } => {
+                self.installed(*host, view, &world.peer(*host))
+            }
+            Observation::Emitted { host, event: Event::Committed(committed) } => {
+                self.commits(*host, committed, world)
+            }
+            Observation::Emitted { host, event: Event::Ended(ended) } => {
+                let Some(ProcessProgress { committed, before, .. }) = self.progress_by_host.remove(host)
+                else {
+                    return Ok(());
+                };
+                let left = ended.state.as_ref().map_or(committed, |state| state.steps);
+                // Who was let in again, and has not got anywhere yet, leaves what it had before.
+                if left == committed || before == Some(left) {
+                    return Ok(());
+                }
+                Err(format!(
+                    "{host} leaves the state after {left} steps, and {committed} are committed there"
+                ))
+            }
+            Observation::Crashed { host } => {
+                self.progress_by_host.remove(host);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Members that have gone meanwhile cannot be asked, nor blamed.
+fn is_complete_everywhere(host: HostId, step: u64, world: &World<'_>) -> Result<(), String> {
+    let Some(NodeState::Member(standing)) = world.node_state(host) else { return Ok(()) };
+    for member in &standing.view.members {
+        for &home in world.hosts_of(member.peer) {
+            if let Some(NodeState::Member(theirs)) = world.node_state(home)
+                && theirs.digest == standing.digest
+                && theirs.complete <= step
+            {
+                return Err(format!("{host} commits step {step}, which is not complete at {home}"));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,139 @@
+//! Invariant 9, bounded: what is in flight on a link, and what a member holds of others, keeps to the limits; and credit is only
+//! given for what was sent.
+//!
+//! Credit belongs to a link, whatever view its ends are in: what was sent in one view may be granted again in the next. A
+//! new connection starts with nothing in flight, which its two ends learn one after the other.
+
+use std::collections::BTreeMap;
+
+use peergrad::io::Event;
+use peergrad::node::NodeState;
+use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::message::{ChunkBatch, ChunkContent, Message};
+
+use super::{Invariant, Observation};
+use crate::cluster::World;
+use crate::host::HostId;
+
+/// Segments and chunks that were sent and not yet granted again.
+#[derive(Default)]
+pub struct Bounded {
+    /// By sender, then receiver.
+    links: BTreeMap<HostId, BTreeMap<HostId, InFlight>>,
+    /// By donor and by who asks it for chunks: what it may still be sent. Answers need no credit.
+    asked: BTreeMap<(HostId, HostId), Asked>,
+}
+
+/// What was asked of a donor.
+#[derive(Default)]
+struct Asked {
+    /// Questions that are answered by one chunk batch each, and were not yet.
+    chunk_batches: u64,
+    /// Chunks of another branch.
+    chunks: u64,
+}
+
+/// One direction of a link, as its sender knows it.
+#[derive(Default)]
+struct InFlight {
+    /// The connection.
+    session: u32,
+    count: u32,
+}
+
+impl Bounded {
+    fn sent(&mut self, from: HostId, to: HostId) -> Result<(), String> {
+        let InFlight { count, .. } = self.links.entry(from).or_default().entry(to).or_default();
+        *count += 1;
+        if *count <= LINK_SEGMENTS {
+            return Ok(());
+        }
+        Err(format!("{count} segments and chunks are in flight from {from} to {to}; {LINK_SEGMENTS} may be"))
+    }
+
+    /// Each question of chunks that complete a step is answered by one chunk batch at most.
+    fn answered(&mut self, from: HostId, to: HostId) -> Result<(), String> {
+        take(&mut self.asked.entry((from, to)).or_default().chunk_batches, 1, from, to)
+    }
+
+    /// What another branch has left comes in several, with what was asked for.
+    fn given(&mut self, from: HostId, to: HostId, chunk_batch: &ChunkBatch) -> Result<(), String> {
+        let chunks = &mut self.asked.entry((from, to)).or_default().chunks;
+        take(chunks, chunk_batch.entries.len() as u64, from, to)
+    }
+
+    fn granted(&mut self, from: HostId, to: HostId, segments: u32) -> Result<(), String> {
+        let theirs = self.links.get(&from).and_then(|links| links.get(&to)).map_or(0, |link| link.session);
+        let link = self.links.get_mut(&to).and_then(|links| links.get_mut(&from));
+        // Whoever has not heard of the new connection yet speaks of the old one.
+        let Some(link) = link.filter(|link| link.session == theirs) else { return Ok(()) };
+        let Some(left) = link.count.checked_sub(segments) else {
+            return Err(format!(
+                "{from} gives {to} credit for {segments} segments or chunks, and {} were in flight",
+                link.count
+            ));
+        };
+        link.count = left;
+        Ok(())
+    }
+}
+
+/// So many of those that were asked for come from `from`.
+fn take(asked: &mut u64, count: u64, from: HostId, to: HostId) -> Result<(), String> {
+    let Some(left) = asked.checked_sub(count) else {
+        return Err(format!("{from} sends {to} chunks that it has not asked for"));
+    };
+    *asked = left;
+    Ok(())
+}
+
+impl Invariant for Bounded {
+    fn name(&self) -> &'static str {
+        "bounded (invariant 9)"
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+        match observation {
+            Observation::Sent { from, to, message: Message::Segment(_) | Message::TableFrame(_), .. } => {
+                self.sent(*from, *to)
+            }
+            Observation::Sent { from, to, message: Message::ChunkBatch(chunk_batch), .. } => {
+                match chunk_batch.content {
+                    ChunkContent::State => self.sent(*from, *to),
+                    ChunkContent::Values => self.answered(*from, *to),
+                }
+            }
+            Observation::Sent { from, to, message: Message::SnapshotChunks(chunk_batch), .. } => {
+                self.given(*from, *to, chunk_batch)
+            }
+            Observation::Sent { from, to, message: Message::WantChunks(_), .. } => {
+                self.asked.entry((*to, *from)).or_default().chunk_batches += 1;
+                Ok(())
+            }
+            Observation::Sent { from, to, message: Message::WantSnapshot(want), .. } => {
+                self.asked.entry((*to, *from)).or_default().chunks += want.chunks.len() as u64;
+                Ok(())
+            }
+            Observation::Granted { from, to, segments } => self.granted(*from, *to, *segments),
+            Observation::Linked { at, to, session } => {
+                let links = self.links.entry(*at).or_default();
+                links.insert(*to, InFlight { session: *session, count: 0 });
+                Ok(())
+            }
+            Observation::Emitted { host, event: Event::Committed(_) } => {
+                let Some(NodeState::Member(standing)) = world.node_state(*host) else { return Ok(()) };
+                let links = standing.view.members.len() as u32 - 1;
+                if standing.held_segments <= links * LINK_SEGMENTS {
+                    return Ok(());
+                }
+                Err(format!("{host} holds {} segments of {links} others", standing.held_segments))
+            }
+            Observation::Emitted { host, event: Event::Ended(_) } | Observation::Crashed { host } => {
+                self.links.remove(host);
+                self.links.values_mut().for_each(|links| _ = links.remove(host));
+                Ok(())
+            }
+            Observation::Emitted { .. } | Observation::Sent { .. } => Ok(()),
+        }
+    }
+}

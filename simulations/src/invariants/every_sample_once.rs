@@ -1,0 +1,137 @@
+//! Invariant 6, every sample once: step by step, those samples are trained that no step of the epoch has trained before, as many as
+//! a batch has, whoever comes and goes; and when a run is over, each epoch has trained every one.
+//!
+//! # How it works
+//! [`SampleCounter`] counts out which positions of an epoch are whose in a step, from the members of its view alone; where a view's
+//! record says how the batch is dealt or what is left, that must be the same. A commit must claim as many samples as that
+//! makes, with those that are said to be left out.
+//!
+//! # Not here
+//! Whether members trained on these samples and not on others: that shows in the parameters, and [`super::exactly_once`]
+//! and the replay look at those.
+
+use peergrad::io::{Committed, Event, FinalState};
+use peergrad::loader::Loaded;
+use peergrad::program::Program;
+use peergrad::programs::backup_workers::BackupWorkers;
+use peergrad::programs::sync::SyncDataParallel;
+use peergrad_protocol::view::View;
+use std::any::Any;
+
+use super::{Invariant, Observation};
+use crate::cluster::World;
+use crate::host::HostId;
+use crate::oracles::sample_counter::SampleCounter;
+use crate::oracles::view_chain::ViewChain;
+
+/// Passes as they must be, counted out without the cursor that nodes use.
+#[derive(Clone)]
+pub struct EverySampleOnce {
+    view_chain: ViewChain,
+    epochs: SampleCounter,
+    /// Passes of the whole run; `None`: the program ends when it likes.
+    epoch_count: Option<u64>,
+    /// By step: its epoch, its samples, and how many of them were left out as the first member said.
+    steps: Vec<(u64, u64, u64)>,
+}
+
+impl EverySampleOnce {
+    /// The invariant for a run of this task.
+    #[must_use]
+    pub fn new(loaded: &Loaded) -> Self {
+        let epoch_count = [SyncDataParallel::NAME, BackupWorkers::NAME]
+            .contains(&loaded.program.name())
+            .then_some(loaded.config.epochs);
+        Self {
+            view_chain: ViewChain::default(),
+            epochs: SampleCounter::new(loaded),
+            epoch_count,
+            steps: Vec::new(),
+        }
+    }
+
+    fn committed(&mut self, host: HostId, committed: &Committed) -> Result<(), String> {
+        let Committed { step, epoch, samples, left_out, .. } = *committed;
+        while self.epochs.steps() <= step.0 {
+            let Some(counted) = self.epochs.count(&self.view_chain) else {
+                return Err(format!("{host} commits step {}, and nobody has installed a view", step.0));
+            };
+            self.steps.push((counted.epoch, counted.sample_count(), left_out));
+            if let Some(objection) = counted.objection {
+                return Err(objection);
+            }
+        }
+        let (due_epoch, due, _) = self.steps[step.0 as usize];
+        if (epoch, samples + left_out) == (due_epoch, due) && samples <= due {
+            return Ok(());
+        }
+        Err(format!(
+            "{host} commits step {} with {samples} samples and {left_out} left out in epoch {epoch}; its batch has {due}, in epoch {due_epoch}",
+            step.0
+        ))
+    }
+
+    /// A peer has finished the run and leaves a state: that of the whole run.
+    fn finished(&self, host: HostId, state: &FinalState) -> Result<(), String> {
+        let Some(epoch_count) = self.epoch_count else { return Ok(()) };
+        let steps = self.epochs.steps();
+        if state.steps != steps || !self.epochs.are_over(epoch_count) {
+            return Err(format!(
+                "{host} has finished after {} steps; {steps} are committed, and {} samples of the last epoch were never dealt",
+                state.steps,
+                self.epochs.left()
+            ));
+        }
+        let own: u64 = self.steps.iter().map(|(_, samples, _)| samples).sum();
+        let samples = own + self.epochs.merged_samples();
+        let left_out: u64 = self.steps.iter().map(|(_, _, left_out)| left_out).sum();
+        if (state.samples, state.left_out) == (samples - left_out, left_out) {
+            return Ok(());
+        }
+        Err(format!(
+            "{host} leaves a state of {} samples and {} left out; {samples} were dealt, {left_out} of them left out",
+            state.samples, state.left_out
+        ))
+    }
+}
+
+impl Invariant for EverySampleOnce {
+    fn name(&self) -> &'static str {
+        "every sample once (invariant 6)"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Invariant>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn merge(&mut self, other: &dyn Invariant, view: &View) {
+        let other = other.as_any().and_then(|other| other.downcast_ref::<Self>());
+        if let (Some(other), Some(merge)) = (other, view.merge()) {
+            let mut epochs = other.epochs.clone();
+            epochs.rewind(&other.view_chain, merge.steps.0);
+            self.epochs.merge(view.first_step().0, epochs);
+        }
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
+        if let Some(step) = self.view_chain.observe(observation) {
+            self.epochs.rewind(&self.view_chain, step);
+            self.steps.truncate(step as usize);
+        }
+        match observation {
+            Observation::Emitted { host, event: Event::Committed(committed) } => {
+                self.committed(*host, committed)
+            }
+            Observation::Emitted { host, event: Event::Ended(ended) } => match (&ended.outcome, &ended.state)
+            {
+                (Ok(()), Some(state)) => self.finished(*host, state),
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
+    }
+}

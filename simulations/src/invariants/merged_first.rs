@@ -1,0 +1,51 @@
+//! Merged first: whoever gives its branch up because what that has come to is merged into another one, gives it up after the
+//! step that merges it was committed somewhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use peergrad::io::Event;
+use peergrad_protocol::ViewDigest;
+
+use super::{Invariant, Observation};
+use crate::cluster::World;
+use crate::host::HostId;
+
+/// Which views are merged.
+#[derive(Default)]
+pub struct MergedFirst {
+    /// By host: the view that it is in.
+    homes: BTreeMap<HostId, ViewDigest>,
+    merged: BTreeSet<ViewDigest>,
+}
+
+impl Invariant for MergedFirst {
+    fn name(&self) -> &'static str {
+        MERGED_FIRST
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, _world: &World<'_>) -> Result<(), String> {
+        let Observation::Emitted { host, event } = observation else { return Ok(()) };
+        match event {
+            Event::ViewInstalled { digest, view, .. } => {
+                self.homes.insert(*host, *digest);
+                // It begins behind that step.
+                self.merged.extend(view.ancestors.iter().map(|root| root.view));
+            }
+            // It is told with the commit.
+            Event::Merged(merge) => _ = self.merged.insert(merge.view),
+            Event::BranchAbandoned { is_merged: true, .. } => {
+                let home = self.homes.get(host);
+                if !home.is_some_and(|home| self.merged.contains(home)) {
+                    return Err(format!(
+                        "{host} gives its view_chain up as merged, and nobody has merged it"
+                    ));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+/// Its name.
+pub const MERGED_FIRST: &str = "merged first";

@@ -1,0 +1,201 @@
+//! Invariant 1, one chain: each number of a view is one record, which follows the one before, was agreed on by its members, and
+//! is installed only where it names the peer.
+//!
+//! What was agreed the invariant counts out itself: it sees who proposes what under which ballot, and who accepts.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use peergrad::io::Event;
+use peergrad::node::NodeState;
+use peergrad_protocol::agreement::{Ballot, is_quorum};
+use peergrad_protocol::message::Message;
+use peergrad_protocol::view::{View, ViewChange};
+use peergrad_protocol::{PeerId, Rank, ViewDigest, ViewNumber};
+
+use super::{Invariant, Observation};
+use crate::cluster::World;
+use crate::host::HostId;
+
+/// The views that were installed anywhere, and what was said of the next one.
+#[derive(Default)]
+pub struct OneChain {
+    /// Several views may follow one, each agreed on by its own members.
+    forks: bool,
+    /// The record of each number.
+    chain: BTreeMap<ViewNumber, (ViewDigest, Arc<View>)>,
+    /// Where there may be several: all of them.
+    tree: BTreeMap<ViewDigest, Arc<View>>,
+    /// There as well: views that somebody has spoken of. Those who are back after a stop may agree on one after the other, and install
+    /// only the last.
+    spoken_of: BTreeMap<ViewDigest, Arc<View>>,
+    /// By the view that is to be followed: what was proposed and accepted.
+    ballots: BTreeMap<ViewDigest, BTreeMap<Ballot, Vote>>,
+}
+
+/// What became of one ballot.
+#[derive(Default)]
+struct Vote {
+    proposed: Option<ViewChange>,
+    accepted_by: BTreeSet<PeerId>,
+}
+
+impl OneChain {
+    /// The invariant where several views may follow one, or not.
+    #[must_use]
+    pub fn new(forks: bool) -> Self {
+        Self { forks, ..Self::default() }
+    }
+
+    fn proposed(&mut self, from: HostId, ballot: Ballot, change: &ViewChange) -> Result<(), String> {
+        let vote = self.ballots.entry(change.parent).or_default().entry(ballot).or_default();
+        let proposed = vote.proposed.get_or_insert_with(|| change.clone());
+        if proposed == change {
+            return Ok(());
+        }
+        Err(format!("{from} proposes two values under ballot {} of rank {}", ballot.attempt, ballot.rank.0))
+    }
+
+    fn installed(
+        &mut self,
+        host: HostId,
+        peer: &PeerId,
+        digest: ViewDigest,
+        view: &Arc<View>,
+    ) -> Result<(), String> {
+        let view_number = view.number.0;
+        if view.rank(peer).is_none() {
+            return Err(format!("{host} installs view {view_number} without being in it"));
+        }
+        if self.forks {
+            return self.grown(host, digest, view);
+        }
+        if let Some((known, other)) = self.chain.get(&view.number) {
+            if *known == digest {
+                return Ok(());
+            }
+            return Err(format!(
+                "{host} installs view {view_number}, but another record of it is held elsewhere: {} and {} members",
+                view.members.len(),
+                other.members.len()
+            ));
+        }
+        self.chain.insert(view.number, (digest, Arc::clone(view)));
+        if view_number == 1 {
+            return if view.parents.is_empty() {
+                Ok(())
+            } else {
+                Err(format!("the first view at {host} follows another"))
+            };
+        }
+        let before = self.chain.get(&ViewNumber(view_number - 1)).cloned();
+        match before {
+            Some((parent, before)) if view.parents == [parent] => {
+                self.is_agreed(host, parent, &before, digest)
+            }
+            _ => Err(format!("view {view_number} at {host} does not follow view {}", view_number - 1)),
+        }
+    }
+
+    /// Where several views may follow one: it follows one that is known, and all have accepted it who stay.
+    fn grown(&mut self, host: HostId, digest: ViewDigest, view: &Arc<View>) -> Result<(), String> {
+        if self.tree.insert(digest, Arc::clone(view)).is_some() || view.parents.is_empty() {
+            return Ok(());
+        }
+        let view_number = view.number.0;
+        if let Some(before) = self.spoken_of.remove(&view.parents[0]) {
+            self.grown(host, view.parents[0], &before)?;
+        }
+        let Some(before) =
+            self.tree.get(&view.parents[0]).filter(|before| before.number.0 + 1 == view_number)
+        else {
+            return Err(format!("view {view_number} at {host} follows none that was installed"));
+        };
+        if view.merge().is_some_and(|merge| !self.tree.contains_key(&merge.view)) {
+            return Err(format!("view {view_number} at {host} merges a view that nobody has installed"));
+        }
+        let stays = |peer: &PeerId| {
+            let incarnation = |view: &View| view.rank(peer).map(|rank| view.member(rank).incarnation);
+            incarnation(before) == incarnation(view)
+        };
+        let needed: Vec<PeerId> =
+            before.members.iter().map(|member| member.peer).filter(|peer| stays(peer)).collect();
+        let is_it = |change: &ViewChange| {
+            before.apply(view.parents[0], change).is_ok_and(|view| view.digest() == digest)
+        };
+        let is_chosen = |vote: &Vote| {
+            // After a stop of everybody a quorum decides, as ever: those who stay are other processes.
+            let ranks = vote.accepted_by.iter().filter_map(|peer| before.rank(peer));
+            let is_quorum = is_quorum(ranks.collect::<Vec<Rank>>(), before.members.len());
+            let have_all = !needed.is_empty() && needed.iter().all(|peer| vote.accepted_by.contains(peer));
+            (have_all || (needed.is_empty() && is_quorum)) && vote.proposed.as_ref().is_some_and(is_it)
+        };
+        if self.ballots.get(&view.parents[0]).is_some_and(|votes| votes.values().any(is_chosen)) {
+            return Ok(());
+        }
+        Err(format!("{host} installs view {view_number}, which not all have accepted who stay"))
+    }
+
+    /// Whether a quorum of `before` has accepted under one ballot what makes this view of it.
+    fn is_agreed(
+        &mut self,
+        host: HostId,
+        parent: ViewDigest,
+        before: &View,
+        digest: ViewDigest,
+    ) -> Result<(), String> {
+        let votes = self.ballots.remove(&parent).unwrap_or_default();
+        let is_it =
+            |change: &ViewChange| before.apply(parent, change).is_ok_and(|view| view.digest() == digest);
+        let is_chosen = |vote: &Vote| {
+            let ranks = vote.accepted_by.iter().filter_map(|peer| before.rank(peer));
+            is_quorum(ranks.collect::<Vec<Rank>>(), before.members.len())
+                && vote.proposed.as_ref().is_some_and(is_it)
+        };
+        if votes.values().any(is_chosen) {
+            return Ok(());
+        }
+        Err(format!(
+            "{host} installs view {}, which no quorum of view {} has accepted",
+            before.number.0 + 1,
+            before.number.0
+        ))
+    }
+}
+
+impl Invariant for OneChain {
+    fn name(&self) -> &'static str {
+        "one chain (invariant 1)"
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+        match observation {
+            Observation::Sent { from, message: Message::Propose(propose), .. } => {
+                self.proposed(*from, propose.ballot, &propose.change)
+            }
+            Observation::Sent { from, message: Message::Accepted(accepted), .. } => {
+                let ballots = self.ballots.entry(accepted.view).or_default();
+                ballots.entry(accepted.ballot).or_default().accepted_by.insert(world.peer(*from));
+                Ok(())
+            }
+            Observation::Sent { message: Message::Install(view), .. } if self.forks => {
+                self.spoken_of.insert(view.digest(), Arc::new(view.clone()));
+                Ok(())
+            }
+            Observation::Emitted { host, event: Event::ViewInstalled { view, digest, .. } } => {
+                self.installed(*host, &world.peer(*host), *digest, view)
+            }
+            Observation::Emitted { host, event: Event::Committed(_) } => {
+                let Some(NodeState::Member(standing)) = world.node_state(*host) else { return Ok(()) };
+                let (view, digest) = (&standing.view, standing.digest);
+                match self.chain.get(&view.number).filter(|_| !self.forks) {
+                    Some((known, _)) if *known != digest => {
+                        Err(format!("{host} commits in another view {} than others", view.number.0))
+                    }
+                    _ => Ok(()),
+                }
+            }
+            _ => Ok(()),
+        }
+    }
+}

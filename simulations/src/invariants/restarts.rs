@@ -1,0 +1,115 @@
+//! Restarts: when everybody has stopped, the run goes on from the newest step of which those who are back have saved
+//! everything; with what they really have on their disks, and nothing of a branch that was given up before.
+//!
+//! # How it works
+//! What a peer says it has saved is compared with its disk. When a view goes on from checkpoints, the invariant looks for the
+//! newest step itself, from what its members have said last.
+
+use std::any::Any;
+use std::collections::{BTreeMap, BTreeSet};
+
+use peergrad::io::Event;
+use peergrad::loader::Loaded;
+use peergrad_protocol::message::{Message, SavedCheckpoint};
+use peergrad_protocol::view::{Branch, View};
+use peergrad_protocol::{PeerId, ViewNumber};
+
+use super::{Invariant, Observation};
+use crate::cluster::World;
+use crate::oracles::view_chain::is_restored;
+
+/// What peers that are back have saved.
+#[derive(Clone)]
+pub struct Restarts {
+    chunk_count: usize,
+    has_state: bool,
+    has_local_parameters: bool,
+    saved: BTreeMap<PeerId, Vec<SavedCheckpoint>>,
+    branches: BTreeMap<ViewNumber, Branch>,
+}
+
+impl Restarts {
+    /// The invariant for what is trained like this.
+    #[must_use]
+    pub fn new(loaded: &Loaded) -> Self {
+        Self {
+            chunk_count: loaded.manifest.chunks().count(),
+            has_local_parameters: loaded.program.has_local_parameters(),
+            has_state: loaded.state_count() > 0 && !loaded.program.has_local_parameters(),
+            saved: BTreeMap::new(),
+            branches: BTreeMap::new(),
+        }
+    }
+
+    fn installed(&mut self, view: &View) -> Result<(), String> {
+        let is_new = self.branches.insert(view.number, view.branch).is_none();
+        if !is_new || !is_restored(view) {
+            return Ok(());
+        }
+        let mut chain: Vec<Branch> = self.branches.range(..view.number).map(|(_, branch)| *branch).collect();
+        chain.dedup();
+        let due = self.newest(view, &chain);
+        let step = view.first_step().0;
+        if step == due {
+            return Ok(());
+        }
+        Err(format!(
+            "view {} goes on from step {step}, and its members have saved everything of step {due}",
+            view.number.0
+        ))
+    }
+
+    /// The newest step of which members have saved all; else the newest of which any of them has; else the beginning.
+    fn newest(&self, view: &View, chain: &[Branch]) -> u64 {
+        let of_members = view.members.iter().filter_map(|member| self.saved.get(&member.peer)).flatten();
+        // Nothing beyond the beginning of a later branch, and nothing of a branch that is no more.
+        let is_valid = |saved: &&SavedCheckpoint| {
+            let place = chain.iter().position(|branch| *branch == saved.branch);
+            place.is_some_and(|place| chain[place + 1..].iter().all(|later| saved.steps <= later.step))
+        };
+        let valid: Vec<&SavedCheckpoint> = of_members.filter(is_valid).collect();
+        let position =
+            |saved: &SavedCheckpoint| (saved.steps.0, (!self.has_local_parameters).then_some(saved.digest.0));
+        let positions: BTreeSet<_> = valid.iter().map(|saved| position(saved)).collect();
+        let is_whole = |wanted: &&(u64, Option<[u8; 32]>)| {
+            let mut chunks = 0..self.chunk_count;
+            let is_saved =
+                |chunk| valid.iter().any(|saved| position(saved) == **wanted && saved.states.contains(chunk));
+            !self.has_state || chunks.all(is_saved)
+        };
+        let newest = positions.iter().rev().find(is_whole).or(positions.last());
+        newest.map_or(0, |(steps, _)| *steps)
+    }
+}
+
+impl Invariant for Restarts {
+    fn name(&self) -> &'static str {
+        "restarts"
+    }
+
+    fn fork(&self) -> Option<Box<dyn Invariant>> {
+        Some(Box::new(self.clone()))
+    }
+
+    fn as_any(&self) -> Option<&dyn Any> {
+        Some(self)
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+        match observation {
+            Observation::Sent { from, message: Message::Promise(promise), .. } => {
+                let Some(again) = &promise.report.rejoin else { return Ok(()) };
+                let really: Vec<&SavedCheckpoint> = world.saved(*from).collect();
+                let is_there = |said: &SavedCheckpoint| really.contains(&said);
+                self.saved.insert(world.peer(*from), again.saved.clone());
+                if again.saved.iter().all(is_there) && again.saved.len() == really.len() {
+                    Ok(())
+                } else {
+                    Err(format!("{from} says that it has saved what is not on its disk"))
+                }
+            }
+            Observation::Emitted { event: Event::ViewInstalled { view, .. }, .. } => self.installed(view),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! Invariant 2, single owner: in one view and step the new values of a chunk come from one owner, and so do the sums from which
+//! others keep replicas; and the state of a chunk that moves comes from who holds it until its turn.
+//!
+//! Who owns what the invariant computes for itself: from the record of the view, and from how many of its moves have been made.
+//! Whoever passes values on passes on the same bits, and all shards of a view and step together hold each chunk once.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use peergrad::io::Event;
+use peergrad::loader::Loaded;
+use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::message::{ChunkBatch, ChunkContent, Message, Phase, Segment};
+use peergrad_protocol::placement::{Placement, Replicas};
+use peergrad_protocol::view::View;
+use peergrad_protocol::{PeerId, Rank, ViewDigest};
+
+use super::{Invariant, Observation};
+use crate::cluster::World;
+use crate::host::HostId;
+
+/// What owners have sent out.
+pub struct SingleOwner {
+    chunks: Chunks,
+    replicas: Replicas,
+    /// The views that were installed anywhere.
+    views: BTreeMap<ViewDigest, Installed>,
+    /// By step, view and owner: what has been sent of its shard.
+    shards: BTreeMap<(u64, ViewDigest, u32), Shard>,
+}
+
+/// A view, and who has what in it.
+struct Installed {
+    view: Arc<View>,
+    /// Where the chunks are once all have moved.
+    target: Placement,
+    /// By rank: elements that are owned then.
+    shares: Vec<usize>,
+    /// Elements owned at first by those who have installed it.
+    owned: usize,
+    members: BTreeSet<HostId>,
+}
+
+/// One owner's shard in one step.
+struct Shard {
+    /// Elements that the invariant gives it.
+    elements: usize,
+    /// By segment: its elements, and its bits as a sum that a change of any of them changes.
+    segments: BTreeMap<u32, (usize, u64)>,
+}
+
+impl SingleOwner {
+    /// The invariant for what is trained like this.
+    #[must_use]
+    pub fn new(loaded: &Loaded) -> Self {
+        // Of nothing there are no replicas.
+        let has_state = loaded.state_count() > 0;
+        let replicas = if has_state { loaded.config.replicas } else { Replicas::Number(1) };
+        Self { chunks: loaded.manifest.chunks(), replicas, views: BTreeMap::new(), shards: BTreeMap::new() }
+    }
+
+    /// The shards with which members begin a view cover everything once.
+    fn installed(
+        &mut self,
+        host: HostId,
+        digest: ViewDigest,
+        view: &Arc<View>,
+        (peer, shard, share): (&PeerId, usize, usize),
+    ) -> Result<(), String> {
+        let chunks = self.chunks;
+        let installed = self.views.entry(digest).or_insert_with(|| {
+            let target = Placement::compute(&view.run, &view.members, chunks.count(), self.replicas);
+            let mut shares = vec![0; view.members.len()];
+            (0..chunks.count()).for_each(|it| shares[target.owner(it).index()] += chunks.range(it).len());
+            Installed { view: Arc::clone(view), target, shares, owned: 0, members: BTreeSet::new() }
+        });
+        if installed.members.insert(host) {
+            installed.owned += shard;
+        }
+        let expected = view.rank(peer).map(|rank| installed.shares[rank.index()]);
+        if expected != Some(share) {
+            return Err(format!("{host} says that it is to own {share} elements in view {}", view.number.0));
+        }
+        let (owned, all) = (installed.owned, self.chunks.parameter_count());
+        let is_whole = installed.members.len() == view.members.len();
+        if owned > all || (is_whole && owned != all) {
+            return Err(format!("the members of view {} own {owned} of {all} elements", view.number.0));
+        }
+        Ok(())
+    }
+
+    /// New values: the owner's, whoever passes them on.
+    fn gathered(&mut self, from: HostId, segment: &Segment, payload: &[f32]) -> Result<(), String> {
+        let (step, owner) = (segment.step.0, segment.owner);
+        self.forget_before(step.saturating_sub(STEPS_ALIVE));
+        let key = (step, segment.view, owner);
+        if !self.shards.contains_key(&key) {
+            // What is said in a view that nobody has installed is another invariant's affair.
+            let Some(elements) = self.elements_of(segment) else { return Ok(()) };
+            self.shards.insert(key, Shard { elements, segments: BTreeMap::new() });
+        }
+        let shard = self.shards.get_mut(&key).expect("it was just there");
+        let sent = (payload.len(), fold(payload));
+        let known = *shard.segments.entry(segment.index).or_insert(sent);
+        if known != sent {
+            return Err(format!(
+                "{from} passes on other values of segment {} of rank {owner}'s shard in step {step} than were sent before",
+                segment.index
+            ));
+        }
+        let sum: usize = shard.segments.values().map(|(elements, _)| elements).sum();
+        if sum <= shard.elements {
+            return Ok(());
+        }
+        Err(format!(
+            "{from} passes on {sum} elements of rank {owner}'s shard in step {step}, which has {}",
+            shard.elements
+        ))
+    }
+
+    /// Elements of an owner's shard in a step, by the record of the view.
+    fn elements_of(&self, segment: &Segment) -> Option<usize> {
+        let Installed { view, target, .. } = self.views.get(&segment.view)?;
+        let moved = view.moves.moved(segment.step.0.saturating_sub(view.first_step().0));
+        let placement = target.after(&view.moves, moved);
+        let is_its = |chunk: &usize| placement.owner(*chunk) == Rank(segment.owner);
+        Some((0..self.chunks.count()).filter(is_its).map(|chunk| self.chunks.range(chunk).len()).sum())
+    }
+
+    /// Sums for the keepers of replicas come from the owner itself.
+    fn mirrored(&self, from: HostId, peer: &PeerId, segment: &Segment) -> Result<(), String> {
+        let Some(installed) = self.views.get(&segment.view) else { return Ok(()) };
+        if installed.view.rank(peer) == Some(Rank(segment.owner)) {
+            return Ok(());
+        }
+        Err(format!(
+            "{from} sends sums of rank {}'s shard in step {}, which is not its own",
+            segment.owner, segment.step.0
+        ))
+    }
+
+    /// State that moves comes from who holds it: where the record says, and not once its turn is over.
+    fn moves(&self, from: HostId, peer: &PeerId, chunk_batch: &ChunkBatch, chunk: u32) -> Result<(), String> {
+        let Some(Installed { view, .. }) = self.views.get(&chunk_batch.view) else { return Ok(()) };
+        let rank = view.rank(peer);
+        let mut list = view.moves.list.iter();
+        let Some(index) = list.position(|moved| moved.chunk == chunk) else {
+            return Err(format!("{from} sends the state of chunk {chunk}, which does not move"));
+        };
+        let (first, steps) = (view.first_step().0, chunk_batch.steps.0);
+        // Its turn comes before the step that follows as many steps.
+        let turn = view.moves.moved(steps.saturating_sub(first));
+        let is_its_turn = index < turn && view.moves.moved(steps.saturating_sub(first + 1)) <= index;
+        if rank.is_some_and(|rank| view.moves.list[index].from.contains(&rank)) && is_its_turn {
+            return Ok(());
+        }
+        Err(format!(
+            "{from} sends the state of chunk {chunk} after {steps} steps, which it does not hold then"
+        ))
+    }
+
+    fn forget_before(&mut self, step: u64) {
+        while let Some(first) = self.shards.first_entry() {
+            if first.key().0 >= step {
+                return;
+            }
+            first.remove();
+        }
+    }
+}
+
+impl Invariant for SingleOwner {
+    fn name(&self) -> &'static str {
+        "single owner (invariant 2)"
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+        match observation {
+            Observation::Emitted { host, event: Event::ViewInstalled { view, digest, shard, share, .. } } => {
+                self.installed(*host, *digest, view, (&world.peer(*host), *shard, *share))
+            }
+            Observation::Sent {
+                from, message: Message::Segment(segment), payload: Some(payload), ..
+            } => match segment.phase {
+                Phase::Gather => self.gathered(*from, segment, payload),
+                Phase::Mirror => self.mirrored(*from, &world.peer(*from), segment),
+                Phase::Reduce => Ok(()),
+            },
+            Observation::Sent { from, message: Message::ChunkBatch(chunk_batch), .. }
+                if chunk_batch.content == ChunkContent::State =>
+            {
+                let peer = world.peer(*from);
+                chunk_batch
+                    .entries
+                    .iter()
+                    .try_for_each(|piece| self.moves(*from, &peer, chunk_batch, piece.chunk))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A sum that a change of any bit changes.
+pub(super) fn fold(values: &[f32]) -> u64 {
+    let mix = |sum: u64, value: &f32| (sum ^ u64::from(value.to_bits())).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    values.iter().fold(values.len() as u64, mix)
+}
+
+/// Members are at most one step apart; one more for frames that a cut held back.
+const STEPS_ALIVE: u64 = 3;

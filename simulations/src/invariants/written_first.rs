@@ -1,0 +1,138 @@
+//! Written first: a member says nothing in a view before the view is on its disk, and answers no proposer before its
+//! answer is; so a crash cannot make it forget what others have heard from it.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use peergrad::io::Event;
+use peergrad_protocol::agreement::Acceptor;
+use peergrad_protocol::durable::{DurableBytes, DurableRecord};
+use peergrad_protocol::message::{Accepted, Message, Promise};
+use peergrad_protocol::view::{View, ViewChange};
+use peergrad_protocol::{Incarnation, ViewDigest, wire};
+
+use super::{Invariant, Observation};
+use crate::cluster::World;
+use crate::host::HostId;
+
+/// The views in which each process may speak.
+#[derive(Default)]
+pub struct WrittenFirst {
+    /// By host: views that were seen on its disk while this process ran, the newest last.
+    written: BTreeMap<HostId, VecDeque<ViewDigest>>,
+    /// The bytes of the newest views: a record begins with those of its view, and a long one need not be read again.
+    views: VecDeque<(ViewDigest, Arc<[u8]>)>,
+}
+
+impl WrittenFirst {
+    fn speaks_in(&mut self, host: HostId, said: ViewDigest, world: &World<'_>) -> Result<(), String> {
+        if self.written.get(&host).is_some_and(|written| written.contains(&said)) {
+            return Ok(());
+        }
+        // The next view is written while members still speak in the one before.
+        let is_before = |record: &DurableBytes| {
+            DurableRecord::from_bytes(&record.to_bytes())
+                .is_some_and(|durable| durable.view.parents.contains(&said))
+        };
+        let is_written =
+            self.acceptor(host, said, world).is_some() || world.record(host).is_some_and(is_before);
+        if !is_written {
+            return Err(format!("{host} speaks in a view that is not on its disk"));
+        }
+        let written = self.written.entry(host).or_default();
+        written.push_back(said);
+        if written.len() > VIEWS_ALIVE {
+            written.pop_front();
+        }
+        Ok(())
+    }
+
+    /// What lies on a host's disk of what it promised and accepted for the view after `view`.
+    fn acceptor(&self, host: HostId, view: ViewDigest, world: &World<'_>) -> Option<Acceptor<ViewChange>> {
+        let record = world.record(host)?;
+        let known = self.views.iter().find(|(digest, _)| *digest == view);
+        let Some((_, bytes)) = known else {
+            return DurableRecord::from_bytes(&record.to_bytes())
+                .filter(|durable| durable.view.digest() == view)
+                .map(|durable| durable.acceptor);
+        };
+        if !Arc::ptr_eq(&record.view, bytes) && record.view != *bytes {
+            return None;
+        }
+        let rest = wire::decode_record::<(Incarnation, Acceptor<ViewChange>)>(&record.promised);
+        rest.ok().map(|(_, acceptor)| acceptor)
+    }
+
+    fn learn(&mut self, digest: ViewDigest, view: &View, record: Option<&DurableBytes>) {
+        if self.views.iter().all(|(known, _)| *known != digest) {
+            let bytes: Arc<[u8]> = wire::encode_record(view).into();
+            // Members mostly have the very same memory.
+            let known = record.map(|record| &record.view).filter(|known| **known == bytes);
+            self.views.push_back((digest, known.map_or(Arc::clone(&bytes), Arc::clone)));
+            if self.views.len() > VIEWS_ALIVE {
+                self.views.pop_front();
+            }
+        }
+    }
+
+    /// Whether a promise, and what it says was accepted before, is on the disk of who gives it.
+    fn is_promised(&self, host: HostId, promise: &Promise, world: &World<'_>) -> Result<(), String> {
+        let is_written = self.acceptor(host, promise.view, world).is_some_and(|acceptor| {
+            acceptor.promised() >= Some(promise.ballot) && acceptor.accepted() == promise.accepted.as_ref()
+        });
+        if is_written { Ok(()) } else { Err(format!("{host} promises what is not on its disk")) }
+    }
+
+    /// Whether an acceptance is on the disk of who gives it.
+    fn is_accepted(&self, host: HostId, accepted: Accepted, world: &World<'_>) -> Result<(), String> {
+        let is_written = self.acceptor(host, accepted.view, world).is_some_and(|acceptor| {
+            acceptor.accepted().is_some_and(|(ballot, _)| *ballot >= accepted.ballot)
+        });
+        if is_written { Ok(()) } else { Err(format!("{host} accepts what is not on its disk")) }
+    }
+}
+
+impl Invariant for WrittenFirst {
+    fn name(&self) -> &'static str {
+        "written first"
+    }
+
+    fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
+        match observation {
+            Observation::Sent { from, message: Message::Promise(promise), .. } => {
+                self.is_promised(*from, promise, world)
+            }
+            Observation::Sent { from, message: Message::Accepted(accepted), .. } => {
+                self.is_accepted(*from, *accepted, world)
+            }
+            // What it says to itself nobody has heard.
+            Observation::Sent { from, to, .. } if from == to => Ok(()),
+            Observation::Sent { from, message, .. } => match view_of(message) {
+                Some(said) => self.speaks_in(*from, said, world),
+                None => Ok(()),
+            },
+            Observation::Emitted { host, event: Event::ViewInstalled { view, digest, .. } } => {
+                self.learn(*digest, view, world.record(*host));
+                Ok(())
+            }
+            Observation::Emitted { host, event: Event::Ended(_) } | Observation::Crashed { host } => {
+                self.written.remove(host);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The view in which a message is said.
+fn view_of(message: &Message) -> Option<ViewDigest> {
+    match message {
+        Message::Heartbeat(beat) => Some(beat.view),
+        Message::Prepare(prepare) => Some(prepare.view),
+        Message::Propose(propose) => Some(propose.change.parent),
+        other => other.view_of_training(),
+    }
+}
+
+/// Views of a member whose frames may still leave.
+const VIEWS_ALIVE: usize = 16;

@@ -1,0 +1,517 @@
+//! Planted bugs: proof that the referee is awake. Each breaks one invariant, from outside of the node wherever that is possible:
+//! a transport that loses or changes a frame, a disk that lies, a peer whose code is not the others'.
+//!
+//! A run with a mutant is watched by the one invariant that must notice it, so that none is credited with another's catch.
+
+use peergrad::loader::TrainingConfig;
+use peergrad::task::Task;
+use peergrad_protocol::message::{Message, Phase, Segment};
+use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::disk::DiskMode;
+use crate::filters::{Envelope, FrameAction, FrameFilter};
+use crate::host::{HostId, HostSetup, peer_of};
+use crate::invariants::merged_first::MERGED_FIRST;
+use crate::oracles::replay::REPLAY;
+use crate::simulation::{EXPECTATION, LIVENESS, PLAIN};
+use crate::task::AlteredTask;
+use crate::workload::Workload;
+use views::{CorruptState, Corruption, DropNewView, FalseReport, HideAccepted, IsolateVoter};
+
+mod merges;
+mod views;
+
+/// A bug on purpose.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutant {
+    /// Its name.
+    pub name: &'static str,
+    /// What it does.
+    pub about: &'static str,
+    /// The invariant that must notice it.
+    pub invariant: &'static str,
+    /// The named scenario in which it is tried.
+    pub scenario: &'static str,
+    bug: Bug,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Bug {
+    AlteredView,
+    FlippedRelay,
+    FlippedLastHop,
+    CountedTwice,
+    EarlySum,
+    WrongBatch,
+    DroppedViews,
+    NoAdoption,
+    NoPersistence,
+    FalseReport,
+    CorruptedState(Corruption),
+    FlippedMirror,
+    NewViewDropped,
+    LostSegments,
+    LostSegment,
+    DoubledCredit,
+    LyingDisk,
+    OffByOneUlp,
+    OverstatedLoss,
+    NoDigests,
+    HiddenCheckpoint,
+    CorruptedCheckpoint,
+    CorruptedSnapshot,
+    HiddenSamples,
+    EarlyEnd,
+}
+
+/// All of them.
+pub const MUTANTS: &[Mutant] = &[
+    Mutant {
+        name: "altered-view",
+        about: "one member gets another record of the first view",
+        invariant: "one chain (invariant 1)",
+        scenario: "mutants",
+        bug: Bug::AlteredView,
+    },
+    Mutant {
+        name: "flipped-relay",
+        about: "a peer changes a bit of another owner's values while passing them on",
+        invariant: "single owner (invariant 2)",
+        scenario: "mutants",
+        bug: Bug::FlippedRelay,
+    },
+    Mutant {
+        name: "counted-twice",
+        about: "a peer adds the gradient of one sample twice",
+        invariant: "exactly once (invariant 3)",
+        scenario: "mutants",
+        bug: Bug::CountedTwice,
+    },
+    Mutant {
+        name: "flipped-last-hop",
+        about: "a bit of new values changes on the way to one peer",
+        invariant: "same bits (invariant 4)",
+        scenario: "mutants",
+        bug: Bug::FlippedLastHop,
+    },
+    Mutant {
+        name: "early-sum",
+        about: "a finished sum of the next step arrives before everyone has completed this one",
+        invariant: "all or nothing (invariant 5)",
+        scenario: "mutants",
+        bug: Bug::EarlySum,
+    },
+    Mutant {
+        name: "wrong-batch",
+        about: "one peer takes other batches than the others",
+        invariant: "every sample once (invariant 6)",
+        scenario: "mutants",
+        bug: Bug::WrongBatch,
+    },
+    Mutant {
+        name: "dropped-views",
+        about: "one peer is never told of the view without another one that is gone",
+        invariant: "nothing waits on the departed (invariant 7)",
+        scenario: "founder-dies",
+        bug: Bug::DroppedViews,
+    },
+    Mutant {
+        name: "no-adoption",
+        about: "whoever takes over from a proposer is not told what was accepted",
+        invariant: "one chain (invariant 1)",
+        scenario: "founder-dies",
+        bug: Bug::NoAdoption,
+    },
+    Mutant {
+        name: "no-persistence",
+        about: "a peer that is started again has forgotten what it promised and accepted, and votes all the same",
+        invariant: "one chain (invariant 1)",
+        scenario: "restarted-voter",
+        bug: Bug::NoPersistence,
+    },
+    Mutant {
+        name: "false-report",
+        about: "members say that they hold new state which is not there, and the step is rolled forward",
+        invariant: EXPECTATION,
+        scenario: "kill-mid-step",
+        bug: Bug::FalseReport,
+    },
+    Mutant {
+        name: "empty-state",
+        about: "the state of chunks that move arrives empty",
+        invariant: REPLAY,
+        scenario: "leave",
+        bug: Bug::CorruptedState(Corruption::Empty),
+    },
+    Mutant {
+        name: "old-state",
+        about: "the state of chunks that move arrives as it was at another step",
+        invariant: REPLAY,
+        scenario: "leave",
+        bug: Bug::CorruptedState(Corruption::Old),
+    },
+    Mutant {
+        name: "miscounted-state",
+        about: "the state of chunks that move has lost count of an update",
+        invariant: REPLAY,
+        scenario: "leave",
+        bug: Bug::CorruptedState(Corruption::Miscounted),
+    },
+    Mutant {
+        name: "flipped-mirror",
+        about: "the sums from which replicas are kept change on their way, and the owner dies",
+        invariant: REPLAY,
+        scenario: "kill-mid-step",
+        bug: Bug::FlippedMirror,
+    },
+    Mutant {
+        name: "miscounted-copy",
+        about: "state that comes to one more keeper of a copy has lost count of an update",
+        invariant: "same bits (invariant 4)",
+        scenario: "all-replicas",
+        bug: Bug::CorruptedState(Corruption::Miscounted),
+    },
+    Mutant {
+        name: "flipped-sum",
+        about: "a bit of the sums that everyone gathers changes on the way to one peer",
+        invariant: "same bits (invariant 4)",
+        scenario: "all-replicas",
+        bug: Bug::FlippedLastHop,
+    },
+    Mutant {
+        name: "new-view-dropped",
+        about: "frames of a view that their receiver has not entered are lost",
+        invariant: LIVENESS,
+        scenario: "kill-mid-step",
+        bug: Bug::NewViewDropped,
+    },
+    Mutant {
+        name: "lost-segments",
+        about: "the transport loses all segments on one link, and nothing else",
+        invariant: LIVENESS,
+        scenario: "mutants",
+        bug: Bug::LostSegments,
+    },
+    Mutant {
+        name: "lost-segment",
+        about: "the transport loses one segment, and goes on",
+        invariant: "blameless",
+        scenario: "mutants",
+        bug: Bug::LostSegment,
+    },
+    Mutant {
+        name: "doubled-credit",
+        about: "credit arrives twice as large as it was given",
+        invariant: "bounded (invariant 9)",
+        scenario: "mutants",
+        bug: Bug::DoubledCredit,
+    },
+    Mutant {
+        name: "lying-disk",
+        about: "a disk says that it has written, and has not",
+        invariant: "written first",
+        scenario: "mutants",
+        bug: Bug::LyingDisk,
+    },
+    Mutant {
+        name: "counted-twice-of-digits",
+        about: "as counted-twice, where nothing is an integer",
+        invariant: PLAIN,
+        scenario: "steady",
+        bug: Bug::CountedTwice,
+    },
+    Mutant {
+        name: "off-by-one-ulp",
+        about: "a peer's gradients are off by one unit in the last place",
+        invariant: REPLAY,
+        scenario: "steady",
+        bug: Bug::OffByOneUlp,
+    },
+    Mutant {
+        name: "overstated-loss",
+        about: "a peer says that its samples lost more than they did",
+        invariant: REPLAY,
+        scenario: "mutants",
+        bug: Bug::OverstatedLoss,
+    },
+    Mutant {
+        name: "hidden-checkpoint",
+        about: "peers that are back say nothing of their newest checkpoint",
+        invariant: "restarts",
+        scenario: "power-cut",
+        bug: Bug::HiddenCheckpoint,
+    },
+    Mutant {
+        name: "corrupted-checkpoint",
+        about: "a checkpoint comes back with other optimizer state than was written",
+        invariant: REPLAY,
+        scenario: "power-cut",
+        bug: Bug::CorruptedCheckpoint,
+    },
+    Mutant {
+        name: "no-digests",
+        about: "a peer keeps to itself what its parameters are",
+        invariant: "same bits (invariant 4)",
+        scenario: "mutants",
+        bug: Bug::NoDigests,
+    },
+    Mutant {
+        name: "corrupted-snapshot",
+        about: "what another branch leaves changes on its way, and its digest with it",
+        invariant: "exactly once (invariant 3)",
+        scenario: "merge-counted",
+        bug: Bug::CorruptedSnapshot,
+    },
+    Mutant {
+        name: "hidden-samples",
+        about: "another branch does not say of some samples that it has trained them",
+        invariant: "every sample once (invariant 6)",
+        scenario: "merge-counted",
+        bug: Bug::HiddenSamples,
+    },
+    Mutant {
+        name: "early-end",
+        about: "a branch is told that it is merged as soon as the other one has heard of it",
+        invariant: MERGED_FIRST,
+        scenario: "merge-counted",
+        bug: Bug::EarlyEnd,
+    },
+];
+
+impl Mutant {
+    /// The mutant of this name.
+    #[must_use]
+    pub fn named(name: &str) -> Option<&'static Self> {
+        MUTANTS.iter().find(|mutant| mutant.name == name)
+    }
+
+    /// Changes the host that it lives on.
+    pub(crate) fn prepare(&self, host: HostId, workload: &Workload, setup: &mut HostSetup) {
+        if host != MUTANT_HOST {
+            return;
+        }
+        let task = Arc::clone(&workload.loaded.task);
+        match self.bug {
+            Bug::CountedTwice => {
+                setup.loader = workload.loader_of(AlteredTask { task, gradient: Arc::new(count_twice) })
+            }
+            Bug::OffByOneUlp => {
+                setup.loader = workload.loader_of(AlteredTask { task, gradient: Arc::new(off_by_one_ulp) })
+            }
+            Bug::OverstatedLoss => {
+                setup.loader = workload.loader_of(AlteredTask { task, gradient: Arc::new(overstate_loss) })
+            }
+            Bug::NoDigests => {
+                let training = TrainingConfig { digest_every: 0, ..workload.loaded.config.clone() };
+                setup.loader = workload.loader_with(training);
+            }
+            Bug::WrongBatch => {
+                let batch_size = workload.loaded.config.batch_size / 2;
+                let training = TrainingConfig { batch_size, ..workload.loaded.config.clone() };
+                setup.loader = workload.loader_with(training);
+            }
+            Bug::LyingDisk => setup.disk.mode = DiskMode::Lying,
+            Bug::NoPersistence => setup.disk.mode = DiskMode::Forgetful,
+            Bug::CorruptedCheckpoint => setup.disk.mode = DiskMode::Corrupted,
+            _ => {}
+        }
+    }
+
+    /// The filter that it is, if it sits in the network.
+    pub(crate) fn filter(&self, seed: u64) -> Option<Box<dyn FrameFilter>> {
+        // Anywhere in the first ten steps.
+        let step = 1 + seed % 9;
+        Some(match self.bug {
+            Bug::AlteredView => Box::new(alter_view),
+            Bug::FlippedRelay => Box::new(FlipBit { step, is_relay: true, ranks: vec![] }),
+            Bug::FlippedLastHop => Box::new(FlipBit { step, is_relay: false, ranks: vec![] }),
+            Bug::EarlySum => Box::new(EarlySum { step, ranks: vec![], sample: None, is_done: false }),
+            Bug::DroppedViews => Box::new(|envelope: &Envelope<'_>| views::drop_views(envelope, FOLLOWER)),
+            Bug::NoAdoption => Box::<HideAccepted>::default(),
+            Bug::NoPersistence => Box::new(IsolateVoter::new(MUTANT_HOST)),
+            Bug::FalseReport => Box::<FalseReport>::default(),
+            Bug::CorruptedState(corruption) => Box::new(CorruptState::new(corruption)),
+            Bug::FlippedMirror => Box::new(views::flip_mirror),
+            Bug::NewViewDropped => Box::<DropNewView>::default(),
+            Bug::LostSegments => Box::new(DropSegments { left: seed % 50, link: None, most: usize::MAX }),
+            Bug::LostSegment => Box::new(DropSegments { left: seed % 50, link: None, most: 1 }),
+            Bug::DoubledCredit => Box::new(DoubleCredit),
+            Bug::HiddenCheckpoint => Box::new(views::hide_newest_checkpoint),
+            Bug::CorruptedSnapshot => Box::new(merges::corrupt_snapshot),
+            Bug::HiddenSamples => Box::new(merges::hide_samples),
+            Bug::EarlyEnd => Box::new(merges::end_early),
+            Bug::CountedTwice
+            | Bug::OffByOneUlp
+            | Bug::OverstatedLoss
+            | Bug::NoDigests
+            | Bug::WrongBatch
+            | Bug::LyingDisk
+            | Bug::CorruptedCheckpoint => return None,
+        })
+    }
+}
+
+/// The host on which mutants live.
+const MUTANT_HOST: HostId = HostId(1);
+/// A host whose rank is behind that of [`MUTANT_HOST`]: others propose.
+const FOLLOWER: HostId = HostId(2);
+
+/// One member's record of the first view gives somebody more capacity.
+fn alter_view(envelope: &Envelope<'_>) -> FrameAction {
+    match envelope.message() {
+        Some(Message::Install(mut view)) if envelope.to == MUTANT_HOST => {
+            view.members[0].capacity += 1;
+            FrameAction::Replace(vec![Frame::encode(&Message::Install(view), None)])
+        }
+        _ => FrameAction::Pass,
+    }
+}
+
+/// Changes a bit of a gathered segment, on its first hop beyond the owner or where nobody passes it on.
+struct FlipBit {
+    step: u64,
+    is_relay: bool,
+    ranks: Vec<PeerId>,
+}
+
+impl FrameFilter for FlipBit {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        let message = envelope.message();
+        learn_ranks(&mut self.ranks, message.as_ref());
+        let Some(segment) = segment_of(message.as_ref(), Phase::Gather) else { return FrameAction::Pass };
+        let count = self.ranks.len();
+        let (Some(from), Some(to)) = (rank_of(&self.ranks, envelope.from), rank_of(&self.ranks, envelope.to))
+        else {
+            return FrameAction::Pass;
+        };
+        let is_relay = from != segment.owner as usize;
+        let is_last = (to + 1) % count == segment.owner as usize;
+        let is_site = if self.is_relay { is_relay && !is_last } else { is_last };
+        if segment.step.0 != self.step || !is_site {
+            return FrameAction::Pass;
+        }
+        FrameAction::Replace(vec![changed(envelope.frame, *segment, |bytes| bytes[0] ^= 1)])
+    }
+}
+
+/// A copy of a segment's frame with something changed.
+fn changed(frame: &Frame, segment: Segment, change: impl Fn(&mut [u8])) -> Frame {
+    let mut bytes = frame.payload.as_ref().map_or(vec![], |payload| payload.bytes().to_vec());
+    change(&mut bytes);
+    Frame::encode(&Message::Segment(segment), Some(Buffer::from_bytes(&bytes)))
+}
+
+/// Holds back the values of one owner, and forges the sum by which it believes that everyone has them.
+struct EarlySum {
+    step: u64,
+    ranks: Vec<PeerId>,
+    /// A segment of this step on its last hop to the owner, as a pattern.
+    sample: Option<Frame>,
+    is_done: bool,
+}
+
+impl FrameFilter for EarlySum {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        let message = envelope.message();
+        learn_ranks(&mut self.ranks, message.as_ref());
+        let Some(Message::Segment(segment)) = message else { return FrameAction::Pass };
+        let Some(site) = rank_of(&self.ranks, MUTANT_HOST) else { return FrameAction::Pass };
+        let is_own = segment.owner as usize == site;
+        if segment.step.0 != self.step {
+            return FrameAction::Pass;
+        }
+        match segment.phase {
+            Phase::Reduce if envelope.to == MUTANT_HOST && is_own && segment.index == 0 => {
+                let next = Segment { step: segment.step.next(), ..segment };
+                self.sample = Some(changed(envelope.frame, next, |_| {}));
+                FrameAction::Pass
+            }
+            Phase::Gather if envelope.from == MUTANT_HOST && is_own => {
+                FrameAction::Delay(Duration::from_secs(2))
+            }
+            Phase::Gather if envelope.to == MUTANT_HOST && !self.is_done => {
+                let Some(forged) = self.sample.take() else { return FrameAction::Pass };
+                self.is_done = true;
+                FrameAction::Replace(vec![changed(envelope.frame, segment, |_| {}), forged])
+            }
+            Phase::Reduce | Phase::Gather | Phase::Mirror => FrameAction::Pass,
+        }
+    }
+}
+
+/// Drops so many segments on one link, from some time on.
+struct DropSegments {
+    left: u64,
+    link: Option<(HostId, HostId)>,
+    most: usize,
+}
+
+impl FrameFilter for DropSegments {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        if !matches!(envelope.message(), Some(Message::Segment(_))) {
+            return FrameAction::Pass;
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            return FrameAction::Pass;
+        }
+        let link = (envelope.from, envelope.to);
+        if self.most == 0 || *self.link.get_or_insert(link) != link {
+            return FrameAction::Pass;
+        }
+        self.most -= 1;
+        FrameAction::Drop
+    }
+}
+
+/// Doubles credit.
+struct DoubleCredit;
+
+impl FrameFilter for DoubleCredit {
+    fn on_frame(&mut self, _envelope: &Envelope<'_>) -> FrameAction {
+        FrameAction::Pass
+    }
+
+    fn on_credit(&mut self, _from: HostId, _to: HostId, segments: u32) -> u32 {
+        2 * segments
+    }
+}
+
+fn learn_ranks(ranks: &mut Vec<PeerId>, message: Option<&Message>) {
+    if let Some(Message::Install(view)) = message {
+        *ranks = view.members.iter().map(|member| member.peer).collect();
+    }
+}
+
+fn rank_of(ranks: &[PeerId], host: HostId) -> Option<usize> {
+    ranks.iter().position(|peer| *peer == peer_of(host)).map(Rank::from_index).map(Rank::index)
+}
+
+fn segment_of(message: Option<&Message>, phase: Phase) -> Option<&Segment> {
+    match message {
+        Some(Message::Segment(segment)) if segment.phase == phase => Some(segment),
+        _ => None,
+    }
+}
+
+/// Adds its first sample's gradient twice.
+fn count_twice(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+    let twice: Vec<u32> = samples.iter().chain(samples.first()).copied().collect();
+    task.gradient(parameters, &twice, gradient)
+}
+
+/// Is off by the smallest difference there is.
+fn off_by_one_ulp(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+    let loss = task.gradient(parameters, samples, gradient);
+    for element in gradient.iter_mut() {
+        *element = f32::from_bits(element.to_bits() ^ 1);
+    }
+    loss
+}
+
+/// Tells of a loss that it did not have.
+fn overstate_loss(task: &dyn Task, parameters: &[f32], samples: &[u32], gradient: &mut [f32]) -> f64 {
+    task.gradient(parameters, samples, gradient) + 1.0
+}

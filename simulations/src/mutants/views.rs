@@ -1,0 +1,250 @@
+//! Bugs in how one view follows another: what members are told and remember of it, and what state moves with it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::message::{ChunkContent, Message, Phase, Promise, Propose};
+use peergrad_protocol::view::ViewChange;
+use peergrad_protocol::{Buffer, Frame, PeerId, ViewDigest};
+
+use super::{changed, learn_ranks};
+use crate::filters::{Envelope, FrameAction, FrameFilter};
+use crate::host::{HostId, peer_of};
+
+/// A proposer falls silent before anybody hears that its value is chosen; the one who takes over is not told of it.
+///
+/// The silence alone must do no harm: the value would be found among the promises and proposed again.
+#[derive(Default)]
+pub(super) struct HideAccepted {
+    ranks: Vec<PeerId>,
+    /// Whoever proposed first, and who takes over.
+    first: Option<(HostId, PeerId)>,
+}
+
+impl FrameFilter for HideAccepted {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        let message = envelope.message();
+        learn_ranks(&mut self.ranks, message.as_ref());
+        if let (Some(Message::Propose(propose)), None) = (&message, self.first) {
+            self.first = self
+                .next_proposer(envelope.from, propose)
+                .map(|next_proposer| (envelope.from, next_proposer));
+        }
+        let Some((first, next_proposer)) = self.first else { return FrameAction::Pass };
+        let is_next_proposer = peer_of(envelope.to) == next_proposer;
+        match message {
+            Some(Message::Propose(_)) if envelope.from == first && is_next_proposer => {
+                FrameAction::Delay(SILENCE)
+            }
+            Some(Message::Learn(_)) if envelope.from == first => FrameAction::Delay(SILENCE),
+            Some(Message::Promise(promise)) if is_next_proposer && promise.accepted.is_some() => {
+                let promise = Box::new(Promise { accepted: None, ..*promise });
+                FrameAction::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+            }
+            _ => FrameAction::Pass,
+        }
+    }
+}
+
+impl HideAccepted {
+    /// Whoever will try next, once the proposer is silent.
+    fn next_proposer(&self, proposer: HostId, propose: &Propose) -> Option<PeerId> {
+        let ViewChange { removed, .. } = &propose.change;
+        let is_there = |(rank, peer): &(usize, &PeerId)| {
+            **peer != peer_of(proposer) && removed.iter().all(|gone| gone.index() != *rank)
+        };
+        let mut others = self.ranks.iter().enumerate().filter(is_there);
+        others.next().filter(|_| !removed.is_empty()).map(|(_, peer)| *peer)
+    }
+}
+
+/// Until it is started again, one peer hears only of the first proposal, and not that it was chosen; after that it hears of no
+/// view before it has accepted once more.
+///
+/// That alone must do no harm: it remembers what it accepted, and whoever asks it later hears of it.
+pub(super) struct IsolateVoter {
+    site: HostId,
+    /// Who proposed first.
+    first: Option<HostId>,
+    has_returned: bool,
+    has_accepted_again: bool,
+}
+
+impl IsolateVoter {
+    pub(super) fn new(site: HostId) -> Self {
+        Self { site, first: None, has_returned: false, has_accepted_again: false }
+    }
+}
+
+impl FrameFilter for IsolateVoter {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        let message = envelope.message();
+        // Only a peer that is started again asks to be let in after that.
+        let asks = envelope.from == self.site && matches!(message, Some(Message::Join(_)));
+        self.has_returned |= self.first.is_some() && asks;
+        let accepts = envelope.from == self.site && matches!(message, Some(Message::Accepted(_)));
+        self.has_accepted_again |= self.has_returned && accepts;
+        if envelope.to != self.site || self.has_accepted_again {
+            return FrameAction::Pass;
+        }
+        match message {
+            Some(Message::Install(_)) if self.has_returned => FrameAction::Drop,
+            _ if self.has_returned => FrameAction::Pass,
+            Some(Message::Propose(_)) => {
+                let first = *self.first.get_or_insert(envelope.from);
+                if first == envelope.from { FrameAction::Pass } else { FrameAction::Drop }
+            }
+            Some(Message::Prepare(_)) if self.first.is_some_and(|first| first != envelope.from) => {
+                FrameAction::Drop
+            }
+            Some(Message::Install(_) | Message::Learn(_)) if self.first.is_some() => FrameAction::Drop,
+            _ => FrameAction::Pass,
+        }
+    }
+}
+
+/// One peer votes, but is told nothing of the views that follow the one that it is in, and cannot ask for one.
+pub(super) fn drop_views(envelope: &Envelope<'_>, site: HostId) -> FrameAction {
+    let is_lost = match envelope.message() {
+        Some(Message::Install(view)) => envelope.to == site && !view.parents.is_empty(),
+        Some(Message::Learn(_)) => envelope.to == site,
+        Some(Message::Prepare(_)) => envelope.from == site,
+        _ => false,
+    };
+    if is_lost { FrameAction::Drop } else { FrameAction::Pass }
+}
+
+/// Sums for replicas are lost with the owner that sends them, and members say that they have come.
+///
+/// The loss alone must do no harm: the step would be begun again.
+#[derive(Default)]
+pub(super) struct FalseReport {
+    /// The view in which sums are lost.
+    view: Option<ViewDigest>,
+}
+
+impl FrameFilter for FalseReport {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        match envelope.message() {
+            Some(Message::Segment(segment)) => {
+                let is_first_view = *self.view.get_or_insert(segment.view) == segment.view;
+                let is_lost = is_first_view && segment.phase == Phase::Mirror && segment.step.0 > CRASH_STEP;
+                if is_lost { FrameAction::Drop } else { FrameAction::Pass }
+            }
+            Some(Message::Promise(mut promise)) => {
+                let Some(next) = &mut promise.report.next else { return FrameAction::Pass };
+                next.states = next.values.clone();
+                FrameAction::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+            }
+            _ => FrameAction::Pass,
+        }
+    }
+}
+
+/// What is wrong with the state of a chunk that moves; its digest is right.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Corruption {
+    /// There is nothing in it.
+    Empty,
+    /// It is that of an earlier step, of whichever chunk moved there.
+    Old,
+    /// It has lost count of an update.
+    Miscounted,
+}
+
+/// Changes the state of chunks that move.
+pub(super) struct CorruptState {
+    corruption: Corruption,
+    /// By length: what a chunk held that moved before.
+    before: BTreeMap<usize, Vec<u8>>,
+}
+
+impl CorruptState {
+    pub(super) fn new(corruption: Corruption) -> Self {
+        Self { corruption, before: BTreeMap::new() }
+    }
+}
+
+impl FrameFilter for CorruptState {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        let Some(Message::ChunkBatch(mut chunk_batch)) = envelope.message() else { return FrameAction::Pass };
+        let Some(payload) =
+            envelope.frame.payload.as_ref().filter(|_| chunk_batch.content == ChunkContent::State)
+        else {
+            return FrameAction::Pass;
+        };
+        let mut bytes = payload.bytes().to_vec();
+        match self.corruption {
+            Corruption::Empty => bytes.fill(0),
+            Corruption::Old => {
+                if let Some(before) = self.before.insert(bytes.len(), bytes.clone()) {
+                    bytes = before;
+                }
+            }
+            Corruption::Miscounted => chunk_batch
+                .entries
+                .iter_mut()
+                .for_each(|piece| piece.updates = piece.updates.saturating_sub(1)),
+        }
+        chunk_batch.digest = ContentDigest::of(&bytes);
+        FrameAction::Replace(vec![Frame::encode(
+            &Message::ChunkBatch(chunk_batch),
+            Some(Buffer::from_bytes(&bytes)),
+        )])
+    }
+}
+
+/// The sums from which replicas are kept change on their way.
+pub(super) fn flip_mirror(envelope: &Envelope<'_>) -> FrameAction {
+    match envelope.message() {
+        Some(Message::Segment(segment)) if segment.phase == Phase::Mirror => {
+            FrameAction::Replace(vec![changed(envelope.frame, segment, |bytes| bytes[1] ^= 1)])
+        }
+        _ => FrameAction::Pass,
+    }
+}
+
+/// Frames of a view are lost as long as their receiver has not said anything in it.
+#[derive(Default)]
+pub(super) struct DropNewView {
+    /// By host: the views in which it has spoken.
+    entered: BTreeMap<HostId, BTreeSet<ViewDigest>>,
+}
+
+impl FrameFilter for DropNewView {
+    fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
+        let view = match envelope.message() {
+            Some(Message::Segment(segment)) => segment.view,
+            Some(Message::ChunkBatch(chunk_batch)) => chunk_batch.view,
+            Some(Message::Heartbeat(beat)) => {
+                self.entered.entry(envelope.from).or_default().insert(beat.view);
+                return FrameAction::Pass;
+            }
+            _ => return FrameAction::Pass,
+        };
+        self.entered.entry(envelope.from).or_default().insert(view);
+        match self.entered.get(&envelope.to) {
+            // In the first view everybody is at once.
+            Some(entered) if !entered.contains(&view) => FrameAction::Drop,
+            _ => FrameAction::Pass,
+        }
+    }
+}
+
+/// Long enough for others to take over.
+const SILENCE: Duration = Duration::from_secs(8);
+/// The step after which a process is killed in `kill-mid-step`.
+const CRASH_STEP: u64 = 20;
+
+/// Of two checkpoints or more, peers that are back tell others of the older ones only.
+pub(super) fn hide_newest_checkpoint(envelope: &Envelope<'_>) -> FrameAction {
+    let Some(Message::Promise(mut promise)) = envelope.message() else { return FrameAction::Pass };
+    match &mut promise.report.rejoin {
+        Some(again) if again.saved.len() > 1 => {
+            again.saved.remove(0);
+            FrameAction::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+        }
+        _ => FrameAction::Pass,
+    }
+}

@@ -1,0 +1,569 @@
+//! The epochs: which samples each step trains, counted out position by position.
+//!
+//! Like a second player who keeps the score with a deck of their own: no bookmark and no ranges, but every card of the deck,
+//! face up or face down. What the records say of a batch is followed, and compared with what the cards say it must be.
+//!
+//! # How it works
+//! 1. A batch is the lowest positions of the epoch that no step before was dealt, at most as many as a batch has; once
+//!    there are none, a new epoch begins. What a departed member had been dealt is free again, and being low, comes next.
+//! 2. It is dealt in equal parts, in order of rank, to the members that have parameters.
+//!    Where others may train what is left of the epoch as well, some positions are put off to its end, as the record says.
+//! 3. If the view changes in the middle of a step, who stays keeps its part, and the others' parts are free again; so is
+//!    that of a member that has no parameters any more.
+//!
+//! # Not here
+//! The cursor, and whatever else nodes deal with: both sides would have the same mistake.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+
+use peergrad::loader::Loaded;
+use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::view::{BatchParts, Member, Merge, Recovery, View};
+use peergrad_protocol::{Incarnation, PeerId, Rank};
+
+use super::view_chain::{Installed, ViewChain};
+
+/// A run's epochs, up to the last step that was counted.
+#[derive(Clone, Debug)]
+pub struct SampleCounter {
+    batch_size: u64,
+    sample_count: u64,
+    /// The epoch of the last step.
+    epoch: u64,
+    /// Its positions that no step was dealt.
+    free: BTreeSet<u64>,
+    /// Those of them that come last, since others may train them meanwhile.
+    deferred: BTreeSet<u64>,
+    steps: u64,
+    /// By epoch: how often each position was trained.
+    trained: BTreeMap<u64, Vec<u32>>,
+    /// By step with which another branch is merged: what that one has behind it.
+    merged: BTreeMap<u64, SampleCounter>,
+    /// Samples that only branches which were merged have trained.
+    merged_samples: u64,
+    /// By epoch: times that a sample was trained by a branch which was merged, and by this one as well.
+    twice: BTreeMap<u64, u64>,
+}
+
+/// The batch of one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CountedBatch {
+    /// The epoch that it belongs to.
+    pub epoch: u64,
+    /// By rank in the view in which the step was trained.
+    pub parts: Vec<Part>,
+    /// In words, what the record says otherwise than it must.
+    pub objection: Option<String>,
+}
+
+/// What one member trains in a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    peer: PeerId,
+    incarnation: Incarnation,
+    /// Positions in the epoch's permutation.
+    pub positions: Vec<u64>,
+}
+
+/// What came of the samples of one epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochCount {
+    /// Which.
+    pub epoch: u64,
+    /// Samples that were trained at least once, or left out for a gradient that was not finite.
+    pub trained: u64,
+    /// Times that a sample was trained after its first.
+    pub repeated: u64,
+}
+
+/// A batch as it is dealt: its epoch and its parts.
+type EpochBatch = (u64, Vec<Part>);
+
+impl SampleCounter {
+    /// The start of a run.
+    #[must_use]
+    pub fn new(loaded: &Loaded) -> Self {
+        Self::of(loaded.config.step_samples(), u64::from(loaded.task.sample_count()))
+    }
+
+    /// As [`SampleCounter::new`], of so many samples in batches of at most this size.
+    #[must_use]
+    pub fn of(batch_size: u64, sample_count: u64) -> Self {
+        let free = (0..sample_count).collect();
+        Self {
+            batch_size,
+            sample_count,
+            epoch: 0,
+            free,
+            deferred: BTreeSet::new(),
+            steps: 0,
+            trained: BTreeMap::new(),
+            merged: BTreeMap::new(),
+            merged_samples: 0,
+            twice: BTreeMap::new(),
+        }
+    }
+
+    /// With this step another branch is merged, whose epochs were counted so far.
+    pub fn merge(&mut self, step: u64, other: Self) {
+        self.merged.insert(step, other);
+    }
+
+    /// Samples that only branches which were merged have trained.
+    #[must_use]
+    pub fn merged_samples(&self) -> u64 {
+        self.merged_samples
+    }
+
+    /// What another branch has trained is trained: where both are in one epoch, what neither has is left of it.
+    fn merge_counts(&mut self, merge: &Merge) {
+        let Some(other) = self.merged.get(&self.steps).cloned() else { return };
+        let before = self.taken();
+        match self.epoch.cmp(&other.epoch) {
+            Ordering::Less => {
+                (self.epoch, self.free, self.deferred) = (other.epoch, other.free, other.deferred);
+            }
+            Ordering::Equal => {
+                self.free = self.free.intersection(&other.free).copied().collect();
+                self.deferred = self.deferred.intersection(&self.free).copied().collect();
+            }
+            Ordering::Greater => {}
+        }
+        let merged_samples = self.taken() - before;
+        self.merged_samples += merged_samples;
+        *self.twice.entry(self.epoch).or_default() += merge.theirs.saturating_sub(merged_samples);
+        for (epoch, theirs) in other.trained {
+            let ours = self.trained.entry(epoch).or_insert_with(|| vec![0; theirs.len()]);
+            ours.iter_mut().zip(theirs).for_each(|(ours, theirs)| *ours = (*ours).max(theirs));
+        }
+    }
+
+    fn taken(&self) -> u64 {
+        (self.epoch + 1) * self.sample_count - self.free.len() as u64
+    }
+
+    /// The run goes back: only the steps before this one count, as they are counted once more.
+    pub fn rewind(&mut self, view_chain: &ViewChain, step: u64) {
+        let merged = std::mem::take(&mut self.merged);
+        *self = Self { merged, ..Self::of(self.batch_size, self.sample_count) };
+        while self.steps < step && self.count(view_chain).is_some() {}
+    }
+
+    /// Steps counted.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.steps
+    }
+
+    /// Counts one more step, which must be committed: before that, its view is not known for good. `None` if there is no
+    /// view that it could belong to.
+    pub fn count(&mut self, view_chain: &ViewChain) -> Option<CountedBatch> {
+        let view = &view_chain.of_step(self.steps)?.view;
+        let is_first = view.first_step().0 == self.steps;
+        let free = std::mem::take(&mut self.free);
+        if free.is_empty() {
+            self.deferred.clear();
+        }
+        (self.epoch, self.free) = self.turned(self.epoch, free);
+        let mut objections = Vec::new();
+        if is_first && recorded_assignment(view).is_none() {
+            objections.extend(self.object_to_cursor(view, "before"));
+            let (epoch, free) = self.left_of(&view.cursor);
+            self.deferred = positions(&view.cursor.deferred).into_iter().collect();
+            (self.epoch, self.free) = self.turned(epoch, free);
+        }
+        let (mut epoch, mut parts) = self.due(view, view_chain);
+        if let Some(deal) = recorded_assignment(view).filter(|_| is_first) {
+            let said: Vec<Part> = recorded_parts(view, deal);
+            if deal.epoch != epoch || !are_same(&said, &parts) {
+                objections.push(format!(
+                    "view {} deals {} samples of epoch {} in step {}, and not to each member what it had been dealt before: {}",
+                    view.number.0, deal.len(), deal.epoch, self.steps, difference(view, &said, &parts)
+                ));
+            }
+            (epoch, parts) = (deal.epoch, said);
+        }
+        self.take(epoch, &parts);
+        if is_first && recorded_assignment(view).is_some() {
+            objections.extend(self.object_to_cursor(view, "after"));
+            (self.epoch, self.free) = self.left_of(&view.cursor);
+            self.deferred = positions(&view.cursor.deferred).into_iter().collect();
+        }
+        if let Some(merge) = view.merge().filter(|_| is_first) {
+            self.merge_counts(merge);
+        }
+        self.steps += 1;
+        Some(CountedBatch { epoch, parts, objection: objections.into_iter().next() })
+    }
+
+    /// The parts of a step are trained.
+    fn take(&mut self, epoch: u64, parts: &[Part]) {
+        let sample_count = self.sample_count as usize;
+        let trained = self.trained.entry(epoch).or_insert_with(|| vec![0; sample_count]);
+        for &position in parts.iter().flat_map(|part| &part.positions) {
+            self.free.remove(&position);
+            // Where there is no such position, there will be one too few.
+            if let Some(times) = trained.get_mut(position as usize) {
+                *times += 1;
+            }
+        }
+    }
+
+    /// What came of each epoch so far.
+    #[must_use]
+    pub fn counts(&self) -> Vec<EpochCount> {
+        let count = |(&epoch, times): (&u64, &Vec<u32>)| EpochCount {
+            epoch,
+            trained: times.iter().map(|&times| u64::from(times.min(1))).sum(),
+            repeated: times.iter().map(|&times| u64::from(times.saturating_sub(1))).sum::<u64>()
+                + self.twice.get(&epoch).copied().unwrap_or_default(),
+        };
+        self.trained.iter().map(count).collect()
+    }
+
+    /// Samples that an epoch ended without.
+    #[must_use]
+    pub fn lost(&self) -> u64 {
+        let ended = self.counts().into_iter().filter(|count| count.epoch < self.epoch);
+        ended.map(|count| self.sample_count - count.trained).sum()
+    }
+
+    /// Samples of the present epoch that no step was dealt.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.free.len() as u64
+    }
+
+    /// Whether the last of so many epochs is over.
+    #[must_use]
+    pub fn are_over(&self, epochs: u64) -> bool {
+        self.epoch + 1 == epochs && self.free.is_empty()
+    }
+
+    /// The batch of the next step, as its view must deal it.
+    fn due(&self, view: &View, view_chain: &ViewChain) -> EpochBatch {
+        let first = view.first_step().0;
+        if first == self.steps && view.merge().is_some() {
+            // Nobody trains: it is the step in which the other branch is blended in.
+            let parts = view.members.iter().map(|member| Part::of(member, vec![]));
+            return (view.cursor.epoch, parts.collect());
+        }
+        let is_kept = first > self.steps || (first == self.steps && recorded_assignment(view).is_some());
+        let Some(Installed { view: before, .. }) = view_chain.parent(view).filter(|_| is_kept) else {
+            return self.fresh(view);
+        };
+        // Whoever stays has the part that it had, in the view before or in one before that.
+        let (epoch, before) = self.due(before, view_chain);
+        let part = |(index, member): (usize, &Member)| {
+            let theirs = before.iter().find(|part| part.is_of(member) && !self.is_idle(view, index));
+            theirs.cloned().unwrap_or_else(|| Part::of(member, vec![]))
+        };
+        (epoch, view.members.iter().enumerate().map(part).collect())
+    }
+
+    /// The next batch, in equal parts for those who have parameters.
+    fn fresh(&self, view: &View) -> EpochBatch {
+        let (last, soon): (Vec<u64>, Vec<u64>) =
+            self.free.iter().partition(|free| self.deferred.contains(free));
+        let batch: Vec<u64> = soon.into_iter().chain(last).take(self.batch_size as usize).collect();
+        let busy_count = (0..view.members.len()).filter(|&index| !self.is_idle(view, index)).count();
+        let mut busy_before = 0;
+        let mut part = |(index, member): (usize, &Member)| {
+            if self.is_idle(view, index) {
+                return Part::of(member, vec![]);
+            }
+            let bound = |busy: usize| batch.len() * busy / busy_count;
+            let positions = &batch[bound(busy_before)..bound(busy_before + 1)];
+            busy_before += 1;
+            Part::of(member, positions.to_vec())
+        };
+        (self.epoch, view.members.iter().enumerate().map(&mut part).collect())
+    }
+
+    /// Whether a member has no parameters yet with which it could train the next step.
+    fn is_idle(&self, view: &View, index: usize) -> bool {
+        view.first_step().0 == self.steps && view.newcomers().contains(&Rank::from_index(index))
+    }
+
+    /// Where nothing is left of an epoch, the next one is whole.
+    fn turned(&self, epoch: u64, free: BTreeSet<u64>) -> (u64, BTreeSet<u64>) {
+        if free.is_empty() { (epoch + 1, (0..self.sample_count).collect()) } else { (epoch, free) }
+    }
+
+    /// In words, how the cursor of a view differs from what is left `when` its first step is taken.
+    fn object_to_cursor(&self, view: &View, when: &str) -> Option<String> {
+        let (epoch, free) = self.left_of(&view.cursor);
+        if self.turned(self.epoch, self.free.clone()) == self.turned(epoch, free.clone()) {
+            return None;
+        }
+        Some(format!(
+            "the cursor of view {} leaves {} samples of epoch {epoch} {when} step {}; {} of epoch {} are left",
+            view.number.0,
+            free.len(),
+            self.steps,
+            self.free.len(),
+            self.epoch
+        ))
+    }
+
+    /// The epoch and the positions that a bookmark has not taken, or has taken back.
+    fn left_of(&self, cursor: &DataCursor) -> (u64, BTreeSet<u64>) {
+        let untrained = [positions(&cursor.returned), positions(&cursor.deferred)].concat();
+        (cursor.epoch, untrained.into_iter().chain(cursor.position..self.sample_count).collect())
+    }
+}
+
+impl CountedBatch {
+    /// How many samples it has.
+    #[must_use]
+    pub fn sample_count(&self) -> u64 {
+        sample_count(&self.parts)
+    }
+
+    /// The samples in the order in which they are dealt, where `order` is the epoch's permutation.
+    #[must_use]
+    pub fn samples(&self, order: &[u32]) -> Vec<u32> {
+        self.samples_but_for(&[], order)
+    }
+
+    /// As [`CountedBatch::samples`], without the parts of these ranks.
+    #[must_use]
+    pub fn samples_but_for(&self, late: &[Rank], order: &[u32]) -> Vec<u32> {
+        let parts =
+            self.parts.iter().enumerate().filter(|(rank, _)| !late.contains(&Rank::from_index(*rank)));
+        let positions = parts.flat_map(|(_, part)| &part.positions);
+        positions.filter_map(|&position| order.get(position as usize).copied()).collect()
+    }
+}
+
+impl Part {
+    fn of(member: &Member, positions: Vec<u64>) -> Self {
+        Self { peer: member.peer, incarnation: member.incarnation, positions }
+    }
+
+    fn sorted(&self) -> Vec<u64> {
+        let mut positions = self.positions.clone();
+        positions.sort_unstable();
+        positions
+    }
+
+    fn is_of(&self, member: &Member) -> bool {
+        (self.peer, self.incarnation) == (member.peer, member.incarnation)
+    }
+}
+
+/// How a view's record deals its first step, if it does.
+fn recorded_assignment(view: &View) -> Option<&BatchParts> {
+    match &view.recovery {
+        Recovery::Initialize => None,
+        Recovery::Resume(resume) => resume.batch.as_ref(),
+    }
+}
+
+/// How a record deals a batch, by rank.
+fn recorded_parts(view: &View, deal: &BatchParts) -> Vec<Part> {
+    let parts = view.members.iter().zip(&deal.parts);
+    parts.map(|(member, spans)| Part::of(member, positions(spans))).collect()
+}
+
+fn sample_count(parts: &[Part]) -> u64 {
+    parts.iter().map(|part| part.positions.len() as u64).sum()
+}
+
+fn positions(spans: &[Span]) -> Vec<u64> {
+    spans.iter().flat_map(|span| span.start..span.end).collect()
+}
+
+/// Neighbouring ranges may be told as one, in another order.
+fn are_same(ours: &[Part], theirs: &[Part]) -> bool {
+    ours.len() == theirs.len()
+        && ours.iter().zip(theirs).all(|(ours, theirs)| ours.sorted() == theirs.sorted())
+}
+
+/// In words, the first part that is another one.
+fn difference(view: &View, said: &[Part], due: &[Part]) -> String {
+    let is_other = |rank: &usize| said[*rank].sorted() != due[*rank].sorted();
+    let Some(rank) = (0..said.len().min(due.len())).find(is_other) else {
+        return format!("{} samples", sample_count(due));
+    };
+    let (said, due) = (said[rank].positions.len(), due[rank].positions.len());
+    let is_new = view.newcomers().contains(&Rank::from_index(rank));
+    let why = if is_new { ", since it has no parameters" } else { "" };
+    format!("to rank {rank} {said} samples, and {due} are due{why}")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use peergrad_protocol::view::Resume;
+    use peergrad_protocol::{RunId, StepNumber, ViewNumber};
+
+    use super::*;
+
+    fn member(byte: u8) -> Member {
+        Member { peer: PeerId([byte; 32]), incarnation: Incarnation(1), addresses: vec![], capacity: 1 }
+    }
+
+    fn span(start: u64, end: u64) -> Span {
+        Span { start, end }
+    }
+
+    /// Views, one after the other. Batches are of 6 samples out of 20.
+    struct Chain {
+        view_chain: ViewChain,
+        newest: View,
+    }
+
+    impl Chain {
+        fn new(peers: &[u8]) -> Self {
+            let newest = View::first(RunId([1; 32]), peers.iter().copied().map(member).collect());
+            let mut view_chain = ViewChain::default();
+            view_chain.install(&Arc::new(newest.clone()), newest.digest());
+            Self { view_chain, newest }
+        }
+
+        fn follow(&mut self, peers: &[u8], resume: Resume, cursor: DataCursor) {
+            let before = &self.newest;
+            self.newest = View {
+                number: ViewNumber(before.number.0 + 1),
+                parents: vec![before.digest()],
+                members: peers.iter().copied().map(member).collect(),
+                recovery: Recovery::Resume(resume),
+                cursor,
+                ..before.clone()
+            };
+            self.view_chain.install(&Arc::new(self.newest.clone()), self.newest.digest());
+        }
+
+        /// The batches of so many steps.
+        fn count(&self, steps: usize) -> Vec<CountedBatch> {
+            let mut epochs = SampleCounter::of(6, 20);
+            (0..steps).map(|_| epochs.count(&self.view_chain).unwrap()).collect()
+        }
+
+        /// By step and rank: first position and number of them.
+        #[track_caller]
+        fn assert_parts(&self, expected: &[&[(u64, usize)]]) {
+            let counted = self.count(expected.len());
+            for (step, (counted, expected)) in counted.iter().zip(expected).enumerate() {
+                assert_eq!(counted.objection, None, "step {step}");
+                let part = |part: &Part| (part.positions.first().copied().unwrap_or(0), part.positions.len());
+                assert_eq!(counted.parts.iter().map(part).collect::<Vec<_>>(), *expected, "step {step}");
+            }
+        }
+
+        #[track_caller]
+        fn assert_objection(&self, step: usize, words: &str) {
+            let objection = self.count(step + 1).pop().unwrap().objection.unwrap();
+            assert!(objection.contains(words), "{objection}");
+        }
+    }
+
+    fn cursor(position: u64, returned: &[Span]) -> DataCursor {
+        DataCursor { position, returned: returned.to_vec(), ..DataCursor::default() }
+    }
+
+    fn resume(step: u64, newcomers: &[u32], parts: Option<&[&[Span]]>) -> Resume {
+        let deal = |parts: &[&[Span]]| BatchParts {
+            epoch: 0,
+            parts: parts.iter().map(|part| part.to_vec()).collect(),
+        };
+        Resume {
+            newcomers: newcomers.iter().map(|&rank| Rank(rank)).collect(),
+            batch: parts.map(deal),
+            ..Resume::at(StepNumber(step))
+        }
+    }
+
+    #[test]
+    fn who_stays_keeps_its_part_and_the_rest_comes_next() {
+        let mut chain = Chain::new(&[1, 2, 3]);
+        let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)]];
+        chain.follow(&[1, 3], resume(1, &[], Some(kept)), cursor(12, &[span(8, 10)]));
+        chain.assert_parts(&[
+            &[(0, 2), (2, 2), (4, 2)],
+            &[(6, 2), (10, 2)],
+            &[(8, 3), (13, 3)],
+            &[(16, 2), (18, 2)],
+            &[(0, 3), (3, 3)],
+        ]);
+    }
+
+    #[test]
+    fn a_view_that_was_left_before_its_step_was_over_is_looked_through() {
+        let mut chain = Chain::new(&[1, 2, 3]);
+        // It was to begin with step 5; but somebody goes in step 1, and in the view after that somebody else.
+        chain.follow(&[1, 2, 3, 4], resume(5, &[3], None), cursor(20, &[]));
+        let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)], &[]];
+        chain.follow(&[1, 3, 4], resume(1, &[2], Some(kept)), cursor(12, &[span(8, 10)]));
+        chain.follow(&[3, 4], resume(1, &[1], Some(&kept[1..])), cursor(12, &[span(6, 10)]));
+        chain.assert_parts(&[&[(0, 2), (2, 2), (4, 2)], &[(10, 2), (0, 0)], &[(6, 3), (9, 3)]]);
+    }
+
+    #[test]
+    fn newcomers_have_no_part_of_their_first_step() {
+        let mut chain = Chain::new(&[1, 3]);
+        chain.follow(&[1, 2, 3], resume(1, &[1], None), cursor(6, &[]));
+        chain.assert_parts(&[&[(0, 3), (3, 3)], &[(6, 3), (0, 0), (9, 3)], &[(12, 2), (14, 2), (16, 2)]]);
+    }
+
+    #[test]
+    fn records_that_deal_otherwise_are_objected_to() {
+        let kept: &[&[Span]] = &[&[span(6, 8)], &[span(10, 12)]];
+        let chain = |newcomers: &[u32], parts: &[&[Span]], cursor: DataCursor| {
+            let mut chain = Chain::new(&[1, 2, 3]);
+            chain.follow(&[1, 3], resume(1, newcomers, Some(parts)), cursor);
+            chain
+        };
+        // Dealt anew, what the departed one had is lost, what it had is taken twice, a part for who cannot train it.
+        let anew: &[&[Span]] = &[&[span(6, 9)], &[span(9, 12)]];
+        chain(&[], anew, cursor(12, &[])).assert_objection(1, "to rank 0 3 samples, and 2 are due");
+        chain(&[], kept, cursor(12, &[])).assert_objection(1, "leaves 8 samples of epoch 0 after step 1; 10");
+        chain(&[], kept, cursor(10, &[span(4, 6)])).assert_objection(1, "the cursor of view 2");
+        let returned = cursor(12, &[span(8, 10)]);
+        chain(&[1], kept, returned)
+            .assert_objection(1, "to rank 1 2 samples, and 0 are due, since it has no");
+        let mut planned = Chain::new(&[1, 2, 3]);
+        planned.follow(&[1, 2], resume(1, &[], None), cursor(12, &[]));
+        planned.assert_objection(1, "before step 1");
+    }
+
+    #[test]
+    fn what_records_deal_is_counted_even_if_it_is_objected_to() {
+        let mut chain = Chain::new(&[1, 2]);
+        chain.follow(&[1, 2], resume(2, &[], None), cursor(3, &[]));
+        chain.follow(&[1, 2], resume(3, &[], None), cursor(18, &[]));
+        let mut epochs = SampleCounter::of(6, 20);
+        while epochs.steps() < 5 {
+            epochs.count(&chain.view_chain).unwrap();
+        }
+        assert_eq!(epochs.counts()[0], EpochCount { epoch: 0, trained: 14, repeated: 6 });
+        assert_eq!((epochs.lost(), epochs.are_over(2)), (6, false));
+    }
+
+    #[test]
+    fn without_any_change_they_are_those_of_the_cursor() {
+        for (batch_size, sample_count, peers) in [
+            (1, 1, &[1][..]),
+            (30, 740, &[1, 2, 3]),
+            (64, 640, &[1, 2, 3, 4, 5]),
+            (640, 640, &[1]),
+            (7, 5, &[1, 2]),
+        ] {
+            let mut epochs = SampleCounter::of(batch_size, sample_count);
+            let (chain, mut cursor) = (Chain::new(peers), DataCursor::default());
+            for _ in 0..60 {
+                let (batch, after) = cursor.next_batch(batch_size, sample_count);
+                let counted = epochs.count(&chain.view_chain).unwrap();
+                assert_eq!((counted.epoch, counted.objection), (batch.epoch, None));
+                let shares = vec![1; peers.len()];
+                for (index, part) in counted.parts.iter().enumerate() {
+                    assert_eq!(part.positions, positions(&batch.part(index, &shares)));
+                }
+                cursor = after;
+            }
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Branches that meet again after more than a cut.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the answer")]
+
+use std::path::Path;
+
+use peergrad_simulations::scenario::file::{Size, parse};
+use peergrad_simulations::scenario::named::named;
+use peergrad_simulations::simulation::Simulation;
+
+/// A power cut takes all back to checkpoints, and then they are cut in two: neither part may think that it has what the other
+/// one has come to, though both have heard of views that had trained more.
+#[test]
+fn what_was_trained_after_a_power_cut_is_merged() {
+    let text = r#"
+about = "power cut, restore from an older checkpoint, then a short cut"
+peers = 5
+[links]
+preset = "home"
+[task]
+kind = "squares"
+sample_time = "1ms"
+[run]
+epochs = 100
+batch = 64
+[run.optimizer]
+rule = "adam"
+rate = 0.01
+[run.checkpoints]
+seconds = 9
+[run.partition]
+policy = "merge"
+[[faults]]
+at = "15s"
+kind = "restart"
+peers = [4]
+for = "300ms"
+[[faults]]
+at = "17500ms"
+kind = "blackout"
+for = "500ms"
+every = "10ms"
+[[faults]]
+at = "21s"
+kind = "partition"
+split = [3, 2]
+for = "4s"
+[expect]
+merged = 1
+"#;
+    let scenario = parse("power-cut-then-apart", text, Path::new("."), Size::Full).unwrap();
+    for seed in 1..4 {
+        let outcome = Simulation::new(&scenario, seed).run();
+        assert_eq!(outcome.violations, [], "seed {seed}");
+    }
+}
+
+/// What is told of a healing are the numbers of the run, under both policies.
+#[test]
+fn a_healed_split_is_told_with_what_was_kept_and_what_was_not() {
+    let merge = named("merge", Size::Sweep).unwrap().unwrap();
+    let history = Simulation::new(&merge, 7).run().history;
+    let words = history.branch_end_sentences();
+    let [told] = &words[..] else { panic!("{words:?}") };
+    for part in ["part B was merged into part A", "of both together", "% apart"] {
+        assert!(told.contains(part), "{told}");
+    }
+    let winner = named("winner", Size::Sweep).unwrap().unwrap();
+    let history = Simulation::new(&winner, 3).run().history;
+    let words = history.branch_end_sentences();
+    assert!(words.len() == 1 && words[0].contains("all that it had trained alone was given up"), "{words:?}");
+    // A joiner's share is told of, though it has nothing when its view begins.
+    let last = history.views.last().unwrap();
+    assert!(last.shards.len() == 5 && last.shards.values().all(|share| *share > 0), "{:?}", last.shards);
+}
