@@ -76,6 +76,7 @@ impl ShardLayout {
     }
 
     /// Elements of the vector.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -88,12 +89,14 @@ impl ShardLayout {
     }
 
     /// The shard of `rank`.
+    #[inline]
     #[must_use]
     pub fn shard(&self, rank: usize) -> &Shard {
         &self.shards[rank]
     }
 
     /// Number of ranks.
+    #[inline]
     #[must_use]
     pub fn rank_count(&self) -> usize {
         self.shards.len()
@@ -106,6 +109,7 @@ impl ShardLayout {
     }
 
     /// Segments of all shards together.
+    #[inline]
     #[must_use]
     pub fn segment_count(&self) -> usize {
         self.segment_count
@@ -144,18 +148,21 @@ impl Shard {
     }
 
     /// The shard's elements in the flat vector: sorted, disjoint, neighbours joined.
+    #[inline]
     #[must_use]
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges
     }
 
     /// The pieces in which it travels, in order.
+    #[inline]
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
     /// Number of elements.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
@@ -192,12 +199,14 @@ fn merged(ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
 
 impl Segment {
     /// Number of elements.
+    #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
     /// Its elements in the flat vector, sorted and disjoint; a payload holds them one range after the other.
+    #[inline]
     #[must_use]
     pub fn ranges(&self) -> &[Range<usize>] {
         &self.ranges

@@ -5,16 +5,16 @@
 use std::hint::black_box;
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use peergrad::Optimizer;
-use peergrad::collectives::codec::{Codec, TopK, Values};
-use peergrad::collectives::plan::{ShardLayout, are_finite};
-use peergrad::collectives::residual::Residual;
-use peergrad::data::dataset::Samples;
-use peergrad::data::labels::Labels;
-use peergrad::protocol::{Pool, StepNumber};
-use peergrad::task::activation::Activation;
-use peergrad::task::loss::Loss;
-use peergrad::task::network::Network;
+use peergrad_collectives::codec::{Codec, TopK, Values};
+use peergrad_collectives::plan::{ShardLayout, are_finite};
+use peergrad_collectives::residual::Residual;
+use peergrad_models::data::dataset::Samples;
+use peergrad_models::data::labels::Labels;
+use peergrad_models::optimizer::Optimizer;
+use peergrad_models::task::activation::Activation;
+use peergrad_models::task::loss::Loss;
+use peergrad_models::task::network::Network;
+use peergrad_protocol::{Pool, StepNumber};
 
 /// Elements of a segment by default.
 const SEGMENT: usize = 32 * 1024;

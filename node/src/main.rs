@@ -8,5 +8,5 @@ mod heap;
 fn main() -> ExitCode {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     heap::keep_small();
-    peergrad::cli::main()
+    peergrad_cli::main()
 }

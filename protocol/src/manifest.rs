@@ -120,18 +120,21 @@ impl Chunks {
     }
 
     /// How many chunks there are; at least one, which may be empty.
+    #[inline]
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
     /// Elements of the whole vector.
+    #[inline]
     #[must_use]
     pub fn parameter_count(&self) -> usize {
         self.parameter_count
     }
 
     /// The elements of chunk `index`.
+    #[inline]
     #[must_use]
     pub fn range(&self, index: usize) -> Range<usize> {
         assert!(index < self.count, "chunk {index} of {}", self.count);
@@ -144,6 +147,7 @@ impl Chunks {
     ///
     /// # Panics
     /// If the vector is shorter.
+    #[inline]
     #[must_use]
     pub fn at(&self, element: usize) -> usize {
         assert!(element < self.parameter_count, "element {element} of {}", self.parameter_count);

@@ -18,9 +18,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::checkpoint::Checkpoint;
-use peergrad::io::{Event, Input, Job, MergeEvaluation, Output, Panicked, PersistId};
-use peergrad::shared_cache::SharedCache;
+use peergrad_core::io::{Event, Input, Job, MergeEvaluation, Output, Panicked, PersistId};
+use peergrad_core::state::checkpoint::Checkpoint;
+use peergrad_core::state::shared_cache::SharedCache;
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::Contact;
 use peergrad_protocol::view::Merge;

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::task::{Evaluation, Task};
+use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::Buffer;
 
 use crate::history::History;

@@ -32,8 +32,8 @@
 
 use std::collections::VecDeque;
 
-use peergrad::optimizer::Optimizer;
-use peergrad::task::{Evaluation, Task};
+use peergrad_models::optimizer::Optimizer;
+use peergrad_models::task::{Evaluation, Task};
 
 use draws::Samples;
 
@@ -202,7 +202,7 @@ impl<'a> Study<'a> {
 
 #[cfg(test)]
 mod tests {
-    use peergrad::optimizer::Update;
+    use peergrad_models::optimizer::Update;
     use peergrad_protocol::cursor::permutation;
     use peergrad_protocol::manifest::Manifest;
 

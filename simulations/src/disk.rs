@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::checkpoint::Checkpoint;
+use peergrad_core::state::checkpoint::Checkpoint;
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::{DurableBytes, DurableRecord};
 use peergrad_protocol::message::SavedCheckpoint;

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::node::NodeState;
+use peergrad_core::node::NodeState;
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Frame, Instant, StepNumber, ViewNumber};

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::io::{Committed, Failure};
+use peergrad_core::io::{Committed, Failure};
 use peergrad_protocol::view::{Recovery, Resume, View};
 use peergrad_protocol::{Instant, PeerId, ViewDigest};
 

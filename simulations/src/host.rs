@@ -5,9 +5,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::io::Input;
-use peergrad::loader::Loader;
-use peergrad::node::Node;
+use peergrad_core::io::Input;
+use peergrad_core::node::Node;
+use peergrad_core::program::loader::Loader;
 use peergrad_protocol::{Instant, PeerId, Pool, RunId};
 
 use crate::compute_model::ComputeModel;

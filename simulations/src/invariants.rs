@@ -3,7 +3,7 @@
 //!
 //! Like a referee who sees what happens on the field: the invariants see what nodes send, tell and write down, and compute for
 //! themselves what that should have been. Where a member is (its view, its complete steps) they read off its
-//! [`NodeState`](peergrad::node::NodeState); whether that is right they never ask it.
+//! [`NodeState`](peergrad_core::node::NodeState); whether that is right they never ask it.
 //!
 //! | invariant | what it says | file |
 //! |---|---|---|
@@ -30,8 +30,8 @@
 
 use std::any::Any;
 
-use peergrad::io::Event;
-use peergrad::loader::Loaded;
+use peergrad_core::io::Event;
+use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::Instant;
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::View;

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use peergrad::node::{NodeState, Wait};
+use peergrad_core::node::{NodeState, Wait};
 use peergrad_protocol::{Instant, ViewDigest};
 
 use crate::cluster::Cluster;

@@ -3,8 +3,8 @@
 //!
 //! A run with a mutant is watched by the one invariant that must notice it, so that none is credited with another's catch.
 
-use peergrad::loader::TrainingConfig;
-use peergrad::task::Task;
+use peergrad_core::program::loader::TrainingConfig;
+use peergrad_models::task::Task;
 use peergrad_protocol::message::{Message, Phase, Segment};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
 use std::sync::Arc;

@@ -27,8 +27,8 @@ mod traffic;
 
 use std::time::Duration;
 
-use peergrad::page::svg::Escaped;
-use peergrad::page::{self, add, axis, section, svg};
+use peergrad_page::svg::Escaped;
+use peergrad_page::{self as page, add, axis, section, svg};
 
 use peergrad_protocol::Instant;
 

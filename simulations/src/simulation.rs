@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use peergrad::io::{Committed, Event, Failure, FinalState};
+use peergrad_core::io::{Committed, Event, Failure, FinalState};
 use peergrad_protocol::message::Refusal;
 use peergrad_protocol::{Instant, ViewNumber};
 
@@ -60,7 +60,7 @@ pub struct Outcome {
     /// What came of the samples of each epoch.
     pub epochs: Vec<EpochCount>,
     /// What the model is worth at the end, if the run was finished.
-    pub evaluation: Option<peergrad::task::Evaluation>,
+    pub evaluation: Option<peergrad_models::task::Evaluation>,
     /// Digest of the parameters at the end, if all that finished agree.
     pub digest: Option<String>,
     /// Digest of all that happened.

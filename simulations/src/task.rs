@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use peergrad::io::DataReference;
-use peergrad::loader::{Loaded, Loader, TrainingConfig};
-use peergrad::task::Task;
+use peergrad_core::io::DataReference;
+use peergrad_core::program::loader::{Loaded, Loader, TrainingConfig};
+use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
 
 mod altered;

@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use peergrad::io::Event;
+use peergrad_core::io::Event;
 use peergrad_protocol::message::Message;
 use peergrad_protocol::{Frame, Instant};
 

@@ -6,19 +6,19 @@
 
 use std::sync::Arc;
 
-use peergrad::data::dense_table::unpack;
-use peergrad::data::embedded::{DIGITS, embedded};
-use peergrad::io::DataReference;
-use peergrad::loader::{Loaded, Loader, TrainingConfig};
-use peergrad::program::{Program, ProgramFactory};
-use peergrad::programs::backup_workers::BackupWorkers;
-use peergrad::programs::sync::SyncDataParallel;
-use peergrad::specification::custom::{CustomLoader, CustomSpecification};
-use peergrad::specification::run_file::DataSection;
-use peergrad::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
-use peergrad::task::Task;
-use peergrad::task::clicks::SyntheticClicks;
-use peergrad::task::logistic::Logistic;
+use peergrad_config::specification::custom::{CustomLoader, CustomSpecification};
+use peergrad_config::specification::run_file::DataSection;
+use peergrad_config::specification::{BuiltinLoader, RunFile, SpecificationError, resolve};
+use peergrad_core::io::DataReference;
+use peergrad_core::program::loader::{Loaded, Loader, TrainingConfig};
+use peergrad_core::program::programs::backup_workers::BackupWorkers;
+use peergrad_core::program::programs::sync::SyncDataParallel;
+use peergrad_core::program::{Program, ProgramFactory};
+use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::embedded::{DIGITS, embedded};
+use peergrad_models::task::Task;
+use peergrad_models::task::clicks::SyntheticClicks;
+use peergrad_models::task::logistic::Logistic;
 
 use crate::task::{Characters, Integers, Squares};
 

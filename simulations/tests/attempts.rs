@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peergrad::specification::RunFile;
+use peergrad_config::specification::RunFile;
 use peergrad_protocol::ViewDigest;
 use peergrad_protocol::agreement::Ballot;
 use peergrad_protocol::message::Message;

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::io::{Event, Failure};
-use peergrad::loader::Loader;
 use peergrad_collectives::plan::Topology;
+use peergrad_core::io::{Event, Failure};
+use peergrad_core::program::loader::Loader;
 use peergrad_protocol::RunId;
 use peergrad_protocol::message::Refusal;
 use peergrad_simulations::cluster::Cluster;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use peergrad::specification::RunFile;
+use peergrad_config::specification::RunFile;
 use peergrad_simulations::oracles::replay::REPLAY;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};

@@ -3,7 +3,7 @@
 
 use std::ops::RangeInclusive;
 
-use peergrad::specification::RunFile;
+use peergrad_config::specification::RunFile;
 use peergrad_simulations::Workload;
 use peergrad_simulations::delays::{Target, Trials, median};
 

@@ -14,8 +14,8 @@ use std::fs;
 use std::sync::Arc;
 use std::thread;
 
-use peergrad::specification::RunFile;
 use peergrad_collectives::plan::Topology;
+use peergrad_config::specification::RunFile;
 use peergrad_simulations::links::Links;
 use peergrad_simulations::scenario::file::Size;
 use peergrad_simulations::scenario::named::named;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use peergrad::node::{NodeState, Wait};
 use peergrad_collectives::plan::Topology;
+use peergrad_core::node::{NodeState, Wait};
 use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::task::FixedLoader;
 

@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use peergrad::specification::RunFile;
+use peergrad_config::specification::RunFile;
 use peergrad_protocol::view::Recovery;
 use peergrad_simulations::disk::DiskMode;
 use peergrad_simulations::history::{PeerState, StateSpan};

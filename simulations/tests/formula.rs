@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peergrad::node::NodeState;
-use peergrad::specification::RunFile;
+use peergrad_config::specification::RunFile;
+use peergrad_core::node::NodeState;
 use peergrad_protocol::Instant;
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::Message;

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use common::{PARAMETERS, gathered, join, run_out, run_until, run_until_training, setup, squares};
-use peergrad::loader::Loader;
-use peergrad::node_report::{Condition, MemberDetails, NodeReport};
 use peergrad_collectives::plan::Topology;
+use peergrad_core::node_report::{Condition, MemberDetails, NodeReport};
+use peergrad_core::program::loader::Loader;
 use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::host::HostId;
 use peergrad_simulations::task::FixedLoader;

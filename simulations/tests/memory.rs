@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicIsize, Ordering};
 use std::time::Duration;
 
 use common::{join, run_until, run_until_training, setup, squares};
-use peergrad::loader::Loader;
 use peergrad_collectives::plan::Topology;
+use peergrad_core::program::loader::Loader;
 use peergrad_protocol::placement::Replicas;
 use peergrad_simulations::compute_model::ComputeModel;
 use peergrad_simulations::host::HostId;

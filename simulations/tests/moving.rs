@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use peergrad::specification::RunFile;
+use peergrad_config::specification::RunFile;
 use peergrad_protocol::Instant;
 use peergrad_protocol::view::Recovery;
 use peergrad_simulations::history::History;

@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use peergrad::specification::RunFile;
-use peergrad::task::Task;
+use peergrad_config::specification::RunFile;
+use peergrad_models::task::Task;
 use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};

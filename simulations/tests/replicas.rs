@@ -6,11 +6,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peergrad::io::FinalState;
-use peergrad::loader::Loader;
-use peergrad::single_process::train_single_process;
-use peergrad::specification::RunFile;
 use peergrad_collectives::plan::Topology;
+use peergrad_config::single_process::train_single_process;
+use peergrad_config::specification::RunFile;
+use peergrad_core::io::FinalState;
+use peergrad_core::program::loader::Loader;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{Message, Phase};
 use peergrad_protocol::placement::Replicas;
@@ -144,7 +144,8 @@ fn where_everybody_keeps_everything_nothing_travels_for_it() {
 
 /// Peers of these capacities that train the small task, each keeping everything, under all invariants.
 fn weighted(capacities: &[u8], topology: Topology) -> (Cluster, Vec<FinalState>) {
-    let training = peergrad::loader::TrainingConfig { replicas: Replicas::All, ..training(topology) };
+    let training =
+        peergrad_core::program::loader::TrainingConfig { replicas: Replicas::All, ..training(topology) };
     let fixed = Arc::new(FixedLoader::new(Squares::new(PARAMETERS, SAMPLES), training));
     let mut cluster = lan(5);
     let known =

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad::io::{Committed, MergeEvaluation};
-use peergrad::task::Evaluation;
+use peergrad_core::io::{Committed, MergeEvaluation};
+use peergrad_models::task::Evaluation;
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::view::{Branch, Member, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, StepNumber, ViewDigest, ViewNumber};

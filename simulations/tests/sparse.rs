@@ -2,8 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
-use peergrad::data::dense_table::unpack;
-use peergrad::specification::Specification;
+use peergrad_config::specification::Specification;
+use peergrad_models::data::dense_table::unpack;
 use peergrad_protocol::Instant;
 use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::scenario::Scenario;

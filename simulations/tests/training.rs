@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad::single_process::train_single_process;
-use peergrad::specification::RunFile;
-use peergrad::task::Task;
 use peergrad_collectives::plan::Topology;
+use peergrad_config::single_process::train_single_process;
+use peergrad_config::specification::RunFile;
+use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::{PLAIN, Simulation};

@@ -24,7 +24,7 @@ const COPIES: usize = 200;
 /// The digits 0 to 4 many times, and then 5 to 9 as often; in each half in an order in which they are mixed.
 fn halves() -> Vec<u8> {
     let mut text = String::new();
-    let digits = include_bytes!("../../data/digits.csv.gz").as_slice();
+    let digits = include_bytes!("../../models/data/digits.csv.gz").as_slice();
     GzDecoder::new(digits).read_to_string(&mut text).expect("the digits are there");
     let is_low = |row: &&str| row.rsplit(',').next().is_some_and(|label| label.trim() < "5");
     let (low, high): (Vec<&str>, Vec<&str>) = text.lines().partition(is_low);

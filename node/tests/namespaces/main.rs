@@ -9,7 +9,7 @@
 //!
 //! A test waits for events. Only how long a short cut lasts is real time, since the kernel's and the links' patience is.
 
-#![cfg(all(feature = "net", target_os = "linux"))]
+#![cfg(target_os = "linux")]
 #![allow(clippy::disallowed_methods, reason = "how long real things take is printed")]
 
 mod direct;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use peergrad::io::{Ended, Event, Input, Output};
-use peergrad::net::{Disconnector, StateMachine};
+use peergrad_core::io::{Ended, Event, Input, Output};
+use peergrad_net::{Disconnector, StateMachine};
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::{Contact, Message, Phase, SampleStats, Segment};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, StepNumber, ViewDigest};

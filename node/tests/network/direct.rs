@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use peergrad::net::{Identity, Network, Notice};
+use peergrad_net::{Identity, Network, Notice};
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peergrad::net::{
+use peergrad_net::{
     CheckpointStore, Checkpoints, Compute, Environment, Identity, MonotonicClock, Network, StableStorage,
     Traffic, drive,
 };

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
 
-use peergrad::net::link::LinkEvent;
-use peergrad::net::notice::DialFailure;
-use peergrad::net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
+use peergrad_net::link::LinkEvent;
+use peergrad_net::notice::DialFailure;
+use peergrad_net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::message::{Contact, Departure, Message};
 use peergrad_protocol::{Frame, Incarnation};
@@ -287,7 +287,7 @@ async fn one_who_gave_up_a_link_tells_the_other_by_its_next_opening() {
 
 #[tokio::test]
 async fn a_port_in_use_is_an_error_and_the_default_gives_way() {
-    use peergrad::net::{Listen, ListenError, Network, NetworkOptions, StartError};
+    use peergrad_net::{Listen, ListenError, Network, NetworkOptions, StartError};
     within_reason(async {
         let options = |port| NetworkOptions {
             identity: Identity::generate(),

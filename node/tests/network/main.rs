@@ -1,6 +1,5 @@
 //! Networks in one process over loopback: what links promise, under load, cuts, restarts, strangers and garbage.
 
-#![cfg(feature = "net")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod courier;
@@ -13,8 +12,8 @@ mod quic;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
-use peergrad::net::link::LinkEvent;
-use peergrad::net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
+use peergrad_net::link::LinkEvent;
+use peergrad_net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
 use peergrad_protocol::invite::Secret;
 use peergrad_protocol::{Incarnation, Pool};
 use tokio::sync::mpsc::UnboundedReceiver;

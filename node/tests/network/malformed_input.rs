@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures::{AsyncReadExt, AsyncWriteExt, StreamExt};
 use libp2p::swarm::dial_opts::DialOpts;
 use libp2p::{Multiaddr, StreamProtocol, Swarm, SwarmBuilder, noise, tcp, yamux};
-use peergrad::net::{BootstrapAddress, Network, Notice};
+use peergrad_net::{BootstrapAddress, Network, Notice};
 use peergrad_protocol::Frame;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};
@@ -48,7 +48,7 @@ async fn garbage_on_the_port_disturbs_nobody() {
 async fn garbage_from_one_who_holds_the_secret_disturbs_only_its_own_link() {
     within_reason(async {
         let mut random = ChaCha8Rng::seed_from_u64(2);
-        let (mut network, notices) = super::start(peergrad::net::Identity::generate(), SECRET).await;
+        let (mut network, notices) = super::start(peergrad_net::Identity::generate(), SECRET).await;
         let target = network.contact();
         let malicious_peer = MaliciousPeer::connect(&target.addresses[0]).await;
 

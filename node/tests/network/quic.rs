@@ -3,9 +3,9 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-use peergrad::net::link::LinkEvent;
-use peergrad::net::notice::DialFailure;
-use peergrad::net::{
+use peergrad_net::link::LinkEvent;
+use peergrad_net::notice::DialFailure;
+use peergrad_net::{
     BootstrapAddress, Identity, Listen, ListenError, Network, NetworkOptions, Notice, Port, StartError,
 };
 use peergrad_protocol::Frame;

@@ -2,7 +2,7 @@
 
 #![cfg(unix)]
 
-use peergrad::model_file::ModelFile;
+use peergrad_config::model_file::ModelFile;
 use peergrad_protocol::id::ContentDigest;
 
 use super::process::{

@@ -3,7 +3,6 @@
 //! Each test starts processes on loopback in a folder of its own and follows what they report, line by line. Nothing
 //! sleeps: a test waits for an event, and only a guard ends one that never comes.
 
-#![cfg(feature = "net")]
 #![allow(clippy::disallowed_methods, reason = "only a guard ends a wait for what never comes")]
 
 mod comparing;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use peergrad::data::embedded::{DIGITS, embedded};
-use peergrad::single_process::train_single_process;
-use peergrad::specification::{RunFile, resolve};
+use peergrad_config::single_process::train_single_process;
+use peergrad_config::specification::{RunFile, resolve};
+use peergrad_models::data::embedded::{DIGITS, embedded};
 use serde_json::Value;
 
 use super::process::{Ended, Process, TestFolder, shared_data};

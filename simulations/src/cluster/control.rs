@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::io::Input;
-use peergrad::node::{Config, Node, StartMode};
+use peergrad_core::io::Input;
+use peergrad_core::node::{Config, Node, StartMode};
 use peergrad_protocol::{Frame, Incarnation, PeerId, Pool, RunId};
 
 use rand::Rng;

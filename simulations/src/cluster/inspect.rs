@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad::io::Event;
-use peergrad::node::NodeState;
-use peergrad::node_report::NodeReport;
+use peergrad_core::io::Event;
+use peergrad_core::node::NodeState;
+use peergrad_core::node_report::NodeReport;
 use peergrad_protocol::durable::DurableBytes;
 use peergrad_protocol::message::SavedCheckpoint;
 use peergrad_protocol::{Buffer, Instant, PeerId, RunId};

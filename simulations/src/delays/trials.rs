@@ -7,9 +7,9 @@
 
 use std::ops::Range;
 
-use peergrad::optimizer::Optimizer;
-use peergrad::pairing;
-use peergrad::task::Task;
+use peergrad_models::optimizer::Optimizer;
+use peergrad_models::task::Task;
+use peergrad_page::pairing;
 
 use super::{Setting, Study, Target};
 

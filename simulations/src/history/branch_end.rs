@@ -1,7 +1,7 @@
 //! Ends of branches: what became of each part of a swarm that met another one again.
 
-use peergrad::io::MergeEvaluation;
-use peergrad::task::Evaluation;
+use peergrad_core::io::MergeEvaluation;
+use peergrad_models::task::Evaluation;
 use peergrad_protocol::{Instant, StepNumber, ViewDigest};
 
 use super::{History, PeerState};
@@ -179,7 +179,7 @@ fn quality(evaluation: &Evaluation) -> String {
 }
 
 fn seconds(at: Instant) -> String {
-    peergrad::page::axis::duration(at.0)
+    peergrad_page::axis::duration(at.0)
 }
 
 fn plural(count: u64, word: &str) -> String {
@@ -187,5 +187,5 @@ fn plural(count: u64, word: &str) -> String {
 }
 
 fn grouped(count: u64) -> String {
-    peergrad::page::axis::count(count)
+    peergrad_page::axis::count(count)
 }

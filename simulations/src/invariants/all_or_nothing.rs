@@ -5,8 +5,8 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
-use peergrad::io::{Committed, Event};
-use peergrad::node::NodeState;
+use peergrad_core::io::{Committed, Event};
+use peergrad_core::node::NodeState;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::view::{Recovery, View};
 use peergrad_protocol::{PeerId, ViewNumber};

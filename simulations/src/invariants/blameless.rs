@@ -2,7 +2,7 @@
 //! sent before. All peers are correct here, but for the one that a planted bug sits in. What is no frame at all nobody has
 //! said: scenarios throw such bytes at peers on purpose.
 
-use peergrad::io::{Event, Reject};
+use peergrad_core::io::{Event, Reject};
 
 use super::{Invariant, Observation};
 use crate::cluster::World;

@@ -6,8 +6,8 @@
 
 use std::collections::BTreeMap;
 
-use peergrad::io::Event;
-use peergrad::node::NodeState;
+use peergrad_core::io::Event;
+use peergrad_core::node::NodeState;
 use peergrad_protocol::limits::LINK_SEGMENTS;
 use peergrad_protocol::message::{ChunkBatch, ChunkContent, Message};
 

@@ -12,7 +12,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peergrad::io::Event;
+use peergrad_core::io::Event;
 use peergrad_protocol::ViewDigest;
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::View;

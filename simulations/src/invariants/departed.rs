@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use peergrad::io::Event;
-use peergrad::node::{MemberProgress, NodeState, Wait};
+use peergrad_core::io::Event;
+use peergrad_core::node::{MemberProgress, NodeState, Wait};
 use peergrad_protocol::agreement::is_quorum;
 use peergrad_protocol::durable::DurableRecord;
 use peergrad_protocol::view::View;

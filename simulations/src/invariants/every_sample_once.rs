@@ -10,11 +10,11 @@
 //! Whether members trained on these samples and not on others: that shows in the parameters, and [`super::exactly_once`]
 //! and the replay look at those.
 
-use peergrad::io::{Committed, Event, FinalState};
-use peergrad::loader::Loaded;
-use peergrad::program::Program;
-use peergrad::programs::backup_workers::BackupWorkers;
-use peergrad::programs::sync::SyncDataParallel;
+use peergrad_core::io::{Committed, Event, FinalState};
+use peergrad_core::program::Program;
+use peergrad_core::program::loader::Loaded;
+use peergrad_core::program::programs::backup_workers::BackupWorkers;
+use peergrad_core::program::programs::sync::SyncDataParallel;
 use peergrad_protocol::view::View;
 use std::any::Any;
 

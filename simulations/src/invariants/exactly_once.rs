@@ -13,10 +13,10 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
-use peergrad::io::Event;
-use peergrad::loader::TrainingConfig;
-use peergrad::optimizer::Optimizer;
-use peergrad::task::Task;
+use peergrad_core::io::Event;
+use peergrad_core::program::loader::TrainingConfig;
+use peergrad_models::optimizer::Optimizer;
+use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::View;
@@ -170,7 +170,7 @@ const EXACT_MAX: u64 = 1 << 24;
 
 #[cfg(test)]
 mod tests {
-    use peergrad::specification::RunFile;
+    use peergrad_config::specification::RunFile;
 
     use super::*;
     use crate::workload::Workload;

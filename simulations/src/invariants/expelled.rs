@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 
-use peergrad::io::Event;
+use peergrad_core::io::Event;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, ViewNumber};
 

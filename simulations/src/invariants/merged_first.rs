@@ -3,7 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use peergrad::io::Event;
+use peergrad_core::io::Event;
 use peergrad_protocol::ViewDigest;
 
 use super::{Invariant, Observation};

@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use peergrad::io::Event;
-use peergrad::node::NodeState;
+use peergrad_core::io::Event;
+use peergrad_core::node::NodeState;
 use peergrad_protocol::agreement::{Ballot, is_quorum};
 use peergrad_protocol::message::Message;
 use peergrad_protocol::view::{View, ViewChange};

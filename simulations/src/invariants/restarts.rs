@@ -8,8 +8,8 @@
 use std::any::Any;
 use std::collections::{BTreeMap, BTreeSet};
 
-use peergrad::io::Event;
-use peergrad::loader::Loaded;
+use peergrad_core::io::Event;
+use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::message::{Message, SavedCheckpoint};
 use peergrad_protocol::view::{Branch, View};
 use peergrad_protocol::{PeerId, ViewNumber};

@@ -9,9 +9,9 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-use peergrad::io::Event;
-use peergrad::loader::Loaded;
-use peergrad::node::NodeState;
+use peergrad_core::io::Event;
+use peergrad_core::node::NodeState;
+use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{ChunkBatch, ChunkContent, ChunkEntry, Message};

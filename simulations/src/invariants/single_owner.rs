@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use peergrad::io::Event;
-use peergrad::loader::Loaded;
+use peergrad_core::io::Event;
+use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::manifest::Chunks;
 use peergrad_protocol::message::{ChunkBatch, ChunkContent, Message, Phase, Segment};
 use peergrad_protocol::placement::{Placement, Replicas};

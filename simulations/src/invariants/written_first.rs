@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use peergrad::io::Event;
+use peergrad_core::io::Event;
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::{DurableBytes, DurableRecord};
 use peergrad_protocol::message::{Accepted, Message, Promise};

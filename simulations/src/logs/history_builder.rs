@@ -6,7 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use peergrad::io::Committed;
+use peergrad_core::io::Committed;
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::view::{BatchParts, Branch, Member, Moves, Recovery, Resume, View};
 use peergrad_protocol::{Incarnation, Instant, PeerId, RunId, StepNumber, ViewNumber};

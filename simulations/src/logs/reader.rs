@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use peergrad::io::MergeEvaluation;
-use peergrad::task::Evaluation;
+use peergrad_core::io::MergeEvaluation;
+use peergrad_models::task::Evaluation;
 use peergrad_protocol::view::Branch;
 use peergrad_protocol::{PeerId, RunId, StepNumber, ViewDigest, ViewNumber};
 use serde_json::Value;

@@ -12,8 +12,8 @@
 //! With tanh units it stays below 1e-6 through four thousand steps of letters. Where it tips the input of a ReLU over zero, for
 //! one sample, it jumps, and is 5e-3 in the end; which order does so at which step is luck.
 
-use peergrad::io::Committed;
-use peergrad::loader::Loaded;
+use peergrad_core::io::Committed;
+use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::manifest::Chunks;
 
 use super::sample_counter::SampleCounter;
@@ -159,9 +159,9 @@ const LOSS_MIN: f64 = 1e-6;
 mod tests {
     use std::sync::Arc;
 
-    use peergrad::optimizer::Schedule;
-    use peergrad::single_process::train_single_process;
-    use peergrad::specification::RunFile;
+    use peergrad_config::single_process::train_single_process;
+    use peergrad_config::specification::RunFile;
+    use peergrad_models::optimizer::Schedule;
     use peergrad_protocol::id::ViewDigest;
 
     use peergrad_protocol::view::{Member, View};

@@ -15,10 +15,10 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use peergrad::io::Event;
-use peergrad::loader::Loaded;
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::plan::ShardLayout;
+use peergrad_core::io::Event;
+use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::manifest::Chunks;

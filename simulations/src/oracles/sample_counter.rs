@@ -17,7 +17,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
-use peergrad::loader::Loaded;
+use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::view::{BatchParts, Member, Merge, Recovery, View};
 use peergrad_protocol::{Incarnation, PeerId, Rank};

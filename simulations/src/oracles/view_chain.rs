@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use peergrad::io::Event;
+use peergrad_core::io::Event;
 use peergrad_protocol::ViewDigest;
 use peergrad_protocol::view::{Merge, Recovery, View};
 

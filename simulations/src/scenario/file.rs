@@ -22,9 +22,9 @@
 use std::path::Path;
 use std::time::Duration;
 
-use peergrad::data::embedded::DIGITS;
-use peergrad::specification::run_file::ModelSection;
-use peergrad::specification::{RunFile, SpecificationError, explain_former_name};
+use peergrad_config::specification::run_file::ModelSection;
+use peergrad_config::specification::{RunFile, SpecificationError, explain_former_name};
+use peergrad_models::data::embedded::DIGITS;
 use serde::Deserialize;
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peergrad::task::{Evaluation, Task};
+use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 
 /// The task.

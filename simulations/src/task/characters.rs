@@ -6,7 +6,7 @@
 //! Bengio et al., *A Neural Probabilistic Language Model*, 2003, with characters for words. Small enough for a simulated swarm,
 //! and, other than digits, a model whose inner optimizer matters: embeddings of rare characters have few gradients.
 
-use peergrad::task::{Evaluation, Task};
+use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};

@@ -4,7 +4,7 @@
 //! powers of two every sum and every update is exact in `f32`, in whatever order it is added; so the parameters after any
 //! step can be written down without training anything.
 
-use peergrad::task::{Evaluation, Task};
+use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 
 /// The task.

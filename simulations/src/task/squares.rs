@@ -1,6 +1,6 @@
 //! Least squares on made-up samples: a small problem that can be learnt, with as many parameters as one likes.
 
-use peergrad::task::{Evaluation, Task};
+use peergrad_models::task::{Evaluation, Task};
 use peergrad_protocol::manifest::Manifest;
 use rand::rngs::ChaCha8Rng;
 use rand::{Rng, SeedableRng};

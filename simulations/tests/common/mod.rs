@@ -6,14 +6,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::io::{Committed, Ended, Event};
-use peergrad::loader::{Loader, TrainingConfig};
-use peergrad::optimizer::Optimizer;
-use peergrad::partition_policy::PartitionPolicy;
-use peergrad::schedule::Schedule;
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
+use peergrad_core::io::{Committed, Ended, Event};
+use peergrad_core::partition_policy::PartitionPolicy;
+use peergrad_core::program::loader::{Loader, TrainingConfig};
+use peergrad_models::optimizer::Optimizer;
+use peergrad_models::schedule::Schedule;
 use peergrad_protocol::placement::Replicas;
 use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::compute_model::ComputeModel;

@@ -4,16 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peergrad::io::{Event, Failure, Input, Output, Reject};
-use peergrad::loader::{Loaded, TrainingConfig};
-use peergrad::node::{Config, Node, StartMode};
-use peergrad::optimizer::Optimizer;
-use peergrad::program::ProgramFactory;
-use peergrad::schedule::Schedule;
-use peergrad::shared_cache::SharedCache;
 use peergrad_collectives::codec::Codec;
 use peergrad_collectives::combine::Combine;
 use peergrad_collectives::plan::Topology;
+use peergrad_core::io::{Event, Failure, Input, Output, Reject};
+use peergrad_core::node::{Config, Node, StartMode};
+use peergrad_core::program::ProgramFactory;
+use peergrad_core::program::loader::{Loaded, TrainingConfig};
+use peergrad_core::state::shared_cache::SharedCache;
+use peergrad_models::optimizer::Optimizer;
+use peergrad_models::schedule::Schedule;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{
@@ -59,7 +59,7 @@ impl Alone {
             digest_every: 0,
             checkpoint_every: Duration::ZERO,
             checkpoints_kept: 1,
-            policy: peergrad::partition_policy::PartitionPolicy::Majority,
+            policy: peergrad_core::partition_policy::PartitionPolicy::Majority,
             is_shuffled: true,
             replicas: Replicas::Number(1),
         };

@@ -3,10 +3,10 @@
 use std::ops::ControlFlow::{Break, Continue};
 use std::sync::{Arc, Mutex};
 
-use peergrad::context::{Context, Interrupted};
-use peergrad::io::{Event, Reject};
-use peergrad::program::{Flow, Program, ProgramFactory};
-use peergrad::table::{ReadPolicy, Table, TableError, TableSpec};
+use peergrad_core::io::{Event, Reject};
+use peergrad_core::program::context::{Context, Interrupted};
+use peergrad_core::program::{Flow, Program, ProgramFactory};
+use peergrad_core::table::{ReadPolicy, Table, TableError, TableSpec};
 use peergrad_protocol::limits::{TABLE_MESSAGE_BYTES_MAX, WAITING_REQUESTS_MAX};
 use peergrad_protocol::message::{Message, SampleStats, TableFrame};
 use peergrad_protocol::table::{Map, Reduce, Request, Response, RowSet, Rows, TableMessage};

@@ -5,10 +5,10 @@ use std::ops::ControlFlow::{Break, Continue};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use peergrad::context::{Context, Interrupted};
-use peergrad::program::{Flow, Program, ProgramFactory};
-use peergrad::specification::RunFile;
-use peergrad::table::{ReadPolicy, Table, TableSpec};
+use peergrad_config::specification::RunFile;
+use peergrad_core::program::context::{Context, Interrupted};
+use peergrad_core::program::{Flow, Program, ProgramFactory};
+use peergrad_core::table::{ReadPolicy, Table, TableSpec};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::table::{Row, RowSet, Rows};
 use peergrad_simulations::compare::measure;

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use peergrad::io::Event;
+use peergrad_core::io::Event;
 use peergrad_simulations::cluster::Cluster;
 use peergrad_simulations::host::{EntryMode, HostId};
 use peergrad_simulations::scenario::file::{Size, parse};

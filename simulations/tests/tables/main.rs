@@ -1,7 +1,7 @@
 //! Tables: what programs that keep their state in them compute, and that sums are exact whoever comes, goes, dies and is cut off.
 
-use peergrad::io::Event;
-use peergrad::specification::RunFile;
+use peergrad_config::specification::RunFile;
+use peergrad_core::io::Event;
 use peergrad_simulations::host::HostId;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::simulation::Simulation;

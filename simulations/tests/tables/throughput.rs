@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use peergrad::program::ProgramFactory;
-use peergrad::programs::ssp::Ssp;
-use peergrad::specification::RunFile;
-use peergrad::table::{Init, ReadPolicy, Table, TableRule, TableSpec};
+use peergrad_config::specification::RunFile;
+use peergrad_core::program::ProgramFactory;
+use peergrad_core::program::programs::ssp::Ssp;
+use peergrad_core::table::{Init, ReadPolicy, Table, TableRule, TableSpec};
 use peergrad_simulations::compare::measure;
 use peergrad_simulations::scenario::Scenario;
 use peergrad_simulations::scenario::file::{Size, parse};

@@ -4,8 +4,8 @@ use std::ops::Range;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use peergrad::page::comparison::{ComparedTraining, Comparison, Point, QualityMetric, render};
-use peergrad::pairing::{factor, median};
+use peergrad_page::comparison::{ComparedTraining, Comparison, Point, QualityMetric, render};
+use peergrad_page::pairing::{factor, median};
 use peergrad_simulations::compare::{CurvePoint, TrainingCurve, measure};
 use peergrad_simulations::scenario::file::Size;
 

@@ -3,9 +3,9 @@
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use peergrad::pairing::factor;
-use peergrad::specification::RunFile;
-use peergrad::specification::run_file::DataSection;
+use peergrad_config::specification::RunFile;
+use peergrad_config::specification::run_file::DataSection;
+use peergrad_page::pairing::factor;
 use peergrad_simulations::Workload;
 use peergrad_simulations::delays::{Target, Trials, median};
 use serde_json::json;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use peergrad::pairing::seeds;
+use peergrad_page::pairing::seeds;
 
 mod compare;
 mod delays;

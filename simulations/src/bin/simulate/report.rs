@@ -12,7 +12,7 @@ use crate::ReportArguments;
 use crate::run::check_writable;
 use crate::say::say;
 use crate::text::{branch_ends, bytes, date, plural, time};
-use peergrad::page::axis::count;
+use peergrad_page::axis::count;
 
 /// Draws it. Exit code 1 if the logs contradict each other.
 pub(crate) fn report(arguments: &ReportArguments) -> anyhow::Result<ExitCode> {

@@ -1,6 +1,6 @@
 //! What a run came to, in words for people.
 
-use peergrad::page::axis::count;
+use peergrad_page::axis::count;
 use peergrad_simulations::history::History;
 use peergrad_simulations::oracles::replay::REPLAY;
 use peergrad_simulations::scenario::Scenario;

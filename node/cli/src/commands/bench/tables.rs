@@ -1,0 +1,295 @@
+//! `peer bench-table`: how many rows of a table peers on this machine read and add to.
+//!
+//! Every peer is a worker and owns a part of the table: a parameter server without a server. What is acknowledged is at as many peers
+//! as are to keep a copy. What limits it here are the cores of one machine, which all peers share.
+//!
+//! # How it works
+//! As in [`bench`](super), all cases are measured in each round, and a case is a swarm of its own. Its peers run the program of
+//! [`rows`](super::rows), and say which operations are done; what all of them have done in the third part of that counts, but for
+//! the end, when one after the other has nothing left to do. What a row takes of memory is what all peers have grown by when all rows
+//! are there, without what they had with a few of them.
+
+use std::convert::Infallible;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use peergrad_net::MonotonicClock;
+use peergrad_page::pairing::median;
+use peergrad_protocol::Instant;
+use serde_json::{Value, json};
+
+use super::super::former;
+use super::super::swarm::{LineChannel, ScratchDirectory, Swarm, SwarmConfig, SwarmOutput};
+use super::super::{CustomCommand, run_custom_command};
+use super::rows::{EPOCHS_BEFORE, FEW, OperationsTask, TableWorkload, Work};
+use super::{Bench, run_rounds};
+use crate::text::text_table::text_table;
+
+#[derive(Args)]
+pub(crate) struct BenchTableArguments {
+    /// Peers, one case for each number
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [2, 4],
+          value_parser = clap::value_parser!(u32).range(1..=64))]
+    peers: Vec<u32>,
+    /// Numbers of a row, each of four bytes
+    #[arg(long, value_name = "N,...", value_delimiter = ',', default_values_t = [16],
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    width: Vec<u32>,
+    /// What workers do: read rows, add to them, or both to the same ones
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_values_t = [Work::Get, Work::Add, Work::Both])]
+    work: Vec<Work>,
+    /// Rows of the table
+    #[arg(long, value_name = "N", default_value_t = 100_000, value_parser = clap::value_parser!(u32).range(1..=100_000_000))]
+    rows: u32,
+    /// Rows that a worker reads, or adds to, at once: they are spread over the whole table
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=i64::from(FEW)))]
+    batch: u32,
+    /// How many such operations a worker has under way
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    in_flight: u32,
+    /// Peers that keep a row, its owner among them
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(2..=8))]
+    replicas: u32,
+    /// How often each row has its turn in each round
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    epochs: u32,
+    /// The former name of `--replicas`
+    #[arg(long = "copies", hide = true, value_name = "N", value_parser = former("--replicas"))]
+    _copies: Option<Infallible>,
+    /// The former name of `--epochs`
+    #[arg(long = "passes", hide = true, value_name = "N", value_parser = former("--epochs"))]
+    _passes: Option<Infallible>,
+    /// How often all cases are measured
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    rounds: u32,
+    /// The results as JSON, one object a line, on standard output
+    #[arg(long)]
+    json: bool,
+}
+
+/// A peer of such a bench; `peer bench-table` starts it.
+#[derive(Args)]
+pub(crate) struct BenchTablePeerArguments {
+    #[command(flatten)]
+    shape: TableWorkload,
+    #[command(subcommand)]
+    command: CustomCommand,
+}
+
+/// What is measured at once.
+#[derive(Clone, Copy, Debug)]
+struct Case {
+    peers: u32,
+    replicas: u32,
+    shape: TableWorkload,
+}
+
+/// What one round of a case came to, at all peers together.
+#[derive(Clone, Copy, Debug)]
+struct Measurement {
+    /// Rows that were read and rows that were added to, a second: where both are done, as many of each.
+    rows_per_second: f64,
+    /// Of one row; `None` where the system does not tell.
+    cpu_seconds: Option<f64>,
+    /// Sent for one row.
+    bytes_sent: f64,
+    /// Memory of one row: all its replicas, and what finds them.
+    resident_bytes: Option<f64>,
+}
+
+/// What all peers have used at a time.
+struct Usage {
+    at: Instant,
+    operations: u64,
+    cpu_seconds: Option<f64>,
+    bytes_sent: u64,
+    resident_bytes: Option<u64>,
+}
+
+impl Usage {
+    fn of(swarm: &Swarm, at: Instant) -> Self {
+        let peers = &swarm.peers;
+        Self {
+            at,
+            operations: peers.iter().map(|peer| peer.trained.samples).sum(),
+            cpu_seconds: swarm.cpu_seconds(),
+            bytes_sent: peers.iter().map(|peer| peer.bytes_sent).sum(),
+            resident_bytes: swarm.resident_bytes(),
+        }
+    }
+}
+
+pub(crate) fn bench_table(arguments: &BenchTableArguments) -> anyhow::Result<ExitCode> {
+    let cases = cases(arguments);
+    run_rounds(&cases, arguments.rounds, arguments.json)
+}
+
+/// Every combination that there is.
+fn cases(arguments: &BenchTableArguments) -> Vec<Case> {
+    let BenchTableArguments { rows, batch, in_flight, replicas, epochs, .. } = *arguments;
+    let mut cases = Vec::new();
+    for &peers in &arguments.peers {
+        for &width in &arguments.width {
+            for &work in &arguments.work {
+                let shape = TableWorkload::new(rows, width, batch, work, in_flight, epochs);
+                cases.push(Case { peers, replicas, shape });
+            }
+        }
+    }
+    cases
+}
+
+impl Bench for Case {
+    type Measurement = Measurement;
+
+    fn label(&self) -> String {
+        let Self { peers, shape: TableWorkload { width, work, .. }, .. } = self;
+        format!("{peers} peers, {width} numbers a row, {work}")
+    }
+
+    fn measure(&self, output: &SwarmOutput, channel: &LineChannel) -> anyhow::Result<Measurement> {
+        let scratch = ScratchDirectory::create("bench")?;
+        let run_file = scratch.path().join("run.toml");
+        std::fs::write(&run_file, self.run_file()).context("cannot write the run.toml")?;
+        let mut program = vec!["bench-table-peer".to_owned()];
+        program.extend(self.shape.label());
+        let config = SwarmConfig {
+            name: format!("the bench with {}", self.label()),
+            program: &program,
+            run_file: &run_file,
+            seed: None,
+            data: None,
+            peers: self.peers,
+            folder: scratch.path(),
+        };
+        // Bars of a few clocks tell nobody anything.
+        let quiet = SwarmOutput { is_json: true, ..output.clone() };
+        let mut swarm = Swarm::start(config, quiet, channel)?;
+        let epoch = u64::from(self.shape.operations());
+        let counted = (epoch * u64::from(self.shape.epochs)) as f64 * COUNTED;
+        let (before, filled) = (epoch, u64::from(EPOCHS_BEFORE) * epoch);
+        // As it comes past each of these.
+        let marks = [before, filled, filled + counted as u64];
+        let (clock, mut usages) = (MonotonicClock::start(), Vec::<Usage>::new());
+        while swarm.advance()? {
+            let done: u64 = swarm.peers.iter().map(|peer| peer.trained.samples).sum();
+            if marks.get(usages.len()).is_some_and(|mark| done >= *mark) {
+                usages.push(Usage::of(&swarm, clock.now()));
+            }
+        }
+        let Ok([few, all, end]) = <[Usage; 3]>::try_from(usages) else {
+            bail!("the peers have ended before all rows had their turns");
+        };
+        Ok(self.between(&few, &all, &end))
+    }
+
+    fn result_text(&self, measured: &Measurement) -> String {
+        format!("{:.0} rows/s", measured.rows_per_second)
+    }
+
+    fn object(&self, measured: &Measurement) -> Value {
+        let Self { peers, replicas, shape } = self;
+        let (gets, adds) = self.gets_and_adds(measured);
+        json!({
+            "peers": peers, "replicas": replicas, "rows": shape.rows(), "width": shape.width,
+            "work": shape.work.to_string(), "batch": shape.batch, "in_flight": shape.in_flight,
+            "gets_per_second": gets, "adds_per_second": adds,
+            "value_bytes_per_second": self.value_bytes_per_second(measured),
+            "cpu_seconds_per_row": measured.cpu_seconds, "bytes_sent_per_row": measured.bytes_sent,
+            "resident_bytes_per_row": measured.resident_bytes,
+        })
+    }
+
+    fn median(measured: &[Measurement]) -> Measurement {
+        let of =
+            |number: fn(&Measurement) -> f64| median(measured.iter().map(number)).expect("there is a round");
+        Measurement {
+            rows_per_second: of(|one| one.rows_per_second),
+            cpu_seconds: median(measured.iter().filter_map(|one| one.cpu_seconds)),
+            bytes_sent: of(|one| one.bytes_sent),
+            resident_bytes: median(measured.iter().filter_map(|one| one.resident_bytes)),
+        }
+    }
+
+    fn results(cases: &[Self], measured: &[Vec<Measurement>]) -> String {
+        let header = [
+            "peers",
+            "numbers",
+            "work",
+            "gets/s",
+            "adds/s",
+            "from .. to",
+            "MB/s",
+            "CPU-us a row",
+            "bytes sent a row",
+            "bytes kept a row",
+        ];
+        let rows = cases.iter().zip(measured).map(|(case, measured)| {
+            let rates = || measured.iter().map(|one| one.rows_per_second);
+            let middle = Self::median(measured);
+            let (slowest, fastest) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
+            let (gets, adds) = case.gets_and_adds(&middle);
+            let known = |number: Option<f64>, digits: usize| {
+                number.map_or_else(|| "-".to_owned(), |number| format!("{number:.digits$}"))
+            };
+            vec![
+                case.peers.to_string(),
+                case.shape.width.to_string(),
+                case.shape.work.to_string(),
+                format!("{gets:.0}"),
+                format!("{adds:.0}"),
+                format!("{slowest:.0} .. {fastest:.0}"),
+                format!("{:.1}", case.value_bytes_per_second(&middle) / 1e6),
+                known(middle.cpu_seconds.map(|seconds| seconds * 1e6), 2),
+                format!("{:.0}", middle.bytes_sent),
+                known(middle.resident_bytes, 0),
+            ]
+        });
+        text_table(&header, &rows.collect::<Vec<_>>())
+    }
+}
+
+impl Case {
+    /// What it takes, where all rows are there from `all` on.
+    fn between(&self, few: &Usage, all: &Usage, end: &Usage) -> Measurement {
+        let seconds = end.at.since(all.at).as_secs_f64();
+        let rows = (end.operations - all.operations) as f64 * f64::from(self.shape.batch);
+        let grown = few.resident_bytes.zip(all.resident_bytes);
+        let new_rows = f64::from(self.shape.rows() - FEW);
+        Measurement {
+            rows_per_second: rows / seconds,
+            cpu_seconds: all.cpu_seconds.zip(end.cpu_seconds).map(|(before, after)| (after - before) / rows),
+            bytes_sent: (end.bytes_sent - all.bytes_sent) as f64 / rows,
+            resident_bytes: grown.map(|(before, after)| (after as f64 - before as f64) / new_rows),
+        }
+    }
+
+    fn run_file(&self) -> String {
+        let epochs = EPOCHS_BEFORE + self.shape.epochs;
+        format!("epochs = {epochs}\nbatch = {OPERATIONS_DEALT}\n[shards]\nreplicas = {}\n", self.replicas)
+    }
+
+    fn gets_and_adds(&self, measured: &Measurement) -> (f64, f64) {
+        let work = self.shape.work;
+        let of = |is_done: bool| if is_done { measured.rows_per_second } else { 0.0 };
+        (of(work.reads()), of(work.adds()))
+    }
+
+    fn value_bytes_per_second(&self, measured: &Measurement) -> f64 {
+        let (gets, adds) = self.gets_and_adds(measured);
+        (gets + adds) * f64::from(self.shape.width) * size_of::<f32>() as f64
+    }
+}
+
+/// Runs one of the peers.
+pub(crate) fn bench_table_peer(arguments: BenchTablePeerArguments) -> anyhow::Result<ExitCode> {
+    let BenchTablePeerArguments { shape, command } = arguments;
+    run_custom_command("bench-table", Arc::new(OperationsTask(shape.operations())), shape.launch(), command)
+}
+
+/// Operations of one clock of a worker.
+const OPERATIONS_DEALT: u32 = 16;
+/// Of all operations that are to be measured, those that are: in the end, workers have nothing to do one after the other.
+const COUNTED: f64 = 0.9;

@@ -1,0 +1,55 @@
+//! `peer invite`: a fresh invite from the peer that runs on this machine.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use peergrad_net::RunRecord;
+
+#[derive(Args)]
+pub(super) struct InviteArguments {
+    /// The peer's data directory, if several run here
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// An address under which others reach it, named first in the invite (may be repeated)
+    #[arg(long, value_name = "ADDRESS")]
+    external: Vec<String>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn invite(arguments: &InviteArguments) -> anyhow::Result<ExitCode> {
+    let record = match &arguments.dir {
+        Some(dir) => RunRecord::read(dir)?,
+        None => {
+            let mut running = RunRecord::read_defaults();
+            match running.len() {
+                0 => bail!(
+                    "no peer is running on this machine; start one with `peer start` or `peer join`, or name its data directory with --dir"
+                ),
+                1 => running.remove(0).1,
+                _ => {
+                    let list: Vec<String> =
+                        running.iter().map(|(path, _)| path.display().to_string()).collect();
+                    bail!("several peers are running; say which with --dir: {}", list.join(", "));
+                }
+            }
+        }
+    };
+    let mut invite = record.invite;
+    let external = super::run::addresses(&arguments.external)?;
+    if let Some(contact) = invite.contacts.first_mut() {
+        contact.addresses.splice(0..0, external);
+        contact.addresses.truncate(peergrad_protocol::limits::ADDRESSES_MAX);
+    }
+    if arguments.json {
+        crate::terminal::emit(&serde_json::json!({
+            "event": "invite", "invite": invite.to_string(), "run": invite.run.to_string(),
+        }));
+    } else {
+        crate::terminal::print_line(&invite.to_string());
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,113 @@
+//! `peer export` and `peer evaluate`: what a run leaves, and how good it is.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use clap::Args;
+use peergrad_config::model_file::{DataPart, ModelFile};
+use peergrad_models::data::embedded::embedded;
+use peergrad_net::directory::default_directories;
+use peergrad_net::write_atomically;
+use serde_json::json;
+
+use super::files;
+use crate::terminal::{complain, emit, print_line};
+use crate::text::text_table::count;
+
+/// The model's name in a data directory.
+pub(super) const MODEL_FILE: &str = "model.safetensors";
+
+#[derive(Args)]
+pub(super) struct ExportArguments {
+    /// Where to write it, e.g. model.safetensors
+    #[arg(value_name = "FILE")]
+    to: PathBuf,
+    /// The peer's data directory [default: that with the newest model]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn export(arguments: &ExportArguments) -> anyhow::Result<ExitCode> {
+    let from = match &arguments.dir {
+        Some(dir) => Some(dir.join(MODEL_FILE)).filter(|path| path.exists()).with_context(|| {
+            format!("no peer has saved a model in {} yet; run one to its end first", dir.display())
+        })?,
+        None => newest_model().context("no peer on this machine has saved a model; run one to its end first, or name its data directory with --dir")?,
+    };
+    let bytes = files::read(&from)?;
+    let model = decode(&from, &bytes)?;
+    write_atomically(&arguments.to, &bytes)
+        .with_context(|| format!("cannot write {}", arguments.to.display()))?;
+    if arguments.json {
+        emit(&json!({
+            "event": "exported", "file": arguments.to.display().to_string(), "run": model.origin.run.to_string(),
+            "steps": model.origin.steps, "parameters": model.parameters.len(),
+        }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    complain(&format!(
+        "run {}, {} parameters after {} steps, from {}",
+        model.origin.run.short(),
+        count(model.parameters.len() as u64),
+        count(model.origin.steps),
+        from.display()
+    ));
+    print_line(&arguments.to.display().to_string());
+    Ok(ExitCode::SUCCESS)
+}
+
+fn newest_model() -> Option<PathBuf> {
+    let models = default_directories().into_iter().map(|directory| directory.join(MODEL_FILE));
+    models
+        .max_by_key(|path| std::fs::metadata(path).and_then(|metadata| metadata.modified()).ok())
+        .filter(|path| path.exists())
+}
+
+#[derive(Args)]
+pub(super) struct EvaluateArguments {
+    /// A file that `peer export` wrote
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// The data: the file that it was trained on (its held-out rows are used), or another of the same format with the same columns (all rows)
+    #[arg(long, value_name = "FILE")]
+    data: PathBuf,
+    /// As JSON
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn evaluate(arguments: &EvaluateArguments) -> anyhow::Result<ExitCode> {
+    let model = decode(&arguments.model, &files::read(&arguments.model)?)?;
+    let name = arguments.data.display().to_string();
+    let data = match embedded(&name) {
+        Some(bytes) if !arguments.data.exists() => bytes.to_vec(),
+        _ => files::read(&arguments.data)?,
+    };
+    if model.origin.specification.is_empty() {
+        bail!(
+            "{} holds a model of a task that another program brought; this one knows only those that run.toml describes",
+            arguments.model.display()
+        );
+    }
+    let evaluated = model.evaluate(&name, &data).with_context(|| arguments.model.display().to_string())?;
+    let (evaluation, held_out) = (evaluated.evaluation, evaluated.part == DataPart::HeldOut);
+    if arguments.json {
+        emit(&json!({
+            "event": "evaluation", "accuracy": evaluation.accuracy, "loss": evaluation.loss,
+            "samples": evaluation.samples, "held_out": held_out,
+        }));
+        return Ok(ExitCode::SUCCESS);
+    }
+    let accuracy = evaluation.accuracy.map(|share| format!("accuracy {share:.4}, ")).unwrap_or_default();
+    let rows = if held_out { "held-out rows" } else { "rows" };
+    print_line(&format!("{accuracy}loss {:.4} on {} {rows}", evaluation.loss, count(evaluation.samples)));
+    Ok(ExitCode::SUCCESS)
+}
+
+fn decode(path: &Path, bytes: &[u8]) -> anyhow::Result<ModelFile> {
+    ModelFile::decode(bytes).with_context(|| path.display().to_string())
+}

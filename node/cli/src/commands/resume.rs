@@ -1,0 +1,116 @@
+//! `peer resume`: the run that the last peer here was in, gone on with.
+//!
+//! If others train, this is joining them again. If all have stopped, those who are back wait for each other, and go on from
+//! their checkpoints together. With `--alone` nobody is waited for: what this peer has saved becomes a run of its own.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use peergrad_core::node::StartMode;
+use peergrad_core::program::loader::Loader;
+use peergrad_net::directory::default_directories;
+use peergrad_net::{Directory, DirectoryError, random_bytes};
+use peergrad_protocol::durable::DurableRecord;
+use peergrad_protocol::invite::Secret;
+
+use super::ResumeArguments;
+use super::run::{DataSource, PeerPlan, run};
+use crate::terminal::{complain, program_name};
+
+pub(super) fn resume(arguments: ResumeArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
+    let ResumeArguments { alone, data, peer } = arguments;
+    let (directory, record) = stopped(peer.dir.as_deref())?;
+    if let Some(path) = &data {
+        std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    }
+    let data = DataSource::Search(data);
+    if alone {
+        let run_id = record.view.run;
+        let (saved, damaged) = directory.checkpoint_store().scan(&run_id);
+        for damaged in &damaged {
+            let (path, reason) = (damaged.path.display(), &damaged.reason);
+            complain(&format!("the checkpoint {path} is damaged ({reason}): it is passed over"));
+        }
+        let Some(newest) = saved.into_iter().next() else {
+            bail!(
+                "run {} has no checkpoint in {} to go on from; start it anew with `{} start`",
+                run_id.short(),
+                directory.path().display(),
+                program_name()
+            );
+        };
+        complain(&format!(
+            "founding a run of its own that goes on from run {} after step {}",
+            run_id.short(),
+            newest.steps.0
+        ));
+        let specification = record.definition.specification.into();
+        let start_mode =
+            StartMode::Bootstrap { specification, nonce: random_bytes(), peers: 1, from: Some(newest) };
+        let secret = Secret(random_bytes());
+        return run(PeerPlan {
+            start_mode,
+            loader,
+            secret,
+            bootstrap_addresses: vec![],
+            data,
+            peer,
+            directory: Some(directory),
+        });
+    }
+    let left = directory.last_record().filter(|left| left.invite.run == record.view.run).with_context(|| {
+        format!(
+            "{} does not hold the secret of run {} any more; use `{} join INVITE --dir` with an invite of it",
+            directory.path().display(),
+            record.view.run.short(),
+            program_name()
+        )
+    })?;
+    let start_mode = StartMode::Join { run: Some(left.invite.run) };
+    let secret = left.invite.secret;
+    run(PeerPlan {
+        start_mode,
+        loader,
+        secret,
+        bootstrap_addresses: vec![],
+        data,
+        peer,
+        directory: Some(directory),
+    })
+}
+
+/// The data directory of a peer that was stopped in the middle of a run, and what it remembers of that.
+fn stopped(given: Option<&Path>) -> anyhow::Result<(Directory, DurableRecord)> {
+    if let Some(path) = given {
+        let directory = Directory::open(path)?;
+        let record = record_in(&directory)?;
+        let record =
+            record.with_context(|| format!("no run was stopped in the middle in {}", path.display()))?;
+        return Ok((directory, record));
+    }
+    let mut in_use: Vec<PathBuf> = Vec::new();
+    for path in default_directories() {
+        match Directory::open(&path) {
+            Ok(directory) => {
+                if let Some(record) = record_in(&directory)? {
+                    return Ok((directory, record));
+                }
+            }
+            Err(DirectoryError::InUse { path }) => in_use.push(path),
+            Err(other) => return Err(other.into()),
+        }
+    }
+    let running = match in_use.len() {
+        0 => String::new(),
+        count => format!(" ({count} running)"),
+    };
+    bail!(
+        "no peer of this machine was stopped in the middle of a run{running}; name its data directory with --dir, or join the run again with an invite"
+    )
+}
+
+fn record_in(directory: &Directory) -> anyhow::Result<Option<DurableRecord>> {
+    Ok(directory.restored()?.and_then(|bytes| DurableRecord::from_bytes(&bytes)))
+}

@@ -1,0 +1,430 @@
+//! `peer start` and `peer join`: one peer, from its arguments to its exit code.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context, bail};
+use libp2p::Multiaddr;
+use peergrad_config::specification::custom::{CustomLoader, CustomSpecification};
+use peergrad_config::specification::{BuiltinLoader, RunFile, resolve};
+use peergrad_core::node::{Config, Node, StartMode};
+use peergrad_core::program::ProgramFactory;
+use peergrad_core::program::loader::Loader;
+use peergrad_core::state::shared_cache::SharedCache;
+use peergrad_models::task::Task;
+use peergrad_net::{
+    BootstrapAddress, Checkpoints, ChosenDirectory, Compute, DEFAULT_PORT, Damaged, Directory, Environment,
+    Listen, MonotonicClock, Network, NetworkOptions, Notice, Port, StableStorage, create_private, drive,
+    random_bytes,
+};
+use peergrad_protocol::durable::DurableRecord;
+use peergrad_protocol::invite::{Invite, Secret};
+use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX, SEGMENTS_KEPT_MAX};
+use peergrad_protocol::message::SavedCheckpoint;
+use peergrad_protocol::{PeerId, Pool, RunId};
+use tokio::sync::mpsc;
+
+use super::files;
+use super::progress::Screen;
+use super::report::{Report, Style, UsageMeter};
+use super::running_peer::RunningPeer;
+use super::signals::stop_requested;
+use super::{CustomStartArguments, FounderArguments, JoinArguments, PeerArguments, StartArguments};
+use crate::status::log::LogOrigin;
+use crate::status::{EventStreams, MetricsPort, Monitoring};
+use crate::terminal::program_name;
+
+/// Everything that tells one peer from another.
+pub(super) struct PeerPlan {
+    pub(super) start_mode: StartMode,
+    pub(super) loader: Arc<dyn Loader>,
+    pub(super) secret: Secret,
+    pub(super) bootstrap_addresses: Vec<BootstrapAddress>,
+    pub(super) data: DataSource,
+    pub(super) peer: PeerArguments,
+    /// The data directory, if it was taken already.
+    pub(super) directory: Option<Directory>,
+}
+
+/// Where the data file is looked for.
+pub(super) enum DataSource {
+    /// It is in memory already.
+    Loaded(Arc<[u8]>),
+    /// On this machine, perhaps where the user said.
+    Search(Option<PathBuf>),
+}
+
+/// Founds a run of a built-in model.
+pub(super) fn start(arguments: StartArguments) -> anyhow::Result<ExitCode> {
+    let path = &arguments.run_file;
+    let run_file = read_run_file(path, arguments.founder.seed)?;
+    let name = &run_file.data()?.file;
+    let data: Arc<[u8]> = files::data_of(path, name)?.into();
+    let specification = resolve(&run_file, name, &data)?.to_bytes()?;
+    found(&run_file, specification, Arc::new(BuiltinLoader), DataSource::Loaded(data), arguments.founder)
+}
+
+/// Founds a run of a task that this binary brings.
+pub(super) fn start_custom(
+    name: &str,
+    task: Arc<dyn Task>,
+    program: ProgramFactory,
+    arguments: CustomStartArguments,
+) -> anyhow::Result<ExitCode> {
+    let seed = arguments.founder.seed;
+    let run_file = match &arguments.run_file {
+        Some(path) => read_run_file(path, seed)?,
+        None => with_seed(RunFile::parse("")?, seed),
+    };
+    let specification = CustomSpecification::resolve(&run_file, name, &*task, &program)?.to_bytes()?;
+    found(
+        &run_file,
+        specification,
+        Arc::new(CustomLoader::new(name, task, program)),
+        DataSource::Search(None),
+        arguments.founder,
+    )
+}
+
+/// What the file says, but with this seed if one is given.
+pub(super) fn read_run_file(path: &Path, seed: Option<u64>) -> anyhow::Result<RunFile> {
+    let name = path.display();
+    const OF_DATA: [&str; 6] = ["csv", "tsv", "gz", "libsvm", "svm", "idx"];
+    let is_data = |extension: &std::ffi::OsStr| OF_DATA.iter().any(|data| extension == *data);
+    if path.extension().is_some_and(is_data) {
+        bail!(
+            "{name} looks like data; describe a run of it first: `{} init --data {name} > run.toml`",
+            program_name()
+        );
+    }
+    let run_file = RunFile::parse(&files::read_text(path)?).with_context(|| name.to_string())?;
+    Ok(with_seed(run_file, seed))
+}
+
+fn with_seed(run_file: RunFile, seed: Option<u64>) -> RunFile {
+    RunFile { seed: seed.unwrap_or(run_file.seed), ..run_file }
+}
+
+fn found(
+    run_file: &RunFile,
+    specification: Vec<u8>,
+    loader: Arc<dyn Loader>,
+    data: DataSource,
+    arguments: FounderArguments,
+) -> anyhow::Result<ExitCode> {
+    // The seed is in the run file by now.
+    let FounderArguments { peers, seed: _, secret_file, mut peer } = arguments;
+    // The default may give way to another port if it is taken, also where the file spells it out.
+    let port = run_file.network.port;
+    peer.port = peer.port.or((port != DEFAULT_PORT).then_some(port));
+    peer.no_mdns |= !run_file.network.mdns;
+    let peers = peers.unwrap_or(run_file.network.peers) as usize;
+    if peers == 0 || peers > MEMBERS_MAX {
+        bail!("--peers counts this peer too: give 1 to train alone, or up to {MEMBERS_MAX}");
+    }
+    let secret = match secret_file {
+        Some(path) => secret_for_a_new_run(&path)?,
+        None => Secret(random_bytes()),
+    };
+    let start_mode = StartMode::Bootstrap {
+        specification: specification.into(),
+        nonce: random_bytes(),
+        peers,
+        from: None,
+    };
+    run(PeerPlan { start_mode, loader, secret, bootstrap_addresses: vec![], data, peer, directory: None })
+}
+
+pub(super) fn join(arguments: JoinArguments, loader: Arc<dyn Loader>) -> anyhow::Result<ExitCode> {
+    let JoinTarget { run: run_id, secret, bootstrap_addresses } =
+        join_target_of(&arguments.invite, &arguments.more, arguments.secret_file.as_deref())?;
+    if let Some(path) = &arguments.data {
+        // Now, and not only once somebody has let this peer in.
+        std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    }
+    let start_mode = StartMode::Join { run: run_id };
+    let data = DataSource::Search(arguments.data);
+    run(PeerPlan {
+        start_mode,
+        loader,
+        secret,
+        bootstrap_addresses,
+        data,
+        peer: arguments.peer,
+        directory: None,
+    })
+}
+
+/// What opens the door to a run: its secret, and its members as far as they are known.
+pub(super) struct JoinTarget {
+    /// The run, where an invite says which.
+    pub(super) run: Option<RunId>,
+    pub(super) secret: Secret,
+    pub(super) bootstrap_addresses: Vec<BootstrapAddress>,
+}
+
+/// Takes in an invite, or with a file that holds the secret an address and perhaps more of them.
+pub(super) fn join_target_of(
+    invite: &str,
+    more: &[String],
+    secret_file: Option<&Path>,
+) -> anyhow::Result<JoinTarget> {
+    if let Some(path) = secret_file {
+        let secret = parse_secret(path, &files::read_text(path)?)?;
+        let addresses = std::iter::once(invite).chain(more.iter().map(String::as_str));
+        let bootstrap_addresses = addresses.map(BootstrapAddress::from_str).collect::<Result<_, _>>()?;
+        return Ok(JoinTarget { run: None, secret, bootstrap_addresses });
+    }
+    let text = match invite {
+        "-" => {
+            let text = std::io::read_to_string(std::io::stdin());
+            let text = text.context("cannot read the invite from standard input")?;
+            if text.trim().is_empty() {
+                bail!("no invite came on standard input; pass it there, or in place of the `-`");
+            }
+            text
+        }
+        text => text.to_owned(),
+    };
+    if BootstrapAddress::from_str(text.trim()).is_ok()
+        && Invite::from_str(&text).is_err()
+        && !text.starts_with("pg1")
+    {
+        bail!(
+            "`{}` is no invite, which begins with pg1; to join by address, add --secret-file FILE",
+            text.trim()
+        );
+    }
+    let invite: Invite = text.parse()?;
+    let bootstrap_addresses = invite.contacts.into_iter().map(BootstrapAddress::Contact).collect();
+    Ok(JoinTarget { run: Some(invite.run), secret: invite.secret, bootstrap_addresses })
+}
+
+fn parse_secret(path: &Path, text: &str) -> anyhow::Result<Secret> {
+    let hash = blake3::Hash::from_hex(text.trim());
+    let hash = hash.map_err(|_| anyhow::anyhow!("{}: a secret is 64 hexadecimal digits", path.display()))?;
+    Ok(Secret(*hash.as_bytes()))
+}
+
+/// The secret in the file, or a new one that is written there.
+fn secret_for_a_new_run(path: &Path) -> anyhow::Result<Secret> {
+    let secret = Secret(random_bytes());
+    let text = format!("{}\n", blake3::Hash::from_bytes(secret.0).to_hex());
+    match create_private(path, text.as_bytes()) {
+        Ok(()) => Ok(secret),
+        // Whoever was first has decided.
+        Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {
+            parse_secret(path, &files::read_text(path)?)
+        }
+        Err(error) => Err(error).with_context(|| format!("cannot write {}", path.display())),
+    }
+}
+
+/// Multiaddresses that the user gave.
+pub(super) fn addresses(texts: &[String]) -> anyhow::Result<Vec<String>> {
+    Ok(multiaddresses(texts)?.iter().map(Multiaddr::to_string).collect())
+}
+
+fn multiaddresses(texts: &[String]) -> anyhow::Result<Vec<Multiaddr>> {
+    let parse = |text: &String| match BootstrapAddress::from_str(text) {
+        Ok(BootstrapAddress::Address(address)) => Ok(address),
+        Ok(BootstrapAddress::Contact(_)) => bail!("`{text}` is an invite, not an address"),
+        Err(error) => Err(error.into()),
+    };
+    texts.iter().map(parse).collect()
+}
+
+/// Runs one peer until its run has ended.
+pub(super) fn run(plan: PeerPlan) -> anyhow::Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(NETWORK_THREADS)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let outcome = runtime.block_on(run_peer(plan));
+    // A file that is still being looked for must not keep the process.
+    runtime.shutdown_background();
+    outcome
+}
+
+async fn run_peer(plan: PeerPlan) -> anyhow::Result<ExitCode> {
+    let PeerPlan { start_mode, loader, secret, mut bootstrap_addresses, data, peer, directory } = plan;
+    let chosen = match directory {
+        Some(directory) => ChosenDirectory { directory, passed_over: vec![], stopped: vec![] },
+        None => open_directory(peer.dir.as_deref(), &start_mode)?,
+    };
+    let metrics = match peer.metrics {
+        Some(port) => Some(MetricsPort::bind(port).await?),
+        None => None,
+    };
+    let identity = chosen.directory.identity()?;
+    let incarnation = chosen.directory.next_incarnation()?;
+    let previous = PreviousRun::read(&chosen.directory, &start_mode, identity.peer())?;
+    bootstrap_addresses.extend(previous.members.iter().cloned());
+    let segments = Pool::new(SEGMENTS_KEPT_MAX);
+    let (mut network, notices) = Network::start(NetworkOptions {
+        identity,
+        start: incarnation,
+        secret,
+        listen: Listen { address: peer.listen, port: peer.port.map_or(previous.port, Port::Exactly) },
+        external: multiaddresses(&peer.external)?,
+        upnp: peer.upnp,
+        bootstrap_addresses,
+        mdns: !peer.no_mdns,
+        pool: segments.clone(),
+    })
+    .await?;
+
+    let contact = network.contact();
+    let clock = MonotonicClock::start();
+    let meter = UsageMeter { clock, counters: network.counters() };
+    let report = Report::new(contact.peer, if peer.json { Style::Json } else { Style::Words }, meter);
+    report_directory(&chosen, &report);
+    report.listening(&contact.addresses, network.direct_port());
+    previous.say(&start_mode, &chosen.directory, &report);
+    let checkpoint_store = chosen.directory.checkpoint_store();
+    let mut running = RunningPeer::new(chosen.directory, secret, contact.clone(), network.port(), report);
+    let mut founded = None;
+    if let StartMode::Bootstrap { specification, nonce, .. } = &start_mode {
+        let run = RunId::derive(specification, nonce);
+        running.found(run)?;
+        founded = Some(run);
+    }
+    let config = Config {
+        peer: contact.peer,
+        incarnation,
+        addresses: contact.addresses,
+        capacity: peer.capacity,
+        loader,
+        segments,
+        cache: SharedCache::default(),
+        restored: previous.restored,
+        saved: previous.saved,
+        start_mode,
+    };
+    let author = LogOrigin { peer: contact.peer, incarnation, run: founded };
+    let (events, told) = mpsc::unbounded_channel();
+    let (monitoring, streams) =
+        Monitoring::open(running.directory.path(), &author, (&mut network, clock), told, notices);
+    // Held until the run has ended.
+    let _metrics = metrics.map(|port| {
+        running.report.notice(&Notice::Metrics { address: port.address() });
+        port.serve(monitoring.service().clone())
+    });
+    let kept = checkpoint_store.clone();
+    let find_data = Arc::new(move |reference: &_| match &data {
+        DataSource::Loaded(bytes) => Some(Arc::clone(bytes)),
+        DataSource::Search(given) => {
+            kept.data(reference).or_else(|| files::find_data(reference, given.as_deref()))
+        }
+    });
+    let compute = Compute::start(network.counters()).context("cannot start a thread")?;
+    let store = StableStorage::start(running.directory.durable_path()).context("cannot start a thread")?;
+    let checkpoints = Checkpoints::start(checkpoint_store).context("cannot start a thread")?;
+    let EventStreams { admin_requests, events: told, notices } = streams;
+    let environment =
+        Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests };
+    let screen = running.report.screen();
+    let mut node = Node::new(config);
+    let driving = tokio::spawn(async move { drive(&mut node, environment, interrupt(screen)).await });
+    let ended = running.watch(told, notices).await?;
+    driving.await.context("the peer stopped in the middle")?;
+    monitoring.close().await;
+    running.end(ended)
+}
+
+/// Says where this peer keeps its data, if that is not where the user expects it.
+fn report_directory(ChosenDirectory { directory, passed_over, stopped }: &ChosenDirectory, report: &Report) {
+    let here = directory.path().display();
+    if !passed_over.is_empty() {
+        report.say(&format!("another peer runs on this machine: this one keeps its data in {here}"));
+    }
+    if let Some(path) = stopped.first() {
+        report.say(&format!(
+            "a run was stopped in the middle in {} (`{} resume` goes on with it): this peer keeps its data in {here}",
+            path.display(),
+            program_name()
+        ));
+    }
+}
+
+/// What an earlier start of this peer has left in its data directory.
+struct PreviousRun {
+    /// The bytes that it had to remember, and what they say.
+    restored: Option<Arc<[u8]>>,
+    record: Option<DurableRecord>,
+    /// Members of its last view.
+    members: Vec<BootstrapAddress>,
+    saved: Vec<SavedCheckpoint>,
+    damaged: Vec<Damaged>,
+    /// Others that are started again look for it where it was.
+    port: Port,
+}
+
+impl PreviousRun {
+    fn read(directory: &Directory, start_mode: &StartMode, me: PeerId) -> anyhow::Result<Self> {
+        let restored = directory.restored()?;
+        let record = restored.as_deref().and_then(DurableRecord::from_bytes);
+        let mut previous =
+            Self { members: vec![], saved: vec![], damaged: vec![], port: Port::default(), restored, record };
+        if let (StartMode::Join { run }, Some(record)) = (start_mode, &previous.record) {
+            previous.members = members_before(record, run.as_ref(), me);
+            (previous.saved, previous.damaged) = directory.checkpoint_store().scan(&record.view.run);
+            let left = directory.last_record().filter(|left| left.invite.run == record.view.run);
+            previous.port = left.map_or(previous.port, |left| Port::Preferred(left.port));
+        }
+        Ok(previous)
+    }
+
+    fn say(&self, start_mode: &StartMode, directory: &Directory, report: &Report) {
+        for Damaged { path, reason } in &self.damaged {
+            report
+                .say(&format!("the checkpoint {} is damaged ({reason}): it is passed over", path.display()));
+        }
+        if self.restored.is_some() && self.record.is_none() {
+            report.say("what this peer had promised in an earlier run is damaged on its disk: it takes part as a new one");
+        }
+        if let (StartMode::Bootstrap { .. }, Some(record)) = (start_mode, &self.record) {
+            report.say(&format!(
+                "the last peer here was in run {} when it stopped; this is a new run, which takes its place in {} (another time, give a new run a directory of its own with --dir)",
+                record.view.run.short(),
+                directory.path().display()
+            ));
+        }
+    }
+}
+
+/// Those who were members with this peer when it stopped, if that was in the same run: they may go on where the one that it
+/// was invited by does not.
+fn members_before(record: &DurableRecord, run: Option<&RunId>, me: PeerId) -> Vec<BootstrapAddress> {
+    if run.is_some_and(|run| *run != record.view.run) {
+        return Vec::new();
+    }
+    let members = record.view.members.iter().filter(|member| member.peer != me);
+    members.take(CONTACTS_MAX).map(|member| BootstrapAddress::Contact(member.contact())).collect()
+}
+
+fn open_directory(given: Option<&Path>, start_mode: &StartMode) -> anyhow::Result<ChosenDirectory> {
+    let run = if let StartMode::Join { run } = start_mode { run.as_ref() } else { None };
+    Ok(match given {
+        Some(path) => {
+            ChosenDirectory { directory: Directory::open(path)?, passed_over: vec![], stopped: vec![] }
+        }
+        None => Directory::open_default(run)?,
+    })
+}
+
+/// Done at the first Ctrl-C; the second one stops the process at once.
+async fn interrupt(screen: Screen) {
+    stop_requested().await;
+    screen.say("leaving; Ctrl-C again stops at once, and saves nothing");
+    tokio::spawn(async {
+        stop_requested().await;
+        std::process::exit(1);
+    });
+}
+
+/// Threads for the network: one would do, two let sending and receiving overlap.
+const NETWORK_THREADS: usize = 2;

@@ -1,0 +1,219 @@
+//! `peer status`: how the peers of this machine are, or one elsewhere whose run's secret is at hand.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::bail;
+use clap::Args;
+use peergrad_net::{StatusTarget, default_directories, is_in_use};
+use serde_json::{Value, json};
+use tokio::time::{MissedTickBehavior, interval};
+
+use super::local_peer::block_on;
+use super::run::{JoinTarget, join_target_of};
+use super::signals::stop_requested;
+use crate::status::{Status, StatusConnection, StatusError, connect_directory, connect_run};
+use crate::terminal::{complain, emit, print_line};
+use render::{Block, RenderedStatus, render};
+use terminal::{Canvas, joined};
+
+mod render;
+mod terminal;
+
+#[derive(Args)]
+pub(super) struct StatusArguments {
+    /// Ask a peer elsewhere, as a client that proves the run's secret: an invite; or with --secret-file the address of any
+    /// member (HOST, HOST:PORT or a multiaddress); or `-` to read the invite from standard input. Without it: the peers that
+    /// run in this user's default directories
+    #[arg(value_name = "INVITE", conflicts_with = "dir")]
+    invite: Option<String>,
+    /// More addresses to try
+    #[arg(value_name = "ADDRESS", requires = "secret_file")]
+    more: Vec<String>,
+    /// File with the run's secret (64 hexadecimal digits), when asking by address
+    #[arg(long, value_name = "FILE", requires = "invite")]
+    secret_file: Option<PathBuf>,
+    /// The data directory of the peer to ask
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+    /// Ask again every second, until Ctrl-C or the end of the run
+    #[arg(long)]
+    watch: bool,
+    /// As JSON, one object a line for each peer; docs/status.md explains it
+    #[arg(long)]
+    json: bool,
+}
+
+/// Whom to ask, and who is asked at present.
+struct QueriedPeer {
+    location: PeerLocation,
+    connection: Option<StatusConnection>,
+    /// What it told last.
+    last: Option<Status>,
+    is_over: bool,
+}
+
+enum PeerLocation {
+    Directory(PathBuf),
+    Run(JoinTarget),
+}
+
+pub(super) fn status(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
+    block_on(ask(arguments))
+}
+
+async fn ask(arguments: &StatusArguments) -> anyhow::Result<ExitCode> {
+    let mut peers = peers(arguments)?;
+    if !arguments.watch {
+        return print_once(&mut peers, arguments.json).await;
+    }
+    tokio::select! {
+        code = watch(&mut peers, arguments.json) => code,
+        () = stop_requested() => Ok(ExitCode::SUCCESS),
+    }
+}
+
+fn peers(arguments: &StatusArguments) -> anyhow::Result<Vec<QueriedPeer>> {
+    let places = match (&arguments.invite, &arguments.dir) {
+        (Some(invite), _) => {
+            let join_target = join_target_of(invite, &arguments.more, arguments.secret_file.as_deref())?;
+            vec![PeerLocation::Run(join_target)]
+        }
+        (None, Some(directory)) => vec![PeerLocation::Directory(directory.clone())],
+        (None, None) => {
+            let running = default_directories().into_iter().filter(|directory| is_in_use(directory));
+            running.map(PeerLocation::Directory).collect()
+        }
+    };
+    if places.is_empty() {
+        bail!(
+            "no peer runs in this user's default directories: start one with `peer start` or `peer join`, or name the data directory of one that runs with --dir; `peer status INVITE` asks one elsewhere"
+        );
+    }
+    Ok(places.into_iter().map(QueriedPeer::new).collect())
+}
+
+/// Each peer once. What goes wrong with one of several does not keep the others from telling.
+async fn print_once(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<ExitCode> {
+    let (mut blocks, mut errors) = (Vec::new(), Vec::new());
+    for peer in peers {
+        match peer.ask().await {
+            Ok(status) if is_json => emit(&object(&status, peer.directory())),
+            Ok(status) => {
+                let block = Block { status: &status, directory: peer.directory(), trouble: None };
+                blocks.push(render(&block, terminal::width()));
+            }
+            Err(error) => errors.push(error),
+        }
+    }
+    if !blocks.is_empty() {
+        print_line(&joined(&blocks));
+    }
+    match errors.pop() {
+        None => Ok(ExitCode::SUCCESS),
+        Some(last) => {
+            errors.iter().for_each(|error| complain(&format!("error: {error}")));
+            Err(last.into())
+        }
+    }
+}
+
+/// All of them again and again, until all have ended.
+async fn watch(peers: &mut [QueriedPeer], is_json: bool) -> anyhow::Result<ExitCode> {
+    let mut canvas = Canvas::default();
+    let mut rounds = interval(ROUND);
+    rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        rounds.tick().await;
+        let mut blocks = Vec::new();
+        for peer in peers.iter_mut().filter(|peer| !peer.is_over || !is_json) {
+            let block = peer.poll(is_json).await?;
+            blocks.extend(block);
+        }
+        if !is_json {
+            canvas.show(blocks);
+        }
+        if peers.iter().all(|peer| peer.is_over) {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}
+
+impl QueriedPeer {
+    fn new(location: PeerLocation) -> Self {
+        Self { location, connection: None, last: None, is_over: false }
+    }
+
+    fn directory(&self) -> Option<&Path> {
+        match &self.location {
+            PeerLocation::Directory(directory) => Some(directory),
+            PeerLocation::Run(_) => None,
+        }
+    }
+
+    /// Asks, on the conversation from before if there is one. After an error the next one is a new one.
+    async fn ask(&mut self) -> Result<Status, StatusError> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => self.connect().await?,
+        };
+        let status = connection.status().await?;
+        self.connection = Some(connection);
+        Ok(status)
+    }
+
+    async fn connect(&self) -> Result<StatusConnection, StatusError> {
+        match &self.location {
+            PeerLocation::Directory(directory) => connect_directory(directory).await,
+            PeerLocation::Run(JoinTarget { run, secret, bootstrap_addresses }) => {
+                let join_target =
+                    StatusTarget { secret: *secret, bootstrap_addresses: bootstrap_addresses.clone() };
+                connect_run(join_target, *run).await
+            }
+        }
+    }
+
+    /// One round of watching: what to show of it.
+    ///
+    /// # Errors
+    /// There was nobody from the beginning.
+    async fn poll(&mut self, is_json: bool) -> Result<Option<RenderedStatus>, StatusError> {
+        let asked = if self.is_over { Err(None) } else { self.ask().await.map_err(Some) };
+        let trouble = match asked {
+            Ok(status) => {
+                self.last = Some(status);
+                None
+            }
+            // One that was never there is a mistake; one that is silent, or gone, is part of what is watched.
+            Err(Some(error)) if self.last.is_none() => return Err(error),
+            Err(Some(error @ (StatusError::Silent { .. } | StatusError::Unreached(_)))) => {
+                Some(error.to_string())
+            }
+            Err(_) => {
+                self.is_over = true;
+                Some("it has ended".to_owned())
+            }
+        };
+        let Some(status) = &self.last else { return Ok(None) };
+        if is_json {
+            let told = object(status, self.directory());
+            emit(&trouble.map_or(told, |words| json!({"peer": status.peer, "error": words})));
+            return Ok(None);
+        }
+        let block = Block { status, directory: self.directory(), trouble: trouble.as_deref() };
+        Ok(Some(render(&block, terminal::width())))
+    }
+}
+
+/// The status as a program reads it: as the peer tells it, and on its own machine where its data is.
+fn object(status: &Status, directory: Option<&Path>) -> Value {
+    let mut object = serde_json::to_value(status).expect("text and numbers have a JSON form");
+    if let Some(directory) = directory {
+        object["directory"] = json!(directory);
+    }
+    object
+}
+
+/// How often is asked again.
+const ROUND: Duration = Duration::from_secs(1);

@@ -1,0 +1,533 @@
+//! The picture: a status as a person looks at it, in lines no wider than the terminal.
+//!
+//! ```text
+//! ● training with 3 peers
+//!   peer 8fXa in run 3tQz, release 0.1.0, up 4 min 12 s
+//!
+//!   step 12,345 of 53,760   epoch 24 of 100   loss 0.0213   182 steps/s   3 min 47 s to go
+//!   ━━━━━━━━━━━━━╺────────────────────────────────────────────  23 %
+//!
+//!   view 3 (9f2c41d8, after a81b77c0), for 2 min 3 s
+//!
+//!   member   state       owns                       step   heard    over    ping     sent/s  received/s
+//!   8fXa *   working     ██████▊           34.1 %  12,345
+//!   Bk3d     working     ██████▍           32.4 %  12,345  0.1 s  direct  0.4 ms  12.1 MB     11.9 MB
+//!
+//!   12 s ago  view 3, 3 peers: with Bk3d; from step 1,204 on; nobody was interrupted
+//! ```
+//! First what matters most: is it well? Colour repeats what words say, and is left away where it is not wanted (`NO_COLOR`).
+
+use std::collections::VecDeque;
+use std::path::Path;
+
+use console::{Style, measure_text_width, truncate_str};
+use peergrad_protocol::PeerId;
+
+use crate::status::{
+    EventStatus, LinkStatus, MemberState, MemberStatus, OtherState, Phase, Status, TrainingStatus,
+    UnreachedStatus,
+};
+use crate::text::quantities::{PAUSED, duration, few_digits, loss_text, speed_text, time_to_go};
+use crate::text::text_table::{bytes, count};
+use crate::text::wrapping::{pieces, wrapped};
+
+/// What is known of one peer.
+pub(super) struct Block<'a> {
+    pub(super) status: &'a Status,
+    /// Where its data is, on its own machine.
+    pub(super) directory: Option<&'a Path>,
+    /// Why the status is an old one.
+    pub(super) trouble: Option<&'a str>,
+}
+
+/// What is seen of one peer, line by line: no line is wider than the terminal.
+pub(super) struct RenderedStatus {
+    /// What matters most.
+    pub(super) lines: Vec<String>,
+    /// What happened last, the oldest first, each on one line or a few; with less room there are fewer of them.
+    pub(super) events: VecDeque<Vec<String>>,
+}
+
+impl RenderedStatus {
+    /// How many lines it takes.
+    pub(super) fn height(&self) -> usize {
+        let events: usize = self.events.iter().map(Vec::len).sum();
+        self.lines.len() + usize::from(events > 0) + events
+    }
+
+    /// All of it; each line ends with a line break.
+    pub(super) fn text(&self) -> String {
+        let blank = String::new();
+        let gap = (!self.events.is_empty()).then_some(&blank);
+        let lines = self.lines.iter().chain(gap).chain(self.events.iter().flatten());
+        lines.map(|line| format!("{line}\n")).collect()
+    }
+}
+
+/// The picture of one peer.
+pub(super) fn render(block: &Block<'_>, width: usize) -> RenderedStatus {
+    let Block { status, directory, trouble } = block;
+    let mut lines = heading(status, *directory, *trouble, width);
+    if let Some(training) = &status.training {
+        lines.push(String::new());
+        lines.extend(progress(training, status.phase, width));
+    }
+    if let Some(view) = &status.view {
+        let after = match view.parents.first() {
+            Some(parent) => format!(", after {}", short(parent)),
+            None => ", the first of the run".to_owned(),
+        };
+        let age = duration(view.age_seconds);
+        lines.push(String::new());
+        lines.push(format!(
+            "  view {} ({}{after}), for {age}",
+            bold(&view.number.to_string()),
+            short(&view.digest)
+        ));
+    }
+    if !status.members.is_empty() || !status.others.is_empty() {
+        lines.push(String::new());
+        lines.extend(table(status, width));
+    }
+    if !status.unreached.is_empty() {
+        lines.push(String::new());
+        lines.extend(status.unreached.iter().flat_map(|unreached| unreached_text(unreached, width)));
+    }
+    let fitted = |line: String| truncate_str(line.trim_end(), width, "…").into_owned();
+    RenderedStatus {
+        lines: lines.into_iter().map(fitted).collect(),
+        events: events(status, width)
+            .into_iter()
+            .map(|event| event.into_iter().map(fitted).collect())
+            .collect(),
+    }
+}
+
+/// Whether it is well; who this is.
+fn heading(status: &Status, directory: Option<&Path>, trouble: Option<&str>, width: usize) -> Vec<String> {
+    let (sign, words) = match (trouble, status.is_well) {
+        (Some(words), _) => (red("✗"), format!("{words}; what follows is from before")),
+        (None, true) => (green("●"), status.summary.clone()),
+        (None, false) => (yellow("▲"), status.summary.clone()),
+    };
+    let mut lines = Vec::new();
+    for (index, line) in wrapped(&words, width.saturating_sub(2)).into_iter().enumerate() {
+        let line = if index == 0 { bold(&line) } else { line };
+        lines.push(if index == 0 { format!("{sign} {line}") } else { format!("  {line}") });
+    }
+    let run =
+        status.run.as_deref().map_or_else(|| "no run yet".to_owned(), |run| format!("run {}", short(run)));
+    let place = directory.map(|path| format!(", data in {}", path.display())).unwrap_or_default();
+    lines.push(dim(&format!(
+        "  peer {} in {run}, release {}, up {}{place}",
+        name(&status.peer),
+        status.version,
+        duration(status.uptime_seconds)
+    )));
+    lines
+}
+
+/// How far, how fast, how good.
+fn progress(training: &TrainingStatus, phase: Phase, width: usize) -> Vec<String> {
+    let TrainingStatus { steps, steps_expected, epoch, epochs, loss, steps_per_second, .. } = training;
+    let mut parts = vec![
+        format!("step {} of {}", bold(&count(*steps)), count(*steps_expected)),
+        format!("epoch {} of {}", count(*epoch), count(*epochs)),
+        loss.map_or_else(|| "no loss yet".to_owned(), |loss| format!("loss {}", bold(&loss_text(loss)))),
+    ];
+    let is_still = phase == Phase::Paused;
+    parts.push(if is_still { yellow(PAUSED) } else { speed_text(*steps_per_second) });
+    if !is_still {
+        parts.extend(time_to_go(steps_expected.saturating_sub(*steps), *steps_per_second));
+    }
+    let done = *steps as f64 / (*steps_expected).max(1) as f64;
+    let cells = width.saturating_sub(12).clamp(10, 60);
+    let filled = ((done * cells as f64) as usize).min(cells);
+    let bar = format!("{}{}", green(&"━".repeat(filled)), dim(&"─".repeat(cells - filled)));
+    // How long it takes is worth a line of its own where there is no room.
+    let mut lines: Vec<String> =
+        pieces(parts, "   ", width.saturating_sub(2)).into_iter().map(|line| format!("  {line}")).collect();
+    lines.push(format!("  {bar}  {:.0} %", (100.0 * done).floor()));
+    lines
+}
+
+/// Who is in, who owns what, over what they are reached. Those who are outside are below. Where there is no room for all of it, the
+/// bars give way first.
+fn table(status: &Status, width: usize) -> Vec<String> {
+    let laid_out = |bar_cells, gap| {
+        let left = if bar_cells > 0 { 3 } else { 2 };
+        aligned(&rows(status, bar_cells), left, gap)
+    };
+    let whole = laid_out(BAR_CELLS, 2);
+    let excess = widest(&whole).saturating_sub(width);
+    match BAR_CELLS.saturating_sub(excess) {
+        BAR_CELLS => return whole,
+        cells @ BAR_CELLS_MIN.. => return laid_out(cells, 2),
+        _ => {}
+    }
+    let without = laid_out(0, 2);
+    if widest(&without) <= width { without } else { laid_out(0, 1) }
+}
+
+fn rows(status: &Status, bar_cells: usize) -> Vec<Vec<String>> {
+    let largest = status.members.iter().map(|member| member.share).fold(0.0, f64::max);
+    let mut header = vec!["member", "state", "owns"];
+    // With a bar, the share has a column of its own.
+    header.extend((bar_cells > 0).then_some(""));
+    header.extend(["step", "heard", "over", "ping", "sent/s", "received/s"]);
+    let mut rows = vec![header.into_iter().map(dim).collect::<Vec<String>>()];
+    rows.extend(status.members.iter().map(|member| member_row(member, (bar_cells, largest))));
+    for other in &status.others {
+        let state = match other.state {
+            OtherState::Preparing => cyan("preparing"),
+            OtherState::Ready => cyan("ready"),
+            OtherState::Linked => "linked".to_owned(),
+            OtherState::Missing => yellow("missing"),
+        };
+        let mut row = vec![name(&other.peer), state];
+        row.extend(std::iter::repeat_n(String::new(), if bar_cells > 0 { 4 } else { 3 }));
+        row.extend(link_cells(other.link.as_ref(), other.state != OtherState::Missing));
+        rows.push(row);
+    }
+    rows
+}
+
+fn member_row(member: &MemberStatus, (bar_cells, largest): (usize, f64)) -> Vec<String> {
+    let name = name(&member.peer);
+    let is_gone = matches!(member.state, MemberState::Unreachable | MemberState::Stopped);
+    let silent = member.silent_seconds.filter(|_| !member.is_this);
+    let mut row =
+        vec![if member.is_this { format!("{} *", bold(&name)) } else { name }, state_text(member.state)];
+    row.extend((bar_cells > 0).then(|| bar(member.share, largest, bar_cells)));
+    row.push(format!("{:.1} %", 100.0 * member.share));
+    row.push(member.steps.map(count).unwrap_or_default());
+    row.push(
+        silent
+            .map(|seconds| if seconds < 1.0 { "now".to_owned() } else { duration(seconds) })
+            .unwrap_or_default(),
+    );
+    row.extend(link_cells(member.link.as_ref(), !member.is_this && !is_gone));
+    row
+}
+
+/// Lane, ping, bytes; a missing lane is told where there should be one.
+fn link_cells(link: Option<&LinkStatus>, is_wanted: bool) -> Vec<String> {
+    let none = || if is_wanted { yellow("no link") } else { String::new() };
+    let Some(link) = link else { return vec![none(), String::new(), String::new(), String::new()] };
+    let lane = match link.lane.as_deref() {
+        Some("direct") => "direct".to_owned(),
+        Some("tcp") => "libp2p".to_owned(),
+        Some("quic") => "QUIC".to_owned(),
+        Some(other) => other.to_owned(),
+        None => none(),
+    };
+    let ping = link.round_trip_seconds.map(|seconds| format!("{} ms", few_digits(1000.0 * seconds)));
+    let rate = |bytes_per_second: f64| bytes(bytes_per_second.round() as u64);
+    vec![
+        lane,
+        ping.unwrap_or_default(),
+        rate(link.sent_bytes_per_second),
+        rate(link.received_bytes_per_second),
+    ]
+}
+
+fn state_text(state: MemberState) -> String {
+    match state {
+        MemberState::Working => green("working"),
+        MemberState::CatchingUp => cyan("catching up"),
+        MemberState::HandingOver => cyan("hands over"),
+        MemberState::Connecting => cyan("connecting"),
+        MemberState::Paused => yellow("paused"),
+        MemberState::Hanging => yellow("hangs"),
+        MemberState::Suspected => yellow("suspected"),
+        MemberState::Unreachable => red("unreachable"),
+        MemberState::Stopped => red("stops"),
+        MemberState::Unwatched => dim("not watched"),
+    }
+}
+
+/// A share as a bar, of which a whole one is the next power of a half above the largest share: among three peers that is one
+/// half of all.
+fn bar(share: f64, largest: f64, cells: usize) -> String {
+    let mut whole = 1.0;
+    while whole / 2.0 >= largest && whole > 1e-6 {
+        whole /= 2.0;
+    }
+    let eighths = (share / whole * (cells * 8) as f64).round() as usize;
+    let eighths = if share > 0.0 { eighths.max(1) } else { 0 };
+    let (full, rest) = (eighths / 8, eighths % 8);
+    let part = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"][rest];
+    let text = format!("{}{part}", "█".repeat(full));
+    blue(&format!("{text:<cells$}"))
+}
+
+/// One who cannot be reached, however many addresses it has and however often it was tried.
+fn unreached_text(unreached: &UnreachedStatus, width: usize) -> Vec<String> {
+    let who = unreached.peer.as_deref().map_or_else(|| unreached.address.clone(), name);
+    let tries = match unreached.tries {
+        1 => "1 try".to_owned(),
+        more => format!("{} tries, the last", count(u64::from(more))),
+    };
+    let words = format!(
+        "{who}: cannot be reached ({}), {tries} {} ago",
+        unreached.trouble,
+        duration(unreached.seconds_ago)
+    );
+    wrapped(&words, width.saturating_sub(2)).iter().map(|line| format!("  {}", yellow(line))).collect()
+}
+
+/// What happened last, the oldest first, each in lines of its own.
+fn events(status: &Status, width: usize) -> Vec<Vec<String>> {
+    let newest = status.events.iter().rev().take(EVENTS_SHOWN).rev();
+    let ages: Vec<String> =
+        newest.clone().map(|told| format!("{} ago", duration(told.seconds_ago))).collect();
+    let widest = ages.iter().map(|age| age.chars().count()).max().unwrap_or(0);
+    let event = |(age, told): (&String, &EventStatus)| {
+        let indent = widest + 4;
+        let words = wrapped(&told.text, width.saturating_sub(indent).max(20));
+        let line = |(index, line): (usize, String)| match index {
+            0 => format!("  {}  {line}", dim(&format!("{age:>widest$}"))),
+            _ => " ".repeat(indent) + &line,
+        };
+        words.into_iter().take(EVENT_LINES_MAX).enumerate().map(line).collect()
+    };
+    ages.iter().zip(newest).map(event).collect()
+}
+
+/// Columns of the widest line.
+fn widest(lines: &[String]) -> usize {
+    lines.iter().map(|line| measure_text_width(line)).max().unwrap_or(0)
+}
+
+/// Rows of cells in columns: the first few to the left, numbers to the right.
+fn aligned(rows: &[Vec<String>], left: usize, gap: usize) -> Vec<String> {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |column: usize| {
+        rows.iter().filter_map(|row| row.get(column)).map(|cell| measure_text_width(cell)).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {
+            let room = " ".repeat(width - measure_text_width(cell));
+            if column < left { format!("{cell}{room}") } else { format!("{room}{cell}") }
+        });
+        format!("  {}", cells.collect::<Vec<_>>().join(&" ".repeat(gap)))
+    };
+    rows.iter().map(line).collect()
+}
+
+/// What people know a peer by.
+fn name(peer: &str) -> String {
+    peer.parse::<PeerId>().map_or_else(|_| peer.to_owned(), |peer| peer.short())
+}
+
+/// The beginning of a run's id, or of a digest.
+fn short(id: &str) -> String {
+    id.chars().take(SHORT_CHARS).collect()
+}
+
+fn bold(text: &str) -> String {
+    Style::new().bold().apply_to(text).to_string()
+}
+
+fn dim(text: &str) -> String {
+    Style::new().dim().apply_to(text).to_string()
+}
+
+fn green(text: &str) -> String {
+    Style::new().green().apply_to(text).to_string()
+}
+
+fn yellow(text: &str) -> String {
+    Style::new().yellow().bold().apply_to(text).to_string()
+}
+
+fn red(text: &str) -> String {
+    Style::new().red().bold().apply_to(text).to_string()
+}
+
+fn cyan(text: &str) -> String {
+    Style::new().cyan().apply_to(text).to_string()
+}
+
+fn blue(text: &str) -> String {
+    Style::new().blue().apply_to(text).to_string()
+}
+
+const BAR_CELLS: usize = 16;
+/// A shorter one says less than it takes.
+const BAR_CELLS_MIN: usize = 4;
+const SHORT_CHARS: usize = 8;
+const EVENTS_SHOWN: usize = 8;
+const EVENT_LINES_MAX: usize = 3;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::status::{OtherStatus, TrafficStatus, ViewStatus};
+
+    fn member(name: &str, is_this: bool, state: MemberState, share: f64) -> MemberStatus {
+        let link = LinkStatus {
+            lane: Some("direct".to_owned()),
+            round_trip_seconds: Some(0.000_41),
+            trouble: None,
+            sent_bytes: 0,
+            received_bytes: 0,
+            sent_bytes_per_second: 12_100_000.0,
+            received_bytes_per_second: 950.0,
+        };
+        MemberStatus {
+            peer: name.to_owned(),
+            is_this,
+            state,
+            capacity: 4,
+            owned: 0,
+            share,
+            replicated: 0,
+            steps: Some(12_345),
+            silent_seconds: (!is_this).then_some(if state == MemberState::Suspected { 4.2 } else { 0.1 }),
+            link: (!is_this).then_some(link),
+        }
+    }
+
+    fn status() -> Status {
+        Status {
+            format: 1,
+            version: "0.1.0".to_owned(),
+            peer: "alice".to_owned(),
+            run: Some("193ac52f00".to_owned()),
+            uptime_seconds: 252.0,
+            phase: Phase::Training,
+            is_well: false,
+            summary: "carol silent for too long: the others are about to go on without".to_owned(),
+            training: Some(TrainingStatus {
+                steps: 12_345,
+                steps_expected: 53_760,
+                epoch: 24,
+                epochs: 100,
+                loss: Some(0.021_34),
+                rate: Some(0.01),
+                steps_per_second: 182.0,
+                waits_for: "sums".to_owned(),
+                parameters: 9610,
+                chunks: 600,
+                chunks_to_move: 0,
+            }),
+            view: Some(ViewStatus {
+                number: 3,
+                digest: "9f2c41d8ffff".to_owned(),
+                parents: vec!["a81b77c0ffff".to_owned()],
+                expelled: vec![],
+                age_seconds: 123.0,
+            }),
+            members: vec![
+                member("alice", true, MemberState::Working, 0.25),
+                member("bob", false, MemberState::Working, 0.28),
+                member("carol", false, MemberState::Suspected, 0.47),
+            ],
+            others: vec![],
+            rekey: None,
+            unreached: vec![],
+            traffic: TrafficStatus {
+                sent_bytes: 0,
+                received_bytes: 0,
+                sent_bytes_per_second: 0.0,
+                received_bytes_per_second: 0.0,
+            },
+            events: vec![EventStatus {
+                seconds_ago: 83.0,
+                event: "view".to_owned(),
+                text: "view 3, 3 peers: with bob; from step 1204 on; nobody was interrupted".to_owned(),
+            }],
+        }
+    }
+
+    #[test]
+    fn a_status_is_a_few_lines_with_what_matters_first() {
+        console::set_colors_enabled(false);
+        let status = status();
+        let text = render(&Block { status: &status, directory: None, trouble: None }, 100).text();
+        let expected = "\
+▲ carol silent for too long: the others are about to go on without
+  peer alice in run 193ac52f, release 0.1.0, up 4 min 12 s
+
+  step 12,345 of 53,760   epoch 24 of 100   loss 0.0213   182 steps/s   3 min 48 s to go
+  ━━━━━━━━━━━━━───────────────────────────────────────────────  22 %
+
+  view 3 (9f2c41d8, after a81b77c0), for 2 min 3 s
+
+  member   state      owns                        step  heard    over     ping   sent/s  received/s
+  alice *  working    ████████          25.0 %  12,345
+  bob      working    █████████         28.0 %  12,345    now  direct  0.41 ms  12.1 MB       950 B
+  carol    suspected  ███████████████   47.0 %  12,345  4.2 s  direct  0.41 ms  12.1 MB       950 B
+
+  1 min 23 s ago  view 3, 3 peers: with bob; from step 1204 on; nobody was interrupted
+";
+        assert_eq!(text, expected, "\n{text}");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_the_terminal() {
+        console::set_colors_enabled(false);
+        let status = status();
+        for width in [20, 40, 80, 200] {
+            let text =
+                render(&Block { status: &status, directory: None, trouble: Some("it is gone") }, width)
+                    .text();
+            assert!(text.lines().all(|line| measure_text_width(line) <= width), "{width}:\n{text}");
+            assert!(text.starts_with('✗') && text.contains("it is gone"), "{text}");
+        }
+    }
+
+    #[test]
+    fn at_eighty_columns_nothing_is_cut_and_the_bars_give_way() {
+        console::set_colors_enabled(false);
+        let mut status = status();
+        status.training.as_mut().unwrap().steps_per_second = 1757.0;
+        let block = Block { status: &status, directory: None, trouble: None };
+        let text = render(&block, 80).text();
+        assert!(!text.contains('…') && text.contains("1,757 steps/s\n  24 s to go\n"), "{text}");
+        assert!(text.contains("working   25.0 % 12,345") && text.contains("12.1 MB      950 B"), "{text}");
+        let text = render(&block, 92).text();
+        assert!(text.contains("  received/s") && text.contains("  █████  "), "{text}");
+        // Only the time to go is never cut.
+        for width in [40, 60, 80, 120] {
+            let text = render(&block, width).text();
+            assert!(text.lines().any(|line| line.trim_end().ends_with("24 s to go")), "{width}:\n{text}");
+        }
+    }
+
+    #[test]
+    fn whoever_is_missing_or_cannot_be_reached_has_one_line() {
+        console::set_colors_enabled(false);
+        let mut status = status();
+        status.others = vec![OtherStatus { peer: "dave".to_owned(), state: OtherState::Missing, link: None }];
+        let unreached = UnreachedStatus {
+            peer: Some("dave".to_owned()),
+            address: "/ip4/10.0.0.7/tcp/4747".to_owned(),
+            trouble: "connection refused".to_owned(),
+            tries: 7,
+            seconds_ago: 1.0,
+        };
+        let nobody = UnreachedStatus { peer: None, tries: 1, ..unreached.clone() };
+        status.unreached = vec![unreached, nobody];
+        let text = render(&Block { status: &status, directory: None, trouble: None }, 100).text();
+        assert!(text.contains("\n  dave     missing\n"), "{text}");
+        assert!(
+            text.contains(
+                "\n\n  dave: cannot be reached (connection refused), 7 tries, the last 1.0 s ago\n  /ip4/10.0.0.7/tcp/4747: cannot be reached (connection refused), 1 try 1.0 s ago\n\n"
+            ),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn shares_are_bars_of_one_scale() {
+        console::set_colors_enabled(false);
+        assert_eq!(bar(0.0, 0.4, BAR_CELLS), " ".repeat(BAR_CELLS));
+        assert_eq!(bar(0.5, 0.5, BAR_CELLS), "█".repeat(BAR_CELLS));
+        assert_eq!(bar(1.0, 1.0, BAR_CELLS), "█".repeat(BAR_CELLS));
+        assert_eq!(bar(1e-9, 0.5, BAR_CELLS).trim(), "▏", "a little is not nothing");
+        assert_eq!(bar(0.0, 0.0, BAR_CELLS), " ".repeat(BAR_CELLS));
+    }
+}

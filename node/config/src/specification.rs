@@ -1,0 +1,480 @@
+//! The specification: everything that the peers of a run must agree on, as bytes.
+//!
+//! Three layers, each made from the one before:
+//!
+//! ```text
+//! run.toml ──RunFile──> resolve(data) ──Specification──> canonical bytes ──> BuiltinLoader ──> Loaded
+//! what a user wrote     by the founder,                  hashed into the     on every peer     what trains
+//!                       once                             run's id
+//! ```
+//! A run file leaves much open; the founder looks at the data and settles it: which columns, which classes, which rows are
+//! held out, mean and spread of each feature. A joiner decides nothing and measures nothing.
+//!
+//! # Invariants
+//! - The bytes are TOML text, in the order of the fields here; numbers are written so that they read back exactly.
+//! - A specification that parses has been checked: its model has at most [`PARAMETERS_MAX`] parameters.
+//!
+//! # Not here
+//! `[network]`: ports and waiting are each peer's own affair, and no part of what is hashed.
+
+use std::ops::RangeBounds;
+use std::time::Duration;
+
+use peergrad_collectives::plan::Topology;
+use peergrad_core::partition_policy::PartitionPolicy;
+use peergrad_core::program::loader::TrainingConfig;
+use peergrad_models::data::dataset::Standardization;
+use peergrad_models::data::dense_table::DenseTableError;
+use peergrad_models::data::format::{FileLayout, FormatError};
+use peergrad_models::data::labels::{LabelError, Target};
+use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_models::schedule::Decay;
+use peergrad_models::task::activation::Activation;
+use peergrad_models::task::logistic;
+use peergrad_models::task::loss::Loss;
+use peergrad_models::task::network::Network;
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::{CHECKPOINTS_MAX, SEGMENT_BYTES_MAX, SPECIFICATION_BYTES_MAX};
+use peergrad_protocol::manifest::Manifest;
+use peergrad_protocol::placement::Replicas;
+use serde::{Deserialize, Serialize};
+
+pub mod algorithm;
+pub mod builtin;
+pub mod compression;
+pub mod custom;
+mod former_names;
+pub mod init;
+mod replicas;
+pub mod resolve;
+pub mod run_file;
+
+pub use algorithm::{Aggregation, Algorithm};
+pub use builtin::BuiltinLoader;
+pub use compression::Compression;
+pub use former_names::explain_former_name;
+pub use init::{demo_run_file, write_run_file};
+
+pub use resolve::resolve;
+pub use run_file::RunFile;
+
+/// The format of the bytes; another number is another format.
+pub const VERSION: u32 = 1;
+/// Parameters of a built-in model.
+pub const PARAMETERS_MAX: u64 = 1 << 30;
+/// Hidden layers of a built-in model.
+pub const HIDDEN_LAYERS_MAX: usize = 64;
+/// Bytes of a data file's name.
+const NAME_BYTES_MAX: usize = 4096;
+
+/// What the peers of a run agree on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Specification {
+    /// [`VERSION`].
+    pub version: u32,
+    /// How it is trained.
+    pub training: TrainingSettings,
+    /// The model between features and target.
+    pub model: ModelSettings,
+    /// The data file and how it is read.
+    pub data: DataSettings,
+}
+
+/// How a run trains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingSettings {
+    /// Decides initial parameters, order of samples and held-out rows.
+    pub seed: u64,
+    /// Samples of a step, over all members.
+    pub batch: u64,
+    /// Passes over the training rows.
+    pub epochs: u64,
+    /// How tensors travel.
+    pub topology: Route,
+    /// Elements of a segment.
+    pub segment_elements: usize,
+    /// Who keeps the optimizer state of each chunk.
+    #[serde(with = "replicas")]
+    pub replicas: Replicas,
+    /// Steps between two digests of the parameters; 0: only at the end.
+    pub digest_every: u64,
+    /// Seconds between two checkpoints; 0: only when a peer stops.
+    pub checkpoint_seconds: u64,
+    /// Checkpoints that a peer keeps.
+    pub checkpoints_kept: usize,
+    /// What happens when the swarm is cut in two.
+    pub policy: PartitionPolicy,
+    /// Whether each epoch has an order of its own.
+    pub shuffle: bool,
+    /// The optimizer.
+    pub optimizer: Optimizer,
+    /// The learning rate.
+    pub schedule: Schedule,
+    /// How contributions travel.
+    pub gradients: Compression,
+    /// How new parameters travel.
+    pub parameters: Compression,
+    /// What owners make of contributions.
+    pub combine: Aggregation,
+    /// How the peers train together.
+    pub algorithm: Algorithm,
+}
+
+/// How tensors travel, as it is written in files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Route {
+    /// From neighbour to neighbour.
+    Ring,
+    /// Straight to the owner and back.
+    Direct,
+    /// Directly, unless a ring is better by far.
+    #[default]
+    Auto,
+}
+
+impl From<Route> for Option<Topology> {
+    fn from(route: Route) -> Self {
+        match route {
+            Route::Auto => None,
+            Route::Ring => Some(Topology::Ring),
+            Route::Direct => Some(Topology::Direct),
+        }
+    }
+}
+
+/// The model between features and target.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelSettings {
+    /// What it is.
+    #[serde(default)]
+    pub form: ModelForm,
+    /// Width of each hidden layer; none for linear and softmax regression.
+    pub hidden: Vec<usize>,
+    /// After each hidden layer.
+    pub activation: Activation,
+}
+
+/// What a model is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ModelForm {
+    /// Dense layers.
+    #[default]
+    Network,
+    /// [Logistic regression](logistic) on features that are mostly zero.
+    Logistic,
+}
+
+/// The data file and how it is read.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DataSettings {
+    /// As the founder named it: a path, or the name of an embedded set.
+    pub name: String,
+    /// Digest of its bytes as they lie on disk, in hexadecimal.
+    pub digest: String,
+    /// Number of those bytes.
+    pub byte_count: u64,
+    /// Rows of data.
+    pub rows: u32,
+    /// How many of them are held out.
+    pub held_out_rows: u32,
+    /// Where features and labels are.
+    pub layout: FileLayout,
+    /// What is predicted.
+    pub target: Target,
+    /// What is done to the features.
+    pub standardization: Standardization,
+}
+
+/// Why there is no specification, or none that can be used. Each says what to change.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum SpecificationError {
+    /// The run file is not TOML, or has an unknown key or a value of the wrong type.
+    #[error("{0}")]
+    RunFile(String),
+    /// A setting has a value that is not allowed.
+    #[error("`{key}` is {found}; allowed: {allowed}")]
+    Setting {
+        /// The setting's name, with its section.
+        key: &'static str,
+        /// Its value.
+        found: String,
+        /// What it may be.
+        allowed: String,
+    },
+    /// The data file cannot be unpacked.
+    #[error(transparent)]
+    Table(#[from] DenseTableError),
+    /// The data file cannot be read.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// The labels of the data file cannot be used.
+    #[error(transparent)]
+    Labels(#[from] LabelError),
+    /// The specification has more bytes than the peers pass on.
+    #[error(
+        "the specification has {found} bytes, at most {SPECIFICATION_BYTES_MAX} are possible; use fewer columns (`columns` in [data]) or classes, or say `standardize = false`"
+    )]
+    TooLarge {
+        /// Its bytes.
+        found: usize,
+    },
+    /// The bytes are no specification that this version reads.
+    #[error("the run's specification cannot be read ({0}); use the same version of peergrad on all machines")]
+    Foreign(String),
+    /// The data file is not the one that the run was founded on.
+    #[error(
+        "{name}: not the file that this run was founded on ({what}); copy it from the first peer's machine"
+    )]
+    OtherData {
+        /// The file's name.
+        name: String,
+        /// What is different.
+        what: String,
+    },
+}
+
+impl Specification {
+    /// The bytes that are hashed and sent.
+    ///
+    /// # Errors
+    /// If they are more than [`SPECIFICATION_BYTES_MAX`].
+    pub fn to_bytes(&self) -> Result<Vec<u8>, SpecificationError> {
+        let text = toml::to_string(self).map_err(|error| SpecificationError::Foreign(error.to_string()))?;
+        if text.len() > SPECIFICATION_BYTES_MAX {
+            return Err(SpecificationError::TooLarge { found: text.len() });
+        }
+        Ok(text.into_bytes())
+    }
+
+    /// Reads and checks bytes that [`to_bytes`](Self::to_bytes) made, here or at another peer.
+    ///
+    /// # Errors
+    /// If they are no specification, of another version, or out of bounds anywhere.
+    pub fn parse(bytes: &[u8]) -> Result<Self, SpecificationError> {
+        if bytes.len() > SPECIFICATION_BYTES_MAX {
+            return Err(SpecificationError::TooLarge { found: bytes.len() });
+        }
+        let foreign = |error: &dyn std::fmt::Display| SpecificationError::Foreign(error.to_string());
+        let text = std::str::from_utf8(bytes).map_err(|error| foreign(&error))?;
+        let specification: Self = toml::from_str(text).map_err(|error| foreign(&error.message()))?;
+        specification.check()?;
+        Ok(specification)
+    }
+
+    /// Shapes of the model's parameters.
+    #[must_use]
+    pub fn manifest(&self) -> Manifest {
+        match self.model.form {
+            ModelForm::Network => self.network().manifest(),
+            ModelForm::Logistic => logistic::manifest(self.data.layout.columns()),
+        }
+    }
+
+    /// The network, where the model is one; its parameters follow from columns, hidden layers and classes.
+    fn network(&self) -> Network {
+        let (outputs, loss) = self.outputs();
+        let widths = [&[self.data.layout.columns()], self.model.hidden.as_slice(), &[outputs]].concat();
+        Network::new(&widths, self.model.activation, loss)
+    }
+
+    /// Digest of the data file.
+    ///
+    /// # Errors
+    /// If the text is no digest.
+    pub fn digest(&self) -> Result<ContentDigest, SpecificationError> {
+        let hash = blake3::Hash::from_hex(&self.data.digest);
+        let foreign = |error: blake3::HexError| SpecificationError::Foreign(error.to_string());
+        Ok(ContentDigest(*hash.map_err(foreign)?.as_bytes()))
+    }
+
+    fn outputs(&self) -> (usize, Loss) {
+        match &self.data.target {
+            Target::Class { classes } => (classes.len(), Loss::SoftmaxCrossEntropy),
+            Target::Number { .. } => (1, Loss::HalfSquaredError),
+        }
+    }
+
+    /// Whether everything is within its bounds.
+    fn check(&self) -> Result<(), SpecificationError> {
+        within("version", self.version, VERSION..=VERSION, "1")?;
+        self.digest()?;
+        self.training.check()?;
+        self.check_data()?;
+        self.check_model()
+    }
+
+    fn check_data(&self) -> Result<(), SpecificationError> {
+        let data = &self.data;
+        let foreign = |what: &str| Err(SpecificationError::Foreign(what.to_owned()));
+        if let Some(problem) = data.layout.problem() {
+            return foreign(&problem);
+        }
+        within("data.file", data.name.len(), 1..=NAME_BYTES_MAX, "a name of 1 to 4096 bytes")?;
+        within("data.held_out", data.held_out_rows, 0..data.rows, "fewer rows than the file has")?;
+        if !data.standardization.fits(data.layout.columns()) {
+            return foreign("the standardization does not fit the columns");
+        }
+        match &data.target {
+            Target::Class { classes } => {
+                let allowed = "at least two different classes";
+                let distinct: std::collections::BTreeSet<&String> = classes.iter().collect();
+                within("data.classes", distinct.len(), 2.max(classes.len()).., allowed)
+            }
+            Target::Number { mean, scale } if mean.is_finite() && scale.is_finite() && *scale > 0.0 => Ok(()),
+            Target::Number { .. } => foreign("the target's mean or scale is not a number"),
+        }
+    }
+
+    fn check_model(&self) -> Result<(), SpecificationError> {
+        let hidden = &self.model.hidden;
+        if self.model.form == ModelForm::Logistic {
+            within("model.hidden", hidden.len(), 0..=0, "nothing with a logistic model")?;
+            let Target::Class { classes } = &self.data.target else {
+                return Err(SpecificationError::Foreign("a logistic model of a number".to_owned()));
+            };
+            within("data.classes", classes.len(), 2..=2, "two of them with a logistic model")?;
+            if self.data.standardization != Standardization::identity() {
+                return Err(SpecificationError::Foreign("a logistic model of other values".to_owned()));
+            }
+            if let Algorithm::Downpour { n_fetch, .. } = self.training.algorithm {
+                let allowed = "1 with a logistic model: in each step a peer reads what its samples need";
+                within("sync.n_fetch", n_fetch, 1..=1, allowed)?;
+            }
+            return Ok(());
+        }
+        within("model.hidden", hidden.len(), 0..=HIDDEN_LAYERS_MAX, "at most 64 layers")?;
+        let mut inputs = self.data.layout.columns() as u64;
+        let mut parameters = 0;
+        for &width in hidden.iter().chain([&self.outputs().0]) {
+            within("model.hidden", width, 1..=1 << 20, "layers of 1 to 1048576")?;
+            parameters += (inputs + 1) * width as u64;
+            inputs = width as u64;
+        }
+        within("model.hidden", parameters, ..=PARAMETERS_MAX, "a model of at most 1073741824 parameters")
+    }
+}
+
+impl TrainingSettings {
+    /// How to train, as the node reads it.
+    #[must_use]
+    pub fn training(&self) -> TrainingConfig {
+        TrainingConfig {
+            seed: self.seed,
+            batch_size: self.batch,
+            local_steps: self.algorithm.local_steps(),
+            epochs: self.epochs,
+            rule: self.optimizer,
+            schedule: self.schedule,
+            fixed_topology: self.topology.into(),
+            gradients: self.gradients.into(),
+            parameters: self.parameters.into(),
+            combine: self.combine.into(),
+            backups: self.algorithm.backups(),
+            segment_elements: self.segment_elements,
+            replicas: self.replicas,
+            digest_every: self.digest_every,
+            checkpoint_every: Duration::from_secs(self.checkpoint_seconds),
+            checkpoints_kept: self.checkpoints_kept,
+            policy: self.policy,
+            is_shuffled: self.shuffle,
+        }
+    }
+
+    fn check(&self) -> Result<(), SpecificationError> {
+        within("batch", self.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
+        within("epochs", self.epochs, 1..=1_000_000_000, "1 to 1000000000")?;
+        within("checkpoints.seconds", self.checkpoint_seconds, ..=86_400, "0 to 86400")?;
+        within("checkpoints.keep", self.checkpoints_kept, 1..=CHECKPOINTS_MAX, "1 to 4")?;
+        let elements_max = SEGMENT_BYTES_MAX / size_of::<f32>();
+        within("sync.segment_kib", self.segment_elements, 1..=elements_max, "1 to 1024")?;
+        replicas::check(self.replicas)?;
+        check_rule(&self.optimizer)?;
+        self.combine.check(self.topology, &self.algorithm)?;
+        self.algorithm.check(self.topology)?;
+        self.algorithm.check_rule(&self.optimizer)?;
+        if self.policy.allows_forks() && self.algorithm.has_tables() {
+            return Err(SpecificationError::Setting {
+                key: "partition.policy",
+                found: "given".to_owned(),
+                allowed: "\"majority\" with this [sync] kind: of two parts only one can know what was added"
+                    .to_owned(),
+            });
+        }
+        if self.policy == PartitionPolicy::Merge && !self.algorithm.can_merge() {
+            let allowed =
+                "\"majority\" or \"winner\" with this [sync] kind: its peers do not hold the same parameters"
+                    .to_owned();
+            return Err(SpecificationError::Setting {
+                key: "partition.policy",
+                found: "merge".to_owned(),
+                allowed,
+            });
+        }
+        compression::check(self)?;
+        check_schedule(&self.schedule)
+    }
+}
+
+fn check_rule(rule: &Optimizer) -> Result<(), SpecificationError> {
+    let decay = |decay: f32| within("optimizer.weight_decay", decay, 0.0..=f32::MAX, "0 or more");
+    let penalties = |l1: f32, l2: f32| {
+        within("optimizer.l1", l1, 0.0..=f32::MAX, "0 or more")?;
+        within("optimizer.l2", l2, 0.0..=f32::MAX, "0 or more")
+    };
+    match *rule {
+        Optimizer::Sgd { weight_decay } => decay(weight_decay),
+        Optimizer::Momentum { momentum, nesterov: _, weight_decay } => {
+            within("optimizer.momentum", momentum, 0.0..1.0, "0 up to, not including, 1")?;
+            decay(weight_decay)
+        }
+        Optimizer::Adam { beta1, beta2, epsilon, weight_decay }
+        | Optimizer::AdamW { beta1, beta2, epsilon, weight_decay } => {
+            within("optimizer.beta1", beta1, 0.0..1.0, "0 up to, not including, 1")?;
+            within("optimizer.beta2", beta2, 0.0..1.0, "0 up to, not including, 1")?;
+            within("optimizer.epsilon", epsilon, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
+            decay(weight_decay)
+        }
+        Optimizer::Adagrad { epsilon, weight_decay } => {
+            within("optimizer.epsilon", epsilon, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
+            decay(weight_decay)
+        }
+        Optimizer::Prox { l1, l2 } => penalties(l1, l2),
+        Optimizer::Ftrl { beta, l1, l2 } => {
+            within("optimizer.beta", beta, f32::MIN_POSITIVE..=f32::MAX, "above 0")?;
+            penalties(l1, l2)
+        }
+    }
+}
+
+fn check_schedule(schedule: &Schedule) -> Result<(), SpecificationError> {
+    within("optimizer.rate", schedule.base, f64::MIN_POSITIVE..=1e6, "above 0, up to 1000000")?;
+    match schedule.decay {
+        Decay::Constant => Ok(()),
+        Decay::Step { factor, every } => {
+            within("optimizer.decay_factor", factor, f64::MIN_POSITIVE..=1.0, "above 0, up to 1")?;
+            within("optimizer.decay_epochs", every, 1.., "at least 1")
+        }
+        Decay::Cosine { floor, total_steps: _ } => {
+            within("optimizer.floor", floor, 0.0..=schedule.base, "0 up to the rate")
+        }
+    }
+}
+
+/// An error unless `range` contains `value`; no range contains NaN.
+fn within<T: PartialOrd + std::fmt::Display>(
+    key: &'static str,
+    value: T,
+    range: impl RangeBounds<T>,
+    allowed: &str,
+) -> Result<(), SpecificationError> {
+    if range.contains(&value) {
+        return Ok(());
+    }
+    Err(SpecificationError::Setting { key, found: value.to_string(), allowed: allowed.to_owned() })
+}

@@ -1,0 +1,217 @@
+//! The built-in loader: from a specification and the data file's bytes to a task.
+//!
+//! The same on founder and joiners, and it decides nothing: layout, split, classes and standardization are read, not
+//! inferred.
+
+use std::sync::Arc;
+
+use peergrad_core::io::DataReference;
+use peergrad_core::program::loader::{Loaded, Loader};
+use peergrad_models::data::dataset::{Dataset, HeldOutSplit, Samples};
+use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::format::FileLayout;
+use peergrad_models::data::labels::Labels;
+use peergrad_models::task::logistic::{self, Logistic, SparseDataset, SparseSamples};
+use peergrad_models::task::supervised::{self, Supervised};
+use peergrad_models::task::{Evaluation, Task};
+use peergrad_protocol::id::ContentDigest;
+
+use super::custom::CustomSpecification;
+use super::{ModelForm, Specification, SpecificationError};
+
+/// Builds the models that `run.toml` can name.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BuiltinLoader;
+
+impl Loader for BuiltinLoader {
+    fn data(&self, specification: &[u8]) -> Result<Option<DataReference>, String> {
+        let reference = Specification::parse(specification).and_then(|specification| {
+            Ok(DataReference {
+                digest: specification.digest()?,
+                byte_count: specification.data.byte_count,
+                name: specification.data.name,
+            })
+        });
+        reference.map(Some).map_err(|error| {
+            // Of another binary's task only the names are known here.
+            CustomSpecification::parse(specification)
+                .map_or(error.to_string(), |CustomSpecification { task, program, .. }| {
+                    format!(
+                        "this run trains the task `{task}` (program `{program}`), which is not built into `peer` but part \
+                         of the binary that founded the run: bring that binary to this machine and type its name in place of `peer`"
+                    )
+                })
+        })
+    }
+
+    fn load(&self, specification: &[u8], data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+        let bytes = data.ok_or("the run needs its data file, and it is not here")?;
+        let specification = Specification::parse(specification).map_err(|error| error.to_string())?;
+        specification.load(&bytes).map_err(|error| error.to_string())
+    }
+}
+
+/// Rows of a data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataPart {
+    /// Those that were never trained.
+    HeldOut,
+    /// All of them.
+    All,
+}
+
+impl Specification {
+    /// Builds the task from the data file's bytes.
+    ///
+    /// # Errors
+    /// If they are not those of the file that the run was founded on.
+    pub fn load(&self, bytes: &[u8]) -> Result<Loaded, SpecificationError> {
+        let task: Arc<dyn Task> = match self.model.form {
+            ModelForm::Network => Arc::new(Supervised::new(self.network(), self.dataset(bytes)?)),
+            ModelForm::Logistic => {
+                let training = self.data.rows - self.data.held_out_rows;
+                Arc::new(Logistic::new(self.own_rows(bytes)?, training))
+            }
+        };
+        let loaded = Loaded::new(task, self.training.training());
+        Ok(Loaded { program: self.training.algorithm.launch(), ..loaded })
+    }
+
+    /// How well `parameters` do on a data file: on the held-out rows of the file that the run was founded on, or on all rows of
+    /// another one (or of this, if there are none held out). `file` is only for errors.
+    ///
+    /// A CSV file may have a header where the run's had none, and another delimiter; a LIBSVM file may lack the last features.
+    ///
+    /// # Errors
+    /// If the file is of another format than the run's, or has other columns or labels.
+    ///
+    /// # Panics
+    /// If there are more or fewer parameters than the model has.
+    pub fn evaluate(
+        &self,
+        parameters: &[f32],
+        file: &str,
+        bytes: &[u8],
+    ) -> Result<(Evaluation, DataPart), SpecificationError> {
+        let is_own = ContentDigest::of(bytes) == self.digest()? && self.data.held_out_rows > 0;
+        let part = if is_own { DataPart::HeldOut } else { DataPart::All };
+        let evaluation = match self.model.form {
+            ModelForm::Network => {
+                let network = self.network();
+                let samples = if is_own { self.dataset(bytes)?.held_out } else { self.samples(file, bytes)? };
+                supervised::evaluate(&network, parameters, &samples, &mut network.scratch())
+            }
+            ModelForm::Logistic => {
+                let (samples, first) = if is_own {
+                    (self.own_rows(bytes)?, self.data.rows - self.data.held_out_rows)
+                } else {
+                    let bytes = unpack(file, bytes)?;
+                    (self.listed(file, &self.data.layout.of_other(file, &bytes)?, &bytes)?, 0)
+                };
+                logistic::evaluate(&samples, first..samples.count(), parameters)
+            }
+        };
+        Ok((evaluation, part))
+    }
+
+    /// Which rows of the data file are trained, and which never are; `bytes` are those of the file.
+    fn split(&self, bytes: &[u8]) -> Result<HeldOutSplit, SpecificationError> {
+        if ContentDigest::of(bytes) != self.digest()? {
+            return Err(self.other("its bytes are different"));
+        }
+        let mut split = HeldOutSplit::draw(self.training.seed, self.data.rows, self.data.held_out_rows);
+        if !self.training.shuffle {
+            split.training.sort_unstable();
+        }
+        Ok(split)
+    }
+
+    fn other(&self, what: &str) -> SpecificationError {
+        SpecificationError::OtherData { name: self.data.name.clone(), what: what.to_owned() }
+    }
+
+    fn check_rows(&self, rows: usize) -> Result<(), SpecificationError> {
+        if rows == self.data.rows as usize {
+            return Ok(());
+        }
+        Err(self.other("it has another number of rows"))
+    }
+
+    /// The run's samples, without what is 0: those that are trained, then the others.
+    fn own_rows(&self, bytes: &[u8]) -> Result<SparseDataset, SpecificationError> {
+        let (split, name) = (self.split(bytes)?, &self.data.name);
+        let samples = self.listed(name, &self.data.layout, &unpack(name, bytes)?)?;
+        self.check_rows(samples.labels.len())?;
+        Ok(samples.select(&[split.training, split.held_out].concat()))
+    }
+
+    /// All rows of a file (unpacked), without what is 0.
+    fn listed(
+        &self,
+        file: &str,
+        layout: &FileLayout,
+        bytes: &[u8],
+    ) -> Result<SparseDataset, SpecificationError> {
+        let table = layout.read_sparse(file, bytes)?;
+        let labels = match self.data.target.labels(file, &table.labels)? {
+            Labels::Classes(classes) => classes.into_iter().map(|class| class == 1).collect(),
+            Labels::Numbers(_) => return Err(self.other("its labels are numbers")),
+        };
+        Ok(SparseDataset { features: table.features, labels })
+    }
+
+    /// The run's samples, from the data file's bytes.
+    ///
+    /// # Errors
+    /// If they are not those of the file that the run was founded on.
+    pub fn dataset(&self, bytes: &[u8]) -> Result<Dataset, SpecificationError> {
+        let (split, data) = (self.split(bytes)?, &self.data);
+        let table = data.layout.read(&data.name, &unpack(&data.name, bytes)?)?;
+        let labels = data.target.labels(&data.name, &table.labels)?;
+        self.check_rows(table.rows())?;
+        let select = |rows: &[u32]| Samples::select(&table, &labels, &data.standardization, rows);
+        Ok(Dataset { training: select(&split.training), held_out: select(&split.held_out) })
+    }
+
+    /// All rows of a file with the run's columns, as samples.
+    fn samples(&self, file: &str, bytes: &[u8]) -> Result<Samples, SpecificationError> {
+        let unpacked = unpack(file, bytes)?;
+        let table = self.data.layout.of_other(file, &unpacked)?.read(file, &unpacked)?;
+        let labels = self.data.target.labels(file, &table.labels)?;
+        let rows: Vec<u32> = (0..table.rows() as u32).collect();
+        Ok(Samples::select(&table, &labels, &self.data.standardization, &rows))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::specification::{RunFile, resolve};
+
+    const DATA: &[u8] = b"0,0,a\n1,0,b\n0.1,1,a\n0.9,1,b\n0,2,a\n";
+
+    fn specification() -> Vec<u8> {
+        let run = RunFile::parse("[data]\nfile = \"f.csv\"").unwrap();
+        resolve(&run, "f.csv", DATA).unwrap().to_bytes().unwrap()
+    }
+
+    #[test]
+    fn a_joiner_loads_what_the_founder_resolved() {
+        let bytes = specification();
+        let reference = BuiltinLoader.data(&bytes).unwrap().unwrap();
+        assert_eq!((reference.name.as_str(), reference.byte_count), ("f.csv", DATA.len() as u64));
+        assert_eq!(reference.digest, ContentDigest::of(DATA));
+        let loaded = BuiltinLoader.load(&bytes, Some(DATA.into())).unwrap();
+        assert_eq!((loaded.task.sample_count(), loaded.config.epochs), (4, 40));
+        assert_eq!(loaded.manifest, loaded.task.manifest());
+    }
+
+    #[test]
+    fn another_file_or_none_is_refused() {
+        let error = |data| BuiltinLoader.load(&specification(), data).err().unwrap();
+        assert!(error(None).contains("needs its data file"));
+        let other = error(Some(b"0,0,a\n1,0,b\n".as_slice().into()));
+        assert!(other.starts_with("f.csv: not the file that this run was founded on"), "{other}");
+        assert!(BuiltinLoader.data(b"nonsense").unwrap_err().contains("same version"));
+    }
+}

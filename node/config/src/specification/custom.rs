@@ -1,0 +1,259 @@
+//! Specifications of tasks that a binary brings itself: model and data are code, so what is agreed on is which code, and
+//! how it is trained.
+//!
+//! Peers that run different binaries would train different things; so the specification names the task and the program
+//! that trains it, and carries the digest of the task's manifest and the number of its samples. Every peer compares them
+//! with its own.
+
+use std::sync::Arc;
+
+use peergrad_core::io::DataReference;
+use peergrad_core::program::loader::{Loaded, Loader};
+use peergrad_core::program::programs::sync::SyncDataParallel;
+use peergrad_core::program::{Program as _, ProgramFactory};
+use peergrad_models::task::Task;
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::SPECIFICATION_BYTES_MAX;
+use peergrad_protocol::wire;
+use serde::{Deserialize, Serialize};
+
+use super::resolve::resolve_training;
+use super::run_file::ModelSection;
+use super::{
+    Algorithm, RunFile, Specification, SpecificationError, TrainingSettings, VERSION, compression, within,
+};
+
+/// What the peers of a run of an own task agree on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CustomSpecification {
+    /// [`VERSION`].
+    pub version: u32,
+    /// The task's name.
+    pub task: String,
+    /// The name of the program that trains it.
+    pub program: String,
+    /// Digest of the shapes of its parameters, in hexadecimal.
+    pub manifest: String,
+    /// Training samples.
+    pub samples: u32,
+    /// How it is trained.
+    pub training: TrainingSettings,
+}
+
+impl CustomSpecification {
+    /// Settles how `task` is trained by `program`.
+    ///
+    /// # Errors
+    /// If a setting is out of bounds, or speaks of data or a model, which the task brings itself.
+    pub fn resolve(
+        run: &RunFile,
+        name: &str,
+        task: &dyn Task,
+        program: &ProgramFactory,
+    ) -> Result<Self, SpecificationError> {
+        let brings_its_own = |key, is_given: bool| {
+            let allowed = "nothing: this binary brings its own model and data".to_owned();
+            if is_given {
+                Err(SpecificationError::Setting { key, found: "given".to_owned(), allowed })
+            } else {
+                Ok(())
+            }
+        };
+        brings_its_own("data", run.data.is_some())?;
+        brings_its_own("model", run.model != ModelSection::default())?;
+        let parameters = task.manifest().parameter_count();
+        within("parameters", parameters, 1.., "at least one parameter to train")?;
+        let samples = task.sample_count();
+        let training = resolve_training(run, u64::from(samples))?;
+        if program.name() != SyncDataParallel::NAME && training.algorithm != Algorithm::Sync {
+            return Err(SpecificationError::Setting {
+                key: "sync.kind",
+                found: "given".to_owned(),
+                allowed: "nothing: this binary brings a program of its own".to_owned(),
+            });
+        }
+        compression::check_program(&training, program)?;
+        let program = launched(program, &training).name().to_owned();
+        let (task, manifest) = (name.to_owned(), manifest_digest(task));
+        let specification = Self { version: VERSION, task, program, manifest, samples, training };
+        specification.check()?;
+        Ok(specification)
+    }
+
+    /// The bytes that are hashed and sent.
+    ///
+    /// # Errors
+    /// If they have no text form; settings that were checked do.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, SpecificationError> {
+        let text = toml::to_string(self).map_err(|error| SpecificationError::Foreign(error.to_string()))?;
+        Ok(text.into_bytes())
+    }
+
+    /// Reads and checks bytes that [`to_bytes`](Self::to_bytes) made, here or at another peer.
+    ///
+    /// # Errors
+    /// If they are none.
+    pub fn parse(bytes: &[u8]) -> Result<Self, SpecificationError> {
+        let foreign = |error: &dyn std::fmt::Display| SpecificationError::Foreign(error.to_string());
+        if bytes.len() > SPECIFICATION_BYTES_MAX {
+            return Err(SpecificationError::TooLarge { found: bytes.len() });
+        }
+        let text = std::str::from_utf8(bytes).map_err(|error| foreign(&error))?;
+        let specification: Self = toml::from_str(text).map_err(|error| foreign(&error.message()))?;
+        specification.check()?;
+        Ok(specification)
+    }
+
+    fn check(&self) -> Result<(), SpecificationError> {
+        within("version", self.version, VERSION..=VERSION, "1")?;
+        within("samples", self.samples, 1.., "at least one training sample")?;
+        self.training.check()
+    }
+}
+
+fn manifest_digest(task: &dyn Task) -> String {
+    ContentDigest::of(&wire::encode_record(&task.manifest())).to_string()
+}
+
+/// What trains: the program that a binary brings, or else what `[sync]` says.
+fn launched(program: &ProgramFactory, training: &TrainingSettings) -> ProgramFactory {
+    if program.name() == SyncDataParallel::NAME { training.algorithm.launch() } else { program.clone() }
+}
+
+/// Hands out the one task that a binary brings, and the program that trains it.
+pub struct CustomLoader {
+    name: String,
+    task: Arc<dyn Task>,
+    program: ProgramFactory,
+}
+
+impl CustomLoader {
+    /// A loader of `task`, known to peers as `name`, that is trained by `program`; where that is the ring, as `[sync]` says.
+    #[must_use]
+    pub fn new(name: &str, task: Arc<dyn Task>, program: ProgramFactory) -> Self {
+        Self { name: name.to_owned(), task, program }
+    }
+
+    /// Whether this binary trains what the specification says, the same way.
+    fn compare(&self, theirs: &CustomSpecification) -> Result<(), String> {
+        let launched = launched(&self.program, &theirs.training);
+        let (task, program, ours) = (&theirs.task, &theirs.program, launched.name());
+        if *task != self.name {
+            return Err(format!(
+                "this run trains the task `{task}`, and this binary brings `{}`: join with the binary that founded the run",
+                self.name
+            ));
+        }
+        if program != ours {
+            return Err(format!(
+                "this run trains `{task}` with the program `{program}`, and this binary would with `{ours}`: join with the binary that founded the run"
+            ));
+        }
+        if theirs.manifest != manifest_digest(&*self.task) || theirs.samples != self.task.sample_count() {
+            return Err(format!(
+                "this run trains another version of the task `{task}`, with other shapes or another number of samples: use the same build on all machines"
+            ));
+        }
+        Ok(())
+    }
+}
+
+impl Loader for CustomLoader {
+    fn data(&self, _specification: &[u8]) -> Result<Option<DataReference>, String> {
+        Ok(None)
+    }
+
+    fn load(&self, specification: &[u8], _data: Option<Arc<[u8]>>) -> Result<Loaded, String> {
+        if Specification::parse(specification).is_ok() {
+            return Err("this run trains a built-in model: join it with `peer`".to_owned());
+        }
+        let specification = CustomSpecification::parse(specification).map_err(|error| error.to_string())?;
+        self.compare(&specification)?;
+        let loaded = Loaded::new(Arc::clone(&self.task), specification.training.training());
+        Ok(Loaded { program: launched(&self.program, &specification.training), ..loaded })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peergrad_core::program::context::{Context, Interrupted};
+    use peergrad_core::program::{Flow, Program};
+    use peergrad_models::task::Evaluation;
+    use peergrad_protocol::manifest::Manifest;
+
+    struct Line(u32);
+
+    impl Task for Line {
+        fn manifest(&self) -> Manifest {
+            Manifest::new([("slope", &[self.0][..])])
+        }
+        fn sample_count(&self) -> u32 {
+            100
+        }
+        fn gradient(&self, _parameters: &[f32], _samples: &[u32], _gradient: &mut [f32]) -> f64 {
+            0.0
+        }
+        fn evaluate(&self, _parameters: &[f32]) -> Evaluation {
+            Evaluation { samples: 0, loss: 0.0, accuracy: None }
+        }
+    }
+
+    struct Idle;
+
+    impl Program for Idle {
+        const NAME: &'static str = "idle";
+        async fn round(&mut self, _context: &Context) -> Result<Flow, Interrupted> {
+            Ok(Flow::Break(()))
+        }
+    }
+
+    fn bytes() -> Vec<u8> {
+        let run = RunFile::parse("epochs = 3").unwrap();
+        resolve(&run, &Line(2)).unwrap().to_bytes().unwrap()
+    }
+
+    fn resolve(run: &RunFile, task: &Line) -> Result<CustomSpecification, SpecificationError> {
+        CustomSpecification::resolve(run, "line", task, &ProgramFactory::sync())
+    }
+
+    #[test]
+    fn the_same_binary_loads_it_and_others_say_why_not() {
+        let load =
+            |name: &str, task, program| CustomLoader::new(name, Arc::new(task), program).load(&bytes(), None);
+        assert_eq!(load("line", Line(2), ProgramFactory::sync()).unwrap().config.epochs, 3);
+        for (loaded, words) in [
+            (load("line", Line(3), ProgramFactory::sync()), "another version of the task `line`"),
+            (
+                load("curve", Line(2), ProgramFactory::sync()),
+                "trains the task `line`, and this binary brings `curve`",
+            ),
+            (
+                load("line", Line(2), ProgramFactory::new(|_| Idle)),
+                "the program `sync`, and this binary would with `idle`",
+            ),
+        ] {
+            let error = loaded.err().unwrap();
+            assert!(error.contains(words), "{error}");
+        }
+        let stock = crate::specification::BuiltinLoader.data(&bytes()).unwrap_err();
+        assert!(stock.contains("`line`") && stock.contains("the binary that founded the run"), "{stock}");
+    }
+
+    #[test]
+    fn a_task_brings_its_own_model_and_data() {
+        for text in ["[data]\nfile = \"digits\"", "[model]\nkind = \"softmax\""] {
+            let run = RunFile::parse(text).unwrap();
+            let error = resolve(&run, &Line(2)).unwrap_err().to_string();
+            assert!(error.contains("brings its own"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_task_without_parameters_is_refused() {
+        let run = RunFile::parse("epochs = 3").unwrap();
+        let error = resolve(&run, &Line(0)).unwrap_err().to_string();
+        assert!(error.contains("at least one parameter"), "{error}");
+    }
+}

@@ -1,0 +1,436 @@
+//! The first run file: a commented run.toml that runs unedited.
+//!
+//! What `start` would infer from the data is inferred here and written down, so that it can be read and changed. The
+//! defaults follow from the size of the data, and reach on held-out rows what a careful first try by hand would.
+
+use peergrad_models::data::columns::{Column, ColumnHints, Columns};
+use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::embedded::{DIGITS, embedded};
+use peergrad_models::data::format::{FileLayout, Format, FormatError, Numbered, NumberedFormat};
+use peergrad_models::data::idx::Arrays;
+use peergrad_models::data::labels::{Classes, Target};
+
+use super::resolve::resolve_data;
+use super::run_file::{DataSection, ModelKind, SEED_DEFAULT};
+use super::{DataSettings, ModelForm, SpecificationError};
+
+/// The line of `[sync]` that says how peers train together, and the one that says so where few parameters are touched at a time.
+const SYNC: &str = "kind = \"sync\"              # synchronous steps; or \"backup-workers\", \"local\", \"diloco\", \"ds-sync\": other promises";
+const SSP: &str = "kind = \"ssp\"               # only what a peer's rows have to do with travels, and nobody is far ahead; or \"sync\", \"async\"";
+/// More columns than this are mostly 0: the model is one that does not look at those.
+const COLUMNS_FOR_SPARSE_MODEL: usize = 4096;
+/// Fewer rows than this do not feed a hidden layer: the model is a softmax or linear regression.
+const ROWS_FOR_HIDDEN_LAYER: u32 = 1000;
+/// With more feature columns than this, the hidden layer is twice as wide.
+const COLUMNS_FOR_NARROW_LAYER: usize = 256;
+/// With more feature columns than this, they are not listed one by one.
+const COLUMNS_LISTED_MAX: usize = 100;
+
+/// The commented run.toml for a data file; `data_name` is its path as it shall stand there, from the run.toml's folder.
+///
+/// Feature columns that hold words are left out, with a comment that says so.
+///
+/// # Errors
+/// If the data cannot be used.
+pub fn write_run_file(data_name: &str, bytes: &[u8]) -> Result<String, SpecificationError> {
+    write(data_name, bytes, None)
+}
+
+/// As [`write_run_file`], with a batch of one's own.
+fn write(data_name: &str, bytes: &[u8], batch: Option<u64>) -> Result<String, SpecificationError> {
+    let unpacked = unpack(data_name, bytes)?;
+    let mut section = DataSection::new(data_name);
+    let mut words = ColumnNames::default();
+    let inferred = FileLayout::infer(data_name, &unpacked, &ColumnHints::default())?;
+    if let FileLayout::Csv(layout) = &inferred {
+        words.names = layout.names(&unpacked);
+        words.worded = layout.text_features(&unpacked);
+        if words.worded.len() < layout.features.len() && !words.worded.is_empty() {
+            let numbers = layout.features.iter().filter(|column| !words.worded.contains(column));
+            section.columns = Some(numbers.map(|&index| column(index, &words.names)).collect());
+        }
+    }
+    let is_sparse = inferred.format() == Format::Libsvm && inferred.columns() > COLUMNS_FOR_SPARSE_MODEL;
+    let form = if is_sparse { ModelForm::Logistic } else { ModelForm::Network };
+    let data = resolve_data(&section, form, SEED_DEFAULT, data_name, bytes)?;
+    let shape = match &data.layout {
+        FileLayout::Csv(layout) => format!("{} columns", layout.width),
+        FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => {
+            format!("{width} features")
+        }
+        FileLayout::Numbered(Numbered { format: NumberedFormat::Idx, .. }) => {
+            let arrays = Arrays::find(data_name, &unpacked).map_err(FormatError::from)?;
+            format!("each {}", arrays.sample_words())
+        }
+    };
+    let mut preset = Preset::of(&data, form);
+    preset.batch = batch.unwrap_or(preset.batch);
+    let rest = if preset.kind == ModelKind::Logistic { REST.replacen(SYNC, SSP, 1) } else { REST.to_owned() };
+    Ok([HEAD, &preset.training(), &data_section(&data, &shape, &words), &preset.model(), &rest].concat())
+}
+
+/// What a CSV file has in words.
+#[derive(Default)]
+struct ColumnNames {
+    /// The names of its columns.
+    names: Vec<String>,
+    /// The feature columns that hold words, from 0.
+    worded: Vec<usize>,
+}
+
+/// The run file of the demo: the embedded digits, one hidden layer, Adam, 40 epochs, in small batches. So there are thousands of
+/// steps, and time for somebody to go and for somebody to come.
+///
+/// # Panics
+/// Never: the digits are part of the binary.
+#[must_use]
+pub fn demo_run_file() -> String {
+    let bytes = embedded(DIGITS).expect("the digits are embedded");
+    write(DIGITS, bytes, Some(DEMO_BATCH)).expect("the embedded digits can be used")
+}
+
+const DEMO_BATCH: u64 = 16;
+
+/// The settings that follow from the size of the data.
+struct Preset {
+    epochs: u64,
+    batch: u64,
+    kind: ModelKind,
+    hidden: usize,
+    rate: f64,
+}
+
+impl Preset {
+    fn of(data: &DataSettings, form: ModelForm) -> Self {
+        let columns = data.layout.columns();
+        let kind = match (&data.target, data.rows < ROWS_FOR_HIDDEN_LAYER) {
+            (Target::Class { classes }, _) if form == ModelForm::Logistic && classes.len() == 2 => {
+                ModelKind::Logistic
+            }
+            (_, false) => ModelKind::Mlp,
+            (Target::Class { .. }, true) => ModelKind::Softmax,
+            (Target::Number { .. }, true) => ModelKind::Linear,
+        };
+        let values = u64::from(data.rows) * columns as u64;
+        let epochs = match values {
+            0..1_000_000 => 40,
+            1_000_000..20_000_000 => 20,
+            _ => 10,
+        };
+        let batch = match data.rows {
+            0..ROWS_FOR_HIDDEN_LAYER => 32,
+            ROWS_FOR_HIDDEN_LAYER..100_000 => 64,
+            _ => 256,
+        };
+        let hidden = if columns > COLUMNS_FOR_NARROW_LAYER { 256 } else { 128 };
+        // A model without a hidden layer has no sharp turns, and takes longer steps.
+        let rate = if kind == ModelKind::Mlp { 0.005 } else { 0.01 };
+        Self { epochs, batch, kind, hidden, rate }
+    }
+
+    fn training(&self) -> String {
+        let Self { epochs, batch, .. } = self;
+        [
+            line(&format!("epochs = {epochs}"), "times that every training row is seen"),
+            line(
+                &format!("batch = {batch}"),
+                "rows of a step, over all peers together: it does not grow with their number",
+            ),
+            line(
+                &format!("seed = {SEED_DEFAULT}"),
+                "decides initial parameters, order of rows, and which are held out",
+            ),
+        ]
+        .concat()
+    }
+
+    fn model(&self) -> String {
+        let Self { hidden, rate, .. } = self;
+        let model = match self.kind {
+            ModelKind::Mlp => [
+                line("kind = \"mlp\"", "or softmax (classes), linear (a number): no hidden layer"),
+                line(&format!("hidden = [{hidden}]"), "widths of the hidden layers"),
+                line("activation = \"relu\"", "or tanh, gelu"),
+            ]
+            .concat(),
+            ModelKind::Softmax => {
+                line("kind = \"softmax\"", "softmax regression; or mlp, with hidden = [128]")
+            }
+            ModelKind::Linear => line("kind = \"linear\"", "linear regression; or mlp, with hidden = [128]"),
+            ModelKind::Logistic => line("kind = \"logistic\"", "a weight for each feature; or softmax, mlp"),
+        };
+        if self.kind == ModelKind::Logistic {
+            let optimizer = [
+                line("rule = \"ftrl\"", "a rate for each feature; or prox, adagrad, sgd, ..."),
+                line("rate = 0.1", "the learning rate of a feature that has not occurred"),
+                line("l1 = 0.0", "times the sum of absolute weights, added to the loss: makes weights zero"),
+                line("l2 = 0.0", "times half the sum of squared weights"),
+            ]
+            .concat();
+            return format!("\n[model]\n{model}\n[optimizer]\n{optimizer}");
+        }
+        let optimizer = [
+            line("rule = \"adam\"", "or adamw, adagrad, momentum, sgd; prox or ftrl for sparse models"),
+            line(&format!("rate = {rate}"), "the learning rate at its highest"),
+            line("schedule = \"cosine\"", "down to 0 at the end; or step, constant"),
+            line("weight_decay = 0.0", "multiple of the parameters that is added to the gradient"),
+            line("warmup_steps = 0", "steps over which the rate climbs from nothing"),
+        ]
+        .concat();
+        format!("\n[model]\n{model}\n[optimizer]\n{optimizer}")
+    }
+}
+
+/// The section `[data]`, with everything written down that was inferred; `shape` says what a row is.
+fn data_section(data: &DataSettings, shape: &str, words: &ColumnNames) -> String {
+    let DataSettings { name, rows, layout, target, .. } = data;
+    let mut text = format!("\n[data]                     # {rows} rows, {shape}\n");
+    let origin = match embedded(name) {
+        Some(_) => "built in".to_owned(),
+        None => format!("from this file's folder; {}, gzipped or not", layout.format()),
+    };
+    text += &line(&format!("file = {}", toml(name)), &origin);
+    text += &match layout {
+        FileLayout::Csv(layout) => columns_settings(layout, &words.names),
+        FileLayout::Numbered(Numbered { format: NumberedFormat::Libsvm, width, .. }) => line(
+            &format!("features = {width}"),
+            "the largest index of the file; say more if files to come have larger ones",
+        ),
+        FileLayout::Numbered(_) => String::new(),
+    };
+    text += &target_settings(target);
+    text +=
+        &line("held_out = 0.2", "share of the rows that is never trained, and tells how well the model does");
+    text += &if layout.format() == Format::Libsvm {
+        line(
+            "standardize = false",
+            "true: features are shifted to mean 0 and scaled to deviation 1; 0 becomes another number",
+        )
+    } else {
+        line("standardize = true", "features are shifted to mean 0 and scaled to deviation 1")
+    };
+    text += &match layout {
+        FileLayout::Csv(layout) => chosen_columns(layout, words),
+        FileLayout::Numbered(_) => "# All features are used; to choose: columns = [1, 2, 3]\n".to_owned(),
+    };
+    text
+}
+
+/// Where the label of a CSV file is.
+fn columns_settings(layout: &Columns, names: &[String]) -> String {
+    let label = toml(&column(layout.label, names));
+    [
+        line(&format!("header = {}", layout.header), "whether the first line names the columns"),
+        line(&format!("label = {label}"), "the label's column, by number from 1 or by name"),
+    ]
+    .concat()
+}
+
+/// What is predicted.
+fn target_settings(target: &Target) -> String {
+    let Target::Class { classes } = target else { return line("predict = \"number\"", "or class") };
+    let comment = match Classes::of(classes) {
+        Classes::Count(count) => format!("labels 0 to {}", count - 1),
+        Classes::Names(names) => format!("{} labels, in the order of the model's outputs", names.len()),
+    };
+    let classes = format!("classes = {}", toml(&Classes::of(classes)));
+    [line("predict = \"class\"", "or number"), line(&classes, &comment)].concat()
+}
+
+/// Which columns of a CSV file are features.
+fn chosen_columns(layout: &Columns, ColumnNames { names, worded }: &ColumnNames) -> String {
+    let listed = |columns: &[usize]| -> Vec<String> {
+        columns.iter().map(|&index| toml(&column(index, names))).collect()
+    };
+    let left_out = match worded.as_slice() {
+        [] => String::new(),
+        worded => format!("# Left out, because they hold words: {}\n", listed(worded).join(", ")),
+    };
+    let is_all = layout.features.len() + 1 == layout.width;
+    if is_all && layout.features.len() > COLUMNS_LISTED_MAX {
+        return left_out + "# The features are all columns but the label's; to choose: columns = [1, 2, 3]\n";
+    }
+    left_out + &wrapped("columns = [", &listed(&layout.features))
+}
+
+/// A setting with its comment at the same column as the others'.
+fn line(setting: &str, comment: &str) -> String {
+    format!("{setting:<26} # {comment}\n")
+}
+
+/// A TOML array that starts with `start` and has lines of at most some 100 characters.
+fn wrapped(start: &str, items: &[String]) -> String {
+    const LINE_CHARS: usize = 100;
+    let mut lines = vec![start.to_owned()];
+    for (index, item) in items.iter().enumerate() {
+        let end = if index + 1 == items.len() { "" } else { ", " };
+        let line = lines.last_mut().expect("there is a first line");
+        if line.len() + item.len() > LINE_CHARS {
+            line.truncate(line.trim_end().len());
+            lines.push(format!("    {item}{end}"));
+        } else {
+            line.push_str(item);
+            line.push_str(end);
+        }
+    }
+    lines.join("\n") + "]\n"
+}
+
+/// A column by its name, where that is unmistakable; else by its number.
+fn column(index: usize, names: &[String]) -> Column {
+    match names.get(index) {
+        Some(name) if !name.is_empty() && names.iter().filter(|other| *other == name).count() == 1 => {
+            Column::Name(name.clone())
+        }
+        _ => Column::Number(index + 1),
+    }
+}
+
+/// A value as it stands in a TOML file, on one line.
+fn toml(value: &(impl serde::Serialize + ?Sized)) -> String {
+    // Texts, numbers and lists of texts look the same in JSON and TOML, but for one character.
+    let json = serde_json::to_string(value).expect("texts and numbers have a text form");
+    json.replace('\u{7f}', "\\u007f")
+}
+
+const HEAD: &str = "\
+# A run of peergrad, ready as it is:
+#   peer start run.toml      on the first machine; it prints what to type on the others
+# Everything here was inferred from the data or is a default. Change what you like before the first peer starts.
+
+";
+
+const REST: &str = "
+[sync]
+kind = \"sync\"              # synchronous steps; or \"backup-workers\", \"local\", \"diloco\", \"ds-sync\": other promises
+topology = \"auto\"          # how tensors travel: \"direct\", straight to the owner; \"ring\", from neighbour to neighbour; or \"auto\":
+                           # directly, unless a ring is better by far
+gradients = \"f32\"          # how they travel: or \"bf16\", \"f16\", \"int8\", \"top-k\", which take less of a slow line
+parameters = \"f32\"         # the same of new parameters: or \"bf16\", \"f16\", \"int8\"
+segment_kib = 128          # size of one piece on the wire
+digest_every = 0           # steps between two digests of the parameters; 0: only at the end
+
+[shards]
+replicas = 2               # peers that hold the optimizer state of each parameter: one can go without a loss; or \"all\",
+                           # up to 32: nothing is ever lost, but the memory of each peer does not fall with their number
+
+[checkpoints]
+seconds = 30               # how often the peers write down where they are, for the day when all of them stop at once
+keep = 3                   # how many of these each peer keeps
+
+[partition]
+policy = \"majority\"        # whoever can reach more than half of the peers goes on, the others wait; or all go on by themselves,
+                           # and when they meet again, \"merge\" averages what both have, \"winner\" keeps who is further
+
+[network]                  # this peer's own affair; the others may have other values
+port = 4747                # port to listen on, TCP and UDP; tensors use TCP on the one 1000 above it
+peers = 2                  # how many peers, this one included, a new run waits for
+mdns = true                # whether peers of the local network find each other
+";
+
+#[cfg(test)]
+mod tests {
+    use super::super::run_file::{OptimizerKind, SyncKind};
+    use super::*;
+    use proptest::prelude::*;
+
+    use crate::specification::run_file::NetworkSection;
+    use crate::specification::{RunFile, resolve};
+
+    /// What is written parses, resolves, and resolves to what was inferred.
+    #[track_caller]
+    fn written(name: &str, bytes: &[u8]) -> (String, RunFile) {
+        let text = write_run_file(name, bytes).unwrap();
+        let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        let resolved =
+            resolve(&run, &run.data().unwrap().file, bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!(resolved.data.name, name);
+        (text, run)
+    }
+
+    #[test]
+    fn the_demo_runs_unedited() {
+        let (text, run) = written(DIGITS, embedded(DIGITS).unwrap());
+        assert_eq!(text.replace("batch = 64", "batch = 16"), demo_run_file());
+        assert_eq!((run.epochs, run.batch), (40, 64));
+        assert_eq!(run.model.hidden, Some(vec![128]));
+        assert_eq!(run.data().unwrap().classes, Some(Classes::Count(10)));
+        assert_eq!(run.data().unwrap().label, Some(Column::Number(65)));
+        assert_eq!(run.network, NetworkSection::default());
+    }
+
+    #[test]
+    fn odd_names_and_words_survive() {
+        let bytes =
+            b"\"a \"\"b\"\"\nc\",town,x,x,y\n1,Rom,2,3,no\n4,Ulm,5,6,yes\n7,Bonn,8,9,no\n1,Bern,2,3,yes\n";
+        let (text, run) = written("my \"odd\"\n.csv", bytes);
+        assert!(text.contains("hold words: \"town\""), "{text}");
+        let columns = vec![Column::Name("a \"b\"\nc".into()), Column::Number(3), Column::Number(4)];
+        assert_eq!(run.data().unwrap().columns, Some(columns));
+        assert_eq!(run.data().unwrap().classes, Some(Classes::Names(vec!["no".into(), "yes".into()])));
+        assert_eq!(run.model.kind, ModelKind::Softmax);
+    }
+
+    #[test]
+    fn numbers_are_predicted_by_a_linear_model_where_rows_are_few() {
+        let (_, run) = written("f.csv", b"1,0.5\n2,1.5\n3,2.25\n4,3.5\n");
+        assert_eq!(run.model.kind, ModelKind::Linear);
+    }
+
+    #[test]
+    fn many_columns_are_not_listed() {
+        let row = |label: &str| "1,".repeat(300) + label + "\n";
+        let (text, run) = written("f.csv", (row("a") + &row("b") + &row("a") + &row("b")).as_bytes());
+        assert_eq!(run.data().unwrap().columns, None);
+        assert!(text.contains("all columns but the label's"));
+    }
+
+    #[test]
+    fn a_libsvm_file_is_told_with_its_features() {
+        let (text, run) = written("f.txt", b"+1 3:0.5\n-1 1:2\n+1 2:1\n-1\n");
+        assert!(text.contains("# 4 rows, 3 features") && text.contains("LIBSVM, gzipped or not"), "{text}");
+        let data = run.data().unwrap();
+        assert_eq!((data.features, data.standardize), (Some(3), Some(false)));
+        assert_eq!((&data.label, data.header, &data.columns), (&None, None, &None));
+        assert_eq!(data.classes, Some(Classes::Names(vec!["-1".into(), "1".into()])));
+        assert_eq!(run.model.kind, ModelKind::Softmax);
+    }
+
+    #[test]
+    fn a_file_of_many_features_is_for_a_model_that_looks_at_few() {
+        let (text, run) = written("f.txt", b"+1 3:0.5\n-1 1:2 70000:1\n+1 2:1\n-1\n");
+        assert!(text.contains(SSP) && text.contains("70000 features"), "{text}");
+        assert_eq!((run.model.kind, run.optimizer.rule), (ModelKind::Logistic, OptimizerKind::Ftrl));
+        assert_eq!(run.sync.kind, SyncKind::Ssp);
+        let (text, _) = written("f.txt", b"0 3:0.5\n1 1:2 70000:1\n2 2:1\n0\n1\n2\n");
+        assert!(text.contains(SYNC), "{text}");
+    }
+
+    #[test]
+    fn an_idx_file_is_told_with_the_shape_of_its_samples() {
+        let samples =
+            [&b"\0\0\x08\x03\0\0\0\x04\0\0\0\x01\0\0\0\x02"[..], &[1, 2, 3, 4, 5, 6, 7, 8]].concat();
+        let bytes = [&samples[..], b"\0\0\x08\x01\0\0\0\x04", &[0, 1, 0, 1]].concat();
+        let (text, run) = written("f.bin", &bytes);
+        assert!(text.contains("# 4 rows, each 1 x 2") && text.contains("IDX, gzipped or not"), "{text}");
+        assert_eq!(run.data().unwrap().classes, Some(Classes::Count(2)));
+        assert_eq!(run.data().unwrap().standardize, Some(true));
+        let error = write_run_file("f.bin", &samples).unwrap_err().to_string();
+        assert!(error.contains("`cat train-images-idx3-ubyte.gz"), "{error}");
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_written_runs(
+            head in "[a-c\\x00-\\x7fü]{0,12}",
+            rows in prop::collection::vec(("[0-9.]{1,3}", "[0-9a]{1,2}", "[a-c0-3\"]"), 1..30),
+        ) {
+            let rows: String = rows.iter().map(|(a, b, label)| format!("{a},{b},{label}\n")).collect();
+            let bytes = format!("{head}\n{rows}").into_bytes();
+            if let Ok(text) = write_run_file("f.csv", &bytes) {
+                let run = RunFile::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+                resolve(&run, "f.csv", &bytes).unwrap_or_else(|error| panic!("{error}\n{text}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! Resolving: a run file and its data become a specification.
+//!
+//! Done once, by the founder. What the file leaves open is inferred from the data, and what contradicts itself is an
+//! error now rather than at step 1,000.
+
+use peergrad_models::data::columns::ColumnHints;
+use peergrad_models::data::dataset::{HeldOutSplit, Standardization};
+use peergrad_models::data::dense_table::unpack;
+use peergrad_models::data::format::{FEATURES_MAX, FileLayout, Format};
+use peergrad_models::data::labels::{Classes, Predict, Target, TargetHints};
+use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_models::schedule::{Decay, scaled};
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::CHECKPOINTS_MAX;
+
+use super::algorithm::{Aggregation, Algorithm};
+use super::run_file::{DataSection, ModelKind, OptimizerKind, OptimizerSection, RunFile, ScheduleName};
+use super::{
+    DataSettings, ModelForm, ModelSettings, Specification, SpecificationError, TrainingSettings, VERSION,
+    compression, replicas, within,
+};
+
+/// The most classes that may be given as a count.
+const CLASSES_COUNTED_MAX: u32 = 1 << 16;
+/// Where features are standardized.
+const ONLY_WITHOUT_ZEROS: &str =
+    "false where `kind` in [model] is \"logistic\": features that are zero would become other numbers";
+/// Elements in a KiB of a segment.
+const ELEMENTS_PER_KIB: usize = 1024 / size_of::<f32>();
+
+/// Settles everything that `run` leaves open, by looking at the data file's bytes.
+///
+/// `data_name` goes into the specification as the file's name; joiners look for it on their machines.
+///
+/// # Errors
+/// If a setting is out of bounds or contradicts another, or the data cannot be used.
+pub fn resolve(
+    run: &RunFile,
+    data_name: &str,
+    data_bytes: &[u8],
+) -> Result<Specification, SpecificationError> {
+    let form = match run.model.kind {
+        ModelKind::Logistic => ModelForm::Logistic,
+        ModelKind::Mlp | ModelKind::Softmax | ModelKind::Linear => ModelForm::Network,
+    };
+    let data = resolve_data(run.data()?, form, run.seed, data_name, data_bytes)?;
+    let training = resolve_training(run, u64::from(data.rows - data.held_out_rows))?;
+    let model = resolve_model(run, form, &data.target)?;
+    let specification = Specification { version: VERSION, training, model, data };
+    specification.check()?;
+    specification.to_bytes()?;
+    Ok(specification)
+}
+
+/// Settles how `samples` training samples are trained.
+pub(super) fn resolve_training(run: &RunFile, samples: u64) -> Result<TrainingSettings, SpecificationError> {
+    replicas::check(run.shards.replicas)?;
+    within("sync.segment_kib", run.sync.segment_kib, 1..=1024, "1 to 1024")?;
+    within("checkpoints.seconds", run.checkpoints.seconds, ..=86_400, "0 to 86400")?;
+    within("checkpoints.keep", run.checkpoints.keep, 1..=CHECKPOINTS_MAX, "1 to 4")?;
+    within("batch", run.batch, 1..=u64::from(u32::MAX), "1 to 4294967295 samples")?;
+    let steps_per_epoch = samples.div_ceil(run.batch);
+    let algorithm = Algorithm::resolve(&run.sync, steps_per_epoch)?;
+    let (gradients, parameters) = compression::resolve(&run.sync)?;
+    // The rate is counted in local steps; a round at the end of an epoch counts in full.
+    let local_steps = algorithm.local_steps();
+    let rated_steps = samples.div_ceil(run.batch.saturating_mul(local_steps)).saturating_mul(local_steps);
+    let training = TrainingSettings {
+        seed: run.seed,
+        batch: run.batch,
+        epochs: run.epochs,
+        combine: Aggregation::resolve(&run.sync)?,
+        gradients,
+        parameters,
+        topology: run.sync.topology,
+        algorithm,
+        segment_elements: run.sync.segment_kib * ELEMENTS_PER_KIB,
+        replicas: run.shards.replicas,
+        digest_every: run.sync.digest_every,
+        checkpoint_seconds: run.checkpoints.seconds,
+        checkpoints_kept: run.checkpoints.keep,
+        policy: run.partition.policy,
+        shuffle: run.shuffle,
+        optimizer: resolve_rule(&run.optimizer)?,
+        schedule: resolve_schedule(run, rated_steps)?,
+    };
+    training.algorithm.check(training.topology)?;
+    training.algorithm.check_rule(&training.optimizer)?;
+    training.combine.check(training.topology, &training.algorithm)?;
+    compression::check(&training)?;
+    Ok(training)
+}
+
+/// Settles how the data file is read; `packed` are its bytes as they lie on disk.
+pub(super) fn resolve_data(
+    section: &DataSection,
+    form: ModelForm,
+    seed: u64,
+    name: &str,
+    packed: &[u8],
+) -> Result<DataSettings, SpecificationError> {
+    within("data.held_out", section.held_out, 0.0..=0.9, "a share of 0 to 0.9")?;
+    if let (Some(Predict::Number), Some(_)) = (section.predict, &section.classes) {
+        return Err(contradiction("data.classes", "given", "only where `predict` is \"class\""));
+    }
+    if let Some(Classes::Count(count)) = section.classes {
+        within("data.classes", count, 2..=CLASSES_COUNTED_MAX, "2 to 65536, or a list of labels")?;
+    }
+    if let Some(width) = section.features {
+        within("data.features", width, 1..=FEATURES_MAX, "1 to 16777216")?;
+    }
+    let bytes = unpack(name, packed)?;
+    let layout_hints = ColumnHints {
+        header: section.header,
+        label: section.label.clone(),
+        features: section.columns.clone(),
+        width: section.features,
+    };
+    let layout = FileLayout::infer(name, &bytes, &layout_hints)?;
+    let is_sparse = form == ModelForm::Logistic;
+    only_if(!is_sparse, "data.standardize", section.standardize == Some(true), ONLY_WITHOUT_ZEROS)?;
+    // What leaves out zeros leaves them out because they mean nothing, and is mostly scaled already.
+    let is_standardized = section.standardize.unwrap_or(layout.format() != Format::Libsvm) && !is_sparse;
+    let (labels, table) = if is_sparse {
+        (layout.read_sparse(name, &bytes)?.labels, None)
+    } else {
+        let table = layout.read(name, &bytes)?;
+        (table.labels.clone(), Some(table))
+    };
+    let rows = labels.rows().len() as u32;
+    // At least one row is left to train.
+    let held_out_rows = ((f64::from(rows) * section.held_out).round() as u32).min(rows - 1);
+    let split = HeldOutSplit::draw(seed, rows, held_out_rows);
+    let target_hints = TargetHints { predict: section.predict, classes: section.classes.clone() };
+    let target = Target::infer(name, &labels, &target_hints, &split.training)?;
+    let standardization = match table.filter(|_| is_standardized) {
+        Some(table) => Standardization::fit(&table.features, table.columns, &split.training),
+        None => Standardization::identity(),
+    };
+    Ok(DataSettings {
+        name: name.to_owned(),
+        digest: ContentDigest::of(packed).to_string(),
+        byte_count: packed.len() as u64,
+        rows,
+        held_out_rows,
+        layout,
+        target,
+        standardization,
+    })
+}
+
+fn resolve_model(
+    run: &RunFile,
+    form: ModelForm,
+    target: &Target,
+) -> Result<ModelSettings, SpecificationError> {
+    let section = &run.model;
+    match (section.kind, target) {
+        (ModelKind::Logistic, Target::Number { .. }) => {
+            let allowed =
+                "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
+            return Err(contradiction("model.kind", "logistic", allowed));
+        }
+        (ModelKind::Logistic, Target::Class { classes }) if classes.len() > 2 => {
+            let allowed = "softmax or mlp, because there are more than two classes";
+            return Err(contradiction("model.kind", "logistic", allowed));
+        }
+        (ModelKind::Softmax, Target::Number { .. }) => {
+            let allowed =
+                "linear or mlp, because the label is a number; or say `predict = \"class\"` in [data]";
+            return Err(contradiction("model.kind", "softmax", allowed));
+        }
+        (ModelKind::Linear, Target::Class { .. }) => {
+            let allowed =
+                "softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]";
+            return Err(contradiction("model.kind", "linear", allowed));
+        }
+        _ => {}
+    }
+    let is_mlp = section.kind == ModelKind::Mlp;
+    only_if(is_mlp, "model.hidden", section.hidden.is_some(), "only where `kind` is \"mlp\"")?;
+    only_if(is_mlp, "model.activation", section.activation.is_some(), "only where `kind` is \"mlp\"")?;
+    let hidden_default = if is_mlp { vec![128] } else { Vec::new() };
+    Ok(ModelSettings {
+        form,
+        hidden: section.hidden.clone().unwrap_or(hidden_default),
+        activation: section.activation.unwrap_or_default(),
+    })
+}
+
+fn resolve_rule(section: &OptimizerSection) -> Result<Optimizer, SpecificationError> {
+    let is_momentum = section.rule == OptimizerKind::Momentum;
+    let allowed = "only where `rule` is \"momentum\"";
+    only_if(is_momentum, "optimizer.momentum", section.momentum.is_some(), allowed)?;
+    only_if(is_momentum, "optimizer.nesterov", section.nesterov.is_some(), allowed)?;
+    let is_adam = matches!(section.rule, OptimizerKind::Adam | OptimizerKind::AdamW);
+    let allowed = "only where `rule` is \"adam\" or \"adamw\"";
+    only_if(is_adam, "optimizer.beta1", section.beta1.is_some(), allowed)?;
+    only_if(is_adam, "optimizer.beta2", section.beta2.is_some(), allowed)?;
+    let has_epsilon = is_adam || section.rule == OptimizerKind::Adagrad;
+    let allowed = "only where `rule` is \"adam\", \"adamw\" or \"adagrad\"";
+    only_if(has_epsilon, "optimizer.epsilon", section.epsilon.is_some(), allowed)?;
+    let is_sparse = matches!(section.rule, OptimizerKind::Prox | OptimizerKind::Ftrl);
+    let allowed = "only where `rule` is \"prox\" or \"ftrl\"";
+    only_if(is_sparse, "optimizer.l1", section.l1.is_some(), allowed)?;
+    only_if(is_sparse, "optimizer.l2", section.l2.is_some(), allowed)?;
+    let is_ftrl = section.rule == OptimizerKind::Ftrl;
+    only_if(is_ftrl, "optimizer.beta", section.beta.is_some(), "only where `rule` is \"ftrl\"")?;
+    let allowed = "not with `rule` \"prox\" or \"ftrl\"; give `l2`";
+    only_if(!is_sparse, "optimizer.weight_decay", section.weight_decay.is_some(), allowed)?;
+    let (l1, l2) = (section.l1.unwrap_or(0.0), section.l2.unwrap_or(0.0));
+    let decay_default = if section.rule == OptimizerKind::AdamW { 0.01 } else { 0.0 };
+    let weight_decay = section.weight_decay.unwrap_or(decay_default);
+    let (beta1, beta2) = (section.beta1.unwrap_or(0.9), section.beta2.unwrap_or(0.999));
+    let epsilon = section.epsilon.unwrap_or(if is_adam { 1e-8 } else { 1e-10 });
+    Ok(match section.rule {
+        OptimizerKind::Sgd => Optimizer::Sgd { weight_decay },
+        OptimizerKind::Momentum => Optimizer::Momentum {
+            momentum: section.momentum.unwrap_or(0.9),
+            nesterov: section.nesterov.unwrap_or(false),
+            weight_decay,
+        },
+        OptimizerKind::Adam => Optimizer::Adam { beta1, beta2, epsilon, weight_decay },
+        OptimizerKind::AdamW => Optimizer::AdamW { beta1, beta2, epsilon, weight_decay },
+        OptimizerKind::Adagrad => Optimizer::Adagrad { epsilon, weight_decay },
+        OptimizerKind::Prox => Optimizer::Prox { l1, l2 },
+        OptimizerKind::Ftrl => Optimizer::Ftrl { beta: section.beta.unwrap_or(1.0), l1, l2 },
+    })
+}
+
+fn resolve_schedule(run: &RunFile, steps_per_epoch: u64) -> Result<Schedule, SpecificationError> {
+    let section = &run.optimizer;
+    let is_step = section.schedule == ScheduleName::Step;
+    let allowed = "only where `schedule` is \"step\"";
+    only_if(is_step, "optimizer.decay_factor", section.decay_factor.is_some(), allowed)?;
+    only_if(is_step, "optimizer.decay_epochs", section.decay_epochs.is_some(), allowed)?;
+    let is_cosine = section.schedule == ScheduleName::Cosine;
+    only_if(is_cosine, "optimizer.floor", section.floor.is_some(), "only where `schedule` is \"cosine\"")?;
+    let rate_default = match section.rule {
+        OptimizerKind::Sgd | OptimizerKind::Prox | OptimizerKind::Ftrl => 0.1,
+        OptimizerKind::Adagrad => 0.01,
+        OptimizerKind::Momentum => 0.05,
+        OptimizerKind::Adam | OptimizerKind::AdamW => 0.001,
+    };
+    let rate = section.rate.unwrap_or(rate_default);
+    let reference_batch = section.scale_from_batch.unwrap_or(run.batch);
+    within("optimizer.scale_from_batch", reference_batch, 1.., "at least 1")?;
+    let decay = match section.schedule {
+        ScheduleName::Constant => Decay::Constant,
+        ScheduleName::Step => Decay::Step {
+            factor: section.decay_factor.unwrap_or(0.1),
+            every: section.decay_epochs.unwrap_or((run.epochs / 3).max(1)).saturating_mul(steps_per_epoch),
+        },
+        ScheduleName::Cosine => Decay::Cosine {
+            floor: section.floor.unwrap_or(0.0),
+            total_steps: run.epochs.saturating_mul(steps_per_epoch),
+        },
+    };
+    Ok(Schedule { base: scaled(rate, run.batch, reference_batch), warmup_steps: section.warmup_steps, decay })
+}
+
+/// An error if a key `is_given` although it means nothing here.
+fn only_if(
+    is_meant: bool,
+    key: &'static str,
+    is_given: bool,
+    allowed: &str,
+) -> Result<(), SpecificationError> {
+    if is_given && !is_meant { Err(contradiction(key, "given", allowed)) } else { Ok(()) }
+}
+
+fn contradiction(key: &'static str, found: &str, allowed: &str) -> SpecificationError {
+    SpecificationError::Setting { key, found: found.to_owned(), allowed: allowed.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peergrad_protocol::placement::Replicas;
+
+    use crate::specification::Route;
+    use crate::specification::builtin::DataPart;
+    use peergrad_models::data::embedded::{DIGITS, embedded};
+
+    const SMALL: &[u8] = b"x,z,kind\n1,2,cat\n3,4,dog\n5,6,cat\n7,8,dog\n9,1,cat\n";
+
+    fn resolved(text: &str, bytes: &[u8]) -> Result<Specification, SpecificationError> {
+        resolve(&RunFile::parse(text)?, "f.csv", bytes)
+    }
+
+    #[test]
+    fn a_specification_reads_back_from_its_bytes() {
+        let text =
+            "[data]\nfile = \"digits\"\n[optimizer]\nschedule = \"cosine\"\nrate = 0.003\nbeta1 = 0.87";
+        let run = RunFile::parse(text).unwrap();
+        let specification = resolve(&run, DIGITS, embedded(DIGITS).unwrap()).unwrap();
+        let bytes = specification.to_bytes().unwrap();
+        let read = Specification::parse(&bytes).unwrap();
+        assert_eq!(read, specification);
+        assert_eq!(read.to_bytes().unwrap(), bytes);
+    }
+
+    #[test]
+    fn what_is_open_is_settled() {
+        let specification = resolved("[data]\nfile = \"f.csv\"", SMALL).unwrap();
+        let data = &specification.data;
+        assert_eq!((data.rows, data.held_out_rows), (5, 1));
+        assert_eq!(data.layout.columns(), 2);
+        assert_eq!(data.target, Target::Class { classes: vec!["cat".into(), "dog".into()] });
+        assert_eq!(specification.training.segment_elements, 32 * 1024);
+        assert_eq!(specification.manifest().parameter_count(), 2 * 128 + 128 + 128 * 2 + 2);
+    }
+
+    #[test]
+    fn zeros_that_a_file_leaves_out_stay_zeros_unless_somebody_asks() {
+        const SPARSE: &[u8] = b"+1 2:0.5\n-1 3:2\n+1\n-1 1:1 3:4\n+1 2:1\n";
+        let specification = resolved("[data]\nfile = \"f\"\nheld_out = 0.0", SPARSE).unwrap();
+        let data = &specification.data;
+        assert_eq!((data.rows, data.layout.columns(), data.layout.format()), (5, 3, Format::Libsvm));
+        assert_eq!(data.target, Target::Class { classes: vec!["-1".into(), "1".into()] });
+        assert_eq!(data.standardization, Standardization::identity());
+        assert_eq!(Specification::parse(&specification.to_bytes().unwrap()).unwrap(), specification);
+        let training = specification.dataset(SPARSE).unwrap().training;
+        assert!(training.features.contains(&0.0) && training.features.contains(&0.5));
+
+        let asked = resolved("[data]\nfile = \"f\"\nstandardize = true\nfeatures = 4", SPARSE).unwrap();
+        assert_eq!((asked.data.layout.columns(), asked.data.standardization.mean.len()), (4, 4));
+        let csv = resolved("[data]\nfile = \"f.csv\"\nstandardize = false", SMALL).unwrap();
+        assert_eq!(csv.data.standardization, Standardization::identity());
+        assert_eq!(Specification::parse(&csv.to_bytes().unwrap()).unwrap(), csv);
+    }
+
+    #[test]
+    fn a_logistic_model_looks_at_no_zeros() {
+        const SPARSE: &[u8] = b"+1 2:0.5\n-1 9000000:2\n+1\n-1 1:1 3:4\n+1 2:1\n";
+        let text = "[data]\nfile = \"f\"\nheld_out = 0.2\n[model]\nkind = \"logistic\"\n";
+        let specification = resolved(text, SPARSE).unwrap();
+        assert_eq!(Specification::parse(&specification.to_bytes().unwrap()).unwrap(), specification);
+        assert_eq!(specification.manifest().parameter_count(), 9_000_001);
+        let loaded = specification.load(SPARSE).unwrap();
+        let touched = loaded.task.sparse().unwrap().touched(&[0, 1, 2, 3]);
+        assert!((2..=5).contains(&touched.len()) && touched.last() == Some(&9_000_000), "{touched:?}");
+        let (evaluation, part) =
+            specification.evaluate(&vec![0.0; 9_000_001], "g", b"-1 4:1\n+1 1:1\n-1\n").unwrap();
+        assert_eq!((evaluation.samples, evaluation.accuracy, part), (3, Some(2.0 / 3.0), DataPart::All));
+        for (more, words) in [
+            ("hidden = [3]", "`model.hidden` is given"),
+            (
+                "[sync]\nkind = \"downpour\"\nn_fetch = 2",
+                "`sync.n_fetch` is 2; allowed: 1 with a logistic model",
+            ),
+        ] {
+            let error = resolved(&format!("{text}{more}"), SPARSE).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        let text = text.replace("held_out", "standardize = true\nheld_out");
+        let error = resolved(&text, SPARSE).unwrap_err().to_string();
+        assert!(error.contains("`data.standardize` is given; allowed: false where `kind`"), "{error}");
+        let three = resolved(
+            "[data]\nfile = \"f\"\n[model]\nkind = \"logistic\"",
+            b"1 1:1\n2 1:1\n3 1:1\n1 2:1\n2 1:1\n3 2:1\n",
+        );
+        assert!(three.unwrap_err().to_string().contains("more than two classes"));
+    }
+
+    #[test]
+    fn settings_reach_the_training() {
+        let text = "epochs = 6\nbatch = 2\nseed = 9\n[data]\nfile = \"f.csv\"\n\
+            [optimizer]\nrule = \"momentum\"\nrate = 0.2\nscale_from_batch = 4\nschedule = \"step\"\n\
+            [sync]\ntopology = \"direct\"\nsegment_kib = 4\n[model]\nkind = \"softmax\"";
+        let specification = resolved(text, SMALL).unwrap();
+        let training = specification.training;
+        // Four training rows make two steps an epoch; a third of six epochs is two.
+        let decay = Decay::Step { factor: 0.1, every: 4 };
+        assert_eq!(training.schedule, Schedule { base: 0.1, warmup_steps: 0, decay });
+        assert_eq!(
+            training.optimizer,
+            Optimizer::Momentum { momentum: 0.9, nesterov: false, weight_decay: 0.0 }
+        );
+        assert_eq!((training.topology, training.segment_elements), (Route::Direct, 1024));
+        assert!(specification.model.hidden.is_empty());
+    }
+
+    #[test]
+    fn replicas_are_a_number_or_all() {
+        for (written, replicas) in
+            [("1", Replicas::Number(1)), ("8", Replicas::Number(8)), ("\"all\"", Replicas::All)]
+        {
+            let text = format!("[data]\nfile = \"f.csv\"\n[shards]\nreplicas = {written}");
+            let specification = resolved(&text, SMALL).unwrap();
+            assert_eq!(specification.training.training().replicas, replicas);
+            let bytes = specification.to_bytes().unwrap();
+            assert!(String::from_utf8_lossy(&bytes).contains(&format!("\nreplicas = {written}\n")));
+            assert_eq!(Specification::parse(&bytes).unwrap(), specification);
+        }
+    }
+
+    #[track_caller]
+    fn assert_error(sections: &str, expected: &str) {
+        let text = format!("[data]\nfile = \"f.csv\"\n{sections}");
+        assert_eq!(resolved(&text, SMALL).unwrap_err().to_string(), expected);
+    }
+
+    #[test]
+    fn contradictions_are_found_before_training() {
+        for count in ["0", "9", "32"] {
+            let expected = format!("`shards.replicas` is {count}; allowed: 1 to 8, or \"all\"");
+            assert_error(&format!("[shards]\nreplicas = {count}"), &expected);
+        }
+        assert_error("held_out = 1.0", "`data.held_out` is 1; allowed: a share of 0 to 0.9");
+        for count in ["0", "16777217"] {
+            let expected = format!("`data.features` is {count}; allowed: 1 to 16777216");
+            assert_error(&format!("features = {count}"), &expected);
+        }
+        assert_error(
+            "features = 3",
+            "f.csv: a CSV file has nothing for `features` in [data] to say; leave it out of the run file",
+        );
+        assert_error("classes = 1", "`data.classes` is 1; allowed: 2 to 65536, or a list of labels");
+        assert_error("held_out = nan", "`data.held_out` is NaN; allowed: a share of 0 to 0.9");
+        assert_error(
+            "[optimizer]\nmomentum = 0.5",
+            "`optimizer.momentum` is given; allowed: only where `rule` is \"momentum\"",
+        );
+        assert_error(
+            "[optimizer]\nbeta2 = 1.0",
+            "`optimizer.beta2` is 1; allowed: 0 up to, not including, 1",
+        );
+        assert_error(
+            "[sync]\nkind = \"local\"\nlocal_steps = 0",
+            "`sync.local_steps` is 0; allowed: 1 to 1, the steps of an epoch; or \"epoch\"",
+        );
+        assert_error("[optimizer]\nrate = 0.0", "`optimizer.rate` is 0; allowed: above 0, up to 1000000");
+        assert_error(
+            "[model]\nkind = \"linear\"",
+            "`model.kind` is linear; allowed: softmax or mlp, because the label is a class; or say `predict = \"number\"` in [data]",
+        );
+        assert_error("[model]\nhidden = [0]", "`model.hidden` is 0; allowed: layers of 1 to 1048576");
+        assert_error(
+            "[model]\nhidden = [1048576, 1048576]",
+            "`model.hidden` is 1099517919234; allowed: a model of at most 1073741824 parameters",
+        );
+        assert_error("[sync]\nsegment_kib = 2000", "`sync.segment_kib` is 2000; allowed: 1 to 1024");
+        assert_error(
+            "label = \"z\"\ncolumns = [\"z\"]",
+            "f.csv: column 2 is used twice; list in `columns` each feature once, and not the label",
+        );
+    }
+
+    #[test]
+    fn bytes_of_others_are_checked() {
+        let specification = resolved("[data]\nfile = \"f.csv\"", SMALL).unwrap();
+        let altered = |change: fn(&mut Specification)| {
+            let mut altered = specification.clone();
+            change(&mut altered);
+            Specification::parse(&altered.to_bytes().unwrap())
+        };
+        assert!(altered(|_| ()).is_ok());
+        assert!(altered(|s| s.version = 2).is_err());
+        let other_column = altered(|s| match &mut s.data.layout {
+            FileLayout::Csv(layout) => layout.features = vec![0, 7],
+            FileLayout::Numbered(_) => (),
+        });
+        assert!(other_column.is_err());
+        assert!(altered(|s| s.data.standardization.scale[0] = 0.0).is_err());
+        assert!(altered(|s| s.data.standardization.mean.clear()).is_err());
+        assert!(altered(|s| s.data.held_out_rows = 5).is_err());
+        assert!(altered(|s| s.model.hidden = vec![1 << 20; 3]).is_err());
+        assert!(altered(|s| s.training.batch = 0).is_err());
+        assert!(altered(|s| s.training.replicas = Replicas::Number(9)).is_err());
+        assert!(altered(|s| s.training.segment_elements = 1 << 30).is_err());
+        assert!(altered(|s| s.data.digest = "12".into()).is_err());
+        assert!(altered(|s| s.data.target = Target::Class { classes: vec!["a".into(); 2] }).is_err());
+        assert!(Specification::parse(b"\xff").is_err());
+        assert!(Specification::parse(b"version = 1").is_err());
+    }
+}

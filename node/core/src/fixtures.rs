@@ -1,0 +1,73 @@
+//! Peers and views for tests, named by one byte, and how they train.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad_collectives::codec::Codec;
+use peergrad_collectives::combine::Combine;
+use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_protocol::message::Message;
+use peergrad_protocol::placement::Replicas;
+use peergrad_protocol::view::{Member, View};
+use peergrad_protocol::{Incarnation, Instant, PeerId, RunId};
+
+use crate::io::Output;
+use crate::membership::Membership;
+use crate::partition_policy::PartitionPolicy;
+use crate::program::loader::TrainingConfig;
+use crate::state::shared_cache::SharedCache;
+
+pub(crate) fn peer(byte: u8) -> PeerId {
+    PeerId([byte; 32])
+}
+
+pub(crate) fn member(byte: u8) -> Member {
+    Member { peer: peer(byte), incarnation: Incarnation(1), addresses: vec![], capacity: 1 }
+}
+
+/// How a small task is trained.
+pub(crate) fn training() -> TrainingConfig {
+    TrainingConfig {
+        seed: 7,
+        batch_size: 30,
+        local_steps: 1,
+        epochs: 8,
+        rule: Optimizer::Sgd { weight_decay: 0.0 },
+        schedule: Schedule::constant(0.01),
+        fixed_topology: None,
+        gradients: Codec::F32,
+        parameters: Codec::F32,
+        combine: Combine::Sum,
+        backups: 0,
+        segment_elements: 100,
+        replicas: Replicas::Number(2),
+        digest_every: 0,
+        checkpoint_every: Duration::ZERO,
+        checkpoints_kept: 1,
+        policy: PartitionPolicy::Majority,
+        is_shuffled: true,
+    }
+}
+
+/// Peer 2 of 1, 2 and 3, with the others linked.
+pub(crate) fn membership() -> Membership {
+    let view = view(&[1, 2, 3]);
+    let (me, digest) = (view.members[1].clone(), view.digest());
+    let linked = [peer(1), peer(3)].into();
+    let rest = (SharedCache::default(), [].into(), PartitionPolicy::Majority);
+    Membership::new(Instant(0), me, Arc::new(view), digest, linked, 0, rest)
+}
+
+/// What is said, and to whom.
+pub(crate) fn sent_messages(out: &[Output]) -> Vec<(PeerId, Message)> {
+    let sent = |output: &Output| match output {
+        Output::Send { to, frame } => Some((*to, frame.decode().expect("we have made it"))),
+        _ => None,
+    };
+    out.iter().filter_map(sent).collect()
+}
+
+/// The first view of a run of these peers.
+pub(crate) fn view(peers: &[u8]) -> View {
+    View::first(RunId([1; 32]), peers.iter().copied().map(member).collect())
+}

@@ -1,0 +1,569 @@
+//! The machine: routes inputs and commands to the part that owns the state they concern. No algorithm lives here.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use peergrad_models::task::Evaluation;
+use peergrad_protocol::durable::DurableRecord;
+use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
+use peergrad_protocol::message::{Departure, Message, Refusal};
+use peergrad_protocol::view::{ExpulsionCause, Member};
+use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, RunId, ViewDigest};
+
+use crate::io::{Ended, Event, Failure, FinalState, Input, JobId, JobOutput, Output, Panicked, Reject};
+use crate::machine::jobs::{Jobs, Purpose};
+use crate::machine::preparation::{LoadRequest, Preparation};
+use crate::membership::Membership;
+use crate::membership::bootstrap::Founder;
+use crate::membership::join::Joiner;
+use crate::membership::recovery::RecoveringMember;
+use crate::node::{Config, NodeState, StartMode, Wait};
+use crate::program::context::{ProgramCommand, Reply};
+use crate::program::executor::ProgramExecutor;
+use crate::program::loader::{Loaded, Loader};
+use crate::state::checkpoint::CheckpointSchedule;
+use crate::state::shared_cache::SharedCache;
+use crate::training::Training;
+use merge::MergeNegotiation;
+
+mod admin;
+mod checkpoints;
+mod frames;
+mod inspect;
+pub(crate) mod jobs;
+mod merge;
+pub(crate) mod preparation;
+mod views;
+
+/// All state of a node but its program.
+pub(crate) struct Machine {
+    /// This peer, in its present incarnation.
+    me: Member,
+    loader: Arc<dyn Loader>,
+    segments: Pool,
+    cache: SharedCache,
+    role: NodeRole,
+    /// What the founder was started with; taken when preparation begins.
+    specification: Option<Arc<[u8]>>,
+    preparation: Option<Preparation>,
+    /// Peers that frames can be sent to, and how many segments: those of members are counted by the training.
+    credits: BTreeMap<PeerId, u32>,
+    /// Peers to which the way leads through another one.
+    relayed: BTreeSet<PeerId>,
+    /// How much this peer offers to own where others can reach it.
+    offered_capacity: u8,
+    /// The random bytes drawn when the run was founded, once they are known.
+    nonce: Option<[u8; 32]>,
+    /// Frames of members whose view is not entered here yet, and that view; at most a window a link.
+    early: BTreeMap<PeerId, (ViewDigest, Vec<Frame>)>,
+    jobs: Jobs,
+    /// Records that were handed out to be kept.
+    persisted_count: u64,
+    rejects: BTreeMap<PeerId, u32>,
+    /// Whether the program was started, and waits for a view while there is none.
+    is_program_started: bool,
+    parked: Option<Reply<()>>,
+    /// What this peer has learnt before it was excluded.
+    state_before: Option<FinalState>,
+    /// The user wants this peer to go.
+    is_leaving: bool,
+}
+
+enum NodeRole {
+    Founder(Box<Founder>),
+    Joiner(Box<Joiner>),
+    Member(Box<ActiveMember>),
+    Ended,
+}
+
+/// A member's place in the view.
+struct ActiveMember {
+    training: Training,
+    membership: Membership,
+    progress: Progress,
+    checkpoint_schedule: CheckpointSchedule,
+    negotiation: MergeNegotiation,
+}
+
+/// How far a member is.
+#[derive(Clone, Copy, PartialEq)]
+enum Progress {
+    Training,
+    /// The last step is committed; the result is being evaluated.
+    Evaluating,
+}
+
+impl Machine {
+    pub(crate) fn new(config: Config) -> Self {
+        let Config {
+            peer,
+            incarnation,
+            addresses,
+            capacity,
+            loader,
+            segments,
+            cache,
+            restored,
+            saved,
+            start_mode,
+        } = config;
+        let me = Member { peer, incarnation, addresses, capacity };
+        let (role, specification, nonce) = match start_mode {
+            StartMode::Bootstrap { specification, nonce, peers, from } => {
+                let run = RunId::derive(&specification, &nonce);
+                let founder = Founder::new(run, nonce, me.clone(), peers, from);
+                (NodeRole::Founder(Box::new(founder)), Some(specification), Some(nonce))
+            }
+            StartMode::Join { run } => {
+                let restored = restored.and_then(|record| DurableRecord::from_bytes(&record));
+                let is_whole = |durable: &DurableRecord| {
+                    durable.definition.run() == durable.view.run && durable.view.rank(&peer).is_some()
+                };
+                let recovering =
+                    restored.filter(is_whole).map(|it| RecoveringMember::new(it, me.clone(), saved));
+                let mut joiner = Joiner::new(run, me.clone(), recovering);
+                // What the run is, it knows from before: it may be that nobody is there who could tell.
+                let definition =
+                    joiner.recovering().filter(|_| run.is_some()).map(|it| it.definition().clone());
+                let (specification, nonce) = definition.map(|it| (it.specification.into(), it.nonce)).unzip();
+                (NodeRole::Joiner(Box::new(joiner)), specification, nonce)
+            }
+        };
+        Self {
+            me,
+            loader,
+            segments,
+            cache,
+            role,
+            specification,
+            preparation: None,
+            credits: BTreeMap::new(),
+            relayed: BTreeSet::new(),
+            offered_capacity: capacity,
+            nonce,
+            early: BTreeMap::new(),
+            jobs: Jobs::default(),
+            persisted_count: 0,
+            rejects: BTreeMap::new(),
+            is_program_started: false,
+            parked: None,
+            state_before: None,
+            is_leaving: false,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        match &self.role {
+            NodeRole::Joiner(joiner) => joiner.deadline(),
+            NodeRole::Member(active) if active.progress == Progress::Training => {
+                active.membership.deadline().into_iter().chain(active.checkpoint_schedule.deadline()).min()
+            }
+            NodeRole::Founder(_) | NodeRole::Member(_) | NodeRole::Ended => None,
+        }
+    }
+
+    // Inputs.
+
+    pub(crate) fn input(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
+        if matches!(self.role, NodeRole::Ended) {
+            return;
+        }
+        if let Some(specification) = self.specification.take() {
+            if let NodeRole::Founder(founder) = &self.role {
+                out.extend(founder.wanted_checkpoint().cloned().map(Output::LoadCheckpoint));
+            }
+            self.prepare(specification, out);
+        }
+        if let NodeRole::Member(active) = &mut self.role {
+            active.training.wake();
+        }
+        match input {
+            Input::Tick => self.tick(now, out),
+            Input::Frame { from, frame } => {
+                if let Err(reject) = self.receive(now, from, frame, out) {
+                    self.reject(now, from, reject, out);
+                }
+            }
+            Input::LinkUp(peer) => self.link_up(now, peer, out),
+            Input::LinkDown { peer, reason } => self.link_down(now, peer, reason, out),
+            Input::Relayed { peer, is_relayed } => self.set_relayed(now, peer, is_relayed, out),
+            Input::ReachabilityChanged { addresses, is_reachable } => {
+                self.reachability_changed(now, addresses, is_reachable, out)
+            }
+            Input::DuplicateIdentity { by } => {
+                self.end(Err(Failure::Refused { by, refusal: Refusal::DuplicateIdentity }), out);
+            }
+            Input::Credit { peer, segments } => self.credit(peer, segments, out),
+            Input::Computed { job, result } => self.computed(job, result, out),
+            Input::DataFound(data) => {
+                let donor = self.donor();
+                let may_wait = matches!(self.role, NodeRole::Joiner(_));
+                if let Some(preparation) = &mut self.preparation {
+                    match preparation.data_found(data, donor, may_wait, out) {
+                        Ok(load_request) => self.load(load_request, out),
+                        Err(failure) => self.end(Err(failure), out),
+                    }
+                }
+            }
+            Input::Persisted { id, result } => self.persisted(now, id, result, out),
+            Input::CheckpointSaved { steps, result } => {
+                out.push(Output::Event(Event::Saved { steps, result }))
+            }
+            Input::CheckpointLoaded(result) => self.restored(result, out),
+            Input::Expel(peer) => self.expel(now, peer, out),
+            Input::DeclareLost => self.declare_lost(now, out),
+            Input::Rekey { secret, at } => {
+                if let NodeRole::Member(active) = &mut self.role {
+                    active.membership.rekey(secret, at, out);
+                }
+            }
+            Input::Leave => self.leave(out),
+        }
+        self.retire_if_done(now, out);
+        self.advance(now, out);
+    }
+
+    fn tick(&mut self, now: Instant, out: &mut Vec<Output>) {
+        match &mut self.role {
+            NodeRole::Joiner(joiner) => {
+                joiner.tick(now, self.credits.keys().copied(), out);
+                self.poll_recovery(now, out);
+            }
+            NodeRole::Member(active) if active.progress == Progress::Training => {
+                let commands = active
+                    .with_snapshot(&self.jobs, |membership, snapshot| membership.tick(now, snapshot, out));
+                self.apply(commands, out);
+                self.save_if_due(now, out);
+                self.negotiate(now, out);
+            }
+            NodeRole::Founder(_) | NodeRole::Member(_) | NodeRole::Ended => {}
+        }
+    }
+
+    fn link_up(&mut self, now: Instant, peer: PeerId, out: &mut Vec<Output>) {
+        self.credits.insert(peer, LINK_SEGMENTS);
+        match &mut self.role {
+            NodeRole::Joiner(joiner) => {
+                joiner.link_up(now, peer, out);
+                if let (Some(preparation), true) = (&mut self.preparation, joiner.sponsor() == Some(peer)) {
+                    preparation.restart_fetching(peer, out);
+                }
+                self.report_ready(out);
+            }
+            NodeRole::Member(active) => {
+                active.membership.link_up(now, peer);
+                active.training.link_up(&peer, out);
+            }
+            NodeRole::Founder(_) | NodeRole::Ended => {}
+        }
+    }
+
+    /// The way to a peer leads through another one from now on, or does not any more.
+    fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool, out: &mut Vec<Output>) {
+        if is_relayed {
+            self.relayed.insert(peer);
+        } else {
+            self.relayed.remove(&peer);
+        }
+        match &mut self.role {
+            NodeRole::Joiner(joiner) => {
+                joiner.set_relayed(peer, is_relayed);
+                if !is_relayed && joiner.sponsor().is_none() && self.credits.contains_key(&peer) {
+                    joiner.link_up(now, peer, out);
+                }
+                self.report_ready(out);
+            }
+            NodeRole::Member(active) => {
+                active.membership.set_relayed(now, peer, is_relayed);
+                self.poll_membership(now, out);
+            }
+            NodeRole::Founder(_) | NodeRole::Ended => {}
+        }
+    }
+
+    /// Where others can dial this peer is known better than before. Whom they cannot dial owns nothing.
+    fn reachability_changed(
+        &mut self,
+        now: Instant,
+        addresses: Vec<String>,
+        is_reachable: bool,
+        out: &mut Vec<Output>,
+    ) {
+        self.me.addresses = addresses;
+        self.me.capacity = if is_reachable { self.offered_capacity } else { 0 };
+        match &mut self.role {
+            NodeRole::Founder(founder) => founder.reachability_changed(&self.me),
+            NodeRole::Joiner(joiner) => joiner.reachability_changed(now, &self.me, out),
+            NodeRole::Member(active) => {
+                active.membership.offer_capacity(self.me.capacity);
+                self.poll_membership(now, out);
+            }
+            NodeRole::Ended => {}
+        }
+    }
+
+    fn link_down(&mut self, now: Instant, peer: PeerId, reason: String, out: &mut Vec<Output>) {
+        self.credits.remove(&peer);
+        self.relayed.remove(&peer);
+        self.early.remove(&peer);
+        match &mut self.role {
+            NodeRole::Founder(founder) => founder.peer_left(peer, reason, out),
+            NodeRole::Joiner(joiner) => {
+                joiner.set_relayed(peer, false);
+                joiner.link_down(now, peer);
+            }
+            NodeRole::Member(active) => {
+                active.training.link_down(&peer);
+                active.membership.link_down(&peer);
+                if active.training.view().rank(&peer).is_none() {
+                    active.membership.forget(&peer);
+                    // Whoever wants something dials itself.
+                    out.push(Output::Disconnect(peer));
+                    return;
+                }
+                if active.training.is_needed(&peer) {
+                    // Whether it has hung up or is cut off: as long as it is a member, it is wanted.
+                    out.extend(active.training.contact_of(&peer).map(Output::Dial));
+                    self.poll_membership(now, out);
+                }
+            }
+            NodeRole::Ended => {}
+        }
+    }
+
+    fn credit(&mut self, peer: PeerId, segments: u32, out: &mut Vec<Output>) {
+        if let NodeRole::Member(active) = &mut self.role
+            && active.training.view().rank(&peer).is_some()
+        {
+            return active.training.credit(&peer, segments, out);
+        }
+        if let Some(credit) = self.credits.get_mut(&peer) {
+            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
+        }
+    }
+
+    // Preparation.
+
+    /// Whom data is asked of.
+    fn donor(&self) -> Option<PeerId> {
+        match &self.role {
+            NodeRole::Joiner(joiner) => joiner.sponsor(),
+            _ => None,
+        }
+    }
+
+    fn prepare(&mut self, specification: Arc<[u8]>, out: &mut Vec<Output>) {
+        match Preparation::start(specification, &*self.loader, out) {
+            Ok((preparation, load_request)) => {
+                self.preparation = Some(preparation);
+                self.load(load_request, out);
+            }
+            Err(failure) => self.end(Err(failure), out),
+        }
+    }
+
+    fn load(&mut self, load_request: Option<LoadRequest>, out: &mut Vec<Output>) {
+        let Some(LoadRequest { specification, data }) = load_request else { return };
+        let loader = Arc::clone(&self.loader);
+        let work = Box::new(move || Box::new(loader.load(&specification, data)) as JobOutput);
+        // No sample is computed with yet; how long it takes to read them is the disk's state.
+        self.jobs.start(Purpose::Load, 0, work, out);
+    }
+
+    fn loaded(&mut self, loaded: Loaded, out: &mut Vec<Output>) {
+        let run_size = loaded.run_size();
+        let Some(preparation) = &mut self.preparation else { return };
+        preparation.loaded(loaded);
+        out.push(Output::Event(Event::Prepared(run_size)));
+        if let NodeRole::Founder(founder) = &mut self.role {
+            founder.ready_here(out);
+        }
+        self.report_ready(out);
+    }
+
+    /// A joiner that has everything says so; one that was excluded since its program hangs, when that is over.
+    fn report_ready(&mut self, out: &mut Vec<Output>) {
+        let is_prepared = self.preparation.as_ref().is_some_and(|preparation| preparation.ready().is_some())
+            && self.jobs.computing().is_none();
+        if let (NodeRole::Joiner(joiner), true) = (&mut self.role, is_prepared) {
+            joiner.report_ready(|peer| self.credits.contains_key(&peer), out);
+        }
+    }
+
+    // Jobs.
+
+    fn computed(&mut self, job: JobId, result: Result<JobOutput, Panicked>, out: &mut Vec<Output>) {
+        // A job of an interrupted program: its buffers find home by themselves.
+        let Some(purpose) = self.jobs.finish(job) else { return };
+        let answer = match result {
+            Ok(answer) => answer,
+            Err(Panicked(message)) => return self.end(Err(Failure::TaskPanicked(message)), out),
+        };
+        match purpose {
+            Purpose::Program(_, reply) => {
+                reply(answer);
+                self.report_ready(out);
+            }
+            Purpose::Load => match *answer.downcast().expect("a loader's answer") {
+                Ok(loaded) => self.loaded(loaded, out),
+                Err(words) => self.end(Err(Failure::Unusable(words)), out),
+            },
+            Purpose::EvaluateMerge => {
+                let weighed = *answer.downcast().expect("what was weighed");
+                out.push(Output::Event(Event::MergeEvaluation(weighed)));
+            }
+            Purpose::Evaluate => {
+                let evaluation: Evaluation = *answer.downcast().expect("an evaluation");
+                self.finish(Some(evaluation), out);
+            }
+        }
+    }
+
+    // Looking on.
+
+    pub(crate) fn state(&self) -> NodeState {
+        match &self.role {
+            NodeRole::Founder(_) => NodeState::Bootstrap,
+            NodeRole::Joiner(joiner) if joiner.is_recovering() => NodeState::Recovery,
+            NodeRole::Joiner(_) => NodeState::Join,
+            NodeRole::Member(active) => {
+                let mut progress = active.training.progress();
+                if active.progress == Progress::Evaluating {
+                    progress.wait = Wait::Evaluation;
+                }
+                NodeState::Member(progress)
+            }
+            NodeRole::Ended => NodeState::Ended,
+        }
+    }
+
+    /// The newest committed parameters.
+    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
+        match &self.role {
+            NodeRole::Member(active) => active.training.parameters(),
+            NodeRole::Joiner(_) | NodeRole::Founder(_) | NodeRole::Ended => None,
+        }
+    }
+
+    pub(crate) fn optimizer_states(&self) -> impl Iterator<Item = (usize, &[f32], u32)> {
+        let training = if let NodeRole::Member(active) = &self.role { Some(&active.training) } else { None };
+        training.into_iter().flat_map(Training::optimizer_states)
+    }
+
+    // The program.
+
+    /// The program, when it is time to start it.
+    pub(crate) fn program(&mut self) -> Option<ProgramExecutor> {
+        let NodeRole::Member(active) = &mut self.role else { return None };
+        if self.is_program_started || !active.training.has_parameters() {
+            return None;
+        }
+        self.is_program_started = true;
+        let loaded = active.training.loaded();
+        Some(loaded.program.executor(loaded))
+    }
+
+    /// Carries out one command. A command of a step that was interrupted is dropped, and its reply with it.
+    pub(crate) fn command(&mut self, now: Instant, command: ProgramCommand, out: &mut Vec<Output>) {
+        let NodeRole::Member(active) = &mut self.role else {
+            if let ProgramCommand::Ready(reply) = command {
+                self.parked = Some(reply);
+            }
+            return;
+        };
+        let training = &mut active.training;
+        match command {
+            ProgramCommand::Ready(reply) => training.ready(reply, out),
+            ProgramCommand::Begin(reply) => training.begin(reply, out),
+            ProgramCommand::Compute { turn, cost, work, reply } if training.is_current(turn) => {
+                self.jobs.start(Purpose::Program(training.at(), reply), cost, work, out);
+            }
+            ProgramCommand::ReduceScatter { turn, contribution, among, reply }
+                if training.is_current(turn) =>
+            {
+                if let Err((peer, reject)) = training.reduce_scatter(contribution, among, reply, out) {
+                    self.reject(now, peer, reject, out);
+                }
+            }
+            ProgramCommand::UpdateOwned { turn, rule, reply } if training.is_current(turn) => {
+                training.update_owned(rule, reply, out);
+            }
+            ProgramCommand::AllGather { turn, reply } if training.is_current(turn) => {
+                training.all_gather(reply, out)
+            }
+            ProgramCommand::UpdateOwned { turn, reply, .. } | ProgramCommand::AllGather { turn, reply }
+                if training.is_finished(turn) =>
+            {
+                // A program that no longer waits has ended.
+                let _ = reply.send(());
+            }
+            ProgramCommand::BeginClock(reply) => training.begin_clock(reply, out),
+            ProgramCommand::Operate { turn, operation } if training.is_current(turn) => {
+                training.operate(operation, out)
+            }
+            ProgramCommand::Finished(reply) => training.close(reply, out),
+            ProgramCommand::Compute { .. }
+            | ProgramCommand::Operate { .. }
+            | ProgramCommand::ReduceScatter { .. }
+            | ProgramCommand::UpdateOwned { .. }
+            | ProgramCommand::AllGather { .. } => {}
+        }
+        self.advance(now, out);
+    }
+
+    // The end.
+
+    fn finish(&mut self, evaluation: Option<Evaluation>, out: &mut Vec<Output>) {
+        let NodeRole::Member(active) = &self.role else { return };
+        let Some(mut state) = active.training.final_state() else { return };
+        state.evaluation = evaluation;
+        out.push(Output::Event(Event::Ended(Ended { outcome: Ok(()), state: Some(state) })));
+        self.role = NodeRole::Ended;
+    }
+
+    /// Ends the run here before it is done, and tells the others why.
+    fn end(&mut self, outcome: Result<(), Failure>, out: &mut Vec<Output>) {
+        let (state, others): (_, BTreeSet<PeerId>) = match &self.role {
+            NodeRole::Member(active) => {
+                // Perhaps it is the last one.
+                let keep = active.training.loaded().config.checkpoints_kept;
+                let checkpoint = active.training.checkpoint().map(Arc::new);
+                out.extend(checkpoint.map(|checkpoint| Output::SaveCheckpoint { checkpoint, keep }));
+                let members = active.training.view().members.iter().map(|member| member.peer);
+                (active.training.final_state().or(self.state_before.take()), members.collect())
+            }
+            NodeRole::Founder(founder) => (None, founder.candidates().collect()),
+            NodeRole::Joiner(joiner) => (self.state_before.take(), joiner.sponsor().into_iter().collect()),
+            NodeRole::Ended => return,
+        };
+        if let Err(failure) = &outcome {
+            let message = Message::Leave(Departure::new(&failure.to_string()));
+            for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
+                self.send(peer, &message, None, out);
+            }
+        }
+        out.push(Output::Event(Event::Ended(Ended { outcome, state })));
+        self.role = NodeRole::Ended;
+    }
+
+    fn send(&self, to: PeerId, message: &Message, payload: Option<Buffer>, out: &mut Vec<Output>) {
+        out.push(Output::Send { to, frame: Frame::encode(message, payload) });
+    }
+
+    fn reject(&mut self, now: Instant, peer: PeerId, reject: Reject, out: &mut Vec<Output>) {
+        out.push(Output::Event(Event::Violation { peer, reject }));
+        let count = self.rejects.entry(peer).or_default();
+        *count += 1;
+        // A round cannot end without the segment that should have come, so there is nothing to wait for.
+        let is_fatal = matches!(reject, Reject::Segment | Reject::OverCredit | Reject::MalformedTableMessage);
+        let is_last = *count >= REJECTS_MAX;
+        if let (NodeRole::Member(active), true) = (&mut self.role, is_last) {
+            active.membership.expel(peer, ExpulsionCause::Violations, out);
+        }
+        if is_last || is_fatal {
+            let words = format!("hung up on it after {count} violations, the last: {reject}");
+            out.push(Output::Disconnect(peer));
+            self.link_down(now, peer, words, out);
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Checkpoints, as the machine sees them: when one is due, and how a peer that is back begins with one.
+
+use std::sync::Arc;
+
+use peergrad_protocol::durable::RunDefinition;
+use peergrad_protocol::message::{Message, SaveAt};
+use peergrad_protocol::wire::encode_record;
+use peergrad_protocol::{Instant, Rank, StepNumber};
+
+use super::{ActiveMember, Machine, NodeRole};
+use crate::io::{Failure, Output};
+use crate::membership::view_change::ViewChangePlanner;
+use crate::state::checkpoint::Checkpoint;
+use crate::state::shard_map::ShardingConfig;
+
+impl ActiveMember {
+    /// The lowest rank tells the others after which step to save.
+    pub(super) fn announce_save(&self, steps: Option<StepNumber>, out: &mut Vec<Output>) {
+        let (Some(steps), true) = (steps, self.training.rank() == Rank(0)) else { return };
+        self.training
+            .broadcast(&Message::SaveCheckpoint(SaveAt { view: self.training.digest(), steps }), out);
+    }
+
+    /// A checkpoint is to be written after so many steps.
+    pub(super) fn save_after(&mut self, now: Instant, steps: StepNumber) {
+        self.training.save_after(steps);
+        self.checkpoint_schedule.restart(now);
+    }
+}
+
+impl Machine {
+    /// Has everybody save, if that is due and for this member to say.
+    pub(super) fn save_if_due(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let NodeRole::Member(active) = &mut self.role else { return };
+        let Some(steps) = active.checkpoint_schedule.tick(now, active.training.step()) else { return };
+        // Of tables there is no state that all have after the same step.
+        if active.training.rank() == Rank(0) && !active.training.has_tables() {
+            // Where steps are slow, a step that is still to come is not put off by the next one.
+            if active.training.save_is_due().is_none() {
+                active.training.save_after(steps);
+            }
+            active.announce_save(active.training.save_is_due(), out);
+        }
+    }
+
+    /// Looks after those who are back, where nobody has gone on without them.
+    pub(super) fn poll_recovery(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let NodeRole::Joiner(joiner) = &mut self.role else { return };
+        let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
+        let view = joiner.recovering().map(|recovering| recovering.shared_view());
+        let shard_map = loaded
+            .zip(view)
+            .map(|(loaded, (view, digest))| self.cache.shard_map(&view, digest, ShardingConfig::of(loaded)));
+        let planner = loaded
+            .zip(shard_map.as_deref())
+            .map(|(loaded, shard_map)| ViewChangePlanner::new(shard_map, loaded));
+        joiner.poll_recovery(now, planner.as_ref(), out);
+    }
+
+    /// What the run is, for the record on disk.
+    pub(super) fn definition(&self) -> Arc<[u8]> {
+        let preparation = self.preparation.as_ref().expect("a view is written down once its run is known");
+        let nonce = self.nonce.expect("a view is written down once its run is known");
+        encode_record(&RunDefinition { specification: preparation.specification().to_vec(), nonce }).into()
+    }
+
+    /// The checkpoint is here that was asked for, or cannot be read.
+    pub(super) fn restored(&mut self, result: Result<Arc<Checkpoint>, String>, out: &mut Vec<Output>) {
+        let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
+        let parameters = loaded.map(|loaded| loaded.manifest.parameter_count());
+        let fits = |checkpoint: &Checkpoint| {
+            // A founder may get it before it has read its data.
+            parameters.is_none_or(|count| count == checkpoint.parameters.len())
+        };
+        let fitting = result.and_then(|checkpoint| match fits(&checkpoint) {
+            true => Ok(checkpoint),
+            false => Err("it is of another model".to_owned()),
+        });
+        let asked = match &self.role {
+            NodeRole::Founder(founder) => founder.wanted_checkpoint().map(|saved| saved.steps),
+            NodeRole::Joiner(joiner) => joiner.restoring().map(|view| view.first_step()),
+            NodeRole::Member(_) | NodeRole::Ended => None,
+        };
+        // Nobody asks for it any more.
+        let Some(StepNumber(steps)) = asked else { return };
+        let checkpoint = match fitting {
+            Ok(checkpoint) => checkpoint,
+            Err(reason) => return self.end(Err(Failure::CheckpointLost { steps, reason }), out),
+        };
+        match &mut self.role {
+            NodeRole::Founder(founder) => founder.restored(checkpoint),
+            NodeRole::Joiner(joiner) => {
+                if let Some(view) = joiner.restored(checkpoint) {
+                    // It was looked at before.
+                    let _ = self.install(view, out);
+                }
+            }
+            NodeRole::Member(_) | NodeRole::Ended => {}
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Looking on: what a node tells of itself and of the others when somebody asks.
+
+use peergrad_protocol::Instant;
+
+use super::{ActiveMember, Machine, NodeRole, Progress};
+use crate::machine::jobs::Jobs;
+use crate::membership::MemberHealth;
+use crate::node::Wait;
+use crate::node_report::{Condition, MemberDetails, NodeReport, ObservedMember};
+
+impl Machine {
+    pub(crate) fn node_report(&self, now: Instant) -> NodeReport {
+        match &self.role {
+            NodeRole::Founder(founder) => founder.node_report(),
+            NodeRole::Joiner(joiner) => joiner.node_report(),
+            NodeRole::Member(active) => NodeReport::Member(Box::new(active.node_report(now, &self.jobs))),
+            NodeRole::Ended => NodeReport::Ended,
+        }
+    }
+}
+
+impl ActiveMember {
+    fn node_report(&self, now: Instant, jobs: &Jobs) -> MemberDetails {
+        let Self { training, membership, progress, .. } = self;
+        let report = || training.report();
+        let member_health = membership.member_health(now, &training.snapshot(&report, jobs.computing()));
+        let members = &training.view().members;
+        let seen = members.iter().zip(member_health).zip(training.shares());
+        let seen = seen.map(|((member, health), (owned, replicated))| {
+            let MemberHealth { condition, complete, silence } = health;
+            let is_parting = condition == Condition::Working && member.capacity == 0 && owned > 0;
+            let condition = if is_parting { Condition::HandingOver } else { condition };
+            ObservedMember {
+                peer: member.peer,
+                capacity: member.capacity,
+                condition,
+                complete,
+                silence,
+                owned,
+                replicated,
+            }
+        });
+        let mut standing = training.progress();
+        if *progress == Progress::Evaluating {
+            standing.wait = Wait::Evaluation;
+        }
+        let (epoch, chunks) = training.epoch_and_chunks();
+        MemberDetails {
+            members: seen.collect(),
+            run_size: training.loaded().run_size(),
+            epoch,
+            chunks,
+            moves_left: training.moves_left(),
+            view_age: now.since(membership.entered_at()),
+            joiners: membership.joiners(),
+            estranged: membership.partitioned_peers().map(|contact| contact.peer).collect(),
+            policy: training.loaded().config.policy,
+            paused: membership.paused(),
+            is_orphaned: membership.is_orphaned(),
+            missing_chunks: membership.missing_chunks(),
+            without_secret: membership.without_secret(),
+            is_troubled: membership.is_troubled(),
+            progress: standing,
+        }
+    }
+}

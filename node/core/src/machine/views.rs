@@ -1,0 +1,396 @@
+//! Views, as the machine sees them: from the first one on, into the next one, and out.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use peergrad_protocol::agreement::Acceptor;
+use peergrad_protocol::durable::DurableBytes;
+use peergrad_protocol::message::{Contact, Message, Refusal};
+use peergrad_protocol::view::{Member, Recovery, View};
+use peergrad_protocol::{Instant, PeerId, RunId, ViewDigest};
+
+use super::{ActiveMember, Machine, MergeNegotiation, NodeRole, Progress};
+use crate::io::{Event, Failure, JobOutput, Output, PersistId, Reject};
+use crate::machine::jobs::{Jobs, Purpose};
+use crate::membership::join::{Joiner, ViewEntry};
+use crate::membership::{Membership, TrainingCommand, TrainingSnapshot};
+use crate::program::loader::Loaded;
+use crate::state::checkpoint::CheckpointSchedule;
+use crate::state::shard_map::ShardingConfig;
+use crate::training::{Training, TrainingInputs};
+
+impl ActiveMember {
+    /// Asks membership something that depends on where training is.
+    pub(super) fn with_snapshot<T>(
+        &mut self,
+        jobs: &Jobs,
+        ask: impl FnOnce(&mut Membership, &TrainingSnapshot<'_>) -> T,
+    ) -> T {
+        let training = &self.training;
+        let report = || training.report();
+        let mut snapshot = training.snapshot(&report, jobs.computing());
+        let offer = self.negotiation.ready_offer(&training.view().members);
+        snapshot.merge_offer = offer.filter(|offer| !training.has_merged(offer.view));
+        ask(&mut self.membership, &snapshot)
+    }
+
+    /// Whether this member can leave its view for the one that is chosen, which begins as `view` says.
+    fn can_enter(&self, view: &View) -> bool {
+        let Recovery::Resume(resume) = &view.recovery else { return false };
+        let is_between_steps = !resume.is_interruption() && !self.training.is_over();
+        !is_between_steps
+            || self.training.has_stopped_before(resume.step)
+            || self.training.step() > resume.step
+            || self.membership.is_troubled()
+    }
+}
+
+impl Machine {
+    /// Looks after membership, outside of its usual times.
+    pub(super) fn poll_membership(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if let NodeRole::Member(active) = &mut self.role
+            && active.progress == Progress::Training
+        {
+            let commands =
+                active.with_snapshot(&self.jobs, |membership, snapshot| membership.poll(now, snapshot, out));
+            self.apply(commands, out);
+        }
+    }
+
+    /// Does what membership wants of training.
+    pub(super) fn apply(&mut self, commands: Vec<TrainingCommand>, out: &mut Vec<Output>) {
+        let NodeRole::Member(active) = &mut self.role else { return };
+        for command in commands {
+            match command {
+                TrainingCommand::Freeze => active.training.freeze(),
+                TrainingCommand::StopBefore(step) => active.training.stop_before(step, out),
+                // What is due is looked after at the end of every input.
+                TrainingCommand::Advance => {}
+            }
+        }
+    }
+
+    /// A record is on disk, or it could not be written.
+    pub(super) fn persisted(
+        &mut self,
+        now: Instant,
+        id: PersistId,
+        result: Result<(), String>,
+        out: &mut Vec<Output>,
+    ) {
+        if let Err(reason) = result {
+            return self.end(Err(Failure::DiskFailed(reason)), out);
+        }
+        match &mut self.role {
+            NodeRole::Member(active) => {
+                let commands = active.membership.persisted(id, out);
+                self.apply(commands, out);
+            }
+            NodeRole::Joiner(joiner) => {
+                if let Some(entry) = joiner.persisted(id, out) {
+                    self.become_member(now, entry, out);
+                }
+            }
+            NodeRole::Founder(founder) => {
+                if let Some((view, digest)) = founder.persisted(id) {
+                    let checkpoint = founder.checkpoint();
+                    self.become_member(now, ViewEntry { view, digest, checkpoint }, out);
+                }
+            }
+            NodeRole::Ended => {}
+        }
+    }
+
+    /// Whatever became possible: the first view, the next view, the end of the run.
+    pub(super) fn advance(&mut self, now: Instant, out: &mut Vec<Output>) {
+        if let Some(view) = self.first_view() {
+            let record = self.record(&view, view.digest(), out);
+            if let NodeRole::Founder(founder) = &mut self.role {
+                founder.recording(record, view);
+            }
+        }
+        self.enter_next(now, out);
+        self.evaluate_merge(out);
+        let NodeRole::Member(active) = &mut self.role else { return };
+        let is_alone = active.training.view().members.len() == 1 || active.membership.is_paused();
+        if self.is_leaving && is_alone && active.progress == Progress::Training {
+            // There is nobody left to hand over to.
+            return self.end(Err(Failure::Left), out);
+        }
+        if self.jobs.computing().is_some() {
+            active.training.close_without_program(out);
+        }
+        if active.progress == Progress::Training && active.training.is_closed() {
+            active.progress = Progress::Evaluating;
+            active.training.commit_last(out);
+            let closed = active.training.closed();
+            let (task, parameters) =
+                (Arc::clone(&active.training.loaded().task), active.training.parameters().cloned());
+            // Whoever hears it is closed too, and tells its own.
+            let others = if active.training.is_barrier_root() {
+                active.training.view().members.iter().map(|member| member.peer).collect()
+            } else {
+                active.membership.neighbors()
+            };
+            let waiting = active.membership.waiting();
+            for peer in others.into_iter().filter(|peer| self.credits.contains_key(peer)) {
+                self.send(peer, &closed, None, out);
+            }
+            for peer in waiting.into_iter().filter(|peer| self.credits.contains_key(peer)) {
+                self.send(peer, &Message::Refuse(Refusal::RunComplete), None, out);
+            }
+            let Some(parameters) = parameters else { return };
+            let cost = u64::from(task.held_out_count());
+            let work = Box::new(move || Box::new(task.evaluate(&parameters)) as JobOutput);
+            self.jobs.start(Purpose::Evaluate, cost, work, out);
+        }
+    }
+
+    /// A founder's first view, once it can begin.
+    fn first_view(&self) -> Option<View> {
+        let NodeRole::Founder(founder) = &self.role else { return None };
+        let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
+        let sharding = loaded.map(ShardingConfig::of).filter(|sharding| sharding.has_state);
+        founder.view(sharding.map_or(0, |sharding| sharding.chunks.count()))
+    }
+
+    /// Has a view written down in which this peer is to be.
+    fn record(&mut self, view: &View, digest: ViewDigest, out: &mut Vec<Output>) -> PersistId {
+        let id = PersistId(self.persisted_count);
+        self.persisted_count += 1;
+        let view = self.cache.view_bytes(view, digest);
+        let record = DurableBytes::new(view, self.me.incarnation, &Acceptor::default(), self.definition());
+        out.push(Output::Persist { id, record });
+        id
+    }
+
+    // In.
+
+    /// This peer is in a view, it is told: that is written down first.
+    pub(super) fn install(&mut self, view: View, out: &mut Vec<Output>) -> Result<(), Reject> {
+        let loaded = self.preparation.as_ref().and_then(|preparation| preparation.ready());
+        let fits = |loaded: &Loaded| {
+            view.fits(u64::from(loaded.task.sample_count()), ShardingConfig::of(loaded).chunks.count())
+        };
+        if !loaded.is_some_and(fits) {
+            return Err(Reject::OutOfPlace);
+        }
+        if let NodeRole::Joiner(joiner) = &mut self.role
+            && let Some(saved) = joiner.restore(&view)
+        {
+            out.push(Output::LoadCheckpoint(saved));
+            return Ok(());
+        }
+        let record = self.record(&view, view.digest(), out);
+        if let NodeRole::Joiner(joiner) = &mut self.role {
+            joiner.recording(record, view);
+        }
+        Ok(())
+    }
+
+    /// The view is on disk: this peer is a member from now on.
+    fn become_member(&mut self, now: Instant, entry: ViewEntry, out: &mut Vec<Output>) {
+        let ViewEntry { view, digest, checkpoint } = entry;
+        let view = &view;
+        let preparation = self.preparation.as_ref().expect("a peer is in a view once it is prepared");
+        let loaded = preparation.ready().expect("a peer is in a view once it is prepared").clone();
+        let ingredients = TrainingInputs {
+            me: self.me.clone(),
+            specification: Arc::clone(preparation.specification()),
+            loaded,
+            segments: self.segments.clone(),
+            cache: self.cache.clone(),
+            checkpoint,
+        };
+        let checkpoint_schedule = CheckpointSchedule::new(now, ingredients.loaded.config.checkpoint_every);
+        let definition = self.definition();
+        self.install_first(view, out);
+        let mut training = Training::begin_in(view, digest, ingredients, &mut self.credits, out);
+        let linked = self.credits.keys().copied().collect();
+        let (me, count, cache) = (self.me.clone(), self.persisted_count, self.cache.clone());
+        let policy = training.loaded().config.policy;
+        let mut membership =
+            Membership::new(now, me, Arc::clone(view), digest, linked, count, (cache, definition, policy));
+        self.relayed.iter().for_each(|peer| membership.set_relayed(now, *peer, true));
+        membership.offer_capacity(self.me.capacity);
+        out.push(Output::Event(training.installed_event(None)));
+        out.extend(training.restored_event().map(Output::Event));
+        if view.parents.is_empty()
+            && let Some(checkpoint) = training.checkpoint().filter(|_| training.restored_event().is_some())
+        {
+            // A run of its own: the one that it goes on from is another one's, which nobody looks for.
+            let keep = training.loaded().config.checkpoints_kept;
+            out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
+        }
+        if let Some(reply) = self.parked.take() {
+            training.ready(reply, out);
+        }
+        let progress = Progress::Training;
+        let negotiation = MergeNegotiation::default();
+        self.role = NodeRole::Member(Box::new(ActiveMember {
+            training,
+            membership,
+            progress,
+            checkpoint_schedule,
+            negotiation,
+        }));
+        let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
+        dial(view, others, out);
+        self.replay_early(now, out);
+    }
+
+    /// A founder tells those who are in the first view.
+    fn install_first(&mut self, view: &Arc<View>, out: &mut Vec<Output>) {
+        let NodeRole::Founder(founder) = &self.role else { return };
+        let install = Message::Install(View::clone(view));
+        for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
+            self.send(member.peer, &install, None, out);
+        }
+        for late in founder.candidates().filter(|peer| view.rank(peer).is_none()) {
+            // It asks again, and finds members.
+            self.send(late, &Message::Refuse(Refusal::NotReady), None, out);
+        }
+    }
+
+    // On, or out.
+
+    /// Enters the next view once it is chosen and training has got there.
+    fn enter_next(&mut self, now: Instant, out: &mut Vec<Output>) {
+        let NodeRole::Member(active) = &mut self.role else { return };
+        let Some((view, digest)) = active.membership.next() else { return };
+        let (view, digest) = (Arc::clone(view), digest);
+        if !active.can_enter(&view) {
+            if active.training.is_suspended() && !active.training.is_behind_view() {
+                active.training.thaw(out);
+            }
+            if let Recovery::Resume(resume) = &view.recovery {
+                active.training.stop_before(resume.step, out);
+            }
+            if !active.can_enter(&view) {
+                return;
+            }
+        }
+        let me = active.membership.me();
+        let is_in = view.rank(&me.peer).is_some_and(|rank| view.member(rank).incarnation == me.incarnation);
+        if !is_in {
+            return self.exclude(now, &view, out);
+        }
+        let sponsored = active.membership.sponsored_in(&view);
+        let known = &active.training.view().expelled;
+        let expelled = view.expelled.iter().filter(|expulsion| !known.contains(expulsion));
+        out.extend(expelled.map(|expulsion| Output::Event(Event::Expelled(*expulsion))));
+        let entered_at = out.len();
+        active.training.enter(&view, digest, &mut self.credits, out);
+        let difference = active.membership.advance(now).expect("the next view is known");
+        active.negotiation.enter(now);
+        // What is committed by entering it is committed in this view, and perhaps not in another one after the same.
+        out.insert(entered_at, Output::Event(active.training.installed_event(Some(&difference))));
+        // Who has come since does not know of it.
+        let due = active.training.save_is_due();
+        if due.is_some_and(|steps| steps > active.training.step()) {
+            active.announce_save(due, out);
+        }
+        let joined = difference.joined.iter().filter(|peer| **peer != self.me.peer);
+        let wanted: BTreeSet<PeerId> = joined.chain(active.membership.unlinked()).copied().collect();
+        let install = || Message::Install(View::clone(&view));
+        for joiner in sponsored {
+            self.send(joiner, &install(), None, out);
+        }
+        if let NodeRole::Member(active) = &self.role {
+            // After they have been told that they are in.
+            active.membership.tell_secret(&difference.joined, out);
+        }
+        self.tell_waiting(out);
+        for gone in difference.left.iter().copied().filter(|peer| view.rank(peer).is_none()) {
+            // One that is still there hears of it, and asks to come in again.
+            if self.credits.contains_key(&gone) {
+                self.send(gone, &install(), None, out);
+            } else {
+                out.push(Output::Disconnect(gone));
+            }
+        }
+        dial(&view, wanted.into_iter(), out);
+        self.replay_early(now, out);
+    }
+
+    /// Those who wait to be let in hear who the members are now: all that they knew of may be gone when their turn comes.
+    fn tell_waiting(&mut self, out: &mut Vec<Output>) {
+        let NodeRole::Member(active) = &self.role else { return };
+        let sponsored = active.membership.sponsored();
+        if sponsored.is_empty() {
+            return;
+        }
+        let welcome = self.welcome_message();
+        for joiner in sponsored {
+            self.send(joiner, &welcome, None, out);
+        }
+    }
+
+    /// The others go on without this peer.
+    pub(super) fn exclude(&mut self, now: Instant, view: &View, out: &mut Vec<Output>) {
+        if !matches!(self.role, NodeRole::Member(_)) {
+            return;
+        }
+        if let Some(expulsion) = view.expulsion(&self.me.peer).copied() {
+            let by = expulsion.by;
+            let refusal = Refusal::Expelled(expulsion);
+            return self.end(Err(Failure::Refused { by, refusal }), out);
+        }
+        if self.is_leaving {
+            // Perhaps it was lost before its turn came, and something with it.
+            let is_whole = view.moves.restarted.is_empty();
+            if let (NodeRole::Member(active), true) = (&self.role, is_whole) {
+                let chunks = active.training.handed_over();
+                out.push(Output::Event(Event::HandedOver { chunks, members: view.members.len() }));
+            }
+            return self.end(Err(Failure::Left), out);
+        }
+        // They come from this view by another way than over a loss, and what was here has been left to them.
+        let event = match &self.role {
+            NodeRole::Member(active)
+                if active.training.has_snapshot() && view.has_merged(active.training.digest()) =>
+            {
+                Event::BranchAbandoned {
+                    is_merged: true,
+                    steps_since: active.training.steps_since_snapshot(),
+                }
+            }
+            _ => Event::Excluded { view_number: view.number },
+        };
+        out.push(Output::Event(event));
+        self.ask_again(now, view.run, view.members.iter().map(Member::contact).collect(), out);
+    }
+
+    /// This peer is in no view any more, and asks to be let in, members that it knows of first.
+    pub(super) fn ask_again(
+        &mut self,
+        now: Instant,
+        run: RunId,
+        contacts: Vec<Contact>,
+        out: &mut Vec<Output>,
+    ) {
+        self.me.incarnation = self.me.incarnation.next();
+        let mut joiner = Joiner::rejoining(run, contacts, self.me.clone());
+        self.relayed.iter().for_each(|peer| joiner.set_relayed(*peer, true));
+        let NodeRole::Member(active) = std::mem::replace(&mut self.role, NodeRole::Joiner(Box::new(joiner)))
+        else {
+            return;
+        };
+        self.persisted_count = active.membership.persisted_count();
+        self.state_before = active.training.final_state().or(self.state_before.take());
+        self.parked = active.training.leave(&mut self.credits, out);
+        for peer in self.early.keys().copied().collect::<Vec<_>>() {
+            self.drop_early(peer, None, out);
+        }
+        if let NodeRole::Joiner(joiner) = &mut self.role {
+            joiner.ask_all(now, self.credits.keys().copied(), out);
+        }
+    }
+}
+
+/// Members that are to be linked.
+fn dial(view: &View, peers: impl Iterator<Item = PeerId>, out: &mut Vec<Output>) {
+    for member in peers.filter_map(|peer| view.rank(&peer)).map(|rank| view.member(rank)) {
+        out.push(Output::Dial(member.contact()));
+    }
+}

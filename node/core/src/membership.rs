@@ -1,0 +1,472 @@
+//! Membership: who is in, as one member sees it; and how the members agree on who is in next.
+//!
+//! Every member watches those whom it needs, keeps those who want to come in or go, and answers proposers. Any member can
+//! propose; the lowest rank that lives does so first, the others only if it does not get anywhere.
+//!
+//! # How it works
+//! ```text
+//!  beats, links --> somebody is lost ------> Prepare at once --- promises: reports ---> Propose --- accepted ---> Learn
+//!  Join, Retire --> somebody comes or goes -> Prepare before a step to come (nobody stops until then)
+//! ```
+//! What is chosen in [`agreement`], what is watched in [`failure_detection`], who comes and goes in [`churn`].
+//!
+//! # Invariants
+//! - A promise, an acceptance and a new view are on disk before anybody hears of them.
+//! - A view is left only for the one successor that a quorum of its members has accepted.
+//!
+//! # Not here
+//! What a change means for training: `session/change.rs`. What the next record says: `view_change.rs`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad_protocol::agreement::Acceptor;
+use peergrad_protocol::durable::DurableBytes;
+use peergrad_protocol::failure_detector::FailureDetector;
+use peergrad_protocol::message::{Heartbeat, MemberReport, MergeOffer, Message};
+use peergrad_protocol::time::Timers;
+use peergrad_protocol::view::{Expulsion, Member, Recovery, View};
+use peergrad_protocol::{Frame, Instant, PeerId, Rank, StepNumber, ViewDigest};
+
+use crate::io::{Event, Output, PersistId};
+use crate::membership::view_change::ViewChangePlanner;
+use crate::partition_policy::PartitionPolicy;
+use crate::state::assignment::BatchAssignment;
+use crate::state::shared_cache::{SharedCache, ViewDifference};
+use capacity::CapacityOffer;
+use churn::{Ban, Candidate};
+pub(crate) use health::MemberHealth;
+use rekey::Rekeying;
+use view_state::ViewState;
+
+mod agreement;
+pub(crate) mod bootstrap;
+mod capacity;
+mod churn;
+mod expulsion;
+mod failure_detection;
+mod health;
+pub(crate) mod join;
+mod partition;
+pub(crate) mod recovery;
+mod rekey;
+pub(crate) mod view_change;
+mod view_state;
+
+/// What one member knows of the members.
+pub(crate) struct Membership {
+    me: Member,
+    view: Arc<View>,
+    digest: ViewDigest,
+    rank: Rank,
+    cache: SharedCache,
+    /// What the run is, as the record on disk has it.
+    definition: Arc<[u8]>,
+    view_state: ViewState,
+    next: Option<NextView>,
+    timers: Timers<2>,
+    persisted_count: u64,
+
+    // Watching.
+    /// Peers to which the way leads through another one, and since when.
+    relayed: BTreeMap<PeerId, Instant>,
+    /// By rank: those who own anything, or may.
+    replica_holders: Vec<bool>,
+    failure_detector: FailureDetector,
+    /// Peers that frames can be sent to.
+    linked: BTreeSet<PeerId>,
+    /// Other members to which they cannot.
+    unlinked: BTreeSet<PeerId>,
+    /// How long steps took of late.
+    step_timing: failure_detection::StepTiming,
+    dialed_at: Instant,
+    /// When anything that is trained with arrived last.
+    data_arrived_at: Instant,
+
+    // Coming and going.
+    /// Peers that this member has welcomed, and that prepare.
+    preparing: BTreeMap<PeerId, Member>,
+    /// Peers that are ready to come in.
+    candidates: BTreeMap<PeerId, Candidate>,
+    /// Those of them that have asked this member.
+    sponsored: BTreeSet<PeerId>,
+    /// Members that want to go.
+    retiring: BTreeSet<PeerId>,
+    bans: BTreeMap<PeerId, Ban>,
+    /// Members that are to be put out for good.
+    expelling: BTreeMap<PeerId, Expulsion>,
+    /// A secret that came since this member did.
+    rekeying: Option<Rekeying>,
+    /// Whether all parts of a swarm that is cut in two go on.
+    allows_forks: bool,
+    /// Which of those who were lost are told where this lineage is, the next time.
+    partitioned_turn: usize,
+    /// How much this member would own if it were asked now.
+    offered_capacity: u8,
+    /// What other members offer to own that is not in the view.
+    capacity_offers: BTreeMap<PeerId, CapacityOffer>,
+    /// How often of late a change was named too late.
+    lead_doublings: u32,
+    /// How long it took of late until a change between two steps was chosen.
+    agreement_time: Duration,
+}
+
+/// The next view, once it is chosen.
+struct NextView {
+    view: Arc<View>,
+    digest: ViewDigest,
+    /// Under this name it is being written; `None`: it is on disk.
+    recording: Option<PersistId>,
+}
+
+/// Where a program with tables is, as far as membership has to know.
+pub(crate) struct TableSnapshot {
+    /// The clock of this member's worker.
+    pub(crate) clock: StepNumber,
+    /// Whether all who are to keep a chunk do.
+    pub(crate) are_replicated: bool,
+    /// Whether the program waits for rows, for which others may have to get on.
+    pub(crate) is_reading: bool,
+}
+
+/// Where training is, as far as membership has to know.
+pub(crate) struct TrainingSnapshot<'a> {
+    pub(crate) planner: ViewChangePlanner<'a>,
+    /// The step in progress, how it is dealt, and how the one before was as long as it is not committed.
+    pub(crate) step: StepNumber,
+    /// Where there are tables: how they are.
+    pub(crate) tables: Option<TableSnapshot>,
+    pub(crate) assignment: &'a BatchAssignment,
+    pub(crate) previous_assignment: Option<&'a BatchAssignment>,
+    /// How the step after is, where that is not for this view to say.
+    pub(crate) next_assignment: Option<&'a BatchAssignment>,
+    /// The step is being taken.
+    pub(crate) is_open: bool,
+    /// It is not taken, since the next view is to begin with it, and that one is not there.
+    pub(crate) is_held: bool,
+    pub(crate) report: &'a dyn Fn() -> MemberReport,
+    pub(crate) has_parameters: bool,
+    /// The step for which its own program computes, so that nobody else is waited for.
+    pub(crate) computing: Option<StepNumber>,
+    /// Nothing is taken in or sent.
+    pub(crate) is_still: bool,
+    /// The view cannot begin.
+    pub(crate) is_behind_view: bool,
+    /// The program is done.
+    pub(crate) is_closing: bool,
+    /// A step of this view is committed.
+    pub(crate) has_committed: bool,
+    /// The view and the steps of another lineage of which all is here that this member is to merge.
+    pub(crate) merge_ready: Option<(ViewDigest, StepNumber)>,
+    /// What is to be merged, once all members have their part of it; at the coordinator.
+    pub(crate) merge_offer: Option<&'a MergeOffer>,
+}
+
+impl TrainingSnapshot<'_> {
+    /// How far this member is: its step, or its worker's clock.
+    fn progress(&self) -> StepNumber {
+        self.tables.as_ref().map_or(self.step, |tables| tables.clock)
+    }
+
+    /// Whether nothing is lost if `leavers` go before `step`.
+    fn can_leave(&self, leavers: &[Rank], step: StepNumber) -> bool {
+        self.tables.as_ref().is_none_or(|tables| tables.are_replicated)
+            && self.planner.can_leave(leavers, step)
+    }
+
+    /// How the batch of a step is dealt, as far as this member knows.
+    fn assignment_of(&self, step: StepNumber) -> Option<&BatchAssignment> {
+        if step == self.step {
+            Some(self.assignment)
+        } else if step == self.step.next() {
+            self.next_assignment
+        } else {
+            self.previous_assignment.filter(|_| step.next() == self.step)
+        }
+    }
+}
+
+/// What membership wants of training.
+#[derive(Debug, PartialEq)]
+pub(crate) enum TrainingCommand {
+    /// Stop at once.
+    Freeze,
+    /// Leave this view before this step.
+    StopBefore(StepNumber),
+    /// Whatever is due now may be done: a record is on disk, or the next view is known.
+    Advance,
+}
+
+/// The timers of a membership.
+#[derive(Clone, Copy)]
+enum Timer {
+    /// It is time to say that one lives.
+    Heartbeat,
+    /// It is time to look after an attempt.
+    Attempt,
+}
+
+impl Membership {
+    /// Membership in a view that is installed and on disk.
+    pub(crate) fn new(
+        now: Instant,
+        me: Member,
+        view: Arc<View>,
+        digest: ViewDigest,
+        linked: BTreeSet<PeerId>,
+        persisted_count: u64,
+        (cache, definition, policy): (SharedCache, Arc<[u8]>, PartitionPolicy),
+    ) -> Self {
+        let rank = view.rank(&me.peer).expect("a view is installed at its members");
+        let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
+        let unlinked = others.filter(|peer| !linked.contains(peer)).collect();
+        let mut membership = Self {
+            view_state: ViewState::new(now),
+            failure_detector: FailureDetector::new(failure_detection::heartbeat_interval(&view)),
+            step_timing: failure_detection::StepTiming::default(),
+            timers: Timers::default(),
+            persisted_count,
+            linked,
+            unlinked,
+            cache,
+            definition,
+            next: None,
+            dialed_at: now,
+            data_arrived_at: now,
+            preparing: BTreeMap::new(),
+            candidates: BTreeMap::new(),
+            lead_doublings: 0,
+            agreement_time: Duration::ZERO,
+            sponsored: BTreeSet::new(),
+            retiring: BTreeSet::new(),
+            bans: BTreeMap::new(),
+            expelling: BTreeMap::new(),
+            rekeying: None,
+            allows_forks: policy.allows_forks(),
+            partitioned_turn: rank.index(),
+            offered_capacity: me.capacity,
+            capacity_offers: BTreeMap::new(),
+            relayed: BTreeMap::new(),
+            replica_holders: Vec::new(),
+            me,
+            view,
+            digest,
+            rank,
+        };
+        membership.begin(now);
+        membership
+    }
+
+    /// What a new view brings with it.
+    fn begin(&mut self, now: Instant) {
+        self.replica_holders = self.view.replica_holders();
+        self.failure_detector.set_interval(failure_detection::heartbeat_interval(&self.view));
+        for peer in self.neighbors() {
+            self.failure_detector.add(now, peer);
+        }
+        self.timers.set(Timer::Heartbeat as usize, now);
+    }
+
+    /// Goes on in the view that was chosen, which training has entered. Who has come and who has gone.
+    pub(crate) fn advance(&mut self, now: Instant) -> Option<Arc<ViewDifference>> {
+        let NextView { view, digest, .. } = self.next.take()?;
+        let difference = self.cache.difference((&self.view, self.digest), (&view, digest));
+        self.view = view;
+        self.digest = digest;
+        self.rank = self.view.rank(&self.me.peer).expect("a view is installed at its members");
+        // Those who are watched are other ones from view to view.
+        let neighbors = self.neighbors();
+        self.failure_detector.retain(|peer| neighbors.contains(peer));
+        let (joined, left) = (&difference.joined, &difference.left);
+        left.iter().for_each(|peer| _ = self.unlinked.remove(peer));
+        self.unlinked.extend(joined.iter().filter(|peer| !self.linked.contains(peer)));
+        if matches!(&self.view.recovery, Recovery::Resume(resume) if resume.is_interruption()) {
+            self.ban_lost(now, left);
+        }
+        self.view_state = ViewState::new(now);
+        self.lead_doublings = self.lead_doublings.saturating_sub(1);
+        self.preparing.retain(|_, member| !is_in(&self.view, member));
+        self.candidates.retain(|_, candidate| !is_in(&self.view, &candidate.member));
+        self.sponsored.retain(|peer| self.candidates.contains_key(peer));
+        // A member that was started again while this view was agreed on: the one that is in it is no more.
+        let asking = self.preparing.keys().chain(self.candidates.keys());
+        let again: Vec<Rank> = asking.filter_map(|peer| self.view.rank(peer)).collect();
+        again.into_iter().for_each(|rank| self.mark_restarted(rank));
+        self.step_timing.restart(now);
+        self.retiring.retain(|peer| self.view.rank(peer).is_some());
+        self.expelling.retain(|peer, _| self.view.expulsion(peer).is_none());
+        self.begin(now);
+        Some(difference)
+    }
+
+    /// Members that no frame can be sent to.
+    pub(crate) fn unlinked(&self) -> &BTreeSet<PeerId> {
+        &self.unlinked
+    }
+
+    /// The view that is chosen and on disk: training can enter it.
+    pub(crate) fn next(&self) -> Option<(&Arc<View>, ViewDigest)> {
+        let next = self.next.as_ref().filter(|next| next.recording.is_none())?;
+        Some((&next.view, next.digest))
+    }
+
+    /// Whether something is wrong that another view is needed for.
+    pub(crate) fn is_troubled(&self) -> bool {
+        self.view_state.is_next_outdated || self.view_state.trouble_since.is_some()
+    }
+
+    /// Whether a peer is in the view, in whatever incarnation.
+    pub(crate) fn is_member(&self, peer: &PeerId) -> bool {
+        self.view.rank(peer).is_some()
+    }
+
+    /// This member, in the incarnation that is in the view.
+    pub(crate) fn me(&self) -> &Member {
+        &self.me
+    }
+
+    /// How many records it has had written.
+    pub(crate) fn persisted_count(&self) -> u64 {
+        self.persisted_count
+    }
+
+    /// When to call [`Membership::tick`] next.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Time has passed.
+    pub(crate) fn tick(
+        &mut self,
+        now: Instant,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) -> Vec<TrainingCommand> {
+        if self.timers.expired(Timer::Heartbeat as usize, now) {
+            self.failure_detector.tick(now);
+            self.send_heartbeat(now, snapshot, out);
+            self.resend(now, out);
+            self.redial(now, out);
+            self.timers
+                .set(Timer::Heartbeat as usize, now.after(failure_detection::heartbeat_interval(&self.view)));
+        }
+        self.timers.expired(Timer::Attempt as usize, now);
+        self.poll(now, snapshot, out)
+    }
+
+    fn send_heartbeat(&mut self, now: Instant, snapshot: &TrainingSnapshot<'_>, out: &mut Vec<Output>) {
+        let complete = if snapshot.has_parameters { snapshot.progress() } else { StepNumber(0) };
+        let heartbeat = Heartbeat {
+            view: self.digest,
+            view_number: self.view.number,
+            complete,
+            computing: snapshot.computing.filter(|_| !snapshot.is_still),
+        };
+        self.note_heartbeat(now, self.rank, heartbeat);
+        let frame = Frame::encode(&Message::Heartbeat(heartbeat), None);
+        for to in self.neighbors().into_iter().filter(|peer| self.linked.contains(peer)) {
+            let frame = Frame { head: frame.head.clone(), payload: None };
+            out.push(Output::Send { to, frame });
+        }
+    }
+
+    // Disk.
+
+    /// Has the record written as it is now.
+    fn record(&mut self, out: &mut Vec<Output>) -> PersistId {
+        let view = self.cache.view_bytes(&self.view, self.digest);
+        let record = DurableBytes::new(
+            view,
+            self.me.incarnation,
+            &self.view_state.acceptor,
+            Arc::clone(&self.definition),
+        );
+        self.persist(record, out)
+    }
+
+    /// Has the record written of a view in which nothing was promised yet.
+    fn record_next(&mut self, view: &View, digest: ViewDigest, out: &mut Vec<Output>) -> PersistId {
+        let view = self.cache.view_bytes(view, digest);
+        let record =
+            DurableBytes::new(view, self.me.incarnation, &Acceptor::default(), Arc::clone(&self.definition));
+        self.persist(record, out)
+    }
+
+    fn persist(&mut self, record: DurableBytes, out: &mut Vec<Output>) -> PersistId {
+        let id = PersistId(self.persisted_count);
+        self.persisted_count += 1;
+        out.push(Output::Persist { id, record });
+        id
+    }
+
+    /// A record is on disk: what waited for it may be said.
+    pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) -> Vec<TrainingCommand> {
+        let mut waiting = Vec::new();
+        for (of, to, message) in std::mem::take(&mut self.view_state.answers) {
+            // A later record holds all that an earlier one did.
+            if of <= id { self.send(to, &message, out) } else { waiting.push((of, to, message)) }
+        }
+        self.view_state.answers = waiting;
+        if let Some(next) = self.next.as_mut().filter(|next| next.recording.is_some_and(|of| of <= id)) {
+            next.recording = None;
+            return vec![TrainingCommand::Advance];
+        }
+        vec![]
+    }
+
+    // Sending.
+
+    fn send(&self, to: PeerId, message: &Message, out: &mut Vec<Output>) {
+        if to == self.me.peer || self.linked.contains(&to) {
+            out.push(Output::Send { to, frame: Frame::encode(message, None) });
+        }
+    }
+
+    fn broadcast(&self, message: &Message, out: &mut Vec<Output>) {
+        let frame = Frame::encode(message, None);
+        let is_reached = |peer: &PeerId| *peer == self.me.peer || !self.unlinked.contains(peer);
+        for to in self.view.members.iter().map(|member| member.peer).filter(is_reached) {
+            let frame = Frame { head: frame.head.clone(), payload: None };
+            out.push(Output::Send { to, frame });
+        }
+    }
+
+    /// Whether too few others can be reached: then there is nobody to hand anything over to.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.view_state.paused.is_some()
+    }
+
+    /// Tells the user, once for each number, that the others are too few to go on.
+    fn report_paused(&mut self, missing: Vec<PeerId>, out: &mut Vec<Output>) {
+        let members = self.view.members.len();
+        let reached = members - missing.len();
+        let needed = self.needed(reached);
+        if self.view_state.paused != Some(reached) {
+            self.view_state.paused = Some(reached);
+            out.push(Output::Event(Event::Paused { reached, needed, members, missing }));
+        }
+    }
+
+    /// How many members a view takes that has only so many of them. Half of them are enough with rank 0, and for one more
+    /// there is always somebody to wait for.
+    fn needed(&self, reached: usize) -> usize {
+        (self.view.members.len() / 2 + 1).max(reached + 1)
+    }
+
+    /// Tells the user, once, who has to come back if all who have parameters are lost.
+    fn report_orphaned(&mut self, lost: &[Rank], out: &mut Vec<Output>) {
+        let ranks = (0..self.view.members.len()).map(Rank::from_index);
+        let holders: Vec<Rank> = ranks.filter(|rank| !self.is_newcomer(*rank)).collect();
+        if !self.view_state.is_orphaned && holders.iter().all(|rank| lost.contains(rank)) {
+            self.view_state.is_orphaned = true;
+            let peers = holders.iter().map(|rank| self.view.member(*rank).peer).collect();
+            out.push(Output::Event(Event::ParametersUnreachable { peers }));
+        }
+    }
+}
+
+/// Whether a member is in a view, in this incarnation or a later one.
+fn is_in(view: &View, member: &Member) -> bool {
+    view.rank(&member.peer).is_some_and(|rank| view.member(rank).incarnation >= member.incarnation)
+}

@@ -1,0 +1,504 @@
+//! Agreeing: one value for each view, its successor, chosen by a quorum of its members.
+//!
+//! # How it works
+//! 1. Whoever finds that the view cannot go on asks everybody to stop and to say where they are. The lowest rank that lives
+//!    does so at once, each higher one a little later, and whoever has promised somebody else waits for that one first.
+//! 2. With the reports of all that it can reach, and of a quorum at least, it proposes: what a member has accepted before,
+//!    if there is such a thing; else the change that `view_change.rs` makes of the reports.
+//! 3. What a quorum has accepted is chosen, and everyone is told. (Where all parts of a swarm go on, what all have accepted who
+//!    are to stay.)
+//!
+//! Collecting reports ends well before others lose patience with the proposer, or two would nack each other for ever: one
+//! that is linked has the longest time to answer; one that is not, or that those who watch it do not hear either, a short one.
+//! The others wait for a proposer that much longer, but not once they have lost it.
+//!
+//! A report that would leave somebody out for a cut between two that both answer is doubted once: links that come back
+//! after a partition come back one by one.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use peergrad_protocol::agreement::{Ballot, Proposer};
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::clique;
+use peergrad_protocol::message::{Accepted, MemberReport, Message, Nack, Prepare, Promise, Propose};
+use peergrad_protocol::view::ViewChange;
+use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
+
+use super::{Membership, Timer, TrainingCommand, TrainingSnapshot, failure_detection};
+use crate::io::{Event, Output};
+use crate::membership::view_change::{Churn, Restart};
+
+mod acceptor;
+
+/// An attempt of this member to have the next view chosen.
+pub(super) struct Attempt {
+    proposer: Proposer<ViewChange, MemberReport>,
+    /// What is planned; `None`: somebody is lost, and the reports decide.
+    planned: Option<PlannedChange>,
+    /// Whose programs held everybody up when it began: nobody gets on since, so it does not show any more.
+    hanging: Vec<Rank>,
+    /// Members that have not answered.
+    unanswered: BTreeSet<Rank>,
+    /// Members that somebody who has answered cannot reach.
+    missed: BTreeSet<Rank>,
+    began: Instant,
+    /// When it began, or proposed.
+    since: Instant,
+}
+
+/// A change that nobody's loss has led to.
+pub(super) enum PlannedChange {
+    /// Between two steps.
+    BetweenSteps(Box<ViewChange>),
+    /// Where there are tables: who comes and goes. The reports decide about the rest.
+    OfTables(Churn),
+}
+
+impl Attempt {
+    /// What is proposed between two steps.
+    fn between(&self) -> Option<&ViewChange> {
+        if let Some(PlannedChange::BetweenSteps(change)) = &self.planned { Some(change) } else { None }
+    }
+
+    fn before(&self) -> Option<StepNumber> {
+        self.between().map(|change| change.resume.step)
+    }
+}
+
+impl Membership {
+    /// Does what is due: notices losses, makes attempts and looks after them.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) -> Vec<TrainingCommand> {
+        self.note_step_timing(now, snapshot);
+        let lost = self.lost(now);
+        self.stop_waiting_for_lost(now, &lost);
+        let hanging = self.hanging(now, snapshot);
+        let is_loss = snapshot.is_behind_view || self.is_loss(now, &lost, &hanging);
+        // Whoever has stopped for somebody's attempt waits for what comes of it, but not for ever. Once it has come to a view,
+        // that one is entered when the others have all they need of this one, and not because it is waited for.
+        let is_stopped = (snapshot.is_held || snapshot.is_still) && self.next.is_none();
+        let is_stuck = (self.is_stalled(now, snapshot) || is_stopped)
+            && self.view_state.attempt.is_none()
+            && now >= self.view_state.not_before;
+        let is_trouble = is_loss || is_stuck;
+        self.note_trouble(now, is_trouble, out);
+        if is_loss && !snapshot.has_parameters {
+            self.report_orphaned(&lost, out);
+        }
+        if self.next.is_some() {
+            return if is_trouble { vec![TrainingCommand::Advance] } else { vec![] };
+        }
+        if is_loss && self.view_state.attempt.as_ref().is_some_and(|attempt| attempt.between().is_some()) {
+            self.view_state.attempt = None;
+        }
+        self.drive(now, &lost, snapshot, out);
+        if self.view_state.attempt.is_none() && now >= self.view_state.not_before {
+            if let Some(plan) = self.change_due(now, snapshot).filter(|_| !is_loss) {
+                self.attempt(now, Some(plan), vec![], out);
+            } else if is_trouble {
+                let waited = self.view_state.trouble_since.map_or(Duration::ZERO, |since| now.since(since));
+                if waited >= STAGGER * self.proposer_order(&lost) {
+                    self.attempt(now, None, hanging, out);
+                }
+            }
+        }
+        let is_waiting =
+            is_trouble || snapshot.is_held || snapshot.is_still || self.view_state.attempt.is_some();
+        // Whoever waits for somebody else's attempt has nothing to do until then.
+        let is_idle = self.view_state.attempt.is_none() && now < self.view_state.not_before;
+        let again =
+            is_waiting.then(|| if is_idle { self.view_state.not_before } else { now.after(POLL_INTERVAL) });
+        let next = again.into_iter().chain(self.failure_detector.next_suspicion_after(now)).min();
+        if let Some(at) = next {
+            self.timers.set(Timer::Attempt as usize, at.max(now.after(POLL_INTERVAL_MIN)));
+        }
+        vec![]
+    }
+
+    /// Whether this view cannot go on as it is. One that is about to leave is allowed to be gone, for a while: what it had
+    /// to send it has sent.
+    fn is_loss(&mut self, now: Instant, lost: &[Rank], hanging: &[Rank]) -> bool {
+        let mut missing = lost.iter().chain(hanging).chain(&self.view_state.broken).peekable();
+        if missing.peek().is_none() {
+            self.view_state.missed_since = None;
+            return false;
+        }
+        let since = *self.view_state.missed_since.get_or_insert(now);
+        let is_leaver = |rank: &Rank| {
+            let peer = &self.view.member(*rank).peer;
+            self.next.as_ref().is_some_and(|next| next.view.rank(peer).is_none())
+        };
+        !missing.all(is_leaver) || now.since(since) > LEAVE_GRACE
+    }
+
+    /// How many members should try before this one: those without parameters come last.
+    fn proposer_order(&self, lost: &[Rank]) -> u32 {
+        if self.is_newcomer(self.rank) {
+            let holders = self.view.members.len() - self.view.newcomers().len();
+            return (holders as u32 + self.rank.0).min(ORDER_MAX);
+        }
+        let newcomers = self.view.newcomers().iter();
+        let new = newcomers.filter(|rank| self.is_newcomer(**rank) && lost.binary_search(rank).is_err());
+        let passed = lost.iter().chain(new).filter(|rank| **rank < self.rank).count();
+        self.rank.0 - passed as u32
+    }
+
+    /// Whether a member has no parameters yet, as far as is known. Of many members only a few are heard, and all have to come
+    /// to the same.
+    pub(super) fn is_newcomer(&self, rank: Rank) -> bool {
+        if self.view_state.has_committed {
+            return false;
+        }
+        let has_begun = self
+            .view_state
+            .reported_progress
+            .get(&rank)
+            .is_some_and(|seen| seen.complete > self.view.first_step());
+        self.view.newcomers().contains(&rank) && !has_begun
+    }
+
+    fn attempt(
+        &mut self,
+        now: Instant,
+        planned: Option<PlannedChange>,
+        hanging: Vec<Rank>,
+        out: &mut Vec<Output>,
+    ) {
+        self.view_state.attempts += 1;
+        let ballot = Ballot { attempt: self.view_state.attempts, rank: self.rank };
+        let make = if self.allows_forks { Proposer::unanimous } else { Proposer::new };
+        let proposer = make(ballot, self.view.members.len());
+        let unanswered = (0..self.view.members.len()).map(Rank::from_index).collect();
+        let missed = BTreeSet::new();
+        let (began, since) = (now, now);
+        let attempt = Attempt { proposer, planned, hanging, unanswered, missed, began, since };
+        let prepare = Prepare { view: self.digest, ballot, before: attempt.before() };
+        self.view_state.attempt = Some(attempt);
+        self.view_state.awaited = None;
+        // The others are asked once its own promise is on disk: a restart must not use this ballot again.
+        self.send(self.me.peer, &Message::Prepare(prepare), out);
+    }
+
+    /// Proposes once everyone who can has answered; gives up what does not get anywhere.
+    fn drive(&mut self, now: Instant, lost: &[Rank], snapshot: &TrainingSnapshot<'_>, out: &mut Vec<Output>) {
+        let Some(attempt) = &mut self.view_state.attempt else { return };
+        let waited = now.since(attempt.since);
+        if attempt.proposer.proposed().is_some() {
+            if waited > ATTEMPT_MAX {
+                self.view_state.attempt = None;
+            }
+            return;
+        }
+        let reached = attempt.proposer.reports().len();
+        if !attempt.proposer.has_quorum() {
+            // Those who were enough are not any more.
+            self.view_state.regrouped_at = self.view_state.regrouped_at.filter(|_| waited < COLLECT_MAX);
+            // As long as its own promise is not on its disk, nobody else was asked.
+            let has_asked = attempt.proposer.reports().contains_key(&self.rank);
+            if waited > PAUSE_REPORTED_AFTER && attempt.between().is_none() && has_asked {
+                let missing = attempt.unanswered.iter().map(|rank| self.view.member(*rank).peer).collect();
+                self.report_paused(missing, out);
+            }
+            return;
+        }
+        if self.is_collecting(waited, lost) {
+            return;
+        }
+        let Some(attempt) = &self.view_state.attempt else { return };
+        if attempt.between().is_some() && reached < self.view.members.len() {
+            // Somebody cannot answer, and that is another matter.
+            self.view_state.attempt = None;
+            self.view_state.not_before = now.after(RETRY);
+            return;
+        }
+        let (kept, is_whole) = self.members_to_keep();
+        if !is_whole && !self.view_state.has_doubted {
+            self.view_state.has_doubted = true;
+            self.view_state.attempt = None;
+            self.view_state.not_before = now.after(RECONNECT_GRACE);
+            return;
+        }
+        self.propose(now, &kept, snapshot, out);
+    }
+
+    /// Whether somebody may still answer who is worth waiting for: not for long if there is no link, or if those who watch it
+    /// do not hear it either.
+    fn is_collecting(&self, waited: Duration, lost: &[Rank]) -> bool {
+        let Some(attempt) = &self.view_state.attempt else { return false };
+        let is_awaited = |rank: &&Rank| {
+            let peer = &self.view.member(**rank).peer;
+            let is_doubtful = attempt.missed.contains(rank) && !self.failure_detector.is_watched(peer);
+            let patience =
+                if is_doubtful || self.unlinked.contains(peer) { RECONNECT_GRACE } else { COLLECT_MAX };
+            waited < patience && lost.binary_search(rank).is_err()
+        };
+        attempt.unanswered.iter().any(|rank| is_awaited(&rank))
+    }
+
+    /// Gives the attempt of `rank` its time. It ends by itself before others lose patience, wherever they are many and heartbeat
+    /// slowly.
+    fn wait_for(&mut self, now: Instant, rank: Rank) {
+        if rank == self.rank {
+            return;
+        }
+        let patience = COLLECT_MAX + 2 * failure_detection::heartbeat_interval(&self.view);
+        self.view_state.not_before = now.after(patience + STAGGER * self.rank.0.min(ORDER_MAX));
+        self.view_state.awaited = Some(rank);
+    }
+
+    /// An attempt of somebody who is lost is not waited for any longer.
+    fn stop_waiting_for_lost(&mut self, now: Instant, lost: &[Rank]) {
+        if self.view_state.awaited.take_if(|rank| lost.binary_search(rank).is_ok()).is_some() {
+            self.view_state.not_before =
+                self.view_state.not_before.min(now.after(STAGGER * self.proposer_order(lost)));
+        }
+    }
+
+    /// Whom the next view keeps, and whether that is everyone who has answered and does not hang.
+    fn members_to_keep(&self) -> (Vec<Rank>, bool) {
+        let Some(attempt) = &self.view_state.attempt else { return (vec![], true) };
+        let reports = attempt.proposer.reports();
+        let is_fit = |rank: &Rank| {
+            reports.get(rank).is_some_and(|report| !report.is_vote_only) && !attempt.hanging.contains(rank)
+        };
+        let cut: BTreeSet<(Rank, Rank)> = reports
+            .iter()
+            .filter(|(rank, _)| is_fit(rank))
+            .flat_map(|(rank, report)| report.lost.iter().map(|lost| (*rank, *lost)))
+            .filter(|(_, lost)| is_fit(lost))
+            .collect();
+        let all = clique::largest(self.view.members.len(), &cut);
+        let kept: Vec<Rank> = all.into_iter().filter(is_fit).collect();
+        let fit = reports.keys().filter(|rank| is_fit(rank)).count();
+        let is_whole = kept.len() == fit;
+        (kept, is_whole)
+    }
+
+    fn propose(
+        &mut self,
+        now: Instant,
+        kept: &[Rank],
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(attempt) = &self.view_state.attempt else { return };
+        let own = if attempt.between().is_some() || attempt.proposer.adopted().is_some() {
+            attempt.between().cloned()
+        } else if snapshot.tables.is_some() {
+            let planned = if let Some(PlannedChange::OfTables(churn)) = &attempt.planned {
+                churn.clone()
+            } else {
+                Churn::default()
+            };
+            match snapshot.planner.table_view_change(
+                kept,
+                attempt.proposer.reports(),
+                &planned,
+                &self.view_state.lost_chunks,
+            ) {
+                Ok(change) => Some(ViewChange { expelled: self.expulsions_with(&change), ..change }),
+                Err(chunks) => return self.wait_for_chunks(now, chunks, kept, snapshot, out),
+            }
+        } else {
+            let reports = attempt.proposer.reports();
+            let change = match snapshot.planner.after_loss(kept, reports, |step| snapshot.assignment_of(step))
+            {
+                Some(change) => change,
+                // Nobody of those who can be reached has parameters any more; others may come back.
+                None => {
+                    let waited = now.since(*self.view_state.regrouped_at.get_or_insert(now));
+                    let is_all = attempt.unanswered.is_empty();
+                    // Where others may have gone on, nothing is begun anew without them.
+                    let is_due = |it: &Restart| it.is_due(is_all, waited) && (is_all || !self.allows_forks);
+                    match snapshot.planner.after_stop(kept, reports).filter(is_due) {
+                        Some(restart) => restart.change,
+                        None => return self.ask_again_later(now),
+                    }
+                }
+            };
+            let expelled = self.expulsions_with(&change);
+            Some(ViewChange { expelled, ..change })
+        };
+        let Some(attempt) = &mut self.view_state.attempt else { return };
+        let removed = own.as_ref().map_or(&[][..], |change| &change.removed);
+        let staying: Vec<Rank> = kept.iter().copied().filter(|rank| !removed.contains(rank)).collect();
+        attempt.proposer.propose_to(staying, |_| own.expect("there is one, or somebody's is adopted"));
+        attempt.since = now;
+        self.broadcast_proposal(out);
+    }
+
+    /// A user knows that the chunks of tables that nobody has will not come back: they begin anew, and no others.
+    pub(crate) fn declare_lost(&mut self) {
+        self.view_state.lost_chunks.clone_from(&self.view_state.missing_chunks);
+    }
+
+    /// There are chunks of tables that nobody has as they are now. Those who do may come back.
+    fn wait_for_chunks(
+        &mut self,
+        now: Instant,
+        chunks: ChunkSet,
+        kept: &[Rank],
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) {
+        let is_known = chunks.is_subset(&self.view_state.missing_chunks);
+        self.view_state.missing_chunks.clone_from(&chunks);
+        if !is_known {
+            let holders: BTreeSet<Rank> =
+                chunks.iter().flat_map(|chunk| snapshot.planner.replica_holders(chunk)).collect();
+            let gone = holders.into_iter().filter(|rank| !kept.contains(rank));
+            let peers = gone.map(|rank| self.view.member(rank).peer).collect();
+            out.push(Output::Event(Event::ChunksMissing { chunks: chunks.len(), peers }));
+        }
+        self.ask_again_later(now);
+    }
+
+    /// Those who are back have too little to go on from, so far: they are asked again after a while.
+    fn ask_again_later(&mut self, now: Instant) {
+        if self.view_state.attempt.as_ref().is_some_and(|attempt| now.since(attempt.since) > ASK_AGAIN) {
+            self.view_state.attempt = None;
+            self.view_state.not_before = now.after(RETRY);
+        }
+    }
+
+    fn broadcast_proposal(&self, out: &mut Vec<Output>) {
+        let Some(attempt) = &self.view_state.attempt else { return };
+        if let Some(change) = attempt.proposer.proposed() {
+            let propose = Propose { ballot: attempt.proposer.ballot(), change: change.clone() };
+            self.broadcast(&Message::Propose(propose), out);
+        }
+    }
+
+    /// Says again what may not have arrived.
+    pub(super) fn resend_attempt(&self, now: Instant, out: &mut Vec<Output>) {
+        let Some(attempt) = &self.view_state.attempt else { return };
+        if now.since(attempt.since) < RESEND_INTERVAL {
+            return;
+        }
+        if attempt.proposer.proposed().is_some() {
+            return self.broadcast_proposal(out);
+        }
+        let prepare =
+            Prepare { view: self.digest, ballot: attempt.proposer.ballot(), before: attempt.before() };
+        if !attempt.proposer.reports().contains_key(&self.rank) {
+            // Its disk is slow, and nobody else was asked yet.
+            return;
+        }
+        for (index, member) in self.view.members.iter().enumerate() {
+            if !attempt.proposer.reports().contains_key(&Rank::from_index(index)) {
+                self.send(member.peer, &Message::Prepare(prepare), out);
+            }
+        }
+    }
+
+    // Answers.
+
+    /// A member has promised, and says where it is.
+    pub(crate) fn on_promise(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        promise: Promise,
+        snapshot: &TrainingSnapshot<'_>,
+        out: &mut Vec<Output>,
+    ) -> Vec<TrainingCommand> {
+        let is_own = promise.report.rejoin.as_ref().is_none_or(|again| again.member.peer == from);
+        let rank = self.view.rank(&from).filter(|_| is_own);
+        if let (Some(attempt), Some(rank)) = (&mut self.view_state.attempt, rank)
+            && promise.ballot == attempt.proposer.ballot()
+            && promise.view == self.digest
+        {
+            attempt.unanswered.remove(&rank);
+            attempt.missed.extend(&promise.report.lost);
+            let is_news = attempt.proposer.promised(rank, promise.accepted, promise.report);
+            if is_news && rank == self.rank {
+                let before = attempt.before();
+                attempt.since = now;
+                let prepare = Prepare { view: promise.view, ballot: promise.ballot, before };
+                let others = self.view.members.iter().map(|member| member.peer);
+                for peer in others.filter(|peer| *peer != self.me.peer) {
+                    self.send(peer, &Message::Prepare(prepare), out);
+                }
+            }
+        }
+        self.poll(now, snapshot, out)
+    }
+
+    /// A ballot of this member was refused.
+    pub(crate) fn on_nack(&mut self, now: Instant, nack: Nack) {
+        let is_mine =
+            self.view_state.attempt.as_ref().is_some_and(|attempt| attempt.proposer.ballot() == nack.ballot);
+        if nack.view != self.digest || !is_mine {
+            return;
+        }
+        self.view_state.attempt = None;
+        match nack.promised {
+            Some(promised) => {
+                self.view_state.attempts = self.view_state.attempts.max(promised.attempt);
+                self.view_state.not_before = now.after(RETRY + STAGGER * self.rank.0.min(ORDER_MAX));
+            }
+            None => {
+                // The others stop before the step that was named until they are given another one.
+                self.view_state.not_before = now;
+                self.lengthen_lead();
+            }
+        }
+    }
+
+    /// A member has accepted; if that makes a quorum, everyone is told.
+    pub(crate) fn on_accepted(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        accepted: Accepted,
+        out: &mut Vec<Output>,
+    ) {
+        let (Some(attempt), Some(rank)) = (&mut self.view_state.attempt, self.view.rank(&from)) else {
+            return;
+        };
+        let is_mine = accepted.ballot == attempt.proposer.ballot() && accepted.view == self.digest;
+        if !is_mine || !attempt.proposer.accepted(rank) {
+            return;
+        }
+        if attempt.between().is_some() {
+            let took = now.since(attempt.began);
+            self.agreement_time = took.max(self.agreement_time - self.agreement_time / 4);
+        }
+        if let Some(change) = attempt.proposer.proposed().cloned() {
+            self.broadcast(&Message::Learn(change), out);
+        }
+    }
+}
+
+/// Between the first tries of two members.
+const STAGGER: Duration = Duration::from_millis(300);
+/// From this rank on nobody waits longer.
+const ORDER_MAX: u32 = 10;
+/// Pause after an attempt that was refused.
+const RETRY: Duration = Duration::from_millis(800);
+/// How long a promise is waited for, of a member that is heard but does not answer.
+const COLLECT_MAX: Duration = Duration::from_secs(4);
+/// How long acceptances are waited for.
+const ATTEMPT_MAX: Duration = Duration::from_secs(4);
+/// How long those who are back after a stop have to say that they could train.
+const ASK_AGAIN: Duration = Duration::from_secs(10);
+/// When questions are asked again.
+const RESEND_INTERVAL: Duration = Duration::from_millis(400);
+/// How long links have to come back, or to come about, before somebody is left out for lack of them.
+const RECONNECT_GRACE: Duration = Duration::from_secs(1);
+/// A pause is told after so long.
+const PAUSE_REPORTED_AFTER: Duration = Duration::from_millis(1500);
+/// How long those who leave may be gone before the others have done what they did with them.
+const LEAVE_GRACE: Duration = Duration::from_secs(2);
+/// How often an attempt is looked after.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// And never more often than this.
+const POLL_INTERVAL_MIN: Duration = Duration::from_millis(5);
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,479 @@
+//! One member of a few, and what it says to proposers, as a proposer, and of what was chosen.
+
+use std::sync::Arc;
+
+use peergrad_protocol::ViewNumber;
+use peergrad_protocol::cursor::DataCursor;
+use peergrad_protocol::durable::{DurableRecord, RunDefinition};
+use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::placement::Replicas;
+use peergrad_protocol::view::{BatchParts, Move, Moves, Resume, View};
+use peergrad_protocol::wire::encode_record;
+
+use super::*;
+use crate::fixtures::{self, peer};
+use crate::io::{PersistId, Reject};
+use crate::membership::view_change::ViewChangePlanner;
+use crate::partition_policy::PartitionPolicy;
+use crate::state::assignment::BatchAssignment;
+use crate::state::shard_map::{ShardMap, ShardingConfig};
+use crate::state::shared_cache::SharedCache;
+
+const NOW: Instant = Instant(0);
+/// The step in progress.
+const STEP: StepNumber = StepNumber(7);
+
+fn view(peers: &[u8]) -> View {
+    View { cursor: DataCursor { position: 84, ..DataCursor::default() }, ..fixtures::view(peers) }
+}
+
+fn ballot(attempt: u32, rank: u32) -> Ballot {
+    Ballot { attempt, rank: Rank(rank) }
+}
+
+/// Peer 2 of 1, 2 and 3, with 1 and 3 linked; and what training says.
+struct Bench {
+    membership: Membership,
+    shard_map: ShardMap,
+    assignment: BatchAssignment,
+    is_open: bool,
+    is_held: bool,
+    is_closing: bool,
+    out: Vec<Output>,
+}
+
+impl Bench {
+    fn new() -> Self {
+        Self::among(&[1, 2, 3])
+    }
+
+    /// The second of these peers, with all others linked.
+    fn among(peers: &[u8]) -> Self {
+        let view = Arc::new(view(peers));
+        let digest = view.digest();
+        let sharding = ShardingConfig {
+            chunks: Chunks::of(160),
+            replicas: Replicas::Number(2),
+            has_state: true,
+            segment_elements: 10,
+            has_tables: false,
+        };
+        let me = view.members[1].clone();
+        let definition = RunDefinition { specification: vec![], nonce: [0; 32] };
+        let others = view.members.iter().map(|member| member.peer).filter(|peer| *peer != me.peer);
+        let linked = others.collect();
+        Self {
+            membership: Membership::new(
+                NOW,
+                me,
+                Arc::clone(&view),
+                digest,
+                linked,
+                10,
+                (SharedCache::default(), encode_record(&definition).into(), PartitionPolicy::Majority),
+            ),
+            assignment: BatchAssignment::next(&view.cursor, 12, 100, &view, STEP),
+            shard_map: ShardMap::new(view, digest, sharding),
+            is_open: true,
+            is_held: false,
+            is_closing: false,
+            out: vec![],
+        }
+    }
+
+    fn ask<T>(
+        &mut self,
+        ask: impl FnOnce(&mut Membership, &TrainingSnapshot<'_>, &mut Vec<Output>) -> T,
+    ) -> T {
+        let report = || MemberReport { complete: Some(STEP), ..MemberReport::default() };
+        let snapshot = TrainingSnapshot {
+            tables: None,
+            planner: ViewChangePlanner {
+                shard_map: &self.shard_map,
+                sample_count: 100,
+                batch_size: 12,
+                epochs: 3,
+                has_local_parameters: false,
+                allows_forks: false,
+            },
+            step: STEP,
+            assignment: &self.assignment,
+            previous_assignment: None,
+            next_assignment: None,
+            is_open: self.is_open,
+            is_held: self.is_held,
+            report: &report,
+            has_parameters: true,
+            computing: None,
+            is_still: false,
+            is_behind_view: false,
+            is_closing: self.is_closing,
+            has_committed: true,
+            merge_ready: None,
+            merge_offer: None,
+        };
+        ask(&mut self.membership, &snapshot, &mut self.out)
+    }
+
+    fn prepare(
+        &mut self,
+        from: u8,
+        ballot: Ballot,
+        before: Option<u64>,
+    ) -> Result<Vec<TrainingCommand>, Reject> {
+        let prepare = Prepare { view: self.shard_map.digest, ballot, before: before.map(StepNumber) };
+        self.ask(|membership, snapshot, out| membership.on_prepare(NOW, peer(from), prepare, snapshot, out))
+    }
+
+    fn propose(&mut self, from: u8, ballot: Ballot, change: ViewChange) -> Result<(), Reject> {
+        let propose = Propose { ballot, change };
+        self.ask(|membership, snapshot, out| membership.on_propose(NOW, peer(from), propose, snapshot, out))
+    }
+
+    fn sent(&mut self) -> Vec<(u8, Message)> {
+        let sent = |output| match output {
+            Output::Send { to, frame } => Some((to.0[0], frame.decode().expect("a valid frame"))),
+            _ => None,
+        };
+        self.out.drain(..).filter_map(sent).collect()
+    }
+
+    /// The record that is to be written, and what is sent at once.
+    fn written(&mut self) -> Written {
+        let record = self.out.iter().find_map(|output| match output {
+            Output::Persist { id, record } => {
+                Some((*id, DurableRecord::from_bytes(&record.to_bytes()).expect("a record")))
+            }
+            _ => None,
+        });
+        (record, self.sent())
+    }
+
+    /// Peer 3 goes.
+    fn change(&self) -> ViewChange {
+        ViewChange {
+            parent: self.shard_map.digest,
+            removed: vec![Rank(2)],
+            added: vec![],
+            capacities: vec![],
+            resume: Resume::at(STEP),
+            cursor: DataCursor { position: 96, ..DataCursor::default() },
+            moves: Moves::default(),
+            expelled: vec![],
+            ancestors: vec![],
+        }
+    }
+}
+
+#[test]
+fn a_promise_is_on_disk_before_it_is_given_and_says_where_its_sender_is() {
+    let mut bench = Bench::new();
+    bench.membership.link_down(&peer(3));
+    assert_eq!(bench.prepare(1, ballot(3, 0), None), Ok(vec![TrainingCommand::Freeze]));
+    let (record, sent) = bench.written();
+    let (id, record) = record.expect("a promise is written down");
+    assert_eq!((id, sent), (PersistId(10), vec![]));
+    assert_eq!((record.acceptor.promised(), &record.view), (Some(ballot(3, 0)), &*bench.shard_map.view));
+    assert_eq!(bench.membership.persisted(PersistId(9), &mut bench.out), []);
+    assert_eq!(bench.sent(), []);
+    assert_eq!(bench.membership.persisted(id, &mut bench.out), []);
+    let report = MemberReport { complete: Some(STEP), lost: vec![Rank(2)], ..MemberReport::default() };
+    let promise = Promise { view: bench.shard_map.digest, ballot: ballot(3, 0), accepted: None, report };
+    assert_eq!(bench.sent(), [(1, Message::Promise(Box::new(promise)))]);
+}
+
+#[test]
+fn a_promise_for_a_step_to_come_stops_nobody_yet() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.prepare(1, ballot(1, 0), Some(8)), Ok(vec![TrainingCommand::StopBefore(StepNumber(8))]));
+    bench.out.clear();
+    let nack = |promised| {
+        let view = Bench::new().shard_map.digest;
+        [(1, Message::Nack(Nack { view, ballot: ballot(2, 0), promised, step: STEP }))]
+    };
+    // The step is under way already, or past.
+    for before in [7, 6, 0] {
+        assert_eq!(bench.prepare(1, ballot(2, 0), Some(before)), Ok(vec![]));
+        assert_eq!(bench.sent(), nack(None), "before step {before}");
+    }
+    bench.is_open = false;
+    assert_eq!(bench.prepare(1, ballot(2, 0), Some(7)), Ok(vec![TrainingCommand::StopBefore(STEP)]));
+    bench.out.clear();
+    bench.is_closing = true;
+    assert_eq!(bench.prepare(1, ballot(2, 0), Some(9)), Ok(vec![]));
+    assert_eq!(bench.sent(), nack(None), "there is no step to come");
+}
+
+#[test]
+fn a_higher_promise_stands_in_the_way_of_lower_ballots() {
+    let mut bench = Bench::new();
+    assert!(bench.prepare(1, ballot(5, 0), None).is_ok());
+    bench.out.clear();
+    assert_eq!(bench.prepare(3, ballot(4, 2), None), Ok(vec![]));
+    let change = bench.change();
+    assert_eq!(bench.propose(3, ballot(4, 2), change), Ok(()));
+    let view = bench.shard_map.digest;
+    let nack = Nack { view, ballot: ballot(4, 2), promised: Some(ballot(5, 0)), step: STEP };
+    assert_eq!(bench.sent(), [(3, Message::Nack(nack)), (3, Message::Nack(nack))]);
+}
+
+#[test]
+fn a_ballot_belongs_to_the_rank_that_it_names() {
+    let mut bench = Bench::new();
+    assert_eq!(bench.prepare(1, ballot(1, 2), None), Err(Reject::OutOfPlace));
+    assert_eq!(bench.prepare(9, ballot(1, 0), None), Err(Reject::OutOfPlace));
+    let change = bench.change();
+    assert_eq!(bench.propose(1, ballot(1, 2), change), Err(Reject::OutOfPlace));
+    assert!(bench.out.is_empty());
+}
+
+#[test]
+fn an_acceptance_is_on_disk_before_it_is_given_and_later_proposers_hear_of_it() {
+    let mut bench = Bench::new();
+    let (change, view) = (bench.change(), bench.shard_map.digest);
+    assert_eq!(bench.propose(1, ballot(1, 0), change.clone()), Ok(()));
+    let (record, sent) = bench.written();
+    let (id, record) = record.expect("an acceptance is written down");
+    assert_eq!((record.acceptor.accepted(), sent), (Some(&(ballot(1, 0), change.clone())), vec![]));
+    // Before the disk has answered, somebody else asks: the later record holds both.
+    assert!(bench.prepare(3, ballot(2, 2), None).is_ok());
+    bench.out.clear();
+    assert_eq!(bench.membership.persisted(PersistId(id.0 + 1), &mut bench.out), []);
+    let accepted = Message::Accepted(Accepted { view, ballot: ballot(1, 0) });
+    let report = MemberReport { complete: Some(STEP), ..MemberReport::default() };
+    let promise = Promise { view, ballot: ballot(2, 2), accepted: Some((ballot(1, 0), change)), report };
+    assert_eq!(bench.sent(), [(1, accepted), (3, Message::Promise(Box::new(promise)))]);
+}
+
+#[test]
+fn what_cannot_be_the_next_view_of_this_run_is_not_accepted() {
+    let mut bench = Bench::new();
+    let change = bench.change();
+    let moved = |chunk| Moves { list: vec![Move { chunk, from: vec![Rank(0)] }], rate: 1, restarted: vec![] };
+    for odd in [
+        ViewChange { removed: vec![Rank(3)], ..change.clone() },
+        ViewChange { removed: vec![Rank(0), Rank(1), Rank(2)], ..change.clone() },
+        // More samples than there are, and a chunk that this model does not have.
+        ViewChange { cursor: DataCursor { position: 101, ..DataCursor::default() }, ..change.clone() },
+        ViewChange { moves: moved(10), ..change.clone() },
+    ] {
+        assert_eq!(bench.propose(1, ballot(1, 0), odd.clone()), Err(Reject::OutOfPlace));
+        let told = bench.ask(|membership, snapshot, out| membership.on_learn(&odd, snapshot, out));
+        assert_eq!(told, Err(Reject::OutOfPlace));
+    }
+    assert!(bench.out.is_empty() && bench.membership.next.is_none());
+    let fitting = ViewChange { moves: moved(9), ..change };
+    assert_eq!(bench.propose(1, ballot(1, 0), fitting), Ok(()));
+}
+
+#[test]
+fn the_next_view_is_on_disk_before_it_is_entered() {
+    let mut bench = Bench::new();
+    let change = bench.change();
+    for _ in 0..2 {
+        let told = bench.ask(|membership, snapshot, out| membership.on_learn(&change, snapshot, out));
+        assert_eq!(told, Ok(()));
+    }
+    let next = bench.shard_map.view.apply(bench.shard_map.digest, &change).unwrap();
+    let (record, _) = bench.written();
+    let (id, record) = record.expect("the view is written down");
+    assert_eq!((record.view, record.acceptor.promised()), (next.clone(), None));
+    assert!(bench.membership.next().is_none());
+    assert_eq!(bench.membership.persisted(id, &mut bench.out), [TrainingCommand::Advance]);
+    let (view, digest) = bench.membership.next().expect("it is on disk");
+    assert_eq!((&**view, digest), (&next, next.digest()));
+    // Whoever still asks is told what it is.
+    assert_eq!(bench.prepare(3, ballot(9, 2), None), Ok(vec![]));
+    assert_eq!(bench.sent(), [(3, Message::Install(next.clone()))]);
+    bench.membership.advance(NOW);
+    assert_eq!(bench.membership.view.number, ViewNumber(2));
+    assert!(bench.prepare(3, ballot(9, 2), None).is_ok());
+    assert_eq!(bench.sent(), [(3, Message::Install(next))]);
+}
+
+/// Whoever leaves is missed by those who have not heard yet that the next view is without it. Nobody may go there before the
+/// step that it begins with only because of that.
+#[test]
+fn the_next_view_is_waited_for_as_if_nothing_had_been_wrong() {
+    let mut bench = Bench::new();
+    bench.membership.departed(&peer(3), "stopped on request", &mut bench.out);
+    let look = |bench: &mut Bench| bench.ask(|membership, snapshot, out| membership.poll(NOW, snapshot, out));
+    look(&mut bench);
+    assert!(bench.membership.is_troubled());
+    let change = bench.change();
+    let told = bench.ask(|membership, snapshot, out| membership.on_learn(&change, snapshot, out));
+    assert_eq!(told, Ok(()));
+    assert!(!bench.membership.is_troubled());
+    assert_eq!(
+        (look(&mut bench), bench.membership.is_troubled()),
+        (vec![], false),
+        "peer 3 is allowed to be gone"
+    );
+    bench.membership.link_down(&peer(1));
+    assert_eq!(look(&mut bench), [TrainingCommand::Advance], "peer 1 is not");
+    assert!(bench.membership.is_troubled());
+}
+
+/// Whoever has stopped for the next view may still have to send what others need of this one.
+#[test]
+fn the_next_view_is_not_entered_early_for_being_waited_for() {
+    let mut bench = Bench::new();
+    bench.is_open = false;
+    bench.is_held = true;
+    let change = bench.change();
+    let told = bench.ask(|membership, snapshot, out| membership.on_learn(&change, snapshot, out));
+    assert_eq!(told, Ok(()));
+    let commands =
+        bench.ask(|membership, snapshot, out| membership.poll(NOW.after(COLLECT_MAX), snapshot, out));
+    assert_eq!((commands, bench.membership.is_troubled()), (vec![], false));
+}
+
+#[test]
+fn a_view_that_is_not_the_next_one_shows_that_this_member_was_left_out() {
+    let mut bench = Bench::new();
+    let next = bench.shard_map.view.apply(bench.shard_map.digest, &bench.change()).unwrap();
+    let last = next.apply(next.digest(), &ViewChange { parent: next.digest(), ..bench.change() });
+    assert!(last.is_err(), "rank 2 has gone already");
+    let later = View { number: ViewNumber(3), parents: vec![next.digest()], ..next.clone() };
+    assert!(!bench.membership.on_install(later, &mut bench.out));
+    assert!(bench.membership.on_install(view(&[1, 2, 3]), &mut bench.out), "it is in that one");
+    assert!(bench.membership.next.is_none());
+    assert!(bench.membership.on_install(next, &mut bench.out));
+    assert!(bench.membership.next.is_some());
+}
+
+#[test]
+fn where_all_parts_go_on_a_member_leaves_for_more_than_half_of_the_others_only() {
+    let without_me = |removed: Vec<Rank>| {
+        let mut bench = Bench::among(&[1, 2, 3, 4]);
+        bench.membership.allows_forks = true;
+        let parts = vec![vec![]; 4 - removed.len()];
+        let resume = Resume { batch: Some(BatchParts { epoch: 0, parts }), ..Resume::at(STEP) };
+        let change = ViewChange { removed, resume, ..bench.change() };
+        let next = bench.shard_map.view.apply(bench.shard_map.digest, &change).unwrap();
+        assert_eq!(
+            bench.ask(|membership, snapshot, out| membership.on_learn(&change, snapshot, out)),
+            Ok(())
+        );
+        (bench.membership.is_minority_branch(&next), bench.membership.next.is_some())
+    };
+    assert_eq!(without_me(vec![Rank(1)]), (false, true), "the three others");
+    assert_eq!(without_me(vec![Rank(0), Rank(1)]), (true, false), "half of them");
+    assert_eq!(without_me(vec![Rank(0), Rank(1), Rank(2)]), (true, false), "one that was sharding off");
+    assert_eq!(without_me(vec![Rank(0), Rank(2), Rank(3)]), (false, true), "this one, which is in");
+}
+
+/// What others have accepted comes before what a proposer would like.
+#[test]
+fn a_proposer_proposes_again_what_was_accepted() {
+    let mut bench = Bench::new();
+    bench.membership.link_down(&peer(3));
+    let commands = bench.ask(|membership, snapshot, out| membership.poll(NOW.after(STAGGER), snapshot, out));
+    assert_eq!(commands, []);
+    let later = NOW.after(STAGGER * 2);
+    bench.ask(|membership, snapshot, out| membership.poll(later, snapshot, out));
+    let view = bench.shard_map.digest;
+    let prepare = Message::Prepare(Prepare { view, ballot: ballot(1, 1), before: None });
+    assert_eq!(bench.sent(), [(2, prepare.clone())], "itself first");
+    let theirs = ViewChange { removed: vec![Rank(0)], ..bench.change() };
+    for (from, accepted) in [(2, None), (1, Some((ballot(1, 0), theirs.clone())))] {
+        let report = MemberReport { complete: Some(STEP), ..MemberReport::default() };
+        let promise = Promise { view, ballot: ballot(1, 1), accepted, report };
+        bench.ask(|membership, snapshot, out| {
+            membership.on_promise(later, peer(from), promise, snapshot, out)
+        });
+    }
+    let mut sent = bench.sent().into_iter();
+    assert_eq!(sent.next(), Some((1, prepare)), "the others once its own promise is on disk");
+    let proposed = sent.next().expect("a quorum has promised");
+    assert_eq!(proposed, (1, Message::Propose(Propose { ballot: ballot(1, 1), change: theirs.clone() })));
+    // Its own acceptance, and another: then it is chosen, and said to all.
+    bench.membership.on_accepted(later, peer(2), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
+    assert_eq!(bench.sent(), []);
+    bench.membership.on_accepted(later, peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
+    assert_eq!(bench.sent()[0], (1, Message::Learn(theirs)));
+}
+
+/// Forty members, of whom the first has died, and the last has never been linked.
+fn proposer_of_forty() -> (Bench, Instant) {
+    let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
+    bench.membership.linked.remove(&peer(40));
+    bench.membership.unlinked.insert(peer(40));
+    bench.membership.link_down(&peer(1));
+    bench.ask(|membership, snapshot, out| membership.poll(NOW, snapshot, out));
+    let asked = |bench: &mut Bench| bench.sent().into_iter().map(|(to, _)| to).collect::<Vec<u8>>();
+    assert_eq!(asked(&mut bench), [2]);
+    bench.answer(NOW, 2..=2, &[0]);
+    assert_eq!(asked(&mut bench), (3..=39).collect::<Vec<u8>>());
+    (bench, NOW)
+}
+
+impl Bench {
+    /// Members answer the attempt of this one; they cannot reach those of these ranks.
+    fn answer(&mut self, now: Instant, from: impl Iterator<Item = u8>, lost: &[u32]) {
+        let lost: Vec<Rank> = lost.iter().map(|rank| Rank(*rank)).collect();
+        for byte in from {
+            let report = MemberReport { complete: Some(STEP), lost: lost.clone(), ..MemberReport::default() };
+            let promise =
+                Promise { view: self.shard_map.digest, ballot: ballot(1, 1), accepted: None, report };
+            self.ask(|membership, snapshot, out| {
+                membership.on_promise(now, peer(byte), promise, snapshot, out)
+            });
+        }
+    }
+
+    /// Whom it proposes to leave out, if it proposes anything by then.
+    fn proposed(&mut self, at: Instant) -> Option<Vec<Rank>> {
+        self.ask(|membership, snapshot, out| membership.poll(at, snapshot, out));
+        self.sent().into_iter().find_map(|(_, message)| match message {
+            Message::Propose(propose) => Some(propose.change.removed),
+            _ => None,
+        })
+    }
+}
+
+#[test]
+fn who_has_no_link_is_not_waited_for_as_long_as_who_has() {
+    let (mut bench, began) = proposer_of_forty();
+    bench.answer(began, 2..=38, &[0]);
+    let (links_may_come, answers_may_come) = (began.after(RECONNECT_GRACE), began.after(COLLECT_MAX));
+    assert_eq!(bench.proposed(links_may_come), None, "the last but one is linked");
+    bench.answer(links_may_come, 39..=39, &[0]);
+    assert_eq!(bench.proposed(links_may_come), Some(vec![Rank(0), Rank(39)]));
+
+    let (mut bench, began) = proposer_of_forty();
+    bench.answer(began, 2..=38, &[0]);
+    assert_eq!(bench.proposed(answers_may_come), Some(vec![Rank(0), Rank(38), Rank(39)]));
+    assert_eq!(began, NOW);
+}
+
+/// Of many members each watches a few: what those say counts who watch somebody.
+#[test]
+fn whom_others_have_lost_is_not_waited_for_either() {
+    let (mut bench, began) = proposer_of_forty();
+    bench.answer(began, 2..=37, &[0]);
+    bench.answer(began, 38..=38, &[0, 38]);
+    assert_eq!(bench.proposed(began), None, "its own answer may be on its way");
+    assert_eq!(bench.proposed(began.after(RECONNECT_GRACE)), Some(vec![Rank(0), Rank(38), Rank(39)]));
+}
+
+#[test]
+fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_proposer() {
+    let mut bench = Bench::among(&(1..=40).collect::<Vec<u8>>());
+    bench.membership.link_down(&peer(9));
+    assert!(bench.prepare(1, ballot(3, 0), None).is_ok());
+    let attempts = |bench: &mut Bench, at| {
+        bench.ask(|membership, snapshot, out| membership.poll(at, snapshot, out));
+        bench.sent().iter().any(|(_, message)| matches!(message, Message::Prepare(_)))
+    };
+    let collected = NOW.after(COLLECT_MAX + HEARTBEAT_INTERVAL_OF_MANY);
+    assert!(!attempts(&mut bench, collected));
+    bench.membership.link_down(&peer(1));
+    assert!(attempts(&mut bench, collected), "the first is gone, and this one is the second");
+}
+
+/// Above so many members that each watches a few.
+const HEARTBEAT_INTERVAL_OF_MANY: Duration = Duration::from_secs(1);
+
+/// A record that was handed out, and what was sent to whom.
+type Written = (Option<(PersistId, DurableRecord)>, Vec<(u8, Message)>);

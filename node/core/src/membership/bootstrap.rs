@@ -1,0 +1,177 @@
+//! Founder: the first peer of a run lets others in until there are enough, and writes the first view.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peergrad_protocol::limits::MEMBERS_MAX;
+use peergrad_protocol::message::{Join, Message, Refusal, SavedCheckpoint, Welcome};
+use peergrad_protocol::view::{Member, Moves, View};
+use peergrad_protocol::{Frame, PeerId, RunId, ViewDigest};
+
+use crate::io::{Event, Output, PersistId};
+use crate::node_report::NodeReport;
+use crate::state::checkpoint::Checkpoint;
+
+/// The founder before the first view.
+pub(crate) struct Founder {
+    run: RunId,
+    nonce: [u8; 32],
+    me: Member,
+    wanted: usize,
+    /// Peers that asked to be let in and still prepare.
+    candidates: BTreeMap<PeerId, Member>,
+    /// Peers that have task and data, this one included.
+    ready: BTreeMap<PeerId, Member>,
+    /// The first view, while it is written down.
+    recording: Option<(PersistId, View)>,
+    /// What it goes on from, and that once it is here.
+    from: Option<(SavedCheckpoint, Option<Arc<Checkpoint>>)>,
+}
+
+impl Founder {
+    /// A run waiting for `wanted` peers, this one included.
+    pub(crate) fn new(
+        run: RunId,
+        nonce: [u8; 32],
+        me: Member,
+        wanted: usize,
+        from: Option<SavedCheckpoint>,
+    ) -> Self {
+        // Whoever goes on from what it has does so at once; others come later.
+        let wanted = if from.is_some() { 1 } else { wanted };
+        let from = from.map(|saved| (saved, None));
+        let (candidates, ready) = (BTreeMap::new(), BTreeMap::new());
+        Self { run, nonce, me, wanted, candidates, ready, recording: None, from }
+    }
+
+    /// The checkpoint that is lacking before the run can begin.
+    pub(crate) fn wanted_checkpoint(&self) -> Option<&SavedCheckpoint> {
+        self.from.as_ref().filter(|(_, checkpoint)| checkpoint.is_none()).map(|(saved, _)| saved)
+    }
+
+    /// The checkpoint is here.
+    pub(crate) fn restored(&mut self, checkpoint: Arc<Checkpoint>) {
+        if let Some((_, lacking)) = &mut self.from {
+            *lacking = Some(checkpoint);
+        }
+    }
+
+    /// What it goes on from.
+    pub(crate) fn checkpoint(&self) -> Option<Arc<Checkpoint>> {
+        self.from.as_ref()?.1.clone()
+    }
+
+    /// A peer asks to be let in: it is told what the run is, or why not.
+    pub(crate) fn join(&mut self, from: PeerId, join: Join, specification: &[u8], out: &mut Vec<Output>) {
+        let refusal = if join.run.is_some_and(|run| run != self.run) {
+            Some(Refusal::OtherRun { run: self.run })
+        } else if self.candidates().filter(|peer| *peer != from).count() + 1 >= MEMBERS_MAX {
+            Some(Refusal::Full)
+        } else {
+            None
+        };
+        if let Some(refusal) = refusal {
+            out.push(Output::Send { to: from, frame: Frame::encode(&Message::Refuse(refusal), None) });
+            return;
+        }
+        let Join { incarnation, addresses, capacity, .. } = join;
+        let member = Member { peer: from, incarnation, addresses, capacity };
+        self.ready.remove(&from);
+        self.candidates.insert(from, member);
+        let members = vec![self.me.contact()];
+        // Whoever joins has to reach the founder itself: it hears of all else from it.
+        let workers = vec![];
+        let welcome = Welcome {
+            specification: specification.to_vec(),
+            nonce: self.nonce,
+            members,
+            non_owners: workers,
+        };
+        out.push(Output::Send { to: from, frame: Frame::encode(&Message::Welcome(welcome), None) });
+    }
+
+    /// A candidate has task and data. False if it never asked to be let in.
+    pub(crate) fn ready(&mut self, from: PeerId, out: &mut Vec<Output>) -> bool {
+        let Some(member) = self.candidates.remove(&from) else { return self.ready.contains_key(&from) };
+        self.ready.insert(from, member);
+        self.report_gathered(from, out);
+        true
+    }
+
+    /// This peer has task and data itself.
+    pub(crate) fn ready_here(&mut self, out: &mut Vec<Output>) {
+        self.ready.insert(self.me.peer, self.me.clone());
+        self.report_gathered(self.me.peer, out);
+    }
+
+    /// Where this peer is, and what it offers to own, is known better than before.
+    pub(crate) fn reachability_changed(&mut self, me: &Member) {
+        self.me = me.clone();
+        if let Some(ready) = self.ready.get_mut(&me.peer) {
+            ready.clone_from(me);
+        }
+    }
+
+    /// Everyone that asked to be let in and is still there.
+    pub(crate) fn candidates(&self) -> impl Iterator<Item = PeerId> {
+        let is_other = |peer: &PeerId| *peer != self.me.peer;
+        self.candidates.keys().chain(self.ready.keys()).copied().filter(is_other)
+    }
+
+    /// How it stands.
+    pub(crate) fn node_report(&self) -> NodeReport {
+        let preparing = self.candidates.keys().map(|peer| (*peer, false));
+        let peers = preparing.chain(self.ready.keys().map(|peer| (*peer, true))).collect();
+        NodeReport::Bootstrap { run: self.run, wanted: self.wanted, peers }
+    }
+
+    /// A peer has left, or its link is gone.
+    pub(crate) fn peer_left(&mut self, peer: PeerId, reason: String, out: &mut Vec<Output>) {
+        self.candidates.remove(&peer);
+        if self.ready.remove(&peer).is_some() {
+            let (ready, wanted) = (self.ready.len(), self.wanted);
+            out.push(Output::Event(Event::PeerWithdrawn { peer, reason, ready, wanted }));
+        }
+    }
+
+    /// The first view, once enough peers are ready, of a run that keeps optimizer state of so many chunks.
+    pub(crate) fn view(&self, stateful: usize) -> Option<View> {
+        if self.recording.is_some()
+            || self.ready.len() < self.wanted
+            || !self.ready.contains_key(&self.me.peer)
+            || self.wanted_checkpoint().is_some()
+        {
+            return None;
+        }
+        if let Some((saved, _)) = &self.from {
+            let me = Member { capacity: self.me.capacity.max(1), ..self.me.clone() };
+            let restarted = (0..stateful as u32).filter(|chunk| !saved.states.contains(*chunk as usize));
+            let moves = Moves { restarted: restarted.collect(), ..Moves::default() };
+            let first = View::first_from_checkpoint(self.run, me, saved.steps, saved.cursor.clone());
+            return Some(View { moves, ..first });
+        }
+        let mut members: Vec<Member> = self.ready.values().cloned().collect();
+        if members.iter().all(|member| member.capacity == 0) {
+            // Nobody offered to own anything, and somebody must.
+            members.iter_mut().filter(|member| member.peer == self.me.peer).for_each(|me| me.capacity = 1);
+        }
+        Some(View::first(self.run, members))
+    }
+
+    /// The first view is being written down.
+    pub(crate) fn recording(&mut self, id: PersistId, view: View) {
+        self.recording = Some((id, view));
+    }
+
+    /// A record is on disk: the first view, if it was that.
+    pub(crate) fn persisted(&mut self, id: PersistId) -> Option<(Arc<View>, ViewDigest)> {
+        let (_, view) = self.recording.take_if(|(of, _)| *of == id)?;
+        let digest = view.digest();
+        Some((Arc::new(view), digest))
+    }
+
+    fn report_gathered(&self, peer: PeerId, out: &mut Vec<Output>) {
+        let (ready, wanted) = (self.ready.len(), self.wanted);
+        out.push(Output::Event(Event::PeerReady { peer, ready, wanted }));
+    }
+}

@@ -1,0 +1,215 @@
+//! Offering: how much a member would own, as that changes while it is in.
+//!
+//! Whoever others cannot reach works, and owns nothing: what it owned would be out of reach whenever a connection breaks that only
+//! it can make again. That may change at any time, to the better (somebody forwards a port) or the worse. Then the member tells
+//! the coordinator what it offers now, as one that wants to come in would, and has its capacity in a view between two steps. Nobody
+//! stops for it; its chunks move as they always do.
+//!
+//! Two who own nothing have only words for each other, and those pass through a third. All other pairs must reach each other.
+//!
+//! # Invariants
+//! - A member offers to own something only while it reaches all others itself.
+//! - Somebody always owns something.
+
+use std::time::Duration;
+
+use peergrad_protocol::view::Member;
+use peergrad_protocol::{Instant, PeerId, Rank};
+
+use super::Membership;
+use crate::membership::view_change::Churn;
+
+/// What a member offers to own, and when it said so last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CapacityOffer {
+    capacity: u8,
+    announced_at: Instant,
+}
+
+impl Membership {
+    /// The way to a peer leads through another one, or not any more.
+    pub(crate) fn set_relayed(&mut self, now: Instant, peer: PeerId, is_relayed: bool) {
+        if is_relayed {
+            self.relayed.entry(peer).or_insert(now);
+        } else {
+            self.relayed.remove(&peer);
+        }
+    }
+
+    /// The rank of a member that would have to be reached itself and is not: two of whom one owns something. A link that has just
+    /// come about mostly finds a better way in a moment, but one in the place of a better one has none.
+    pub(super) fn out_of_reach(&self, now: Instant, peer: &PeerId, since: Instant) -> Option<Rank> {
+        let rank = self.view.rank(peer)?;
+        let is_needed = self.replica_holders[rank.index()] || self.replica_holders[self.rank.index()];
+        let is_lasting = self.view_state.broken.contains(&rank) || now.since(since) > DIRECT_LINK_GRACE;
+        (is_needed && is_lasting).then_some(rank)
+    }
+
+    /// How much this member owns where others reach it; it is asked for when all do.
+    pub(crate) fn offer_capacity(&mut self, capacity: u8) {
+        self.offered_capacity = capacity;
+    }
+
+    /// This member as it would be in the next view, if that differs from what it is in this one.
+    pub(super) fn own_capacity_offer(&self, now: Instant) -> Option<Member> {
+        let is_reaching = self.unlinked.is_empty()
+            && !self.relayed.keys().any(|peer| self.view.rank(peer).is_some())
+            && self.lost(now).is_empty();
+        let current = self.view.member(self.rank).capacity;
+        let capacity = if is_reaching { self.offered_capacity } else { self.offered_capacity.min(current) };
+        // Whoever goes hands over anyway.
+        (capacity != current && !self.is_retiring()).then(|| Member { capacity, ..self.me.clone() })
+    }
+
+    /// Whether it is this very member that is in the view, and no other start of it.
+    pub(crate) fn is_current_incarnation(&self, member: &Member) -> bool {
+        let known = self.view.rank(&member.peer).map(|rank| self.view.member(rank));
+        known.is_some_and(|known| known.incarnation == member.incarnation)
+    }
+
+    /// A member says how much it would own.
+    pub(crate) fn on_capacity_offer(&mut self, now: Instant, member: &Member) {
+        self.capacity_offers
+            .insert(member.peer, CapacityOffer { capacity: member.capacity, announced_at: now });
+    }
+
+    /// Whether somebody is to have another capacity.
+    pub(super) fn wants_capacity_change(&self, now: Instant) -> bool {
+        !self.capacity_offers.is_empty() || self.own_capacity_offer(now).is_some()
+    }
+
+    /// The capacities that change with the next view, in the order of ranks.
+    pub(super) fn capacity_changes(&self, now: Instant, churn: &Churn) -> Vec<(Rank, u8)> {
+        let is_fresh = |offered: &&CapacityOffer| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY;
+        let offered = |rank: Rank| {
+            let member = self.view.member(rank);
+            if rank == self.rank {
+                return self.own_capacity_offer(now).map(|offer| offer.capacity);
+            }
+            let offered = self.capacity_offers.get(&member.peer).filter(is_fresh)?;
+            (offered.capacity != member.capacity && !self.retiring.contains(&member.peer))
+                .then_some(offered.capacity)
+        };
+        let staying = || {
+            let ranks = (0..self.view.members.len()).map(Rank::from_index);
+            ranks.filter(|rank| !churn.leavers.contains(rank) && !churn.retirees.contains(rank))
+        };
+        let is_owner = |rank: Rank| offered(rank).unwrap_or(self.view.member(rank).capacity) > 0;
+        if !staying().any(is_owner) && churn.joiners.iter().all(|joiner| joiner.capacity == 0) {
+            return vec![];
+        }
+        staying().filter_map(|rank| Some((rank, offered(rank)?))).collect()
+    }
+
+    /// What was offered in an earlier view is in this one, or comes again.
+    pub(super) fn forget_capacity_offers(&mut self, now: Instant) {
+        self.capacity_offers.retain(|_, offered| now.since(offered.announced_at) < CAPACITY_OFFER_MEMORY);
+    }
+}
+
+/// How long a way without a relay is waited for, where a link begins through one.
+const DIRECT_LINK_GRACE: Duration = Duration::from_secs(4);
+/// An offer is repeated with every heartbeat for as long as it is one.
+const CAPACITY_OFFER_MEMORY: Duration = Duration::from_secs(3);
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use peergrad_protocol::view::View;
+
+    use super::*;
+    use crate::fixtures::{self, peer};
+    use crate::partition_policy::PartitionPolicy;
+    use crate::state::shared_cache::SharedCache;
+
+    fn at(milliseconds: u64) -> Instant {
+        Instant(0).after(Duration::from_millis(milliseconds))
+    }
+
+    /// Peer 2 of 1, 2 and 3, each with this capacity, with the others linked.
+    fn membership(capacities: [u8; 3]) -> Membership {
+        let members = [1, 2, 3]
+            .iter()
+            .zip(capacities)
+            .map(|(byte, capacity)| Member { capacity, ..fixtures::member(*byte) });
+        let view = View { members: members.collect(), ..fixtures::view(&[1, 2, 3]) };
+        let (me, digest) = (view.members[1].clone(), view.digest());
+        let linked: BTreeSet<PeerId> = [1, 3].map(peer).into();
+        Membership::new(
+            at(0),
+            me,
+            Arc::new(view),
+            digest,
+            linked,
+            0,
+            (SharedCache::default(), [].into(), PartitionPolicy::Majority),
+        )
+    }
+
+    fn offered(membership: &Membership, now: Instant) -> Option<u8> {
+        membership.own_capacity_offer(now).map(|offer| offer.capacity)
+    }
+
+    #[test]
+    fn whoever_is_out_of_reach_offers_nothing_and_something_again_once_it_reaches_everybody() {
+        let mut membership = membership([1, 4, 0]);
+        assert_eq!(offered(&membership, at(0)), None, "it is as it is");
+        membership.offer_capacity(0);
+        assert_eq!(offered(&membership, at(0)), Some(0));
+        let mut membership = self::membership([1, 0, 0]);
+        membership.offer_capacity(4);
+        membership.set_relayed(at(0), peer(3), true);
+        assert_eq!(offered(&membership, at(0)), None, "peer 3 would be cut off from its owner");
+        membership.set_relayed(at(0), peer(3), false);
+        assert_eq!(offered(&membership, at(0)), Some(4));
+        membership.link_down(&peer(1));
+        assert_eq!(offered(&membership, at(0)), None);
+    }
+
+    #[test]
+    fn two_who_own_nothing_need_not_reach_each_other_and_all_others_do() {
+        for (capacities, lost) in [([1, 0, 0], &[][..]), ([1, 1, 0], &[Rank(2)]), ([1, 0, 1], &[Rank(2)])] {
+            let mut membership = membership(capacities);
+            membership.set_relayed(at(0), peer(3), true);
+            (0..10).for_each(|second| membership.heard(at(1000 * second), &peer(1)));
+            (0..10).for_each(|second| membership.heard(at(1000 * second), &peer(3)));
+            assert_eq!(membership.lost(at(1000)), [], "a better way may still be found");
+            assert_eq!(membership.lost(at(9000)), lost, "{capacities:?}");
+            membership.set_relayed(at(9000), peer(3), false);
+            assert_eq!(membership.lost(at(9000)), []);
+        }
+    }
+
+    #[test]
+    fn a_circuit_in_the_place_of_a_link_is_none() {
+        let mut membership = membership([1, 1, 1]);
+        membership.link_down(&peer(3));
+        assert_eq!(membership.lost(at(0)), [Rank(2)]);
+        membership.set_relayed(at(0), peer(3), true);
+        membership.link_up(at(0), peer(3));
+        assert_eq!(membership.lost(at(0)), [Rank(2)]);
+    }
+
+    #[test]
+    fn offers_come_into_the_next_view_as_long_as_they_are_repeated_and_somebody_owns_something() {
+        let mut membership = membership([1, 0, 2]);
+        let offer = |byte: u8, capacity| Member { capacity, ..fixtures::member(byte) };
+        let capacities = |membership: &Membership, now| membership.capacity_changes(now, &Churn::default());
+        assert_eq!(capacities(&membership, at(0)), []);
+        membership.on_capacity_offer(at(0), &offer(1, 5));
+        membership.on_capacity_offer(at(0), &offer(3, 2));
+        assert_eq!(capacities(&membership, at(0)), [(Rank(0), 5)], "the other one is as it is");
+        membership.on_capacity_offer(at(0), &offer(1, 0));
+        assert_eq!(capacities(&membership, at(0)), [(Rank(0), 0)]);
+        membership.on_capacity_offer(at(0), &offer(3, 0));
+        assert_eq!(capacities(&membership, at(0)), [], "somebody must own something");
+        membership.offer_capacity(1);
+        assert_eq!(capacities(&membership, at(0)), [(Rank(0), 0), (Rank(1), 1), (Rank(2), 0)]);
+        membership.retiring.insert(peer(1));
+        assert_eq!(capacities(&membership, at(0)), [(Rank(1), 1), (Rank(2), 0)], "it hands over anyway");
+        membership.forget_capacity_offers(at(3000));
+        assert_eq!(capacities(&membership, at(3000)), [(Rank(1), 1)]);
+    }
+}

@@ -1,0 +1,489 @@
+//! RecoveringMember: what is left of a member whose process was started again, and how a run goes on when that is all that is left
+//! of anybody.
+//!
+//! A peer that was a member still has a vote in that member's view, as long as it remembers what it had promised and
+//! accepted there. If others have gone on, or can, it lends them its vote and joins like anybody. If all have stopped (a
+//! power cut, a swarm switched off for the night), those who are back agree among themselves on the view that comes next,
+//! by the same rules as ever, and on the checkpoint from which it goes on.
+//!
+//! # How it works
+//! ```text
+//! back in view 7                                   back in view 7
+//!   | -- Join ----------------------------------------> |
+//!   | <-------------- Refuse(not yet), Install(view 7) - |    so both know that they are companions
+//!   |                                                    |
+//!   | -- Prepare --> promises: what each has saved --> Propose --> accepted by a quorum of view 7
+//!   | -- Install(view 8) ------------------------------> |    begins with the newest step of which everything is there
+//! ```
+//! 1. Nobody asks for promises while a member answers, or before it could train itself, or while its companions are too few.
+//! 2. If all members are back that is done at once; else some time after the last one came back, and a longer one if otherwise
+//!    optimizer state would be lost.
+//! 3. Tables are in memory alone. So where there are some, those who are back begin anew only if all of them are, and nobody can have
+//!    kept anything; or if a user says that it is lost.
+//! 4. What somebody has accepted before is proposed again, as ever: then the companions are back in *that* view, and begin
+//!    anew.
+//!
+//! # Invariants
+//! - A vote is given under the incarnation of the member, and only by whoever remembers all of its votes.
+//! - Nobody is in the new view who has not asked for it in its present incarnation.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad_protocol::agreement::{Acceptor, Ballot, Proposer, is_quorum};
+use peergrad_protocol::durable::{DurableBytes, DurableRecord, RunDefinition};
+use peergrad_protocol::limits::CHECKPOINTS_MAX;
+use peergrad_protocol::message::{
+    Accepted, MemberReport, Message, Nack, Prepare, Promise, Propose, RejoinCandidate, SavedCheckpoint,
+};
+use peergrad_protocol::view::{Member, View, ViewChange};
+use peergrad_protocol::wire::encode_record;
+use peergrad_protocol::{Frame, Incarnation, Instant, PeerId, Rank, RunId, StepNumber, ViewDigest};
+
+use crate::io::{Event, Output, PersistId, RecoveryProgress};
+use crate::membership::view_change::ViewChangePlanner;
+
+/// A member that is back without what it held in memory.
+pub(crate) struct RecoveringMember {
+    /// As what it would come in again.
+    me: Member,
+    saved: Vec<SavedCheckpoint>,
+    definition: RunDefinition,
+    definition_bytes: Arc<[u8]>,
+    /// The view that it was in, and which start of it.
+    view: Arc<View>,
+    digest: ViewDigest,
+    view_bytes: Arc<[u8]>,
+    incarnation: Incarnation,
+    acceptor: Acceptor<ViewChange>,
+    /// Answers that leave once the record is on disk.
+    answers: Vec<(PersistId, PeerId, Message)>,
+    /// Linked peers that are back in the same view.
+    companions: BTreeSet<Rank>,
+    /// Those who were, at any time.
+    known_companions: BTreeSet<Rank>,
+    /// When the last one of them came back for the first time.
+    last_companion_at: Option<Instant>,
+    /// Who was told of the view.
+    informed: BTreeSet<PeerId>,
+    /// How many companions the user was told of.
+    told: Option<usize>,
+    attempt: Option<Attempt>,
+    attempts: u32,
+    not_before: Instant,
+    /// What others than these may have kept of tables is lost for good, as a user has said.
+    lost_except: Option<BTreeSet<Rank>>,
+}
+
+/// An attempt to have the next view chosen.
+struct Attempt {
+    proposer: Proposer<ViewChange, MemberReport>,
+    since: Instant,
+}
+
+impl RecoveringMember {
+    /// What `durable` leaves to `me`, with the checkpoints that its disk has.
+    pub(crate) fn new(durable: DurableRecord, me: Member, mut saved: Vec<SavedCheckpoint>) -> Self {
+        saved.truncate(CHECKPOINTS_MAX);
+        let DurableRecord { view, incarnation, acceptor, definition } = durable;
+        Self {
+            me,
+            saved,
+            definition_bytes: encode_record(&definition).into(),
+            definition,
+            digest: view.digest(),
+            view_bytes: encode_record(&view).into(),
+            view: Arc::new(view),
+            incarnation,
+            acceptor,
+            answers: Vec::new(),
+            companions: BTreeSet::new(),
+            known_companions: BTreeSet::new(),
+            last_companion_at: None,
+            informed: BTreeSet::new(),
+            told: None,
+            attempt: None,
+            attempts: 0,
+            not_before: Instant::default(),
+            lost_except: None,
+        }
+    }
+
+    /// A user knows that of those who are not here nobody will come back who has kept anything of the run's tables.
+    pub(crate) fn declare_lost(&mut self) {
+        self.lost_except = Some(self.present());
+    }
+
+    /// Whether these are all who may have kept anything of the run's tables.
+    fn may_reset_tables(&self, there: &BTreeSet<Rank>) -> bool {
+        there.len() == self.view.members.len()
+            || self.lost_except.as_ref().is_some_and(|all| all.is_subset(there))
+    }
+
+    /// The view that it was in.
+    pub(crate) fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The same, to be computed with.
+    pub(crate) fn shared_view(&self) -> (Arc<View>, ViewDigest) {
+        (Arc::clone(&self.view), self.digest)
+    }
+
+    /// What the run is.
+    pub(crate) fn definition(&self) -> &RunDefinition {
+        &self.definition
+    }
+
+    /// The checkpoint that it begins with in a view that goes on from one; none of a view that begins at the beginning.
+    pub(crate) fn checkpoint_of(&self, view: &View) -> Option<&SavedCheckpoint> {
+        let step = view.first_step();
+        self.saved.iter().filter(|_| step.0 > 0).find(|saved| saved.steps == step)
+    }
+
+    /// Whoever was a member with it may lead back in, or be back too.
+    pub(crate) fn dial(&self, out: &mut Vec<Output>) {
+        for member in self.view.members.iter().filter(|member| member.peer != self.me.peer) {
+            out.push(Output::Dial(member.contact()));
+        }
+    }
+
+    // Companions.
+
+    /// Whoever asks to be let in, and was in the same view, is told of it, once.
+    pub(crate) fn inform(&mut self, peer: PeerId, run: Option<RunId>, out: &mut Vec<Output>) {
+        let is_companion = self.view.rank(&peer).is_some() && run.is_none_or(|run| run == self.view.run);
+        if is_companion && self.informed.insert(peer) {
+            send(peer, &Message::Install(View::clone(&self.view)), out);
+        }
+    }
+
+    /// Another peer says which view it was in: perhaps the same one; perhaps one that an earlier start of this peer may be in:
+    /// that start had a vote in it, and has not used it, since it would have written the view down first.
+    pub(crate) fn on_install(&mut self, now: Instant, from: PeerId, view: View) {
+        if view.run != self.view.run {
+            return;
+        }
+        let earlier = self.incarnation..self.me.incarnation;
+        let rank = view.rank(&self.me.peer).filter(|rank| earlier.contains(&view.member(*rank).incarnation));
+        if let Some(rank) = rank
+            && view.number > self.view.number
+        {
+            self.incarnation = view.member(rank).incarnation;
+            self.digest = view.digest();
+            self.view_bytes = encode_record(&view).into();
+            self.view = Arc::new(view);
+            self.acceptor = Acceptor::default();
+            self.answers.clear();
+            self.companions.clear();
+            self.known_companions.clear();
+            self.informed.clear();
+            self.attempt = None;
+            self.attempts = 0;
+            self.lost_except = None;
+        } else if view.digest() != self.digest {
+            return;
+        }
+        let companion = self.view.rank(&from).filter(|_| from != self.me.peer);
+        // One that comes and goes is waited for once.
+        if companion.is_some_and(|rank| self.companions.insert(rank) && self.known_companions.insert(rank)) {
+            self.last_companion_at = Some(now);
+        }
+    }
+
+    /// A link is gone.
+    pub(crate) fn link_down(&mut self, peer: &PeerId) {
+        self.informed.remove(peer);
+        if let Some(rank) = self.view.rank(peer) {
+            self.companions.remove(&rank);
+        }
+    }
+
+    /// Members of the view that are back, this one included.
+    fn present(&self) -> BTreeSet<Rank> {
+        self.companions.iter().copied().chain(self.view.rank(&self.me.peer)).collect()
+    }
+
+    // Agreeing.
+
+    /// Has the next view chosen if it is time to. `planner` is there once this peer could train; nothing is done while somebody
+    /// may let it in.
+    pub(crate) fn poll(
+        &mut self,
+        now: Instant,
+        planner: Option<&ViewChangePlanner<'_>>,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(planner) = planner else {
+            self.attempt = None;
+            return;
+        };
+        let present = self.present();
+        let missing = self.view.members.len() - present.len();
+        self.report_present(&present, out);
+        if !is_quorum(present.iter().copied(), self.view.members.len()) {
+            self.attempt = None;
+            return;
+        }
+        let may_lose = self.may_reset_tables(&present) || self.acceptor.accepted().is_some();
+        if planner.shard_map.sharding.has_tables && !may_lose {
+            // It would only be in the way of one that may.
+            self.attempt = None;
+            return;
+        }
+        let waited = now.since(*self.last_companion_at.get_or_insert(now));
+        if let Some(attempt) = &mut self.attempt {
+            let collected = now.since(attempt.since);
+            if attempt.proposer.proposed().is_some() || !attempt.proposer.has_quorum() {
+                // Its answers are lost, or somebody else's attempt is ahead.
+                if collected > ATTEMPT_MAX {
+                    self.give_up(now, RETRY);
+                }
+                return;
+            }
+            let has_all = present.iter().all(|rank| attempt.proposer.reports().contains_key(rank));
+            if has_all || collected > COLLECT_MAX {
+                self.propose(now, planner, waited, out);
+            }
+            return;
+        }
+        let order = present.iter().position(|rank| *rank == self.rank()).unwrap_or_default() as u32;
+        let patience = if missing == 0 { Duration::ZERO } else { PATIENCE };
+        if waited < patience + STAGGER * order || now < self.not_before {
+            return;
+        }
+        let promised = self.acceptor.promised().map_or(0, |ballot| ballot.attempt);
+        self.attempts = self.attempts.max(promised) + 1;
+        let ballot = Ballot { attempt: self.attempts, rank: self.rank() };
+        let proposer = Proposer::new(ballot, self.view.members.len());
+        self.attempt = Some(Attempt { proposer, since: now });
+        // The others are asked once the own promise is on disk: after another restart this ballot is not used again.
+        send(self.me.peer, &Message::Prepare(Prepare { view: self.digest, ballot, before: None }), out);
+    }
+
+    /// Names what a quorum may have accepted already, or where to go on from what everyone has saved; but waits a while for
+    /// those who still read their data, and a longer one if otherwise state would be lost.
+    fn propose(
+        &mut self,
+        now: Instant,
+        planner: &ViewChangePlanner<'_>,
+        waited: Duration,
+        out: &mut Vec<Output>,
+    ) {
+        let Some(attempt) = &self.attempt else { return };
+        let reports = attempt.proposer.reports();
+        let could_train = reports.values().filter(|report| report.rejoin.is_some()).count();
+        let is_all = could_train == self.view.members.len();
+        let there: BTreeSet<Rank> = reports.keys().copied().collect();
+        let change = match attempt.proposer.adopted() {
+            Some(adopted) => adopted.clone(),
+            None if waited < PATIENCE && reports.values().any(|report| report.rejoin.is_none()) => {
+                return self.give_up(now, RETRY);
+            }
+            None if planner.shard_map.sharding.has_tables && !self.may_reset_tables(&there) => {
+                return self.give_up(now, RETRY_FOR_STATE);
+            }
+            None => match planner.after_stop(&[], reports) {
+                Some(restart) if restart.is_due(is_all, waited) => restart.change,
+                Some(_) | None => return self.give_up(now, RETRY_FOR_STATE),
+            },
+        };
+        let Some(attempt) = &mut self.attempt else { return };
+        attempt.since = now;
+        attempt.proposer.propose(|_| change.clone());
+        let propose = Propose { ballot: attempt.proposer.ballot(), change };
+        self.tell_present(&Message::Propose(propose), out);
+    }
+
+    fn give_up(&mut self, now: Instant, pause: Duration) {
+        self.attempt = None;
+        self.not_before = now.after(pause);
+    }
+
+    /// A companion has promised, and says what it has saved.
+    pub(crate) fn on_promise(&mut self, now: Instant, from: PeerId, promise: Promise, out: &mut Vec<Output>) {
+        let Some(rank) = self.view.rank(&from) else { return };
+        let is_mine = |attempt: &&mut Attempt| promise.ballot == attempt.proposer.ballot();
+        let Some(attempt) = self.attempt.as_mut().filter(is_mine).filter(|_| promise.view == self.digest)
+        else {
+            return;
+        };
+        if promise.report.rejoin.as_ref().is_some_and(|again| again.member.peer != from) {
+            // Nobody speaks for somebody else.
+            return;
+        }
+        if promise.report.complete.is_some() {
+            // It has never stopped: that is for it to look after.
+            return self.give_up(now, RETRY_FOR_STATE);
+        }
+        let (view, ballot) = (promise.view, promise.ballot);
+        let is_news = attempt.proposer.promised(rank, promise.accepted, promise.report);
+        if is_news && rank == self.rank() {
+            let prepare = Message::Prepare(Prepare { view, ballot, before: None });
+            self.companions.iter().for_each(|rank| send(self.view.member(*rank).peer, &prepare, out));
+        }
+    }
+
+    /// A ballot of this peer was refused.
+    pub(crate) fn on_nack(&mut self, now: Instant, nack: &Nack) {
+        let is_mine = self.attempt.as_ref().is_some_and(|it| it.proposer.ballot() == nack.ballot);
+        if is_mine && nack.view == self.digest {
+            self.attempts = self.attempts.max(nack.promised.map_or(0, |ballot| ballot.attempt));
+            self.give_up(now, RETRY + STAGGER * self.rank().0.min(ORDER_MAX));
+        }
+    }
+
+    /// A companion has accepted. If that makes the next view, everyone is told.
+    pub(crate) fn on_accepted(&mut self, from: PeerId, accepted: Accepted, out: &mut Vec<Output>) {
+        let Some(rank) = self.view.rank(&from) else { return };
+        let is_mine = |attempt: &&mut Attempt| accepted.ballot == attempt.proposer.ballot();
+        let Some(attempt) = self.attempt.as_mut().filter(is_mine).filter(|_| accepted.view == self.digest)
+        else {
+            return;
+        };
+        if !attempt.proposer.accepted(rank) {
+            return;
+        }
+        let change = attempt.proposer.proposed().expect("what is accepted was proposed");
+        if let Ok(next) = self.view.apply(self.digest, change) {
+            self.tell_present(&Message::Install(next), out);
+        }
+    }
+
+    // Voting.
+
+    /// The members of the view want to agree on the next one. `is_ready`: this peer could be in it.
+    pub(crate) fn on_prepare(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        prepare: Prepare,
+        is_ready: bool,
+        persisted_count: &mut u64,
+        out: &mut Vec<Output>,
+    ) {
+        let Prepare { view, ballot, .. } = prepare;
+        if !self.is_asked(view, from, ballot.rank) {
+            return;
+        }
+        if let Err(promised) = self.acceptor.promise(ballot) {
+            let nack = Nack { view, ballot, promised: Some(promised), step: StepNumber(0) };
+            return send(from, &Message::Nack(nack), out);
+        }
+        self.defer_to(now, ballot);
+        let again = is_ready
+            .then(|| Box::new(RejoinCandidate { member: self.me.clone(), saved: self.saved.clone() }));
+        let report = MemberReport { is_vote_only: true, rejoin: again, ..MemberReport::default() };
+        let accepted = self.acceptor.accepted().cloned();
+        let promise = Promise { view, ballot, accepted, report };
+        self.answer(from, Message::Promise(Box::new(promise)), persisted_count, out);
+    }
+
+    /// One of them proposes it.
+    pub(crate) fn on_propose(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        propose: Propose,
+        persisted_count: &mut u64,
+        out: &mut Vec<Output>,
+    ) {
+        let Propose { ballot, change } = propose;
+        let view = change.parent;
+        // What cannot follow must not be chosen: it would be proposed for ever.
+        if !self.is_asked(view, from, ballot.rank) || self.view.apply(self.digest, &change).is_err() {
+            return;
+        }
+        match self.acceptor.accept(ballot, change) {
+            Ok(()) => {
+                self.defer_to(now, ballot);
+                self.answer(from, Message::Accepted(Accepted { view, ballot }), persisted_count, out);
+            }
+            Err(promised) => {
+                let nack = Nack { view, ballot, promised: Some(promised), step: StepNumber(0) };
+                send(from, &Message::Nack(nack), out);
+            }
+        }
+    }
+
+    /// Somebody else's attempt is given its time.
+    fn defer_to(&mut self, now: Instant, ballot: Ballot) {
+        if ballot.rank != self.rank() {
+            self.give_up(now, ATTEMPT_MAX + STAGGER * self.rank().0.min(ORDER_MAX));
+        }
+    }
+
+    /// A record is on disk: what waited for it is said.
+    pub(crate) fn persisted(&mut self, id: PersistId, out: &mut Vec<Output>) {
+        for (_, to, message) in self.answers.extract_if(.., |(of, ..)| *of <= id) {
+            send(to, &message, out);
+        }
+    }
+
+    fn is_asked(&self, view: ViewDigest, from: PeerId, rank: Rank) -> bool {
+        self.digest == view && self.view.rank(&from) == Some(rank)
+    }
+
+    fn answer(&mut self, to: PeerId, message: Message, persisted_count: &mut u64, out: &mut Vec<Output>) {
+        let id = PersistId(*persisted_count);
+        *persisted_count += 1;
+        let (view, definition) = (Arc::clone(&self.view_bytes), Arc::clone(&self.definition_bytes));
+        let record = DurableBytes::new(view, self.incarnation, &self.acceptor, definition);
+        out.push(Output::Persist { id, record });
+        self.answers.push((id, to, message));
+    }
+
+    // Telling.
+
+    fn rank(&self) -> Rank {
+        self.view.rank(&self.me.peer).expect("the record is that of a member")
+    }
+
+    fn tell_present(&self, message: &Message, out: &mut Vec<Output>) {
+        for rank in self.present() {
+            send(self.view.member(rank).peer, message, out);
+        }
+    }
+
+    /// Tells the user who is back, each time that somebody is.
+    fn report_present(&mut self, present: &BTreeSet<Rank>, out: &mut Vec<Output>) {
+        if self.told.replace(present.len()) != Some(present.len()) {
+            out.push(Output::Event(Event::RecoveryProgress(self.regrouping(present))));
+        }
+    }
+
+    /// Who is back, as far as this one knows.
+    pub(crate) fn progress(&self) -> RecoveryProgress {
+        self.regrouping(&self.present())
+    }
+
+    fn regrouping(&self, present: &BTreeSet<Rank>) -> RecoveryProgress {
+        let members = self.view.members.len();
+        let ranks = (0..members).map(Rank::from_index).filter(|rank| !present.contains(rank));
+        let missing = ranks.map(|rank| self.view.member(rank).peer).collect();
+        let is_half_enough = members.is_multiple_of(2) && present.contains(&Rank(0));
+        let needed = members / 2 + usize::from(!is_half_enough);
+        RecoveryProgress { view_number: self.view.number, present: present.len(), needed, missing }
+    }
+}
+
+fn send(to: PeerId, message: &Message, out: &mut Vec<Output>) {
+    out.push(Output::Send { to, frame: Frame::encode(message, None) });
+}
+
+/// Where not all are back: how long the last one is back before the others go on without those who are not.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long answers are waited for that may be lost.
+const COLLECT_MAX: Duration = Duration::from_secs(3);
+/// How long an attempt may take.
+const ATTEMPT_MAX: Duration = Duration::from_secs(8);
+/// Between two attempts.
+const RETRY: Duration = Duration::from_millis(500);
+const RETRY_FOR_STATE: Duration = Duration::from_secs(5);
+/// By so much each peer tries later than the one before it.
+const STAGGER: Duration = Duration::from_secs(2);
+const ORDER_MAX: u32 = 8;
+
+#[cfg(test)]
+mod tests;

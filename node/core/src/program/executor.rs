@@ -1,0 +1,81 @@
+//! The host: runs a program's coroutine inside the node, without an executor.
+//!
+//! Whenever the node has handled an input, the host polls the program until it waits for something that has not happened
+//! yet, and passes the commands that it gave on the way to the machine.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{self, Wake, Waker};
+
+use futures_channel::mpsc;
+
+use crate::program::context::{Context, Interrupted, ProgramCommand};
+use crate::program::{Flow, Program};
+
+type Coroutine = Pin<Box<dyn Future<Output = Result<(), Interrupted>> + Send>>;
+
+/// A program's coroutine and its mailbox.
+pub(crate) struct ProgramExecutor {
+    program: Option<Coroutine>,
+    commands: mpsc::UnboundedReceiver<ProgramCommand>,
+    /// Whether the program has run since the mailbox was last seen empty.
+    has_commands: bool,
+    wake_flag: Arc<WakeFlag>,
+    waker: Waker,
+}
+
+impl ProgramExecutor {
+    pub(crate) fn new(program: impl Program) -> Self {
+        let (sender, commands) = mpsc::unbounded();
+        let wake_flag = Arc::new(WakeFlag(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&wake_flag));
+        let program = Some(Box::pin(run(program, Context::new(sender))) as Coroutine);
+        Self { program, commands, has_commands: false, wake_flag, waker }
+    }
+
+    /// The next command of the program, or `None` when it waits for an input (or has ended).
+    pub(crate) fn next(&mut self) -> Option<ProgramCommand> {
+        loop {
+            if self.has_commands {
+                match self.commands.try_recv() {
+                    Ok(command) => return Some(command),
+                    Err(_) => self.has_commands = false,
+                }
+            }
+            if !self.wake_flag.0.swap(false, Ordering::Relaxed) {
+                return None;
+            }
+            let program = self.program.as_mut()?;
+            self.has_commands = true;
+            if program.as_mut().poll(&mut task::Context::from_waker(&self.waker)).is_ready() {
+                self.program = None;
+            }
+        }
+    }
+}
+
+/// Rounds until the run is done; a last step may still be undone. After an interruption it first waits for a view, so that a program which returns at
+/// once cannot spin.
+async fn run(mut program: impl Program, context: Context) -> Result<(), Interrupted> {
+    loop {
+        match program.round(&context).await {
+            Ok(Flow::Continue(())) => {}
+            Ok(Flow::Break(())) => match context.finished().await {
+                Ok(()) => return Ok(()),
+                Err(Interrupted) => context.ready().await?,
+            },
+            Err(Interrupted) => context.ready().await?,
+        }
+    }
+}
+
+/// A waker that notes that something happened: skips idle polls, and a lost wake-up shows as a hang in any test.
+struct WakeFlag(AtomicBool);
+
+impl Wake for WakeFlag {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}

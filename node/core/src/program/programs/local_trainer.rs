@@ -1,0 +1,152 @@
+//! The local trainer: what a member does by itself in programs where each has parameters and optimizer state of its own.
+
+use std::sync::Arc;
+
+use peergrad_collectives::plan::are_finite;
+use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_models::task::Task;
+use peergrad_protocol::Buffer;
+use peergrad_protocol::message::SampleStats;
+
+use crate::program::context::{Interrupted, Step};
+use crate::program::loader::Loaded;
+
+/// One member's model, data and optimizer. Its state is that after the last round that was not interrupted; a round that was
+/// completed here, undone since others could not complete it, and begun again, is in it twice.
+pub struct LocalTrainer {
+    task: Arc<dyn Task>,
+    rule: Optimizer,
+    schedule: Schedule,
+    local_steps: u64,
+    state: Arc<OptimizerState>,
+    /// Vectors of the round before, used again.
+    spare: SpareBuffers,
+}
+
+/// Optimizer state after some steps.
+#[derive(Default)]
+struct OptimizerState {
+    moments: Vec<f32>,
+    updates: u32,
+}
+
+/// Room for the next state, for one in between, and for a gradient.
+#[derive(Default)]
+struct SpareBuffers {
+    next: Vec<f32>,
+    between: Vec<f32>,
+    gradient: Vec<f32>,
+}
+
+/// What a member has learnt in a round.
+pub struct RoundResult {
+    /// Its parameters now.
+    pub parameters: Buffer,
+    /// Samples behind them, and their summed loss.
+    pub stats: SampleStats,
+    state: OptimizerState,
+    spare: SpareBuffers,
+}
+
+impl LocalTrainer {
+    /// As a run begins, or this member's part in it.
+    #[must_use]
+    pub fn new(loaded: &Loaded) -> Self {
+        let rule = loaded.config.rule;
+        let moments = vec![0.0; loaded.manifest.parameter_count() * rule.moment_count()];
+        Self {
+            task: Arc::clone(&loaded.task),
+            rule,
+            schedule: loaded.config.schedule,
+            local_steps: loaded.config.local_steps,
+            state: Arc::new(OptimizerState { moments, updates: 0 }),
+            spare: SpareBuffers::default(),
+        }
+    }
+
+    /// Trains this member's samples of the step, in as many local steps as the run says, beside the network.
+    ///
+    /// # Errors
+    /// The step is undone meanwhile.
+    pub async fn train(
+        &mut self,
+        step: &Step,
+        parameters: Arc<Buffer>,
+        room: Buffer,
+    ) -> Result<RoundResult, Interrupted> {
+        let (task, samples, state) = (self.task.clone(), step.samples.clone(), self.state.clone());
+        let (rule, schedule, local_steps) = (self.rule, self.schedule, self.local_steps);
+        let first = step.number.0 * local_steps;
+        let spare = std::mem::take(&mut self.spare);
+        let work = move || {
+            let mut run = LocalRun { task: &*task, rule, at: room, stats: SampleStats::default(), spare };
+            run.at.copy_from_slice(&parameters);
+            let mut state = run.begin(&state);
+            let batch = samples.len().div_ceil(local_steps as usize).max(1);
+            for (samples, number) in samples.chunks(batch).zip(first..) {
+                run.step(samples, schedule.rate(number), &mut state);
+            }
+            RoundResult { parameters: run.at, stats: run.stats, state, spare: run.spare }
+        };
+        step.compute(step.samples.len() as u64, work).await
+    }
+
+    /// The round is over: what was learnt stands.
+    pub fn commit(&mut self, pending: PendingState) {
+        let before = std::mem::replace(&mut self.state, Arc::new(pending.state));
+        self.spare = pending.spare;
+        // A job of a round that was interrupted may still read it.
+        if let Ok(before) = Arc::try_unwrap(before) {
+            self.spare.next = before.moments;
+        }
+    }
+}
+
+/// What a worker keeps of a round once it is over.
+pub struct PendingState {
+    state: OptimizerState,
+    spare: SpareBuffers,
+}
+
+impl RoundResult {
+    /// The parameters, what they are worth, and what the worker keeps if the round is not interrupted.
+    #[must_use]
+    pub fn split(self) -> (Buffer, SampleStats, PendingState) {
+        (self.parameters, self.stats, PendingState { state: self.state, spare: self.spare })
+    }
+}
+
+/// One job at work.
+struct LocalRun<'a> {
+    task: &'a dyn Task,
+    rule: Optimizer,
+    at: Buffer,
+    stats: SampleStats,
+    spare: SpareBuffers,
+}
+
+impl LocalRun<'_> {
+    fn begin(&mut self, before: &OptimizerState) -> OptimizerState {
+        let mut moments = std::mem::take(&mut self.spare.next);
+        moments.clear();
+        moments.extend_from_slice(&before.moments);
+        self.spare.between.resize(before.moments.len(), 0.0);
+        self.spare.gradient.resize(self.at.len(), 0.0);
+        OptimizerState { moments, updates: before.updates }
+    }
+
+    /// A gradient that overflowed would ruin the parameters: its samples are left out.
+    fn step(&mut self, samples: &[u32], rate: f64, state: &mut OptimizerState) {
+        let SpareBuffers { between, gradient, .. } = &mut self.spare;
+        let loss = self.task.gradient(&self.at, samples, gradient);
+        if !loss.is_finite() || !are_finite(gradient) {
+            return;
+        }
+        state.updates += 1;
+        let update = self.rule.update(rate, state.updates, 1.0 / samples.len() as f32);
+        update.apply(&self.at, gradient, &state.moments, between);
+        self.at.swap_with_slice(gradient);
+        std::mem::swap(&mut state.moments, between);
+        self.stats += SampleStats { samples: samples.len() as u64, loss };
+    }
+}

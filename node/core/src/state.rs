@@ -1,0 +1,8 @@
+//! State: the chunks that a member keeps, what they are cut by, and how they are saved.
+
+pub(crate) mod assignment;
+pub(crate) mod blend;
+pub mod checkpoint;
+pub(crate) mod optimizer_shard;
+pub(crate) mod shard_map;
+pub mod shared_cache;

@@ -1,0 +1,121 @@
+//! Blending: what two lineages have come to, made one, chunk by chunk.
+//!
+//! A rule of owners like others, but one that looks at no sums: new values and new state are in between the two, by what each
+//! lineage weighs. Owners and keepers of replicas have the same of both, so they come to the same bits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peergrad_collectives::plan::are_finite;
+
+use crate::state::optimizer_shard::OptimizerState;
+
+/// What a member has of another lineage's state, by chunk.
+#[derive(Debug, Default)]
+pub(crate) struct RemoteState {
+    pub(crate) values: BTreeMap<usize, Vec<f32>>,
+    /// Where states are kept at all.
+    pub(crate) states: BTreeMap<usize, OptimizerState>,
+}
+
+impl RemoteState {
+    /// Whether all of a chunk is here that is wanted of it.
+    pub(crate) fn has(&self, chunk: usize, wants_state: bool) -> bool {
+        self.values.contains_key(&chunk) && (!wants_state || self.states.contains_key(&chunk))
+    }
+}
+
+/// Blends in an estate.
+pub(crate) struct Blend {
+    pub(crate) remote: Arc<RemoteState>,
+    /// How much of the blend it is, 0 to 1.
+    pub(crate) share: f32,
+    /// Updates that can be behind a state by then: the other lineage may be a few steps further.
+    pub(crate) updates_max: u32,
+}
+
+impl Blend {
+    /// The values and the state of one chunk: `parameters` are the exact ones before, `values` take the new ones. Behind the
+    /// moments, `moment_count` numbers, is the master copy, if there is one. `None` if the estate has nothing of the chunk, or
+    /// what comes of both is not finite: then everything stays as it is, whatever is in `values`.
+    pub(crate) fn apply(
+        &self,
+        chunk: usize,
+        old: &OptimizerState,
+        moment_count: usize,
+        parameters: &[f32],
+        values: &mut [f32],
+    ) -> Option<OptimizerState> {
+        let theirs = self.remote.values.get(&chunk)?;
+        let their_state = self.remote.states.get(&chunk);
+        let mix = |ours: f32, theirs: f32| ours + (theirs - ours) * self.share;
+        let has_master = old.moments.len() > moment_count;
+        // A state without updates does not look at its own master copy.
+        let exact = their_state.filter(|state| has_master && state.updates > 0);
+        let theirs = exact.map_or(&theirs[..], |state| &state.moments[moment_count..]);
+        let both = parameters.iter().zip(theirs);
+        values.iter_mut().zip(both).for_each(|(value, (ours, theirs))| *value = mix(*ours, *theirs));
+        let mut moments = old.moments.clone();
+        if let Some(state) = their_state {
+            let both = moments.iter_mut().zip(&state.moments).take(moment_count);
+            both.for_each(|(ours, theirs)| *ours = mix(*ours, *theirs));
+        }
+        if has_master {
+            moments[moment_count..].copy_from_slice(values);
+        }
+        if !are_finite(values) || !are_finite(&moments) {
+            return None;
+        }
+        let updates = old.updates.max(their_state.map_or(0, |state| state.updates));
+        Some(OptimizerState { moments, updates: updates.min(self.updates_max) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(moments: &[f32], updates: u32) -> OptimizerState {
+        OptimizerState { moments: moments.to_vec(), updates }
+    }
+
+    fn blend(values: &[f32], state: OptimizerState) -> Blend {
+        let values = BTreeMap::from([(3, values.to_vec())]);
+        let remote = RemoteState { values, states: BTreeMap::from([(3, state)]) };
+        Blend { remote: Arc::new(remote), share: 0.25, updates_max: 9 }
+    }
+
+    #[test]
+    fn values_and_moments_are_in_between_and_updates_those_of_who_had_more() {
+        let blend = blend(&[4.0, 8.0], state(&[2.0, 0.0], 7));
+        let mut values = [0.0; 2];
+        let new = blend.apply(3, &state(&[0.0, 4.0], 5), 2, &[0.0, 4.0], &mut values);
+        assert_eq!((values, new), ([1.0, 5.0], Some(state(&[0.5, 3.0], 7))));
+        assert_eq!(blend.apply(4, &state(&[0.0, 4.0], 5), 2, &[0.0, 4.0], &mut values), None);
+    }
+
+    #[test]
+    fn a_lineage_that_is_ahead_does_not_count_steps_that_were_not_taken_here() {
+        let new = blend(&[4.0], state(&[2.0], 12)).apply(3, &state(&[0.0], 8), 1, &[0.0], &mut [0.0]);
+        assert_eq!(new.map(|state| state.updates), Some(9));
+    }
+
+    #[test]
+    fn what_would_not_be_finite_is_not_blended() {
+        let mut values = [0.0];
+        let blend = blend(&[f32::MAX], state(&[2.0], 7));
+        assert_eq!(blend.apply(3, &state(&[0.0], 5), 1, &[f32::MIN], &mut values), None);
+    }
+
+    #[test]
+    fn exact_values_come_from_the_master_copy_once_there_is_one() {
+        // One moment, and behind it the master copy.
+        let mut values = [0.0];
+        let new =
+            blend(&[4.0], state(&[2.0, 4.4], 7)).apply(3, &state(&[0.0, 0.4], 5), 1, &[0.4], &mut values);
+        assert_eq!((values, new), ([1.4], Some(state(&[0.5, 1.4], 7))));
+        let new =
+            blend(&[4.0], state(&[2.0, 0.0], 0)).apply(3, &state(&[0.0, 0.0], 0), 1, &[0.0], &mut values);
+        assert_eq!((values, new), ([1.0], Some(state(&[0.5, 1.0], 0))));
+    }
+}

@@ -1,0 +1,432 @@
+//! The optimizer state of the chunks that a member owns or copies: committed and pending, side by side.
+//!
+//! Like a form and its carbon copy: an update reads the committed sheet and writes the pending one. Only when the step is
+//! known to be complete everywhere do they change places, so an undone step leaves no trace.
+//!
+//! # How replicas are kept
+//! The owner sends its sums; the keeper of a copy applies the same rule to them, and throws the new values away (it gets
+//! them from the all-gather like everybody). That is one number an element on the wire, where Adam's state would be two.
+//! Until the rule is known here, sums wait in the room that the new state is about to take.
+//!
+//! Where every member keeps every chunk, all of them gather the sums, and each does what an owner does, for all chunks.
+//!
+//! # The master copy
+//! Where new parameters travel by a lossy codec, everyone computes with what comes of it, and small updates would never add
+//! up. So the exact parameters are part of the state, after the moments: updates start from them, and replicas have them too.
+//! They begin as the parameters that everyone has: a state without updates does not look at its own.
+//!
+//! # Invariants
+//! - Each chunk carries its own count of updates: state that is lost restarts with its own bias correction.
+//! - After a commit a chunk is kept only if the committed step updated it: what has moved away is forgotten then.
+//! - Memory is 2 x moments x (shard + replicas): it falls as replicas / n.
+
+use std::ops::Range;
+
+use peergrad_collectives::plan::are_finite;
+use peergrad_models::optimizer::Update;
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::message::SampleStats;
+
+use crate::program::context::OwnerRule;
+
+/// The state of the chunks that this member keeps.
+#[derive(Debug)]
+pub(crate) struct OptimizerShard {
+    chunks: Chunks,
+    /// Numbers an element, the master copy among them.
+    number_count: usize,
+    has_master: bool,
+    /// By chunk. A step looks at every chunk several times, and chunks may be small.
+    kept: Vec<Option<Box<ChunkState>>>,
+    /// Sums of one chunk while a copy is updated.
+    scratch: Vec<f32>,
+}
+
+/// The state of one chunk.
+#[derive(Debug, Default)]
+struct ChunkState {
+    /// After the newest committed step.
+    committed: Option<OptimizerState>,
+    /// After the step that is not committed yet.
+    pending: Option<OptimizerState>,
+    /// Room for the next state; its start holds a copy's sums as they come in.
+    room: Vec<f32>,
+    /// Elements of such sums that have come.
+    summed: usize,
+}
+
+/// Optimizer state: (numbers an element, elements), one moment after the other, and then the master copy, if there is one.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OptimizerState {
+    /// The numbers.
+    pub moments: Vec<f32>,
+    /// Updates behind it.
+    pub updates: u32,
+}
+
+impl OptimizerShard {
+    /// Nothing yet, of a vector that is cut into `chunks`, under a rule that keeps `moment_count` numbers an element.
+    pub(crate) fn new(chunks: Chunks, moment_count: usize, has_master: bool) -> Self {
+        let number_count = moment_count + usize::from(has_master);
+        let kept = (0..chunks.count()).map(|_| None).collect();
+        Self { chunks, number_count, has_master, kept, scratch: Vec::new() }
+    }
+
+    // What is held.
+
+    /// Starts to keep a chunk whose state is nothing yet, or comes from another member. `is_pending`: it is the state
+    /// after a step that is not committed here.
+    pub(crate) fn insert(&mut self, chunk: usize, state: Option<OptimizerState>, is_pending: bool) {
+        let state =
+            state.unwrap_or_else(|| OptimizerState { moments: vec![0.0; self.len_of(chunk)], updates: 0 });
+        let kept = self.kept[chunk].get_or_insert_default();
+        *(if is_pending { &mut kept.pending } else { &mut kept.committed }) = Some(state);
+    }
+
+    /// Keeps a chunk whose rule has no state that could come from anybody.
+    pub(crate) fn ensure(&mut self, chunk: usize) {
+        self.kept[chunk].get_or_insert_default().committed.get_or_insert_default();
+    }
+
+    /// Numbers of state of a chunk.
+    pub(crate) fn len_of(&self, chunk: usize) -> usize {
+        self.chunks.range(chunk).len() * self.number_count
+    }
+
+    /// The state of a chunk, committed or pending.
+    pub(crate) fn state(&self, chunk: usize, is_pending: bool) -> Option<&OptimizerState> {
+        let kept = self.kept.get(chunk)?.as_ref()?;
+        if is_pending { kept.pending.as_ref() } else { kept.committed.as_ref() }
+    }
+
+    /// By chunk: the committed state.
+    pub(crate) fn committed(&self) -> impl Iterator<Item = (usize, &OptimizerState)> {
+        let states = self.kept.iter().map(|kept| kept.as_ref()?.committed.as_ref());
+        states.enumerate().filter_map(|(chunk, state)| Some((chunk, state?)))
+    }
+
+    /// The chunks whose committed, or pending, state is here.
+    pub(crate) fn held(&self, is_pending: bool) -> ChunkSet {
+        (0..self.kept.len()).filter(|&chunk| self.state(chunk, is_pending).is_some()).collect()
+    }
+
+    /// Bytes of optimizer state kept.
+    pub(crate) fn byte_count(&self) -> u64 {
+        let moments =
+            |state: &Option<OptimizerState>| state.as_ref().map_or(0, |state| size_of_val(&*state.moments));
+        let bytes =
+            |kept: &ChunkState| moments(&kept.committed) + moments(&kept.pending) + size_of_val(&*kept.room);
+        self.kept.iter().flatten().map(|kept| bytes(kept)).sum::<usize>() as u64
+    }
+
+    // Updates.
+
+    /// Turns the summed gradients of these chunks of `vector` into new parameters, starting from `parameters`: of those that
+    /// are owned here, or in a step in which everybody keeps everything, of all.
+    ///
+    /// A sum that no sample stands behind, or that is not finite, leaves parameters and state of its chunk as they are:
+    /// one overflow must not ruin everybody's parameters.
+    ///
+    /// # Panics
+    /// If the committed state of one of them is not here.
+    pub(crate) fn update(
+        &mut self,
+        rule: &mut OwnerRule,
+        stats: SampleStats,
+        chunks: impl IntoIterator<Item = usize>,
+        parameters: &[f32],
+        vector: &mut [f32],
+    ) {
+        let mut updating = Updating::new(rule, stats, self.has_master);
+        for chunk in chunks {
+            let elements = self.chunks.range(chunk);
+            let kept = self.kept[chunk].as_mut().expect("the state of a chunk that is updated is here");
+            kept.update(&mut updating, chunk, &parameters[elements.clone()], &mut vector[elements]);
+        }
+    }
+
+    /// Takes in sums of chunks of which a copy is kept: `values` belong to `ranges` of the parameter vector, in order.
+    pub(crate) fn receive_sums(&mut self, ranges: &[Range<usize>], mut values: &[f32]) {
+        for range in ranges {
+            let mut start = range.start;
+            while start < range.end {
+                let chunk = self.chunks.at(start);
+                let elements = self.chunks.range(chunk);
+                let count = elements.end.min(range.end) - start;
+                let (part, rest) = values.split_at(count);
+                let kept = self.kept[chunk].get_or_insert_default();
+                kept.room.resize(elements.len() * self.number_count, 0.0);
+                let offset = start - elements.start;
+                kept.room[offset..offset + count].copy_from_slice(part);
+                kept.summed += count;
+                (start, values) = (start + count, rest);
+            }
+        }
+    }
+
+    /// Brings the replicas of the `replicated` chunks up to date with the sums that have come in.
+    ///
+    /// # Panics
+    /// If the committed state of one of them is not here.
+    pub(crate) fn update_replicas(
+        &mut self,
+        rule: &mut OwnerRule,
+        stats: SampleStats,
+        replicated: &[usize],
+        parameters: &[f32],
+    ) {
+        let mut updating = Updating::new(rule, stats, self.has_master);
+        for &chunk in replicated {
+            let elements = self.chunks.range(chunk);
+            let kept = self.kept[chunk].as_mut().expect("the state of a replicated chunk is here");
+            let sums = &mut self.scratch;
+            sums.clear();
+            if updating.rule.keeps_state() {
+                assert_eq!(kept.summed, elements.len(), "all sums have come in");
+                sums.extend_from_slice(&kept.room[..elements.len()]);
+            } else {
+                // It keeps no state, so nothing was sent and nothing changes.
+                sums.resize(elements.len(), f32::NAN);
+            }
+            kept.update(&mut updating, chunk, &parameters[elements], sums);
+        }
+    }
+
+    // Commits.
+
+    /// The pending update is committed.
+    pub(crate) fn commit(&mut self) {
+        for slot in &mut self.kept {
+            let Some(kept) = slot else { continue };
+            if let Some(pending) = kept.pending.take() {
+                if let Some(before) = kept.committed.replace(pending) {
+                    kept.room = before.moments;
+                }
+            } else {
+                *slot = None;
+            }
+        }
+    }
+
+    /// The pending update is undone.
+    pub(crate) fn undo(&mut self) {
+        for slot in &mut self.kept {
+            let Some(kept) = slot else { continue };
+            if let Some(pending) = kept.pending.take() {
+                kept.room = pending.moments;
+            }
+            kept.summed = 0;
+            if kept.committed.is_none() {
+                *slot = None;
+            }
+        }
+    }
+
+    /// Sums that came in for a step that is begun again are forgotten.
+    pub(crate) fn discard_sums(&mut self) {
+        self.kept.iter_mut().flatten().for_each(|kept| kept.summed = 0);
+    }
+}
+
+/// One rule at work on chunk after chunk.
+struct Updating<'a> {
+    rule: &'a mut OwnerRule,
+    stats: SampleStats,
+    has_master: bool,
+    /// Chunks mostly share their count of updates: one preparation serves them all.
+    prepared: Option<(u32, Update)>,
+}
+
+impl<'a> Updating<'a> {
+    fn new(rule: &'a mut OwnerRule, stats: SampleStats, has_master: bool) -> Self {
+        Self { rule, stats, has_master, prepared: None }
+    }
+}
+
+impl ChunkState {
+    /// From `sums` to new values, and from the committed state to the pending one.
+    fn update(&mut self, updating: &mut Updating<'_>, chunk: usize, parameters: &[f32], sums: &mut [f32]) {
+        assert!(self.pending.is_none(), "the update before is committed");
+        let old = self.committed.as_ref().expect("the committed state is here");
+        self.summed = 0;
+        let mut moments = std::mem::take(&mut self.room);
+        moments.resize(old.moments.len(), 0.0);
+        let Updating { rule, stats, has_master, prepared } = updating;
+        // Without the master copy, if there is one.
+        let count = moments.len() - if *has_master { parameters.len() } else { 0 };
+        let parameters = if *has_master && old.updates > 0 { &old.moments[count..] } else { parameters };
+        if let OwnerRule::Blend(blend) = rule
+            && let Some(blended) = blend.apply(chunk, old, count, parameters, sums)
+        {
+            self.pending = Some(blended);
+            return;
+        }
+        let is_passed_by = stats.samples == 0 || !are_finite(sums);
+        if is_passed_by {
+            sums.copy_from_slice(parameters);
+            moments.copy_from_slice(&old.moments);
+            self.pending = Some(OptimizerState { moments, updates: old.updates });
+            return;
+        }
+        let updates = match rule {
+            OwnerRule::Custom(rule) => {
+                rule(*stats, parameters, sums);
+                moments.copy_from_slice(&old.moments);
+                // No copy would hear of it, and they are to be alike.
+                old.updates
+            }
+            // It is for a step without samples.
+            OwnerRule::Blend(_) => old.updates,
+            OwnerRule::Mean => panic!("means of members that count alike are for programs that drift"),
+            OwnerRule::Optimizer { rule, rate } => {
+                let scale = 1.0 / stats.samples as f32;
+                if prepared.as_ref().is_none_or(|(updates, _)| *updates != old.updates) {
+                    *prepared = Some((old.updates, rule.update(*rate, old.updates + 1, scale)));
+                }
+                let (_, update) = prepared.as_ref().expect("just prepared");
+                update.apply(parameters, sums, &old.moments[..count], &mut moments[..count]);
+                if *has_master {
+                    moments[count..].copy_from_slice(sums);
+                }
+                old.updates + 1
+            }
+        };
+        self.pending = Some(OptimizerState { moments, updates });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peergrad_models::optimizer::Optimizer;
+
+    const MOMENTUM: Optimizer = Optimizer::Momentum { momentum: 0.5, nesterov: false, weight_decay: 0.0 };
+    const STATS: SampleStats = SampleStats { samples: 2, loss: 0.0 };
+
+    /// Two chunks of 16 elements; `kept` of them with fresh state.
+    fn owned(kept: &[usize]) -> OptimizerShard {
+        let mut owned = OptimizerShard::new(Chunks::of(32), 1, false);
+        kept.iter().for_each(|&chunk| owned.insert(chunk, None, false));
+        owned
+    }
+
+    #[test]
+    fn small_updates_add_up_in_the_master_copy() {
+        let mut owned = OptimizerShard::new(Chunks::of(32), 0, true);
+        owned.insert(1, None, false);
+        let mut rule = OwnerRule::Optimizer { rule: Optimizer::Sgd { weight_decay: 0.0 }, rate: 0.25 };
+        let stats = SampleStats { samples: 1, loss: 0.0 };
+        // Everyone sees whole numbers only.
+        let mut seen = [10.0; 32];
+        for step in 0..8 {
+            let mut vector = [1.0; 32];
+            let is_undone = step == 3;
+            owned.update(&mut rule, stats, [1], &seen, &mut vector);
+            if is_undone {
+                owned.undo();
+                owned.update(&mut rule, stats, [1], &seen, vector_of(&mut vector, 1.0));
+            }
+            seen = vector.map(f32::round);
+            owned.commit();
+        }
+        assert_eq!(seen[16..], [8.0; 16]);
+        assert_eq!(owned.state(1, false), Some(&OptimizerState { moments: vec![8.0; 16], updates: 8 }));
+        // A state that is lost starts from what everyone sees, and a step without samples changes nothing.
+        owned.insert(1, None, false);
+        let mut vector = [1.0; 32];
+        owned.update(&mut rule, SampleStats::default(), [1], &[5.0; 32], &mut vector);
+        owned.commit();
+        assert_eq!(vector[16], 5.0);
+        owned.update(&mut rule, stats, [1], &[5.0; 32], vector_of(&mut vector, 1.0));
+        assert_eq!(vector[16], 4.75);
+    }
+
+    fn vector_of(vector: &mut [f32; 32], element: f32) -> &mut [f32; 32] {
+        vector.fill(element);
+        vector
+    }
+
+    fn update(owned: &mut OptimizerShard, chunks: &[usize], parameters: f32, vector: &mut [f32]) {
+        let mut rule = OwnerRule::Optimizer { rule: MOMENTUM, rate: 1.0 };
+        owned.update(&mut rule, STATS, chunks.iter().copied(), &[parameters; 32], vector);
+    }
+
+    #[test]
+    fn an_update_counts_once_it_is_committed() {
+        let mut owned = owned(&[1]);
+        let mut vector = [2.0; 32];
+        update(&mut owned, &[1], 0.0, &mut vector);
+        assert_eq!((vector[0], vector[16]), (2.0, -1.0), "only what is owned");
+        assert_eq!(owned.state(1, false).unwrap().moments, [0.0; 16]);
+        owned.commit();
+        assert_eq!(owned.state(1, false), Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 }));
+        update(&mut owned, &[1], 0.0, &mut vector);
+        owned.undo();
+        assert_eq!(owned.state(1, false), Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 }));
+        assert!(owned.state(1, true).is_none());
+    }
+
+    #[test]
+    #[expect(clippy::single_range_in_vec_init, reason = "one range is what is meant")]
+    fn a_copy_follows_its_owner() {
+        let (mut owner, mut copy) = (owned(&[0]), owned(&[0]));
+        for step in 0..3_u8 {
+            let mut vector: Vec<f32> = (0..32).map(|i| (i as f32 - 7.0) * f32::from(step)).collect();
+            // In pieces that end in the middle.
+            copy.receive_sums(&[0..5], &vector[0..5]);
+            copy.receive_sums(&[5..16], &vector[5..16]);
+            update(&mut owner, &[0], 3.0, &mut vector);
+            let mut rule = OwnerRule::Optimizer { rule: MOMENTUM, rate: 1.0 };
+            copy.update_replicas(&mut rule, STATS, &[0], &[3.0; 32]);
+            assert_eq!(owner.state(0, true), copy.state(0, true));
+            owner.commit();
+            copy.commit();
+        }
+        assert_eq!(copy.held(false), ChunkSet::all(1));
+    }
+
+    #[test]
+    fn a_rule_of_ones_own_sees_each_chunk_and_leaves_the_moments() {
+        let mut owned = owned(&[0]);
+        let mut vector = [4.0; 32];
+        let rule = |stats: SampleStats, old: &[f32], sums: &mut [f32]| {
+            sums.iter_mut().zip(old).for_each(|(sum, old)| *sum = old + *sum / stats.samples as f32);
+        };
+        owned.update(&mut OwnerRule::Custom(Box::new(rule)), STATS, [0], &[10.0; 32], &mut vector);
+        owned.commit();
+        assert_eq!((vector[0], vector[16]), (12.0, 4.0));
+        assert_eq!(owned.state(0, false), Some(&OptimizerState { moments: vec![0.0; 16], updates: 0 }));
+    }
+
+    #[test]
+    fn a_sum_that_overflowed_passes_its_chunk_by() {
+        let mut owned = owned(&[0, 1]);
+        let mut vector = [2.0; 32];
+        vector[3] = f32::INFINITY;
+        update(&mut owned, &[0, 1], 7.0, &mut vector);
+        assert_eq!((vector[3], vector[0], vector[16]), (7.0, 7.0, 6.0));
+        owned.commit();
+        assert_eq!(owned.state(0, false), Some(&OptimizerState { moments: vec![0.0; 16], updates: 0 }));
+        assert_eq!(owned.state(1, false), Some(&OptimizerState { moments: vec![1.0; 16], updates: 1 }));
+    }
+
+    #[test]
+    fn a_step_without_samples_changes_nothing() {
+        let mut owned = owned(&[0]);
+        let mut vector = [5.0; 32];
+        let mut rule = OwnerRule::Optimizer { rule: MOMENTUM, rate: 1.0 };
+        owned.update(&mut rule, SampleStats::default(), [0], &[1.0; 32], &mut vector);
+        owned.commit();
+        assert_eq!((vector[0], owned.state(0, false).unwrap().updates), (1.0, 0));
+    }
+
+    #[test]
+    fn what_the_committed_step_did_not_update_has_moved_away() {
+        let mut owned = owned(&[0, 1]);
+        update(&mut owned, &[1], 0.0, &mut [2.0; 32]);
+        assert_eq!(owned.held(false).len(), 2);
+        owned.commit();
+        assert_eq!(owned.held(false).iter().collect::<Vec<_>>(), [1]);
+    }
+}

@@ -1,0 +1,511 @@
+//! What an owner and a replica say, message by message.
+
+use peergrad_models::optimizer::{Optimizer, Schedule};
+use peergrad_protocol::limits::{
+    PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX, WAITING_REQUESTS_MAX,
+};
+use peergrad_protocol::table::{RowSet, Rows, TableChunk};
+use peergrad_protocol::{Incarnation, PeerId};
+
+use super::super::{ApplyMode, Init, Table, TableLayout, TableRule};
+use super::*;
+
+const ME: Rank = Rank(0);
+const OTHER: Rank = Rank(1);
+
+/// Two chunks of 16 rows of one number.
+fn layout(rule: TableRule, apply_mode: ApplyMode) -> Arc<TableLayout> {
+    Arc::new(TableLayout::new(vec![Table {
+        name: "weights",
+        rows: 32,
+        width: 1,
+        rule,
+        apply_mode,
+        init: Init::Zeros,
+    }]))
+}
+
+/// Two members that work; the first owns both chunks, and the other keeps copies.
+fn servers(layout: &Arc<TableLayout>) -> [TableServer; 2] {
+    let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
+    let replica_map = Arc::new(ReplicaMap {
+        members: vec![who(1), who(2)],
+        holders: vec![vec![ME, OTHER]; 2],
+        up_to_date: vec![vec![ME, OTHER]; 2],
+        view_number: 1,
+        ..ReplicaMap::default()
+    });
+    [ME, OTHER].map(|rank| {
+        let mut store = TableStore::new(Arc::clone(layout));
+        (0..2).for_each(|chunk| store.create_chunk(chunk, &Rows::default()));
+        let lease_policy = LeasePolicy { epochs: 1, samples: 5, ..LeasePolicy::default() };
+        TableServer::enter(
+            rank,
+            Arc::clone(&replica_map),
+            lease_policy,
+            ViewHandover::new(store),
+            &mut Vec::new(),
+        )
+    })
+}
+
+/// The owner, whose replica has been told that there is nothing.
+fn owner(rule: TableRule, apply_mode: ApplyMode) -> TableServer {
+    let [mut owner, _] = servers(&layout(rule, apply_mode));
+    owner.on_replica_ack(OTHER, 1, &mut Vec::new());
+    owner
+}
+
+fn indices(indices: &[u64]) -> RowSet {
+    indices.iter().copied().collect()
+}
+
+fn add(sequence: u64, clock: u64, rows: &[u64], values: &[f32]) -> Request {
+    let rows = Rows { indices: indices(rows), values: values.to_vec() };
+    let chunk = rows.indices.bounds().map_or(0, |(first, _)| first as u32 / 16);
+    Request::Add { sequence, clock, chunk, rows }
+}
+
+fn get(request: u64, min_clock: u64, row: u64) -> Request {
+    Request::Get { request, min_clock, chunk: row as u32 / 16, rows: indices(&[row]) }
+}
+
+fn request(server: &mut TableServer, from: Rank, request: Request) -> Outbox {
+    let mut out = Vec::new();
+    server.on_request(from, request, &mut out).unwrap();
+    for rank in server.ready() {
+        while server.answer_ready(rank, &mut out) {}
+    }
+    out
+}
+
+fn read(server: &TableServer, rows: &[u64]) -> Vec<f32> {
+    let rows = indices(rows);
+    let (zero, values) = server.store().read(0, &rows);
+    let mut values = values.into_iter();
+    let is_zero = |row: u64| zero.iter().any(|name| name == row);
+    rows.iter().map(|row| if is_zero(row) { 0.0 } else { values.next().unwrap() }).collect()
+}
+
+#[test]
+fn what_no_correct_worker_sends_is_refused_and_changes_nothing() {
+    let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
+    let mut out = Vec::new();
+    request(&mut server, OTHER, Request::Tick { clock: 5 });
+    let wrong = Rows { indices: indices(&[1, 2]), values: vec![1.0] };
+    for (request, error) in [
+        (add(1, 0, &[32], &[1.0]), TableError::NoChunk(2)),
+        (Request::Get { request: 1, min_clock: 0, chunk: 2, rows: indices(&[]) }, TableError::NoChunk(2)),
+        (add(1, 0, &[0, 16], &[1.0, 1.0]), TableError::RowOutsideChunk(16, 0)),
+        (add(1, 0, &[1, 2], &[1.0, f32::NAN]), TableError::NotFinite(2)),
+        (
+            Request::Add { sequence: 1, clock: 0, chunk: 0, rows: wrong },
+            TableError::Length { found: 1, expected: 2 },
+        ),
+        (Request::Tick { clock: 4 }, TableError::ClockBackwards { told: 4, known: 5 }),
+    ] {
+        assert_eq!(server.on_request(OTHER, request.clone(), &mut out), Err(error), "{request:?}");
+    }
+    assert!(out.is_empty() && read(&server, &[0, 1, 2]) == [0.0; 3]);
+    let [_, mut replica] = servers(&layout(TableRule::Sum, ApplyMode::Immediate));
+    assert_eq!(replica.on_request(OTHER, add(1, 0, &[0], &[1.0]), &mut out), Err(TableError::NotOwned(0)));
+    let update = |number, chunk, rows: Rows, updates| {
+        let state = TableChunk { chunk, rows, updates, ..TableChunk::default() };
+        ReplicaUpdate { number, chunks: vec![state] }
+    };
+    let rows = || Rows { indices: indices(&[3]), values: vec![1.0] };
+    for (from, update, error) in [
+        (ME, update(1, 2, rows(), vec![1]), TableError::NoChunk(2)),
+        (ME, update(1, 1, rows(), vec![1]), TableError::RowOutsideChunk(3, 1)),
+        (ME, update(1, 0, rows(), vec![]), TableError::Length { found: 0, expected: 1 }),
+        (OTHER, update(1, 0, rows(), vec![1]), TableError::NotOwned(0)),
+        (ME, update(0, 0, rows(), vec![1]), TableError::NotOwned(0)),
+    ] {
+        assert_eq!(replica.on_replica_update(from, &update, &mut out), Err(error));
+    }
+    assert!(out.is_empty() && read(&replica, &[3]) == [0.0]);
+}
+
+#[test]
+fn whoever_asks_more_than_anybody_needs_is_refused() {
+    let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
+    let mut out = Vec::new();
+    let questions = WAITING_REQUESTS_MAX as u64;
+    assert!((0..questions).all(|request| server.on_request(OTHER, get(request, 1, 0), &mut out).is_ok()));
+    let flood = server.on_request(OTHER, get(questions, 1, 0), &mut out);
+    assert_eq!(flood, Err(TableError::TooManyRequests(WAITING_REQUESTS_MAX)));
+    assert!(out.is_empty());
+    // Nobody else suffers from it, and what was asked before is answered.
+    assert!(server.on_request(ME, get(1, 1, 0), &mut out).is_ok());
+    for rank in [ME, OTHER] {
+        request(&mut server, rank, Request::Tick { clock: 1 }).len();
+    }
+    assert!(server.on_request(OTHER, get(questions, 2, 0), &mut out).is_ok());
+}
+
+#[test]
+fn an_addition_is_acknowledged_once_its_copy_has_it_and_those_meanwhile_go_together() {
+    let [mut owner, mut replica] = servers(&layout(TableRule::Sum, ApplyMode::Immediate));
+    owner.on_replica_ack(OTHER, 1, &mut Vec::new());
+    let mut sent = request(&mut owner, OTHER, add(1, 0, &[0], &[1.0]));
+    let Some((OTHER, TableMessage::ReplicaUpdate(first))) = sent.pop() else { panic!("{sent:?}") };
+    assert!(sent.is_empty(), "it is not safe yet");
+    assert!(request(&mut owner, OTHER, add(2, 0, &[0, 1], &[1.0, 5.0])).is_empty());
+    assert!(request(&mut owner, ME, add(1, 0, &[0], &[1.0])).is_empty());
+    let again = request(&mut owner, OTHER, add(2, 0, &[0, 1], &[1.0, 5.0]));
+    assert!(again.is_empty(), "sent again, it is in already");
+    let mut out = Vec::new();
+    replica.on_replica_update(ME, &first, &mut out).unwrap();
+    assert_eq!((out.pop(), read(&replica, &[0])), (Some((ME, TableMessage::ReplicaAck(2))), vec![1.0]));
+    owner.on_replica_ack(OTHER, 2, &mut out);
+    let [
+        (OTHER, TableMessage::Response(Response::Acknowledged { up_to: 1 })),
+        (OTHER, TableMessage::ReplicaUpdate(second)),
+    ] = &out[..]
+    else {
+        panic!("{out:?}")
+    };
+    assert_eq!((second.chunks.len(), &second.chunks[0].rows.values), (1, &vec![3.0, 5.0]));
+    replica.on_replica_update(ME, second, &mut Vec::new()).unwrap();
+    assert_eq!(replica.store().snapshot(0, None), owner.store().snapshot(0, None));
+}
+
+#[test]
+fn a_read_waits_for_its_clock_and_no_longer() {
+    let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
+    assert!(request(&mut server, ME, get(1, 2, 0)).is_empty());
+    assert!(request(&mut server, ME, Request::Tick { clock: 3 }).is_empty(), "the other has not said");
+    assert!(request(&mut server, OTHER, Request::Tick { clock: 1 }).is_empty());
+    let sent = request(&mut server, OTHER, Request::Tick { clock: 2 });
+    let got = Response::Rows { request: 1, clock: 2, applied: 0, zero: indices(&[0]), values: vec![] };
+    assert_eq!(sent, [(ME, TableMessage::Response(got))]);
+}
+
+#[test]
+fn whoever_is_new_holds_nobody_up_and_is_not_behind_once_it_has_a_clock() {
+    let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
+    request(&mut server, ME, Request::Tick { clock: 7 });
+    assert_eq!(server.clock(), None);
+    request(&mut server, OTHER, Request::NewWorker);
+    assert_eq!(server.clock(), Some(7));
+    request(&mut server, OTHER, Request::Tick { clock: 5 });
+    request(&mut server, ME, Request::Tick { clock: 9 });
+    assert_eq!(server.clock(), Some(7));
+    // It goes on from where it is.
+    for (clock, least) in [(6, 7), (7, 7), (8, 8), (20, 9)] {
+        request(&mut server, OTHER, Request::Tick { clock });
+        assert_eq!(server.clock(), Some(least));
+    }
+}
+
+#[test]
+fn an_owner_s_rule_has_a_row_s_own_history() {
+    let rule = Optimizer::Adagrad { epsilon: 0.0, weight_decay: 0.0 };
+    let rule = TableRule::Optimizer { rule, schedule: Schedule::constant(0.5) };
+    let mut server = owner(rule, ApplyMode::Immediate);
+    request(&mut server, OTHER, add(1, 0, &[0], &[3.0]));
+    request(&mut server, OTHER, add(2, 0, &[0, 1], &[4.0, 7.0]));
+    // Sums of squares 9, then 25; and 49.
+    assert_eq!(read(&server, &[0, 1]), [-0.5 - 0.5 * 4.0 / 5.0, -0.5]);
+    // One that overflows is passed by.
+    request(&mut server, OTHER, add(3, 0, &[1], &[f32::MAX]));
+    assert_eq!(read(&server, &[1]), [-0.5]);
+}
+
+/// What came in one clock is one gradient, and the replica has what is not applied yet.
+#[test]
+fn by_clock_a_rule_sees_what_all_have_added_in_one() {
+    let rule = TableRule::Optimizer {
+        rule: Optimizer::Prox { l1: 1.0, l2: 0.0 },
+        schedule: Schedule::constant(1.0),
+    };
+    let [mut owner, mut replica] = servers(&layout(rule, ApplyMode::PerClock));
+    let mut out = Vec::new();
+    let mut settle = |owner: &mut TableServer, replica: &mut TableServer| {
+        let mut number = 1;
+        while let Some(in_flight) = owner.replicas.get(&OTHER).and_then(Replica::in_flight) {
+            number = in_flight;
+            out.clear();
+            owner.on_replica_ack(OTHER, number, &mut out);
+            for (_, message) in &out {
+                if let TableMessage::ReplicaUpdate(update) = message {
+                    replica.on_replica_update(ME, update, &mut Vec::new()).unwrap();
+                }
+            }
+        }
+        number
+    };
+    settle(&mut owner, &mut replica);
+    let mut tell = |owner: &mut TableServer, from, message| {
+        for (_, message) in request(owner, from, message) {
+            if let TableMessage::ReplicaUpdate(update) = message {
+                replica.on_replica_update(ME, &update, &mut Vec::new()).unwrap();
+            }
+        }
+        settle(owner, &mut replica);
+        assert_eq!(replica.store().snapshot(0, None), owner.store().snapshot(0, None));
+    };
+    // Each of them alone is larger than what the rule takes off.
+    tell(&mut owner, ME, add(1, 0, &[0], &[5.0]));
+    tell(&mut owner, OTHER, add(1, 0, &[0], &[-4.5]));
+    tell(&mut owner, OTHER, add(2, 1, &[0], &[-4.5]));
+    tell(&mut owner, OTHER, Request::Tick { clock: 1 });
+    assert_eq!(read(&owner, &[0]), [0.0]);
+    tell(&mut owner, ME, Request::Tick { clock: 1 });
+    assert_eq!(read(&owner, &[0]), [0.0], "0.5 is less than is taken off");
+    for rank in [ME, OTHER] {
+        tell(&mut owner, rank, Request::Tick { clock: 2 });
+    }
+    assert_eq!(read(&owner, &[0]), [3.5]);
+}
+
+/// Ticks of others may come later than an addition that follows from them.
+#[test]
+fn what_is_added_far_ahead_waits_until_it_is_less_so() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: 1 });
+    }
+    let far = 2 + PER_CLOCK_STALENESS_MAX;
+    assert!(request(&mut owner, OTHER, add(1, far, &[0], &[1.0])).is_empty());
+    assert!(owner.store().snapshot(0, None).pending.is_empty(), "it is not with the chunk");
+    request(&mut owner, OTHER, Request::Tick { clock: far + 1 });
+    assert!(owner.store().snapshot(0, None).pending.is_empty());
+    request(&mut owner, ME, Request::Tick { clock: 2 });
+    assert_eq!(owner.store().snapshot(0, None).pending.len(), 1);
+    request(&mut owner, ME, Request::Tick { clock: far + 1 });
+    assert_eq!(read(&owner, &[0]), [1.0]);
+}
+
+/// What comes before is not passed by what comes after it, for which there would be room: it would count as in already.
+#[test]
+fn additions_that_wait_stay_in_order() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
+    // Nobody has said where it is, and all clocks that a chunk has room for are taken.
+    for (sequence, clock) in (1..).zip((1..PENDING_CLOCKS_MAX as u64).chain([40])) {
+        request(&mut owner, ME, add(sequence, clock, &[0], &[1.0]));
+    }
+    request(&mut owner, OTHER, add(1, 39, &[1], &[1.0]));
+    request(&mut owner, OTHER, add(2, 40, &[1], &[10.0]));
+    assert!(owner.store().snapshot(0, None).pending.iter().all(|(_, rows)| rows.indices == indices(&[0])));
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: 41 });
+    }
+    assert_eq!(read(&owner, &[0, 1]), [PENDING_CLOCKS_MAX as f32, 11.0]);
+}
+
+/// A rule sees all of a clock at once, also what had no room to be kept with its chunk before.
+#[test]
+fn what_waited_is_applied_with_the_rest_of_its_clock() {
+    let rule = TableRule::Optimizer {
+        rule: Optimizer::Prox { l1: 1.0, l2: 0.0 },
+        schedule: Schedule::constant(1.0),
+    };
+    let mut owner = owner(rule, ApplyMode::PerClock);
+    for (sequence, clock) in (1..).zip(1..=PENDING_CLOCKS_MAX as u64) {
+        let value = if clock == 1 { 5.0 } else { 0.0 };
+        request(&mut owner, ME, add(sequence, clock, &[0], &[value]));
+    }
+    // There is no room for the first of them, and the second waits for it.
+    request(&mut owner, OTHER, add(1, 0, &[1], &[3.0]));
+    request(&mut owner, OTHER, add(2, 1, &[0], &[-4.5]));
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: 2 });
+    }
+    assert_eq!(read(&owner, &[0, 1]), [0.0, -2.0], "0.5 is less than is taken off");
+}
+
+/// What was sent again while a chunk was to come is put in as far as there is room: its copies would refuse more.
+#[test]
+fn a_chunk_that_comes_takes_in_as_much_as_there_is_room_for() {
+    let layout = layout(TableRule::Sum, ApplyMode::PerClock);
+    let [donor, _] = servers(&layout);
+    let who = |byte| WorkerId { peer: PeerId([byte; 32]), incarnation: Incarnation(1) };
+    let replica_map = ReplicaMap {
+        members: vec![who(1), who(2), who(3)],
+        holders: vec![vec![OTHER, Rank(2)]; 2],
+        up_to_date: vec![vec![ME]; 2],
+        newcomers: BTreeSet::from([Rank(2)]),
+        view_number: 2,
+    };
+    let (nothing, mut out) = (ViewHandover::new(TableStore::new(layout)), Vec::new());
+    let mut owner =
+        TableServer::enter(OTHER, Arc::new(replica_map), LeasePolicy::default(), nothing, &mut out);
+    let clocks = PENDING_CLOCKS_MAX as u64 + 1;
+    for clock in 0..clocks {
+        assert!(request(&mut owner, ME, add(clock + 1, clock, &[0], &[1.0])).is_empty());
+    }
+    let state = donor.store().snapshot(0, None);
+    owner.on_replica_update(ME, &ReplicaUpdate { number: 0, chunks: vec![state] }, &mut out).unwrap();
+    let update =
+        |message: &(Rank, TableMessage)| matches!(message, (Rank(2), TableMessage::ReplicaUpdate(_)));
+    assert!(out.iter().any(update) && out.iter().all(|(_, message)| message.is_valid()), "{out:?}");
+    assert_eq!(owner.store().snapshot(0, None).pending.len(), PENDING_CLOCKS_MAX);
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: clocks });
+    }
+    assert_eq!(read(&owner, &[0]), [clocks as f32]);
+}
+
+/// Those who had a clock are all gone: who is there begins after all that they have added.
+#[test]
+fn where_all_are_new_somebody_begins() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
+    request(&mut owner, OTHER, add(1, 7, &[0], &[1.0]));
+    request(&mut owner, ME, Request::NewWorker);
+    assert_eq!(owner.clock(), None);
+    request(&mut owner, OTHER, Request::NewWorker);
+    assert_eq!((owner.clock(), read(&owner, &[0])), (Some(8), vec![1.0]));
+    for (rank, clock, least) in [(ME, 8, 8), (OTHER, 3, 8), (ME, 9, 8), (OTHER, 9, 9)] {
+        request(&mut owner, rank, Request::Tick { clock });
+        assert_eq!(owner.clock(), Some(least));
+    }
+}
+
+/// A worker that was refused an addition, for which there was no room, says it again in the next view: none after it counts before.
+#[test]
+fn what_there_is_no_room_for_is_not_acknowledged() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
+    for rank in [ME, OTHER] {
+        request(&mut owner, rank, Request::Tick { clock: 1 });
+    }
+    request(&mut owner, OTHER, add(1, 1, &[0], &[1.0]));
+    owner.workers.get_mut(&OTHER).unwrap().waiting_bytes = WAITING_REQUEST_BYTES_MAX;
+    let mut out = Vec::new();
+    let hoard = Err(TableError::TooManyBytes(WAITING_REQUEST_BYTES_MAX));
+    assert_eq!(owner.on_request(OTHER, add(2, 30, &[0], &[1.0]), &mut out), hoard);
+    owner.workers.get_mut(&OTHER).unwrap().waiting_bytes = 0;
+    assert_eq!(owner.on_request(OTHER, add(3, 1, &[0], &[1.0]), &mut out), hoard);
+    owner.on_replica_ack(OTHER, 2, &mut out);
+    assert!(out.contains(&(OTHER, TableMessage::Response(Response::Acknowledged { up_to: 1 }))), "{out:?}");
+    assert_eq!(owner.store().applied(0, &owner.replica_map.worker_id(OTHER)), 1);
+}
+
+#[test]
+fn whoever_holds_samples_back_is_not_kept_waiting_for_itself() {
+    for may_wait in [false, true] {
+        let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
+        let deal = |lease_number| Request::Lease { lease_number, samples: 5, may_wait };
+        request(&mut owner, ME, deal(1));
+        let none = request(&mut owner, ME, deal(2));
+        assert!(
+            matches!(
+                &none[..],
+                [(ME, TableMessage::Response(Response::Leased { lease_number: 2, is_over: false, .. }))]
+            ),
+            "{none:?}"
+        );
+        assert!(request(&mut owner, OTHER, deal(1)).is_empty());
+        let over = request(&mut owner, ME, Request::Complete { last_lease: 1 });
+        assert!(
+            matches!(&over[..], [(OTHER, TableMessage::Response(Response::Leased { is_over: true, .. }))]),
+            "{over:?}"
+        );
+    }
+}
+
+/// Nobody is waited for who waits for samples; but once somebody has a clock, somebody may be.
+#[test]
+fn whoever_waits_for_samples_goes_on_once_others_may_wait_for_it() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
+    let deal = |lease_number| Request::Lease { lease_number, samples: 5, may_wait: false };
+    request(&mut owner, ME, deal(1));
+    request(&mut owner, OTHER, Request::Tick { clock: 0 });
+    assert!(request(&mut owner, OTHER, deal(1)).is_empty());
+    let none = request(&mut owner, ME, Request::Tick { clock: 0 });
+    assert!(
+        matches!(
+            &none[..],
+            [(OTHER, TableMessage::Response(Response::Leased { lease_number: 1, is_over: false, .. }))]
+        ),
+        "{none:?}"
+    );
+}
+
+/// What a worker that has ended does not compute is dealt to others.
+#[test]
+fn what_is_given_back_is_dealt_again() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
+    let deal = |lease_number| Request::Lease { lease_number, samples: 2, may_wait: true };
+    (1..=3).for_each(|lease_number| drop(request(&mut owner, ME, deal(lease_number))));
+    request(&mut owner, ME, Request::Complete { last_lease: 1 });
+    assert!(request(&mut owner, OTHER, deal(1)).is_empty());
+    request(&mut owner, ME, Request::Return { first_lease: 2 });
+    let lease_table = owner.store.lease_table_mut().clone();
+    let hands = |worker| {
+        let held = lease_table.outstanding.iter().find(|held| held.worker == worker);
+        held.map_or(0, |held| held.leases.len())
+    };
+    let [me, other] = [ME, OTHER].map(|rank| owner.replica_map.worker_id(rank));
+    assert_eq!((hands(me), hands(other), lease_table.returned.len()), (0, 1, 1));
+    // It is dealt nothing more, whatever it had request for before.
+    request(&mut owner, ME, deal(4));
+    request(&mut owner, OTHER, Request::Return { first_lease: 1 });
+    assert_eq!(owner.store.lease_table_mut().returned.len(), 2);
+    assert!(owner.lease_requests.contains_key(&ME), "it is told once all is over");
+}
+
+/// Nobody waits for the clock of one that has ended; and its place is another one's.
+#[test]
+fn whoever_has_ended_keeps_nobody_from_waiting_for_samples() {
+    let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
+    owner.lease_policy = LeasePolicy { epochs: 1, samples: 8, warm_up: 4, wave: 0 };
+    let deal = |lease_number, samples| Request::Lease { lease_number, samples, may_wait: false };
+    request(&mut owner, OTHER, deal(1, 2));
+    assert!(request(&mut owner, ME, deal(1, 2)).is_empty(), "another one warms up");
+    request(&mut owner, OTHER, Request::Return { first_lease: 1 });
+    request(&mut owner, OTHER, Request::Tick { clock: STEPS_MAX });
+    let held = |owner: &mut TableServer| {
+        let me = owner.replica_map.worker_id(ME);
+        owner
+            .store
+            .lease_table_mut()
+            .outstanding
+            .iter()
+            .find(|held| held.worker == me)
+            .map_or(0, |held| held.leases.len())
+    };
+    assert_eq!(held(&mut owner), 1);
+    request(&mut owner, ME, deal(2, 8));
+    request(&mut owner, ME, Request::Complete { last_lease: 2 });
+    assert!(owner.lease_requests.is_empty());
+}
+
+#[test]
+fn samples_are_dealt_once_the_copy_knows_who_has_them() {
+    let [mut owner, mut replica] = servers(&layout(TableRule::Sum, ApplyMode::Immediate));
+    owner.on_replica_ack(OTHER, 1, &mut Vec::new());
+    let deal = |lease_number, may_wait| Request::Lease { lease_number, samples: 3, may_wait };
+    let sent = request(&mut owner, OTHER, deal(1, false));
+    let [(OTHER, TableMessage::ReplicaUpdate(update))] = &sent[..] else { panic!("{sent:?}") };
+    replica.on_replica_update(ME, update, &mut Vec::new()).unwrap();
+    assert_eq!(replica.store.lease_table_mut(), owner.store.lease_table_mut());
+    let mut out = Vec::new();
+    owner.on_replica_ack(OTHER, 2, &mut out);
+    let [(OTHER, TableMessage::Response(Response::Leased { lease_number: 1, lease, is_over: false }))] =
+        &out[..]
+    else {
+        panic!("{out:?}")
+    };
+    assert_eq!(lease.len(), 3);
+    request(&mut owner, ME, deal(1, true));
+    out.clear();
+    owner.on_replica_ack(OTHER, 3, &mut out);
+    request(&mut owner, ME, Request::Complete { last_lease: 1 });
+    // The rest is dealt: one waits for what the other may have to give back, and the other, for whose clock others may wait, does not.
+    request(&mut owner, ME, Request::Tick { clock: 0 });
+    assert!(request(&mut owner, ME, deal(2, true)).is_empty());
+    let none = request(&mut owner, OTHER, deal(2, false));
+    assert!(
+        matches!(&none[..], [(OTHER, TableMessage::Response(Response::Leased { is_over: false, .. }))]),
+        "{none:?}"
+    );
+    let over = request(&mut owner, OTHER, Request::Complete { last_lease: 1 });
+    let is_over = |message: &(Rank, TableMessage)| {
+        matches!(
+            message,
+            (ME, TableMessage::Response(Response::Leased { lease_number: 2, is_over: true, .. }))
+        )
+    };
+    assert!(over.iter().any(is_over), "{over:?}");
+}

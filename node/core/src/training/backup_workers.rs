@@ -1,0 +1,304 @@
+//! Steps with backup workers: they wait for most contributions, and not for the last few.
+//!
+//! Like a meeting that begins when all but two are there: who comes late has missed it, and is told what came of it.
+//!
+//! # How it works
+//! ```text
+//! member                                            first owner
+//!   | -- StepProgress: the step before is complete here --> |   its node says so, whatever its program does meanwhile
+//!   | -- StepProgress: a contribution is there -----------> |   counts them
+//!   | <------------------------- StepContributors: who is late |   all have completed the step before, and enough have contributed
+//!   | == a round of the contributions of the others  |   late ones own, sum up and gather as ever
+//! ```
+//! A late member goes through the step without its program: owners update by the run's rule, which the node knows. What its
+//! program still computes is thrown away, and its samples count as left out.
+//!
+//! # Invariants
+//! - A step's set is drawn once in a view, by one member, so that all owners add up the same contributions.
+//! - A step is chosen once every member has completed the one before: a finished sum commits that, as in any step.
+//!
+//! # Reading
+//! Chen et al., *Revisiting Distributed Synchronous SGD*, 2016, section 3. There the first gradients that arrive are taken;
+//! here a word goes ahead of them, which costs two hops, and nothing is sent in vain.
+
+use std::collections::BTreeMap;
+
+use peergrad_protocol::message::{Message, SampleStats, StepContributors, StepProgress};
+use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
+
+use super::{CurrentStep, Training};
+use crate::io::{Output, Reject};
+use crate::program::context::{Contribution, OwnerRule};
+
+/// What a member knows of a step before its round begins.
+#[derive(Default)]
+pub(super) struct BackupWorkers {
+    /// The own contribution, until it is known whether the step is made of it.
+    offered: Option<Contribution>,
+    /// What this member has told the first owner last.
+    reported: Option<Readiness>,
+    /// Whether that may have been lost with a link.
+    must_repeat: bool,
+    /// At the first owner, by rank: what it was told last.
+    offers: BTreeMap<Rank, Readiness>,
+    /// Who is late, of the last step of which that is known.
+    choice: Option<Choice>,
+    /// The last step that was made without a contribution of this member.
+    late_in: Option<StepNumber>,
+}
+
+/// How far a member is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Readiness {
+    /// The step in progress.
+    step: StepNumber,
+    /// Whether its contribution to that is there.
+    has_contribution: bool,
+}
+
+/// Who is late for a step.
+#[derive(Clone, PartialEq, Eq)]
+struct Choice {
+    step: StepNumber,
+    late: Vec<Rank>,
+}
+
+impl Training {
+    /// Whether steps wait for less than all contributions.
+    pub(super) fn has_backups(&self) -> bool {
+        self.loaded.config.backups > 0
+    }
+
+    /// Whether the step in progress was made with what this member has computed.
+    pub(super) fn was_in_time(&self) -> bool {
+        self.backup_workers.late_in != Some(self.step)
+    }
+
+    /// What leads to the round of the step in progress, as far as it can be done now.
+    pub(super) fn begin_backup_round(&mut self, out: &mut Vec<Output>) {
+        let has_begun = self.rounds.back().is_some_and(|live| live.step == self.step);
+        if !self.has_backups() || !self.is_open || self.is_over() || has_begun {
+            return;
+        }
+        self.offer(out);
+        self.choose(out);
+        self.begin_chosen(out);
+    }
+
+    /// The member that says whose contributions the step in progress is made of.
+    fn chooser(&self) -> Rank {
+        let shards = self.cache.shards(&self.shard_map, self.shard_map.moved(self.step));
+        Rank::from_index(shards.layout.first_owner().unwrap_or(0))
+    }
+
+    fn offer(&mut self, out: &mut Vec<Output>) {
+        let readiness =
+            Readiness { step: self.step, has_contribution: self.backup_workers.offered.is_some() };
+        let was_told = self.backup_workers.reported.replace(readiness) == Some(readiness);
+        if !std::mem::take(&mut self.backup_workers.must_repeat) && was_told {
+            return;
+        }
+        let chooser = self.chooser();
+        if chooser == self.rank {
+            self.backup_workers.offers.insert(chooser, readiness);
+        } else {
+            let Readiness { step, has_contribution } = readiness;
+            let (view, left_out) = (self.digest(), self.left_out_before());
+            let offer = Message::StepProgress(StepProgress { view, step, has_contribution, left_out });
+            let to = self.view().member(chooser).peer;
+            out.push(Output::Send { to, frame: Frame::encode(&offer, None) });
+        }
+    }
+
+    /// A member says how far it is.
+    ///
+    /// # Errors
+    /// It is none of the view, or steps of this run wait for all.
+    pub(crate) fn receive_offer(
+        &mut self,
+        from: PeerId,
+        offer: StepProgress,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        if !self.has_backups() {
+            return Err(Reject::OutOfPlace);
+        }
+        let StepProgress { step, has_contribution, left_out, .. } = offer;
+        self.backup_workers.offers.insert(rank, Readiness { step, has_contribution });
+        self.omissions.report_total_before(left_out);
+        self.make_progress(out);
+        Ok(())
+    }
+
+    /// Whose contributions the step in progress would have if nobody was late: those who have something to compute. Of a step
+    /// that begins again all of that may have been somebody's who is gone; then all who have parameters.
+    fn wanted_of(&self) -> Vec<Rank> {
+        let view = self.view();
+        let is_dealt = |rank: &Rank| {
+            let member = view.member(*rank);
+            self.assignment.part_len(&member.peer, member.incarnation) > 0
+        };
+        let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
+        let ranks = || (0..view.members.len()).map(Rank::from_index);
+        let dealt: Vec<Rank> = ranks().filter(is_dealt).collect();
+        if dealt.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { dealt }
+    }
+
+    /// Says who is late, once enough others are not.
+    fn choose(&mut self, out: &mut Vec<Output>) {
+        if self.choice().is_some() || self.chooser() != self.rank {
+            return;
+        }
+        let (offers, members) = (&self.backup_workers.offers, &self.view().members);
+        let ranks = || (0..members.len()).map(Rank::from_index);
+        if !ranks().all(|rank| offers.get(&rank).is_some_and(|readiness| readiness.step >= self.step)) {
+            return;
+        }
+        let ready = Readiness { step: self.step, has_contribution: true };
+        let is_ready = |rank: &Rank| offers.get(rank) == Some(&ready);
+        let wanted = self.wanted_of();
+        let enough = wanted.len().saturating_sub(self.loaded.config.backups).max(1);
+        if wanted.into_iter().filter(is_ready).count() < enough {
+            return;
+        }
+        let late: Vec<Rank> = ranks().filter(|rank| !is_ready(rank)).collect();
+        let left_out = self.omissions.reported_before().max(self.left_out_before());
+        self.learn_left_out(left_out);
+        let chosen = StepContributors { view: self.digest(), step: self.step, late: late.clone(), left_out };
+        self.broadcast(&Message::StepContributors(chosen), out);
+        self.backup_workers.choice = Some(Choice { step: self.step, late });
+    }
+
+    /// A member is linked: what it was told before that may not have reached it.
+    pub(super) fn resend(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
+        if !self.has_backups() {
+            return;
+        }
+        self.backup_workers.must_repeat = true;
+        let is_chooser = self.chooser() == self.rank;
+        if let Some(Choice { step, late }) = self.backup_workers.choice.clone().filter(|_| is_chooser) {
+            let left_out = self.left_out_before();
+            let chosen =
+                Message::StepContributors(StepContributors { view: self.digest(), step, late, left_out });
+            out.push(Output::Send { to: *peer, frame: Frame::encode(&chosen, None) });
+        }
+    }
+
+    /// The first owner says who is late.
+    ///
+    /// # Errors
+    /// It is not the first owner, or the step is not the one in progress, or it is not made of what was offered.
+    pub(crate) fn receive_choice(
+        &mut self,
+        from: PeerId,
+        chosen: StepContributors,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let StepContributors { step, late, left_out, .. } = chosen;
+        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let choice = Choice { step, late };
+        if step < self.step || self.backup_workers.choice.as_ref() == Some(&choice) {
+            // Said again over a link that came up meanwhile.
+            return Ok(());
+        }
+        let late = &choice.late;
+        let is_late = late.contains(&self.rank);
+        let has_told =
+            |has_contribution| self.backup_workers.reported == Some(Readiness { step, has_contribution });
+        let is_possible = self.has_backups()
+            && step == self.step
+            && rank == self.chooser()
+            && late.len() < self.view().members.len()
+            && late.iter().all(|rank| rank.index() < self.view().members.len())
+            && (has_told(true) || (is_late && has_told(false)));
+        if !is_possible || self.backup_workers.choice.is_some() {
+            return Err(Reject::OutOfPlace);
+        }
+        self.learn_left_out(left_out);
+        self.backup_workers.choice = Some(choice);
+        self.make_progress(out);
+        Ok(())
+    }
+
+    /// Samples that the steps before the one in progress have left out, as far as this member knows.
+    pub(super) fn left_out_before(&self) -> u64 {
+        self.omissions.counted() + self.uncommitted.as_ref().map_or(0, |record| record.left_out)
+    }
+
+    /// A newcomer has not seen all steps.
+    fn learn_left_out(&mut self, before: u64) {
+        self.omissions.add_unseen(before.saturating_sub(self.left_out_before()));
+    }
+
+    /// Who is late for the step in progress, once that is known.
+    fn choice(&self) -> Option<&Choice> {
+        self.backup_workers.choice.as_ref().filter(|choice| choice.step == self.step)
+    }
+
+    /// Begins the round of the step in progress, once it is known who is late.
+    fn begin_chosen(&mut self, out: &mut Vec<Output>) {
+        let Some(Choice { late, .. }) = self.choice() else { return };
+        let count = self.view().members.len();
+        let contributors = (0..count).filter(|rank| late.binary_search(&Rank::from_index(*rank)).is_err());
+        let contributors = contributors.collect();
+        let contribution = if late.contains(&self.rank) {
+            self.go_without_program();
+            Contribution { vector: self.segments.take(0), stats: SampleStats::default() }
+        } else {
+            self.backup_workers.offered.take().expect("nobody is in time who has not offered")
+        };
+        self.start_round_of(contribution, Some(contributors));
+        if let Err((peer, _)) = self.take_early(out) {
+            out.push(Output::Disconnect(peer));
+        }
+    }
+
+    /// This member's program is too late for the step in progress.
+    fn go_without_program(&mut self) {
+        self.backup_workers.late_in = Some(self.step);
+        self.interrupt();
+        let (rule, rate) = (self.loaded.config.rule, self.loaded.config.rate(self.step.0));
+        let rule = self.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate });
+        self.current = Some(CurrentStep { rule, ..CurrentStep::new(0, true) });
+    }
+
+    // What becomes of it.
+
+    /// Takes part in the step in progress with this, at once or when it is known who is late.
+    pub(super) fn contribute(&mut self, contribution: Contribution) {
+        if self.has_backups() {
+            self.backup_workers.offered = Some(contribution);
+        } else {
+            self.start_round(contribution);
+        }
+    }
+
+    /// Whether a contribution waits for its round.
+    pub(super) fn has_offered(&self) -> bool {
+        self.backup_workers.offered.is_some()
+    }
+
+    /// What was offered is not wanted any more.
+    pub(super) fn withdraw_offer(&mut self) {
+        self.backup_workers.offered = None;
+    }
+
+    /// The step in progress is complete.
+    pub(super) fn end_backup_round(&mut self) {
+        self.backup_workers.offered = None;
+        self.backup_workers.choice = None;
+    }
+
+    /// What was said in a view counts there only.
+    pub(super) fn leave_backup_rounds(&mut self) {
+        self.backup_workers.reported = None;
+        self.backup_workers.offers.clear();
+        self.backup_workers.choice = None;
+    }
+
+    /// The step in progress begins again. Whether it had begun without this member's contribution.
+    pub(super) fn forget_lateness(&mut self) -> bool {
+        self.backup_workers.late_in.take() == Some(self.step)
+    }
+}

@@ -1,0 +1,275 @@
+//! The wiring: credit and held segments of the links to the members of a view.
+//!
+//! Credit belongs to a link, not to a view: what is on its way when the view changes is dropped where it arrives, and its
+//! credit comes back as always. So a new view starts with the credit that is left.
+//!
+//! What was on its way when a link broke is lost, and nothing after it would be of any use: until the next view, which has to
+//! come, nothing more is sent over the link that takes its place.
+
+use std::collections::BTreeMap;
+
+use peergrad_collectives::credit::LinkCredits;
+use peergrad_protocol::limits::LINK_SEGMENTS;
+use peergrad_protocol::view::View;
+use peergrad_protocol::{PeerId, Rank};
+
+use crate::io::{Output, Reject};
+use crate::state::shared_cache::ViewDifference;
+
+/// The links to the members of one view, by rank.
+pub(super) struct FlowControl {
+    pub(super) links: LinkCredits,
+    rank: Rank,
+    /// Segments received whose credit was not returned.
+    held: Vec<u32>,
+    held_total: u32,
+    /// Members whose link broke in this view, and what may be sent over the one that has taken its place in the next.
+    broken: BTreeMap<Rank, u32>,
+}
+
+impl FlowControl {
+    /// Takes the credit of linked members out of `credits`; who is not there is not linked.
+    pub(super) fn new(view: &View, rank: Rank, credits: &mut BTreeMap<PeerId, u32>) -> Self {
+        let count = view.members.len();
+        let mut links = LinkCredits::new(count, LINK_SEGMENTS);
+        for (index, member) in view.members.iter().enumerate() {
+            links.set_credit(index, credits.get(&member.peer).copied().unwrap_or(0));
+        }
+        Self { links, rank, held: vec![0; count], held_total: 0, broken: BTreeMap::new() }
+    }
+
+    /// Goes on in the view `after`, which differs so from the one `before`: returns the credit of everything held, puts what is
+    /// left of those who have gone back into `credits`, and takes that of those who have come out of it.
+    pub(super) fn follow(
+        &mut self,
+        (before, after): (&View, &View),
+        difference: &ViewDifference,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) {
+        if self.held_total > 0 {
+            for (held, member) in self.held.iter_mut().zip(&before.members).filter(|(held, _)| **held > 0) {
+                out.push(Output::Credit { to: member.peer, segments: std::mem::take(held) });
+            }
+            self.held_total = 0;
+        }
+        self.mend();
+        let left = difference.left.iter().filter_map(|peer| Some((peer, before.rank(peer)?.index())));
+        // From the last one on, so that the ranks of the others stay what they are.
+        for (peer, index) in left.rev() {
+            if let Some(credit) = credits.get_mut(peer) {
+                *credit = self.links.credit(index);
+            }
+            self.links.remove(index);
+            self.held.remove(index);
+        }
+        let joined = difference.joined.iter().filter_map(|peer| Some((peer, after.rank(peer)?.index())));
+        for (peer, index) in joined {
+            self.links.insert(index, credits.get(peer).copied().unwrap_or(0));
+            self.held.insert(index, 0);
+        }
+    }
+
+    /// The rank of this member is another one.
+    pub(super) fn set_rank(&mut self, rank: Rank) {
+        self.rank = rank;
+    }
+
+    /// Returns the credit of everything held, and puts what is left for sending back into `credits`.
+    pub(super) fn release(
+        &mut self,
+        view: &View,
+        credits: &mut BTreeMap<PeerId, u32>,
+        out: &mut Vec<Output>,
+    ) {
+        self.mend();
+        for (index, member) in view.members.iter().enumerate() {
+            let segments = std::mem::take(&mut self.held[index]);
+            if let Some(credit) = credits.get_mut(&member.peer) {
+                *credit = self.links.credit(index);
+                if segments > 0 {
+                    out.push(Output::Credit { to: member.peer, segments });
+                }
+            }
+        }
+        self.held_total = 0;
+    }
+
+    /// The rank of a peer that sent something: mostly a neighbour in the ring.
+    pub(super) fn rank_of(&self, peer: &PeerId, view: &View) -> Option<Rank> {
+        let (rank, count) = (self.rank.index(), view.members.len());
+        let neighbours = [(rank + count - 1) % count, (rank + 1) % count];
+        let is_it = |index: &usize| view.members[*index].peer == *peer;
+        neighbours.into_iter().find(is_it).map(Rank::from_index).or_else(|| view.rank(peer))
+    }
+
+    /// Holds a segment that has come.
+    pub(super) fn hold(&mut self, from: Rank) -> Result<(), Reject> {
+        let held = &mut self.held[from.index()];
+        if *held == LINK_SEGMENTS {
+            return Err(Reject::OverCredit);
+        }
+        *held += 1;
+        self.held_total += 1;
+        Ok(())
+    }
+
+    /// A held segment is used up; whether its credit goes back: not if the link is another one since.
+    pub(super) fn use_up(&mut self, from: usize) -> bool {
+        let is_held = self.held[from] > 0;
+        self.held[from] -= u32::from(is_held);
+        self.held_total -= u32::from(is_held);
+        is_held
+    }
+
+    /// Credit came back. Whether something may be sent that could not be before.
+    pub(super) fn give_back(&mut self, from: &PeerId, segments: u32, view: &View) -> bool {
+        let Some(rank) = self.rank_of(from, view) else { return false };
+        if let Some(credit) = self.broken.get_mut(&rank) {
+            *credit = credit.saturating_add(segments).min(LINK_SEGMENTS);
+            return false;
+        }
+        // More than was owed would only hurt the one who gives it.
+        let owed = LINK_SEGMENTS - self.links.credit(rank.index());
+        self.links.return_credit(rank.index(), segments.min(owed))
+    }
+
+    /// A member is linked, anew: nothing is on its way.
+    pub(super) fn link_up(&mut self, rank: Rank) {
+        self.forget_held(rank);
+        match self.broken.get_mut(&rank) {
+            Some(credit) => *credit = LINK_SEGMENTS,
+            None => self.links.set_credit(rank.index(), LINK_SEGMENTS),
+        }
+    }
+
+    /// A member is not linked any more.
+    pub(super) fn link_down(&mut self, rank: Rank) {
+        self.forget_held(rank);
+        self.links.set_credit(rank.index(), 0);
+        self.broken.insert(rank, 0);
+    }
+
+    fn forget_held(&mut self, rank: Rank) {
+        self.held_total -= std::mem::take(&mut self.held[rank.index()]);
+    }
+
+    /// What broke in this view is as good as new in the next.
+    fn mend(&mut self) {
+        for (rank, credit) in std::mem::take(&mut self.broken) {
+            self.links.set_credit(rank.index(), credit);
+        }
+    }
+
+    /// Segments held of all members together.
+    pub(super) fn held_total(&self) -> u32 {
+        self.held_total
+    }
+}
+
+#[cfg(test)]
+mod tests {
+
+    use super::*;
+    use crate::fixtures::{peer, view};
+
+    /// The credit of each rank.
+    fn credit(flow_control: &FlowControl) -> Vec<u32> {
+        (0..flow_control.held.len()).map(|rank| flow_control.links.credit(rank)).collect()
+    }
+
+    #[test]
+    fn credit_outlives_the_view() {
+        let (before, after) = (view(&[1, 2, 3, 4]), view(&[1, 3, 4, 5]));
+        // Peer 4 is not linked; peer 9 is, and no member.
+        let mut credits: BTreeMap<PeerId, u32> =
+            [2, 3, 5, 9].map(|byte| (peer(byte), LINK_SEGMENTS)).into_iter().collect();
+        let mut flow_control = FlowControl::new(&before, Rank(0), &mut credits);
+        assert_eq!(credit(&flow_control), [0, 4, 4, 0]);
+        assert!(flow_control.links.take_for_relay(2) && flow_control.links.take_for_relay(2));
+        assert_eq!(flow_control.hold(Rank(1)), Ok(()));
+        assert_eq!((flow_control.hold(Rank(2)), flow_control.hold(Rank(2))), (Ok(()), Ok(())));
+        let mut out = Vec::new();
+        flow_control.release(&before, &mut credits, &mut out);
+        let returned: Vec<_> = out
+            .iter()
+            .map(|output| match output {
+                Output::Credit { to, segments } => (to.0[0], *segments),
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!((returned, flow_control.held_total()), (vec![(2, 1), (3, 2)], 0));
+        let left = credits.values().copied().collect::<Vec<_>>();
+        assert_eq!(left, [4, 2, 4, 4], "what is on its way to peer 3 is not there twice");
+
+        let mut flow_control = FlowControl::new(&after, Rank(0), &mut credits);
+        assert_eq!(credit(&flow_control), [0, 2, 0, 4]);
+        // From one view to the next and back it is the same.
+        let difference = |joined, left| ViewDifference {
+            joined: vec![peer(joined)],
+            left: vec![peer(left)],
+            retiring: vec![],
+        };
+        let mut follow = |views, difference: &ViewDifference| {
+            flow_control.follow(views, difference, &mut credits, &mut out);
+            credit(&flow_control)
+        };
+        assert_eq!(follow((&after, &before), &difference(2, 5)), [0, 4, 2, 0]);
+        assert_eq!(follow((&before, &after), &difference(5, 2)), [0, 2, 0, 4]);
+        assert!(flow_control.give_back(&peer(3), 1, &after), "of a segment that was sent in the view before");
+        assert!(flow_control.give_back(&peer(3), 7, &after), "more than was owed is not taken");
+        assert!(!flow_control.give_back(&peer(2), 1, &after));
+        assert_eq!(credit(&flow_control), [0, 4, 0, 4]);
+    }
+
+    #[test]
+    fn nothing_follows_what_was_lost_before_the_next_view() {
+        let (before, after) = (view(&[1, 2, 3]), view(&[1, 3]));
+        let mut credits: BTreeMap<PeerId, u32> = [2, 3].map(|byte| (peer(byte), LINK_SEGMENTS)).into();
+        let mut flow_control = FlowControl::new(&before, Rank(0), &mut credits);
+        flow_control.link_down(Rank(2));
+        flow_control.link_up(Rank(2));
+        assert!(!flow_control.give_back(&peer(3), 1, &before));
+        assert_eq!(credit(&flow_control), [0, 4, 0]);
+        let difference = ViewDifference { joined: vec![], left: vec![peer(2)], retiring: vec![] };
+        let mut out = Vec::new();
+        flow_control.follow((&before, &after), &difference, &mut credits, &mut out);
+        assert_eq!(credit(&flow_control), [0, 4]);
+        // One that is still gone has none, and one that comes for the first time has it all.
+        flow_control.link_down(Rank(1));
+        flow_control.follow((&after, &after), &ViewDifference::default(), &mut credits, &mut out);
+        assert_eq!(credit(&flow_control), [0, 0]);
+        flow_control.link_up(Rank(1));
+        assert_eq!(credit(&flow_control), [0, 4]);
+    }
+
+    #[test]
+    fn a_window_is_all_that_is_held_of_a_link() {
+        let view = view(&[1, 2, 3]);
+        let mut flow_control = FlowControl::new(&view, Rank(1), &mut BTreeMap::new());
+        for _ in 0..LINK_SEGMENTS {
+            assert_eq!(flow_control.hold(Rank(0)), Ok(()));
+        }
+        assert_eq!(flow_control.hold(Rank(0)), Err(Reject::OverCredit));
+        assert!(flow_control.use_up(0));
+        assert_eq!((flow_control.hold(Rank(0)), flow_control.held_total()), (Ok(()), LINK_SEGMENTS));
+        // What was held of a link that is gone has no credit that could go back.
+        flow_control.link_down(Rank(0));
+        assert!(!flow_control.use_up(0));
+        assert_eq!(flow_control.held_total(), 0);
+    }
+
+    #[test]
+    fn everybody_has_a_rank_and_neighbours_are_found_first() {
+        for peers in [&[1][..], &[1, 2], &[1, 2, 3, 4, 5]] {
+            let view = view(peers);
+            for own in 0..peers.len() {
+                let flow_control = FlowControl::new(&view, Rank::from_index(own), &mut BTreeMap::new());
+                for (index, byte) in peers.iter().enumerate() {
+                    assert_eq!(flow_control.rank_of(&peer(*byte), &view), Some(Rank::from_index(index)));
+                }
+                assert_eq!(flow_control.rank_of(&peer(9), &view), None);
+            }
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Drift: steps of programs in which each member has parameters of its own, and averages them within a group.
+//!
+//! Nobody waits for anybody outside of the group, so members are at different steps, by a few. A step is committed where it
+//! is complete: nobody could undo it, since others have other parameters anyway. When somebody is lost, all go on with the
+//! step of the one that is furthest; who is behind keeps what it has learnt itself, and skips the rest.
+//!
+//! # Invariants
+//! - The groups of a step are a function of view and step, so all members of a group know each other.
+//! - In the first step of a view with a newcomer the group is everybody: the newcomer gets the mean of all. So it is in the
+//!   last step of the run: who completes it holds the mean, and if somebody is lost there, gives it to the others.
+//! - A mean counts each contribution once and alike: the total over all members stays what it was.
+//! - Samples that nobody has computed are counted by the one who was dealt them. (Steps that it skips are dealt over the members
+//!   of the new view, so that this count is about right, not exact.)
+
+use std::sync::Arc;
+
+use peergrad_collectives::codec::Codecs;
+use peergrad_collectives::combine::Combine;
+use peergrad_collectives::plan::{Plan, Segment, ShardLayout, are_finite};
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::{Buffer, StepNumber};
+
+use super::{ActiveRound, CompletedStep, CurrentStep, Training};
+use crate::io::Output;
+use crate::program::context::OwnerRule;
+
+/// What is special about a round of members that drift.
+pub(super) struct GroupAveraging {
+    /// How many contributions are in the sums: a newcomer has none.
+    contributor_count: usize,
+    /// Samples behind the own contribution.
+    own_samples: u64,
+    /// Segments of the own shard that hold what the group is to hold: the first ones.
+    combined: usize,
+}
+
+impl Training {
+    /// This member's group in the step in progress, and what it contributes there.
+    pub(super) fn group_plan(&self, own: SampleStats) -> (Plan, GroupAveraging) {
+        let view = self.view();
+        let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
+        let count = view.members.len();
+        let among = self.current.as_ref().and_then(|current| current.among);
+        let is_last = self.assignment_of(self.step.next()).epoch >= self.loaded.config.epochs;
+        // Two who own nothing need not reach each other, and there may be nobody else in their group.
+        let keepers = view.replica_holders();
+        let has_groups = keepers.iter().filter(|is_keeper| !**is_keeper).count() < 2;
+        let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last && has_groups) {
+            Some(groups) => groups.of(self.rank.index(), count, self.step.0).into(),
+            None => (0..count).collect(),
+        };
+        let has_parameters = |rank: usize| newcomers.iter().all(|newcomer| newcomer.index() != rank);
+        let mut owners: Vec<usize> = (0..group.len()).filter(|place| has_parameters(group[*place])).collect();
+        let contributor_count = owners.len();
+        if owners.iter().any(|place| keepers[group[*place]]) {
+            owners.retain(|place| keepers[group[*place]]);
+        }
+        let sharding = self.shard_map.sharding;
+        let layout = ShardLayout::even(
+            sharding.chunks.parameter_count(),
+            group.len(),
+            &owners,
+            sharding.segment_elements,
+        );
+        let rank = group.binary_search(&self.rank.index()).expect("everyone is in its own group");
+        let topology = self.loaded.config.topology(&layout, self.shard_map.has_ring);
+        let combine = Combine::Sum;
+        let plan = Plan {
+            layout: Arc::new(layout),
+            topology,
+            combine,
+            codecs: Codecs::default(),
+            rank,
+            group: Some(group),
+            contributors: None,
+        };
+        (plan, GroupAveraging { contributor_count, own_samples: own.samples, combined: 0 })
+    }
+
+    /// The group's round is complete, and with it the step.
+    pub(super) fn complete_group(&mut self) -> bool {
+        let len = self.shard_map.sharding.chunks.parameter_count();
+        let live = self.rounds.back_mut().expect("a complete round is there");
+        let (stats, vector) = (live.round.stats(), live.round.complete(|| self.vectors.take(len)));
+        let record = self.group_record(stats);
+        self.complete_step(vector, record);
+        true
+    }
+
+    fn group_record(&mut self, stats: SampleStats) -> CompletedStep {
+        let live = self.rounds.back().expect("a complete round is there");
+        let own_samples =
+            live.group_averaging.as_ref().map_or(0, |group_averaging| group_averaging.own_samples);
+        let group = live.plan.group.as_ref().expect("members that drift are in a group");
+        let view = &self.shard_map.view;
+        let is_of_all = group.len() == view.members.len();
+        self.consolidated = is_of_all.then_some(stats);
+        let left_out = self.account(own_samples);
+        let samples = self.assignment.len().saturating_sub(left_out);
+        CompletedStep {
+            assignment: Arc::clone(&self.assignment),
+            stats,
+            samples,
+            left_out,
+            own_samples,
+            is_of_all,
+        }
+    }
+
+    /// Of what this member was dealt in the step in progress it has trained so many samples. Returns how many it has not.
+    fn account(&mut self, trained: u64) -> u64 {
+        self.own_trained += trained;
+        let part = self.assignment.part_len(&self.me.peer, self.me.incarnation);
+        let left_out = part.saturating_sub(trained);
+        self.omissions.add(left_out);
+        left_out
+    }
+
+    /// The last step is completed with the mean that others hold: this member's part was in it.
+    pub(super) fn account_for_all(&mut self) {
+        let part = self.assignment.part_len(&self.me.peer, self.me.incarnation);
+        self.account(part);
+    }
+
+    /// Goes on with `step`, since another member is there already: of the step in progress it keeps what it has contributed,
+    /// and of those between it has nothing.
+    pub(super) fn skip_ahead(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        let live = std::mem::take(&mut self.rounds).into_iter().find(|live| live.step == self.step);
+        let own = live
+            .and_then(|live| Some((live.group_averaging?.own_samples, live.round.interrupt().contribution?)));
+        match own {
+            Some((samples, (vector, stats))) => {
+                let left_out = self.account(samples);
+                // To its program it looks as if the step had been completed.
+                self.finished_turn = self.current.as_ref().map(|current| current.turn);
+                let replies = [&mut self.replies.reduced, &mut self.replies.updated];
+                for reply in replies.into_iter().filter_map(Option::take) {
+                    let _ = reply.send(());
+                }
+                let assignment = Arc::clone(&self.assignment);
+                let samples = assignment.len().saturating_sub(left_out);
+                let own_samples = stats.samples;
+                let record =
+                    CompletedStep { assignment, stats, samples, left_out, own_samples, is_of_all: false };
+                self.complete_step(Arc::new(vector), record);
+                self.commit(out);
+            }
+            None => {
+                self.interrupt();
+                self.skip();
+            }
+        }
+        while self.step < step {
+            self.skip();
+        }
+    }
+
+    /// Whether a command belongs to a step that was finished without it.
+    pub(crate) fn is_finished(&self, turn: u64) -> bool {
+        self.finished_turn == Some(turn)
+    }
+
+    fn skip(&mut self) {
+        self.account(0);
+        self.step = self.step.next();
+        self.assign_batch();
+    }
+}
+
+impl ActiveRound {
+    /// Sums of the own shard that have come in since the last time become what the group is to hold, if the rule is known.
+    pub(super) fn combine(&mut self, current: &mut CurrentStep, parameters: Option<&Buffer>) {
+        let group_averaging = self.group_averaging.as_mut().expect("the program drifts");
+        let (own, summed) = (self.plan.own(), self.round.summed());
+        let (Some(rule), Some((vector, stats))) = (&mut current.rule, self.round.own_shard()) else { return };
+        let parameters = parameters.expect("an owner has parameters");
+        for segment in &own.segments()[group_averaging.combined..] {
+            if current.updated.elements == summed {
+                break;
+            }
+            group_averaging.combine(rule, stats, segment, parameters, vector);
+            group_averaging.combined += 1;
+            current.updated.elements += segment.len();
+        }
+    }
+}
+
+impl GroupAveraging {
+    fn combine(
+        &self,
+        rule: &mut OwnerRule,
+        stats: SampleStats,
+        segment: &Segment,
+        parameters: &[f32],
+        sums: &mut [f32],
+    ) {
+        let ranges = || segment.ranges().iter().cloned();
+        if !ranges().all(|range| are_finite(&sums[range])) {
+            // One overflow must not ruin everybody's parameters.
+            return ranges().for_each(|range| sums[range.clone()].copy_from_slice(&parameters[range]));
+        }
+        for range in ranges() {
+            let (parameters, sums) = (&parameters[range.clone()], &mut sums[range]);
+            match rule {
+                OwnerRule::Mean => sums.iter_mut().for_each(|sum| *sum /= self.contributor_count as f32),
+                OwnerRule::Custom(rule) => rule(stats, parameters, sums),
+                OwnerRule::Optimizer { .. } | OwnerRule::Blend(_) => {
+                    panic!("a program that drifts keeps no optimizer state at owners")
+                }
+            }
+        }
+    }
+}

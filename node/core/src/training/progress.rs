@@ -1,0 +1,368 @@
+//! Progress: whatever can be done now, done.
+//!
+//! ```text
+//! open ----> contributed ----> own chunks summed, rule known ----> updated ----> gathered, replicas up to date ----> complete
+//!   |             |                      |                            |
+//!   chunks move   round                  sums to keepers of replicas  segments to everyone
+//! ```
+//! The own shard is summed, updated and sent from its beginning on: none of that waits for all of it.
+//!
+//! In a whole step (see [`shard_map`](crate::state::shard_map)) the shard that goes to everyone is sums still, and every member
+//! updates all chunks when all are here. Until then it holds no new value of anything.
+
+use std::sync::Arc;
+
+use peergrad_collectives::codec::Codecs;
+use peergrad_collectives::mirror::Mirror;
+use peergrad_collectives::plan::Plan;
+use peergrad_collectives::round::{Action, Round};
+use peergrad_protocol::message::{Message, SampleStats, Segment};
+use peergrad_protocol::{Buffer, Frame, StepNumber};
+
+use super::{ActiveRound, CompletedStep, CurrentStep, Training, UpdatedPrefix, take_result_buffer};
+use crate::io::Output;
+use crate::program::context::{Contribution, OwnerRule};
+use crate::state::assignment::BatchAssignment;
+use crate::state::shard_map::StepShards;
+
+impl Training {
+    /// Does all that can be done now: opens the step, sends what credit allows, notes commits, answers the program.
+    pub(super) fn make_progress(&mut self, out: &mut Vec<Output>) {
+        if self.is_frozen || self.is_behind_view {
+            return;
+        }
+        if self.tables.is_some() {
+            self.drive_tables(out);
+            return self.answer();
+        }
+        loop {
+            self.open(out);
+            self.begin_backup_round(out);
+            self.commit_if_confirmed(out);
+            self.update();
+            self.pump(out);
+            if !self.complete_if_possible() {
+                break;
+            }
+        }
+        self.answer();
+    }
+
+    fn answer(&mut self) {
+        if !self.is_open || self.complete.is_none() {
+            return;
+        }
+        if let Some(reply) = self.replies.ready.take() {
+            let _ = reply.send(());
+        }
+        if self.current.is_none()
+            && self.replies.closed.is_none()
+            && let Some(reply) = self.replies.begin.take()
+        {
+            self.start_step(reply);
+        }
+    }
+
+    /// What happens between two steps.
+    fn open(&mut self, out: &mut Vec<Output>) {
+        let is_held = self.stop_before.is_some_and(|stop| stop <= self.step);
+        if self.is_open || is_held || self.transfer.is_filling() {
+            return;
+        }
+        self.is_open = true;
+        self.move_chunks();
+        let blend = self.blend();
+        if blend.is_some() || (self.complete.is_none() && !self.has_backups()) {
+            // The others get nothing from this member yet, and this one everything from them; or nobody has anything to
+            // contribute, and owners know what to do.
+            self.current =
+                Some(CurrentStep { rule: blend.map(OwnerRule::Blend), ..CurrentStep::new(0, true) });
+            let vector = self.vectors.take_zeroed(self.shard_map.sharding.chunks.parameter_count());
+            self.start_round(Contribution { vector, stats: SampleStats::default() });
+            if let Err((peer, _)) = self.take_early(out) {
+                out.push(Output::Disconnect(peer));
+            }
+        }
+    }
+
+    /// Deals the batch of the step in progress.
+    pub(super) fn assign_batch(&mut self) {
+        self.assignment = self.assignment_of(self.step);
+    }
+
+    /// How the batch of a step is dealt, after that of the step in progress.
+    pub(super) fn assignment_of(&self, step: StepNumber) -> Arc<BatchAssignment> {
+        let batch_size = self.loaded.config.step_samples();
+        let sample_count = u64::from(self.loaded.task.sample_count());
+        let view = (&**self.view(), self.digest());
+        self.cache.assignment(&self.assignment, (batch_size, sample_count), view, step)
+    }
+
+    /// Begins the round of the step in progress, of everybody's contributions.
+    pub(super) fn start_round(&mut self, contribution: Contribution) {
+        self.start_round_of(contribution, None);
+    }
+
+    /// As [`Training::start_round`], of the contributions of some.
+    pub(super) fn start_round_of(&mut self, contribution: Contribution, contributors: Option<Arc<[usize]>>) {
+        let shards = self.cache.shards(&self.shard_map, self.shard_map.moved(self.step));
+        let Contribution { vector, stats } = contribution;
+        let (plan, group_averaging) = if self.loaded.program.has_local_parameters() {
+            let (plan, group_averaging) = self.group_plan(stats);
+            (plan, Some(group_averaging))
+        } else {
+            let layout = Arc::clone(&shards.layout);
+            let topology = self.loaded.config.topology(&layout, self.shard_map.has_ring);
+            let combine = self.loaded.config.combine;
+            let (codecs, rank) = (self.codecs(&shards), self.rank.index());
+            (Plan { layout, topology, combine, codecs, rank, group: None, contributors }, None)
+        };
+        let plan = Arc::new(plan);
+        let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());
+        let round =
+            Round::new(Arc::clone(&plan), vector, stats, || take_result_buffer(previous, vectors, len));
+        let room = std::mem::take(&mut self.mirror_room);
+        let sums = shards.sum_codec(self.loaded.config.sum_codec());
+        let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), sums, room);
+        let is_merging = self.merging().is_some();
+        if let Some(residual) = self.residual.as_mut().filter(|_| !is_merging) {
+            residual.begin(self.step);
+        }
+        let is_mirrored = group_averaging.is_none();
+        self.rounds.push_back(ActiveRound {
+            step: self.step,
+            shards,
+            plan,
+            round,
+            mirror,
+            is_mirrored,
+            group_averaging,
+        });
+        assert!(self.rounds.len() <= 2, "a round ends before the next but one begins");
+    }
+
+    /// How the elements of a step travel.
+    fn codecs(&self, shards: &StepShards) -> Codecs {
+        let config = &self.loaded.config;
+        let gather =
+            if shards.is_fully_replicated { shards.sum_codec(config.sum_codec()) } else { config.parameters };
+        Codecs { reduce: config.gradients, gather }
+    }
+
+    /// What an owner does with the sums that are here: makes them final, and lets them go to everyone.
+    fn update(&mut self) {
+        let (Some(current), Some(live)) = (&mut self.current, self.rounds.back_mut()) else { return };
+        if !current.has_contributed || live.step != self.step || live.round.is_final() {
+            return;
+        }
+        if live.round.is_reduced()
+            && let Some(reply) = self.replies.reduced.take()
+        {
+            let _ = reply.send(());
+        }
+        let final_count = if live.group_averaging.is_some() {
+            live.combine(current, self.complete.as_deref());
+            current.updated.elements
+        } else if current.gathers_sums(&live.shards) {
+            // As they are: everyone updates everything later.
+            live.round.summed()
+        } else {
+            self.update_summed();
+            self.current.as_ref().expect("just seen").updated.elements
+        };
+        let (Some(current), Some(live)) = (&self.current, self.rounds.back_mut()) else { return };
+        if final_count == live.plan.own().len()
+            && let Some(reply) = self.replies.updated.take()
+        {
+            let _ = reply.send(());
+        }
+        if current.wants_gather {
+            live.round.gather(final_count, &self.segments);
+        }
+    }
+
+    /// The optimizer step for those own chunks whose sums have come in since the last time.
+    fn update_summed(&mut self) {
+        let (Some(current), Some(live)) = (&mut self.current, self.rounds.back_mut()) else { return };
+        let (Some(rule), before, summed) = (&mut current.rule, current.updated, live.round.summed()) else {
+            return;
+        };
+        let owned = &live.shards.owned[self.rank.index()][before.chunks..];
+        let chunks = self.shard_map.sharding.chunks;
+        let mut updated = before;
+        for &chunk in owned {
+            let elements = updated.elements + chunks.range(chunk).len();
+            if elements > summed {
+                break;
+            }
+            if !self.shard_map.sharding.has_state {
+                self.optimizer.ensure(chunk);
+            }
+            if self.optimizer.state(chunk, false).is_none() {
+                // It has just moved here, and its state is still on its way.
+                break;
+            }
+            updated = UpdatedPrefix { chunks: updated.chunks + 1, elements };
+        }
+        if updated.chunks == before.chunks {
+            return;
+        }
+        let owned = &owned[..updated.chunks - before.chunks];
+        if rule.keeps_state() {
+            // As whoever keeps a copy is told of them.
+            let sums = live.shards.sum_codec(self.loaded.config.sum_codec());
+            live.round.quantize(sums, &self.segments);
+        }
+        let (vector, stats) = live.round.own_shard().expect("some of it is summed up");
+        match rule {
+            OwnerRule::Optimizer { .. } | OwnerRule::Blend(_) => {
+                owned.iter().for_each(|&chunk| live.mirror.pack(&chunks.range(chunk), vector, stats));
+            }
+            // It keeps no state, so nobody is told of its sums.
+            OwnerRule::Custom(_) | OwnerRule::Mean => live.is_mirrored = false,
+        }
+        let parameters = self.complete.as_ref().expect("an owner has parameters");
+        self.optimizer.update(rule, stats, owned.iter().copied(), parameters, vector);
+        current.updated = updated;
+    }
+
+    fn pump(&mut self, out: &mut Vec<Output>) {
+        let before = self.rounds.partition_point(|live| live.step < self.step);
+        (0..before).for_each(|index| self.pump_round(index, out));
+        // Before the segments of this step: those of the next one wait at a member that lacks a chunk, and take all its trays.
+        self.send_chunks(out);
+        if before < self.rounds.len() {
+            // Those of the round before may wait behind what would be sent now, on a link that is in both.
+            let is_in_the_way =
+                |ahead: &ActiveRound| self.rounds[before].may_overtake(ahead) && !ahead.round.is_drained();
+            if !self.rounds.front().filter(|_| before > 0).is_some_and(is_in_the_way) {
+                self.pump_round(before, out);
+            }
+        }
+        let is_drained =
+            |live: &ActiveRound| live.round.is_drained() && (live.mirror.is_sent() || !live.is_mirrored);
+        if self.rounds.front().is_some_and(|live| live.step < self.step && is_drained(live))
+            && let Some(live) = self.rounds.pop_front()
+        {
+            self.mirror_room = live.mirror.recycle();
+        }
+    }
+
+    fn pump_round(&mut self, index: usize, out: &mut Vec<Output>) {
+        // Nobody looks at the sums of a step that merges: what was left out is for the next one.
+        let is_merging = self.merging().is_some();
+        let live = &mut self.rounds[index];
+        let step = live.step;
+        let residual = self.residual.as_mut().filter(|_| step == self.step && !is_merging);
+        live.round.pump(&mut self.flow_control.links, &self.segments, residual, &mut self.actions);
+        live.mirror.pump(&mut self.flow_control.links, &self.segments, &mut self.actions);
+        self.carry_out(step, out);
+    }
+
+    /// Whether everything of the step is here. True if that completed it.
+    fn complete_if_possible(&mut self) -> bool {
+        let is_alone = self.rounds.len() <= 1;
+        let (Some(current), Some(live)) = (&mut self.current, self.rounds.back_mut()) else { return false };
+        // What others still wait for of the round before has left by now, unless somebody is ahead of what it can have.
+        let is_here = live.step == self.step && self.uncommitted.is_none() && live.round.is_complete();
+        if !is_here || !is_alone {
+            return false;
+        }
+        if live.group_averaging.is_some() {
+            return self.complete_group();
+        }
+        let (owned, replicated) =
+            (&live.shards.owned[self.rank.index()], &live.shards.replicated[self.rank.index()]);
+        let keeps_state = current.rule.as_ref().is_some_and(OwnerRule::keeps_state);
+        let gathers_sums = current.gathers_sums(&live.shards);
+        let are_here =
+            owned.iter().chain(replicated).all(|&chunk| self.optimizer.state(chunk, false).is_some());
+        if !are_here || (keeps_state && self.shard_map.sharding.has_state && !live.mirror.is_received()) {
+            return false;
+        }
+        if gathers_sums && !live.round.is_sent() {
+            // What others still wait for are the sums that are about to be overwritten.
+            return false;
+        }
+        let stats = live.round.stats();
+        if let (Some(rule), Some(parameters)) = (&mut current.rule, &self.complete) {
+            if gathers_sums {
+                let all = 0..self.shard_map.sharding.chunks.count();
+                self.optimizer.update(rule, stats, all, parameters, live.round.gathered());
+            } else {
+                self.optimizer.update_replicas(rule, stats, replicated, parameters);
+            }
+        }
+        let len = self.shard_map.sharding.chunks.parameter_count();
+        let vector = live.round.complete(|| self.vectors.take(len));
+        let record = self.record(stats);
+        self.complete_step(vector, record);
+        true
+    }
+
+    /// What is to be told of the step in progress, in which all members took part.
+    pub(super) fn record(&self, stats: SampleStats) -> CompletedStep {
+        let left_out = self.assignment.len().saturating_sub(stats.samples);
+        let (assignment, samples) = (Arc::clone(&self.assignment), stats.samples);
+        let part = self.assignment.part_len(&self.me.peer, self.me.incarnation);
+        let own_samples = if self.was_in_time() { part } else { 0 };
+        CompletedStep { assignment, stats, samples, left_out, own_samples, is_of_all: true }
+    }
+
+    /// The step in progress is complete with these parameters.
+    pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, record: CompletedStep) {
+        assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
+        self.uncommitted = Some(record);
+        let merge = self.merging().cloned();
+        self.previous = self.complete.replace(vector);
+        merge.into_iter().for_each(|merge| self.note_merge(merge));
+        if self.loaded.program.has_local_parameters() {
+            // Nobody goes back.
+            self.previous = None;
+        } else if self.previous.is_none() {
+            // A newcomer has nothing to go back to: it would begin as one again.
+            self.previous = self.complete.clone();
+        }
+        self.end_backup_round();
+        self.step = self.step.next();
+        self.is_open = false;
+        self.current = None;
+        self.assign_batch();
+        self.take_arrivals();
+        if let Some(reply) = self.replies.gathered.take() {
+            let _ = reply.send(());
+        }
+    }
+
+    pub(super) fn carry_out(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        let view = self.shard_map.digest;
+        for action in self.actions.drain(..) {
+            match action {
+                Action::Send { to, label, payload } => {
+                    let segment = Segment {
+                        view,
+                        step,
+                        phase: label.phase,
+                        owner: label.owner as u32,
+                        index: label.index as u32,
+                        stats: label.stats,
+                    };
+                    let frame = Frame::encode(&Message::Segment(segment), Some(payload));
+                    out.push(Output::Send { to: self.shard_map.view.members[to].peer, frame });
+                }
+                Action::Grant { to } => {
+                    if self.flow_control.use_up(to) {
+                        out.push(Output::Credit { to: self.shard_map.view.members[to].peer, segments: 1 });
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl ActiveRound {
+    /// Whether what this round sends could get in the way of what is left of the one `before`: they go along other edges.
+    fn may_overtake(&self, before: &Self) -> bool {
+        self.group_averaging.is_some() || self.plan.topology != before.plan.topology
+    }
+}

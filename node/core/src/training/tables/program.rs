@@ -1,0 +1,398 @@
+//! The program's operations: clocks, reads, additions, and the samples behind them.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use peergrad_protocol::cursor::Span;
+use peergrad_protocol::message::SampleStats;
+use peergrad_protocol::table::{RowSet, Rows, SampleLease};
+use peergrad_protocol::{Buffer, StepNumber};
+
+use super::super::{CurrentStep, Training};
+use super::TableEngine;
+use crate::io::{Committed, Event, Output};
+use crate::program::context::{ClockStart, Reply, TableOperation};
+use crate::table::lease_table::LeasePolicy;
+use crate::table::worker::AcquiredLease;
+use crate::table::{BatchScope, TableLayout};
+
+/// What the program waits for.
+#[derive(Default)]
+pub(super) struct Waiting {
+    begin: Option<Reply<ClockStart>>,
+    /// What it has asked for to learn what the clock is, where it is new.
+    entering: Option<BTreeSet<u64>>,
+    /// What it has asked to learn when it may end a clock in which it has nothing to do.
+    idling: Option<BTreeSet<u64>>,
+    reads: Vec<(BTreeSet<u64>, Read)>,
+    /// What it has sent, up to which number.
+    pushed: VecDeque<(u64, Reply<()>)>,
+}
+
+impl Waiting {
+    /// In a new view, the owners are others.
+    pub(super) fn reset(&mut self) {
+        self.entering = None;
+    }
+
+    /// Whether the program waits for rows.
+    pub(super) fn is_reading(&self) -> bool {
+        !self.reads.is_empty()
+    }
+}
+
+/// A read, and where it goes.
+enum Read {
+    Rows(RowSet, Reply<Vec<f32>>),
+    Pulled(Reply<Rows>),
+    Parameters(Reply<Arc<Buffer>>),
+    /// As they are in the end.
+    LastParameters(Reply<Arc<Buffer>>),
+    Number(Reply<f64>),
+}
+
+/// Samples that the program was given.
+#[derive(Default)]
+pub(super) struct LeaseProgress {
+    /// Of the clock in progress: their number, and the epoch that they are of.
+    current: Option<(u64, u64)>,
+    /// The newest epoch that any were of.
+    epoch: u64,
+    /// By number: what came of them, as long as that is not safe.
+    computed: BTreeMap<u64, ComputedLease>,
+    /// Which part of all that there is to be dealt was, when this member was dealt something last.
+    progress: f64,
+    /// Clocks that are complete here.
+    pub(super) clocks: u64,
+    /// There was nothing for it the last time.
+    has_none: bool,
+    /// There is nothing left to be dealt.
+    is_over: bool,
+}
+
+/// What came of a clock.
+struct ComputedLease {
+    clock: u64,
+    epoch: u64,
+    stats: SampleStats,
+}
+
+impl Training {
+    /// Hands out the next clock, once it can begin.
+    pub(crate) fn begin_clock(&mut self, reply: Reply<ClockStart>, out: &mut Vec<Output>) {
+        if let Some(tables) = &mut self.tables {
+            tables.waiting.begin = Some(reply);
+            self.make_progress(out);
+        }
+    }
+
+    /// The next samples are asked for before they are needed.
+    pub(super) fn request_lease(&mut self) {
+        let member_count = self.view().members.len() as u64;
+        let goes_on = |tables: &&mut TableEngine| {
+            !tables.leases.is_over && !tables.is_leaving && !tables.worker.has_finished()
+        };
+        let Some(tables) = self.tables.as_mut().filter(goes_on) else { return };
+        let batch = self.loaded.config.batch_size;
+        let samples = match tables.batch_scope {
+            BatchScope::Global => batch.div_ceil(member_count),
+            BatchScope::PerWorker => batch,
+        };
+        let mut out = Vec::new();
+        // Others may wait for that; and with so many that are not done it would be dealt no more.
+        if tables.leases.has_none || tables.worker.has_many_leases() {
+            tables.worker.push(&mut out);
+        }
+        // As long as it holds some, it would be told of none at once, again and again.
+        if !tables.leases.has_none || tables.worker.is_flushed() {
+            tables.worker.request_lease(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
+        }
+        tables.send(out);
+        tables.deliver_to_self();
+    }
+
+    pub(super) fn begin_clock_if_possible(&mut self) {
+        let (rank, member_count) = (self.rank, self.view().members.len());
+        let begins = |tables: &&mut TableEngine| tables.waiting.begin.is_some() && !tables.is_leaving;
+        let Some(tables) = self.tables.as_mut().filter(begins) else { return };
+        if (tables.is_idle && member_count > 1) || !tables.has_clock() || !tables.may_begin() {
+            return;
+        }
+        let Some(AcquiredLease { number, lease, is_over }) = tables.worker.take_lease() else { return };
+        let config = &self.loaded.config;
+        let order = self.cache.order(config, lease.epoch, self.loaded.task.sample_count());
+        let of = |span: &Span| order.get(span.start as usize..span.end as usize).unwrap_or(&[]);
+        let samples: Arc<[u32]> = lease.spans.iter().flat_map(of).copied().collect();
+        tables.leases.take(number, &lease, is_over, tables.lease_policy);
+        tables.is_idle = lease.is_empty() && !is_over;
+        self.turn += 1;
+        self.current = Some(CurrentStep::new(self.turn, false));
+        let clock = tables.worker.clock();
+        let begun = ClockStart {
+            turn: self.turn,
+            number: clock,
+            is_over,
+            epoch: lease.epoch,
+            rate: config.schedule.rate(clock),
+            samples,
+            rank,
+            member_count,
+            layout: Arc::clone(&tables.layout),
+        };
+        if let Some(reply) = tables.waiting.begin.take() {
+            // A program that no longer waits has ended.
+            let _ = reply.send(begun);
+        }
+        self.request_lease();
+    }
+
+    /// Does something in the clock that the program was handed out last.
+    pub(crate) fn operate(&mut self, operation: TableOperation, out: &mut Vec<Output>) {
+        if let Some(tables) = &mut self.tables {
+            if tables.operate(operation) {
+                self.current = None;
+            }
+            self.make_progress(out);
+        }
+    }
+
+    /// Tells the user of samples whose worth has become safe.
+    pub(super) fn report_completed_leases(&mut self, out: &mut Vec<Output>) {
+        let Self { tables: Some(tables), loaded, own_trained, .. } = self else { return };
+        while let Some(first) = tables.leases.computed.first_entry()
+            && *first.key() <= tables.worker.completed_leases()
+        {
+            let ComputedLease { clock, epoch, stats } = first.remove();
+            *own_trained += stats.samples;
+            out.push(Output::Event(Event::Committed(Committed {
+                step: StepNumber(clock),
+                epoch,
+                steps_expected: tables.leases.clocks_expected(clock),
+                loss: stats.loss / stats.samples.max(1) as f64,
+                samples: stats.samples,
+                left_out: 0,
+                may_be_late: false,
+                is_own: true,
+                rate: loaded.config.schedule.rate(clock),
+                digest: None,
+            })));
+        }
+    }
+
+    /// Samples that all workers have computed, where there are tables: all there are, once they are done; before, what this one has.
+    pub(in crate::training) fn table_samples(&self) -> Option<u64> {
+        let TableEngine { lease_policy, leases, .. } = self.tables.as_ref()?;
+        Some(if leases.is_over {
+            lease_policy.epochs.saturating_mul(lease_policy.samples)
+        } else {
+            self.own_trained
+        })
+    }
+
+    /// The newest epoch that this member was dealt samples of, where there are tables.
+    pub(in crate::training) fn table_epoch(&self) -> Option<u64> {
+        self.tables.as_ref().map(|tables| tables.leases.epoch)
+    }
+
+    /// Whether the program waits for rows, for samples, or for what it has added to be safe.
+    pub(in crate::training) fn is_waiting_for_tables(&self) -> bool {
+        self.tables.as_ref().is_some_and(|tables| {
+            let Waiting { begin, reads, pushed, .. } = &tables.waiting;
+            begin.is_some() || !reads.is_empty() || !pushed.is_empty()
+        })
+    }
+}
+
+impl TableEngine {
+    /// Whether this worker has a clock. One that is new is where the slowest of the others is, once it has heard where that is.
+    fn has_clock(&mut self) -> bool {
+        let mut out = Vec::new();
+        if self.worker.is_new() && self.waiting.entering.is_none() {
+            self.waiting.entering = Some(self.worker.query_clocks(&mut out));
+            self.send(std::mem::take(&mut out));
+            self.deliver_to_self();
+        }
+        let has_entered = self.waiting.entering.as_ref().is_none_or(|requests| self.worker.has_all(requests));
+        if has_entered {
+            self.waiting.entering = None;
+            self.worker.catch_up(&mut out);
+        }
+        self.send(out);
+        has_entered
+    }
+
+    /// Whether the next clock may begin: not while too much of what came before is under way. With nothing to do in it a worker has
+    /// nothing to get ahead with, and waits for all others; and one that has not read for long waits as if it did.
+    fn may_begin(&mut self) -> bool {
+        if self.worker.has_much_unacknowledged() {
+            return false;
+        }
+        let idles = self.worker.has_empty_lease() && !self.worker.never_waits();
+        if !idles && !self.worker.is_far_ahead() {
+            return true;
+        }
+        if self.waiting.idling.is_none() {
+            let mut out = Vec::new();
+            let request =
+                if idles { self.worker.wait_for_all(&mut out) } else { self.worker.wait_for_clock(&mut out) };
+            self.waiting.idling = Some(BTreeSet::from([request]));
+            self.send(out);
+            self.deliver_to_self();
+        }
+        let may_begin = self.waiting.idling.as_ref().is_some_and(|requests| self.worker.has_all(requests));
+        if may_begin {
+            self.waiting.idling = None;
+        }
+        may_begin
+    }
+
+    /// Does something for the program; whether its clock is over with that.
+    fn operate(&mut self, operation: TableOperation) -> bool {
+        let (worker, mut out) = (&mut self.worker, Vec::new());
+        let mut is_over = false;
+        match operation {
+            TableOperation::Add(_) | TableOperation::Map { .. } if worker.has_finished() => {}
+            TableOperation::End(_) if worker.has_finished() => is_over = true,
+            TableOperation::Get { rows, reply } => {
+                let requests = worker.fetch(&rows, &mut out);
+                self.waiting.reads.push((requests, Read::Rows(rows, reply)));
+            }
+            TableOperation::Pull { rows, reply } => {
+                let requests = worker.pull(&RowSet::range(rows), &mut out);
+                self.waiting.reads.push((requests, Read::Pulled(reply)));
+            }
+            TableOperation::Parameters(reply) if worker.has_finished() => {
+                let requests = worker.pull(&self.layout.parameter_rows(), &mut out);
+                self.waiting.reads.push((requests, Read::LastParameters(reply)));
+            }
+            TableOperation::Map { chunks, map } => worker.map(chunks, map, &mut out),
+            TableOperation::Reduce { chunks, reduce, reply } => {
+                let requests = worker.reduce(chunks, reduce, &mut out);
+                self.waiting.reads.push((requests, Read::Number(reply)));
+            }
+            TableOperation::Parameters(reply) => {
+                let requests = worker.fetch(&self.layout.parameter_rows(), &mut out);
+                self.waiting.reads.push((requests, Read::Parameters(reply)));
+            }
+            TableOperation::Add(rows) => {
+                let mut values = &rows.values[..];
+                for row in rows.indices.iter() {
+                    let (added, rest) = values.split_at(self.layout.width(self.layout.chunk_of(row)));
+                    worker.add(row, added);
+                    values = rest;
+                }
+            }
+            TableOperation::Push(reply) => {
+                worker.push(&mut out);
+                self.waiting.pushed.push_back((worker.last_sequence(), reply));
+            }
+            TableOperation::End(stats) => {
+                self.leases.end(worker.clock(), stats);
+                worker.tick(&mut out);
+                if self.waiting.reads.is_empty() {
+                    worker.evict_stale();
+                }
+                is_over = true;
+            }
+            TableOperation::Finish => worker.finish(&mut out),
+        }
+        self.send(out);
+        is_over
+    }
+
+    /// Answers what can be answered. The parameters, if they were asked for.
+    pub(super) fn answer(&mut self, room: impl Fn() -> Buffer) -> Option<Arc<Buffer>> {
+        let mut parameters = None;
+        // What was forgotten meanwhile, as something has become of it, is asked for again; perhaps of this member.
+        while let (newest, true) = self.answer_once(&room) {
+            parameters = newest.or(parameters);
+            self.deliver_to_self();
+        }
+        parameters
+    }
+
+    /// As [`answer`](Self::answer), and whether there may be more to answer.
+    fn answer_once(&mut self, room: &impl Fn() -> Buffer) -> (Option<Arc<Buffer>>, bool) {
+        let (worker, layout, mut parameters) = (&mut self.worker, &self.layout, None);
+        let mut give = |values: &dyn Fn(&mut [f32]), reply: Reply<Arc<Buffer>>| {
+            let mut vector = room();
+            values(&mut vector);
+            let vector = Arc::new(vector);
+            parameters = Some(Arc::clone(&vector));
+            let _ = reply.send(vector);
+        };
+        let (ready, waiting): (Vec<_>, Vec<_>) = std::mem::take(&mut self.waiting.reads)
+            .into_iter()
+            .partition(|(requests, _)| worker.has_all(requests));
+        self.waiting.reads = waiting;
+        let (is_any, mut out) = (!ready.is_empty(), Vec::new());
+        // A program that no longer waits has ended.
+        for (requests, read) in ready {
+            match read {
+                Read::Rows(rows, reply) => match worker.read(&rows) {
+                    Some(values) => _ = reply.send(values),
+                    None => {
+                        let requests = worker.fetch(&rows, &mut out);
+                        self.waiting.reads.push((requests, Read::Rows(rows, reply)));
+                    }
+                },
+                Read::Pulled(reply) => _ = reply.send(worker.take_rows(&requests)),
+                Read::Number(reply) => _ = reply.send(worker.take_value(&requests)),
+                Read::Parameters(reply) => match worker.read(&layout.parameter_rows()) {
+                    Some(values) => give(&|vector| vector.copy_from_slice(&values[..vector.len()]), reply),
+                    None => {
+                        let requests = worker.fetch(&layout.parameter_rows(), &mut out);
+                        self.waiting.reads.push((requests, Read::Parameters(reply)));
+                    }
+                },
+                Read::LastParameters(reply) => {
+                    let rows = worker.take_rows(&requests);
+                    give(&|vector| flatten(&rows, layout, vector), reply);
+                }
+            }
+        }
+        let acknowledged_up_to = worker.acknowledged_up_to();
+        let are_safe = self.waiting.pushed.partition_point(|(sent, _)| *sent <= acknowledged_up_to);
+        self.waiting.pushed.drain(..are_safe).for_each(|(_, reply)| _ = reply.send(()));
+        self.send(out);
+        (parameters, is_any)
+    }
+}
+
+/// Rows of the table of parameters as a flat vector.
+fn flatten(rows: &Rows, layout: &TableLayout, vector: &mut [f32]) {
+    vector.fill(0.0);
+    let Some((first, _)) = layout.parameter_rows().bounds() else { return };
+    let width = layout.width(layout.chunk_of(first));
+    for (row, values) in rows.indices.iter().zip(rows.values.chunks_exact(width)) {
+        let place = &mut vector[(row - first) as usize * width..];
+        // The last row may have room for more.
+        let there = place.len().min(width);
+        place[..there].copy_from_slice(&values[..there]);
+    }
+}
+
+impl LeaseProgress {
+    fn take(&mut self, number: u64, lease: &SampleLease, is_over: bool, lease_policy: LeasePolicy) {
+        self.is_over |= is_over;
+        self.has_none = lease.is_empty();
+        self.epoch = self.epoch.max(lease.epoch);
+        self.current = (!lease.is_empty()).then_some((number, lease.epoch));
+        let end = lease.spans.iter().map(|span| span.end).max().unwrap_or(0);
+        let dealt = lease.epoch as f64 * lease_policy.samples as f64 + end as f64;
+        self.progress = self.progress.max(dealt / (lease_policy.epochs as f64 * lease_policy.samples as f64));
+    }
+
+    fn end(&mut self, clock: u64, stats: SampleStats) {
+        self.clocks = clock + 1;
+        if let Some((number, epoch)) = self.current.take() {
+            self.computed.insert(number, ComputedLease { clock, epoch, stats });
+        }
+    }
+
+    /// How many clocks this member will have had, if all goes on as it did, when this one was the last.
+    fn clocks_expected(&self, clock: u64) -> u64 {
+        let clocks = clock + 1;
+        ((clocks as f64 / self.progress.max(f64::MIN_POSITIVE)).ceil() as u64).max(clocks)
+    }
+}

@@ -1,0 +1,350 @@
+//! The transfer of single chunks: those whose turn to move has come, and those that complete an interrupted step.
+//!
+//! Like handing over a shift: between two steps the old keeper of a chunk sends its state to the new one, while everybody
+//! already computes the next gradients. The new keeper needs it only when the sums are there.
+//!
+//! # How it works
+//! - *Moving.* Before a step is taken here, the chunks whose turn comes with it are sent by their old owner, with the state
+//!   after as many steps. The new keeper takes them in when it is as far itself.
+//! - *Filling.* A view may roll a step forward that its members hold only together. Who lacks chunks asks the donors that
+//!   the record names for their values.
+//!
+//! Every chunk batch of some chunks comes with its digest. One that moves uses a credit of its link, as a segment does, and goes
+//! ahead of those of its step: the new keeper cannot complete the step without it, and until then holds on to segments of the
+//! next one. One that fills needs none: segments of the next step may have used it all up, and wait at the receiver for this
+//! very step. So it is asked for, one chunk batch at a time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use peergrad_protocol::chunk_set::ChunkSet;
+use peergrad_protocol::limits::CHUNKS_MAX;
+use peergrad_protocol::message::{ChunkBatch, ChunkContent, ChunkEntry, Message, SampleStats, WantChunks};
+use peergrad_protocol::view::{Donor, Move};
+use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
+
+use super::Training;
+use super::chunk_batch::{ChunkBatchBuilder, unpack};
+use crate::io::{Output, Reject};
+use crate::state::optimizer_shard::OptimizerState;
+
+/// Chunks on their way, to and from this member.
+#[derive(Default)]
+pub(super) struct Transfer {
+    /// What is to be sent, as soon as there is credit.
+    outbox: VecDeque<Outgoing>,
+    /// States that have come for the step in progress, or the one after.
+    arrivals: BTreeMap<(StepNumber, usize), OptimizerState>,
+    filling: Option<Filling>,
+}
+
+/// A chunk that is to be sent.
+#[derive(Clone, Copy)]
+struct Outgoing {
+    chunk: usize,
+    chunk_batch: BatchKey,
+}
+
+/// What chunks in one chunk batch have in common.
+#[derive(Clone, Copy, PartialEq)]
+struct BatchKey {
+    to: Rank,
+    steps: StepNumber,
+    content: ChunkContent,
+}
+
+/// The step that this member completes with what others hold.
+struct Filling {
+    vector: Buffer,
+    missing: BTreeSet<usize>,
+    stats: SampleStats,
+    donors: Vec<Donor>,
+}
+
+impl Transfer {
+    pub(super) fn is_filling(&self) -> bool {
+        self.filling.is_some()
+    }
+
+    /// Forgets what belongs to a view that is over. What has come of an interrupted step, and is lacking of it, is
+    /// handed back.
+    pub(super) fn clear(&mut self) -> Option<(Buffer, BTreeSet<usize>)> {
+        let filling = std::mem::take(self).filling?;
+        Some((filling.vector, filling.missing))
+    }
+
+    /// The next chunk that is to be sent, if it goes into this chunk batch.
+    fn next_of(&mut self, chunk_batch: BatchKey) -> Option<Outgoing> {
+        let is_its = self.outbox.front().is_some_and(|next| next.chunk_batch == chunk_batch);
+        if is_its { self.outbox.pop_front() } else { None }
+    }
+
+    /// Which chunks of the step are lacking while it is being filled.
+    pub(super) fn missing(&self) -> Option<&BTreeSet<usize>> {
+        self.filling.as_ref().map(|filling| &filling.missing)
+    }
+
+    /// What the step that is being filled is worth.
+    pub(super) fn stats(&self) -> Option<SampleStats> {
+        self.filling.as_ref().map(|filling| filling.stats)
+    }
+}
+
+impl Training {
+    // Moving.
+
+    /// Queues the chunks whose turn to leave has come with the step in progress.
+    pub(super) fn move_chunks(&mut self) {
+        let (shard_map, step) = (&self.shard_map, self.step);
+        if !shard_map.sharding.has_state || step <= shard_map.view.first_step() {
+            return;
+        }
+        let (done, due) = (shard_map.moved(StepNumber(step.0 - 1)), shard_map.moved(step));
+        for moved in &shard_map.view.moves.list[done..due] {
+            let chunk = moved.chunk as usize;
+            if moved.from[0] != self.rank || chunk >= shard_map.sharding.chunks.count() {
+                continue;
+            }
+            let new =
+                shard_map.target.replica_holders(chunk).iter().filter(|keeper| !moved.from.contains(keeper));
+            let outgoing = |&to: &Rank| Outgoing {
+                chunk,
+                chunk_batch: BatchKey { to, steps: step, content: ChunkContent::State },
+            };
+            self.transfer.outbox.extend(new.map(outgoing));
+        }
+    }
+
+    /// States that came before this member was as far.
+    pub(super) fn take_arrivals(&mut self) {
+        let step = self.step;
+        while let Some(entry) = self.transfer.arrivals.first_entry() {
+            let (steps, chunk) = *entry.key();
+            if steps > step {
+                return;
+            }
+            let state = entry.remove();
+            let is_pending = self.uncommitted.is_some();
+            if steps == step && self.optimizer.state(chunk, is_pending).is_none() {
+                self.optimizer.insert(chunk, Some(state), is_pending);
+            }
+        }
+    }
+
+    // Filling.
+
+    /// Completes the step in progress with what others hold; `vector` has all but the `missing` chunks.
+    pub(super) fn fill(
+        &mut self,
+        vector: Buffer,
+        missing: BTreeSet<usize>,
+        stats: SampleStats,
+        donors: &[Donor],
+        out: &mut Vec<Output>,
+    ) {
+        // That there are sums of this step shows that everyone had completed the one before.
+        self.previous = None;
+        self.commit_if_confirmed(out);
+        self.transfer.filling = Some(Filling { vector, missing, stats, donors: donors.to_vec() });
+        let ranks: BTreeSet<Rank> = donors.iter().map(|donor| donor.rank).collect();
+        ranks.into_iter().for_each(|rank| self.ask(rank, out));
+        self.end_filling();
+    }
+
+    /// Asks a donor for what is lacking and it has.
+    pub(super) fn ask(&self, donor: Rank, out: &mut Vec<Output>) {
+        let Some(filling) = &self.transfer.filling else { return };
+        let has = |chunk: &&usize| {
+            let is_its = |at: &Donor| at.rank == donor && (at.first..at.end).contains(&(**chunk as u32));
+            filling.donors.iter().any(is_its)
+        };
+        let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
+        if !chunks.is_empty() {
+            let want = WantChunks { view: self.digest(), steps: self.step.next(), chunks };
+            let frame = Frame::encode(&Message::WantChunks(want), None);
+            out.push(Output::Send { to: self.view().member(donor).peer, frame });
+        }
+    }
+
+    pub(super) fn end_filling(&mut self) {
+        if self.transfer.filling.as_ref().is_some_and(|filling| filling.missing.is_empty())
+            && let Some(Filling { vector, stats, .. }) = self.transfer.filling.take()
+        {
+            let record = self.record(stats);
+            self.complete_step(Arc::new(vector), record);
+        }
+    }
+
+    /// A member lacks chunks that this one has.
+    ///
+    /// # Errors
+    /// It is none of the view, or asks for more than there is.
+    pub(crate) fn receive_chunk_request(
+        &mut self,
+        from: PeerId,
+        want: WantChunks,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let to = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let asked = self.transfer.outbox.iter().filter(|outgoing| outgoing.chunk_batch.to == to).count();
+        let is_chunk = |chunk: usize| chunk < self.shard_map.sharding.chunks.count();
+        if asked + want.chunks.len() > CHUNKS_MAX || !want.chunks.iter().all(is_chunk) {
+            return Err(Reject::OutOfPlace);
+        }
+        let chunk_batch = BatchKey { to, steps: want.steps, content: ChunkContent::Values };
+        self.transfer.outbox.extend(want.chunks.iter().map(|chunk| Outgoing { chunk, chunk_batch }));
+        self.make_progress(out);
+        Ok(())
+    }
+
+    // Both.
+
+    /// Sends chunks: those that move as far as credit goes, and of those that were asked for one chunk batch.
+    pub(super) fn send_chunks(&mut self, out: &mut Vec<Output>) {
+        let mut replies = VecDeque::new();
+        while let Some(first) = self.transfer.outbox.front().copied() {
+            let to = first.chunk_batch.to;
+            if first.chunk_batch.content == ChunkContent::Values {
+                if let Some(frame) = self.next_chunk_batch() {
+                    out.push(Output::Send { to: self.view().member(to).peer, frame });
+                }
+                self.transfer.outbox.retain(|outgoing| outgoing.chunk_batch != first.chunk_batch);
+                continue;
+            }
+            // Without credit for one chunk batch there is none for the next.
+            if replies.iter().any(|outgoing: &Outgoing| outgoing.chunk_batch.to == to)
+                || self.flow_control.links.credit(to.index()) == 0
+            {
+                replies.extend(self.transfer.outbox.pop_front());
+                continue;
+            }
+            // What is not here any more is left out: the receiver is ahead of it, or in another view.
+            if let Some(frame) = self.next_chunk_batch() {
+                let has_credit = self.flow_control.links.take_for_one_hop(to.index());
+                assert!(has_credit, "looked at before");
+                out.push(Output::Send { to: self.view().member(to).peer, frame });
+            }
+        }
+        self.transfer.outbox = replies;
+    }
+
+    /// The next chunks of the outbox that go together, as many as make a chunk batch.
+    fn next_chunk_batch(&mut self) -> Option<Frame> {
+        let chunk_batch = self.transfer.outbox.front()?.chunk_batch;
+        let mut batch = ChunkBatchBuilder::default();
+        while let Some(outgoing) = self.transfer.next_of(chunk_batch) {
+            let Outgoing { chunk, chunk_batch: BatchKey { steps, content, .. } } = outgoing;
+            let (part, updates) = match content {
+                ChunkContent::Values => (self.values(chunk, steps), 0),
+                ChunkContent::State => {
+                    let state = self.state_after(chunk, steps);
+                    (state.map(|state| &state.moments[..]), state.map_or(0, |state| state.updates))
+                }
+            };
+            let Some(part) = part else { continue };
+            batch.add(chunk, part, updates);
+            if batch.is_full() {
+                break;
+            }
+        }
+        let BatchKey { steps, content, .. } = chunk_batch;
+        let (chunk_batch, payload) = batch.seal(self.digest(), steps, content, &self.segments)?;
+        Some(Frame::encode(&Message::ChunkBatch(chunk_batch), Some(payload)))
+    }
+
+    /// The values of a chunk after so many steps, if they are here.
+    fn values(&self, chunk: usize, steps: StepNumber) -> Option<&[f32]> {
+        let range = self.shard_map.sharding.chunks.range(chunk);
+        if steps == self.step {
+            return Some(&self.complete.as_ref()?[range]);
+        }
+        if steps == self.step.next() {
+            let filling = self.transfer.filling.as_ref()?;
+            return (!filling.missing.contains(&chunk)).then(|| &filling.vector[range]);
+        }
+        let is_before = self.uncommitted.is_some() && steps.next() == self.step;
+        if is_before { Some(&self.previous.as_ref()?[range]) } else { None }
+    }
+
+    /// The optimizer state of a chunk after so many steps, if it is here.
+    fn state_after(&self, chunk: usize, steps: StepNumber) -> Option<&OptimizerState> {
+        let is_newest = steps == self.step;
+        let is_before = self.uncommitted.is_some() && steps.next() == self.step;
+        if is_newest || is_before {
+            self.optimizer.state(chunk, is_newest && self.uncommitted.is_some())
+        } else {
+            None
+        }
+    }
+
+    /// Chunks have come.
+    ///
+    /// # Errors
+    /// They are damaged, or not those that were to come.
+    pub(crate) fn chunk_batch(
+        &mut self,
+        from: PeerId,
+        message: &ChunkBatch,
+        payload: &Buffer,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        if message.content == ChunkContent::State {
+            out.push(Output::Credit { to: from, segments: 1 });
+        }
+        for (piece, part) in unpack(message, payload, |chunk| self.len_of(chunk, message.content))? {
+            match message.content {
+                ChunkContent::Values => self.values_in(message.steps, piece.chunk as usize, part)?,
+                ChunkContent::State => self.state_in(rank, message.steps, piece, part)?,
+            }
+        }
+        // What this member has reported stays true: a step that is whole now is completed later.
+        if !self.is_suspended() {
+            if message.content == ChunkContent::Values {
+                self.ask(rank, out);
+            }
+            self.end_filling();
+        }
+        self.make_progress(out);
+        Ok(())
+    }
+
+    /// Elements of a chunk's values, or of its state; `None`: there is no such chunk.
+    pub(super) fn len_of(&self, chunk: usize, content: ChunkContent) -> Option<usize> {
+        let is_chunk = chunk < self.shard_map.sharding.chunks.count();
+        is_chunk.then(|| match content {
+            ChunkContent::Values => self.shard_map.sharding.chunks.range(chunk).len(),
+            ChunkContent::State => self.optimizer.len_of(chunk),
+        })
+    }
+
+    fn state_in(
+        &mut self,
+        from: Rank,
+        steps: StepNumber,
+        ChunkEntry { chunk, updates }: ChunkEntry,
+        moments: &[f32],
+    ) -> Result<(), Reject> {
+        let is_mine = self.shard_map.target.replica_holders(chunk as usize).contains(&self.rank);
+        let is_donor =
+            |moved: &Move| moved.chunk == chunk && moved.from[0] == from && !moved.from.contains(&self.rank);
+        let is_due = steps == self.step || steps == self.step.next();
+        if !is_mine || !is_due || !self.view().moves.list.iter().any(is_donor) {
+            return Err(Reject::Chunk);
+        }
+        let state = OptimizerState { moments: moments.to_vec(), updates };
+        self.transfer.arrivals.insert((steps, chunk as usize), state);
+        self.take_arrivals();
+        Ok(())
+    }
+
+    fn values_in(&mut self, steps: StepNumber, chunk: usize, values: &[f32]) -> Result<(), Reject> {
+        let is_next = steps == self.step.next();
+        // Asked for twice, it may come twice.
+        let Some(filling) = self.transfer.filling.as_mut().filter(|_| is_next) else { return Ok(()) };
+        if filling.missing.remove(&chunk) {
+            filling.vector[self.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,210 @@
+//! IDX files by hand, cut, altered, and as large as none should be; and the digits of MNIST.
+
+use std::io::{Read, Write};
+
+use super::*;
+use crate::data::columns::{Column, ColumnHints};
+use crate::data::dense_table::unpack;
+use crate::data::format::{FileLayout, FormatError};
+use proptest::prelude::*;
+
+/// The bytes of an array.
+fn array(kind: u8, shape: &[u32], values: &[u8]) -> Vec<u8> {
+    let dimensions: Vec<u8> = shape.iter().flat_map(|extent| extent.to_be_bytes()).collect();
+    [&[0, 0, kind, shape.len() as u8][..], &dimensions, values].concat()
+}
+
+/// Three samples of 2 x 2 bytes and their labels.
+fn small() -> Vec<u8> {
+    [array(8, &[3, 2, 2], &[1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 255]), array(8, &[3], &[7, 0, 7])].concat()
+}
+
+fn read(bytes: &[u8], hints: &ColumnHints) -> Result<DenseTable, FormatError> {
+    FileLayout::infer("f.idx", bytes, hints)?.read("f.idx", bytes)
+}
+
+fn read_all(bytes: &[u8]) -> Result<DenseTable, FormatError> {
+    read(bytes, &ColumnHints::default())
+}
+
+fn texts(table: &DenseTable) -> Vec<&str> {
+    let text = |&index: &u32| table.labels.distinct()[index as usize].text.as_str();
+    table.labels.rows().iter().map(text).collect()
+}
+
+#[test]
+fn samples_and_labels() {
+    assert!(is_idx(&small()));
+    let table = read_all(&small()).unwrap();
+    assert_eq!(table.features, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0, 10.0, 11.0, 255.0]);
+    assert_eq!((table.columns, texts(&table)), (4, vec!["7", "0", "7"]));
+    assert_eq!(table.labels.distinct()[1].place, RowLocation::Sample(2));
+    assert_eq!(Arrays::find("f", &small()).unwrap().sample_words(), "2 x 2");
+}
+
+#[test]
+fn columns_by_number() {
+    let columns = vec![Column::Number(4), Column::Number(1)];
+    let hints = ColumnHints { features: Some(columns), ..ColumnHints::default() };
+    assert_eq!(read(&small(), &hints).unwrap().features, [4.0, 1.0, 8.0, 5.0, 255.0, 9.0]);
+}
+
+#[test]
+fn every_type_of_value() {
+    for (kind, value, expected) in [
+        (0x08, &[255][..], 255.0),
+        (0x09, &[255], -1.0),
+        (0x0b, &[0xff, 0xfe], -2.0),
+        (0x0c, &[0x80, 0, 0, 0], -2_147_483_648.0),
+        (0x0d, &(-1.5_f32).to_be_bytes(), -1.5),
+        (0x0e, &0.1_f64.to_be_bytes(), 0.1),
+    ] {
+        let bytes = [array(kind, &[1], value), array(kind, &[1], value)].concat();
+        let table = read_all(&bytes).unwrap();
+        assert_eq!((table.features.as_slice(), table.columns), (&[expected][..], 1));
+        assert_eq!(texts(&table), [expected.to_string()]);
+    }
+}
+
+#[track_caller]
+fn assert_error(bytes: &[u8], message: &str) {
+    assert_eq!(read_all(bytes).unwrap_err().to_string(), message);
+}
+
+#[test]
+fn labels_that_are_missing_are_asked_for_with_the_command() {
+    assert_error(
+        &array(8, &[2, 2], &[1, 2, 3, 4]),
+        "f.idx: an IDX file with one array only; put the labels behind the samples, as one file: \
+         `cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz > mnist.idx.gz`",
+    );
+}
+
+#[test]
+fn errors_name_the_array_and_the_remedy() {
+    let (samples, labels) = (array(8, &[2, 2], &[1, 2, 3, 4]), array(8, &[2], &[0, 1]));
+    let command = "`cat train-images-idx3-ubyte.gz train-labels-idx1-ubyte.gz > mnist.idx.gz`";
+    assert_error(
+        &[&samples[..], b"1,2\n"].concat(),
+        &format!(
+            "f.idx: no IDX array begins at byte 16, where the labels should; put together two IDX files, both \
+             gzipped or neither: {command}"
+        ),
+    );
+    assert_error(
+        &array(8, &[], &[1]),
+        &format!(
+            "f.idx: no IDX array begins at byte 0, where the samples should; put together two IDX files, both \
+             gzipped or neither: {command}"
+        ),
+    );
+    assert_error(
+        &array(0x0a, &[1], &[1]),
+        "f.idx: the samples have values of the type 0x0a, which IDX does not have (0x08, 0x09, 0x0b to 0x0e); is it \
+         an IDX file?",
+    );
+    assert_error(
+        &[&samples[..], &labels[..9]].concat(),
+        "f.idx: the labels are said to be 2, 2 bytes, and only 1 are there; copy the file again",
+    );
+    assert_error(
+        &array(0x0e, &[u32::MAX; 200], &[1; 64]),
+        "f.idx: the samples are said to be 4294967295 x 4294967295 x 4294967295 x 4294967295 x 4294967295 x \
+         4294967295 x ..., more than 2^64 bytes, and only 64 are there; copy the file again",
+    );
+    assert_error(
+        &array(8, &[u32::MAX, 0], &[]),
+        "f.idx: the samples are said to be 4294967295 x 0, so there are none; give a file with samples and labels",
+    );
+    for (shape, count) in [(&[3][..], 3), (&[2, 1], 2), (&[1], 1)] {
+        let labels = array(8, shape, &vec![0; count]);
+        let words = extent(&shape.iter().map(|&extent| extent as usize).collect::<Vec<_>>());
+        assert_error(
+            &[&samples[..], &labels].concat(),
+            &format!(
+                "f.idx: the samples are 2 x 2, and behind them stands an array of {words}, not one label for each; \
+                 put the labels of the same samples there: {command}"
+            ),
+        );
+    }
+    assert_error(
+        &[&samples[..], &labels, &labels].concat(),
+        &format!(
+            "f.idx: 10 bytes behind samples and labels; put together two IDX files and no more: {command}"
+        ),
+    );
+}
+
+#[test]
+fn numbers_that_are_not_finite_are_named() {
+    let (finite, infinite) = (1_f64.to_be_bytes(), f64::INFINITY.to_be_bytes());
+    let (two, huge) = ([finite, finite].concat(), 1e300_f64.to_be_bytes());
+    assert_error(
+        &[array(0x0e, &[2], &[finite, huge].concat()), array(0x0e, &[2], &two)].concat(),
+        &format!(
+            "f.idx, sample 2: value 1 is {}, not a finite 32-bit number; write the file again without this sample",
+            1e300_f64
+        ),
+    );
+    assert_error(
+        &[array(0x0e, &[2], &two), array(0x0e, &[2], &[infinite, finite].concat())].concat(),
+        "f.idx, sample 1: the label is inf, not a finite 32-bit number; write the file again without this sample",
+    );
+}
+
+#[test]
+fn two_gzipped_files_in_one_are_both_unpacked() {
+    let gzipped = |bytes: &[u8]| {
+        let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        encoder.write_all(bytes).unwrap();
+        encoder.finish().unwrap()
+    };
+    let bytes = small();
+    let both = [gzipped(&bytes[..28]), gzipped(&bytes[28..])].concat();
+    assert_eq!(*unpack("f", &both).unwrap(), bytes);
+}
+
+#[test]
+fn mnist_has_the_samples_that_it_has_as_csv() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/data/mnist_5k.csv.gz");
+    let Ok(packed) = std::fs::read(&path) else {
+        eprintln!("skipped: {} is not here", path.display());
+        return;
+    };
+    let mut csv = String::new();
+    flate2::read::MultiGzDecoder::new(packed.as_slice()).read_to_string(&mut csv).unwrap();
+    let expected = read_all(csv.as_bytes()).unwrap();
+    let (mut pixels, mut labels) = (Vec::new(), Vec::new());
+    for line in csv.lines() {
+        let mut cells: Vec<u8> = line.split(',').map(|cell| cell.parse().unwrap()).collect();
+        labels.extend(cells.pop());
+        pixels.extend(cells);
+    }
+    let bytes = [array(8, &[5000, 28, 28], &pixels), array(8, &[5000], &labels)].concat();
+    let table = read_all(&bytes).unwrap();
+    assert_eq!((table.rows(), table.columns), (5000, 784));
+    assert!(table.features == expected.features, "the same numbers");
+    assert_eq!(texts(&table), texts(&expected));
+}
+
+#[test]
+fn a_file_that_was_cut_is_refused() {
+    let bytes = small();
+    (2..bytes.len()).for_each(|end| assert!(read_all(&bytes[..end]).is_err(), "{end}"));
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_are_read_or_refused(
+        kind in 0_u8..16, rank in 0_u8..6, bytes in prop::collection::vec(0_u8..4, 0..200),
+        place in 0_usize..33, flip in any::<u8>(),
+    ) {
+        let _ = read_all(&[&[0, 0, kind, rank][..], &bytes].concat());
+        let mut altered = small();
+        altered[place] ^= flip;
+        if let Ok(table) = read_all(&altered) {
+            prop_assert_eq!(table.features.len(), table.rows() * table.columns);
+            prop_assert!(table.features.iter().all(|value| value.is_finite()));
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! A checkpoint's two files: tensors as safetensors, and a small index that says what they are.
+//!
+//! The safetensors file is a model file ([`ModelFile`](peergrad_config::model_file::ModelFile)) with a few tensors more, so
+//! whatever reads a model reads a checkpoint: `peergrad.updates` (U32, one a chunk of which state is in it) and, for each
+//! such chunk, `peergrad.state.0017` (F32, as [`OptimizerState::moments`](peergrad_core::state::checkpoint::OptimizerState) has it).
+//!
+//! # Invariants
+//! - The index is written last and names length and digest of the other file: what has no index, or another digest, is no
+//!   checkpoint.
+//! - Whatever the bytes, reading them ends in a checkpoint or in words, and allocates no more than the file is long.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use peergrad_config::model_file::{ModelFile, OWN_TENSORS, Origin, metadata_of};
+use peergrad_core::state::checkpoint::{Checkpoint, OptimizerState};
+use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::limits::CHUNKS_MAX;
+use peergrad_protocol::message::SavedCheckpoint;
+use peergrad_protocol::view::Branch;
+use peergrad_protocol::{Buffer, RunId, StepNumber, ViewNumber};
+use safetensors::tensor::TensorView;
+use safetensors::{Dtype, SafeTensorError, SafeTensors};
+use serde::{Deserialize, Serialize};
+
+/// What stands in the index.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Index {
+    version: u32,
+    run: String,
+    steps: u64,
+    /// The branch of the run: the number of the view with which it begins, and its first step.
+    branch: [u64; 2],
+    /// Which of several such views.
+    fork: u32,
+    /// The bookmark.
+    epoch: u64,
+    position: u64,
+    returned: Vec<[u64; 2]>,
+    deferred: Vec<[u64; 2]>,
+    /// Of the parameters.
+    digest: String,
+    /// Ranges of chunks whose optimizer state is there.
+    states: Vec<[u32; 2]>,
+    left_out: u64,
+    own_samples: u64,
+    /// Of the tensors' file.
+    pub(super) bytes: u64,
+    pub(super) file_digest: String,
+}
+
+impl Index {
+    /// The index of a checkpoint whose tensors lie in a file of this length and digest.
+    pub(super) fn of(checkpoint: &Checkpoint, bytes: u64, file_digest: ContentDigest) -> Self {
+        let Checkpoint { run, saved, left_out, own_samples, .. } = checkpoint;
+        let SavedCheckpoint { steps, branch, cursor, digest, states } = saved;
+        let mut ranges: Vec<[u32; 2]> = Vec::new();
+        for chunk in states.iter().map(|chunk| chunk as u32) {
+            match ranges.last_mut() {
+                Some([_, end]) if *end == chunk => *end += 1,
+                _ => ranges.push([chunk, chunk + 1]),
+            }
+        }
+        Self {
+            version: VERSION,
+            run: run.to_string(),
+            steps: steps.0,
+            branch: [branch.view_number.0, branch.step.0],
+            fork: branch.fork,
+            epoch: cursor.epoch,
+            position: cursor.position,
+            returned: ranges_of(&cursor.returned),
+            deferred: ranges_of(&cursor.deferred),
+            digest: digest.to_string(),
+            states: ranges,
+            left_out: *left_out,
+            own_samples: *own_samples,
+            bytes,
+            file_digest: file_digest.to_string(),
+        }
+    }
+
+    pub(super) fn to_text(&self) -> String {
+        toml::to_string(self).expect("texts and numbers have a text form")
+    }
+
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        let index: Self = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        if index.version != VERSION {
+            return Err(format!("it is of version {}, and this one reads {VERSION}", index.version));
+        }
+        index.run()?;
+        index.saved().map(|_| index.clone())
+    }
+
+    pub(super) fn run(&self) -> Result<RunId, String> {
+        let hash = blake3::Hash::from_hex(&self.run).map_err(|_| "its run id is none".to_owned())?;
+        Ok(RunId(*hash.as_bytes()))
+    }
+
+    /// What the swarm is told of it.
+    pub(super) fn saved(&self) -> Result<SavedCheckpoint, String> {
+        let digest = blake3::Hash::from_hex(&self.digest).map_err(|_| "its digest is none".to_owned())?;
+        let span = |[start, end]: &[u64; 2]| Span { start: *start, end: *end };
+        let cursor = DataCursor {
+            epoch: self.epoch,
+            position: self.position,
+            returned: self.returned.iter().map(span).collect(),
+            deferred: self.deferred.iter().map(span).collect(),
+        };
+        let is_range = |[first, end]: &[u32; 2]| first < end && *end as usize <= CHUNKS_MAX;
+        if !cursor.is_valid() || !self.states.iter().all(is_range) {
+            return Err("its bookmark or its chunks cannot be".to_owned());
+        }
+        let [view_number, step] = self.branch;
+        Ok(SavedCheckpoint {
+            steps: StepNumber(self.steps),
+            branch: Branch { view_number: ViewNumber(view_number), step: StepNumber(step), fork: self.fork },
+            cursor,
+            digest: ContentDigest(*digest.as_bytes()),
+            states: self.states.iter().flat_map(|[first, end]| *first as usize..*end as usize).collect(),
+        })
+    }
+}
+
+/// Writes the tensors.
+///
+/// # Errors
+/// What the disk says.
+pub(super) fn write(checkpoint: &Checkpoint, path: &Path) -> Result<(), SafeTensorError> {
+    let Checkpoint { run, specification, manifest, saved, parameters, states, .. } = checkpoint;
+    let origin = Origin {
+        run: *run,
+        steps: saved.steps.0,
+        specification: String::from_utf8(specification.to_vec()).unwrap_or_default(),
+    };
+    let metadata = std::iter::once(metadata_of(manifest, saved.digest, &origin)).collect();
+    let view = |dtype, shape: Vec<usize>, bytes| {
+        TensorView::new(dtype, shape, bytes).expect("a tensor has as many elements as its shape")
+    };
+    let tensors = manifest.tensors().map(|(tensor, range)| {
+        let shape = tensor.shape.iter().map(|&extent| extent as usize).collect();
+        (tensor.name.clone(), view(Dtype::F32, shape, bytemuck::cast_slice(&parameters[range])))
+    });
+    let updates: Vec<u32> = states.iter().map(|state| state.updates).collect();
+    let updates = view(Dtype::U32, vec![updates.len()], bytemuck::cast_slice(&updates));
+    let moments = saved.states.iter().zip(states).map(|(chunk, state)| {
+        let bytes = bytemuck::cast_slice(&state.moments);
+        (state_name(chunk), view(Dtype::F32, vec![state.moments.len()], bytes))
+    });
+    let all = tensors.chain(moments).chain(std::iter::once((UPDATES.to_owned(), updates)));
+    safetensors::serialize_to_file(all, Some(metadata), path)
+}
+
+/// Reads a checkpoint back, which has the length and digest that the index says.
+///
+/// # Errors
+/// In words, what is wrong with it.
+pub(super) fn read(index: &Index, bytes: &[u8]) -> Result<Checkpoint, String> {
+    let is_it =
+        bytes.len() as u64 == index.bytes && ContentDigest::of(bytes).to_string() == index.file_digest;
+    if !is_it {
+        return Err("it is not what was written".to_owned());
+    }
+    let ModelFile { manifest, parameters, origin } =
+        ModelFile::decode_any(bytes).map_err(|error| error.to_string())?;
+    let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
+    let saved = index.saved()?;
+    let updates = file.tensor(UPDATES).map_err(|error| error.to_string())?;
+    let updates: Vec<u32> = words(updates.data()).map(u32::from_le_bytes).collect();
+    let state = |(chunk, updates): (usize, u32)| {
+        let tensor = file.tensor(&state_name(chunk)).map_err(|error| error.to_string())?;
+        Ok(OptimizerState { moments: words(tensor.data()).map(f32::from_le_bytes).collect(), updates })
+    };
+    if updates.len() != saved.states.len() {
+        return Err("it does not have the chunks that its index names".to_owned());
+    }
+    let states = saved.states.iter().zip(updates).map(state).collect::<Result<_, String>>()?;
+    Ok(Checkpoint {
+        run: index.run()?,
+        specification: Arc::from(origin.specification.into_bytes()),
+        manifest,
+        saved,
+        parameters: Arc::new(Buffer::from_values(&parameters)),
+        states,
+        left_out: index.left_out,
+        own_samples: index.own_samples,
+    })
+}
+
+fn words(bytes: &[u8]) -> impl Iterator<Item = [u8; 4]> + '_ {
+    bytes.chunks_exact(4).map(|word| word.try_into().expect("four bytes"))
+}
+
+fn state_name(chunk: usize) -> String {
+    format!("{OWN_TENSORS}state.{chunk:04}")
+}
+
+const UPDATES: &str = "peergrad.updates";
+/// Of the index's form.
+const VERSION: u32 = 1;
+
+fn ranges_of(spans: &[Span]) -> Vec<[u64; 2]> {
+    spans.iter().map(|span| [span.start, span.end]).collect()
+}

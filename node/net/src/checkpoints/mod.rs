@@ -1,0 +1,308 @@
+//! The checkpoints of a data directory: written, kept and read back on a thread of their own, since a disk may take its time.
+//!
+//! ```text
+//! checkpoints/<run>/000000001200.safetensors     tensors
+//!                   000000001200.toml            index: what they are, and their digest
+//! data-<digest>                                  a data file that came from the swarm
+//! ```
+//! # How it works
+//! - *Saving.* Tensors are written beside, forced to disk, read back for their digest, renamed; then the index likewise.
+//!   A crash at any moment leaves whole checkpoints, and perhaps a file without an index, which is overwritten or removed.
+//! - *Looking.* Every checkpoint is read once when a peer starts. One whose index or digest is wrong is passed over and told of.
+//! - *Keeping.* The newest few of a run; of runs before, the newest one's.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+use peergrad_core::io::{DataReference, Input};
+use peergrad_core::state::checkpoint::Checkpoint;
+use peergrad_protocol::RunId;
+use peergrad_protocol::id::ContentDigest;
+use peergrad_protocol::message::SavedCheckpoint;
+use tokio::sync::mpsc;
+
+use super::files::{draft_of, sync_folder, write_atomically};
+use format::Index;
+
+mod format;
+
+/// The thread.
+#[derive(Debug)]
+pub struct Checkpoints {
+    commands: std::sync::mpsc::Sender<CheckpointCommand>,
+    results: mpsc::UnboundedReceiver<Input>,
+    /// Checkpoints that are being written, or wait for it.
+    saving: Arc<AtomicUsize>,
+    refused: mpsc::UnboundedSender<Input>,
+}
+
+/// What the thread is asked for.
+enum CheckpointCommand {
+    Save { checkpoint: Arc<Checkpoint>, keep: usize },
+    Restore(SavedCheckpoint),
+    KeepData { reference: DataReference, data: Arc<[u8]> },
+}
+
+impl Checkpoints {
+    /// Starts the thread; everything lies in `store`.
+    ///
+    /// # Errors
+    /// The operating system has no thread left.
+    pub fn start(store: CheckpointStore) -> io::Result<Self> {
+        let (commands, queue) = std::sync::mpsc::channel::<CheckpointCommand>();
+        let (done, results) = mpsc::unbounded_channel();
+        let saving = Arc::new(AtomicUsize::new(0));
+        let (refused, written) = (done.clone(), Arc::clone(&saving));
+        thread::Builder::new().name("checkpoints".to_owned()).spawn(move || {
+            for command in queue {
+                let answer = match command {
+                    CheckpointCommand::Save { checkpoint, keep } => {
+                        let steps = checkpoint.saved.steps;
+                        let result = store.save(&checkpoint, keep).map_err(|error| error.to_string());
+                        written.fetch_sub(1, Ordering::Relaxed);
+                        Some(Input::CheckpointSaved { steps, result })
+                    }
+                    CheckpointCommand::Restore(saved) => {
+                        Some(Input::CheckpointLoaded(store.restore(&saved).map(Arc::new)))
+                    }
+                    CheckpointCommand::KeepData { reference, data } => {
+                        // Without it, it is asked for again.
+                        let _ = write_atomically(&store.data_path(&reference), &data);
+                        None
+                    }
+                };
+                // Whatever was asked for is still written when nobody listens any more.
+                let _ = answer.map(|answer| done.send(answer));
+            }
+        })?;
+        Ok(Self { commands, results, saving, refused })
+    }
+
+    /// Writes a checkpoint, and drops those of the run that are older than the newest `keep`. A disk that is slower than
+    /// checkpoints come is left alone: each of them is a model and more in memory.
+    pub fn save(&self, checkpoint: Arc<Checkpoint>, keep: usize) {
+        if self.saving.fetch_add(1, Ordering::Relaxed) < SAVING_MAX {
+            return self.send(CheckpointCommand::Save { checkpoint, keep });
+        }
+        self.saving.fetch_sub(1, Ordering::Relaxed);
+        let (steps, reason) = (checkpoint.saved.steps, "the one before is still being written".to_owned());
+        // Whoever does not listen does not mind.
+        let _ = self.refused.send(Input::CheckpointSaved { steps, result: Err(reason) });
+    }
+
+    /// Reads one back. Those of its run that are newer go.
+    pub fn restore(&self, saved: SavedCheckpoint) {
+        self.send(CheckpointCommand::Restore(saved));
+    }
+
+    /// Keeps a data file.
+    pub fn keep_data(&self, reference: DataReference, data: Arc<[u8]>) {
+        self.send(CheckpointCommand::KeepData { reference, data });
+    }
+
+    fn send(&self, command: CheckpointCommand) {
+        self.commands.send(command).expect("the thread outlives the one who gives it work");
+    }
+
+    /// The next answer. Nothing is lost if this is dropped while it waits.
+    pub async fn answer(&mut self) -> Input {
+        self.results.recv().await.expect("the thread outlives the one who gives it work")
+    }
+
+    /// Waits until all that was ordered is done; the answers that nobody has taken.
+    pub async fn finish(self) -> Vec<Input> {
+        let Self { commands, mut results, refused, .. } = self;
+        drop((commands, refused));
+        let mut answers = Vec::new();
+        while let Some(answer) = results.recv().await {
+            answers.push(answer);
+        }
+        answers
+    }
+}
+
+/// One that is being written, and one that a peer writes when it stops.
+const SAVING_MAX: usize = 2;
+
+/// The folder in which checkpoints lie.
+#[derive(Clone, Debug)]
+pub struct CheckpointStore {
+    directory: PathBuf,
+}
+
+/// A checkpoint that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Damaged {
+    /// Its index.
+    pub path: PathBuf,
+    /// What is wrong with it, in words.
+    pub reason: String,
+}
+
+impl CheckpointStore {
+    /// The checkpoints in this data directory.
+    #[must_use]
+    pub fn in_directory(directory: &Path) -> Self {
+        Self { directory: directory.to_owned() }
+    }
+
+    /// The checkpoints of a run that can be read, newest first, and those that cannot.
+    #[must_use]
+    pub fn scan(&self, run: &RunId) -> (Vec<SavedCheckpoint>, Vec<Damaged>) {
+        self.tidy(run);
+        let (mut saved, mut damaged) = (Vec::new(), Vec::new());
+        for path in self.indices(run).into_iter().rev() {
+            match read_index(&path) {
+                Ok(index) if index.run().as_ref() == Ok(run) => saved.extend(index.saved()),
+                Ok(_) => damaged.push(Damaged { path, reason: "it is of another run".to_owned() }),
+                Err(reason) => damaged.push(Damaged { path, reason }),
+            }
+        }
+        (saved, damaged)
+    }
+
+    /// A data file that came from the swarm, if it is still here.
+    #[must_use]
+    pub fn data(&self, reference: &DataReference) -> Option<Arc<[u8]>> {
+        let bytes = fs::read(self.data_path(reference)).ok()?;
+        (ContentDigest::of(&bytes) == reference.digest).then(|| bytes.into())
+    }
+
+    /// The run is over: nobody goes on from its checkpoints any more.
+    pub fn forget(&self, run: &RunId) {
+        // What cannot be removed only takes room.
+        let _ = fs::remove_dir_all(self.folder(run));
+    }
+
+    /// Reads the newest checkpoint of a run whose parameters and steps are these.
+    fn restore(&self, saved: &SavedCheckpoint) -> Result<Checkpoint, String> {
+        let folders = fs::read_dir(self.directory.join(FOLDER)).map_err(|error| error.to_string())?;
+        let paths = folders.flatten().map(|folder| folder.path().join(name_of(saved.steps.0, "toml")));
+        let indices = paths.filter_map(|path| Some((read_index(&path).ok()?, path)));
+        let found = indices.into_iter().find(|(index, _)| index.saved().as_ref() == Ok(saved));
+        let (index, path) = found.ok_or_else(|| "it is not there, or damaged".to_owned())?;
+        let bytes = fs::read(path.with_extension(TENSORS)).map_err(|error| error.to_string())?;
+        let checkpoint = format::read(&index, &bytes)?;
+        for later in self.indices(&checkpoint.run).into_iter().filter(|other| *other > path) {
+            remove(&later);
+        }
+        Ok(checkpoint)
+    }
+
+    fn save(&self, checkpoint: &Checkpoint, keep: usize) -> io::Result<()> {
+        let folder = self.folder(&checkpoint.run);
+        if !folder.exists() {
+            fs::create_dir_all(&folder)?;
+            self.drop_earlier_runs(&folder);
+        }
+        let path = folder.join(name_of(checkpoint.saved.steps.0, TENSORS));
+        let draft = draft_of(&path)?;
+        let written = write_tensors(checkpoint, &draft, &path);
+        if written.is_err() {
+            // What is left of it only takes room, of which there may be none.
+            let _ = fs::remove_file(&draft);
+        }
+        let (bytes, digest) = written?;
+        let index = Index::of(checkpoint, bytes, digest);
+        write_atomically(&path.with_extension("toml"), index.to_text().as_bytes())?;
+        let indices = self.indices(&checkpoint.run);
+        let surplus = indices.len().saturating_sub(keep);
+        indices[..surplus].iter().for_each(|index| remove(index));
+        Ok(())
+    }
+
+    /// Removes what a crash in the middle of writing has left.
+    fn tidy(&self, run: &RunId) {
+        let files = fs::read_dir(self.folder(run)).into_iter().flatten().flatten();
+        for path in files.map(|file| file.path()) {
+            let is_index = path.extension().is_some_and(|extension| extension == "toml");
+            let is_of_one = path.extension().is_some_and(|extension| extension == TENSORS)
+                && path.with_extension("toml").exists();
+            if !is_index && !is_of_one {
+                let _ = fs::remove_file(path);
+            }
+        }
+    }
+
+    /// Of runs before this one only that is kept in which something was saved last.
+    fn drop_earlier_runs(&self, but: &Path) {
+        let folders = fs::read_dir(self.directory.join(FOLDER)).into_iter().flatten().flatten();
+        let mut others: Vec<PathBuf> =
+            folders.map(|folder| folder.path()).filter(|path| path != but).collect();
+        others.sort_by_key(|path| fs::metadata(path).and_then(|metadata| metadata.modified()).ok());
+        others.pop();
+        for path in others {
+            let _ = fs::remove_dir_all(path);
+        }
+    }
+
+    fn folder(&self, run: &RunId) -> PathBuf {
+        self.directory.join(FOLDER).join(run.short())
+    }
+
+    fn data_path(&self, reference: &DataReference) -> PathBuf {
+        self.directory.join(format!("data-{}", &reference.digest.to_string()[..16]))
+    }
+
+    /// By steps: the indices of a run.
+    fn indices(&self, run: &RunId) -> Vec<PathBuf> {
+        let files = fs::read_dir(self.folder(run)).into_iter().flatten().flatten();
+        let is_index = |path: &PathBuf| path.extension().is_some_and(|extension| extension == "toml");
+        let mut indices: Vec<PathBuf> = files.map(|file| file.path()).filter(is_index).collect();
+        indices.sort();
+        indices
+    }
+}
+
+/// An index whose tensors are what it says.
+fn read_index(path: &Path) -> Result<Index, String> {
+    let text = fs::read_to_string(path).map_err(|error| error.to_string())?;
+    let index = Index::parse(&text)?;
+    let mut file = File::open(path.with_extension(TENSORS)).map_err(|error| error.to_string())?;
+    let length = file.metadata().map_err(|error| error.to_string())?.len();
+    if length != index.bytes {
+        return Err(format!("its tensors have {length} bytes of {}", index.bytes));
+    }
+    let digest = digest_of(&mut file).map_err(|error| error.to_string())?;
+    if digest.to_string() != index.file_digest {
+        return Err("its tensors are not those that were written".to_owned());
+    }
+    Ok(index)
+}
+
+/// Length and digest of what is on the disk then.
+fn write_tensors(checkpoint: &Checkpoint, draft: &Path, path: &Path) -> io::Result<(u64, ContentDigest)> {
+    format::write(checkpoint, draft).map_err(io::Error::other)?;
+    let mut file = File::open(draft)?;
+    file.sync_all()?;
+    let (bytes, digest) = (file.metadata()?.len(), digest_of(&mut file)?);
+    fs::rename(draft, path)?;
+    sync_folder(path)?;
+    Ok((bytes, digest))
+}
+
+fn digest_of(file: &mut impl Read) -> io::Result<ContentDigest> {
+    let mut hasher = blake3::Hasher::new();
+    hasher.update_reader(file)?;
+    Ok(ContentDigest(*hasher.finalize().as_bytes()))
+}
+
+/// Both files; the index first, so that there is never one without the other.
+fn remove(index: &Path) {
+    let _ = fs::remove_file(index);
+    let _ = fs::remove_file(index.with_extension(TENSORS));
+}
+
+fn name_of(steps: u64, extension: &str) -> String {
+    format!("{steps:012}.{extension}")
+}
+
+const FOLDER: &str = "checkpoints";
+const TENSORS: &str = "safetensors";
+
+#[cfg(test)]
+mod tests;

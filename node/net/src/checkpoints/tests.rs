@@ -1,0 +1,230 @@
+//! Checkpoints on a real disk: what comes back, what is passed over, what is kept.
+
+use peergrad_core::state::checkpoint::OptimizerState;
+use peergrad_protocol::cursor::{DataCursor, Span};
+use peergrad_protocol::manifest::Manifest;
+use peergrad_protocol::view::Branch;
+use peergrad_protocol::{Buffer, StepNumber, ViewNumber};
+
+use super::*;
+
+const RUN: RunId = RunId([7; 32]);
+
+fn checkpoint(steps: u64) -> Checkpoint {
+    let manifest = Manifest::new([("layer.0.weight", &[8_u32, 4][..]), ("layer.0.bias", &[8][..])]);
+    let values: Vec<f32> = (0..40).map(|index| index as f32 / 8.0 - steps as f32).collect();
+    let parameters = Buffer::from_values(&values);
+    let state = |chunk: u32| OptimizerState { moments: vec![chunk as f32 + 0.25; 32], updates: chunk + 9 };
+    let returned = vec![Span { start: 3, end: 5 }, Span { start: 8, end: 9 }];
+    Checkpoint {
+        run: RUN,
+        specification: Arc::from(&b"[model]\n"[..]),
+        manifest,
+        saved: SavedCheckpoint {
+            steps: StepNumber(steps),
+            branch: Branch { view_number: ViewNumber(2), step: StepNumber(1), fork: 0 },
+            cursor: DataCursor {
+                epoch: 3,
+                position: 64,
+                returned,
+                deferred: vec![Span { start: 9, end: 12 }],
+            },
+            digest: ContentDigest::of(parameters.bytes()),
+            states: [0, 1, 7].into_iter().collect(),
+        },
+        parameters: Arc::new(parameters),
+        states: [0, 1, 7].map(state).to_vec(),
+        left_out: 2,
+        own_samples: 77,
+    }
+}
+
+fn store() -> (tempfile::TempDir, CheckpointStore) {
+    let folder = tempfile::tempdir().unwrap();
+    let store = CheckpointStore::in_directory(folder.path());
+    (folder, store)
+}
+
+fn steps(store: &CheckpointStore) -> Vec<u64> {
+    store.scan(&RUN).0.iter().map(|saved| saved.steps.0).collect()
+}
+
+#[track_caller]
+fn assert_same(read: &Checkpoint, written: &Checkpoint) {
+    assert_eq!((read.run, &read.saved, &read.states), (written.run, &written.saved, &written.states));
+    assert_eq!((&read.manifest, &read.specification), (&written.manifest, &written.specification));
+    assert_eq!(read.parameters.bytes(), written.parameters.bytes());
+    assert_eq!((read.left_out, read.own_samples), (written.left_out, written.own_samples));
+}
+
+#[test]
+fn what_was_saved_comes_back_and_the_newest_are_kept() {
+    let (_folder, store) = store();
+    for step in [10, 20, 30, 40] {
+        store.save(&checkpoint(step), 3).unwrap();
+    }
+    let (saved, damaged) = store.scan(&RUN);
+    assert_eq!((steps(&store), damaged), (vec![40, 30, 20], vec![]));
+    assert_same(&store.restore(&saved[1]).unwrap(), &checkpoint(30));
+    assert_eq!(steps(&store), [30, 20], "what is later belongs to a branch that is given up");
+    assert!(store.restore(&saved[0]).is_err());
+    store.forget(&RUN);
+    assert_eq!(steps(&store), [0_u64; 0]);
+}
+
+/// Something done to a file.
+type Damage = fn(&Path);
+
+/// Whatever a crash or a disk leaves of the newest checkpoint, the one before is gone on from.
+#[test]
+fn damage_of_any_kind_is_passed_over_and_told_of() {
+    let spoil: [(&str, Damage); 6] = [
+        ("cut short", |path| {
+            let bytes = fs::read(path).unwrap();
+            fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+        }),
+        ("one bit", |path| {
+            let mut bytes = fs::read(path).unwrap();
+            let last = bytes.len() - 1;
+            bytes[last] ^= 1;
+            fs::write(path, bytes).unwrap();
+        }),
+        ("longer", |path| {
+            let mut bytes = fs::read(path).unwrap();
+            bytes.push(0);
+            fs::write(path, bytes).unwrap();
+        }),
+        ("empty", |path| fs::write(path, []).unwrap()),
+        ("gone", |path| fs::remove_file(path).unwrap()),
+        ("the one before", |path| {
+            fs::copy(path.with_file_name(name_of(10, TENSORS)), path).unwrap();
+        }),
+    ];
+    for (kind, spoil) in spoil {
+        let (_folder, store) = store();
+        store.save(&checkpoint(10), 3).unwrap();
+        store.save(&checkpoint(20), 3).unwrap();
+        spoil(&store.folder(&RUN).join(name_of(20, TENSORS)));
+        let (saved, damaged) = store.scan(&RUN);
+        assert_eq!((saved.len(), damaged.len()), (1, 1), "{kind}");
+        assert_same(&store.restore(&saved[0]).unwrap(), &checkpoint(10));
+    }
+}
+
+#[test]
+fn an_index_that_is_none_is_passed_over() {
+    let (_folder, store) = store();
+    store.save(&checkpoint(10), 3).unwrap();
+    let index = store.folder(&RUN).join(name_of(10, "toml"));
+    let text = fs::read_to_string(&index).unwrap();
+    for broken in [
+        String::new(),
+        text[..text.len() / 2].to_owned(),
+        text.replace("version = 1", "version = 2"),
+        text.replace("position = 64", "position = 1"),
+        text.replace("digest = \"", "digest = \"x"),
+        text.replace("states = [[0, 2]", "states = [[2, 0]"),
+        text.replace(&RUN.to_string(), &RunId([8; 32]).to_string()),
+        format!("{text}\nodd = 1\n"),
+    ] {
+        fs::write(&index, &broken).unwrap();
+        let (saved, damaged) = store.scan(&RUN);
+        assert_eq!((saved.len(), damaged.len()), (0, 1), "{broken}");
+    }
+    fs::write(&index, text).unwrap();
+    assert_eq!(steps(&store), [10]);
+}
+
+#[test]
+fn what_a_crash_left_half_written_is_removed() {
+    let (_folder, store) = store();
+    store.save(&checkpoint(10), 3).unwrap();
+    let folder = store.folder(&RUN);
+    // In the middle of the tensors, and between them and the index.
+    fs::write(folder.join(".000000000020.safetensors.99.draft"), b"half").unwrap();
+    fs::copy(folder.join(name_of(10, TENSORS)), folder.join(name_of(20, TENSORS))).unwrap();
+    assert_eq!(steps(&store), [10]);
+    assert_eq!(fs::read_dir(folder).unwrap().count(), 2);
+}
+
+#[test]
+fn of_the_runs_before_only_the_last_one_is_kept() {
+    let (folder, store) = store();
+    for run in 1..5 {
+        store.save(&Checkpoint { run: RunId([run; 32]), ..checkpoint(10) }, 3).unwrap();
+    }
+    let left = fs::read_dir(folder.path().join(FOLDER)).unwrap().count();
+    assert_eq!(left, 2);
+    assert_eq!(store.scan(&RunId([4; 32])).0.len(), 1);
+}
+
+#[test]
+fn a_model_can_be_read_from_a_checkpoint() {
+    let (_folder, store) = store();
+    store.save(&checkpoint(10), 3).unwrap();
+    let bytes = fs::read(store.folder(&RUN).join(name_of(10, TENSORS))).unwrap();
+    let model = peergrad_config::model_file::ModelFile::decode(&bytes).unwrap();
+    assert_eq!((model.origin.steps, &model.manifest), (10, &checkpoint(10).manifest));
+    assert_eq!(model.parameters, checkpoint(10).parameters.to_vec());
+}
+
+#[test]
+fn a_disk_that_cannot_be_written_is_an_answer_and_leaves_what_was_there() {
+    let (folder, store) = store();
+    store.save(&checkpoint(10), 3).unwrap();
+    // A folder cannot be replaced by a file.
+    let occupied = store.folder(&RUN).join(name_of(20, TENSORS));
+    fs::create_dir_all(occupied.join("full")).unwrap();
+    assert!(store.save(&checkpoint(20), 3).is_err());
+    fs::remove_dir_all(occupied).unwrap();
+    assert_eq!(steps(&store), [10]);
+    assert_eq!(fs::read_dir(store.folder(&RUN)).unwrap().count(), 2, "no draft is left");
+    drop(folder);
+}
+
+#[tokio::test]
+async fn the_thread_answers_in_order_and_finishes_what_it_was_asked() {
+    let (_folder, store) = store();
+    let mut checkpoints = Checkpoints::start(store.clone()).unwrap();
+    checkpoints.save(Arc::new(checkpoint(10)), 3);
+    let Input::CheckpointSaved { steps: saved, result } = checkpoints.answer().await else {
+        panic!("another input")
+    };
+    assert_eq!((saved, result), (StepNumber(10), Ok(())));
+    checkpoints.restore(checkpoint(10).saved);
+    let Input::CheckpointLoaded(Ok(read)) = checkpoints.answer().await else { panic!("another input") };
+    assert_same(&read, &checkpoint(10));
+    checkpoints.restore(checkpoint(99).saved);
+    assert!(matches!(checkpoints.answer().await, Input::CheckpointLoaded(Err(_))));
+    let data: Arc<[u8]> = Arc::from(&b"1,2,a\n"[..]);
+    let reference = DataReference {
+        name: "d.csv".to_owned(),
+        digest: ContentDigest::of(&data),
+        byte_count: data.len() as u64,
+    };
+    checkpoints.keep_data(reference.clone(), Arc::clone(&data));
+    checkpoints.save(Arc::new(checkpoint(20)), 3);
+    assert_eq!(checkpoints.finish().await.len(), 1);
+    assert_eq!(steps(&store), [20, 10]);
+    assert_eq!(store.data(&reference), Some(data));
+    assert_eq!(store.data(&DataReference { digest: ContentDigest([0; 32]), ..reference }), None);
+}
+
+#[tokio::test]
+async fn a_disk_that_is_too_slow_is_given_no_more_than_it_can_take() {
+    let (_folder, store) = store();
+    let checkpoints = Checkpoints::start(store.clone()).unwrap();
+    // As if these were being written.
+    checkpoints.saving.store(SAVING_MAX, Ordering::Relaxed);
+    checkpoints.save(Arc::new(checkpoint(10)), 3);
+    checkpoints.saving.store(SAVING_MAX - 1, Ordering::Relaxed);
+    checkpoints.save(Arc::new(checkpoint(20)), 3);
+    let answers = checkpoints.finish().await;
+    let told = answers.iter().filter_map(|answer| match answer {
+        Input::CheckpointSaved { steps, result } => Some((steps.0, result.is_ok())),
+        _ => None,
+    });
+    let told: std::collections::BTreeMap<u64, bool> = told.collect();
+    assert_eq!(told, [(10, false), (20, true)].into());
+    assert_eq!(steps(&store), [20]);
+}

@@ -1,0 +1,201 @@
+//! Circuits: connections through another member, for two that do not reach each other.
+//!
+//! Two people behind doors that open outwards only can still pass notes through a third, who lets both in. Notes, not furniture: a
+//! circuit carries beats, agreement and what else is said, and never a tensor. What can be reached itself serves as such a third
+//! for members of its own run, since nobody else gets past a handshake. Inside of a circuit the two ends shake hands as
+//! everywhere, with the run's secret: the one in the middle passes on what it cannot read.
+//!
+//! # Invariants
+//! - Where there is a connection without a relay, none with one is let in; those from before are closed as soon as there is one.
+//! - A link that carries tensors never goes on over a circuit: it ends, and another one begins (see [`remote`](super::remote)).
+//! - What a relay spends on others has limits, which are here.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::convert::Infallible;
+use std::num::NonZeroU32;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use libp2p::core::Endpoint;
+use libp2p::core::transport::PortUse;
+use libp2p::multiaddr::Protocol;
+use libp2p::swarm::behaviour::{ConnectionClosed, ConnectionEstablished, NewExternalAddrCandidate};
+use libp2p::swarm::{
+    ConnectionDenied, ConnectionId, FromSwarm, NetworkBehaviour, THandler, THandlerInEvent, THandlerOutEvent,
+    ToSwarm, dummy,
+};
+use libp2p::{Multiaddr, PeerId, relay};
+use peergrad_protocol::limits::MEMBERS_MAX;
+
+use super::quic::over_quic;
+
+/// Whether an address leads through a relay.
+pub(super) fn is_relayed(address: &Multiaddr) -> bool {
+    address.iter().any(|part| part == Protocol::P2pCircuit)
+}
+
+/// The relay that an address leads through.
+pub(super) fn relay_of(address: &Multiaddr) -> Option<PeerId> {
+    is_relayed(address).then(|| {
+        address.iter().find_map(|part| match part {
+            Protocol::P2p(peer) => Some(peer),
+            _ => None,
+        })
+    })?
+}
+
+/// The address under which a peer can be asked for through the relay that is at `address`.
+pub(super) fn through(relay: PeerId, address: Multiaddr) -> Multiaddr {
+    address.with(Protocol::P2p(relay)).with(Protocol::P2pCircuit)
+}
+
+/// What this peer does for others, once it is known that it can be reached.
+pub(super) fn relay_server(own: PeerId) -> relay::Behaviour {
+    let config = relay::Config {
+        max_reservations: RESERVATIONS_MAX,
+        max_reservations_per_peer: 2,
+        reservation_duration: RESERVATION,
+        reservation_rate_limiters: vec![],
+        max_circuits: CIRCUITS_MAX,
+        max_circuits_per_peer: CIRCUITS_OF_A_PEER_MAX,
+        max_circuit_duration: CIRCUIT,
+        max_circuit_bytes: CIRCUIT_BYTES_MAX,
+        circuit_src_rate_limiters: vec![],
+    };
+    let per_minute = |count| NonZeroU32::new(count).expect("not zero");
+    let config = config
+        .reservation_rate_per_peer(per_minute(6), Duration::from_secs(10))
+        .circuit_src_per_peer(per_minute(CIRCUITS_OF_A_PEER_MAX as u32 * 2), Duration::from_secs(1));
+    let mut behaviour = relay::Behaviour::new(own, config);
+    // Left to itself it would take the places at other relays for addresses of its own.
+    behaviour.set_status(Some(relay::Status::Disable));
+    behaviour
+}
+
+/// Keeps circuits out where there is a better way.
+#[derive(Debug, Default)]
+pub(super) struct Circuits {
+    /// Connections without a relay, by peer.
+    direct: BTreeMap<PeerId, u32>,
+    /// Where this peer may be over QUIC, to be tried when a hole is made.
+    guesses: VecDeque<Multiaddr>,
+}
+
+/// A circuit is turned away.
+#[derive(Debug, thiserror::Error)]
+#[error("there is a connection without a relay")]
+struct NotNeeded;
+
+impl Circuits {
+    fn admit(&self, peer: &PeerId, is_relayed: bool) -> Result<dummy::ConnectionHandler, ConnectionDenied> {
+        if is_relayed && self.direct.contains_key(peer) {
+            return Err(ConnectionDenied::new(NotNeeded));
+        }
+        Ok(dummy::ConnectionHandler)
+    }
+}
+
+impl NetworkBehaviour for Circuits {
+    type ConnectionHandler = dummy::ConnectionHandler;
+    type ToSwarm = Infallible;
+
+    fn handle_established_inbound_connection(
+        &mut self,
+        _: ConnectionId,
+        peer: PeerId,
+        here: &Multiaddr,
+        _: &Multiaddr,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.admit(&peer, is_relayed(here))
+    }
+
+    fn handle_established_outbound_connection(
+        &mut self,
+        _: ConnectionId,
+        peer: PeerId,
+        there: &Multiaddr,
+        _: Endpoint,
+        _: PortUse,
+    ) -> Result<THandler<Self>, ConnectionDenied> {
+        self.admit(&peer, is_relayed(there))
+    }
+
+    fn on_swarm_event(&mut self, event: FromSwarm<'_>) {
+        match event {
+            FromSwarm::ConnectionEstablished(ConnectionEstablished { peer_id, endpoint, .. })
+                if !endpoint.is_relayed() =>
+            {
+                *self.direct.entry(peer_id).or_default() += 1;
+            }
+            FromSwarm::ConnectionClosed(ConnectionClosed { peer_id, endpoint, .. })
+                if !endpoint.is_relayed() =>
+            {
+                if let Some(count) = self.direct.get_mut(&peer_id) {
+                    *count -= 1;
+                }
+                self.direct.retain(|_, count| *count > 0);
+            }
+            // Where others see it over TCP, a router mostly has the UDP port of the same number for it, too.
+            FromSwarm::NewExternalAddrCandidate(NewExternalAddrCandidate { addr }) => {
+                self.guesses.extend(over_quic(addr));
+                self.guesses.truncate(GUESSES_MAX);
+            }
+            _ => {}
+        }
+    }
+
+    fn on_connection_handler_event(&mut self, _: PeerId, _: ConnectionId, event: THandlerOutEvent<Self>) {
+        match event {}
+    }
+
+    fn poll(&mut self, _: &mut Context<'_>) -> Poll<ToSwarm<Self::ToSwarm, THandlerInEvent<Self>>> {
+        // Whoever tells this of a candidate polls again after it.
+        self.guesses
+            .pop_front()
+            .map_or(Poll::Pending, |guess| Poll::Ready(ToSwarm::NewExternalAddrCandidate(guess)))
+    }
+}
+
+/// Guesses that nobody has taken yet.
+const GUESSES_MAX: usize = 8;
+/// Peers that may be asked for through this one.
+const RESERVATIONS_MAX: usize = 128;
+/// They are renewed well before.
+const RESERVATION: Duration = Duration::from_secs(60 * 60);
+/// Pairs of peers that speak through this one.
+const CIRCUITS_MAX: usize = 512;
+const CIRCUITS_OF_A_PEER_MAX: usize = 64;
+/// A pair that speaks for longer begins anew, which costs it no frame.
+const CIRCUIT: Duration = Duration::from_secs(60 * 60);
+/// Beats both ways for an hour are some 5 MB; the largest record is 2 MiB. Nobody trains over that.
+const CIRCUIT_BYTES_MAX: u64 = 32 << 20;
+const _: () = assert!(RESERVATIONS_MAX <= MEMBERS_MAX && CIRCUITS_OF_A_PEER_MAX <= CIRCUITS_MAX);
+const _: () = assert!(CIRCUIT_BYTES_MAX > 2 * peergrad_protocol::limits::CONTROL_HEADER_BYTES_MAX as u64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Identity;
+
+    #[test]
+    fn the_relay_in_an_address_is_told_from_the_peer_behind_it() {
+        let [relay, peer] = [1, 2].map(|_| Identity::generate().keypair().public().to_peer_id());
+        let at: Multiaddr = "/ip4/203.0.113.7/tcp/4747".parse().unwrap();
+        let way = through(relay, at.clone());
+        assert_eq!(way.to_string(), format!("/ip4/203.0.113.7/tcp/4747/p2p/{relay}/p2p-circuit"));
+        for address in [way.clone(), way.with(Protocol::P2p(peer))] {
+            assert!(is_relayed(&address));
+            assert_eq!(relay_of(&address), Some(relay));
+        }
+        assert_eq!((is_relayed(&at), relay_of(&at.with(Protocol::P2p(peer)))), (false, None));
+    }
+
+    #[test]
+    fn a_circuit_is_let_in_only_where_there_is_no_better_way() {
+        let peer = Identity::generate().keypair().public().to_peer_id();
+        let mut circuits = Circuits::default();
+        assert!(circuits.admit(&peer, true).is_ok());
+        circuits.direct.insert(peer, 1);
+        assert!(circuits.admit(&peer, true).is_err() && circuits.admit(&peer, false).is_ok());
+    }
+}

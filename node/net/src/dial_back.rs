@@ -1,0 +1,384 @@
+//! The check: one peer asks another to dial it, so that it knows whether it can be reached, and if not, why.
+//!
+//! A shop whose telephone never rings may have no customers, or no line. One asks a friend to ring it.
+//!
+//! ```text
+//! asker                                          helper
+//!   these addresses, please -------------------->  dials each, from a port and under a name that nobody knows
+//!   <----------------- of each: reached, or why not
+//! ```
+//! # How it works
+//! The helper shakes hands at each address as far as it takes to see that the asker answers there, and goes: over TCP that is Noise with the
+//! run's secret, over QUIC the handshake of TLS. It does so under a key drawn for the occasion, and outside of the swarm, so that
+//! no connection comes of it that anybody would have to tell from others.
+//!
+//! # Invariants
+//! - A helper dials for one that has shown the secret, a few addresses at a time, for a few askers at once.
+//! - An address counts as reached only if the asker's own key answers there.
+//!
+//! # Not here
+//! Whom to ask, when, and what follows: `network/reaching.rs`. AutoNAT (v2) asks the same question, and libp2p has it; but there an
+//! address that failed is never tried again, so that nobody would see that a port was forwarded later; it tells no reason; and it
+//! leaves behind a connection of the helper's own, which lanes would then be opened on.
+
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::future::{Pending, pending};
+use std::io;
+use std::iter::{Empty, empty};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use libp2p::core::Endpoint;
+use libp2p::core::muxing::StreamMuxerBox;
+use libp2p::core::transport::{Boxed, DialOpts, PortUse};
+use libp2p::core::upgrade::{InboundConnectionUpgrade, OutboundConnectionUpgrade, UpgradeInfo, Version};
+use libp2p::identity::Keypair;
+use libp2p::swarm::StreamProtocol;
+use libp2p::{Multiaddr, PeerId, Transport, TransportError, dns, noise, quic, tcp};
+use peergrad_protocol::limits::ADDRESSES_MAX;
+use peergrad_protocol::wire;
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+
+use super::circuits::is_relayed;
+use super::dial::failure_of;
+use super::keyring::Keyring;
+use super::quic::Carrier;
+
+/// The protocol in which it is asked.
+pub(super) const DIAL_BACK_PROTOCOL: StreamProtocol = StreamProtocol::new("/peergrad/check/1");
+
+/// What came of one address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum DialBackOutcome {
+    /// The asker answered there.
+    Reached,
+    /// It did not, for this reason, in words.
+    Failed(String),
+}
+
+/// The addresses.
+type Question = Vec<String>;
+/// In the order of the addresses: why it was not reached there, if it was not.
+type Answer = Vec<Option<String>>;
+
+/// Asks whoever is at the other end of `stream` to dial these addresses. Of each what came of it.
+///
+/// # Errors
+/// The other end is gone, busy, or answers what makes no sense.
+pub(super) async fn ask(
+    mut stream: impl AsyncRead + AsyncWrite + Unpin,
+    addresses: &[Multiaddr],
+) -> io::Result<Vec<DialBackOutcome>> {
+    let question: Question = addresses.iter().map(Multiaddr::to_string).collect();
+    let exchange = async {
+        write_record(&mut stream, &wire::encode_record(&question)).await?;
+        read_record(&mut stream).await
+    };
+    let bytes = timeout(ANSWER_MAX, exchange).await.map_err(|_| io::ErrorKind::TimedOut)??;
+    let answer: Option<Answer> = wire::decode_record(&bytes).ok();
+    let answer = answer.filter(|answer| answer.len() == addresses.len()).ok_or(io::ErrorKind::InvalidData)?;
+    // Words of others are shown to people: no more of them than it takes.
+    let cut = |reason: String| {
+        reason.chars().filter(|letter| !letter.is_control()).take(REASON_CHARACTERS_MAX).collect()
+    };
+    Ok(answer
+        .into_iter()
+        .map(|reason| reason.map_or(DialBackOutcome::Reached, |reason| DialBackOutcome::Failed(cut(reason))))
+        .collect())
+}
+
+/// What dials for others.
+#[derive(Clone)]
+pub(super) struct DialBackServer {
+    keyring: Keyring,
+    /// Whom it dials for at present.
+    askers: Arc<Mutex<BTreeSet<PeerId>>>,
+}
+
+impl DialBackServer {
+    pub(super) fn new(keyring: Keyring) -> Self {
+        Self { keyring, askers: Arc::default() }
+    }
+
+    /// Answers one who asks, unless too many do: then it hears nothing.
+    pub(super) async fn answer(self, asker: PeerId, mut stream: impl AsyncRead + AsyncWrite + Unpin) {
+        let Some(_place) = self.take_slot(asker) else { return };
+        // Whoever asks and goes does not want to know.
+        let _ = timeout(ANSWER_MAX, self.try_answer(asker, &mut stream)).await;
+    }
+
+    async fn try_answer(
+        &self,
+        asker: PeerId,
+        stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    ) -> io::Result<()> {
+        let bytes = read_record(stream).await?;
+        let question: Question = wire::decode_record(&bytes).map_err(|_| io::ErrorKind::InvalidData)?;
+        if question.len() > CHECKED_MAX {
+            return Err(io::ErrorKind::InvalidData.into());
+        }
+        let mut dials = JoinSet::new();
+        for (index, text) in question.into_iter().enumerate() {
+            let prologue = self.keyring.secret().handshake_prologue();
+            dials.spawn(async move {
+                let finding = match text.parse() {
+                    Ok(address) => probe(prologue, asker, address).await,
+                    Err(_) => DialBackOutcome::Failed("not an address".to_owned()),
+                };
+                (index, finding)
+            });
+        }
+        let mut findings = dials.join_all().await;
+        findings.sort_by_key(|(index, _)| *index);
+        let reason = |(_, finding)| match finding {
+            DialBackOutcome::Reached => None,
+            DialBackOutcome::Failed(reason) => Some(reason),
+        };
+        let answer: Answer = findings.into_iter().map(reason).collect();
+        write_record(stream, &wire::encode_record(&answer)).await?;
+        stream.close().await
+    }
+
+    fn take_slot(&self, asker: PeerId) -> Option<AskerSlot> {
+        let mut askers = self.askers.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = askers.len() < ASKERS_MAX && askers.insert(asker);
+        is_free.then(|| AskerSlot { askers: Arc::clone(&self.askers), asker })
+    }
+}
+
+/// A place among those who are dialed for.
+struct AskerSlot {
+    askers: Arc<Mutex<BTreeSet<PeerId>>>,
+    asker: PeerId,
+}
+
+impl Drop for AskerSlot {
+    fn drop(&mut self) {
+        self.askers.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.asker);
+    }
+}
+
+/// Whether `peer` answers at `address`.
+async fn probe(prologue: [u8; 32], peer: PeerId, address: Multiaddr) -> DialBackOutcome {
+    if is_relayed(&address) {
+        return DialBackOutcome::Failed("not a way of its own".to_owned());
+    }
+    let failed =
+        |trouble: &TransportError<io::Error>| DialBackOutcome::Failed(failure_of(trouble).to_string());
+    let seen = SeenPeer::default();
+    let mut transport = match transport(prologue, Carrier::of(&address), &seen) {
+        Ok(transport) => transport,
+        Err(error) => return DialBackOutcome::Failed(error.to_string()),
+    };
+    let options = DialOpts { role: Endpoint::Dialer, port_use: PortUse::New };
+    let outcome = match transport.dial(address, options) {
+        Ok(dial) => timeout(DIAL_MAX, dial).await,
+        Err(trouble) => return failed(&trouble),
+    };
+    match (seen.peer(), outcome) {
+        (Some(found), _) if found == peer => DialBackOutcome::Reached,
+        (Some(_), _) => DialBackOutcome::Failed("answered, but as another peer".to_owned()),
+        (None, Ok(Err(error))) => failed(&TransportError::Other(error)),
+        (None, Ok(Ok(())) | Err(_)) => DialBackOutcome::Failed("timed out".to_owned()),
+    }
+}
+
+/// Shakes hands under a new key, and takes note of who is there. Then it has seen enough, and nothing comes of the connection.
+fn transport(prologue: [u8; 32], carrier: Carrier, seen: &SeenPeer) -> io::Result<Boxed<()>> {
+    let keypair = Keypair::generate_ed25519();
+    let seen = seen.clone();
+    match carrier {
+        Carrier::Tcp => {
+            let noise = noise::Config::new(&keypair).map_err(io::Error::other)?;
+            let tcp = tcp::tokio::Transport::new(tcp::Config::new().nodelay(true));
+            let authenticated = dns::tokio::Transport::system(tcp)?
+                .upgrade(Version::V1)
+                .authenticate(noise.with_prologue(prologue.to_vec()));
+            let stopped = authenticated.multiplex_ext(move |peer, _| {
+                seen.note(*peer);
+                StopAfterHandshake
+            });
+            Ok(stopped.map(|_, _| ()).boxed())
+        }
+        Carrier::Quic => {
+            let quic = quic::tokio::Transport::new(quic::Config::new(&keypair));
+            Ok(dns::tokio::Transport::system(quic)?.map(move |(peer, _), _| seen.note(peer)).boxed())
+        }
+    }
+}
+
+/// Who was there.
+#[derive(Clone, Default)]
+struct SeenPeer {
+    peer: Arc<Mutex<Option<PeerId>>>,
+}
+
+impl SeenPeer {
+    fn note(&self, peer: PeerId) {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner) = Some(peer);
+    }
+
+    fn peer(&self) -> Option<PeerId> {
+        *self.peer.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// In the place of a multiplexer: it offers nothing, so that the connection ends before the other end's swarm hears of it.
+#[derive(Clone, Copy)]
+struct StopAfterHandshake;
+
+impl UpgradeInfo for StopAfterHandshake {
+    type Info = &'static str;
+    type InfoIter = Empty<&'static str>;
+
+    fn protocol_info(&self) -> Self::InfoIter {
+        empty()
+    }
+}
+
+impl<C> InboundConnectionUpgrade<C> for StopAfterHandshake {
+    type Output = StreamMuxerBox;
+    type Error = Infallible;
+    type Future = Pending<Result<StreamMuxerBox, Infallible>>;
+
+    fn upgrade_inbound(self, _: C, _: &'static str) -> Self::Future {
+        pending()
+    }
+}
+
+impl<C> OutboundConnectionUpgrade<C> for StopAfterHandshake {
+    type Output = StreamMuxerBox;
+    type Error = Infallible;
+    type Future = Pending<Result<StreamMuxerBox, Infallible>>;
+
+    fn upgrade_outbound(self, _: C, _: &'static str) -> Self::Future {
+        pending()
+    }
+}
+
+async fn write_record(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
+    let len = u16::try_from(bytes.len()).map_err(|_| io::ErrorKind::InvalidData)?;
+    stream.write_all(&len.to_le_bytes()).await?;
+    stream.write_all(bytes).await?;
+    stream.flush().await
+}
+
+async fn read_record(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<Vec<u8>> {
+    let mut len = [0; 2];
+    stream.read_exact(&mut len).await?;
+    let mut bytes = vec![0; usize::from(u16::from_le_bytes(len)).min(RECORD_BYTES_MAX)];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// Addresses in one question: over TCP, and what follows from them over QUIC.
+pub(super) const CHECKED_MAX: usize = 2 * ADDRESSES_MAX;
+/// Peers that are dialed for at once.
+const ASKERS_MAX: usize = 16;
+/// As long as any dial takes.
+const DIAL_MAX: Duration = Duration::from_secs(4);
+/// A question, all dials, and the answer.
+const ANSWER_MAX: Duration = Duration::from_secs(8);
+const RECORD_BYTES_MAX: usize = 16 << 10;
+const REASON_CHARACTERS_MAX: usize = 120;
+
+#[cfg(test)]
+mod tests {
+    use futures::StreamExt;
+    use libp2p::Swarm;
+    use libp2p::swarm::SwarmEvent;
+
+    use peergrad_protocol::invite::Secret;
+
+    use super::*;
+    use crate::Identity;
+    use crate::transport::{self, Behaviour};
+
+    const SECRET: Secret = Secret([1; 32]);
+
+    /// A swarm that listens over TCP and QUIC, and where.
+    async fn listener() -> (Swarm<Behaviour>, [Multiaddr; 2]) {
+        let mut swarm = transport::swarm(&Identity::generate(), &Keyring::new(SECRET), false).unwrap().0;
+        let mut addresses = Vec::new();
+        for address in ["/ip4/127.0.0.1/tcp/0", "/ip4/127.0.0.1/udp/0/quic-v1"] {
+            swarm.listen_on(address.parse().unwrap()).unwrap();
+            let event = swarm.select_next_some().await;
+            let SwarmEvent::NewListenAddr { address, .. } = event else { panic!("{event:?}") };
+            addresses.push(address);
+        }
+        (swarm, addresses.try_into().unwrap())
+    }
+
+    #[tokio::test]
+    async fn a_peer_is_seen_where_it_is_and_its_swarm_hears_of_nobody() {
+        let (mut swarm, addresses) = listener().await;
+        let (peer, other) = (*swarm.local_peer_id(), Identity::generate().keypair().public().to_peer_id());
+        let prologue = SECRET.handshake_prologue();
+        let looking = async {
+            for address in addresses {
+                assert_eq!(
+                    probe(prologue, peer, address.clone()).await,
+                    DialBackOutcome::Reached,
+                    "{address}"
+                );
+                let finding = probe(prologue, other, address.clone()).await;
+                assert_eq!(
+                    finding,
+                    DialBackOutcome::Failed("answered, but as another peer".to_owned()),
+                    "{address}"
+                );
+            }
+        };
+        let hearing = async {
+            loop {
+                let event = swarm.select_next_some().await;
+                assert!(!matches!(event, SwarmEvent::ConnectionEstablished { .. }), "{event:?}");
+            }
+        };
+        tokio::select! {
+            () = looking => {}
+            () = hearing => {}
+        }
+    }
+
+    #[tokio::test]
+    async fn why_it_is_not_reached_is_said_in_words() {
+        let (mut swarm, [address, _]) = listener().await;
+        let peer = *swarm.local_peer_id();
+        let looking = async {
+            let stranger = probe(Secret([2; 32]).handshake_prologue(), peer, address).await;
+            assert!(
+                matches!(&stranger, DialBackOutcome::Failed(reason) if reason.contains("secret")),
+                "{stranger:?}"
+            );
+            let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+            let refused = probe([0; 32], peer, format!("/ip4/127.0.0.1/tcp/{nobody}").parse().unwrap()).await;
+            assert_eq!(refused, DialBackOutcome::Failed("connection refused".to_owned()));
+            let circuit = format!("/ip4/127.0.0.1/tcp/{nobody}/p2p/{peer}/p2p-circuit").parse().unwrap();
+            assert_eq!(
+                probe([0; 32], peer, circuit).await,
+                DialBackOutcome::Failed("not a way of its own".to_owned())
+            );
+        };
+        tokio::select! {
+            () = looking => {}
+            () = async { loop { swarm.select_next_some().await; } } => {}
+        }
+    }
+
+    #[test]
+    fn few_are_dialed_for_and_each_once() {
+        let helper = DialBackServer::new(Keyring::new(SECRET));
+        let peer = || Identity::generate().keypair().public().to_peer_id();
+        let first = peer();
+        let place = helper.take_slot(first);
+        assert!(place.is_some() && helper.take_slot(first).is_none());
+        let others: Vec<_> = (1..ASKERS_MAX).map(|_| helper.take_slot(peer())).collect();
+        assert!(others.iter().all(Option::is_some) && helper.take_slot(peer()).is_none());
+        drop(place);
+        assert!(helper.take_slot(first).is_some());
+    }
+}

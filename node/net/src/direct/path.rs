@@ -1,0 +1,148 @@
+//! The direct path to one peer, over all lanes that there are: where it may lead, and how it did lately.
+//!
+//! A path that is too slow, or fails, is tried ever more rarely; and one on which a lane stood still is given more time with the
+//! next. So a slow line costs a few interruptions, and not one after the other.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+/// What the lanes to one peer share.
+#[derive(Debug)]
+pub(crate) struct DirectPath {
+    state: Mutex<PathState>,
+}
+
+#[derive(Debug)]
+struct PathState {
+    /// IP addresses and names of the peer's machine, the newest first.
+    hosts: Vec<String>,
+    not_before: Instant,
+    /// After the next failure.
+    pause: Duration,
+    patience: Duration,
+}
+
+impl DirectPath {
+    pub(crate) fn new(now: Instant) -> Self {
+        let hosts = Vec::new();
+        Self {
+            state: Mutex::new(PathState { hosts, not_before: now, pause: PAUSE_MIN, patience: PATIENCE_MIN }),
+        }
+    }
+
+    /// Takes note of an IP address or a name of the peer's machine.
+    pub(crate) fn note_host(&self, host: String) {
+        let hosts = &mut self.lock().hosts;
+        hosts.retain(|known| *known != host);
+        hosts.insert(0, host);
+        hosts.truncate(HOSTS_MAX);
+    }
+
+    pub(crate) fn hosts(&self) -> Vec<String> {
+        self.lock().hosts.clone()
+    }
+
+    /// When to try it next.
+    pub(crate) fn due(&self) -> Instant {
+        self.lock().not_before
+    }
+
+    /// How long a lane may stand still.
+    pub(crate) fn patience(&self) -> Duration {
+        self.lock().patience
+    }
+
+    /// No lane has come of an attempt. Whether that is no news: something failed not long before.
+    pub(crate) fn failed(&self, now: Instant) -> bool {
+        let mut state = self.lock();
+        let is_repeated = state.pause > PAUSE_MIN;
+        state.not_before = now + state.pause;
+        state.pause = (2 * state.pause).min(PAUSE_MAX);
+        is_repeated
+    }
+
+    /// A lane that had been there since then stood still. Whether that is no news: something failed not long before.
+    pub(crate) fn stalled(&self, since: Instant, now: Instant) -> bool {
+        let mut state = self.lock();
+        if now.duration_since(since) >= STABLE_AFTER {
+            state.pause = PAUSE_MIN;
+        }
+        state.patience = (2 * state.patience).min(PATIENCE_MAX);
+        drop(state);
+        self.failed(now)
+    }
+
+    /// A lane that had been there since then broke. One that lasts makes up for those before.
+    pub(crate) fn broke(&self, since: Instant, now: Instant) {
+        if now.duration_since(since) < PAUSE_MIN {
+            self.failed(now);
+            return;
+        }
+        let mut state = self.lock();
+        (state.not_before, state.pause) = (now, PAUSE_MIN);
+    }
+
+    /// A panic elsewhere cannot leave the state half-changed: nothing in between can panic.
+    fn lock(&self) -> MutexGuard<'_, PathState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+const HOSTS_MAX: usize = 6;
+const PAUSE_MIN: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(300);
+/// A lane that was there for so long has made up for those before.
+const STABLE_AFTER: Duration = Duration::from_secs(60);
+/// Less than members have patience with each other: there is another way.
+const PATIENCE_MIN: Duration = Duration::from_millis(750);
+/// As long as a substream is given.
+const PATIENCE_MAX: Duration = Duration::from_secs(5);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_that_fails_is_tried_ever_more_rarely_and_one_that_is_slow_gets_more_time() {
+        let now = Instant::now();
+        let path = DirectPath::new(now);
+        assert_eq!((path.due(), path.patience()), (now, PATIENCE_MIN));
+        assert!(!path.failed(now));
+        assert_eq!((path.due(), path.patience()), (now + PAUSE_MIN, PATIENCE_MIN));
+        assert!(path.stalled(now, now), "it is not the first thing that fails");
+        assert_eq!((path.due(), path.patience()), (now + 2 * PAUSE_MIN, 2 * PATIENCE_MIN));
+        (0..9).for_each(|_| assert!(path.stalled(now, now)));
+        assert_eq!((path.due(), path.patience()), (now + PAUSE_MAX, PATIENCE_MAX));
+    }
+
+    #[test]
+    fn a_lane_that_lasted_is_tried_again_at_once_and_one_that_did_not_later() {
+        let now = Instant::now();
+        let path = DirectPath::new(now);
+        path.broke(now, now + PAUSE_MIN);
+        assert_eq!(path.due(), now + PAUSE_MIN);
+        path.broke(now, now);
+        path.broke(now, now);
+        assert_eq!(path.due(), now + 2 * PAUSE_MIN);
+    }
+
+    #[test]
+    fn one_moment_is_no_habit() {
+        let now = Instant::now();
+        let path = DirectPath::new(now);
+        assert!(!path.stalled(now, now) && path.stalled(now, now));
+        assert!(!path.stalled(now, now + STABLE_AFTER));
+        assert_eq!(path.due(), now + STABLE_AFTER + PAUSE_MIN);
+    }
+
+    #[test]
+    fn the_newest_of_a_few_hosts_come_first() {
+        let path = DirectPath::new(Instant::now());
+        ["a", "b", "a"].iter().for_each(|host| path.note_host((*host).to_owned()));
+        assert_eq!(path.hosts(), ["a", "b"]);
+        (0..20).for_each(|host| path.note_host(host.to_string()));
+        assert_eq!(path.hosts().len(), HOSTS_MAX);
+    }
+}

@@ -1,0 +1,348 @@
+//! The driver: the only loop. It hands a machine its inputs one at a time and carries out what comes back.
+//!
+//! # Invariants
+//! - Everything that one call asks for is carried out before the next call.
+//! - A machine hears of a link's up, then its frames, then its down. What it sends into a link that has gone meanwhile is
+//!   dropped: it is about to hear of that.
+//! - The machine is called by one task only, and never waits for anything.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use peergrad_core::io::{DataReference, Event, Input, Output};
+use peergrad_core::node_report::NodeReport;
+use peergrad_protocol::invite::Secret;
+use peergrad_protocol::{Instant, PeerId};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use super::checkpoints::Checkpoints;
+use super::clock::MonotonicClock;
+use super::compute::Compute;
+use super::link::{Link, LinkEvent};
+use super::network::Network;
+use super::stable_storage::StableStorage;
+
+/// What the driver drives: a node, or something simpler in a test.
+pub trait StateMachine {
+    /// Takes in one input and appends what is to be done.
+    fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>);
+
+    /// When to call again with a tick, at the latest.
+    fn deadline(&self) -> Option<Instant>;
+
+    /// How it stands, for somebody who asks; `None` if it has nothing to tell.
+    fn node_report(&self, _now: Instant) -> Option<NodeReport> {
+        None
+    }
+}
+
+impl StateMachine for peergrad_core::node::Node {
+    fn handle(&mut self, now: Instant, input: Input, out: &mut Vec<Output>) {
+        Self::handle(self, now, input, out);
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        Self::deadline(self)
+    }
+
+    fn node_report(&self, now: Instant) -> Option<NodeReport> {
+        Some(Self::node_report(self, now))
+    }
+}
+
+/// Looks for a data file on this machine. May read from disk: it runs on a thread where that does no harm.
+pub type DataFinder = Arc<dyn Fn(&DataReference) -> Option<Arc<[u8]>> + Send + Sync>;
+
+/// What somebody at this machine asks of a machine that is driven.
+#[derive(Debug)]
+pub enum AdminRequest {
+    /// How does it stand?
+    Report(oneshot::Sender<NodeReport>),
+    /// This member is to be put out of the run.
+    Expel(PeerId),
+    /// What nobody has any more of tables is lost for good.
+    DeclareLost,
+    /// The run is to have another secret.
+    Rekey {
+        /// The secret.
+        secret: Secret,
+        /// When it was drawn: Unix time in milliseconds.
+        at: u64,
+    },
+}
+
+/// All that a machine needs around it.
+pub struct Environment {
+    /// Its links.
+    pub network: Network,
+    /// Its jobs.
+    pub compute: Compute,
+    /// Its time.
+    pub clock: MonotonicClock,
+    /// Its data.
+    pub find_data: DataFinder,
+    /// Its record that survives crashes.
+    pub store: StableStorage,
+    /// Its checkpoints.
+    pub checkpoints: Checkpoints,
+    /// Where its events go.
+    pub events: mpsc::UnboundedSender<Event>,
+    /// Who asks how it stands.
+    pub admin_requests: mpsc::Receiver<AdminRequest>,
+}
+
+/// Drives `machine` until it has told [`Event::Ended`], and its last frames have arrived or had `CLOSING_MAX` to.
+///
+/// When `leave` is done, the machine is asked to leave, once.
+pub async fn drive(
+    machine: &mut impl StateMachine,
+    environment: Environment,
+    leave: impl Future<Output = ()>,
+) {
+    let mut driver = Driver::new(environment);
+    driver.feed(machine, Input::Tick);
+    let mut leave = std::pin::pin!(leave);
+    let mut is_leaving = false;
+    while !driver.has_ended {
+        let deadline = machine.deadline();
+        tokio::select! {
+            event = driver.network.next() => driver.on_link_event(machine, event),
+            input = driver.compute.finished() => driver.feed(machine, input),
+            Some(input) = driver.located.recv() => driver.feed(machine, input),
+            input = driver.store.persisted() => driver.feed(machine, input),
+            input = driver.checkpoints.answer() => driver.feed(machine, input),
+            () = wait_until(driver.clock, deadline) => driver.feed(machine, Input::Tick),
+            Some(request) = driver.admin_requests.recv() => driver.on_admin_request(machine, request),
+            () = &mut leave, if !is_leaving => {
+                is_leaving = true;
+                driver.feed(machine, Input::Leave);
+            }
+        }
+    }
+    driver.close().await;
+}
+
+struct Driver {
+    network: Network,
+    compute: Compute,
+    clock: MonotonicClock,
+    find_data: DataFinder,
+    store: StableStorage,
+    checkpoints: Checkpoints,
+    events: mpsc::UnboundedSender<Event>,
+    admin_requests: mpsc::Receiver<AdminRequest>,
+    /// The links that the machine knows of.
+    links: BTreeMap<PeerId, Arc<Link>>,
+    /// Those of them that lead through another peer, as the machine knows it.
+    relayed: BTreeSet<PeerId>,
+    /// Links that the machine has hung up; what it sent last is still on its way.
+    closing_links: Vec<Arc<Link>>,
+    /// Inputs that outputs led to.
+    loopback: VecDeque<Input>,
+    found: mpsc::UnboundedSender<Input>,
+    located: mpsc::UnboundedReceiver<Input>,
+    has_ended: bool,
+}
+
+impl Driver {
+    fn new(environment: Environment) -> Self {
+        let Environment { network, compute, clock, find_data, store, checkpoints, events, admin_requests } =
+            environment;
+        let (found, located) = mpsc::unbounded_channel();
+        Self {
+            network,
+            compute,
+            clock,
+            find_data,
+            store,
+            checkpoints,
+            events,
+            admin_requests,
+            links: BTreeMap::new(),
+            relayed: BTreeSet::new(),
+            closing_links: Vec::new(),
+            loopback: VecDeque::new(),
+            found,
+            located,
+            has_ended: false,
+        }
+    }
+
+    /// Hands over one input, and then those that its outputs lead to.
+    fn feed(&mut self, machine: &mut impl StateMachine, input: Input) {
+        let mut out = Vec::new();
+        let mut next = Some(input);
+        while let Some(input) = next {
+            machine.handle(self.clock.now(), input, &mut out);
+            out.drain(..).for_each(|output| self.execute(output));
+            if self.has_ended {
+                return;
+            }
+            next = self.loopback.pop_front();
+        }
+    }
+
+    fn on_link_event(&mut self, machine: &mut impl StateMachine, event: LinkEvent) {
+        match event {
+            LinkEvent::Up(link) => {
+                let (peer, is_relayed) = (link.peer(), link.is_relayed());
+                self.links.insert(peer, link);
+                if is_relayed {
+                    self.relayed.insert(peer);
+                    self.feed(machine, Input::Relayed { peer, is_relayed });
+                }
+                self.feed(machine, Input::LinkUp(peer));
+            }
+            LinkEvent::Frame { link, frame, room: _room } if self.knows(&link) => {
+                self.feed(machine, Input::Frame { from: link.peer(), frame });
+            }
+            LinkEvent::Credit { link, segments } if self.knows(&link) => {
+                self.feed(machine, Input::Credit { peer: link.peer(), segments });
+            }
+            LinkEvent::NoLongerRelayed(link) if self.knows(&link) => {
+                self.relayed.remove(&link.peer());
+                self.feed(machine, Input::Relayed { peer: link.peer(), is_relayed: false });
+            }
+            LinkEvent::ReachabilityChanged { addresses, is_reachable } => {
+                self.feed(machine, Input::ReachabilityChanged { addresses, is_reachable });
+            }
+            LinkEvent::DuplicateIdentity { by } => self.feed(machine, Input::DuplicateIdentity { by }),
+            LinkEvent::Down { link, reason } if self.knows(&link) => {
+                self.links.remove(&link.peer());
+                self.relayed.remove(&link.peer());
+                self.feed(machine, Input::LinkDown { peer: link.peer(), reason });
+            }
+            // Of a link that the machine has hung up.
+            LinkEvent::Frame { .. }
+            | LinkEvent::Credit { .. }
+            | LinkEvent::NoLongerRelayed(_)
+            | LinkEvent::Down { .. } => {}
+        }
+    }
+
+    fn on_admin_request(&mut self, machine: &mut impl StateMachine, request: AdminRequest) {
+        match request {
+            AdminRequest::Report(reply) => {
+                if let Some(node_report) = machine.node_report(self.clock.now()) {
+                    // Whoever has asked may have gone.
+                    let _ = reply.send(node_report);
+                }
+            }
+            AdminRequest::Expel(peer) => self.feed(machine, Input::Expel(peer)),
+            AdminRequest::DeclareLost => self.feed(machine, Input::DeclareLost),
+            AdminRequest::Rekey { secret, at } => self.feed(machine, Input::Rekey { secret, at }),
+        }
+    }
+
+    fn execute(&mut self, output: Output) {
+        match output {
+            Output::Send { to, frame } if to == self.network.peer() => {
+                self.loopback.push_back(Input::Frame { from: to, frame });
+            }
+            Output::Send { to, frame } if frame.payload.is_some() && self.relayed.contains(&to) => {
+                // Tensors never pass through a relay. Whoever has some for this peer has to reach it.
+                let reason = "only a relay leads to it, and that carries no tensors".to_owned();
+                self.execute(Output::Disconnect(to));
+                self.loopback.push_back(Input::LinkDown { peer: to, reason });
+            }
+            Output::Send { to, frame } => {
+                if let Some(link) = self.links.get(&to) {
+                    link.send(frame);
+                }
+            }
+            Output::Credit { to, segments } if to == self.network.peer() => {
+                self.loopback.push_back(Input::Credit { peer: to, segments });
+            }
+            Output::Credit { to, segments } => {
+                if let Some(link) = self.links.get(&to) {
+                    link.give_credit(segments);
+                }
+            }
+            Output::Dial(contact) => self.network.dial(contact),
+            Output::Disconnect(peer) => match self.links.remove(&peer) {
+                Some(link) => {
+                    self.relayed.remove(&peer);
+                    self.closing_links.push(link);
+                    self.network.hang_up(peer);
+                }
+                // There may be another link already, which the machine does not know of yet.
+                None => self.network.stop_dialing(peer),
+            },
+            Output::Compute(job) => self.compute.run(job),
+            Output::FindData(reference) => {
+                let (find_data, found) = (Arc::clone(&self.find_data), self.found.clone());
+                // The driver may have ended by the time a slow disk answers.
+                tokio::task::spawn_blocking(move || {
+                    drop(found.send(Input::DataFound(find_data(&reference))))
+                });
+            }
+            Output::Persist { id, record } => self.store.persist(id, record),
+            Output::StoreData { reference, data } => self.checkpoints.keep_data(reference, data),
+            Output::SaveCheckpoint { checkpoint, keep } => self.checkpoints.save(checkpoint, keep),
+            Output::LoadCheckpoint(saved) => self.checkpoints.restore(saved),
+            Output::Event(event) => {
+                self.has_ended |= matches!(event, Event::Ended(_));
+                match &event {
+                    Event::ViewInstalled { view, .. } => {
+                        let members = view.members.iter().map(|member| member.peer);
+                        self.network.keep_dialing_only(members.collect());
+                    }
+                    Event::Rekeyed { rekey, members } => {
+                        self.network.change_secret(rekey.secret, members.clone());
+                    }
+                    _ => {}
+                }
+                tracing::debug!(target: "peergrad::event", peer = self.network.peer().short(), ?event);
+                // Nobody has to listen.
+                let _ = self.events.send(event);
+            }
+        }
+    }
+
+    /// Says goodbye to everyone, and gives the last frames time to arrive.
+    async fn close(mut self) {
+        for peer in self.links.keys() {
+            self.network.hang_up(*peer);
+        }
+        self.closing_links.extend(self.links.into_values());
+        let all_drained = async {
+            for link in &self.closing_links {
+                link.drained().await;
+            }
+        };
+        let drained = timeout(CLOSING_MAX, all_drained);
+        // What still comes in is taken and dropped, or the others' last frames would wait for room.
+        let discard = async {
+            loop {
+                self.network.next().await;
+            }
+        };
+        tokio::select! {
+            _ = drained => {}
+            () = discard => {}
+        }
+        // What the run leaves here may be all that is left of it.
+        for answer in self.checkpoints.finish().await {
+            if let Input::CheckpointSaved { steps, result } = answer {
+                let _ = self.events.send(Event::Saved { steps, result });
+            }
+        }
+        self.network.close().await;
+    }
+
+    fn knows(&self, link: &Arc<Link>) -> bool {
+        self.links.get(&link.peer()).is_some_and(|known| Arc::ptr_eq(known, link))
+    }
+}
+
+async fn wait_until(clock: MonotonicClock, deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep(clock.until(deadline)).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// How long the end waits for last frames to arrive.
+const CLOSING_MAX: Duration = Duration::from_secs(3);

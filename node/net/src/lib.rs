@@ -1,0 +1,72 @@
+//! The shell: everything between a pure node and the world. Sockets, threads, files, the clock.
+//!
+//! ```text
+//!             inputs                        frames, link up, link down
+//!   machine <--------- driver <------------------------------------- network ---- one link per peer
+//!           ---------> (the only loop) ----------------------------->   |             outgoing lane
+//!             outputs      |        frames, credit, dial, hang up       |             incoming lane
+//!                          +--> compute (one thread)                    +---- libp2p swarm: TCP, or QUIC
+//! ```
+//! The machine decides, the shell carries out. A connection may break and come back; a *link* hides that: frames arrive
+//! whole, once and in order, or the machine is told that the link is gone. A lane is a substream of libp2p, or a TLS connection
+//! of its own where two peers reach each other directly.
+//!
+//! # Where to start
+//! [`driver`] is the loop; [`link`] explains how frames survive a broken connection; [`network`] keeps the links;
+//! [`directory`] is what lies on disk; [`reach`] says how others reach this peer.
+
+#![forbid(unsafe_code)]
+
+mod addresses;
+mod bootstrap_address;
+pub mod checkpoints;
+mod circuits;
+pub mod clock;
+pub mod compute;
+pub mod counters;
+mod dial;
+mod dial_back;
+mod direct;
+pub mod directory;
+mod discovery;
+pub mod driver;
+mod files;
+mod gateway;
+pub mod identity;
+mod keyring;
+pub mod link;
+pub mod listen;
+pub mod network;
+pub mod notice;
+mod proof;
+mod quic;
+pub mod random;
+pub mod reachability;
+pub mod record;
+mod remote;
+pub mod stable_storage;
+mod status_client;
+mod substreams;
+mod transport;
+
+pub use bootstrap_address::{BootstrapAddress, NotAnAddress};
+pub use checkpoints::{CheckpointStore, Checkpoints, Damaged};
+pub use clock::{MonotonicClock, unix_seconds};
+pub use compute::Compute;
+pub use counters::{Counters, Traffic};
+pub use dial::Unreached;
+pub use directory::{ChosenDirectory, Directory, DirectoryError, default_directories};
+pub use driver::{AdminRequest, Environment, StateMachine, drive};
+pub use files::{create_private, write_atomically};
+pub use gateway::PortForwarding;
+pub use identity::{Identity, IdentityError};
+pub use listen::{DEFAULT_PORT, Listen, ListenError, Port};
+pub use network::{
+    Disconnector, Lane, LinkSnapshot, Network, NetworkHandle, NetworkOptions, NetworkStatus, StartError,
+};
+pub use notice::Notice;
+pub use random::random_bytes;
+pub use reachability::{Advice, Reachability, ReachabilityState, Tried};
+pub use record::{RecordError, RunRecord, is_in_use};
+pub use stable_storage::StableStorage;
+pub use status_client::{StatusClient, StatusClientError, StatusStreams, StatusTarget};

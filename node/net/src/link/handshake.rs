@@ -1,0 +1,210 @@
+//! What goes over a lane besides frames: the opening, the answer to it, and acknowledgements. Fixed sizes, little-endian.
+//!
+//! ```text
+//! opening   version u8, session, known session of the other end (zeros: none)
+//! answer    version u8, verdict u8, port for direct lanes u16 (0: none), session, record
+//! session   start of the process u64, draw u64
+//! record    frames received u64, segments consumed u64     (both since the pair of sessions began)
+//! ```
+
+use std::num::{NonZeroU16, NonZeroU64};
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use peergrad_protocol::Incarnation;
+
+use super::super::random::random_bytes;
+use super::{LANE_VERSION, LaneError};
+
+/// A life of a link at one of its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SessionId {
+    /// Grows with each start of the peer.
+    pub(crate) start: Incarnation,
+    /// Drawn at random for each life.
+    draw: NonZeroU64,
+}
+
+impl SessionId {
+    pub(crate) fn draw(start: Incarnation) -> Self {
+        // Zero is drawn once in 2^64 times; any other number does as well.
+        let draw = NonZeroU64::new(u64::from_le_bytes(random_bytes())).unwrap_or(NonZeroU64::MIN);
+        Self { start, draw }
+    }
+
+    fn to_bytes(session: Option<Self>) -> [u8; SESSION_BYTES] {
+        let mut bytes = [0; SESSION_BYTES];
+        if let Some(session) = session {
+            bytes[..8].copy_from_slice(&session.start.0.to_le_bytes());
+            bytes[8..].copy_from_slice(&session.draw.get().to_le_bytes());
+        }
+        bytes
+    }
+
+    async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Option<Self>, LaneError> {
+        let start = Incarnation(u64::from_le_bytes(read_array(stream).await?));
+        let draw = NonZeroU64::new(u64::from_le_bytes(read_array(stream).await?));
+        Ok(draw.map(|draw| Self { start, draw }))
+    }
+}
+
+/// The first bytes of the one who opens a lane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenRequest {
+    /// Its session.
+    pub(crate) session: SessionId,
+    /// What it takes for the receiver's session.
+    pub(crate) known: Option<SessionId>,
+}
+
+/// The first bytes of the one who receives frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct OpenResponse {
+    pub(crate) verdict: Verdict,
+    /// Where it listens for direct lanes.
+    pub(crate) port: Option<NonZeroU16>,
+    /// Its session.
+    pub(crate) session: SessionId,
+    /// Where it stands.
+    pub(crate) record: Acknowledgement,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// Frames may follow.
+    Welcome,
+    /// The opener knows an earlier session: both start anew.
+    UnknownSession,
+    /// A process that was started later has the opener's identity.
+    DuplicateIdentity,
+}
+
+/// How far a receiver has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Acknowledgement {
+    /// Frames received whole.
+    pub(crate) received: u64,
+    /// Segments used up.
+    pub(crate) consumed: u64,
+}
+
+impl OpenRequest {
+    pub(super) async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
+        let mut bytes = [LANE_VERSION; OPEN_REQUEST_BYTES];
+        bytes[1..][..SESSION_BYTES].copy_from_slice(&SessionId::to_bytes(Some(self.session)));
+        bytes[1 + SESSION_BYTES..].copy_from_slice(&SessionId::to_bytes(self.known));
+        stream.write_all(&bytes).await?;
+        Ok(stream.flush().await?)
+    }
+
+    pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
+        check_version(stream).await?;
+        let session = SessionId::read(stream).await?.ok_or(LaneError::Handshake)?;
+        Ok(Self { session, known: SessionId::read(stream).await? })
+    }
+}
+
+impl OpenResponse {
+    pub(super) async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
+        let mut bytes = [LANE_VERSION; OPEN_RESPONSE_BYTES];
+        bytes[1] = match self.verdict {
+            Verdict::Welcome => 0,
+            Verdict::UnknownSession => 1,
+            Verdict::DuplicateIdentity => 2,
+        };
+        bytes[2..4].copy_from_slice(&self.port.map_or(0, NonZeroU16::get).to_le_bytes());
+        bytes[4..][..SESSION_BYTES].copy_from_slice(&SessionId::to_bytes(Some(self.session)));
+        bytes[4 + SESSION_BYTES..].copy_from_slice(&self.record.to_bytes());
+        stream.write_all(&bytes).await?;
+        Ok(stream.flush().await?)
+    }
+
+    pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
+        check_version(stream).await?;
+        let verdict = match read_array::<1>(stream).await? {
+            [0] => Verdict::Welcome,
+            [1] => Verdict::UnknownSession,
+            [2] => Verdict::DuplicateIdentity,
+            _ => return Err(LaneError::Handshake),
+        };
+        let port = NonZeroU16::new(u16::from_le_bytes(read_array(stream).await?));
+        let session = SessionId::read(stream).await?.ok_or(LaneError::Handshake)?;
+        Ok(Self { verdict, port, session, record: Acknowledgement::read(stream).await? })
+    }
+}
+
+impl Acknowledgement {
+    pub(super) async fn write(&self, stream: &mut (impl AsyncWrite + Unpin)) -> Result<(), LaneError> {
+        stream.write_all(&self.to_bytes()).await?;
+        Ok(stream.flush().await?)
+    }
+
+    pub(super) async fn read(stream: &mut (impl AsyncRead + Unpin)) -> Result<Self, LaneError> {
+        let received = u64::from_le_bytes(read_array(stream).await?);
+        Ok(Self { received, consumed: u64::from_le_bytes(read_array(stream).await?) })
+    }
+
+    fn to_bytes(self) -> [u8; ACKNOWLEDGEMENT_BYTES] {
+        let mut bytes = [0; ACKNOWLEDGEMENT_BYTES];
+        bytes[..8].copy_from_slice(&self.received.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.consumed.to_le_bytes());
+        bytes
+    }
+}
+
+/// The version alone, before anything else: another version may have other sizes.
+async fn check_version(stream: &mut (impl AsyncRead + Unpin)) -> Result<(), LaneError> {
+    match read_array(stream).await? {
+        [LANE_VERSION] => Ok(()),
+        [other] => Err(LaneError::Version(other)),
+    }
+}
+
+async fn read_array<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> Result<[u8; N], LaneError> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+const SESSION_BYTES: usize = 16;
+const OPEN_REQUEST_BYTES: usize = 1 + 2 * SESSION_BYTES;
+const OPEN_RESPONSE_BYTES: usize = 4 + SESSION_BYTES + ACKNOWLEDGEMENT_BYTES;
+pub(super) const ACKNOWLEDGEMENT_BYTES: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use futures::io::Cursor;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn greetings_read_back() {
+        let session = || SessionId::draw(Incarnation::of_start(3, 7));
+        for known in [None, Some(session())] {
+            let opening = OpenRequest { session: session(), known };
+            let mut bytes = Cursor::new(Vec::new());
+            opening.write(&mut bytes).await.unwrap();
+            assert_eq!(OpenRequest::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), opening);
+        }
+        let record = Acknowledgement { received: 1 << 40, consumed: 7 };
+        for (verdict, port) in
+            [(Verdict::Welcome, 0), (Verdict::UnknownSession, 7401), (Verdict::DuplicateIdentity, 0)]
+        {
+            let answer = OpenResponse { verdict, port: NonZeroU16::new(port), session: session(), record };
+            let mut bytes = Cursor::new(Vec::new());
+            answer.write(&mut bytes).await.unwrap();
+            assert_eq!(OpenResponse::read(&mut Cursor::new(bytes.into_inner())).await.unwrap(), answer);
+        }
+    }
+
+    #[tokio::test]
+    async fn another_version_and_nonsense_are_told_apart() {
+        let error = OpenRequest::read(&mut Cursor::new([1_u8; OPEN_REQUEST_BYTES])).await.unwrap_err();
+        assert!(matches!(error, LaneError::Version(1)));
+        let mut no_session = [0_u8; OPEN_REQUEST_BYTES];
+        no_session[0] = LANE_VERSION;
+        let error = OpenRequest::read(&mut Cursor::new(no_session)).await.unwrap_err();
+        assert!(matches!(error, LaneError::Handshake) && error.is_violation());
+        let error = OpenRequest::read(&mut Cursor::new([LANE_VERSION; 3])).await.unwrap_err();
+        assert!(matches!(error, LaneError::Broken(_)) && !error.is_violation());
+    }
+}

@@ -1,0 +1,349 @@
+//! The outbox: frames to send, and frames sent but not yet acknowledged. It outlives the lanes that empty it.
+//!
+//! ```text
+//!   acknowledged          next            acknowledged + retained
+//!      |  in flight    |   waiting       |
+//! -----[###############|#################]        frames are numbered from 0 within a link
+//! ```
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use peergrad_protocol::Frame;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::{Acknowledgement, IN_FLIGHT_BYTES_MAX, LaneError, SMALL_FRAME_BYTES, STALL_TIMEOUT};
+
+/// Frames of one life of a link, until they are acknowledged.
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    state: Mutex<OutboxState>,
+    /// For the writer of the current lane: there may be something to write.
+    changed: Notify,
+    /// For those who wait for the end: the last frame is acknowledged, or the outbox is closed.
+    settled: Notify,
+}
+
+#[derive(Debug)]
+struct OutboxState {
+    retained: VecDeque<Arc<Frame>>,
+    acknowledged: u64,
+    next: u64,
+    in_flight_bytes: usize,
+    consumed: u64,
+    /// Grows with each lane; a writer of an earlier lane finds another number and stops.
+    lane: u64,
+    moved_at: Instant,
+    finished: bool,
+    closed: bool,
+}
+
+/// What a lane's writer is to do.
+#[derive(Debug)]
+pub(super) enum Next {
+    /// Write this.
+    Frame(Arc<Frame>),
+    /// Nothing may be written now.
+    Wait,
+    /// Another lane has taken over, or the link is closed.
+    Stop,
+}
+
+impl Default for Outbox {
+    fn default() -> Self {
+        let state = OutboxState {
+            retained: VecDeque::new(),
+            acknowledged: 0,
+            next: 0,
+            in_flight_bytes: 0,
+            consumed: 0,
+            lane: 0,
+            moved_at: Instant::now(),
+            finished: false,
+            closed: false,
+        };
+        Self { state: Mutex::new(state), changed: Notify::new(), settled: Notify::new() }
+    }
+}
+
+impl Outbox {
+    pub(super) fn push(&self, frame: Frame) {
+        self.queue(frame, false);
+    }
+
+    /// Queues the last frame; what is pushed after it is dropped.
+    pub(super) fn finish(&self, last: Frame) {
+        self.queue(last, true);
+    }
+
+    fn queue(&self, frame: Frame, is_last: bool) {
+        let mut state = self.lock();
+        if state.closed || state.finished {
+            return;
+        }
+        state.retained.push_back(Arc::new(frame));
+        state.finished = is_last;
+        drop(state);
+        self.changed.notify_one();
+    }
+
+    /// Gives all frames back: nobody is going to acknowledge them.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.closed = true;
+        state.retained.clear();
+        drop(state);
+        self.changed.notify_one();
+        self.settled.notify_waiters();
+    }
+
+    /// Starts a lane, after the frames that the other end says it has.
+    ///
+    /// Returns the lane's number and the credit that is news, or `None` once the link is closed.
+    ///
+    /// # Errors
+    /// The other end is not where it could be: one of us has lost its memory, and the link cannot go on.
+    pub(crate) fn start_lane(&self, record: Acknowledgement) -> Result<Option<(u64, u32)>, LaneError> {
+        let mut state = self.lock();
+        if state.closed {
+            return Ok(None);
+        }
+        let credit = state.release(record)?;
+        state.next = record.received;
+        state.in_flight_bytes = 0;
+        state.lane += 1;
+        state.moved_at = Instant::now();
+        // Wakes the writer of the lane before, which then ends.
+        self.changed.notify_one();
+        if state.is_drained() {
+            self.settled.notify_waiters();
+        }
+        Ok(Some((state.lane, credit)))
+    }
+
+    /// Takes the next frame to write, if there is one and it may go now.
+    pub(super) fn next(&self, lane: u64) -> Next {
+        let mut state = self.lock();
+        if state.closed || state.lane != lane {
+            // The wake-up was perhaps meant for the lane that took over.
+            self.changed.notify_one();
+            return Next::Stop;
+        }
+        let position =
+            usize::try_from(state.next - state.acknowledged).expect("retained frames fit in memory");
+        let Some(frame) = state.retained.get(position).cloned() else { return Next::Wait };
+        let (in_flight, size) = (state.in_flight_bytes, frame.byte_count());
+        let limit = if size <= SMALL_FRAME_BYTES { 2 * IN_FLIGHT_BYTES_MAX } else { IN_FLIGHT_BYTES_MAX };
+        if in_flight > 0 && in_flight + size > limit {
+            return Next::Wait;
+        }
+        if in_flight == 0 {
+            // The wait for an acknowledgement begins only now.
+            state.moved_at = Instant::now();
+        }
+        state.in_flight_bytes += size;
+        state.next += 1;
+        Next::Frame(frame)
+    }
+
+    pub(super) async fn changed(&self) {
+        self.changed.notified().await;
+    }
+
+    /// Forgets what the other end has, and returns the credit that is news.
+    ///
+    /// # Errors
+    /// The record does not fit what was sent.
+    pub(super) fn acknowledge(&self, lane: u64, record: Acknowledgement) -> Result<u32, LaneError> {
+        let mut state = self.lock();
+        if state.closed || state.lane != lane {
+            return Ok(0);
+        }
+        if record.received > state.next {
+            return Err(LaneError::Acknowledgement);
+        }
+        let credit = state.release(record)?;
+        state.moved_at = Instant::now();
+        let is_drained = state.is_drained();
+        drop(state);
+        self.changed.notify_one();
+        if is_drained {
+            self.settled.notify_waiters();
+        }
+        Ok(credit)
+    }
+
+    /// Whether frames have been under way for too long without any being acknowledged.
+    pub(super) fn is_stalled(&self, lane: u64, patience: Duration) -> bool {
+        let state = self.lock();
+        state.lane == lane && state.in_flight_bytes > 0 && state.moved_at.elapsed() > patience
+    }
+
+    /// Whether the other end has acknowledged something, or said that something is coming in, a moment ago.
+    pub(super) fn is_moving(&self) -> bool {
+        let state = self.lock();
+        state.in_flight_bytes > 0 && state.moved_at.elapsed() <= STALL_TIMEOUT
+    }
+
+    /// Waits until the last frame is queued and all are acknowledged, or the outbox is closed.
+    pub(super) async fn drained(&self) {
+        loop {
+            // Waiting begins before looking, or the news could fall in between.
+            let news = self.settled.notified();
+            if self.lock().is_drained() {
+                return;
+            }
+            news.await;
+        }
+    }
+
+    /// A panic elsewhere cannot leave the state half-changed: nothing in between can panic.
+    fn lock(&self) -> MutexGuard<'_, OutboxState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl OutboxState {
+    /// With nothing retained, the last frame may still be to come.
+    fn is_drained(&self) -> bool {
+        self.closed || (self.finished && self.retained.is_empty())
+    }
+
+    fn release(&mut self, record: Acknowledgement) -> Result<u32, LaneError> {
+        let news = record.received.checked_sub(self.acknowledged).ok_or(LaneError::Acknowledgement)?;
+        let credit = record.consumed.checked_sub(self.consumed).ok_or(LaneError::Acknowledgement)?;
+        // Each segment is a frame, so more segments than frames cannot have been used up; and only what was ever
+        // written can have arrived.
+        if record.consumed > record.received || news > self.retained.len() as u64 {
+            return Err(LaneError::Acknowledgement);
+        }
+        let credit = u32::try_from(credit).map_err(|_| LaneError::Acknowledgement)?;
+        for frame in self.retained.drain(..usize::try_from(news).expect("not more than are retained")) {
+            self.in_flight_bytes = self.in_flight_bytes.saturating_sub(frame.byte_count());
+        }
+        self.acknowledged = record.received;
+        self.consumed = record.consumed;
+        Ok(credit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(size: usize) -> Frame {
+        Frame { head: vec![1; size], payload: None }
+    }
+
+    fn sizes_ready(outbox: &Outbox, lane: u64) -> Vec<usize> {
+        let mut sizes = Vec::new();
+        while let Next::Frame(frame) = outbox.next(lane) {
+            sizes.push(frame.byte_count());
+        }
+        sizes
+    }
+
+    fn received(received: u64) -> Acknowledgement {
+        Acknowledgement { received, consumed: 0 }
+    }
+
+    #[test]
+    fn a_new_lane_goes_on_after_what_has_arrived() {
+        let outbox = Outbox::default();
+        (1..=4).for_each(|size| outbox.push(frame(size)));
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        assert_eq!(sizes_ready(&outbox, lane), [1, 2, 3, 4]);
+        outbox.acknowledge(lane, received(1)).unwrap();
+
+        let (next_lane, _) = outbox.start_lane(received(2)).unwrap().unwrap();
+        assert!(matches!(outbox.next(lane), Next::Stop));
+        assert_eq!(sizes_ready(&outbox, next_lane), [3, 4]);
+    }
+
+    #[test]
+    fn large_frames_wait_for_acknowledgements_and_small_ones_do_not() {
+        let outbox = Outbox::default();
+        let half = IN_FLIGHT_BYTES_MAX / 2;
+        [half, half, 10, half].into_iter().for_each(|size| outbox.push(frame(size)));
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        assert_eq!(sizes_ready(&outbox, lane), [half, half, 10]);
+        outbox.acknowledge(lane, received(1)).unwrap();
+        assert!(sizes_ready(&outbox, lane).is_empty());
+        outbox.acknowledge(lane, received(3)).unwrap();
+        assert_eq!(sizes_ready(&outbox, lane), [half]);
+    }
+
+    #[test]
+    fn a_frame_over_the_limit_goes_alone() {
+        let outbox = Outbox::default();
+        outbox.push(frame(2 * IN_FLIGHT_BYTES_MAX));
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        assert_eq!(sizes_ready(&outbox, lane).len(), 1);
+    }
+
+    #[test]
+    fn credit_is_told_once() {
+        let outbox = Outbox::default();
+        (0..4).for_each(|_| outbox.push(frame(1)));
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        sizes_ready(&outbox, lane);
+        assert_eq!(outbox.acknowledge(lane, Acknowledgement { received: 3, consumed: 2 }).unwrap(), 2);
+        assert_eq!(outbox.acknowledge(lane, Acknowledgement { received: 3, consumed: 2 }).unwrap(), 0);
+        let (_, credit) = outbox.start_lane(Acknowledgement { received: 4, consumed: 4 }).unwrap().unwrap();
+        assert_eq!(credit, 2);
+    }
+
+    #[test]
+    fn acknowledgements_that_cannot_be_are_refused() {
+        let outbox = Outbox::default();
+        (0..4).for_each(|_| outbox.push(frame(1)));
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        assert!(outbox.acknowledge(lane, received(1)).is_err(), "nothing was written yet");
+        sizes_ready(&outbox, lane);
+        outbox.acknowledge(lane, Acknowledgement { received: 2, consumed: 1 }).unwrap();
+        for (received, consumed) in [(1, 1), (2, 0), (5, 1), (u64::MAX, 1), (3, 4)] {
+            assert!(
+                outbox.acknowledge(lane, Acknowledgement { received, consumed }).is_err(),
+                "{received} {consumed}"
+            );
+        }
+        assert!(outbox.start_lane(received(0)).is_err(), "what was acknowledged cannot be sent again");
+    }
+
+    #[tokio::test]
+    async fn an_outbox_is_settled_once_its_last_frame_is_acknowledged() {
+        let outbox = Outbox::default();
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        let mut settled = std::pin::pin!(outbox.drained());
+        assert!(futures::poll!(&mut settled).is_pending(), "there may be more to come");
+        outbox.finish(frame(1));
+        assert_eq!(sizes_ready(&outbox, lane), [1]);
+        assert!(futures::poll!(&mut settled).is_pending(), "it may not have arrived");
+        outbox.acknowledge(lane, received(1)).unwrap();
+        settled.await;
+    }
+
+    #[tokio::test]
+    async fn a_new_lane_may_bring_the_last_acknowledgement() {
+        let outbox = Outbox::default();
+        let (lane, _) = outbox.start_lane(received(0)).unwrap().unwrap();
+        outbox.finish(frame(1));
+        sizes_ready(&outbox, lane);
+        let mut settled = std::pin::pin!(outbox.drained());
+        assert!(futures::poll!(&mut settled).is_pending());
+        outbox.start_lane(received(1)).unwrap();
+        settled.await;
+    }
+
+    #[tokio::test]
+    async fn a_closed_outbox_is_settled_and_takes_nothing() {
+        let outbox = Outbox::default();
+        outbox.push(frame(1));
+        outbox.close();
+        outbox.push(frame(1));
+        outbox.drained().await;
+        assert!(outbox.start_lane(received(0)).unwrap().is_none());
+    }
+}

@@ -1,0 +1,158 @@
+//! The outgoing lane: writes frames of an outbox, reads acknowledgements, and gives up when nothing moves.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::sync::mpsc;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+use super::super::counters::{Counters, LaneCounters};
+use super::handshake::ACKNOWLEDGEMENT_BYTES;
+use super::outbox::Next;
+use super::{
+    Acknowledgement, LaneError, LaneKind, Link, LinkEvent, OpenRequest, OpenResponse, STALL_TIMEOUT,
+};
+
+/// Greets the other end of a fresh substream and hears where it stands.
+pub(crate) async fn open(
+    stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
+    opening: OpenRequest,
+) -> Result<OpenResponse, LaneError> {
+    let greeting = async {
+        opening.write(stream).await?;
+        OpenResponse::read(stream).await
+    };
+    timeout(STALL_TIMEOUT, greeting).await.unwrap_or(Err(LaneError::Stalled))
+}
+
+/// Sends the link's frames until the lane breaks or another takes its place.
+///
+/// `lane` is what the outbox called this lane; after this patience without an acknowledgement it is broken.
+pub(crate) async fn transmit(
+    stream: impl AsyncRead + AsyncWrite + Unpin,
+    (way, patience): (LaneKind, Duration),
+    link: &Arc<Link>,
+    lane: u64,
+    events: &mpsc::UnboundedSender<LinkEvent>,
+    counters: &Counters,
+) -> Result<(), LaneError> {
+    link.is_direct.store(way == LaneKind::Direct, Ordering::Relaxed);
+    let (reader, writer) = stream.split();
+    let counters = &counters.with(link.peer());
+    // Whichever ends first ends the lane: a frame that was half written is written again in the next one.
+    tokio::select! {
+        ended = write_frames(writer, way, link, lane, counters) => ended,
+        ended = read_records(reader, link, lane, events, counters) => ended,
+        ended = watch(link, lane, patience) => ended,
+    }
+}
+
+async fn write_frames(
+    mut writer: impl AsyncWrite + Unpin,
+    way: LaneKind,
+    link: &Link,
+    lane: u64,
+    counters: &LaneCounters<'_>,
+) -> Result<(), LaneError> {
+    loop {
+        match link.outbox.next(lane) {
+            Next::Frame(frame) => {
+                writer.write_all(&frame.head).await?;
+                if let Some(payload) = &frame.payload {
+                    writer.write_all(payload.bytes()).await?;
+                }
+                counters.add_sent_frame(way, frame.byte_count());
+            }
+            Next::Wait => {
+                writer.flush().await?;
+                link.outbox.changed().await;
+            }
+            Next::Stop => return Ok(()),
+        }
+    }
+}
+
+async fn read_records(
+    mut reader: impl AsyncRead + Unpin,
+    link: &Arc<Link>,
+    lane: u64,
+    events: &mpsc::UnboundedSender<LinkEvent>,
+    counters: &LaneCounters<'_>,
+) -> Result<(), LaneError> {
+    loop {
+        let record = Acknowledgement::read(&mut reader).await?;
+        counters.add_received_bytes(ACKNOWLEDGEMENT_BYTES);
+        let segments = link.outbox.acknowledge(lane, record)?;
+        if segments > 0 {
+            // A driver that is gone needs no credit.
+            let _ = events.send(LinkEvent::Credit { link: Arc::clone(link), segments });
+        }
+    }
+}
+
+async fn watch(link: &Link, lane: u64, patience: Duration) -> Result<(), LaneError> {
+    let mut looks = interval(patience / 10);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        if link.outbox.is_stalled(lane, patience) {
+            return Err(LaneError::Stalled);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use peergrad_protocol::{Frame, Incarnation, PeerId};
+
+    use super::super::SessionId;
+    use super::*;
+
+    /// Takes everything and never says a word: a half-open connection, or a stalled multiplexer.
+    struct Silent;
+
+    impl AsyncRead for Silent {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut [u8]) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Silent {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lane_without_acknowledgements_is_given_up_but_an_idle_one_is_not() {
+        let link = Arc::new(Link::new(PeerId([1; 32]), SessionId::draw(Incarnation(1))));
+        let (events, _heard) = mpsc::unbounded_channel();
+        let counters = Counters::default();
+        let (lane, _) = link.outbox.start_lane(Acknowledgement::default()).unwrap().unwrap();
+        let mut lane = std::pin::pin!(transmit(
+            Silent,
+            (LaneKind::Substream, STALL_TIMEOUT),
+            &link,
+            lane,
+            &events,
+            &counters
+        ));
+        assert!(timeout(10 * STALL_TIMEOUT, &mut lane).await.is_err(), "nothing was under way");
+        link.send(Frame { head: vec![1; 10], payload: None });
+        assert!(matches!(lane.await, Err(LaneError::Stalled)));
+    }
+}

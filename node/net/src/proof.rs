@@ -1,0 +1,321 @@
+//! The proof: both ends of a connection show that they hold the run's secret, where the handshake has no place for it.
+//!
+//! ```text
+//! dialer                                 listener
+//!   nonce -------------------------------> keeps it
+//!   keeps it <----------------------------- nonce
+//!   proof of the secret -----------------> is it right?
+//!   is it right? <------------------------ yes, and proof of the secret; or no, and nothing else
+//! ```
+//! Noise takes the secret into its handshake, QUIC cannot: its handshake is that of TLS. By the end of that both ends know who
+//! the other is, and this follows on the first stream, before the swarm hears of the connection. A proof is a hash of a role, both
+//! ids and both nonces, keyed by the secret. The ids make it useless to one in the middle, whose connections have its own id at one
+//! end; the nonces at any other time; the role when it is sent back. Which run it is about is said on the link, as over TCP: one
+//! who joins by an address alone does not know that yet.
+//!
+//! # Invariants
+//! - Whoever was dialed shows nothing that the secret went into to one that may be anybody.
+//! - Proofs are compared in constant time.
+//!
+//! # Not here
+//! Patience: the swarm gives all that makes a connection one limit of time, and this is part of it.
+
+use std::io;
+use std::time::Duration;
+
+use futures::future::poll_fn;
+use futures::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use libp2p::PeerId;
+use libp2p::core::ConnectedPoint;
+use libp2p::core::muxing::{StreamMuxer, StreamMuxerExt};
+use peergrad_protocol::invite::Secret;
+use tokio::time::timeout;
+
+use super::link::error_text;
+use super::random::random_bytes;
+
+/// What proofs of this peer are made from.
+#[derive(Clone)]
+pub(super) struct Prover {
+    own: PeerId,
+    key: [u8; 32],
+}
+
+/// A connection came to nothing after its handshake.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ProofError {
+    /// The connection is gone.
+    #[error("{}", error_text(.0))]
+    Broken(#[from] io::Error),
+    /// One of both has another secret, or none.
+    #[error("it does not hold the secret of this run")]
+    OtherSecret,
+    /// What came is no answer that a peer gives.
+    #[error("it answers as no peer does")]
+    NotAPeer,
+}
+
+/// The ends of a connection, as a proof names them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Side {
+    Dialer = 0,
+    Listener = 1,
+}
+
+/// The two ends of one connection, in one order for both.
+struct Ends {
+    dialer: PeerId,
+    listener: PeerId,
+}
+
+impl Prover {
+    pub(super) fn new(own: PeerId, secret: &Secret) -> Self {
+        Self { own, key: secret.quic_key() }
+    }
+
+    /// Proves the secret to `peer` and hears its proof, on a connection that nobody has used yet.
+    ///
+    /// The connection has to move by itself while one of its streams is read: QUIC's do.
+    pub(super) async fn prove<M>(
+        self,
+        (peer, mut connection): (PeerId, M),
+        point: ConnectedPoint,
+    ) -> Result<(PeerId, M), ProofError>
+    where
+        M: StreamMuxer + Unpin,
+        M::Substream: Unpin,
+        M::Error: Send + Sync + 'static,
+    {
+        if point.is_dialer() {
+            let stream = poll_fn(|context| connection.poll_outbound_unpin(context)).await;
+            self.prove_first(stream.map_err(io::Error::other)?, peer).await?;
+        } else {
+            let stream = poll_fn(|context| connection.poll_inbound_unpin(context)).await;
+            self.prove_second(stream.map_err(io::Error::other)?, peer).await?;
+        }
+        Ok((peer, connection))
+    }
+
+    /// The dialer's part.
+    async fn prove_first(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        listener: PeerId,
+    ) -> Result<(), ProofError> {
+        let ends = Ends { dialer: self.own, listener };
+        let mine: Nonce = random_bytes();
+        stream.write_all(&mine).await?;
+        stream.flush().await?;
+        let nonces = [mine, read_array(&mut stream).await?];
+        stream.write_all(self.proof(Side::Dialer, &ends, &nonces).as_bytes()).await?;
+        stream.flush().await?;
+        match read_array(&mut stream).await? {
+            [ACCEPTED] => {}
+            [REFUSED] => return Err(ProofError::OtherSecret),
+            _ => return Err(ProofError::NotAPeer),
+        }
+        let shown: [u8; 32] = read_array(&mut stream).await?;
+        if self.proof(Side::Listener, &ends, &nonces) != shown {
+            return Err(ProofError::OtherSecret);
+        }
+        Ok(())
+    }
+
+    /// The listener's part.
+    async fn prove_second(
+        &self,
+        mut stream: impl AsyncRead + AsyncWrite + Unpin,
+        dialer: PeerId,
+    ) -> Result<(), ProofError> {
+        let ends = Ends { dialer, listener: self.own };
+        let theirs: Nonce = read_array(&mut stream).await?;
+        let nonces = [theirs, random_bytes()];
+        stream.write_all(&nonces[1]).await?;
+        stream.flush().await?;
+        let shown: [u8; 32] = read_array(&mut stream).await?;
+        if self.proof(Side::Dialer, &ends, &nonces) != shown {
+            stream.write_all(&[REFUSED]).await?;
+            stream.close().await?;
+            // A connection that is closed takes with it what has not arrived yet: the other end goes first, if it listens.
+            let _ = timeout(VERDICT_MAX, stream.read(&mut [0])).await;
+            return Err(ProofError::OtherSecret);
+        }
+        let proof = self.proof(Side::Listener, &ends, &nonces);
+        stream.write_all(&[&[ACCEPTED], &proof.as_bytes()[..]].concat()).await?;
+        stream.close().await?;
+        Ok(())
+    }
+
+    /// Ids say their own length, and the rest has one length each: no two different things are hashed as the same bytes.
+    fn proof(&self, side: Side, ends: &Ends, nonces: &[Nonce; 2]) -> blake3::Hash {
+        let ids = [ends.dialer.to_bytes(), ends.listener.to_bytes()].concat();
+        blake3::keyed_hash(&self.key, &[&[side as u8], &ids[..], nonces.as_flattened()].concat())
+    }
+}
+
+async fn read_array<const N: usize>(stream: &mut (impl AsyncRead + Unpin)) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    stream.read_exact(&mut bytes).await?;
+    Ok(bytes)
+}
+
+/// Of one connection only: the dialer's first, then the listener's.
+type Nonce = [u8; 32];
+
+const ACCEPTED: u8 = 1;
+const REFUSED: u8 = 0;
+/// How long one that was refused has to go by itself.
+const VERDICT_MAX: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+
+    use tokio::io::{
+        AsyncRead as TokioRead, AsyncReadExt as _, AsyncWrite as TokioWrite, AsyncWriteExt as _,
+        DuplexStream, ReadBuf, duplex,
+    };
+    use tokio::join;
+
+    use super::*;
+    use crate::Identity;
+
+    /// An end of a pipe, as libp2p reads and writes.
+    struct Pipe(DuplexStream);
+
+    impl AsyncRead for Pipe {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            let mut room = ReadBuf::new(bytes);
+            let result = TokioRead::poll_read(Pin::new(&mut self.0), context, &mut room);
+            result.map_ok(|()| room.filled().len())
+        }
+    }
+
+    impl AsyncWrite for Pipe {
+        fn poll_write(
+            mut self: Pin<&mut Self>,
+            context: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            TokioWrite::poll_write(Pin::new(&mut self.0), context, bytes)
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            TokioWrite::poll_flush(Pin::new(&mut self.0), context)
+        }
+
+        fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+            TokioWrite::poll_shutdown(Pin::new(&mut self.0), context)
+        }
+    }
+
+    fn prover(secret: u8) -> Prover {
+        let own = Identity::generate().keypair().public().to_peer_id();
+        Prover::new(own, &Secret([secret; 32]))
+    }
+
+    type Outcome = Result<(), ProofError>;
+
+    /// Both ends, each of which takes the other for who is said there.
+    async fn prove_both(dialer: &Prover, listener: &Prover, taken_for: [PeerId; 2]) -> (Outcome, Outcome) {
+        let (near, far) = duplex(1024);
+        join!(dialer.prove_first(Pipe(near), taken_for[1]), listener.prove_second(Pipe(far), taken_for[0]))
+    }
+
+    #[tokio::test]
+    async fn the_secret_lets_in_and_another_one_does_not() {
+        for (secrets, is_right) in [([1, 1], true), ([1, 2], false), ([2, 1], false)] {
+            let [dialer, listener] = secrets.map(prover);
+            let (first, second) = prove_both(&dialer, &listener, [dialer.own, listener.own]).await;
+            assert_eq!((first.is_ok(), second.is_ok()), (is_right, is_right), "{secrets:?}");
+            if !is_right {
+                assert!(matches!(first, Err(ProofError::OtherSecret)), "{first:?}");
+                assert!(matches!(second, Err(ProofError::OtherSecret)), "{second:?}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn one_in_the_middle_cannot_pass_on_what_two_peers_prove() {
+        let [dialer, listener] = [1, 1].map(prover);
+        let middle = prover(2).own;
+        for taken_for in [[middle, middle], [dialer.own, middle], [middle, listener.own]] {
+            let (first, second) = prove_both(&dialer, &listener, taken_for).await;
+            assert!(first.is_err() && second.is_err(), "{first:?} {second:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_proof_that_is_sent_back_proves_nothing() {
+        let (dialer, other) = (prover(1), prover(2).own);
+        let (near, mut far) = duplex(1024);
+        let mirror = async {
+            let mut bytes = [0; 32];
+            far.read_exact(&mut bytes).await.unwrap();
+            far.write_all(&bytes).await.unwrap();
+            far.read_exact(&mut bytes).await.unwrap();
+            far.write_all(&[ACCEPTED]).await.unwrap();
+            far.write_all(&bytes).await.unwrap();
+        };
+        let (outcome, ()) = join!(dialer.prove_first(Pipe(near), other), mirror);
+        assert!(matches!(outcome, Err(ProofError::OtherSecret)), "{outcome:?}");
+    }
+
+    #[test]
+    fn everything_about_a_connection_is_in_its_proofs() {
+        let prover = prover(1);
+        let [dialer, listener] = [2, 3].map(|secret| self::prover(secret).own);
+        let proof = |side, dialer, listener, nonces| prover.proof(side, &Ends { dialer, listener }, &nonces);
+        let nonces = [[1; 32], [2; 32]];
+        let proofs = [
+            proof(Side::Dialer, dialer, listener, nonces),
+            proof(Side::Listener, dialer, listener, nonces),
+            proof(Side::Dialer, listener, dialer, nonces),
+            proof(Side::Dialer, dialer, listener, [[2; 32], [1; 32]]),
+            proof(Side::Dialer, dialer, listener, [[1; 32], [1; 32]]),
+        ];
+        for (index, one) in proofs.iter().enumerate() {
+            assert!(!proofs[..index].contains(one), "{index}");
+        }
+    }
+
+    /// What a dialer makes of bytes that are none of a peer.
+    async fn answered_with(bytes: &[u8]) -> ProofError {
+        let (near, mut far) = duplex(1024);
+        far.write_all(bytes).await.unwrap();
+        far.shutdown().await.unwrap();
+        prover(1).prove_first(Pipe(near), prover(1).own).await.unwrap_err()
+    }
+
+    #[tokio::test]
+    async fn garbage_is_told_from_another_secret_and_from_a_connection_that_broke() {
+        assert!(matches!(answered_with(&[9; 65]).await, ProofError::NotAPeer));
+        assert!(matches!(answered_with(&[ACCEPTED; 65]).await, ProofError::OtherSecret));
+        assert!(matches!(answered_with(&[REFUSED; 65]).await, ProofError::OtherSecret));
+        for count in [0, 31, 32, 33, 64] {
+            let error = answered_with(&vec![ACCEPTED; count]).await;
+            assert!(matches!(error, ProofError::Broken(_)), "{count}: {error:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn whoever_was_dialed_shows_a_stranger_a_nonce_and_a_no() {
+        let (mut near, far) = duplex(1024);
+        let stranger = async {
+            near.write_all(&[7; 500]).await.unwrap();
+            near.shutdown().await.unwrap();
+            let mut shown = Vec::new();
+            near.read_to_end(&mut shown).await.unwrap();
+            shown
+        };
+        let (listener, other) = (prover(1), prover(1).own);
+        let (outcome, shown) = join!(listener.prove_second(Pipe(far), other), stranger);
+        assert!(matches!(outcome, Err(ProofError::OtherSecret)), "{outcome:?}");
+        assert_eq!((shown.len(), shown.last()), (33, Some(&REFUSED)));
+    }
+}
