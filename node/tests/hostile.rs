@@ -22,10 +22,11 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{ATTEMPTS_MAX, CHUNKS_MAX, SAMPLES_MAX, STEPS_MAX};
 use peergrad_protocol::manifest::Manifest;
 use peergrad_protocol::message::{
-    Accepted, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Contact, Departure, Heartbeat, Join,
-    MemberReport, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase,
-    Prepare, Promise, Propose, RejoinCandidate, SampleStats, SaveAt, SavedCheckpoint, Segment, SnapshotDonor,
-    StepContributors, StepProgress, WantChunks, WantSnapshot,
+    Accepted, AdminMessage, AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete,
+    Contact, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept, MergeMessage, MergeOffer,
+    MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise, Propose, RejoinCandidate,
+    SampleStats, SaveAt, SavedCheckpoint, Segment, SnapshotChunks, SnapshotDonor, StepContributors,
+    StepProgress, TrainingMessage, WantChunks, WantSnapshot,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
@@ -263,33 +264,52 @@ impl Truth<'_> {
     fn bend(&self, kind: u8, draws: &mut Draws<'_>) -> (Message, Option<Vec<u8>>) {
         let view = self.digest;
         let message = match kind {
-            0..4 => Message::Learn(self.change(draws)),
-            4..6 => Message::Install(self.record(draws)),
-            6 => Message::Propose(Propose { ballot: self.ballot(draws), change: self.change(draws) }),
+            0..4 => Message::Agreement(AgreementMessage::Learn(self.change(draws))),
+            4..6 => Message::Agreement(AgreementMessage::Install(self.record(draws))),
+            6 => Message::Agreement(AgreementMessage::Propose(Propose {
+                ballot: self.ballot(draws),
+                change: self.change(draws),
+            })),
             7 => {
                 let before = draws.some(|draws| self.near(draws));
-                Message::Prepare(Prepare { view, ballot: self.ballot(draws), before })
+                Message::Agreement(AgreementMessage::Prepare(Prepare {
+                    view,
+                    ballot: self.ballot(draws),
+                    before,
+                }))
             }
             8 => {
                 let ballot = self.ballot(draws);
                 let accepted = draws.some(|draws| (self.ballot(draws), self.change(draws)));
                 let report = self.report(draws);
-                Message::Promise(Box::new(Promise { view, ballot, accepted, report }))
+                Message::Agreement(AgreementMessage::Promise(Box::new(Promise {
+                    view,
+                    ballot,
+                    accepted,
+                    report,
+                })))
             }
             9 => {
                 let promised = draws.some(|draws| self.ballot(draws));
-                Message::Nack(Nack { view, ballot: self.ballot(draws), promised, step: self.near(draws) })
+                Message::Agreement(AgreementMessage::Nack(Nack {
+                    view,
+                    ballot: self.ballot(draws),
+                    promised,
+                    step: self.near(draws),
+                }))
             }
-            10 => Message::Accepted(Accepted { view, ballot: self.ballot(draws) }),
+            10 => {
+                Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot: self.ballot(draws) }))
+            }
             11 => {
                 let (steps, chunks) = (self.near(draws), self.chunks(draws));
-                Message::WantChunks(WantChunks { view, steps, chunks })
+                TrainingMessage::WantChunks(WantChunks { steps, chunks }).in_view(view)
             }
             12 => return self.chunk_batch(draws),
             13 => return self.segment(draws),
             14 => {
                 let left_out = draws.below(10, SAMPLES_MAX);
-                Message::Complete(Complete { view, steps: self.near(draws), left_out })
+                TrainingMessage::Complete(Complete { steps: self.near(draws), left_out }).in_view(view)
             }
             15 => {
                 let (view_number, complete) = (ViewNumber(draws.below(3, STEPS_MAX)), self.near(draws));
@@ -299,13 +319,14 @@ impl Truth<'_> {
             16 => {
                 let (step, has_contribution) = (self.near(draws), draws.is());
                 let left_out = draws.below(10, SAMPLES_MAX);
-                Message::StepProgress(StepProgress { view, step, has_contribution, left_out })
+                TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out }).in_view(view)
             }
             17 => {
                 let late = draws.list(3, |draws| self.rank(draws));
                 let late = late.into_iter().collect::<BTreeSet<_>>().into_iter().collect();
                 let left_out = draws.below(10, SAMPLES_MAX);
-                Message::StepContributors(StepContributors { view, step: self.near(draws), late, left_out })
+                TrainingMessage::StepContributors(StepContributors { step: self.near(draws), late, left_out })
+                    .in_view(view)
             }
             _ => self.word(draws),
         };
@@ -317,36 +338,42 @@ impl Truth<'_> {
             13 => {
                 let contacts = vec![Contact { peer: self.member(draws).peer, addresses: vec![] }];
                 let (view, question) = (self.some_view(draws), draws.below(10, u64::MAX));
-                Message::MergeAccept(MergeAccept { view, question, is_merged: draws.is(), contacts })
+                Message::Merge(MergeMessage::Accept(MergeAccept {
+                    view,
+                    question,
+                    is_merged: draws.is(),
+                    contacts,
+                }))
             }
-            8 => Message::MergeProbe(self.meeting(draws)),
-            9 => Message::TakeSnapshot(SaveAt { view: self.digest, steps: self.near(draws) }),
-            10 => Message::MergeOffer(self.will(draws)),
+            8 => Message::Merge(MergeMessage::Probe(self.meeting(draws))),
+            9 => TrainingMessage::TakeSnapshot(SaveAt { steps: self.near(draws) }).in_view(self.digest),
+            10 => Message::Merge(MergeMessage::Offer(self.will(draws))),
             11 => {
                 let (view, steps) = (self.some_view(draws), self.near(draws));
-                Message::MergeReady(MergeReady {
+                Message::Merge(MergeMessage::Ready(MergeReady {
                     recipients: self.digest,
                     view,
                     steps,
                     missing: draws.below(2, 9) as u32,
-                })
+                }))
             }
             12 => {
                 let content = if draws.is() { ChunkContent::Values } else { ChunkContent::State };
                 let chunks = [self.chunk(draws) as usize].into_iter().collect();
                 let (view, steps) = (self.some_view(draws), self.near(draws));
-                Message::WantSnapshot(WantSnapshot { view, steps, content, chunks })
+                Message::Merge(MergeMessage::WantSnapshot(WantSnapshot { view, steps, content, chunks }))
             }
-            0 => Message::Candidate(self.member(draws)),
-            1 => Message::Retire,
-            2 => Message::Closed(Closed { view: self.digest, left_out: draws.below(10, SAMPLES_MAX) }),
-            3 => Message::SaveCheckpoint(SaveAt { view: self.digest, steps: self.near(draws) }),
+            0 => Message::Join(JoinMessage::Candidate(self.member(draws))),
+            1 => Message::Admin(AdminMessage::Retire),
+            2 => TrainingMessage::Closed(Closed { left_out: draws.below(10, SAMPLES_MAX) })
+                .in_view(self.digest),
+            3 => TrainingMessage::SaveCheckpoint(SaveAt { steps: self.near(draws) }).in_view(self.digest),
             4 => Message::Leave(Departure::new("why not")),
-            5 => Message::Ready,
-            6 => Message::Expel(self.expulsion(draws)),
+            5 => Message::Join(JoinMessage::Ready),
+            6 => Message::Admin(AdminMessage::Expel(self.expulsion(draws))),
             _ => {
                 let Member { incarnation, addresses, capacity, .. } = self.member(draws);
-                Message::Join(Join { run: None, incarnation, addresses, capacity })
+                Message::Join(JoinMessage::Join(Join { run: None, incarnation, addresses, capacity }))
             }
         }
     }
@@ -573,9 +600,12 @@ impl Truth<'_> {
         let entries = draws.list(4, piece);
         let content = if draws.is() { ChunkContent::Values } else { ChunkContent::State };
         let digest = ContentDigest::of(&payload);
-        let chunk_batch = ChunkBatch { view: self.digest, steps, content, entries, digest };
-        let message =
-            if draws.is() { Message::ChunkBatch(chunk_batch) } else { Message::SnapshotChunks(chunk_batch) };
+        let batch = ChunkBatch { steps, content, entries, digest };
+        let message = if draws.is() {
+            TrainingMessage::ChunkBatch(batch).in_view(self.digest)
+        } else {
+            Message::Merge(MergeMessage::SnapshotChunks(SnapshotChunks { view: self.digest, batch }))
+        };
         (message, Some(payload))
     }
 
@@ -586,14 +616,16 @@ impl Truth<'_> {
             _ => Phase::Mirror,
         };
         let segment = Segment {
-            view: self.digest,
             step: self.near(draws),
             phase,
             owner: self.rank(draws).0,
             index: draws.below(3, u64::from(u32::MAX)) as u32,
             stats: self.stats(draws),
         };
-        (Message::Segment(segment), Some(vec![0; 4 * draws.below(80, 500) as usize]))
+        (
+            TrainingMessage::Segment(segment).in_view(self.digest),
+            Some(vec![0; 4 * draws.below(80, 500) as usize]),
+        )
     }
 }
 

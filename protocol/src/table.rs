@@ -1,11 +1,11 @@
 //! The words of the table: what workers say to owners, owners to workers, and both to those who keep replicas.
 //!
-//! Each pair of members has a stream of words in either direction, of which a frame carries the next piece ([`TableFrame`]). A message is a
+//! Each pair of members has a stream of words in either direction, of which a frame carries the next piece ([`TrainingMessage::Tables`]). A message is a
 //! length and a [`TableMessage`]; the stream begins anew with each view, so a message that was under way then is never completed.
 //!
 //! Rows are named in runs: all rows of a dense table are one run, and a row by itself takes two numbers.
 //!
-//! [`TableFrame`]: crate::message::TableFrame
+//! [`TrainingMessage::Tables`]: crate::message::TrainingMessage::Tables
 
 use crate::chunk_set::ChunkSet;
 use crate::cursor::{DataCursor, Span, are_disjoint};

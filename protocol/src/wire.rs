@@ -21,7 +21,7 @@ use crate::limits::{
     CHUNK_BATCH_HEADER_BYTES_MAX, CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DATA_PIECE_BYTES_MAX,
     DURABLE_BYTES_MAX, SEGMENT_BYTES_MAX, SMALL_HEADER_BYTES_MAX, TABLE_MESSAGE_BYTES_MAX,
 };
-use crate::message::{Invalid, Message};
+use crate::message::{Invalid, JoinMessage, MergeMessage, Message, TrainingMessage};
 use crate::table::TableMessage;
 
 pub use bincode::{Decode, Encode};
@@ -86,9 +86,12 @@ enum Kind {
 impl Kind {
     fn of(message: &Message) -> Self {
         match message {
-            Message::Segment(_) | Message::TableFrame(_) => Self::Segment,
-            Message::Data(_) => Self::Data,
-            Message::ChunkBatch(_) | Message::SnapshotChunks(_) => Self::ChunkBatch,
+            Message::InView { message: TrainingMessage::Segment(_) | TrainingMessage::Tables, .. } => {
+                Self::Segment
+            }
+            Message::Join(JoinMessage::Data(_)) => Self::Data,
+            Message::InView { message: TrainingMessage::ChunkBatch(_), .. }
+            | Message::Merge(MergeMessage::SnapshotChunks(_)) => Self::ChunkBatch,
             _ => Self::Control,
         }
     }

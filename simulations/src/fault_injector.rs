@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_core::node::NodeState;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::AgreementMessage;
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Frame, Instant, StepNumber, ViewNumber};
 use rand::rngs::ChaCha8Rng;
@@ -523,7 +523,7 @@ fn send_stale_views(cluster: &mut Cluster, from: HostId) {
         View { number: ViewNumber(view.number.0.saturating_sub(1)), parents: vec![], ..view.clone() };
     for to in cluster.hosts().filter(|&to| to != from) {
         for view in [&view, &before] {
-            cluster.forge(from, to, Frame::encode(&Message::Install(view.clone()), None));
+            cluster.forge(from, to, Frame::encode(&AgreementMessage::Install(view.clone()).into(), None));
         }
     }
 }

@@ -5,8 +5,8 @@
 
 use peergrad_core::program::loader::TrainingConfig;
 use peergrad_models::task::Task;
-use peergrad_protocol::message::{Message, Phase, Segment};
-use peergrad_protocol::{Buffer, Frame, PeerId, Rank};
+use peergrad_protocol::message::{AgreementMessage, Message, Phase, Segment, TrainingMessage};
+use peergrad_protocol::{Buffer, Frame, PeerId, Rank, ViewDigest};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -361,9 +361,9 @@ const FOLLOWER: HostId = HostId(2);
 /// One member's record of the first view gives somebody more capacity.
 fn alter_view(envelope: &Envelope<'_>) -> FrameAction {
     match envelope.message() {
-        Some(Message::Install(mut view)) if envelope.to == MUTANT_HOST => {
+        Some(Message::Agreement(AgreementMessage::Install(mut view))) if envelope.to == MUTANT_HOST => {
             view.members[0].capacity += 1;
-            FrameAction::Replace(vec![Frame::encode(&Message::Install(view), None)])
+            FrameAction::Replace(vec![Frame::encode(&AgreementMessage::Install(view).into(), None)])
         }
         _ => FrameAction::Pass,
     }
@@ -380,7 +380,9 @@ impl FrameFilter for FlipBit {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         let message = envelope.message();
         learn_ranks(&mut self.ranks, message.as_ref());
-        let Some(segment) = segment_of(message.as_ref(), Phase::Gather) else { return FrameAction::Pass };
+        let Some((view, segment)) = segment_of(message.as_ref(), Phase::Gather) else {
+            return FrameAction::Pass;
+        };
         let count = self.ranks.len();
         let (Some(from), Some(to)) = (rank_of(&self.ranks, envelope.from), rank_of(&self.ranks, envelope.to))
         else {
@@ -392,15 +394,15 @@ impl FrameFilter for FlipBit {
         if segment.step.0 != self.step || !is_site {
             return FrameAction::Pass;
         }
-        FrameAction::Replace(vec![changed(envelope.frame, *segment, |bytes| bytes[0] ^= 1)])
+        FrameAction::Replace(vec![changed(envelope.frame, (view, *segment), |bytes| bytes[0] ^= 1)])
     }
 }
 
 /// A copy of a segment's frame with something changed.
-fn changed(frame: &Frame, segment: Segment, change: impl Fn(&mut [u8])) -> Frame {
+fn changed(frame: &Frame, (view, segment): (ViewDigest, Segment), change: impl Fn(&mut [u8])) -> Frame {
     let mut bytes = frame.payload.as_ref().map_or(vec![], |payload| payload.bytes().to_vec());
     change(&mut bytes);
-    Frame::encode(&Message::Segment(segment), Some(Buffer::from_bytes(&bytes)))
+    Frame::encode(&TrainingMessage::Segment(segment).in_view(view), Some(Buffer::from_bytes(&bytes)))
 }
 
 /// Holds back the values of one owner, and forges the sum by which it believes that everyone has them.
@@ -416,7 +418,9 @@ impl FrameFilter for EarlySum {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         let message = envelope.message();
         learn_ranks(&mut self.ranks, message.as_ref());
-        let Some(Message::Segment(segment)) = message else { return FrameAction::Pass };
+        let Some(Message::InView { view, message: TrainingMessage::Segment(segment) }) = message else {
+            return FrameAction::Pass;
+        };
         let Some(site) = rank_of(&self.ranks, MUTANT_HOST) else { return FrameAction::Pass };
         let is_own = segment.owner as usize == site;
         if segment.step.0 != self.step {
@@ -425,7 +429,7 @@ impl FrameFilter for EarlySum {
         match segment.phase {
             Phase::Reduce if envelope.to == MUTANT_HOST && is_own && segment.index == 0 => {
                 let next = Segment { step: segment.step.next(), ..segment };
-                self.sample = Some(changed(envelope.frame, next, |_| {}));
+                self.sample = Some(changed(envelope.frame, (view, next), |_| {}));
                 FrameAction::Pass
             }
             Phase::Gather if envelope.from == MUTANT_HOST && is_own => {
@@ -434,7 +438,7 @@ impl FrameFilter for EarlySum {
             Phase::Gather if envelope.to == MUTANT_HOST && !self.is_done => {
                 let Some(forged) = self.sample.take() else { return FrameAction::Pass };
                 self.is_done = true;
-                FrameAction::Replace(vec![changed(envelope.frame, segment, |_| {}), forged])
+                FrameAction::Replace(vec![changed(envelope.frame, (view, segment), |_| {}), forged])
             }
             Phase::Reduce | Phase::Gather | Phase::Mirror => FrameAction::Pass,
         }
@@ -450,7 +454,7 @@ struct DropSegments {
 
 impl FrameFilter for DropSegments {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
-        if !matches!(envelope.message(), Some(Message::Segment(_))) {
+        if !matches!(envelope.message(), Some(Message::InView { message: TrainingMessage::Segment(_), .. })) {
             return FrameAction::Pass;
         }
         if self.left > 0 {
@@ -480,7 +484,7 @@ impl FrameFilter for DoubleCredit {
 }
 
 fn learn_ranks(ranks: &mut Vec<PeerId>, message: Option<&Message>) {
-    if let Some(Message::Install(view)) = message {
+    if let Some(Message::Agreement(AgreementMessage::Install(view))) = message {
         *ranks = view.members.iter().map(|member| member.peer).collect();
     }
 }
@@ -489,9 +493,13 @@ fn rank_of(ranks: &[PeerId], host: HostId) -> Option<usize> {
     ranks.iter().position(|peer| *peer == peer_of(host)).map(Rank::from_index).map(Rank::index)
 }
 
-fn segment_of(message: Option<&Message>, phase: Phase) -> Option<&Segment> {
+fn segment_of(message: Option<&Message>, phase: Phase) -> Option<(ViewDigest, &Segment)> {
     match message {
-        Some(Message::Segment(segment)) if segment.phase == phase => Some(segment),
+        Some(Message::InView { view, message: TrainingMessage::Segment(segment) })
+            if segment.phase == phase =>
+        {
+            Some((*view, segment))
+        }
         _ => None,
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use peergrad_core::io::Event;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::{AgreementMessage, JoinMessage, Message, TrainingMessage};
 use peergrad_protocol::{Frame, Instant};
 
 use crate::host::HostId;
@@ -95,13 +95,15 @@ impl Trace {
 
 fn describe(message: &Message) -> String {
     match message {
-        Message::Segment(segment) => format!(
+        Message::InView { message: TrainingMessage::Segment(segment), .. } => format!(
             "step {} {:?} segment {} of rank {}'s shard ({} samples)",
             segment.step.0, segment.phase, segment.index, segment.owner, segment.stats.samples
         ),
-        Message::Install(view) => format!("Install view {} of {} members", view.number.0, view.members.len()),
-        Message::Welcome(_) => "Welcome".to_owned(),
-        Message::Data(piece) => format!("Data from byte {}", piece.offset),
+        Message::Agreement(AgreementMessage::Install(view)) => {
+            format!("Install view {} of {} members", view.number.0, view.members.len())
+        }
+        Message::Join(JoinMessage::Welcome(_)) => "Welcome".to_owned(),
+        Message::Join(JoinMessage::Data(piece)) => format!("Data from byte {}", piece.offset),
         other => format!("{other:?}"),
     }
 }

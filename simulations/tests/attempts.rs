@@ -9,7 +9,7 @@ use std::time::Duration;
 use peergrad_config::specification::RunFile;
 use peergrad_protocol::ViewDigest;
 use peergrad_protocol::agreement::Ballot;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::{AgreementMessage, Message};
 use peergrad_simulations::filters::{Envelope, FrameAction};
 use peergrad_simulations::scenario::{Fault, FaultTime, Scenario};
 use peergrad_simulations::simulation::Simulation;
@@ -38,7 +38,7 @@ fn attempts_max(seed: u64) -> usize {
     let ballots = Ballots::default();
     let noted = Arc::clone(&ballots);
     simulation.cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
-        if let Some(Message::Prepare(prepare)) = envelope.message() {
+        if let Some(Message::Agreement(AgreementMessage::Prepare(prepare))) = envelope.message() {
             noted.lock().unwrap().entry(prepare.view).or_default().insert(prepare.ballot);
         }
         FrameAction::Pass

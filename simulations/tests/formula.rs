@@ -11,7 +11,7 @@ use peergrad_config::specification::RunFile;
 use peergrad_core::node::NodeState;
 use peergrad_protocol::Instant;
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::{Message, TrainingMessage};
 use peergrad_simulations::filters::{Envelope, FrameAction, FrameFilter};
 use peergrad_simulations::host::HostId;
 use peergrad_simulations::links::Links;
@@ -55,7 +55,7 @@ fn first_segments(simulation: &mut Simulation) -> Arc<Mutex<BTreeMap<HostId, Ins
     let first = Arc::<Mutex<BTreeMap<HostId, Instant>>>::default();
     let noted = Arc::clone(&first);
     simulation.cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
-        if let Some(Message::Segment(_)) = envelope.message() {
+        if let Some(Message::InView { message: TrainingMessage::Segment(_), .. }) = envelope.message() {
             noted.lock().unwrap().entry(envelope.from).or_insert(envelope.at);
         }
         FrameAction::Pass
@@ -173,7 +173,7 @@ struct Count {
 
 impl FrameFilter for Count {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
-        if let Some(Message::Segment(_)) = envelope.message() {
+        if let Some(Message::InView { message: TrainingMessage::Segment(_), .. }) = envelope.message() {
             let link = (envelope.from, envelope.to);
             let in_flight = self.in_flight.entry(link).or_default();
             *in_flight += 1;

@@ -12,7 +12,7 @@ use peergrad_config::specification::RunFile;
 use peergrad_core::io::FinalState;
 use peergrad_core::program::loader::Loader;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{Message, Phase};
+use peergrad_protocol::message::{Message, Phase, TrainingMessage};
 use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::Recovery;
 use peergrad_simulations::cluster::Cluster;
@@ -111,7 +111,7 @@ fn segment_bytes(peers: usize, replicas: &str, topology: &str) -> (Bytes, u64) {
     let counted = Arc::<Mutex<Bytes>>::default();
     let counts = Arc::clone(&counted);
     simulation.cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
-        if let Some(Message::Segment(segment)) = envelope.message() {
+        if let Some(Message::InView { message: TrainingMessage::Segment(segment), .. }) = envelope.message() {
             let bytes = envelope.frame.payload.as_ref().map_or(0, |payload| payload.byte_count() as u64);
             let mut counts = counts.lock().unwrap();
             match segment.phase {

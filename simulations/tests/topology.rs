@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use peergrad_config::specification::RunFile;
 use peergrad_protocol::ViewDigest;
-use peergrad_protocol::message::{Message, Phase};
+use peergrad_protocol::message::{Message, Phase, TrainingMessage};
 use peergrad_simulations::filters::{Envelope, FrameAction};
 use peergrad_simulations::scenario::{Fault, FaultTime, Scenario};
 use peergrad_simulations::simulation::{Outcome, Simulation};
@@ -31,10 +31,10 @@ fn joined(topology: &str) -> (Outcome, Relayed) {
     // By owner's rank in a view, as those who send what they have summed up show it.
     let mut senders: BTreeMap<(ViewDigest, u64, u32), _> = BTreeMap::new();
     simulation.cluster.add_filter(Box::new(move |envelope: &Envelope<'_>| {
-        if let Some(Message::Segment(segment)) = envelope.message()
+        if let Some(Message::InView { view, message: TrainingMessage::Segment(segment) }) = envelope.message()
             && segment.phase == Phase::Gather
         {
-            let (view, step) = (segment.view, segment.step.0);
+            let step = segment.step.0;
             let first = *senders.entry((view, step, segment.owner)).or_insert(envelope.from);
             *noted.lock().unwrap().entry((view, step)).or_default() |= first != envelope.from;
         }

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use peergrad_core::io::{Ended, Event, Input, Output};
 use peergrad_net::{Disconnector, StateMachine};
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{Contact, Message, Phase, SampleStats, Segment};
+use peergrad_protocol::message::{
+    Contact, JoinMessage, Message, Phase, SampleStats, Segment, TrainingMessage,
+};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, StepNumber, ViewDigest};
 
 /// Elements of each segment: 128 KiB.
@@ -56,7 +58,7 @@ impl Courier {
         let progress = self.others.get_mut(&from).expect("frames come from those who take part");
         assert!(progress.is_up, "a frame from {from} before its link");
         match message {
-            Message::Segment(segment) => {
+            Message::InView { message: TrainingMessage::Segment(segment), .. } => {
                 assert_eq!(segment.step, StepNumber(progress.received), "segments of {from} in order");
                 let payload = frame.payload.as_ref().unwrap();
                 assert_eq!(payload.len(), ELEMENTS);
@@ -69,7 +71,7 @@ impl Courier {
                     disconnector.disconnect(from);
                 }
             }
-            Message::Ready => progress.controls += 1,
+            Message::Join(JoinMessage::Ready) => progress.controls += 1,
             other => panic!("nobody sent {other:?}"),
         }
     }
@@ -79,7 +81,10 @@ impl Courier {
             while progress.is_up && progress.credit > 0 && progress.sent < self.total {
                 let number = progress.sent;
                 if number % CONTROL_EVERY == 0 {
-                    out.push(Output::Send { to: *peer, frame: Frame::encode(&Message::Ready, None) });
+                    out.push(Output::Send {
+                        to: *peer,
+                        frame: Frame::encode(&JoinMessage::Ready.into(), None),
+                    });
                 }
                 let mut payload = self.pool.take(ELEMENTS);
                 fill(&mut payload, self.own, number);
@@ -137,7 +142,7 @@ pub(crate) fn segment(number: u64) -> Message {
     let stats = SampleStats { samples: 1, loss: 0.5 };
     let view = ViewDigest([3; 32]);
     let step = StepNumber(number);
-    Message::Segment(Segment { view, step, phase: Phase::Reduce, owner: 0, index: 0, stats })
+    TrainingMessage::Segment(Segment { step, phase: Phase::Reduce, owner: 0, index: 0, stats }).in_view(view)
 }
 
 /// Every element depends on the sender, the number and its place.

@@ -7,7 +7,7 @@ use peergrad_net::link::LinkEvent;
 use peergrad_net::notice::DialFailure;
 use peergrad_net::{BootstrapAddress, Identity, Listen, Network, NetworkOptions, Notice, Port};
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::message::{Contact, Departure, Message};
+use peergrad_protocol::message::{Contact, Departure, JoinMessage, Message};
 use peergrad_protocol::{Frame, Incarnation};
 use tokio::sync::mpsc::UnboundedReceiver;
 
@@ -30,7 +30,7 @@ async fn one_address_is_enough_to_be_linked_both_ways() {
         let (up_first, up_second) = tokio::join!(first.next(), second.next());
         let (LinkEvent::Up(to_second), LinkEvent::Up(to_first)) = (up_first, up_second) else { panic!() };
         assert_eq!((to_second.peer(), to_first.peer()), (second.peer(), first.peer()));
-        to_second.send(Frame::encode(&Message::Ready, None));
+        to_second.send(Frame::encode(&JoinMessage::Ready.into(), None));
         to_first.send(Frame::encode(&Message::Leave(Departure::new("bye")), None));
         assert!(next(&mut second).await.contains("Ready"));
         assert!(next(&mut first).await.contains("bye"));
@@ -85,7 +85,7 @@ async fn those_who_are_early_are_linked_both_ways() {
         let mut linked = 0;
         while linked < early.len() {
             if let LinkEvent::Up(link) = late.next().await {
-                link.send(Frame::encode(&Message::Ready, None));
+                link.send(Frame::encode(&JoinMessage::Ready.into(), None));
                 linked += 1;
             }
         }
@@ -112,7 +112,7 @@ async fn where_the_secret_changes_members_stay_connected_and_all_others_have_to_
         first.change_secret(secret, members.clone());
         member.change_secret(secret, members);
         assert_eq!(next_trouble(&mut notices).await.0, DialFailure::WrongSecret);
-        link.send(Frame::encode(&Message::Ready, None));
+        link.send(Frame::encode(&JoinMessage::Ready.into(), None));
         assert!(next(&mut member).await.contains("Ready"), "it was never interrupted");
         let (third, _) = start_joining(Identity::generate(), secret, vec![address_of(&first)]).await;
         let (lost, up) = (format!("down {}", other.peer().short()), format!("up {}", third.peer().short()));
@@ -225,7 +225,7 @@ async fn who_hangs_up_is_known_to_have_left_and_what_it_said_last_arrives() {
         assert_eq!(next(&mut first).await, format!("up {name}"));
         let LinkEvent::Up(link) = second.next().await else { panic!("another event") };
         for _ in 0..100 {
-            link.send(Frame::encode(&Message::Ready, None));
+            link.send(Frame::encode(&JoinMessage::Ready.into(), None));
         }
         second.hang_up(first.peer());
         for _ in 0..100 {

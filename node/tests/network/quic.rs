@@ -10,7 +10,7 @@ use peergrad_net::{
 };
 use peergrad_protocol::Frame;
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::message::{Contact, Message};
+use peergrad_protocol::message::{Contact, JoinMessage};
 use tokio::net::UdpSocket;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::task::JoinSet;
@@ -97,8 +97,8 @@ async fn assert_linked(one: &mut Network, other: &mut Network) {
         panic!("a link begins with up");
     };
     assert_eq!((to_other.peer(), to_one.peer()), (other.peer(), one.peer()));
-    to_other.send(Frame::encode(&Message::Ready, None));
-    to_one.send(Frame::encode(&Message::Ready, None));
+    to_other.send(Frame::encode(&JoinMessage::Ready.into(), None));
+    to_one.send(Frame::encode(&JoinMessage::Ready.into(), None));
     assert!(next(one).await.contains("Ready"));
     assert!(next(other).await.contains("Ready"));
 }
@@ -228,7 +228,7 @@ async fn who_hangs_up_over_quic_is_known_to_have_left_and_what_it_said_last_arri
         assert_eq!(next(&mut first).await, format!("up {name}"));
         let LinkEvent::Up(link) = second.next().await else { panic!("another event") };
         for _ in 0..100 {
-            link.send(Frame::encode(&Message::Ready, None));
+            link.send(Frame::encode(&JoinMessage::Ready.into(), None));
         }
         second.hang_up(first.peer());
         for _ in 0..100 {

@@ -14,13 +14,47 @@
 //! Where only one of them stays, the coordinator of the other offers to yield (`MergeProbe`), and that of the first answers with `MergeAccept`.
 //! When the members of a lineage that yields have heard that, they come to the other one as newcomers.
 
-use super::{ChunkContent, Contact};
+use super::{ChunkBatch, ChunkContent, Contact, Invalid, bounded, in_range, is_step};
 use crate::chunk_set::ChunkSet;
 use crate::cursor::DataCursor;
 use crate::id::{PeerId, RunId, StepNumber, ViewDigest};
 use crate::limits::{ANCESTORS_MAX, CONTACTS_MAX, MEMBERS_MAX, SAMPLES_MAX, STEPS_MAX};
 use crate::view::{Ancestor, are_bounded};
 use crate::wire::{Decode, Encode};
+
+/// A message about two lineages that become one.
+#[derive(Clone, Debug, PartialEq, Encode, Decode)]
+pub enum MergeMessage {
+    /// Member to a peer in another lineage of the run, and from there to its coordinator: this is where we are.
+    Probe(MergeProbe),
+    /// Coordinator of a lineage that yields to that of the other, and from there to its members: this state is left to you.
+    /// Repeated until the other lineage has merged it.
+    Offer(MergeOffer),
+    /// Member of the lineage that leads to a member of the one that yields: send me these chunks. The answer is `SnapshotChunks`,
+    /// with as many of them as make a chunk batch.
+    WantSnapshot(WantSnapshot),
+    /// The answer: chunks, as payload.
+    SnapshotChunks(SnapshotChunks),
+    /// Member to its coordinator: what this member needs of another lineage is here.
+    Ready(MergeReady),
+    /// Coordinator to that of a lineage which has offered to yield, and from there to its members: join this one.
+    Accept(MergeAccept),
+}
+
+impl MergeMessage {
+    pub(super) fn validate(&self) -> Result<(), Invalid> {
+        match self {
+            Self::Probe(probe) if !probe.is_bounded() => Err(Invalid::TooLong),
+            Self::Probe(probe) => in_range(probe.is_possible()),
+            Self::Offer(offer) if !offer.is_bounded() => Err(Invalid::TooLong),
+            Self::Offer(offer) => in_range(offer.is_possible()),
+            Self::WantSnapshot(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
+            Self::SnapshotChunks(chunks) => chunks.batch.validate(),
+            Self::Ready(ready) => in_range(is_step(ready.steps)),
+            Self::Accept(accept) => bounded(accept.is_bounded()),
+        }
+    }
+}
 
 /// Where a lineage stands, for another one of the same run.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
@@ -99,6 +133,15 @@ pub struct WantSnapshot {
     pub content: ChunkContent,
     /// Which.
     pub chunks: ChunkSet,
+}
+
+/// Chunks of another lineage, end to end in the payload.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+pub struct SnapshotChunks {
+    /// As in [`MergeOffer`].
+    pub view: ViewDigest,
+    /// The chunks.
+    pub batch: ChunkBatch,
 }
 
 /// A lineage ends: its members are to join another one. Of the coordinator there to that of the lineage that ends, and from there

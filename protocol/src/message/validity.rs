@@ -1,17 +1,7 @@
-//! The rules that the types of messages do not express.
+//! The rules that the types of messages do not express: what their checks share, and tests of them all.
 
-use super::{
-    ChunkBatch, ChunkEntry, MemberReport, Message, Promise, Propose, RejoinCandidate, SampleStats,
-    SavedCheckpoint,
-};
-use crate::agreement::Ballot;
-use crate::chunk_set::ChunkSet;
 use crate::id::StepNumber;
-use crate::limits::{
-    ATTEMPTS_MAX, CAPACITY_MAX, CHECKPOINTS_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, CONTACTS_MAX,
-    MEMBERS_MAX, REASON_BYTES_MAX, SAMPLES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX,
-};
-use crate::view::are_bounded;
+use crate::limits::STEPS_MAX;
 
 /// A message decoded as its type but breaking a rule: counted against its sender and otherwise ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,151 +17,30 @@ pub enum Invalid {
     View(#[from] crate::view::InvalidView),
 }
 
-impl Message {
-    /// Checks the rules that the types do not express.
-    ///
-    /// # Errors
-    /// Says which kind of rule is broken.
-    pub fn validate(&self) -> Result<(), Invalid> {
-        let bounded = |is_bounded: bool| {
-            if is_bounded { Ok(()) } else { Err(Invalid::TooLong) }
-        };
-        let in_range = |is_in_range: bool| {
-            if is_in_range { Ok(()) } else { Err(Invalid::OutOfRange) }
-        };
-        let is_step = |step: StepNumber| step.0 <= STEPS_MAX;
-        let is_ballot = |ballot: &Ballot| ballot.attempt <= ATTEMPTS_MAX;
-        match self {
-            Self::Join(join) if join.capacity > CAPACITY_MAX => Err(Invalid::OutOfRange),
-            Self::Join(join) => bounded(are_bounded(&join.addresses)),
-            Self::Welcome(welcome) => bounded(
-                welcome.specification.len() <= SPECIFICATION_BYTES_MAX
-                    && welcome.members.len() <= CONTACTS_MAX
-                    && welcome.non_owners.len() <= welcome.members.len()
-                    && welcome.members.iter().all(|contact| are_bounded(&contact.addresses)),
-            ),
-            Self::Redirect(contact) => bounded(are_bounded(&contact.addresses)),
-            Self::Candidate(member) if member.capacity > CAPACITY_MAX => Err(Invalid::OutOfRange),
-            Self::Candidate(member) => bounded(are_bounded(&member.addresses)),
-            Self::Install(view) => Ok(view.validate()?),
-            Self::Heartbeat(heartbeat) => {
-                let mut steps = heartbeat.computing.into_iter().chain([heartbeat.complete]);
-                in_range(steps.all(is_step) && heartbeat.view_number.0 <= STEPS_MAX)
-            }
-            Self::Prepare(prepare) => {
-                in_range(is_ballot(&prepare.ballot) && prepare.before.is_none_or(is_step))
-            }
-            Self::Promise(promise) => promise.validate(),
-            Self::Nack(nack) => in_range(
-                is_ballot(&nack.ballot) && nack.promised.as_ref().is_none_or(is_ballot) && is_step(nack.step),
-            ),
-            Self::Propose(propose) if !is_ballot(&propose.ballot) => Err(Invalid::OutOfRange),
-            Self::Propose(Propose { change, .. }) | Self::Learn(change) => bounded(change.is_bounded()),
-            Self::Accepted(accepted) => in_range(is_ballot(&accepted.ballot)),
-            // A loss may be infinite or not a number (that is how divergence shows); the samples must add up.
-            Self::Segment(segment) => in_range(segment.stats.is_bounded() && is_step(segment.step)),
-            Self::WantChunks(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
-            Self::ChunkBatch(chunk_batch) | Self::SnapshotChunks(chunk_batch)
-                if chunk_batch.entries.len() > CHUNK_BATCH_CHUNKS_MAX =>
-            {
-                Err(Invalid::TooLong)
-            }
-            Self::ChunkBatch(chunk_batch) | Self::SnapshotChunks(chunk_batch) => {
-                in_range(chunk_batch.is_possible() && is_step(chunk_batch.steps))
-            }
-            Self::Complete(complete) => in_range(is_step(complete.steps) && complete.left_out <= SAMPLES_MAX),
-            Self::StepProgress(progress) => {
-                in_range(is_step(progress.step) && progress.left_out <= SAMPLES_MAX)
-            }
-            Self::StepContributors(contributors) if contributors.late.len() > MEMBERS_MAX => {
-                Err(Invalid::TooLong)
-            }
-            Self::StepContributors(contributors) => in_range(
-                is_step(contributors.step)
-                    && contributors.late.is_sorted_by(|one, next| one < next)
-                    && contributors.left_out <= SAMPLES_MAX,
-            ),
-            Self::SaveCheckpoint(save) | Self::TakeSnapshot(save) => in_range(is_step(save.steps)),
-            Self::MergeProbe(probe) if !probe.is_bounded() => Err(Invalid::TooLong),
-            Self::MergeProbe(probe) => in_range(probe.is_possible()),
-            Self::MergeOffer(offer) if !offer.is_bounded() => Err(Invalid::TooLong),
-            Self::MergeOffer(offer) => in_range(offer.is_possible()),
-            Self::WantSnapshot(want) => in_range(want.chunks.is_valid() && is_step(want.steps)),
-            Self::MergeReady(ready) => in_range(is_step(ready.steps)),
-            Self::MergeAccept(words) => bounded(words.is_bounded()),
-            Self::Rekey(rekey) => in_range(rekey.is_possible()),
-            Self::Rekeyed(at) => in_range(*at <= super::rekey::AT_MAX),
-            Self::Closed(closed) => in_range(closed.left_out <= SAMPLES_MAX),
-            Self::Leave(departure) => bounded(departure.reason.len() <= REASON_BYTES_MAX),
-            Self::Refuse(_)
-            | Self::WantData(_)
-            | Self::Data(_)
-            | Self::TableFrame(_)
-            | Self::Ready
-            | Self::Retire
-            | Self::Expel(_) => Ok(()),
-        }
-    }
+pub(super) fn bounded(is_bounded: bool) -> Result<(), Invalid> {
+    if is_bounded { Ok(()) } else { Err(Invalid::TooLong) }
 }
 
-impl Promise {
-    fn validate(&self) -> Result<(), Invalid> {
-        let ballots = std::iter::once(&self.ballot).chain(self.accepted.as_ref().map(|(ballot, _)| ballot));
-        if !self.report.is_possible() || ballots.into_iter().any(|ballot| ballot.attempt > ATTEMPTS_MAX) {
-            return Err(Invalid::OutOfRange);
-        }
-        let is_bounded = self.accepted.as_ref().is_none_or(|(_, change)| change.is_bounded());
-        if is_bounded && self.report.is_bounded() { Ok(()) } else { Err(Invalid::TooLong) }
-    }
+pub(super) fn in_range(is_in_range: bool) -> Result<(), Invalid> {
+    if is_in_range { Ok(()) } else { Err(Invalid::OutOfRange) }
 }
 
-impl SampleStats {
-    /// Whether as many samples as a batch can have stand behind it, so that adding some up does not overflow.
-    fn is_bounded(&self) -> bool {
-        self.samples <= u64::from(u32::MAX)
-    }
-}
-
-impl ChunkBatch {
-    fn is_possible(&self) -> bool {
-        // Each step is one update at most.
-        let is_piece = |piece: &ChunkEntry| {
-            (piece.chunk as usize) < CHUNKS_MAX && u64::from(piece.updates) <= self.steps.0
-        };
-        self.entries.iter().all(is_piece)
-    }
-}
-
-impl MemberReport {
-    fn is_bounded(&self) -> bool {
-        let next = self.next.iter().flat_map(|next| [&next.values, &next.states]);
-        let mut sets = next.chain(&self.states_before).chain([&self.states]);
-        let is_bounded = |rejoin: &RejoinCandidate| {
-            rejoin.saved.len() <= CHECKPOINTS_MAX
-                && rejoin.saved.iter().all(|saved| saved.states.is_valid())
-                && are_bounded(&rejoin.member.addresses)
-        };
-        sets.all(ChunkSet::is_valid)
-            && self.lost.len() <= MEMBERS_MAX
-            && self.rejoin.as_deref().is_none_or(is_bounded)
-    }
-
-    fn is_possible(&self) -> bool {
-        let next = self.next.as_ref().and_then(|next| next.stats);
-        let is_saved = |saved: &SavedCheckpoint| saved.steps.0 <= STEPS_MAX && saved.cursor.is_valid();
-        let is_again = |rejoin: &RejoinCandidate| {
-            rejoin.member.capacity <= CAPACITY_MAX && rejoin.saved.iter().all(is_saved)
-        };
-        self.complete.is_none_or(|steps| steps.0 <= STEPS_MAX)
-            && self.rejoin.as_deref().is_none_or(is_again)
-            && self.stats.iter().chain(&next).all(SampleStats::is_bounded)
-    }
+pub(super) fn is_step(step: StepNumber) -> bool {
+    step.0 <= STEPS_MAX
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::*;
     use super::*;
+    use crate::agreement::Ballot;
+    use crate::chunk_set::ChunkSet;
+    use crate::id::{ContentDigest, Incarnation, PeerId, Rank};
+    use crate::limits::{
+        ATTEMPTS_MAX, CAPACITY_MAX, CHUNK_BATCH_CHUNKS_MAX, CHUNKS_MAX, CONTACTS_MAX, MEMBERS_MAX,
+        SAMPLES_MAX, SPECIFICATION_BYTES_MAX,
+    };
+    use crate::view::{Member, ViewChange};
 
     #[test]
     fn a_long_reason_is_cut_between_characters() {
@@ -188,12 +57,18 @@ mod tests {
     }
 
     fn promise(report: MemberReport) -> Message {
-        Message::Promise(Box::new(Promise { view: VIEW, ballot: ballot(1), accepted: None, report }))
+        Message::Agreement(AgreementMessage::Promise(Box::new(Promise {
+            view: VIEW,
+            ballot: ballot(1),
+            accepted: None,
+            report,
+        })))
     }
 
     fn chunk_batch(steps: u64, entries: Vec<ChunkEntry>) -> Message {
         let (content, digest) = (ChunkContent::State, ContentDigest([0; 32]));
-        Message::ChunkBatch(ChunkBatch { view: VIEW, steps: StepNumber(steps), content, entries, digest })
+        TrainingMessage::ChunkBatch(ChunkBatch { steps: StepNumber(steps), content, entries, digest })
+            .in_view(VIEW)
     }
 
     /// Whether messages are valid up to a limit, and out of range beyond it.
@@ -215,23 +90,29 @@ mod tests {
         assert_limit(|n| heartbeat(n, 1), STEPS_MAX);
         assert_limit(|n| heartbeat(1, n), STEPS_MAX);
         let prepare = |attempt: u64, before| {
-            Message::Prepare(Prepare { view: VIEW, ballot: ballot(attempt as u32), before })
+            Message::Agreement(AgreementMessage::Prepare(Prepare {
+                view: VIEW,
+                ballot: ballot(attempt as u32),
+                before,
+            }))
         };
         assert_limit(|n| prepare(n, None), ballots);
         assert_limit(|n| prepare(1, Some(StepNumber(n))), STEPS_MAX);
         let nack = |attempt: u64, promised: Option<u64>, step| {
             let promised = promised.map(|attempt| ballot(attempt as u32));
-            Message::Nack(Nack {
+            Message::Agreement(AgreementMessage::Nack(Nack {
                 view: VIEW,
                 ballot: ballot(attempt as u32),
                 promised,
                 step: StepNumber(step),
-            })
+            }))
         };
         assert_limit(|n| nack(n, None, 0), ballots);
         assert_limit(|n| nack(0, Some(n), 0), ballots);
         assert_limit(|n| nack(0, None, n), STEPS_MAX);
-        let accepted = |n: u64| Message::Accepted(Accepted { view: VIEW, ballot: ballot(n as u32) });
+        let accepted = |n: u64| {
+            Message::Agreement(AgreementMessage::Accepted(Accepted { view: VIEW, ballot: ballot(n as u32) }))
+        };
         assert_limit(accepted, ballots);
         assert_limit(
             |n| promise(MemberReport { complete: Some(StepNumber(n)), ..MemberReport::default() }),
@@ -243,20 +124,22 @@ mod tests {
             |n| promise(MemberReport { next: Some(holdings(n)), ..MemberReport::default() }),
             samples,
         );
-        let complete =
-            |steps, left_out| Message::Complete(Complete { view: VIEW, steps: StepNumber(steps), left_out });
+        let complete = |steps, left_out| {
+            TrainingMessage::Complete(Complete { steps: StepNumber(steps), left_out }).in_view(VIEW)
+        };
         assert_limit(|n| complete(n, 0), STEPS_MAX);
         assert_limit(|n| complete(0, n), SAMPLES_MAX);
-        assert_limit(|n| Message::Closed(Closed { view: VIEW, left_out: n }), SAMPLES_MAX);
+        assert_limit(|n| TrainingMessage::Closed(Closed { left_out: n }).in_view(VIEW), SAMPLES_MAX);
         let progress = |step, left_out| {
             let (step, has_contribution) = (StepNumber(step), true);
-            Message::StepProgress(StepProgress { view: VIEW, step, has_contribution, left_out })
+            TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out }).in_view(VIEW)
         };
         assert_limit(|n| progress(n, 0), STEPS_MAX);
         assert_limit(|n| progress(0, n), SAMPLES_MAX);
         let contributors = |step, late: &[u32], left_out| {
             let late = late.iter().copied().map(Rank).collect();
-            Message::StepContributors(StepContributors { view: VIEW, step: StepNumber(step), late, left_out })
+            TrainingMessage::StepContributors(StepContributors { step: StepNumber(step), late, left_out })
+                .in_view(VIEW)
         };
         assert_limit(|n| contributors(n, &[0, 3], 0), STEPS_MAX);
         assert_limit(|n| contributors(0, &[], n), SAMPLES_MAX);
@@ -265,14 +148,14 @@ mod tests {
         assert_eq!(contributors(1, &many, 0).validate(), Err(Invalid::TooLong));
         assert_eq!(contributors(1, &many[1..], 0).validate(), Ok(()));
         let segment = |step, samples| {
-            Message::Segment(Segment {
-                view: VIEW,
+            TrainingMessage::Segment(Segment {
                 step: StepNumber(step),
                 phase: Phase::Reduce,
                 owner: 0,
                 index: 0,
                 stats: stats(samples),
             })
+            .in_view(VIEW)
         };
         assert_limit(|n| segment(n, 0), STEPS_MAX);
         assert_limit(|n| segment(0, n), samples);
@@ -282,7 +165,7 @@ mod tests {
     fn chunks_have_limits() {
         let want = |steps, count: u64| {
             let chunks = ChunkSet::all(count as usize);
-            Message::WantChunks(WantChunks { view: VIEW, steps: StepNumber(steps), chunks })
+            TrainingMessage::WantChunks(WantChunks { steps: StepNumber(steps), chunks }).in_view(VIEW)
         };
         assert_limit(|n| want(n, 1), STEPS_MAX);
         assert_limit(|n| want(0, n), CHUNKS_MAX as u64);
@@ -305,37 +188,37 @@ mod tests {
         };
         let join = |addresses, capacity| {
             let Member { incarnation, addresses, .. } = member(addresses, 0);
-            Message::Join(Join { run: None, incarnation, addresses, capacity })
+            Message::Join(JoinMessage::Join(Join { run: None, incarnation, addresses, capacity }))
         };
         let welcome = |bytes, members, addresses| {
             let members = vec![contact(addresses); members];
-            Message::Welcome(Welcome {
+            Message::Join(JoinMessage::Welcome(Welcome {
                 specification: vec![0; bytes],
                 nonce: [0; 32],
                 members,
                 non_owners: vec![],
-            })
+            }))
         };
         let capacity = CAPACITY_MAX;
         for fitting in [
             join(8, capacity),
-            Message::Redirect(contact(8)),
-            Message::Candidate(member(8, capacity)),
+            Message::Join(JoinMessage::Redirect(contact(8))),
+            Message::Join(JoinMessage::Candidate(member(8, capacity))),
             welcome(SPECIFICATION_BYTES_MAX, CONTACTS_MAX, 8),
         ] {
             assert_eq!(fitting.validate(), Ok(()));
         }
         for too_long in [
             join(9, 0),
-            Message::Redirect(contact(9)),
-            Message::Candidate(member(9, 0)),
+            Message::Join(JoinMessage::Redirect(contact(9))),
+            Message::Join(JoinMessage::Candidate(member(9, 0))),
             welcome(SPECIFICATION_BYTES_MAX + 1, 0, 0),
             welcome(0, CONTACTS_MAX + 1, 0),
             welcome(0, 1, 9),
         ] {
             assert_eq!(too_long.validate(), Err(Invalid::TooLong), "{too_long:?}");
         }
-        for heavy in [join(0, capacity + 1), Message::Candidate(member(0, capacity + 1))] {
+        for heavy in [join(0, capacity + 1), Message::Join(JoinMessage::Candidate(member(0, capacity + 1)))] {
             assert_eq!(heavy.validate(), Err(Invalid::OutOfRange));
         }
     }
@@ -380,10 +263,11 @@ mod tests {
                 accepted: Some((ballot(attempt), change)),
                 report: MemberReport::default(),
             };
-            Message::Promise(Box::new(promise))
+            Message::Agreement(AgreementMessage::Promise(Box::new(promise)))
         };
-        let propose =
-            |attempt, change: ViewChange| Message::Propose(Propose { ballot: ballot(attempt), change });
+        let propose = |attempt, change: ViewChange| {
+            Message::Agreement(AgreementMessage::Propose(Propose { ballot: ballot(attempt), change }))
+        };
         for (attempt, removed, expected) in [
             (ATTEMPTS_MAX, MEMBERS_MAX, Ok(())),
             (ATTEMPTS_MAX + 1, 0, Err(Invalid::OutOfRange)),
@@ -392,6 +276,9 @@ mod tests {
             assert_eq!(with(attempt, change(removed)).validate(), expected);
             assert_eq!(propose(attempt, change(removed)).validate(), expected);
         }
-        assert_eq!(Message::Learn(change(MEMBERS_MAX + 1)).validate(), Err(Invalid::TooLong));
+        assert_eq!(
+            Message::Agreement(AgreementMessage::Learn(change(MEMBERS_MAX + 1))).validate(),
+            Err(Invalid::TooLong)
+        );
     }
 }

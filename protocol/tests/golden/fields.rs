@@ -4,10 +4,11 @@
 
 use peergrad_protocol::cursor::{DataCursor, Span};
 use peergrad_protocol::message::{
-    Accepted, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, DataPiece, Departure, Heartbeat, Join,
-    MemberReport, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase,
-    Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment,
-    SnapshotDonor, StepContributors, StepProgress, TableFrame, WantChunks, WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete,
+    DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept, MergeMessage, MergeOffer,
+    MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise, Propose, Refusal,
+    RejoinCandidate, Rekey, SaveAt, SavedCheckpoint, Segment, SnapshotChunks, SnapshotDonor,
+    StepContributors, StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot, Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
@@ -22,9 +23,12 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
     let header_bytes = header.bytes().len();
     let payload_bytes = payload.map_or(0, <[u8]>::len);
     let (kind, kind_name) = match message {
-        Message::Segment(_) | Message::TableFrame(_) => (1, "segment"),
-        Message::Data(_) => (2, "data"),
-        Message::ChunkBatch(_) | Message::SnapshotChunks(_) => (3, "chunk_batch"),
+        Message::InView { message: TrainingMessage::Segment(_) | TrainingMessage::Tables, .. } => {
+            (1, "segment")
+        }
+        Message::Join(JoinMessage::Data(_)) => (2, "data"),
+        Message::InView { message: TrainingMessage::ChunkBatch(_), .. }
+        | Message::Merge(MergeMessage::SnapshotChunks(_)) => (3, "chunk_batch"),
         _ => (0, "control"),
     };
     let mut sheet = Sheet::default();
@@ -44,150 +48,228 @@ pub(crate) fn frame_sheet(message: &Message, payload: Option<&[u8]>) -> Sheet {
 /// A message that is missing here does not compile: give it an arm, a sample in `samples.rs` and a file.
 fn fields(message: &Message) -> Sheet {
     let mut sheet = Sheet::default();
-    let (tag, name) = tag(message);
-    sheet.raw(&[tag], format!("message = {name}"));
     match message {
-        Message::Ready | Message::Retire => {}
-        Message::Join(join) => join_fields(join, &mut sheet),
-        Message::Welcome(welcome) => welcome_fields(welcome, &mut sheet),
-        Message::Redirect(contact) => sheet.contact("contact", contact),
-        Message::Refuse(refusal) => refusal_fields(refusal, &mut sheet),
-        Message::WantData(WantData { digest, offset }) | Message::Data(DataPiece { digest, offset }) => {
+        Message::Join(message) => {
+            sheet.raw(&[0], "message = Join");
+            join_message_fields(message, &mut sheet);
+        }
+        Message::Agreement(message) => {
+            sheet.raw(&[1], "message = Agreement");
+            agreement_message_fields(message, &mut sheet);
+        }
+        Message::InView { view, message } => {
+            sheet.raw(&[2], "message = InView");
+            sheet.array("view", &view.0);
+            training_message_fields(message, &mut sheet);
+        }
+        Message::Merge(message) => {
+            sheet.raw(&[3], "message = Merge");
+            merge_message_fields(message, &mut sheet);
+        }
+        Message::Admin(message) => {
+            sheet.raw(&[4], "message = Admin");
+            admin_message_fields(message, &mut sheet);
+        }
+        Message::Heartbeat(heartbeat) => {
+            sheet.raw(&[5], "message = Heartbeat");
+            heartbeat_fields(heartbeat, &mut sheet);
+        }
+        Message::Leave(Departure { reason }) => {
+            sheet.raw(&[6], "message = Leave");
+            sheet.text("reason", reason);
+        }
+    }
+    sheet
+}
+
+/// The number of a message within its conversation, and its name.
+fn tag(sheet: &mut Sheet, tag: u8, name: &str) {
+    sheet.raw(&[tag], format!("message = {name}"));
+}
+
+fn join_message_fields(message: &JoinMessage, sheet: &mut Sheet) {
+    match message {
+        JoinMessage::Join(join) => {
+            tag(sheet, 0, "Join");
+            join_fields(join, sheet);
+        }
+        JoinMessage::Welcome(welcome) => {
+            tag(sheet, 1, "Welcome");
+            welcome_fields(welcome, sheet);
+        }
+        JoinMessage::Redirect(contact) => {
+            tag(sheet, 2, "Redirect");
+            sheet.contact("contact", contact);
+        }
+        JoinMessage::Refuse(refusal) => {
+            tag(sheet, 3, "Refuse");
+            refusal_fields(refusal, sheet);
+        }
+        JoinMessage::WantData(WantData { digest, offset }) => {
+            tag(sheet, 4, "WantData");
             sheet.array("digest", &digest.0);
             sheet.value("offset", offset);
         }
-        Message::Candidate(member) => member_fields(member, &mut sheet),
-        Message::Install(view) => view_fields(view, &mut sheet),
-        Message::Heartbeat(heartbeat) => heartbeat_fields(heartbeat, &mut sheet),
-        Message::Prepare(Prepare { view, ballot, before }) => {
+        JoinMessage::Data(DataPiece { digest, offset }) => {
+            tag(sheet, 5, "Data");
+            sheet.array("digest", &digest.0);
+            sheet.value("offset", offset);
+        }
+        JoinMessage::Ready => tag(sheet, 6, "Ready"),
+        JoinMessage::Candidate(member) => {
+            tag(sheet, 7, "Candidate");
+            member_fields(member, sheet);
+        }
+    }
+}
+
+fn agreement_message_fields(message: &AgreementMessage, sheet: &mut Sheet) {
+    match message {
+        AgreementMessage::Prepare(Prepare { view, ballot, before }) => {
+            tag(sheet, 0, "Prepare");
             sheet.array("view", &view.0);
             sheet.ballot("ballot", ballot);
             sheet.some("before", before.as_ref(), |sheet, before| sheet.value("before", before));
         }
-        Message::Promise(promise) => promise_fields(promise, &mut sheet),
-        Message::Nack(Nack { view, ballot, promised, step }) => {
+        AgreementMessage::Promise(promise) => {
+            tag(sheet, 1, "Promise");
+            promise_fields(promise, sheet);
+        }
+        AgreementMessage::Nack(Nack { view, ballot, promised, step }) => {
+            tag(sheet, 2, "Nack");
             sheet.array("view", &view.0);
             sheet.ballot("ballot", ballot);
             sheet.some("promised", promised.as_ref(), |sheet, ballot| sheet.ballot("promised", ballot));
             sheet.value("step", step);
         }
-        Message::Propose(Propose { ballot, change }) => {
+        AgreementMessage::Propose(Propose { ballot, change }) => {
+            tag(sheet, 3, "Propose");
             sheet.ballot("ballot", ballot);
-            change_fields(change, &mut sheet);
+            change_fields(change, sheet);
         }
-        Message::Accepted(Accepted { view, ballot }) => {
+        AgreementMessage::Accepted(Accepted { view, ballot }) => {
+            tag(sheet, 4, "Accepted");
             sheet.array("view", &view.0);
             sheet.ballot("ballot", ballot);
         }
-        Message::Learn(change) => change_fields(change, &mut sheet),
-        Message::Segment(segment) => segment_fields(segment, &mut sheet),
-        Message::WantChunks(WantChunks { view, steps, chunks }) => {
-            sheet.array("view", &view.0);
+        AgreementMessage::Learn(change) => {
+            tag(sheet, 5, "Learn");
+            change_fields(change, sheet);
+        }
+        AgreementMessage::Install(view) => {
+            tag(sheet, 6, "Install");
+            view_fields(view, sheet);
+        }
+    }
+}
+
+fn training_message_fields(message: &TrainingMessage, sheet: &mut Sheet) {
+    match message {
+        TrainingMessage::Segment(segment) => {
+            tag(sheet, 0, "Segment");
+            segment_fields(segment, sheet);
+        }
+        TrainingMessage::WantChunks(WantChunks { steps, chunks }) => {
+            tag(sheet, 1, "WantChunks");
             sheet.value("steps", steps);
             sheet.chunks("chunks", chunks);
         }
-        Message::ChunkBatch(chunk_batch) | Message::SnapshotChunks(chunk_batch) => {
-            chunk_batch_fields(chunk_batch, &mut sheet)
+        TrainingMessage::ChunkBatch(chunk_batch) => {
+            tag(sheet, 2, "ChunkBatch");
+            chunk_batch_fields(chunk_batch, sheet);
         }
-        Message::Complete(Complete { view, steps, left_out }) => {
-            sheet.array("view", &view.0);
+        TrainingMessage::Complete(Complete { steps, left_out }) => {
+            tag(sheet, 3, "Complete");
             sheet.value("steps", steps);
             sheet.value("left_out", left_out);
         }
-        Message::Closed(Closed { view, left_out }) => {
-            sheet.array("view", &view.0);
+        TrainingMessage::Closed(Closed { left_out }) => {
+            tag(sheet, 4, "Closed");
             sheet.value("left_out", left_out);
         }
-        Message::Leave(Departure { reason }) => sheet.text("reason", reason),
-        Message::StepProgress(StepProgress { view, step, has_contribution, left_out }) => {
-            sheet.array("view", &view.0);
+        TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out }) => {
+            tag(sheet, 5, "StepProgress");
             sheet.value("step", step);
             sheet.value("has_contribution", has_contribution);
             sheet.value("left_out", left_out);
         }
-        Message::StepContributors(contributors) => step_contributors_fields(contributors, &mut sheet),
-        Message::SaveCheckpoint(SaveAt { view, steps }) | Message::TakeSnapshot(SaveAt { view, steps }) => {
-            sheet.array("view", &view.0);
+        TrainingMessage::StepContributors(contributors) => {
+            tag(sheet, 6, "StepContributors");
+            step_contributors_fields(contributors, sheet);
+        }
+        TrainingMessage::SaveCheckpoint(SaveAt { steps }) => {
+            tag(sheet, 7, "SaveCheckpoint");
             sheet.value("steps", steps);
         }
-        Message::Expel(expulsion) => expulsion_fields(expulsion, &mut sheet),
-        Message::MergeProbe(probe) => merge_probe_fields(probe, &mut sheet),
-        Message::MergeOffer(offer) => merge_offer_fields(offer, &mut sheet),
-        Message::WantSnapshot(WantSnapshot { view, steps, content, chunks }) => {
+        TrainingMessage::TakeSnapshot(SaveAt { steps }) => {
+            tag(sheet, 8, "TakeSnapshot");
+            sheet.value("steps", steps);
+        }
+        TrainingMessage::Tables => tag(sheet, 9, "Tables"),
+    }
+}
+
+fn merge_message_fields(message: &MergeMessage, sheet: &mut Sheet) {
+    match message {
+        MergeMessage::Probe(probe) => {
+            tag(sheet, 0, "Probe");
+            merge_probe_fields(probe, sheet);
+        }
+        MergeMessage::Offer(offer) => {
+            tag(sheet, 1, "Offer");
+            merge_offer_fields(offer, sheet);
+        }
+        MergeMessage::WantSnapshot(WantSnapshot { view, steps, content, chunks }) => {
+            tag(sheet, 2, "WantSnapshot");
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
-            content_field(*content, &mut sheet);
+            content_field(*content, sheet);
             sheet.chunks("chunks", chunks);
         }
-        Message::MergeReady(MergeReady { recipients, view, steps, missing }) => {
+        MergeMessage::SnapshotChunks(SnapshotChunks { view, batch }) => {
+            tag(sheet, 3, "SnapshotChunks");
+            sheet.array("view", &view.0);
+            chunk_batch_fields(batch, sheet);
+        }
+        MergeMessage::Ready(MergeReady { recipients, view, steps, missing }) => {
+            tag(sheet, 4, "Ready");
             sheet.array("recipients", &recipients.0);
             sheet.array("view", &view.0);
             sheet.value("steps", steps);
             sheet.value("missing", missing);
         }
-        Message::MergeAccept(MergeAccept { view, question, is_merged, contacts }) => {
+        MergeMessage::Accept(MergeAccept { view, question, is_merged, contacts }) => {
+            tag(sheet, 5, "Accept");
             sheet.array("view", &view.0);
             sheet.value("question", question);
             sheet.value("is_merged", is_merged);
             sheet.list("contacts", contacts, |sheet, contact| sheet.contact("contact", contact));
         }
-        Message::Rekey(Rekey { at, by, secret }) => {
+    }
+}
+
+fn admin_message_fields(message: &AdminMessage, sheet: &mut Sheet) {
+    match message {
+        AdminMessage::Retire => tag(sheet, 0, "Retire"),
+        AdminMessage::Expel(expulsion) => {
+            tag(sheet, 1, "Expel");
+            expulsion_fields(expulsion, sheet);
+        }
+        AdminMessage::Rekey(Rekey { at, by, secret }) => {
+            tag(sheet, 2, "Rekey");
             sheet.value("at", at);
             sheet.array("by", &by.0);
             sheet.array("secret", &secret.0);
         }
-        Message::Rekeyed(at) => sheet.value("at", at),
-        Message::TableFrame(TableFrame { view }) => sheet.array("view", &view.0),
-    }
-    sheet
-}
-
-/// The number of a message on the wire, and its name.
-fn tag(message: &Message) -> (u8, &'static str) {
-    match message {
-        Message::Join(_) => (0, "Join"),
-        Message::Welcome(_) => (1, "Welcome"),
-        Message::Redirect(_) => (2, "Redirect"),
-        Message::Refuse(_) => (3, "Refuse"),
-        Message::WantData(_) => (4, "WantData"),
-        Message::Data(_) => (5, "Data"),
-        Message::Ready => (6, "Ready"),
-        Message::Candidate(_) => (7, "Candidate"),
-        Message::Retire => (8, "Retire"),
-        Message::Install(_) => (9, "Install"),
-        Message::Heartbeat(_) => (10, "Heartbeat"),
-        Message::Prepare(_) => (11, "Prepare"),
-        Message::Promise(_) => (12, "Promise"),
-        Message::Nack(_) => (13, "Nack"),
-        Message::Propose(_) => (14, "Propose"),
-        Message::Accepted(_) => (15, "Accepted"),
-        Message::Learn(_) => (16, "Learn"),
-        Message::Segment(_) => (17, "Segment"),
-        Message::WantChunks(_) => (18, "WantChunks"),
-        Message::ChunkBatch(_) => (19, "ChunkBatch"),
-        Message::Complete(_) => (20, "Complete"),
-        Message::Closed(_) => (21, "Closed"),
-        Message::Leave(_) => (22, "Leave"),
-        Message::StepProgress(_) => (23, "StepProgress"),
-        Message::StepContributors(_) => (24, "StepContributors"),
-        Message::SaveCheckpoint(_) => (25, "SaveCheckpoint"),
-        Message::Expel(_) => (26, "Expel"),
-        Message::MergeProbe(_) => (27, "MergeProbe"),
-        Message::TakeSnapshot(_) => (28, "TakeSnapshot"),
-        Message::MergeOffer(_) => (29, "MergeOffer"),
-        Message::WantSnapshot(_) => (30, "WantSnapshot"),
-        Message::SnapshotChunks(_) => (31, "SnapshotChunks"),
-        Message::MergeReady(_) => (32, "MergeReady"),
-        Message::MergeAccept(_) => (33, "MergeAccept"),
-        Message::Rekey(_) => (34, "Rekey"),
-        Message::Rekeyed(_) => (35, "Rekeyed"),
-        Message::TableFrame(_) => (36, "TableFrame"),
+        AdminMessage::Rekeyed(at) => {
+            tag(sheet, 3, "Rekeyed");
+            sheet.value("at", at);
+        }
     }
 }
 
 fn step_contributors_fields(contributors: &StepContributors, sheet: &mut Sheet) {
-    let StepContributors { view, step, late, left_out } = contributors;
-    sheet.array("view", &view.0);
+    let StepContributors { step, late, left_out } = contributors;
     sheet.value("step", step);
     sheet.length("late", late.len());
     late.iter().for_each(|rank| sheet.value("rank", rank));
@@ -463,8 +545,7 @@ fn merge_offer_fields(offer: &MergeOffer, sheet: &mut Sheet) {
 // Training.
 
 fn segment_fields(segment: &Segment, sheet: &mut Sheet) {
-    let Segment { view, step, phase, owner, index, stats } = segment;
-    sheet.array("view", &view.0);
+    let Segment { step, phase, owner, index, stats } = segment;
     sheet.value("step", step);
     match phase {
         Phase::Reduce => sheet.raw(&[0], "phase = Reduce"),
@@ -484,8 +565,7 @@ fn content_field(content: ChunkContent, sheet: &mut Sheet) {
 }
 
 fn chunk_batch_fields(message: &ChunkBatch, sheet: &mut Sheet) {
-    let ChunkBatch { view, steps, content, entries, digest } = message;
-    sheet.array("view", &view.0);
+    let ChunkBatch { steps, content, entries, digest } = message;
     sheet.value("steps", steps);
     content_field(*content, sheet);
     sheet.list("entries", entries, |sheet, ChunkEntry { chunk, updates }| {

@@ -20,7 +20,9 @@ use std::path::{Path, PathBuf};
 use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
-use peergrad_protocol::message::{Message, Phase, Refusal};
+use peergrad_protocol::message::{
+    AdminMessage, AgreementMessage, JoinMessage, MergeMessage, Message, Phase, Refusal, TrainingMessage,
+};
 use peergrad_protocol::view::Recovery;
 use peergrad_protocol::wire::{self, Decode, PREFIX_BYTES, Prefix, WireError};
 use peergrad_protocol::{Buffer, Frame, PeerId, RunId};
@@ -127,18 +129,39 @@ fn every_variant_has_a_sample() {
     let mut recoveries = BTreeSet::new();
     let mut phases = BTreeSet::new();
     for sample in samples() {
-        messages.insert(wire::encode_record(&sample.message)[0]);
+        let record = wire::encode_record(&sample.message);
+        messages.insert((record[0], record[conversation_at(&sample.message)]));
         match &sample.message {
-            Message::Refuse(refusal) => refusals.insert(wire::encode_record(refusal)[0]),
-            Message::Install(view) => recoveries.insert(wire::encode_record(&view.recovery)[0]),
-            Message::Segment(segment) => phases.insert(wire::encode_record(&segment.phase)[0]),
+            Message::Join(JoinMessage::Refuse(refusal)) => refusals.insert(wire::encode_record(refusal)[0]),
+            Message::Agreement(AgreementMessage::Install(view)) => {
+                recoveries.insert(wire::encode_record(&view.recovery)[0])
+            }
+            Message::InView { message: TrainingMessage::Segment(segment), .. } => {
+                phases.insert(wire::encode_record(&segment.phase)[0])
+            }
             _ => false,
         };
     }
-    assert_eq!(messages, variants::<Message>());
+    assert_eq!(
+        messages.iter().map(|(conversation, _)| *conversation).collect::<BTreeSet<_>>(),
+        variants::<Message>()
+    );
+    let known = |conversation: u8| -> BTreeSet<u8> {
+        messages.iter().filter(|(of, _)| *of == conversation).map(|(_, message)| *message).collect()
+    };
+    assert_eq!(known(0), variants::<JoinMessage>());
+    assert_eq!(known(1), variants::<AgreementMessage>());
+    assert_eq!(known(2), variants::<TrainingMessage>());
+    assert_eq!(known(3), variants::<MergeMessage>());
+    assert_eq!(known(4), variants::<AdminMessage>());
     assert_eq!(refusals, variants::<Refusal>());
     assert_eq!(recoveries, variants::<Recovery>());
     assert_eq!(phases, variants::<Phase>());
+}
+
+/// Where in a record the message's number within its conversation stands: a message of a view names the view first.
+fn conversation_at(message: &Message) -> usize {
+    if let Message::InView { view, .. } = message { 1 + view.0.len() } else { 1 }
 }
 
 /// The discriminants that an enum knows: with zeros behind one, it decodes and leaves some over.

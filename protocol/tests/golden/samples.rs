@@ -9,11 +9,12 @@ use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::invite::{Invite, Secret};
 use peergrad_protocol::message::{
-    Accepted, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Contact, DataPiece, Departure,
-    Heartbeat, Join, MemberReport, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message, Nack,
-    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt,
-    SavedCheckpoint, Segment, SnapshotDonor, StepContributors, StepProgress, TableFrame, WantChunks,
-    WantData, WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete,
+    Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept, MergeMessage,
+    MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise, Propose,
+    Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint, Segment, SnapshotChunks,
+    SnapshotDonor, StepContributors, StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot,
+    Welcome,
 };
 use peergrad_protocol::table::{
     LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease, TableChunk,
@@ -40,12 +41,15 @@ pub(crate) fn samples() -> Vec<Sample> {
 
 /// What is said until a peer is in a view.
 fn joining() -> Vec<Sample> {
-    let refuse = |refusal| Message::Refuse(refusal);
+    let refuse = |refusal| Message::Join(JoinMessage::Refuse(refusal));
     let mut samples = vec![
-        control("join_with_run", Message::Join(join(Some(RunId(bytes(0x00)))))),
-        control("join_without_run", Message::Join(Join { addresses: vec![], capacity: 0, ..join(None) })),
-        control("welcome", Message::Welcome(welcome())),
-        control("redirect", Message::Redirect(contact())),
+        control("join_with_run", Message::Join(JoinMessage::Join(join(Some(RunId(bytes(0x00))))))),
+        control(
+            "join_without_run",
+            Message::Join(JoinMessage::Join(Join { addresses: vec![], capacity: 0, ..join(None) })),
+        ),
+        control("welcome", Message::Join(JoinMessage::Welcome(welcome()))),
+        control("redirect", Message::Join(JoinMessage::Redirect(contact()))),
         control("refuse_other_run", refuse(Refusal::OtherRun { run: RunId(bytes(0x00)) })),
         control("refuse_full", refuse(Refusal::Full)),
         control("refuse_run_complete", refuse(Refusal::RunComplete)),
@@ -54,18 +58,22 @@ fn joining() -> Vec<Sample> {
         control("refuse_expelled", refuse(Refusal::Expelled(expulsion()))),
         control(
             "want_data",
-            Message::WantData(WantData { digest: ContentDigest(bytes(0x60)), offset: 262_144 }),
+            Message::Join(JoinMessage::WantData(WantData {
+                digest: ContentDigest(bytes(0x60)),
+                offset: 262_144,
+            })),
         ),
-        control("ready", Message::Ready),
-        control("candidate", Message::Candidate(member(0x40, 2))),
-        control("retire", Message::Retire),
-        control("install_first_view", Message::Install(first_view())),
-        control("install_later_view", Message::Install(later_view())),
+        control("ready", Message::Join(JoinMessage::Ready)),
+        control("candidate", Message::Join(JoinMessage::Candidate(member(0x40, 2)))),
+        control("retire", Message::Admin(AdminMessage::Retire)),
+        control("install_first_view", Message::Agreement(AgreementMessage::Install(first_view()))),
+        control("install_later_view", Message::Agreement(AgreementMessage::Install(later_view()))),
         control("leave", Message::Leave(Departure { reason: "stopped by its user".to_owned() })),
     ];
     // A file's bytes need not fill whole elements.
     for (name, payload) in [("data", b"5.1,3.5,setosa\n".to_vec()), ("data_empty", vec![])] {
-        let message = Message::Data(DataPiece { digest: ContentDigest(bytes(0x60)), offset: 250 });
+        let message =
+            Message::Join(JoinMessage::Data(DataPiece { digest: ContentDigest(bytes(0x60)), offset: 250 }));
         samples.push(Sample { name, message, payload: Some(payload) });
     }
     samples
@@ -75,10 +83,21 @@ fn joining() -> Vec<Sample> {
 fn agreement() -> Vec<Sample> {
     let view = first_view().digest();
     let promise = |accepted, report| {
-        Message::Promise(Box::new(Promise { view, ballot: ballot(3, 0), accepted, report }))
+        Message::Agreement(AgreementMessage::Promise(Box::new(Promise {
+            view,
+            ballot: ballot(3, 0),
+            accepted,
+            report,
+        })))
     };
-    let nack =
-        |promised| Message::Nack(Nack { view, ballot: ballot(3, 0), promised, step: StepNumber(70_000) });
+    let nack = |promised| {
+        Message::Agreement(AgreementMessage::Nack(Nack {
+            view,
+            ballot: ballot(3, 0),
+            promised,
+            step: StepNumber(70_000),
+        }))
+    };
     vec![
         control(
             "heartbeat",
@@ -89,10 +108,21 @@ fn agreement() -> Vec<Sample> {
                 computing: Some(StepNumber(300)),
             }),
         ),
-        control("prepare_at_once", Message::Prepare(Prepare { view, ballot: ballot(3, 0), before: None })),
+        control(
+            "prepare_at_once",
+            Message::Agreement(AgreementMessage::Prepare(Prepare {
+                view,
+                ballot: ballot(3, 0),
+                before: None,
+            })),
+        ),
         control(
             "prepare_before_a_step",
-            Message::Prepare(Prepare { view, ballot: ballot(251, 1), before: Some(StepNumber(70_002)) }),
+            Message::Agreement(AgreementMessage::Prepare(Prepare {
+                view,
+                ballot: ballot(251, 1),
+                before: Some(StepNumber(70_002)),
+            })),
         ),
         control("promise_of_a_newcomer", promise(None, MemberReport::default())),
         control(
@@ -104,14 +134,29 @@ fn agreement() -> Vec<Sample> {
         control("promise_with_accepted", promise(Some((ballot(2, 1), loss())), report_uncommitted())),
         control("nack_with_a_higher_ballot", nack(Some(ballot(4, 1)))),
         control("nack_with_a_later_step", nack(None)),
-        control("propose_after_a_loss", Message::Propose(Propose { ballot: ballot(3, 0), change: loss() })),
+        control(
+            "propose_after_a_loss",
+            Message::Agreement(AgreementMessage::Propose(Propose { ballot: ballot(3, 0), change: loss() })),
+        ),
         control(
             "propose_between_steps",
-            Message::Propose(Propose { ballot: ballot(3, 0), change: exchange() }),
+            Message::Agreement(AgreementMessage::Propose(Propose {
+                ballot: ballot(3, 0),
+                change: exchange(),
+            })),
         ),
-        control("propose_to_merge", Message::Propose(Propose { ballot: ballot(3, 0), change: merging() })),
-        control("accepted", Message::Accepted(Accepted { view, ballot: ballot(3, 0) })),
-        control("learn", Message::Learn(exchange())),
+        control(
+            "propose_to_merge",
+            Message::Agreement(AgreementMessage::Propose(Propose {
+                ballot: ballot(3, 0),
+                change: merging(),
+            })),
+        ),
+        control(
+            "accepted",
+            Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot: ballot(3, 0) })),
+        ),
+        control("learn", Message::Agreement(AgreementMessage::Learn(exchange()))),
     ]
 }
 
@@ -121,7 +166,7 @@ fn merge_messages() -> Vec<Sample> {
     let steps = StepNumber(300);
     let probe = |yields| {
         let (trained, ancestors, coordinator) = (70_000, vec![ancestor()], contact());
-        Message::MergeProbe(MergeProbe {
+        Message::Merge(MergeMessage::Probe(MergeProbe {
             run,
             view,
             steps,
@@ -131,7 +176,7 @@ fn merge_messages() -> Vec<Sample> {
             yields,
             question: 70_000,
             answers: 300,
-        })
+        }))
     };
     let offer = MergeOffer {
         view,
@@ -143,36 +188,46 @@ fn merge_messages() -> Vec<Sample> {
         coordinator: contact().peer,
         question: 70_000,
     };
-    let want =
-        |content| Message::WantSnapshot(WantSnapshot { view, steps, content, chunks: chunks(&[0, 9, 300]) });
+    let want = |content| {
+        Message::Merge(MergeMessage::WantSnapshot(WantSnapshot {
+            view,
+            steps,
+            content,
+            chunks: chunks(&[0, 9, 300]),
+        }))
+    };
     let payload = [1.0_f32.to_le_bytes(), 0.5_f32.to_le_bytes()].concat();
     let entries = vec![ChunkEntry { chunk: 9, updates: 299 }];
     let digest = ContentDigest::of(&payload);
-    let bequest =
-        Message::SnapshotChunks(ChunkBatch { view, steps, content: ChunkContent::State, entries, digest });
+    let batch = ChunkBatch { steps, content: ChunkContent::State, entries, digest };
+    let snapshot_chunks = Message::Merge(MergeMessage::SnapshotChunks(SnapshotChunks { view, batch }));
     vec![
         control("merge_probe", probe(None)),
         control("merge_probe_decided", probe(Some(view))),
-        control("take_snapshot", Message::TakeSnapshot(SaveAt { view, steps })),
-        control("merge_offer", Message::MergeOffer(offer)),
+        control("take_snapshot", TrainingMessage::TakeSnapshot(SaveAt { steps }).in_view(view)),
+        control("merge_offer", Message::Merge(MergeMessage::Offer(offer))),
         control("want_snapshot_values", want(ChunkContent::Values)),
         control("want_snapshot_state", want(ChunkContent::State)),
-        Sample { name: "snapshot_chunks", message: bequest, payload: Some(payload) },
-        control("merge_ready", Message::MergeReady(MergeReady { recipients, view, steps, missing: 300 })),
+        Sample { name: "snapshot_chunks", message: snapshot_chunks, payload: Some(payload) },
+        control(
+            "merge_ready",
+            Message::Merge(MergeMessage::Ready(MergeReady { recipients, view, steps, missing: 300 })),
+        ),
         control(
             "merge_accept",
-            Message::MergeAccept(MergeAccept {
+            Message::Merge(MergeMessage::Accept(MergeAccept {
                 view,
                 question: 70_000,
                 is_merged: true,
                 contacts: vec![contact()],
-            }),
+            })),
         ),
     ]
 }
 
 /// What is said about tables: each message, as a stream has it.
 fn tables() -> Vec<Sample> {
+    let view = ViewDigest(bytes(0xa0));
     let worker = WorkerId { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) };
     let rows = |values: &[f32]| Rows { indices: [3, 4, 300].into_iter().collect(), values: values.to_vec() };
     let lease = || SampleLease { epoch: 1, spans: vec![Span { start: 64, end: 300 }] };
@@ -270,11 +325,7 @@ fn tables() -> Vec<Sample> {
         assert!(message.is_valid(), "{message:?}");
         let mut stream = Vec::new();
         encode_table_message(&message, &mut stream);
-        Sample {
-            name,
-            message: Message::TableFrame(TableFrame { view: ViewDigest(bytes(0xa0)) }),
-            payload: Some(stream),
-        }
+        Sample { name, message: TrainingMessage::Tables.in_view(view), payload: Some(stream) }
     };
     words.into_iter().map(sample).collect()
 }
@@ -282,36 +333,43 @@ fn tables() -> Vec<Sample> {
 /// What members of one view say to each other.
 fn training() -> Vec<Sample> {
     let view = ViewDigest(bytes(0xa0));
-    let want = WantChunks { view, steps: StepNumber(300), chunks: [0, 9, 300].into_iter().collect() };
-    let complete = Complete { view, steps: StepNumber(5_000_000_000), left_out: 64 };
+    let want = WantChunks { steps: StepNumber(300), chunks: [0, 9, 300].into_iter().collect() };
+    let complete = Complete { steps: StepNumber(5_000_000_000), left_out: 64 };
     let mut samples = vec![
-        control("want_chunks", Message::WantChunks(want)),
-        control("complete", Message::Complete(complete)),
-        control("save_checkpoint", Message::SaveCheckpoint(SaveAt { view, steps: StepNumber(70_002) })),
-        control("expel", Message::Expel(expulsion())),
+        control("want_chunks", TrainingMessage::WantChunks(want).in_view(view)),
+        control("complete", TrainingMessage::Complete(complete).in_view(view)),
+        control(
+            "save_checkpoint",
+            TrainingMessage::SaveCheckpoint(SaveAt { steps: StepNumber(70_002) }).in_view(view),
+        ),
+        control("expel", Message::Admin(AdminMessage::Expel(expulsion()))),
         control(
             "rekey",
-            Message::Rekey(Rekey { at: 70_000, by: PeerId(bytes(0x60)), secret: Secret(bytes(0x70)) }),
+            Message::Admin(AdminMessage::Rekey(Rekey {
+                at: 70_000,
+                by: PeerId(bytes(0x60)),
+                secret: Secret(bytes(0x70)),
+            })),
         ),
-        control("rekeyed", Message::Rekeyed(70_000)),
-        control("closed", Message::Closed(Closed { view, left_out: 64 })),
+        control("rekeyed", Message::Admin(AdminMessage::Rekeyed(70_000))),
+        control("closed", TrainingMessage::Closed(Closed { left_out: 64 }).in_view(view)),
         control(
             "step_progress",
-            Message::StepProgress(StepProgress {
-                view,
+            TrainingMessage::StepProgress(StepProgress {
                 step: StepNumber(300),
                 has_contribution: true,
                 left_out: 64,
-            }),
+            })
+            .in_view(view),
         ),
         control(
             "step_contributors",
-            Message::StepContributors(StepContributors {
-                view,
+            TrainingMessage::StepContributors(StepContributors {
                 step: StepNumber(300),
                 late: vec![Rank(2), Rank(251)],
                 left_out: 64,
-            }),
+            })
+            .in_view(view),
         ),
     ];
     let elements: Vec<u8> = [1.0_f32, -0.5, 3.25].iter().flat_map(|value| value.to_le_bytes()).collect();
@@ -321,17 +379,21 @@ fn training() -> Vec<Sample> {
         // A gathered segment's payload may be empty where a shard is.
         ("segment_gather_empty", Phase::Gather, vec![]),
     ] {
-        samples.push(Sample { name, message: Message::Segment(segment(phase)), payload: Some(payload) });
+        samples.push(Sample {
+            name,
+            message: TrainingMessage::Segment(segment(phase)).in_view(view),
+            payload: Some(payload),
+        });
     }
     for (name, content, updates) in
         [("chunk_batch_values", ChunkContent::Values, 0), ("chunk_batch_state", ChunkContent::State, 299)]
     {
         let digest = ContentDigest::of(&elements);
         let entries = vec![ChunkEntry { chunk: 251, updates }, ChunkEntry { chunk: 4095, updates: 0 }];
-        let chunk_batch = ChunkBatch { view, steps: StepNumber(300), content, entries, digest };
+        let chunk_batch = ChunkBatch { steps: StepNumber(300), content, entries, digest };
         samples.push(Sample {
             name,
-            message: Message::ChunkBatch(chunk_batch),
+            message: TrainingMessage::ChunkBatch(chunk_batch).in_view(view),
             payload: Some(elements.clone()),
         });
     }
@@ -539,7 +601,6 @@ fn report_uncommitted() -> MemberReport {
 
 fn segment(phase: Phase) -> Segment {
     Segment {
-        view: ViewDigest(bytes(0xa0)),
         step: StepNumber(300),
         phase,
         owner: 3,

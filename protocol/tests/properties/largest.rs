@@ -11,8 +11,8 @@ use peergrad_protocol::limits::{
     PARTITIONED_MAX, REPLICAS_MAX, RETURNED_SPANS_MAX, SAMPLES_MAX, SPECIFICATION_BYTES_MAX, STEPS_MAX,
 };
 use peergrad_protocol::message::{
-    ChunkBatch, ChunkContent, ChunkEntry, MemberReport, Message, PartialStep, Promise, Propose,
-    RejoinCandidate, SampleStats, SavedCheckpoint, WantChunks,
+    AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, MemberReport, Message, PartialStep, Promise,
+    Propose, RejoinCandidate, SampleStats, SavedCheckpoint, TrainingMessage, WantChunks,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Move, Moves, Recovery, Resume,
@@ -145,17 +145,16 @@ fn the_largest_messages_fit_their_frames() {
     let accepted = Some((ballot, change.clone()));
     let promise = Promise { view: ViewDigest([255; 32]), ballot, accepted, report };
     for message in [
-        Message::Install(view),
-        Message::Learn(change.clone()),
-        Message::Propose(Propose { ballot, change }),
-        Message::Promise(Box::new(promise)),
-        Message::WantChunks(WantChunks {
-            view: ViewDigest([255; 32]),
+        Message::Agreement(AgreementMessage::Install(view)),
+        Message::Agreement(AgreementMessage::Learn(change.clone())),
+        Message::Agreement(AgreementMessage::Propose(Propose { ballot, change })),
+        Message::Agreement(AgreementMessage::Promise(Box::new(promise))),
+        TrainingMessage::WantChunks(WantChunks {
             steps: StepNumber(STEPS_MAX),
             chunks: ChunkSet::all(CHUNKS_MAX),
-        }),
-        Message::ChunkBatch(ChunkBatch {
-            view: ViewDigest([255; 32]),
+        })
+        .in_view(ViewDigest([255; 32])),
+        TrainingMessage::ChunkBatch(ChunkBatch {
             steps: StepNumber(STEPS_MAX),
             content: ChunkContent::State,
             entries: vec![
@@ -163,7 +162,8 @@ fn the_largest_messages_fit_their_frames() {
                 CHUNK_BATCH_CHUNKS_MAX
             ],
             digest: ContentDigest([255; 32]),
-        }),
+        })
+        .in_view(ViewDigest([255; 32])),
     ] {
         let frame = Frame::encode(&message, None);
         assert!(knock(&frame) == Ok(message), "{} bytes", frame.byte_count());

@@ -23,7 +23,7 @@ use peergrad_protocol::limits::{
     CHUNK_BATCH_HEADER_BYTES_MAX, CHUNK_BYTES_MAX, CONTROL_HEADER_BYTES_MAX, DURABLE_BYTES_MAX,
     REASON_BYTES_MAX, SMALL_HEADER_BYTES_MAX,
 };
-use peergrad_protocol::message::{Complete, Departure, Message};
+use peergrad_protocol::message::{Complete, Departure, Message, TrainingMessage};
 use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::wire::{self, PREFIX_BYTES, Prefix, VERSION, WireError};
 use peergrad_protocol::{Buffer, Frame, Incarnation, RunId, StepNumber, ViewDigest};
@@ -412,8 +412,8 @@ fn lists_of_nothing_stay_within_the_limit() {
 
 #[test]
 fn a_number_has_one_encoding() {
-    let complete = Complete { view: ViewDigest([1; 32]), steps: StepNumber(0), left_out: 5 };
-    let honest = Frame::encode(&Message::Complete(complete), None);
+    let complete = Complete { steps: StepNumber(0), left_out: 5 };
+    let honest = Frame::encode(&TrainingMessage::Complete(complete).in_view(ViewDigest([1; 32])), None);
     let header = &honest.head[PREFIX_BYTES..];
     let (before, number) = header.split_at(header.len() - 1);
     assert_eq!(number, [5]);

@@ -12,11 +12,12 @@ use peergrad_protocol::limits::{
     STEPS_MAX,
 };
 use peergrad_protocol::message::{
-    Accepted, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete, Contact, DataPiece, Departure,
-    Heartbeat, Join, MemberReport, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message, Nack,
-    PartialStep, Phase, Prepare, Promise, Propose, Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt,
-    SavedCheckpoint, Segment, SnapshotDonor, StepContributors, StepProgress, WantChunks, WantData,
-    WantSnapshot, Welcome,
+    Accepted, AdminMessage, AgreementMessage, ChunkBatch, ChunkContent, ChunkEntry, Closed, Complete,
+    Contact, DataPiece, Departure, Heartbeat, Join, JoinMessage, MemberReport, MergeAccept, MergeMessage,
+    MergeOffer, MergeProbe, MergeReady, Message, Nack, PartialStep, Phase, Prepare, Promise, Propose,
+    Refusal, RejoinCandidate, Rekey, SampleStats, SaveAt, SavedCheckpoint, Segment, SnapshotChunks,
+    SnapshotDonor, StepContributors, StepProgress, TrainingMessage, WantChunks, WantData, WantSnapshot,
+    Welcome,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
@@ -288,33 +289,43 @@ fn report() -> impl Strategy<Value = MemberReport> {
     )
 }
 
-fn segment() -> impl Strategy<Value = Message> {
-    let phase = prop_oneof![Just(Phase::Reduce), Just(Phase::Gather), Just(Phase::Mirror)];
-    (digest(), step(), phase, any::<u32>(), any::<u32>(), stats()).prop_map(
-        |(view, step, phase, owner, index, stats)| {
-            Message::Segment(Segment { view, step: StepNumber(step), phase, owner, index, stats })
-        },
-    )
-}
-
 /// Any message that keeps to the rules.
 pub(crate) fn message() -> impl Strategy<Value = Message> {
-    prop_oneof![joining(), agreement(), training()]
+    let computing = prop::option::of(step());
+    let heartbeat =
+        (digest(), step(), step(), computing).prop_map(|(view, view_number, complete, computing)| {
+            let computing = computing.map(StepNumber);
+            Heartbeat {
+                view,
+                view_number: ViewNumber(view_number),
+                complete: StepNumber(complete),
+                computing,
+            }
+        });
+    prop_oneof![
+        joining().prop_map(Message::Join),
+        agreement().prop_map(Message::Agreement),
+        (digest(), training()).prop_map(|(view, message)| message.in_view(view)),
+        merge_messages().prop_map(Message::Merge),
+        admin().prop_map(Message::Admin),
+        heartbeat.prop_map(Message::Heartbeat),
+        ".{0,60}".prop_map(|reason| Message::Leave(Departure { reason })),
+    ]
 }
 
 /// What is said until a peer is in a view.
-fn joining() -> impl Strategy<Value = Message> {
+fn joining() -> impl Strategy<Value = JoinMessage> {
     let join = (prop::option::of(array()), number(), addresses(), 0..=CAPACITY_MAX).prop_map(
         |(run, incarnation, addresses, capacity)| {
             let incarnation = Incarnation(incarnation);
-            Message::Join(Join { run: run.map(RunId), incarnation, addresses, capacity })
+            JoinMessage::Join(Join { run: run.map(RunId), incarnation, addresses, capacity })
         },
     );
     let specification = prop::collection::vec(any::<u8>(), 0..300);
     let welcome = (specification, array(), prop::collection::vec(contact(), 0..4)).prop_map(
         |(specification, nonce, members)| {
             let non_owners = members.iter().skip(1).map(|contact| contact.peer).collect();
-            Message::Welcome(Welcome { specification, nonce, members, non_owners })
+            JoinMessage::Welcome(Welcome { specification, nonce, members, non_owners })
         },
     );
     let refusal = prop_oneof![
@@ -332,31 +343,17 @@ fn joining() -> impl Strategy<Value = Message> {
     prop_oneof![
         join,
         welcome,
-        contact().prop_map(Message::Redirect),
-        refusal.prop_map(Message::Refuse),
-        want.prop_map(Message::WantData),
-        piece.prop_map(Message::Data),
-        Just(Message::Ready),
-        members().prop_map(|mut members| Message::Candidate(members.remove(0))),
-        Just(Message::Retire),
-        view().prop_map(Message::Install),
-        ".{0,60}".prop_map(|reason| Message::Leave(Departure { reason })),
+        contact().prop_map(JoinMessage::Redirect),
+        refusal.prop_map(JoinMessage::Refuse),
+        want.prop_map(JoinMessage::WantData),
+        piece.prop_map(JoinMessage::Data),
+        Just(JoinMessage::Ready),
+        members().prop_map(|mut members| JoinMessage::Candidate(members.remove(0))),
     ]
 }
 
 /// What members say to agree on the next view.
-fn agreement() -> impl Strategy<Value = Message> {
-    let computing = prop::option::of(step());
-    let heartbeat =
-        (digest(), step(), step(), computing).prop_map(|(view, view_number, complete, computing)| {
-            let computing = computing.map(StepNumber);
-            Heartbeat {
-                view,
-                view_number: ViewNumber(view_number),
-                complete: StepNumber(complete),
-                computing,
-            }
-        });
+fn agreement() -> impl Strategy<Value = AgreementMessage> {
     let prepare = (digest(), ballot(), prop::option::of(step())).prop_map(|(view, ballot, before)| Prepare {
         view,
         ballot,
@@ -367,87 +364,80 @@ fn agreement() -> impl Strategy<Value = Message> {
     let nack = (digest(), ballot(), prop::option::of(ballot()), step())
         .prop_map(|(view, ballot, promised, step)| Nack { view, ballot, promised, step: StepNumber(step) });
     prop_oneof![
-        heartbeat.prop_map(Message::Heartbeat),
-        prepare.prop_map(Message::Prepare),
-        promise.prop_map(|promise| Message::Promise(Box::new(promise))),
-        nack.prop_map(Message::Nack),
-        (ballot(), change()).prop_map(|(ballot, change)| Message::Propose(Propose { ballot, change })),
-        (digest(), ballot()).prop_map(|(view, ballot)| Message::Accepted(Accepted { view, ballot })),
-        change().prop_map(Message::Learn),
+        prepare.prop_map(AgreementMessage::Prepare),
+        promise.prop_map(|promise| AgreementMessage::Promise(Box::new(promise))),
+        nack.prop_map(AgreementMessage::Nack),
+        (ballot(), change())
+            .prop_map(|(ballot, change)| AgreementMessage::Propose(Propose { ballot, change })),
+        (digest(), ballot()).prop_map(|(view, ballot)| AgreementMessage::Accepted(Accepted { view, ballot })),
+        change().prop_map(AgreementMessage::Learn),
+        view().prop_map(AgreementMessage::Install),
     ]
 }
 
-/// What members of one view say to each other.
-fn training() -> impl Strategy<Value = Message> {
-    let want = (digest(), step(), chunks()).prop_map(|(view, steps, chunks)| WantChunks {
-        view,
-        steps: StepNumber(steps),
-        chunks,
+/// What members of one view say to each other in it.
+fn training() -> impl Strategy<Value = TrainingMessage> {
+    let want = (step(), chunks()).prop_map(|(steps, chunks)| WantChunks { steps: StepNumber(steps), chunks });
+    let complete = (step(), 0..=SAMPLES_MAX)
+        .prop_map(|(steps, left_out)| Complete { steps: StepNumber(steps), left_out });
+    let progress = (step(), any::<bool>(), 0..=SAMPLES_MAX).prop_map(|(step, has_contribution, left_out)| {
+        StepProgress { step: StepNumber(step), has_contribution, left_out }
     });
-    let entries = prop::collection::vec((0..CHUNKS_MAX as u32, any::<u32>()), 0..9);
-    let chunk_batch = (digest(), step(), any::<bool>(), entries, array()).prop_map(
-        |(view, steps, has_values, entries, digest)| {
-            let content = if has_values { ChunkContent::Values } else { ChunkContent::State };
-            let piece =
-                |(chunk, updates)| ChunkEntry { chunk, updates: u64::from(updates).min(steps) as u32 };
-            let entries: Vec<ChunkEntry> = entries.into_iter().map(piece).collect();
-            ChunkBatch { view, steps: StepNumber(steps), content, entries, digest: ContentDigest(digest) }
-        },
-    );
-    let complete = (digest(), step(), 0..=SAMPLES_MAX).prop_map(|(view, steps, left_out)| Complete {
-        view,
-        steps: StepNumber(steps),
+    let late = prop::collection::btree_set(0..MEMBERS_MAX as u32, 0..9);
+    let contributors = (step(), late, 0..=SAMPLES_MAX).prop_map(|(step, late, left_out)| StepContributors {
+        step: StepNumber(step),
+        late: late.into_iter().map(Rank).collect(),
         left_out,
     });
-    let progress = (digest(), step(), any::<bool>(), 0..=SAMPLES_MAX).prop_map(
-        |(view, step, has_contribution, left_out)| StepProgress {
-            view,
-            step: StepNumber(step),
-            has_contribution,
-            left_out,
-        },
-    );
-    let late = prop::collection::btree_set(0..MEMBERS_MAX as u32, 0..9);
-    let contributors =
-        (digest(), step(), late, 0..=SAMPLES_MAX).prop_map(|(view, step, late, left_out)| StepContributors {
-            view,
-            step: StepNumber(step),
-            late: late.into_iter().map(Rank).collect(),
-            left_out,
-        });
+    let save_at = || step().prop_map(|steps| SaveAt { steps: StepNumber(steps) });
     prop_oneof![
         segment(),
-        progress.prop_map(Message::StepProgress),
-        contributors.prop_map(Message::StepContributors),
-        want.prop_map(Message::WantChunks),
-        (chunk_batch, any::<bool>()).prop_map(|(chunk_batch, is_own)| {
-            if is_own { Message::ChunkBatch(chunk_batch) } else { Message::SnapshotChunks(chunk_batch) }
-        }),
-        complete.prop_map(Message::Complete),
-        (digest(), 0..=SAMPLES_MAX).prop_map(|(view, left_out)| Message::Closed(Closed { view, left_out })),
-        (digest(), step())
-            .prop_map(|(view, steps)| Message::SaveCheckpoint(SaveAt { view, steps: StepNumber(steps) })),
-        expulsion().prop_map(Message::Expel),
-        rekey(),
-        merge_messages(),
+        want.prop_map(TrainingMessage::WantChunks),
+        chunk_batch().prop_map(TrainingMessage::ChunkBatch),
+        complete.prop_map(TrainingMessage::Complete),
+        (0..=SAMPLES_MAX).prop_map(|left_out| TrainingMessage::Closed(Closed { left_out })),
+        progress.prop_map(TrainingMessage::StepProgress),
+        contributors.prop_map(TrainingMessage::StepContributors),
+        save_at().prop_map(TrainingMessage::SaveCheckpoint),
+        save_at().prop_map(TrainingMessage::TakeSnapshot),
     ]
 }
 
-/// Another secret, and that it came.
-fn rekey() -> impl Strategy<Value = Message> {
-    let rekey = (0..=u64::MAX >> 2, array(), array());
+fn segment() -> impl Strategy<Value = TrainingMessage> {
+    let phase = prop_oneof![Just(Phase::Reduce), Just(Phase::Gather), Just(Phase::Mirror)];
+    (step(), phase, any::<u32>(), any::<u32>(), stats()).prop_map(|(step, phase, owner, index, stats)| {
+        TrainingMessage::Segment(Segment { step: StepNumber(step), phase, owner, index, stats })
+    })
+}
+
+fn chunk_batch() -> impl Strategy<Value = ChunkBatch> {
+    let entries = prop::collection::vec((0..CHUNKS_MAX as u32, any::<u32>()), 0..9);
+    (step(), any::<bool>(), entries, array()).prop_map(|(steps, has_values, entries, digest)| {
+        let content = if has_values { ChunkContent::Values } else { ChunkContent::State };
+        let piece = |(chunk, updates)| ChunkEntry { chunk, updates: u64::from(updates).min(steps) as u32 };
+        let entries: Vec<ChunkEntry> = entries.into_iter().map(piece).collect();
+        ChunkBatch { steps: StepNumber(steps), content, entries, digest: ContentDigest(digest) }
+    })
+}
+
+/// What users ask of a run that goes on.
+fn admin() -> impl Strategy<Value = AdminMessage> {
+    let at = || 0..=u64::MAX >> 2;
+    let rekey = (at(), array(), array()).prop_map(|(at, by, secret)| Rekey {
+        at,
+        by: PeerId(by),
+        secret: Secret(secret),
+    });
     prop_oneof![
-        rekey.prop_map(|(at, by, secret)| Message::Rekey(Rekey {
-            at,
-            by: PeerId(by),
-            secret: Secret(secret)
-        })),
-        (0..=u64::MAX >> 2).prop_map(Message::Rekeyed),
+        Just(AdminMessage::Retire),
+        expulsion().prop_map(AdminMessage::Expel),
+        rekey.prop_map(AdminMessage::Rekey),
+        at().prop_map(AdminMessage::Rekeyed),
     ]
 }
 
 /// What lineages say that meet again.
-fn merge_messages() -> impl Strategy<Value = Message> {
+fn merge_messages() -> impl Strategy<Value = MergeMessage> {
     let probe = (
         array(),
         digest(),
@@ -506,15 +496,14 @@ fn merge_messages() -> impl Strategy<Value = Message> {
         is_merged,
         contacts,
     });
-    let bequeath = (digest(), step())
-        .prop_map(|(view, steps)| Message::TakeSnapshot(SaveAt { view, steps: StepNumber(steps) }));
+    let snapshot_chunks = (digest(), chunk_batch()).prop_map(|(view, batch)| SnapshotChunks { view, batch });
     prop_oneof![
-        probe.prop_map(Message::MergeProbe),
-        bequeath,
-        offer.prop_map(Message::MergeOffer),
-        want.prop_map(Message::WantSnapshot),
-        ready.prop_map(Message::MergeReady),
-        words.prop_map(Message::MergeAccept),
+        probe.prop_map(MergeMessage::Probe),
+        snapshot_chunks.prop_map(MergeMessage::SnapshotChunks),
+        offer.prop_map(MergeMessage::Offer),
+        want.prop_map(MergeMessage::WantSnapshot),
+        ready.prop_map(MergeMessage::Ready),
+        words.prop_map(MergeMessage::Accept),
     ]
 }
 
@@ -522,6 +511,8 @@ fn merge_messages() -> impl Strategy<Value = Message> {
 pub(crate) fn may_carry(message: &Message) -> bool {
     matches!(
         message,
-        Message::Segment(_) | Message::Data(_) | Message::ChunkBatch(_) | Message::SnapshotChunks(_)
+        Message::InView { message: TrainingMessage::Segment(_) | TrainingMessage::ChunkBatch(_), .. }
+            | Message::Join(JoinMessage::Data(_))
+            | Message::Merge(MergeMessage::SnapshotChunks(_))
     )
 }

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use peergrad_core::io::Event;
 use peergrad_core::node::NodeState;
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{ChunkBatch, ChunkContent, Message};
+use peergrad_protocol::message::{ChunkBatch, ChunkContent, MergeMessage, Message, TrainingMessage};
 
 use super::{Invariant, Observation};
 use crate::cluster::World;
@@ -94,23 +94,40 @@ impl Invariant for Bounded {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Sent { from, to, message: Message::Segment(_) | Message::TableFrame(_), .. } => {
-                self.sent(*from, *to)
-            }
-            Observation::Sent { from, to, message: Message::ChunkBatch(chunk_batch), .. } => {
-                match chunk_batch.content {
-                    ChunkContent::State => self.sent(*from, *to),
-                    ChunkContent::Values => self.answered(*from, *to),
-                }
-            }
-            Observation::Sent { from, to, message: Message::SnapshotChunks(chunk_batch), .. } => {
-                self.given(*from, *to, chunk_batch)
-            }
-            Observation::Sent { from, to, message: Message::WantChunks(_), .. } => {
+            Observation::Sent {
+                from,
+                to,
+                message:
+                    Message::InView { message: TrainingMessage::Segment(_) | TrainingMessage::Tables, .. },
+                ..
+            } => self.sent(*from, *to),
+            Observation::Sent {
+                from,
+                to,
+                message: Message::InView { message: TrainingMessage::ChunkBatch(chunk_batch), .. },
+                ..
+            } => match chunk_batch.content {
+                ChunkContent::State => self.sent(*from, *to),
+                ChunkContent::Values => self.answered(*from, *to),
+            },
+            Observation::Sent {
+                from,
+                to,
+                message: Message::Merge(MergeMessage::SnapshotChunks(chunks)),
+                ..
+            } => self.given(*from, *to, &chunks.batch),
+            Observation::Sent {
+                from,
+                to,
+                message: Message::InView { message: TrainingMessage::WantChunks(_), .. },
+                ..
+            } => {
                 self.asked.entry((*to, *from)).or_default().chunk_batches += 1;
                 Ok(())
             }
-            Observation::Sent { from, to, message: Message::WantSnapshot(want), .. } => {
+            Observation::Sent {
+                from, to, message: Message::Merge(MergeMessage::WantSnapshot(want)), ..
+            } => {
                 self.asked.entry((*to, *from)).or_default().chunks += want.chunks.len() as u64;
                 Ok(())
             }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use peergrad_core::io::Event;
 use peergrad_protocol::ViewDigest;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::{AgreementMessage, Message};
 use peergrad_protocol::view::View;
 
 use super::{Invariant, Observation};
@@ -55,7 +55,8 @@ impl Branches {
             self.current_views.insert(*host, *digest);
             self.concerned.clear();
         }
-        if let Observation::Sent { message: Message::Install(view), .. } = observation
+        if let Observation::Sent { message: Message::Agreement(AgreementMessage::Install(view)), .. } =
+            observation
             && let Some(parent) = view.parents.first()
         {
             let is_new = self.followed.insert(view.digest(), *parent).is_none();

@@ -18,7 +18,7 @@ use peergrad_core::program::loader::TrainingConfig;
 use peergrad_models::optimizer::Optimizer;
 use peergrad_models::task::Task;
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::{Message, TrainingMessage};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Rank, ViewDigest};
 
@@ -146,8 +146,12 @@ impl Invariant for ExactlyOnce {
         if let Some(step) = self.view_chain.observe(observation) {
             self.rewind(step);
         }
-        if let Observation::Sent { message: Message::StepContributors(chosen), .. } = observation {
-            self.late.insert((chosen.view, chosen.step.0), chosen.late.clone());
+        if let Observation::Sent {
+            message: Message::InView { view, message: TrainingMessage::StepContributors(chosen) },
+            ..
+        } = observation
+        {
+            self.late.insert((*view, chosen.step.0), chosen.late.clone());
         }
         let Observation::Emitted { host, event: Event::Committed(committed) } = observation else {
             return Ok(());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use peergrad_core::io::Event;
 use peergrad_core::node::NodeState;
 use peergrad_protocol::agreement::{Ballot, is_quorum};
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::{AgreementMessage, Message};
 use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::{PeerId, Rank, ViewDigest, ViewNumber};
 
@@ -170,15 +170,23 @@ impl Invariant for OneChain {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Sent { from, message: Message::Propose(propose), .. } => {
-                self.proposed(*from, propose.ballot, &propose.change)
-            }
-            Observation::Sent { from, message: Message::Accepted(accepted), .. } => {
+            Observation::Sent {
+                from,
+                message: Message::Agreement(AgreementMessage::Propose(propose)),
+                ..
+            } => self.proposed(*from, propose.ballot, &propose.change),
+            Observation::Sent {
+                from,
+                message: Message::Agreement(AgreementMessage::Accepted(accepted)),
+                ..
+            } => {
                 let ballots = self.ballots.entry(accepted.view).or_default();
                 ballots.entry(accepted.ballot).or_default().accepted_by.insert(world.peer(*from));
                 Ok(())
             }
-            Observation::Sent { message: Message::Install(view), .. } if self.forks => {
+            Observation::Sent { message: Message::Agreement(AgreementMessage::Install(view)), .. }
+                if self.forks =>
+            {
                 self.spoken_of.insert(view.digest(), Arc::new(view.clone()));
                 Ok(())
             }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use peergrad_core::io::Event;
 use peergrad_core::program::loader::Loaded;
-use peergrad_protocol::message::{Message, SavedCheckpoint};
+use peergrad_protocol::message::{AgreementMessage, Message, SavedCheckpoint};
 use peergrad_protocol::view::{Branch, View};
 use peergrad_protocol::{PeerId, ViewNumber};
 
@@ -97,7 +97,11 @@ impl Invariant for Restarts {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Sent { from, message: Message::Promise(promise), .. } => {
+            Observation::Sent {
+                from,
+                message: Message::Agreement(AgreementMessage::Promise(promise)),
+                ..
+            } => {
                 let Some(again) = &promise.report.rejoin else { return Ok(()) };
                 let really: Vec<&SavedCheckpoint> = world.saved(*from).collect();
                 let is_there = |said: &SavedCheckpoint| really.contains(&said);

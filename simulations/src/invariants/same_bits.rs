@@ -14,7 +14,7 @@ use peergrad_core::node::NodeState;
 use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::message::{ChunkBatch, ChunkContent, ChunkEntry, Message};
+use peergrad_protocol::message::{ChunkBatch, ChunkContent, ChunkEntry, Message, TrainingMessage};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{ViewDigest, ViewNumber};
 
@@ -94,12 +94,12 @@ impl SameBits {
     fn piece(
         &mut self,
         from: HostId,
-        chunk_batch: &ChunkBatch,
+        (view, chunk_batch): (&ViewDigest, &ChunkBatch),
         piece: ChunkEntry,
         payload: &[f32],
     ) -> Result<(), String> {
         // Of a view that nobody has installed there is nothing to compare.
-        let Some(&view_number) = self.view_numbers.get(&chunk_batch.view) else { return Ok(()) };
+        let Some(&view_number) = self.view_numbers.get(view) else { return Ok(()) };
         let key = (chunk_batch.steps.0, piece.chunk, chunk_batch.content);
         let sent = Seen { view_number, at: from, bits: fold(payload) ^ u64::from(piece.updates) };
         self.compare(key, sent).map_err(|first| {
@@ -191,7 +191,7 @@ impl Invariant for SameBits {
             },
             Observation::Sent {
                 from,
-                message: Message::ChunkBatch(chunk_batch),
+                message: Message::InView { view, message: TrainingMessage::ChunkBatch(chunk_batch) },
                 payload: Some(payload),
                 ..
             } => {
@@ -204,7 +204,7 @@ impl Invariant for SameBits {
                     };
                     let (part, after) =
                         rest.split_at_checked(len).ok_or("a chunk batch of another length")?;
-                    self.piece(*from, chunk_batch, *piece, part)?;
+                    self.piece(*from, (view, chunk_batch), *piece, part)?;
                     rest = after;
                 }
                 Ok(())

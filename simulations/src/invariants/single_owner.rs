@@ -10,7 +10,7 @@ use std::sync::Arc;
 use peergrad_core::io::Event;
 use peergrad_core::program::loader::Loaded;
 use peergrad_protocol::manifest::Chunks;
-use peergrad_protocol::message::{ChunkBatch, ChunkContent, Message, Phase, Segment};
+use peergrad_protocol::message::{ChunkBatch, ChunkContent, Message, Phase, Segment, TrainingMessage};
 use peergrad_protocol::placement::{Placement, Replicas};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{PeerId, Rank, ViewDigest};
@@ -90,13 +90,19 @@ impl SingleOwner {
     }
 
     /// New values: the owner's, whoever passes them on.
-    fn gathered(&mut self, from: HostId, segment: &Segment, payload: &[f32]) -> Result<(), String> {
+    fn gathered(
+        &mut self,
+        from: HostId,
+        digest: ViewDigest,
+        segment: &Segment,
+        payload: &[f32],
+    ) -> Result<(), String> {
         let (step, owner) = (segment.step.0, segment.owner);
         self.forget_before(step.saturating_sub(STEPS_ALIVE));
-        let key = (step, segment.view, owner);
+        let key = (step, digest, owner);
         if !self.shards.contains_key(&key) {
             // What is said in a view that nobody has installed is another invariant's affair.
-            let Some(elements) = self.elements_of(segment) else { return Ok(()) };
+            let Some(elements) = self.elements_of(&digest, segment) else { return Ok(()) };
             self.shards.insert(key, Shard { elements, segments: BTreeMap::new() });
         }
         let shard = self.shards.get_mut(&key).expect("it was just there");
@@ -119,8 +125,8 @@ impl SingleOwner {
     }
 
     /// Elements of an owner's shard in a step, by the record of the view.
-    fn elements_of(&self, segment: &Segment) -> Option<usize> {
-        let Installed { view, target, .. } = self.views.get(&segment.view)?;
+    fn elements_of(&self, digest: &ViewDigest, segment: &Segment) -> Option<usize> {
+        let Installed { view, target, .. } = self.views.get(digest)?;
         let moved = view.moves.moved(segment.step.0.saturating_sub(view.first_step().0));
         let placement = target.after(&view.moves, moved);
         let is_its = |chunk: &usize| placement.owner(*chunk) == Rank(segment.owner);
@@ -128,8 +134,13 @@ impl SingleOwner {
     }
 
     /// Sums for the keepers of replicas come from the owner itself.
-    fn mirrored(&self, from: HostId, peer: &PeerId, segment: &Segment) -> Result<(), String> {
-        let Some(installed) = self.views.get(&segment.view) else { return Ok(()) };
+    fn mirrored(
+        &self,
+        (from, peer): (HostId, &PeerId),
+        digest: &ViewDigest,
+        segment: &Segment,
+    ) -> Result<(), String> {
+        let Some(installed) = self.views.get(digest) else { return Ok(()) };
         if installed.view.rank(peer) == Some(Rank(segment.owner)) {
             return Ok(());
         }
@@ -140,8 +151,14 @@ impl SingleOwner {
     }
 
     /// State that moves comes from who holds it: where the record says, and not once its turn is over.
-    fn moves(&self, from: HostId, peer: &PeerId, chunk_batch: &ChunkBatch, chunk: u32) -> Result<(), String> {
-        let Some(Installed { view, .. }) = self.views.get(&chunk_batch.view) else { return Ok(()) };
+    fn moves(
+        &self,
+        (from, peer): (HostId, &PeerId),
+        digest: &ViewDigest,
+        chunk_batch: &ChunkBatch,
+        chunk: u32,
+    ) -> Result<(), String> {
+        let Some(Installed { view, .. }) = self.views.get(digest) else { return Ok(()) };
         let rank = view.rank(peer);
         let mut list = view.moves.list.iter();
         let Some(index) = list.position(|moved| moved.chunk == chunk) else {
@@ -180,20 +197,25 @@ impl Invariant for SingleOwner {
                 self.installed(*host, *digest, view, (&world.peer(*host), *shard, *share))
             }
             Observation::Sent {
-                from, message: Message::Segment(segment), payload: Some(payload), ..
+                from,
+                message: Message::InView { view, message: TrainingMessage::Segment(segment) },
+                payload: Some(payload),
+                ..
             } => match segment.phase {
-                Phase::Gather => self.gathered(*from, segment, payload),
-                Phase::Mirror => self.mirrored(*from, &world.peer(*from), segment),
+                Phase::Gather => self.gathered(*from, *view, segment, payload),
+                Phase::Mirror => self.mirrored((*from, &world.peer(*from)), view, segment),
                 Phase::Reduce => Ok(()),
             },
-            Observation::Sent { from, message: Message::ChunkBatch(chunk_batch), .. }
-                if chunk_batch.content == ChunkContent::State =>
-            {
+            Observation::Sent {
+                from,
+                message: Message::InView { view, message: TrainingMessage::ChunkBatch(chunk_batch) },
+                ..
+            } if chunk_batch.content == ChunkContent::State => {
                 let peer = world.peer(*from);
                 chunk_batch
                     .entries
                     .iter()
-                    .try_for_each(|piece| self.moves(*from, &peer, chunk_batch, piece.chunk))
+                    .try_for_each(|piece| self.moves((*from, &peer), view, chunk_batch, piece.chunk))
             }
             _ => Ok(()),
         }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use peergrad_core::io::Event;
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::{DurableBytes, DurableRecord};
-use peergrad_protocol::message::{Accepted, Message, Promise};
+use peergrad_protocol::message::{Accepted, AgreementMessage, Message, Promise};
 use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::{Incarnation, ViewDigest, wire};
 
@@ -99,12 +99,16 @@ impl Invariant for WrittenFirst {
 
     fn observe(&mut self, observation: &Observation<'_>, world: &World<'_>) -> Result<(), String> {
         match observation {
-            Observation::Sent { from, message: Message::Promise(promise), .. } => {
-                self.is_promised(*from, promise, world)
-            }
-            Observation::Sent { from, message: Message::Accepted(accepted), .. } => {
-                self.is_accepted(*from, *accepted, world)
-            }
+            Observation::Sent {
+                from,
+                message: Message::Agreement(AgreementMessage::Promise(promise)),
+                ..
+            } => self.is_promised(*from, promise, world),
+            Observation::Sent {
+                from,
+                message: Message::Agreement(AgreementMessage::Accepted(accepted)),
+                ..
+            } => self.is_accepted(*from, *accepted, world),
             // What it says to itself nobody has heard.
             Observation::Sent { from, to, .. } if from == to => Ok(()),
             Observation::Sent { from, message, .. } => match view_of(message) {
@@ -128,9 +132,14 @@ impl Invariant for WrittenFirst {
 fn view_of(message: &Message) -> Option<ViewDigest> {
     match message {
         Message::Heartbeat(beat) => Some(beat.view),
-        Message::Prepare(prepare) => Some(prepare.view),
-        Message::Propose(propose) => Some(propose.change.parent),
-        other => other.view_of_training(),
+        Message::Agreement(AgreementMessage::Prepare(prepare)) => Some(prepare.view),
+        Message::Agreement(AgreementMessage::Propose(propose)) => Some(propose.change.parent),
+        Message::InView { view, .. } => Some(*view),
+        Message::Join(_)
+        | Message::Agreement(_)
+        | Message::Merge(_)
+        | Message::Admin(_)
+        | Message::Leave(_) => None,
     }
 }
 

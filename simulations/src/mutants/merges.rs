@@ -1,41 +1,43 @@
 //! Bugs in how two branches become one: what one leaves to the other, and when it gives itself up.
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{ChunkContent, MergeAccept, Message};
+use peergrad_protocol::message::{ChunkContent, MergeAccept, MergeMessage, Message};
 use peergrad_protocol::{Buffer, Frame};
 
 use crate::filters::{Envelope, FrameAction};
 
 /// What a branch has come to is another than it was, with the right digest.
 pub(super) fn corrupt_snapshot(envelope: &Envelope<'_>) -> FrameAction {
-    let (Some(Message::SnapshotChunks(mut chunk_batch)), Some(payload)) =
+    let (Some(Message::Merge(MergeMessage::SnapshotChunks(mut chunks))), Some(payload)) =
         (envelope.message(), &envelope.frame.payload)
     else {
         return FrameAction::Pass;
     };
-    if chunk_batch.content != ChunkContent::Values {
+    if chunks.batch.content != ChunkContent::Values {
         return FrameAction::Pass;
     }
     let mut values = payload.to_vec();
     values[0] += 1.0;
     let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
-    chunk_batch.digest = ContentDigest::of(&bytes);
+    chunks.batch.digest = ContentDigest::of(&bytes);
     FrameAction::Replace(vec![Frame::encode(
-        &Message::SnapshotChunks(chunk_batch),
+        &MergeMessage::SnapshotChunks(chunks).into(),
         Some(Buffer::from_bytes(&bytes)),
     )])
 }
 
 /// A branch that leaves something does not say of some samples that it has trained them.
 pub(super) fn hide_samples(envelope: &Envelope<'_>) -> FrameAction {
-    let Some(Message::MergeOffer(mut will)) = envelope.message() else { return FrameAction::Pass };
+    let Some(Message::Merge(MergeMessage::Offer(mut will))) = envelope.message() else {
+        return FrameAction::Pass;
+    };
     let forgotten = will.cursor.position.min(HIDDEN_SAMPLES);
     will.cursor.position -= forgotten;
     will.trained -= forgotten;
     if !will.cursor.is_valid() {
         return FrameAction::Pass;
     }
-    FrameAction::Replace(vec![Frame::encode(&Message::MergeOffer(will), None)])
+    FrameAction::Replace(vec![Frame::encode(&MergeMessage::Offer(will).into(), None)])
 }
 
 /// So many.
@@ -44,11 +46,13 @@ const HIDDEN_SAMPLES: u64 = 64;
 /// A branch is told that it is merged when the other one has only heard of it.
 pub(super) fn end_early(envelope: &Envelope<'_>) -> FrameAction {
     match envelope.message() {
-        Some(Message::MergeProbe(meeting)) if meeting.answers != 0 && meeting.yields.is_some() => {
+        Some(Message::Merge(MergeMessage::Probe(meeting)))
+            if meeting.answers != 0 && meeting.yields.is_some() =>
+        {
             let view = meeting.yields.expect("just looked at");
             let contacts = vec![meeting.coordinator];
             let words = MergeAccept { view, question: meeting.answers, is_merged: true, contacts };
-            FrameAction::Replace(vec![Frame::encode(&Message::MergeAccept(words), None)])
+            FrameAction::Replace(vec![Frame::encode(&MergeMessage::Accept(words).into(), None)])
         }
         _ => FrameAction::Pass,
     }

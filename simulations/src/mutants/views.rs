@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use peergrad_protocol::id::ContentDigest;
-use peergrad_protocol::message::{ChunkContent, Message, Phase, Promise, Propose};
+use peergrad_protocol::message::{
+    AgreementMessage, ChunkContent, JoinMessage, Message, Phase, Promise, Propose, TrainingMessage,
+};
 use peergrad_protocol::view::ViewChange;
 use peergrad_protocol::{Buffer, Frame, PeerId, ViewDigest};
 
@@ -26,7 +28,7 @@ impl FrameFilter for HideAccepted {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         let message = envelope.message();
         learn_ranks(&mut self.ranks, message.as_ref());
-        if let (Some(Message::Propose(propose)), None) = (&message, self.first) {
+        if let (Some(Message::Agreement(AgreementMessage::Propose(propose))), None) = (&message, self.first) {
             self.first = self
                 .next_proposer(envelope.from, propose)
                 .map(|next_proposer| (envelope.from, next_proposer));
@@ -34,13 +36,19 @@ impl FrameFilter for HideAccepted {
         let Some((first, next_proposer)) = self.first else { return FrameAction::Pass };
         let is_next_proposer = peer_of(envelope.to) == next_proposer;
         match message {
-            Some(Message::Propose(_)) if envelope.from == first && is_next_proposer => {
+            Some(Message::Agreement(AgreementMessage::Propose(_)))
+                if envelope.from == first && is_next_proposer =>
+            {
                 FrameAction::Delay(SILENCE)
             }
-            Some(Message::Learn(_)) if envelope.from == first => FrameAction::Delay(SILENCE),
-            Some(Message::Promise(promise)) if is_next_proposer && promise.accepted.is_some() => {
+            Some(Message::Agreement(AgreementMessage::Learn(_))) if envelope.from == first => {
+                FrameAction::Delay(SILENCE)
+            }
+            Some(Message::Agreement(AgreementMessage::Promise(promise)))
+                if is_next_proposer && promise.accepted.is_some() =>
+            {
                 let promise = Box::new(Promise { accepted: None, ..*promise });
-                FrameAction::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+                FrameAction::Replace(vec![Frame::encode(&AgreementMessage::Promise(promise).into(), None)])
             }
             _ => FrameAction::Pass,
         }
@@ -81,24 +89,30 @@ impl FrameFilter for IsolateVoter {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         let message = envelope.message();
         // Only a peer that is started again asks to be let in after that.
-        let asks = envelope.from == self.site && matches!(message, Some(Message::Join(_)));
+        let asks = envelope.from == self.site && matches!(message, Some(Message::Join(JoinMessage::Join(_))));
         self.has_returned |= self.first.is_some() && asks;
-        let accepts = envelope.from == self.site && matches!(message, Some(Message::Accepted(_)));
+        let accepts = envelope.from == self.site
+            && matches!(message, Some(Message::Agreement(AgreementMessage::Accepted(_))));
         self.has_accepted_again |= self.has_returned && accepts;
         if envelope.to != self.site || self.has_accepted_again {
             return FrameAction::Pass;
         }
         match message {
-            Some(Message::Install(_)) if self.has_returned => FrameAction::Drop,
+            Some(Message::Agreement(AgreementMessage::Install(_))) if self.has_returned => FrameAction::Drop,
             _ if self.has_returned => FrameAction::Pass,
-            Some(Message::Propose(_)) => {
+            Some(Message::Agreement(AgreementMessage::Propose(_))) => {
                 let first = *self.first.get_or_insert(envelope.from);
                 if first == envelope.from { FrameAction::Pass } else { FrameAction::Drop }
             }
-            Some(Message::Prepare(_)) if self.first.is_some_and(|first| first != envelope.from) => {
+            Some(Message::Agreement(AgreementMessage::Prepare(_)))
+                if self.first.is_some_and(|first| first != envelope.from) =>
+            {
                 FrameAction::Drop
             }
-            Some(Message::Install(_) | Message::Learn(_)) if self.first.is_some() => FrameAction::Drop,
+            Some(
+                Message::Agreement(AgreementMessage::Install(_))
+                | Message::Agreement(AgreementMessage::Learn(_)),
+            ) if self.first.is_some() => FrameAction::Drop,
             _ => FrameAction::Pass,
         }
     }
@@ -107,9 +121,11 @@ impl FrameFilter for IsolateVoter {
 /// One peer votes, but is told nothing of the views that follow the one that it is in, and cannot ask for one.
 pub(super) fn drop_views(envelope: &Envelope<'_>, site: HostId) -> FrameAction {
     let is_lost = match envelope.message() {
-        Some(Message::Install(view)) => envelope.to == site && !view.parents.is_empty(),
-        Some(Message::Learn(_)) => envelope.to == site,
-        Some(Message::Prepare(_)) => envelope.from == site,
+        Some(Message::Agreement(AgreementMessage::Install(view))) => {
+            envelope.to == site && !view.parents.is_empty()
+        }
+        Some(Message::Agreement(AgreementMessage::Learn(_))) => envelope.to == site,
+        Some(Message::Agreement(AgreementMessage::Prepare(_))) => envelope.from == site,
         _ => false,
     };
     if is_lost { FrameAction::Drop } else { FrameAction::Pass }
@@ -127,15 +143,15 @@ pub(super) struct FalseReport {
 impl FrameFilter for FalseReport {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         match envelope.message() {
-            Some(Message::Segment(segment)) => {
-                let is_first_view = *self.view.get_or_insert(segment.view) == segment.view;
+            Some(Message::InView { view, message: TrainingMessage::Segment(segment) }) => {
+                let is_first_view = *self.view.get_or_insert(view) == view;
                 let is_lost = is_first_view && segment.phase == Phase::Mirror && segment.step.0 > CRASH_STEP;
                 if is_lost { FrameAction::Drop } else { FrameAction::Pass }
             }
-            Some(Message::Promise(mut promise)) => {
+            Some(Message::Agreement(AgreementMessage::Promise(mut promise))) => {
                 let Some(next) = &mut promise.report.next else { return FrameAction::Pass };
                 next.states = next.values.clone();
-                FrameAction::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+                FrameAction::Replace(vec![Frame::encode(&AgreementMessage::Promise(promise).into(), None)])
             }
             _ => FrameAction::Pass,
         }
@@ -168,7 +184,11 @@ impl CorruptState {
 
 impl FrameFilter for CorruptState {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
-        let Some(Message::ChunkBatch(mut chunk_batch)) = envelope.message() else { return FrameAction::Pass };
+        let Some(Message::InView { view, message: TrainingMessage::ChunkBatch(mut chunk_batch) }) =
+            envelope.message()
+        else {
+            return FrameAction::Pass;
+        };
         let Some(payload) =
             envelope.frame.payload.as_ref().filter(|_| chunk_batch.content == ChunkContent::State)
         else {
@@ -189,7 +209,7 @@ impl FrameFilter for CorruptState {
         }
         chunk_batch.digest = ContentDigest::of(&bytes);
         FrameAction::Replace(vec![Frame::encode(
-            &Message::ChunkBatch(chunk_batch),
+            &TrainingMessage::ChunkBatch(chunk_batch).in_view(view),
             Some(Buffer::from_bytes(&bytes)),
         )])
     }
@@ -198,8 +218,10 @@ impl FrameFilter for CorruptState {
 /// The sums from which replicas are kept change on their way.
 pub(super) fn flip_mirror(envelope: &Envelope<'_>) -> FrameAction {
     match envelope.message() {
-        Some(Message::Segment(segment)) if segment.phase == Phase::Mirror => {
-            FrameAction::Replace(vec![changed(envelope.frame, segment, |bytes| bytes[1] ^= 1)])
+        Some(Message::InView { view, message: TrainingMessage::Segment(segment) })
+            if segment.phase == Phase::Mirror =>
+        {
+            FrameAction::Replace(vec![changed(envelope.frame, (view, segment), |bytes| bytes[1] ^= 1)])
         }
         _ => FrameAction::Pass,
     }
@@ -215,8 +237,10 @@ pub(super) struct DropNewView {
 impl FrameFilter for DropNewView {
     fn on_frame(&mut self, envelope: &Envelope<'_>) -> FrameAction {
         let view = match envelope.message() {
-            Some(Message::Segment(segment)) => segment.view,
-            Some(Message::ChunkBatch(chunk_batch)) => chunk_batch.view,
+            Some(Message::InView {
+                view,
+                message: TrainingMessage::Segment(_) | TrainingMessage::ChunkBatch(_),
+            }) => view,
             Some(Message::Heartbeat(beat)) => {
                 self.entered.entry(envelope.from).or_default().insert(beat.view);
                 return FrameAction::Pass;
@@ -239,11 +263,13 @@ const CRASH_STEP: u64 = 20;
 
 /// Of two checkpoints or more, peers that are back tell others of the older ones only.
 pub(super) fn hide_newest_checkpoint(envelope: &Envelope<'_>) -> FrameAction {
-    let Some(Message::Promise(mut promise)) = envelope.message() else { return FrameAction::Pass };
+    let Some(Message::Agreement(AgreementMessage::Promise(mut promise))) = envelope.message() else {
+        return FrameAction::Pass;
+    };
     match &mut promise.report.rejoin {
         Some(again) if again.saved.len() > 1 => {
             again.saved.remove(0);
-            FrameAction::Replace(vec![Frame::encode(&Message::Promise(promise), None)])
+            FrameAction::Replace(vec![Frame::encode(&AgreementMessage::Promise(promise).into(), None)])
         }
         _ => FrameAction::Pass,
     }

@@ -17,7 +17,8 @@ use peergrad_models::schedule::Schedule;
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{LINK_SEGMENTS, REJECTS_MAX};
 use peergrad_protocol::message::{
-    Contact, Join, Message, Phase, Refusal, SampleStats, Segment, WantData, Welcome,
+    AgreementMessage, Contact, Join, JoinMessage, Message, Phase, Refusal, SampleStats, Segment,
+    TrainingMessage, WantData, Welcome,
 };
 use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{Member, View};
@@ -93,7 +94,9 @@ impl Alone {
                     Output::Send { to: ME, frame } => inputs.push_back(Input::Frame { from: ME, frame }),
                     Output::Send { to, frame } => {
                         let message = frame.decode().expect("our own");
-                        if let (Message::TableFrame(_), Some(bytes)) = (&message, &frame.payload) {
+                        if let (Message::InView { message: TrainingMessage::Tables, .. }, Some(bytes)) =
+                            (&message, &frame.payload)
+                        {
                             self.words.extend(bytes.bytes());
                             inputs.push_back(Input::Credit { peer: to, segments: 1 });
                         }
@@ -129,10 +132,10 @@ impl Alone {
         let mut founder = Self::new(start_mode, capacity, program);
         founder.feed(Input::LinkUp(OTHER));
         let join = Join { run: None, incarnation: Incarnation(1), addresses: vec![], capacity: 0 };
-        founder.hear(OTHER, &Message::Join(join), None);
-        founder.hear(OTHER, &Message::Ready, None);
+        founder.hear(OTHER, &JoinMessage::Join(join).into(), None);
+        founder.hear(OTHER, &JoinMessage::Ready.into(), None);
         let view = founder.sent.iter().find_map(|(_, message)| match message {
-            Message::Install(view) => Some(view.clone()),
+            Message::Agreement(AgreementMessage::Install(view)) => Some(view.clone()),
             _ => None,
         });
         let view = view.expect("enough are ready");
@@ -146,7 +149,7 @@ impl Alone {
         joiner.feed(Input::LinkUp(STRANGER));
         joiner.feed(Input::LinkUp(OTHER));
         joiner.hear(OTHER, &welcome(OTHER), None);
-        assert_eq!(joiner.sent.last(), Some(&(OTHER, Message::Ready)));
+        assert_eq!(joiner.sent.last(), Some(&(OTHER, Message::Join(JoinMessage::Ready))));
         joiner
     }
 
@@ -181,7 +184,12 @@ fn run() -> RunId {
 
 fn welcome(by: PeerId) -> Message {
     let members = vec![Contact { peer: by, addresses: vec![] }];
-    Message::Welcome(Welcome { specification: b"toy".to_vec(), nonce: NONCE, members, non_owners: vec![] })
+    Message::Join(JoinMessage::Welcome(Welcome {
+        specification: b"toy".to_vec(),
+        nonce: NONCE,
+        members,
+        non_owners: vec![],
+    }))
 }
 
 /// A first view with [`OTHER`], and this peer in some incarnation.
@@ -195,7 +203,7 @@ fn a_member_that_keeps_breaking_the_protocol_is_hung_up_and_left_out() {
     let (mut founder, _) = Alone::founder();
     for _ in 0..REJECTS_MAX {
         let digest = ContentDigest::of(b"nothing");
-        founder.hear(OTHER, &Message::WantData(WantData { digest, offset: 0 }), None);
+        founder.hear(OTHER, &JoinMessage::WantData(WantData { digest, offset: 0 }).into(), None);
     }
     assert_eq!(founder.hung_up.first(), Some(&OTHER));
     assert_eq!((founder.members(), founder.failure()), (Some(1), None), "it goes on alone");
@@ -205,14 +213,17 @@ fn a_member_that_keeps_breaking_the_protocol_is_hung_up_and_left_out() {
 fn contribute(founder: &mut Alone, view: &View, step: u64, indices: std::ops::Range<u32>) {
     for index in indices {
         let segment = Segment {
-            view: view.digest(),
             step: StepNumber(step),
             phase: Phase::Reduce,
             owner: 0,
             index,
             stats: SampleStats { samples: 1, loss: 1.0 },
         };
-        founder.hear(OTHER, &Message::Segment(segment), Some(Buffer::from_values(&[0.5; 100])));
+        founder.hear(
+            OTHER,
+            &TrainingMessage::Segment(segment).in_view(view.digest()),
+            Some(Buffer::from_values(&[0.5; 100])),
+        );
     }
 }
 
@@ -245,27 +256,27 @@ fn where_nobody_offers_to_own_anything_the_founder_does() {
 #[test]
 fn a_member_whose_request_crossed_the_view_is_not_blamed() {
     let (mut founder, _) = Alone::founder();
-    founder.hear(OTHER, &Message::Ready, None);
+    founder.hear(OTHER, &JoinMessage::Ready.into(), None);
     assert_eq!(founder.rejects(), []);
-    founder.hear(STRANGER, &Message::Ready, None);
-    assert_eq!(founder.sent.last(), Some(&(STRANGER, Message::Refuse(Refusal::NotReady))));
+    founder.hear(STRANGER, &JoinMessage::Ready.into(), None);
+    assert_eq!(founder.sent.last(), Some(&(STRANGER, Message::Join(JoinMessage::Refuse(Refusal::NotReady)))));
 }
 
 #[test]
 fn only_the_word_of_the_member_counts_that_has_welcomed() {
     let mut joiner = Alone::joiner();
-    joiner.hear(STRANGER, &Message::Refuse(Refusal::RunComplete), None);
+    joiner.hear(STRANGER, &JoinMessage::Refuse(Refusal::RunComplete).into(), None);
     assert_eq!(joiner.failure(), None);
     joiner.hear(STRANGER, &welcome(STRANGER), None);
-    joiner.hear(OTHER, &Message::Refuse(Refusal::RunComplete), None);
+    joiner.hear(OTHER, &JoinMessage::Refuse(Refusal::RunComplete).into(), None);
     assert!(matches!(joiner.failure(), Some(Failure::Refused { by: OTHER, .. })));
 }
 
 #[test]
 fn a_view_with_another_start_of_this_peer_is_not_its_own() {
     let mut joiner = Alone::joiner();
-    joiner.hear(OTHER, &Message::Install(view(Incarnation(2))), None);
+    joiner.hear(OTHER, &AgreementMessage::Install(view(Incarnation(2))).into(), None);
     assert_eq!((joiner.members(), joiner.rejects()), (None, vec![]));
-    joiner.hear(OTHER, &Message::Install(view(Incarnation(1))), None);
+    joiner.hear(OTHER, &AgreementMessage::Install(view(Incarnation(1))).into(), None);
     assert_eq!(joiner.members(), Some(2), "{:?}", joiner.events);
 }

@@ -8,7 +8,7 @@ use peergrad_core::program::context::{Context, Interrupted};
 use peergrad_core::program::{Flow, Program, ProgramFactory};
 use peergrad_core::table::{ReadPolicy, Table, TableError, TableSpec};
 use peergrad_protocol::limits::{TABLE_MESSAGE_BYTES_MAX, WAITING_REQUESTS_MAX};
-use peergrad_protocol::message::{Message, SampleStats, TableFrame};
+use peergrad_protocol::message::{SampleStats, TrainingMessage};
 use peergrad_protocol::table::{Map, Reduce, Request, Response, RowSet, Rows, TableMessage};
 use peergrad_protocol::view::View;
 use peergrad_protocol::wire::{decode_table_message, encode_table_message};
@@ -68,11 +68,7 @@ impl Founded {
 
     fn hear_bytes(&mut self, view: ViewDigest, bytes: &[u8]) {
         for piece in bytes.chunks(400) {
-            self.founder.hear(
-                OTHER,
-                &Message::TableFrame(TableFrame { view }),
-                Some(Buffer::from_bytes(piece)),
-            );
+            self.founder.hear(OTHER, &TrainingMessage::Tables.in_view(view), Some(Buffer::from_bytes(piece)));
         }
     }
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peergrad_protocol::durable::RunDefinition;
-use peergrad_protocol::message::{Message, SaveAt};
+use peergrad_protocol::message::{SaveAt, TrainingMessage};
 use peergrad_protocol::wire::encode_record;
 use peergrad_protocol::{Instant, Rank, StepNumber};
 
@@ -17,8 +17,10 @@ impl ActiveMember {
     /// The lowest rank tells the others after which step to save.
     pub(super) fn announce_save(&self, steps: Option<StepNumber>, out: &mut Vec<Output>) {
         let (Some(steps), true) = (steps, self.training.rank() == Rank(0)) else { return };
-        self.training
-            .broadcast(&Message::SaveCheckpoint(SaveAt { view: self.training.digest(), steps }), out);
+        self.training.broadcast(
+            &TrainingMessage::SaveCheckpoint(SaveAt { steps }).in_view(self.training.digest()),
+            out,
+        );
     }
 
     /// A checkpoint is to be written after so many steps.

@@ -3,12 +3,15 @@
 //! A frame that no correct peer sends here and now is a [`Reject`]: counted, with nothing changed.
 
 use peergrad_protocol::limits::LINK_SEGMENTS;
-use peergrad_protocol::message::{ChunkContent, Departure, Join, Message, Refusal, Welcome};
+use peergrad_protocol::message::{
+    AdminMessage, AgreementMessage, ChunkContent, Departure, Join, JoinMessage, MergeMessage, Message,
+    Refusal, TrainingMessage, Welcome,
+};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Rank, ViewDigest};
 
 use super::{Machine, NodeRole, Progress};
-use crate::io::{Output, Reject};
+use crate::io::{Failure, Output, Reject};
 use crate::membership::join::RunIdentity;
 
 impl Machine {
@@ -25,9 +28,12 @@ impl Machine {
             NodeRole::Joiner(joiner) => joiner.heard(&from),
             NodeRole::Founder(_) | NodeRole::Ended => {}
         }
-        if let Some(view) = message.view_of_training() {
-            return self.receive_in_view(now, from, view, message, frame, out);
-        }
+        let message = match message {
+            Message::InView { view, message } => {
+                return self.receive_in_view(now, from, view, message, frame, out);
+            }
+            other => other,
+        };
         if let Message::Heartbeat(beat) = &message {
             self.drop_early(from, Some(beat.view), out);
         }
@@ -47,7 +53,7 @@ impl Machine {
         now: Instant,
         from: PeerId,
         view: ViewDigest,
-        message: Message,
+        message: TrainingMessage,
         mut frame: Frame,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
@@ -58,7 +64,7 @@ impl Machine {
         let NodeRole::Member(active) = &mut self.role else { return self.hold_early(from, view, frame, out) };
         if !is_now {
             return if active.training.is_past(&view) {
-                if let Message::Closed(closed) = message {
+                if let TrainingMessage::Closed(closed) = message {
                     active.training.closed_before(closed);
                 }
                 drop_frame(from, &message, out);
@@ -67,41 +73,43 @@ impl Machine {
                 self.hold_early(from, view, frame, out)
             };
         }
-        if matches!(message, Message::Segment(_) | Message::ChunkBatch(_) | Message::TableFrame(_)) {
+        if matches!(
+            message,
+            TrainingMessage::Segment(_) | TrainingMessage::ChunkBatch(_) | TrainingMessage::Tables
+        ) {
             active.membership.data_arrived(now);
         }
+        let training = &mut active.training;
         match message {
-            Message::Segment(segment) => {
+            TrainingMessage::Segment(segment) => {
                 let payload = frame.payload.take().ok_or(Reject::Segment)?;
-                active.training.receive_segment(from, segment, payload, out)
+                training.receive_segment(from, segment, payload, out)
             }
-            Message::ChunkBatch(chunk_batch) => {
+            TrainingMessage::ChunkBatch(chunk_batch) => {
                 let payload = frame.payload.take().ok_or(Reject::Chunk)?;
-                active.training.chunk_batch(from, &chunk_batch, &payload, out)
+                training.chunk_batch(from, &chunk_batch, &payload, out)
             }
-            Message::TableFrame(_) => {
+            TrainingMessage::Tables => {
                 let payload = frame.payload.take().ok_or(Reject::MalformedTableMessage)?;
-                active.training.on_table_frame(from, payload, out)
+                training.on_table_frame(from, payload, out)
             }
-            Message::WantChunks(want) => active.training.receive_chunk_request(from, want, out),
-            Message::Complete(complete) => active.training.receive_complete(from, complete),
-            Message::Closed(closed) => active.training.receive_closed(from, closed),
-            Message::StepProgress(offer) => active.training.receive_offer(from, offer, out),
-            Message::StepContributors(chosen) => active.training.receive_choice(from, chosen, out),
-            // Whoever speaks for this lineage.
-            Message::TakeSnapshot(save) => {
-                active.training.snapshot_after(save.steps);
+            TrainingMessage::WantChunks(want) => training.receive_chunk_request(from, want, out),
+            TrainingMessage::Complete(complete) => training.receive_complete(from, complete),
+            TrainingMessage::Closed(closed) => training.receive_closed(from, closed),
+            TrainingMessage::StepProgress(offer) => training.receive_offer(from, offer, out),
+            TrainingMessage::StepContributors(chosen) => training.receive_choice(from, chosen, out),
+            // Of the coordinator of this lineage.
+            TrainingMessage::TakeSnapshot(save) => {
+                training.snapshot_after(save.steps);
                 Ok(())
             }
-            Message::SaveCheckpoint(save) => {
-                let is_first = active.training.view().rank(&from) == Some(Rank(0));
-                if !is_first {
+            TrainingMessage::SaveCheckpoint(save) => {
+                if training.view().rank(&from) != Some(Rank(0)) {
                     return Err(Reject::OutOfPlace);
                 }
                 active.save_after(now, save.steps);
                 Ok(())
             }
-            _ => unreachable!("only these name a view that is trained in"),
         }
     }
 
@@ -131,7 +139,11 @@ impl Machine {
         let Some((_, held)) = self.early.get(&from).filter(|(view, _)| Some(*view) != but) else { return };
         let messages: Vec<Message> = held.iter().filter_map(|frame| frame.decode().ok()).collect();
         self.early.remove(&from);
-        messages.iter().for_each(|message| drop_frame(from, message, out));
+        for message in messages {
+            if let Message::InView { message, .. } = message {
+                drop_frame(from, &message, out);
+            }
+        }
     }
 
     /// What was held for the view that has just been entered is taken in.
@@ -161,16 +173,16 @@ impl Machine {
     ) -> Result<(), Reject> {
         let NodeRole::Founder(founder) = &mut self.role else { return Err(Reject::OutOfPlace) };
         match message {
-            Message::Join(join) => {
+            Message::Join(JoinMessage::Join(join)) => {
                 match self.preparation.as_ref().filter(|preparation| preparation.has_data()) {
                     Some(preparation) => founder.join(from, join, preparation.specification(), out),
                     // Whoever is let in may ask for the data at once.
-                    None => self.send(from, &Message::Refuse(Refusal::NotReady), None, out),
+                    None => self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out),
                 }
                 Ok(())
             }
-            Message::Ready if founder.ready(from, out) => Ok(()),
-            Message::WantData(want) => self.send_data_piece(from, want, out),
+            Message::Join(JoinMessage::Ready) if founder.ready(from, out) => Ok(()),
+            Message::Join(JoinMessage::WantData(want)) => self.send_data_piece(from, want, out),
             Message::Leave(departure) => {
                 founder.peer_left(from, departure.reason, out);
                 Ok(())
@@ -180,7 +192,7 @@ impl Machine {
         }
     }
 
-    /// What a joiner is told by others.
+    /// A message to a peer on its way into the run.
     fn joiner_received(
         &mut self,
         now: Instant,
@@ -190,108 +202,123 @@ impl Machine {
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let NodeRole::Joiner(joiner) = &mut self.role else { return Err(Reject::OutOfPlace) };
-        let result = match message {
-            Message::Join(join) => {
-                joiner.on_join(from, &join, out);
-                Ok(())
-            }
-            Message::Welcome(welcome) => {
-                let had_sponsor = joiner.sponsor().is_some();
-                let taken = joiner.on_welcome(now, from, welcome, out);
-                match (taken, &self.preparation) {
-                    (Ok(Some(RunIdentity { specification, nonce })), None) => {
-                        self.nonce = Some(nonce);
-                        self.prepare(specification.into(), out);
-                        Ok(())
-                    }
-                    (Ok(_), _) => {
-                        if let (Some(preparation), false) = (&mut self.preparation, had_sponsor) {
-                            preparation.restart_fetching(from, out);
-                        }
-                        self.report_ready(out);
-                        Ok(())
-                    }
-                    (Err(failure), _) => Err(failure),
-                }
-            }
-            Message::Redirect(contact) => {
-                joiner.on_refer(now, from, contact, out);
-                Ok(())
-            }
-            Message::Refuse(refusal) => joiner.on_refuse(from, refusal),
-            // It was asked for, of a host that has sent this peer away since.
-            Message::Data(_) if joiner.sponsor().is_none() => Ok(()),
-            Message::Data(piece) => {
-                let is_donor = joiner.sponsor() == Some(from);
-                let preparation = self.preparation.as_mut().ok_or(Reject::Data)?;
-                if !is_donor {
-                    // Another one is asked by now.
-                    return Ok(());
-                }
-                let load_request = preparation.piece(from, piece, &payload.ok_or(Reject::Data)?, out)?;
-                self.load(load_request, out);
-                Ok(())
-            }
-            Message::Install(view) => {
-                if joiner.is_in(&view) {
-                    self.install(view, out)?;
-                } else {
-                    joiner.on_install(now, from, view);
-                }
-                Ok(())
-            }
-            Message::Prepare(prepare) => {
-                let is_ready = self.preparation.as_ref().is_some_and(|it| it.ready().is_some());
-                if let Some(recovering) = joiner.recovering() {
-                    recovering.on_prepare(now, from, prepare, is_ready, &mut self.persisted_count, out);
-                }
-                Ok(())
-            }
-            Message::Propose(propose) => {
-                if let Some(recovering) = joiner.recovering() {
-                    recovering.on_propose(now, from, propose, &mut self.persisted_count, out);
-                }
-                Ok(())
-            }
-            Message::Promise(promise) => {
-                if let Some(recovering) = joiner.recovering() {
-                    recovering.on_promise(now, from, *promise, out);
-                }
-                self.poll_recovery(now, out);
-                Ok(())
-            }
-            Message::Accepted(accepted) => {
-                if let Some(recovering) = joiner.recovering() {
-                    recovering.on_accepted(from, accepted, out);
-                }
-                Ok(())
-            }
-            Message::Nack(nack) => {
-                if let Some(recovering) = joiner.recovering() {
-                    recovering.on_nack(now, &nack);
-                }
-                Ok(())
-            }
-            Message::Leave(departure) => joiner.departed(now, from, &departure.reason),
-            // This peer was a member when it welcomed the sender.
-            Message::Ready | Message::WantData(_) => {
-                self.send(from, &Message::Refuse(Refusal::NotReady), None, out);
+        let outcome = match message {
+            Message::Join(message) => self.joiner_received_join(now, from, message, payload, out)?,
+            Message::Agreement(message) => {
+                self.joiner_received_agreement(now, from, message, out)?;
                 Ok(())
             }
             Message::Heartbeat(_) => {
                 joiner.on_heartbeat(from);
                 Ok(())
             }
-            // Of a view that this peer is not in yet, or not any more.
-            Message::Learn(_) | Message::Candidate(_) => Ok(()),
-            Message::Retire | Message::Expel(_) | Message::Rekey(_) | Message::Rekeyed(_) => Ok(()),
-            // This peer has given its lineage up.
-            Message::MergeProbe(_) | Message::MergeOffer(_) | Message::MergeReady(_) => Ok(()),
-            Message::WantSnapshot(_) | Message::SnapshotChunks(_) | Message::MergeAccept(_) => Ok(()),
-            _ => return Err(Reject::OutOfPlace),
+            Message::Leave(departure) => joiner.departed(now, from, &departure.reason),
+            // Of a view that this peer is not in, and of a lineage that it has given up.
+            Message::Admin(_) | Message::Merge(_) | Message::InView { .. } => Ok(()),
         };
-        if let Err(failure) = result {
+        if let Err(failure) = outcome {
             self.end(Err(failure), out);
+        }
+        Ok(())
+    }
+
+    /// The steps of joining. The inner error ends the run at this peer.
+    fn joiner_received_join(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        message: JoinMessage,
+        payload: Option<Buffer>,
+        out: &mut Vec<Output>,
+    ) -> Result<Result<(), Failure>, Reject> {
+        let NodeRole::Joiner(joiner) = &mut self.role else { return Err(Reject::OutOfPlace) };
+        match message {
+            JoinMessage::Join(join) => joiner.on_join(from, &join, out),
+            JoinMessage::Welcome(welcome) => return Ok(self.joiner_welcomed(now, from, welcome, out)),
+            JoinMessage::Redirect(contact) => joiner.on_refer(now, from, contact, out),
+            JoinMessage::Refuse(refusal) => return Ok(joiner.on_refuse(from, refusal)),
+            // This peer asked a member for it that has sent it away since.
+            JoinMessage::Data(_) if joiner.sponsor().is_none() => {}
+            JoinMessage::Data(piece) => {
+                let is_donor = joiner.sponsor() == Some(from);
+                let preparation = self.preparation.as_mut().ok_or(Reject::Data)?;
+                // Otherwise this peer asks another member by now.
+                if is_donor {
+                    let load_request = preparation.piece(from, piece, &payload.ok_or(Reject::Data)?, out)?;
+                    self.load(load_request, out);
+                }
+            }
+            // This peer was a member when it welcomed the sender.
+            JoinMessage::Ready | JoinMessage::WantData(_) => {
+                self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out);
+            }
+            // For the coordinator of a view that this peer is not in.
+            JoinMessage::Candidate(_) => {}
+        }
+        Ok(Ok(()))
+    }
+
+    /// A member has told this peer what the run is.
+    fn joiner_welcomed(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        welcome: Welcome,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Failure> {
+        let NodeRole::Joiner(joiner) = &mut self.role else { return Ok(()) };
+        let had_sponsor = joiner.sponsor().is_some();
+        match (joiner.on_welcome(now, from, welcome, out)?, &mut self.preparation) {
+            (Some(RunIdentity { specification, nonce }), None) => {
+                self.nonce = Some(nonce);
+                self.prepare(specification.into(), out);
+            }
+            (_, preparation) => {
+                if let (Some(preparation), false) = (preparation, had_sponsor) {
+                    preparation.restart_fetching(from, out);
+                }
+                self.report_ready(out);
+            }
+        }
+        Ok(())
+    }
+
+    /// A view that this peer may be in, or, while all members come back from a stop, the vote on one.
+    fn joiner_received_agreement(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        message: AgreementMessage,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let NodeRole::Joiner(joiner) = &mut self.role else { return Err(Reject::OutOfPlace) };
+        let message = match message {
+            AgreementMessage::Install(view) if joiner.is_in(&view) => return self.install(view, out),
+            AgreementMessage::Install(view) => {
+                joiner.on_install(now, from, view);
+                return Ok(());
+            }
+            other => other,
+        };
+        let is_promise = matches!(message, AgreementMessage::Promise(_));
+        if let Some(recovering) = joiner.recovering() {
+            match message {
+                AgreementMessage::Prepare(prepare) => {
+                    let is_ready = self.preparation.as_ref().is_some_and(|it| it.ready().is_some());
+                    recovering.on_prepare(now, from, prepare, is_ready, &mut self.persisted_count, out);
+                }
+                AgreementMessage::Propose(propose) => {
+                    recovering.on_propose(now, from, propose, &mut self.persisted_count, out);
+                }
+                AgreementMessage::Promise(promise) => recovering.on_promise(now, from, *promise, out),
+                AgreementMessage::Accepted(accepted) => recovering.on_accepted(from, accepted, out),
+                AgreementMessage::Nack(nack) => recovering.on_nack(now, &nack),
+                // A change of a view that this peer is not in.
+                AgreementMessage::Learn(_) | AgreementMessage::Install(_) => {}
+            }
+        }
+        if is_promise {
+            self.poll_recovery(now, out);
         }
         Ok(())
     }
@@ -308,7 +335,7 @@ impl Machine {
         };
         let mut payload = self.segments.take_bytes(bytes.len());
         payload.bytes_mut().copy_from_slice(bytes);
-        self.send(from, &Message::Data(piece), Some(payload), out);
+        self.send(from, &JoinMessage::Data(piece).into(), Some(payload), out);
         Ok(())
     }
 
@@ -326,40 +353,59 @@ impl Machine {
         if active.progress == Progress::Evaluating {
             return self.finished_received(from, &message, out);
         }
+        match message {
+            Message::Join(message) => self.member_received_join(now, from, message, out),
+            Message::Agreement(message) => self.member_received_agreement(now, from, message, out),
+            Message::Merge(message) => self.member_received_merge(now, from, message, payload, out),
+            Message::Admin(message) => {
+                let membership = &mut active.membership;
+                match message {
+                    AdminMessage::Retire => membership.on_retire(from),
+                    AdminMessage::Expel(expulsion) => membership.on_expel(&from, expulsion),
+                    AdminMessage::Rekey(rekey) => {
+                        membership.on_rekey(&from, rekey, out);
+                        return Ok(());
+                    }
+                    AdminMessage::Rekeyed(at) => {
+                        membership.on_rekeyed(from, at);
+                        return Ok(());
+                    }
+                }
+                self.poll_membership(now, out);
+                Ok(())
+            }
+            Message::Heartbeat(beat) => {
+                active.membership.on_heartbeat(now, from, beat, out);
+                Ok(())
+            }
+            Message::Leave(Departure { reason }) => {
+                self.departed(now, from, &reason, out);
+                Ok(())
+            }
+            Message::InView { .. } => Err(Reject::OutOfPlace),
+        }
+    }
+
+    fn member_received_join(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        message: JoinMessage,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
         let membership = &mut active.membership;
         match message {
-            Message::Heartbeat(beat) => membership.on_heartbeat(now, from, beat, out),
-            Message::Prepare(prepare) => {
-                let commands = active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_prepare(now, from, prepare, snapshot, out)
-                })?;
-                self.apply(commands, out);
+            JoinMessage::Join(join) => self.on_join(from, &join, out),
+            JoinMessage::Ready if membership.on_ready(now, from) => self.poll_membership(now, out),
+            // The sender is in the view, and has not heard of it.
+            JoinMessage::Ready if membership.is_member(&from) => {
+                let install = AgreementMessage::Install(View::clone(active.training.view()));
+                self.send(from, &install.into(), None, out);
             }
-            Message::Promise(promise) => {
-                let commands = active.with_snapshot(&self.jobs, |membership, snapshot| {
-                    membership.on_promise(now, from, *promise, snapshot, out)
-                });
-                self.apply(commands, out);
-            }
-            Message::Nack(nack) => membership.on_nack(now, nack),
-            Message::Propose(propose) => active.with_snapshot(&self.jobs, |membership, snapshot| {
-                membership.on_propose(now, from, propose, snapshot, out)
-            })?,
-            Message::Accepted(accepted) => membership.on_accepted(now, from, accepted, out),
-            Message::Learn(change) => active.with_snapshot(&self.jobs, |membership, snapshot| {
-                membership.on_learn(&change, snapshot, out)
-            })?,
-            Message::Install(view) => self.on_install(now, from, view, out)?,
-            Message::Join(join) => self.on_join(from, &join, out),
-            Message::Ready if membership.on_ready(now, from) => self.poll_membership(now, out),
-            // It is in, and has not heard of it.
-            Message::Ready if membership.is_member(&from) => {
-                let install = Message::Install(View::clone(active.training.view()));
-                self.send(from, &install, None, out);
-            }
-            // It was welcomed by an earlier incarnation of this member, or is not heard of any more: it has to ask again.
-            Message::Ready => self.send(from, &Message::Refuse(Refusal::NotReady), None, out),
-            Message::Candidate(member) => {
+            // An earlier incarnation of this member has welcomed the sender, or this one has forgotten it: it has to ask again.
+            JoinMessage::Ready => self.send(from, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out),
+            JoinMessage::Candidate(member) => {
                 if member.peer == from && membership.is_current_incarnation(&member) {
                     membership.on_capacity_offer(now, &member);
                 } else {
@@ -367,38 +413,77 @@ impl Machine {
                 }
                 self.poll_membership(now, out);
             }
-            Message::Retire => {
-                membership.on_retire(from);
+            JoinMessage::WantData(want) => self.send_data_piece(from, want, out)?,
+            // An answer to a request that this member sent before it was in.
+            JoinMessage::Welcome(_)
+            | JoinMessage::Refuse(_)
+            | JoinMessage::Redirect(_)
+            | JoinMessage::Data(_) => {}
+        }
+        Ok(())
+    }
+
+    fn member_received_agreement(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        message: AgreementMessage,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
+        match message {
+            AgreementMessage::Prepare(prepare) => {
+                let commands = active.with_snapshot(&self.jobs, |membership, snapshot| {
+                    membership.on_prepare(now, from, prepare, snapshot, out)
+                })?;
+                self.apply(commands, out);
+            }
+            AgreementMessage::Promise(promise) => {
+                let commands = active.with_snapshot(&self.jobs, |membership, snapshot| {
+                    membership.on_promise(now, from, *promise, snapshot, out)
+                });
+                self.apply(commands, out);
+            }
+            AgreementMessage::Nack(nack) => active.membership.on_nack(now, nack),
+            AgreementMessage::Propose(propose) => {
+                active.with_snapshot(&self.jobs, |membership, snapshot| {
+                    membership.on_propose(now, from, propose, snapshot, out)
+                })?;
+            }
+            AgreementMessage::Accepted(accepted) => active.membership.on_accepted(now, from, accepted, out),
+            AgreementMessage::Learn(change) => {
+                active.with_snapshot(&self.jobs, |membership, snapshot| {
+                    membership.on_learn(&change, snapshot, out)
+                })?;
+            }
+            AgreementMessage::Install(view) => self.on_install(now, from, view, out)?,
+        }
+        Ok(())
+    }
+
+    fn member_received_merge(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        message: MergeMessage,
+        payload: Option<Buffer>,
+        out: &mut Vec<Output>,
+    ) -> Result<(), Reject> {
+        match message {
+            MergeMessage::Probe(probe) => self.on_merge_probe(now, from, probe, out)?,
+            MergeMessage::Offer(offer) => self.on_merge_offer(now, from, offer, out)?,
+            MergeMessage::Ready(ready) => {
+                self.on_merge_ready(from, ready);
                 self.poll_membership(now, out);
             }
-            Message::Expel(expulsion) => {
-                membership.on_expel(&from, expulsion);
-                self.poll_membership(now, out);
-            }
-            Message::Rekey(rekey) => membership.on_rekey(&from, rekey, out),
-            Message::Rekeyed(at) => membership.on_rekeyed(from, at),
-            Message::MergeProbe(probe) => self.on_merge_probe(now, from, probe, out)?,
-            Message::MergeOffer(offer) => self.on_merge_offer(now, from, offer, out)?,
-            Message::MergeReady(inherited) => {
-                self.on_merge_ready(from, inherited);
-                self.poll_membership(now, out);
-            }
-            Message::WantSnapshot(want) => self.send_snapshot_chunks(now, from, &want, out),
-            Message::SnapshotChunks(chunk_batch) => {
-                active.training.receive_snapshot_chunks(
-                    now,
-                    from,
-                    &chunk_batch,
-                    &payload.ok_or(Reject::Chunk)?,
-                )?;
+            MergeMessage::WantSnapshot(want) => self.send_snapshot_chunks(now, from, &want, out),
+            MergeMessage::SnapshotChunks(chunks) => {
+                let NodeRole::Member(active) = &mut self.role else { return Err(Reject::OutOfPlace) };
+                let payload = payload.ok_or(Reject::Chunk)?;
+                active.training.receive_snapshot_chunks(now, from, &chunks, &payload)?;
                 self.continue_fetching(now, out);
             }
-            Message::MergeAccept(accept) => self.on_merge_accept(now, from, accept, out),
-            Message::WantData(want) => self.send_data_piece(from, want, out)?,
-            Message::Leave(Departure { reason }) => self.departed(now, from, &reason, out),
-            // An answer from when this member asked to be let in.
-            Message::Welcome(_) | Message::Refuse(_) | Message::Redirect(_) | Message::Data(_) => {}
-            _ => return Err(Reject::OutOfPlace),
+            MergeMessage::Accept(accept) => self.on_merge_accept(now, from, accept, out),
         }
         Ok(())
     }
@@ -410,14 +495,17 @@ impl Machine {
         message: &Message,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        if let (Message::Join(_), NodeRole::Member(_)) = (message, &self.role) {
-            self.send(from, &Message::Refuse(Refusal::RunComplete), None, out);
-        } else if let (Message::Heartbeat(_) | Message::Prepare(_), NodeRole::Member(active)) =
-            (message, &self.role)
+        if let (Message::Join(JoinMessage::Join(_)), NodeRole::Member(_)) = (message, &self.role) {
+            self.send(from, &JoinMessage::Refuse(Refusal::RunComplete).into(), None, out);
+        } else if let (
+            Message::Heartbeat(_) | Message::Agreement(AgreementMessage::Prepare(_)),
+            NodeRole::Member(active),
+        ) = (message, &self.role)
         {
             // Whoever is in is told that all are done; one that was left out, that it was.
             let is_in = active.membership.is_member(&from);
-            let install = || Message::Install(View::clone(active.training.view()));
+            let install =
+                || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
             let answer = if is_in { active.training.closed() } else { install() };
             self.send(from, &answer, None, out);
         }
@@ -428,14 +516,14 @@ impl Machine {
     fn on_join(&mut self, from: PeerId, join: &Join, out: &mut Vec<Output>) {
         let NodeRole::Member(active) = &mut self.role else { return };
         let is_closing = active.training.is_closing();
-        let install = || Message::Install(View::clone(active.training.view()));
+        let install = || Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
         let admission = active.membership.on_join(from, join, is_closing);
         if admission == Ok(true) && active.training.view().rank(&from).is_some() {
             // An earlier start of it may have a vote in this view, and not know of the view.
             out.push(Output::Send { to: from, frame: Frame::encode(&install(), None) });
         }
         let answer = match admission {
-            Err(refusal) => Message::Refuse(refusal),
+            Err(refusal) => Message::Join(JoinMessage::Refuse(refusal)),
             Ok(false) => install(),
             Ok(true) => self.welcome_message(),
         };
@@ -451,12 +539,12 @@ impl Machine {
             panic!("members welcome others, and they are prepared")
         };
         let contacts = active.membership.contacts();
-        Message::Welcome(Welcome {
+        Message::Join(JoinMessage::Welcome(Welcome {
             specification: preparation.specification().to_vec(),
             nonce: self.nonce.expect("a member knows its run"),
             non_owners: active.training.non_owners(&contacts),
             members: contacts,
-        })
+        }))
     }
 
     /// A peer stops, and says so.
@@ -469,11 +557,11 @@ impl Machine {
     }
 }
 
-/// What is not taken in has used up its credit all the same.
-fn drop_frame(from: PeerId, message: &Message, out: &mut Vec<Output>) {
+/// A frame that is not taken in has used up its sender's credit all the same.
+fn drop_frame(from: PeerId, message: &TrainingMessage, out: &mut Vec<Output>) {
     let has_credit = match message {
-        Message::Segment(_) | Message::TableFrame(_) => true,
-        Message::ChunkBatch(chunk_batch) => chunk_batch.content == ChunkContent::State,
+        TrainingMessage::Segment(_) | TrainingMessage::Tables => true,
+        TrainingMessage::ChunkBatch(chunk_batch) => chunk_batch.content == ChunkContent::State,
         _ => false,
     };
     if has_credit {

@@ -29,7 +29,9 @@ mod import;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use peergrad_protocol::message::{Contact, MergeAccept, MergeOffer, MergeProbe, Message};
+use peergrad_protocol::message::{
+    AgreementMessage, Contact, MergeAccept, MergeMessage, MergeOffer, MergeProbe, Message,
+};
 use peergrad_protocol::view::{Ancestor, Member, View};
 use peergrad_protocol::{Frame, Instant, PeerId, ViewDigest};
 
@@ -170,7 +172,7 @@ impl Machine {
         for peer in active.membership.find_partitioned(out) {
             out.push(Output::Send {
                 to: peer,
-                frame: Frame::encode(&Message::MergeProbe(probe.clone()), None),
+                frame: Frame::encode(&MergeMessage::Probe(probe.clone()).into(), None),
             });
         }
         if probe.coordinator.peer == self.me.peer {
@@ -204,7 +206,7 @@ impl Machine {
         }
         if active.training.view().descends_from(probe.view) {
             // It is only behind, or has left us what it had.
-            let install = Message::Install(View::clone(active.training.view()));
+            let install = Message::Agreement(AgreementMessage::Install(View::clone(active.training.view())));
             self.send(from, &install, None, out);
             return Ok(());
         }
@@ -216,7 +218,7 @@ impl Machine {
         if probe.ancestors.iter().any(|root| root.view == own.view) {
             match is_mine {
                 true => self.on_merged_elsewhere(now, probe, &own, out),
-                false => self.send(own.coordinator.peer, &Message::MergeProbe(probe), None, out),
+                false => self.send(own.coordinator.peer, &MergeMessage::Probe(probe).into(), None, out),
             }
             return Ok(());
         }
@@ -228,11 +230,11 @@ impl Machine {
             Some(view) if view != own.view && view != probe.view => {}
             None if own.view > probe.view => {
                 let answers = probe.question;
-                self.send(from, &Message::MergeProbe(MergeProbe { answers, ..own }), None, out);
+                self.send(from, &MergeMessage::Probe(MergeProbe { answers, ..own }).into(), None, out);
             }
             None if is_mine => self.decide(now, probe, own, out),
             // It is for the coordinator to decide, or to do.
-            Some(_) | None => self.send(own.coordinator.peer, &Message::MergeProbe(probe), None, out),
+            Some(_) | None => self.send(own.coordinator.peer, &MergeMessage::Probe(probe).into(), None, out),
         }
         Ok(())
     }
@@ -251,7 +253,7 @@ impl Machine {
         let to = other.coordinator.clone();
         if !negotiation.is_answer(now, other.answers) && !negotiation.decided.contains_key(&other.view) {
             let question = negotiation.ask(now);
-            return self.send_or_dial(&to, &Message::MergeProbe(MergeProbe { question, ..own }), out);
+            return self.send_or_dial(&to, &MergeMessage::Probe(MergeProbe { question, ..own }).into(), out);
         }
         let is_ahead = (own.steps, other.view) > (other.steps, own.view);
         let yields =
@@ -259,7 +261,7 @@ impl Machine {
         if yields == own.view {
             return self.start_export(now, MergeProbe { yields: Some(yields), ..other }, &own, out);
         }
-        self.send_or_dial(&to, &Message::MergeProbe(MergeProbe { yields: Some(yields), ..own }), out);
+        self.send_or_dial(&to, &MergeMessage::Probe(MergeProbe { yields: Some(yields), ..own }).into(), out);
     }
 
     /// Another lineage offers to yield to this one, and leaves nothing more. Whoever says yes does not yield to it.
@@ -273,7 +275,7 @@ impl Machine {
         if is_merged || !does_yield && is_decided() {
             let (view, question, contacts) = (other.view, other.question, active.membership.contacts());
             let accept = MergeAccept { view, question, is_merged, contacts };
-            self.send_or_dial(&other.coordinator, &Message::MergeAccept(accept), out);
+            self.send_or_dial(&other.coordinator, &MergeMessage::Accept(accept).into(), out);
         }
     }
 
@@ -324,7 +326,7 @@ impl Machine {
         } else if view.descends_from(own) {
             if active.training.has_snapshot() {
                 // The others of this lineage may not have heard of it: whoever is left behind would go on alone.
-                active.training.broadcast(&Message::Install(view.clone()), out);
+                active.training.broadcast(&AgreementMessage::Install(view.clone()).into(), out);
             }
             self.exclude(now, &view, out);
         } else if !active.training.view().descends_from(view.digest()) {

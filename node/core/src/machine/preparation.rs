@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{DATA_PIECE_BYTES_MAX, DATA_PIECES_IN_FLIGHT_MAX, SHIPPED_DATA_BYTES_MAX};
-use peergrad_protocol::message::{DataPiece, Message, WantData};
+use peergrad_protocol::message::{DataPiece, JoinMessage, Message, WantData};
 use peergrad_protocol::{Buffer, Frame, PeerId};
 
 use crate::io::{DataReference, Event, Failure, Output, Reject};
@@ -97,7 +97,10 @@ impl Preparation {
         };
         let in_flight_max = (DATA_PIECES_IN_FLIGHT_MAX * DATA_PIECE_BYTES_MAX) as u64;
         while *requested < reference.byte_count && *requested < received.len() as u64 + in_flight_max {
-            let message = Message::WantData(WantData { digest: reference.digest, offset: *requested });
+            let message = Message::Join(JoinMessage::WantData(WantData {
+                digest: reference.digest,
+                offset: *requested,
+            }));
             out.push(Output::Send { to: donor, frame: Frame::encode(&message, None) });
             *requested = reference.byte_count.min(*requested + DATA_PIECE_BYTES_MAX as u64);
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::agreement::Acceptor;
 use peergrad_protocol::durable::DurableBytes;
-use peergrad_protocol::message::{Contact, Message, Refusal};
+use peergrad_protocol::message::{AgreementMessage, Contact, JoinMessage, Message, Refusal};
 use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Instant, PeerId, RunId, ViewDigest};
 
@@ -137,7 +137,7 @@ impl Machine {
                 self.send(peer, &closed, None, out);
             }
             for peer in waiting.into_iter().filter(|peer| self.credits.contains_key(peer)) {
-                self.send(peer, &Message::Refuse(Refusal::RunComplete), None, out);
+                self.send(peer, &JoinMessage::Refuse(Refusal::RunComplete).into(), None, out);
             }
             let Some(parameters) = parameters else { return };
             let cost = u64::from(task.held_out_count());
@@ -242,13 +242,13 @@ impl Machine {
     /// A founder tells those who are in the first view.
     fn install_first(&mut self, view: &Arc<View>, out: &mut Vec<Output>) {
         let NodeRole::Founder(founder) = &self.role else { return };
-        let install = Message::Install(View::clone(view));
+        let install = Message::Agreement(AgreementMessage::Install(View::clone(view)));
         for member in view.members.iter().filter(|member| member.peer != self.me.peer) {
             self.send(member.peer, &install, None, out);
         }
         for late in founder.candidates().filter(|peer| view.rank(peer).is_none()) {
             // It asks again, and finds members.
-            self.send(late, &Message::Refuse(Refusal::NotReady), None, out);
+            self.send(late, &JoinMessage::Refuse(Refusal::NotReady).into(), None, out);
         }
     }
 
@@ -292,7 +292,7 @@ impl Machine {
         }
         let joined = difference.joined.iter().filter(|peer| **peer != self.me.peer);
         let wanted: BTreeSet<PeerId> = joined.chain(active.membership.unlinked()).copied().collect();
-        let install = || Message::Install(View::clone(&view));
+        let install = || Message::Agreement(AgreementMessage::Install(View::clone(&view)));
         for joiner in sponsored {
             self.send(joiner, &install(), None, out);
         }

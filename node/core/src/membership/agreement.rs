@@ -21,7 +21,7 @@ use std::time::Duration;
 use peergrad_protocol::agreement::{Ballot, Proposer};
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::clique;
-use peergrad_protocol::message::{Accepted, MemberReport, Message, Nack, Prepare, Promise, Propose};
+use peergrad_protocol::message::{Accepted, AgreementMessage, MemberReport, Nack, Prepare, Promise, Propose};
 use peergrad_protocol::view::ViewChange;
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
@@ -181,7 +181,7 @@ impl Membership {
         self.view_state.attempt = Some(attempt);
         self.view_state.awaited = None;
         // The others are asked once its own promise is on disk: a restart must not use this ballot again.
-        self.send(self.me.peer, &Message::Prepare(prepare), out);
+        self.send(self.me.peer, &AgreementMessage::Prepare(prepare).into(), out);
     }
 
     /// Proposes once everyone who can has answered; gives up what does not get anywhere.
@@ -370,7 +370,7 @@ impl Membership {
         let Some(attempt) = &self.view_state.attempt else { return };
         if let Some(change) = attempt.proposer.proposed() {
             let propose = Propose { ballot: attempt.proposer.ballot(), change: change.clone() };
-            self.broadcast(&Message::Propose(propose), out);
+            self.broadcast(&AgreementMessage::Propose(propose).into(), out);
         }
     }
 
@@ -391,7 +391,7 @@ impl Membership {
         }
         for (index, member) in self.view.members.iter().enumerate() {
             if !attempt.proposer.reports().contains_key(&Rank::from_index(index)) {
-                self.send(member.peer, &Message::Prepare(prepare), out);
+                self.send(member.peer, &AgreementMessage::Prepare(prepare).into(), out);
             }
         }
     }
@@ -422,7 +422,7 @@ impl Membership {
                 let prepare = Prepare { view: promise.view, ballot: promise.ballot, before };
                 let others = self.view.members.iter().map(|member| member.peer);
                 for peer in others.filter(|peer| *peer != self.me.peer) {
-                    self.send(peer, &Message::Prepare(prepare), out);
+                    self.send(peer, &AgreementMessage::Prepare(prepare).into(), out);
                 }
             }
         }
@@ -470,7 +470,7 @@ impl Membership {
             self.agreement_time = took.max(self.agreement_time - self.agreement_time / 4);
         }
         if let Some(change) = attempt.proposer.proposed().cloned() {
-            self.broadcast(&Message::Learn(change), out);
+            self.broadcast(&AgreementMessage::Learn(change).into(), out);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peergrad_protocol::limits::MEMBERS_MAX;
-use peergrad_protocol::message::{Join, Message, Refusal, SavedCheckpoint, Welcome};
+use peergrad_protocol::message::{Join, JoinMessage, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::view::{Member, Moves, View};
 use peergrad_protocol::{Frame, PeerId, RunId, ViewDigest};
 
@@ -71,7 +71,10 @@ impl Founder {
             None
         };
         if let Some(refusal) = refusal {
-            out.push(Output::Send { to: from, frame: Frame::encode(&Message::Refuse(refusal), None) });
+            out.push(Output::Send {
+                to: from,
+                frame: Frame::encode(&JoinMessage::Refuse(refusal).into(), None),
+            });
             return;
         }
         let Join { incarnation, addresses, capacity, .. } = join;
@@ -87,7 +90,10 @@ impl Founder {
             members,
             non_owners: workers,
         };
-        out.push(Output::Send { to: from, frame: Frame::encode(&Message::Welcome(welcome), None) });
+        out.push(Output::Send {
+            to: from,
+            frame: Frame::encode(&JoinMessage::Welcome(welcome).into(), None),
+        });
     }
 
     /// A candidate has task and data. False if it never asked to be let in.

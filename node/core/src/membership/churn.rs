@@ -14,7 +14,7 @@
 use std::time::Duration;
 
 use peergrad_protocol::limits::{CONTACTS_MAX, MEMBERS_MAX};
-use peergrad_protocol::message::{Contact, Join, Message, Refusal};
+use peergrad_protocol::message::{AdminMessage, Contact, Join, JoinMessage, Refusal};
 use peergrad_protocol::view::{Member, View, ViewChange};
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
@@ -201,13 +201,13 @@ impl Membership {
             return;
         }
         for candidate in self.sponsored.iter().filter_map(|peer| self.candidates.get(peer)) {
-            self.send(coordinator, &Message::Candidate(candidate.member.clone()), out);
+            self.send(coordinator, &JoinMessage::Candidate(candidate.member.clone()).into(), out);
         }
         if let Some(offer) = self.own_capacity_offer(now) {
-            self.send(coordinator, &Message::Candidate(offer), out);
+            self.send(coordinator, &JoinMessage::Candidate(offer).into(), out);
         }
         if self.is_retiring() {
-            self.send(coordinator, &Message::Retire, out);
+            self.send(coordinator, &AdminMessage::Retire.into(), out);
         }
     }
 

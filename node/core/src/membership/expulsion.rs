@@ -8,7 +8,7 @@
 //! # Not here
 //! Who holds the run's secret can come again under another key, until there is another secret (`rekey.rs`).
 
-use peergrad_protocol::message::Message;
+use peergrad_protocol::message::AdminMessage;
 use peergrad_protocol::view::{Expulsion, ExpulsionCause, ViewChange};
 use peergrad_protocol::{PeerId, Rank};
 
@@ -21,7 +21,7 @@ impl Membership {
         if self.is_member(&peer) && !self.expelling.contains_key(&peer) {
             let expulsion = Expulsion { peer, by: self.me.peer, cause };
             self.note_expulsion(expulsion);
-            self.broadcast(&Message::Expel(expulsion), out);
+            self.broadcast(&AdminMessage::Expel(expulsion).into(), out);
         }
     }
 
@@ -43,7 +43,7 @@ impl Membership {
     /// Says again what may not have arrived.
     pub(super) fn resend_expulsions(&self, out: &mut Vec<Output>) {
         for expulsion in self.expelling.values().filter(|expulsion| expulsion.by == self.me.peer) {
-            self.broadcast(&Message::Expel(*expulsion), out);
+            self.broadcast(&AdminMessage::Expel(*expulsion).into(), out);
         }
     }
 
@@ -71,7 +71,7 @@ impl Membership {
 #[cfg(test)]
 mod tests {
     use peergrad_protocol::cursor::DataCursor;
-    use peergrad_protocol::message::{Join, Refusal};
+    use peergrad_protocol::message::{Join, Message, Refusal};
     use peergrad_protocol::view::{Moves, Resume};
     use peergrad_protocol::{Incarnation, Instant, StepNumber};
 
@@ -84,7 +84,7 @@ mod tests {
         let expulsion = Expulsion { peer: peer(3), by: peer(2), cause: ExpulsionCause::Request };
         let mut out = Vec::new();
         membership.expel(peer(3), ExpulsionCause::Request, &mut out);
-        let all = [1, 2, 3].map(|byte| (peer(byte), Message::Expel(expulsion)));
+        let all = [1, 2, 3].map(|byte| (peer(byte), Message::Admin(AdminMessage::Expel(expulsion))));
         assert_eq!(sent_messages(&out), all);
         assert!(membership.retiring.contains(&peer(3)), "it hands over first");
         assert_eq!(membership.lost(Instant(0)), []);

@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use peergrad_protocol::message::{Heartbeat, Message};
+use peergrad_protocol::message::{AgreementMessage, Heartbeat};
 use peergrad_protocol::view::View;
 use peergrad_protocol::{Instant, PeerId, Rank, StepNumber};
 
@@ -107,7 +107,7 @@ impl Membership {
                 return;
             }
             let view = self.view.as_ref().clone();
-            return self.send(from, &Message::Install(view), out);
+            return self.send(from, &AgreementMessage::Install(view).into(), out);
         }
         if let Some(rank) = self.view.rank(&from).filter(|_| heartbeat.view == self.digest) {
             self.note_heartbeat(now, rank, heartbeat);

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use peergrad_protocol::limits::JOIN_RETRY;
-use peergrad_protocol::message::{Contact, Join, Message, Refusal, SavedCheckpoint, Welcome};
+use peergrad_protocol::message::{Contact, Join, JoinMessage, Message, Refusal, SavedCheckpoint, Welcome};
 use peergrad_protocol::time::Timers;
 use peergrad_protocol::view::{Member, Recovery, View};
 use peergrad_protocol::{Frame, Instant, PeerId, RunId, ViewDigest};
@@ -199,7 +199,7 @@ impl Joiner {
             capacity: self.me.capacity,
         };
         out.push(Output::Event(Event::JoinRequested(peer)));
-        send(peer, &Message::Join(join), out);
+        send(peer, &JoinMessage::Join(join).into(), out);
         self.timers.set(RETRY, now.after(JOIN_RETRY));
     }
 
@@ -236,7 +236,7 @@ impl Joiner {
             }
         }
         match self.sponsor {
-            Some(sponsor) if self.is_ready_told => send(sponsor, &Message::Ready, out),
+            Some(sponsor) if self.is_ready_told => send(sponsor, &JoinMessage::Ready.into(), out),
             Some(sponsor) => {
                 self.report_unlinked(out);
                 self.ask(now, sponsor, out);
@@ -330,7 +330,7 @@ impl Joiner {
         self.note_unlinked(is_linked);
         if self.unlinked.is_empty() {
             self.is_ready_told = true;
-            send(sponsor, &Message::Ready, out);
+            send(sponsor, &JoinMessage::Ready.into(), out);
         }
     }
 
@@ -394,10 +394,10 @@ impl Joiner {
         let sponsor = self.contacts.iter().find(|contact| Some(contact.peer) == self.sponsor);
         let message = match (sponsor.or(self.founder.as_ref()), self.run) {
             (_, Some(run)) if join.run.is_some_and(|theirs| theirs != run) => {
-                Message::Refuse(Refusal::OtherRun { run })
+                Message::Join(JoinMessage::Refuse(Refusal::OtherRun { run }))
             }
-            (Some(contact), _) => Message::Redirect(contact.clone()),
-            (None, _) => Message::Refuse(Refusal::NotReady),
+            (Some(contact), _) => Message::Join(JoinMessage::Redirect(contact.clone())),
+            (None, _) => Message::Join(JoinMessage::Refuse(Refusal::NotReady)),
         };
         send(from, &message, out);
         if let Some(recovering) = &mut self.recovering {

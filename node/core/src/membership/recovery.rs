@@ -35,7 +35,8 @@ use peergrad_protocol::agreement::{Acceptor, Ballot, Proposer, is_quorum};
 use peergrad_protocol::durable::{DurableBytes, DurableRecord, RunDefinition};
 use peergrad_protocol::limits::CHECKPOINTS_MAX;
 use peergrad_protocol::message::{
-    Accepted, MemberReport, Message, Nack, Prepare, Promise, Propose, RejoinCandidate, SavedCheckpoint,
+    Accepted, AgreementMessage, MemberReport, Message, Nack, Prepare, Promise, Propose, RejoinCandidate,
+    SavedCheckpoint,
 };
 use peergrad_protocol::view::{Member, View, ViewChange};
 use peergrad_protocol::wire::encode_record;
@@ -155,7 +156,7 @@ impl RecoveringMember {
     pub(crate) fn inform(&mut self, peer: PeerId, run: Option<RunId>, out: &mut Vec<Output>) {
         let is_companion = self.view.rank(&peer).is_some() && run.is_none_or(|run| run == self.view.run);
         if is_companion && self.informed.insert(peer) {
-            send(peer, &Message::Install(View::clone(&self.view)), out);
+            send(peer, &AgreementMessage::Install(View::clone(&self.view)).into(), out);
         }
     }
 
@@ -259,7 +260,11 @@ impl RecoveringMember {
         let proposer = Proposer::new(ballot, self.view.members.len());
         self.attempt = Some(Attempt { proposer, since: now });
         // The others are asked once the own promise is on disk: after another restart this ballot is not used again.
-        send(self.me.peer, &Message::Prepare(Prepare { view: self.digest, ballot, before: None }), out);
+        send(
+            self.me.peer,
+            &AgreementMessage::Prepare(Prepare { view: self.digest, ballot, before: None }).into(),
+            out,
+        );
     }
 
     /// Names what a quorum may have accepted already, or where to go on from what everyone has saved; but waits a while for
@@ -293,7 +298,7 @@ impl RecoveringMember {
         attempt.since = now;
         attempt.proposer.propose(|_| change.clone());
         let propose = Propose { ballot: attempt.proposer.ballot(), change };
-        self.tell_present(&Message::Propose(propose), out);
+        self.tell_present(&AgreementMessage::Propose(propose).into(), out);
     }
 
     fn give_up(&mut self, now: Instant, pause: Duration) {
@@ -320,7 +325,8 @@ impl RecoveringMember {
         let (view, ballot) = (promise.view, promise.ballot);
         let is_news = attempt.proposer.promised(rank, promise.accepted, promise.report);
         if is_news && rank == self.rank() {
-            let prepare = Message::Prepare(Prepare { view, ballot, before: None });
+            let prepare =
+                Message::Agreement(AgreementMessage::Prepare(Prepare { view, ballot, before: None }));
             self.companions.iter().for_each(|rank| send(self.view.member(*rank).peer, &prepare, out));
         }
     }
@@ -347,7 +353,7 @@ impl RecoveringMember {
         }
         let change = attempt.proposer.proposed().expect("what is accepted was proposed");
         if let Ok(next) = self.view.apply(self.digest, change) {
-            self.tell_present(&Message::Install(next), out);
+            self.tell_present(&AgreementMessage::Install(next).into(), out);
         }
     }
 
@@ -369,7 +375,7 @@ impl RecoveringMember {
         }
         if let Err(promised) = self.acceptor.promise(ballot) {
             let nack = Nack { view, ballot, promised: Some(promised), step: StepNumber(0) };
-            return send(from, &Message::Nack(nack), out);
+            return send(from, &AgreementMessage::Nack(nack).into(), out);
         }
         self.defer_to(now, ballot);
         let again = is_ready
@@ -377,7 +383,12 @@ impl RecoveringMember {
         let report = MemberReport { is_vote_only: true, rejoin: again, ..MemberReport::default() };
         let accepted = self.acceptor.accepted().cloned();
         let promise = Promise { view, ballot, accepted, report };
-        self.answer(from, Message::Promise(Box::new(promise)), persisted_count, out);
+        self.answer(
+            from,
+            Message::Agreement(AgreementMessage::Promise(Box::new(promise))),
+            persisted_count,
+            out,
+        );
     }
 
     /// One of them proposes it.
@@ -398,11 +409,16 @@ impl RecoveringMember {
         match self.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.defer_to(now, ballot);
-                self.answer(from, Message::Accepted(Accepted { view, ballot }), persisted_count, out);
+                self.answer(
+                    from,
+                    Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot })),
+                    persisted_count,
+                    out,
+                );
             }
             Err(promised) => {
                 let nack = Nack { view, ballot, promised: Some(promised), step: StepNumber(0) };
-                send(from, &Message::Nack(nack), out);
+                send(from, &AgreementMessage::Nack(nack).into(), out);
             }
         }
     }

@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 
 use peergrad_protocol::PeerId;
 use peergrad_protocol::invite::Secret;
-use peergrad_protocol::message::{Message, Rekey};
+use peergrad_protocol::message::{AdminMessage, Message, Rekey};
 
 use super::Membership;
 use crate::io::{Event, Output};
@@ -43,13 +43,13 @@ impl Membership {
         match &mut self.rekeying {
             Some(known) if rekey.is_before(&known.rekey) => {
                 // It does not know of this one, and has begun to lock itself out.
-                let known = Message::Rekey(known.rekey);
+                let known = Message::Admin(AdminMessage::Rekey(known.rekey));
                 return self.send(*from, &known, out);
             }
             Some(known) if known.rekey == rekey => {}
             _ => self.adopt(rekey, out),
         }
-        self.send(rekey.by, &Message::Rekeyed(rekey.at), out);
+        self.send(rekey.by, &AdminMessage::Rekeyed(rekey.at).into(), out);
     }
 
     /// A member has the secret that this one has sent_messages it.
@@ -62,7 +62,7 @@ impl Membership {
     fn adopt(&mut self, rekey: Rekey, out: &mut Vec<Output>) {
         self.rekeying = Some(Rekeying { rekey, confirmed: BTreeSet::from([self.me.peer]) });
         for peer in self.lasting_members().filter(|peer| *peer != self.me.peer) {
-            self.send(peer, &Message::Rekey(rekey), out);
+            self.send(peer, &AdminMessage::Rekey(rekey).into(), out);
         }
         let to_come = self.next.iter().flat_map(|next| &next.view.members).map(|member| member.peer);
         let members = self.lasting_members().chain(to_come.filter(|peer| !self.expelling.contains_key(peer)));
@@ -81,14 +81,14 @@ impl Membership {
             return;
         };
         for peer in self.lasting_members().filter(|peer| !known.confirmed.contains(peer)) {
-            self.send(peer, &Message::Rekey(known.rekey), out);
+            self.send(peer, &AdminMessage::Rekey(known.rekey).into(), out);
         }
     }
 
     /// Tells those who are new in this view, where whoever began may be gone.
     pub(crate) fn tell_secret(&self, added: &[PeerId], out: &mut Vec<Output>) {
         if let Some(known) = &self.rekeying {
-            added.iter().for_each(|peer| self.send(*peer, &Message::Rekey(known.rekey), out));
+            added.iter().for_each(|peer| self.send(*peer, &AdminMessage::Rekey(known.rekey).into(), out));
         }
     }
 
@@ -125,7 +125,7 @@ mod tests {
         let mut out = Vec::new();
         assert_eq!(membership.without_secret(), None);
         membership.rekey(Secret([7; 32]), 7, &mut out);
-        let message = Message::Rekey(rekey(7, 2));
+        let message = Message::Admin(AdminMessage::Rekey(rekey(7, 2)));
         assert_eq!(sent_messages(&out), [(peer(1), message.clone()), (peer(3), message.clone())]);
         assert_eq!(taken(&out), [rekey(7, 2)]);
         membership.on_rekeyed(peer(1), 6);
@@ -148,7 +148,7 @@ mod tests {
         membership.expel(peer(3), ExpulsionCause::Request, &mut Vec::new());
         let mut out = Vec::new();
         membership.rekey(Secret([7; 32]), 7, &mut out);
-        assert_eq!(sent_messages(&out), [(peer(1), Message::Rekey(rekey(7, 2)))]);
+        assert_eq!(sent_messages(&out), [(peer(1), Message::Admin(AdminMessage::Rekey(rekey(7, 2))))]);
         let stays = |output: &Output| match output {
             Output::Event(Event::Rekeyed { members, .. }) => members.clone(),
             _ => BTreeSet::new(),
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(membership.without_secret(), Some(vec![peer(1)]));
         out.clear();
         membership.resend_rekey(&mut out);
-        assert_eq!(sent_messages(&out), [(peer(1), Message::Rekey(rekey(7, 2)))]);
+        assert_eq!(sent_messages(&out), [(peer(1), Message::Admin(AdminMessage::Rekey(rekey(7, 2))))]);
     }
 
     #[test]
@@ -167,8 +167,8 @@ mod tests {
         membership.on_rekey(&peer(9), rekey(5, 9), &mut out);
         assert_eq!((sent_messages(&out), taken(&out)), (vec![], vec![]), "a stranger's word");
         membership.on_rekey(&peer(1), rekey(5, 3), &mut out);
-        let confirmed = (peer(3), Message::Rekeyed(5));
-        let passed_on = [1, 3].map(|to| (peer(to), Message::Rekey(rekey(5, 3))));
+        let confirmed = (peer(3), Message::Admin(AdminMessage::Rekeyed(5)));
+        let passed_on = [1, 3].map(|to| (peer(to), Message::Admin(AdminMessage::Rekey(rekey(5, 3)))));
         assert_eq!(sent_messages(&out), [&passed_on[..], std::slice::from_ref(&confirmed)].concat());
         assert_eq!(taken(&out), [rekey(5, 3)]);
         out.clear();
@@ -176,11 +176,11 @@ mod tests {
         assert_eq!((sent_messages(&out), taken(&out)), (vec![confirmed], vec![]), "again, but nothing new");
         out.clear();
         membership.on_rekey(&peer(3), rekey(4, 1), &mut out);
-        let known = (peer(3), Message::Rekey(rekey(5, 3)));
+        let known = (peer(3), Message::Admin(AdminMessage::Rekey(rekey(5, 3))));
         assert_eq!((sent_messages(&out), taken(&out)), (vec![known], vec![]), "an earlier one");
         out.clear();
         assert_eq!(membership.without_secret(), None, "another one sees to it");
         membership.tell_secret(&[peer(3)], &mut out);
-        assert_eq!(sent_messages(&out), [(peer(3), Message::Rekey(rekey(5, 3)))]);
+        assert_eq!(sent_messages(&out), [(peer(3), Message::Admin(AdminMessage::Rekey(rekey(5, 3))))]);
     }
 }

@@ -23,7 +23,7 @@
 
 use std::collections::BTreeMap;
 
-use peergrad_protocol::message::{Message, SampleStats, StepContributors, StepProgress};
+use peergrad_protocol::message::{SampleStats, StepContributors, StepProgress, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 
 use super::{CurrentStep, Training};
@@ -104,7 +104,8 @@ impl Training {
         } else {
             let Readiness { step, has_contribution } = readiness;
             let (view, left_out) = (self.digest(), self.left_out_before());
-            let offer = Message::StepProgress(StepProgress { view, step, has_contribution, left_out });
+            let offer = TrainingMessage::StepProgress(StepProgress { step, has_contribution, left_out })
+                .in_view(view);
             let to = self.view().member(chooser).peer;
             out.push(Output::Send { to, frame: Frame::encode(&offer, None) });
         }
@@ -165,8 +166,8 @@ impl Training {
         let late: Vec<Rank> = ranks().filter(|rank| !is_ready(rank)).collect();
         let left_out = self.omissions.reported_before().max(self.left_out_before());
         self.learn_left_out(left_out);
-        let chosen = StepContributors { view: self.digest(), step: self.step, late: late.clone(), left_out };
-        self.broadcast(&Message::StepContributors(chosen), out);
+        let chosen = StepContributors { step: self.step, late: late.clone(), left_out };
+        self.broadcast(&TrainingMessage::StepContributors(chosen).in_view(self.digest()), out);
         self.backup_workers.choice = Some(Choice { step: self.step, late });
     }
 
@@ -179,8 +180,8 @@ impl Training {
         let is_chooser = self.chooser() == self.rank;
         if let Some(Choice { step, late }) = self.backup_workers.choice.clone().filter(|_| is_chooser) {
             let left_out = self.left_out_before();
-            let chosen =
-                Message::StepContributors(StepContributors { view: self.digest(), step, late, left_out });
+            let chosen = TrainingMessage::StepContributors(StepContributors { step, late, left_out })
+                .in_view(self.digest());
             out.push(Output::Send { to: *peer, frame: Frame::encode(&chosen, None) });
         }
     }

@@ -3,7 +3,7 @@
 use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::limits::{CHUNK_BATCH_BYTES, CHUNK_BATCH_CHUNKS_MAX};
 use peergrad_protocol::message::{ChunkBatch, ChunkContent, ChunkEntry};
-use peergrad_protocol::{Buffer, Pool, StepNumber, ViewDigest};
+use peergrad_protocol::{Buffer, Pool, StepNumber};
 
 use crate::io::Reject;
 
@@ -29,7 +29,6 @@ impl ChunkBatchBuilder {
     /// The chunk batch and its payload; `None` if nothing is in it.
     pub(super) fn seal(
         self,
-        view: ViewDigest,
         steps: StepNumber,
         content: ChunkContent,
         pool: &Pool,
@@ -40,7 +39,7 @@ impl ChunkBatchBuilder {
         let mut payload = pool.take(self.elements.len());
         payload.copy_from_slice(&self.elements);
         let digest = ContentDigest::of(payload.bytes());
-        Some((ChunkBatch { view, steps, content, entries: self.entries, digest }, payload))
+        Some((ChunkBatch { steps, content, entries: self.entries, digest }, payload))
     }
 }
 

@@ -5,7 +5,7 @@
 
 use futures_channel::oneshot;
 use peergrad_protocol::limits::SAMPLES_MAX;
-use peergrad_protocol::message::{Closed, Complete, Message};
+use peergrad_protocol::message::{Closed, Complete, Message, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, Rank};
 
 use super::Training;
@@ -27,8 +27,8 @@ impl Training {
         let has_local_parameters = self.loaded.program.has_local_parameters();
         let left_out = if has_local_parameters { self.omissions.counted() } else { self.left_out_before() }
             .min(SAMPLES_MAX);
-        let complete = Complete { view: self.digest(), steps: self.step, left_out };
-        let complete = Message::Complete(complete);
+        let complete = Complete { steps: self.step, left_out };
+        let complete = TrainingMessage::Complete(complete).in_view(self.digest());
         if !self.view().is_large() {
             self.broadcast(&complete, out);
         } else if self.rank != Rank(0) {
@@ -80,7 +80,8 @@ impl Training {
 
     /// What this member tells others once everyone is done.
     pub(crate) fn closed(&self) -> Message {
-        Message::Closed(Closed { view: self.digest(), left_out: self.omissions.total().min(SAMPLES_MAX) })
+        TrainingMessage::Closed(Closed { left_out: self.omissions.total().min(SAMPLES_MAX) })
+            .in_view(self.digest())
     }
 
     /// The run is over, and the program still computes what no step waits for: the others need not wait either.

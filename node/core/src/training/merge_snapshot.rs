@@ -26,7 +26,8 @@ use peergrad_models::task::Task;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::limits::CHUNK_BATCH_BYTES;
 use peergrad_protocol::message::{
-    ChunkBatch, ChunkContent, ChunkEntry, MergeOffer, Message, SavedCheckpoint, SnapshotDonor, WantSnapshot,
+    ChunkContent, ChunkEntry, MergeMessage, MergeOffer, SavedCheckpoint, SnapshotChunks, SnapshotDonor,
+    WantSnapshot,
 };
 use peergrad_protocol::view::{Ancestor, Member, Merge};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, Rank, StepNumber, ViewDigest};
@@ -173,8 +174,9 @@ impl Training {
         let known = want.chunks.iter().filter(|chunk| *chunk < chunks.count());
         let (mut frames, mut batch, mut bytes) = (Vec::new(), ChunkBatchBuilder::default(), 0);
         let seal = |batch: ChunkBatchBuilder| {
-            let (chunk_batch, payload) = batch.seal(want.view, want.steps, want.content, &self.segments)?;
-            Some(Frame::encode(&Message::SnapshotChunks(chunk_batch), Some(payload)))
+            let (batch, payload) = batch.seal(want.steps, want.content, &self.segments)?;
+            let chunks = SnapshotChunks { view: want.view, batch };
+            Some(Frame::encode(&MergeMessage::SnapshotChunks(chunks).into(), Some(payload)))
         };
         for (chunk, (part, updates)) in known.filter_map(|chunk| Some((chunk, part(chunk)?))) {
             batch.add(chunk, part, updates);
@@ -318,7 +320,10 @@ impl Training {
             let until = now.after(timeout_for(bytes));
             it.asked.insert(peer, ChunkRequest { chunks, since: now, until });
             let want = WantSnapshot { view, steps, content, chunks: listed };
-            out.push(Output::Send { to: peer, frame: Frame::encode(&Message::WantSnapshot(want), None) });
+            out.push(Output::Send {
+                to: peer,
+                frame: Frame::encode(&MergeMessage::WantSnapshot(want).into(), None),
+            });
         }
     }
 
@@ -330,12 +335,13 @@ impl Training {
         &mut self,
         now: Instant,
         from: PeerId,
-        chunk_batch: &ChunkBatch,
+        chunks: &SnapshotChunks,
         payload: &Buffer,
     ) -> Result<(), Reject> {
+        let SnapshotChunks { view, batch: chunk_batch } = chunks;
         let is_it = |it: &&mut SnapshotImport| {
             let donors = it.will.donors.iter().map(|donor| donor.contact.peer);
-            it.id() == (chunk_batch.view, chunk_batch.steps) && donors.into_iter().any(|donor| donor == from)
+            it.id() == (*view, chunk_batch.steps) && donors.into_iter().any(|donor| donor == from)
         };
         if self.merge_snapshots.import.as_mut().filter(is_it).is_none() {
             // Of an earlier will.

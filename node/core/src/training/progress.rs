@@ -16,7 +16,7 @@ use peergrad_collectives::codec::Codecs;
 use peergrad_collectives::mirror::Mirror;
 use peergrad_collectives::plan::Plan;
 use peergrad_collectives::round::{Action, Round};
-use peergrad_protocol::message::{Message, SampleStats, Segment};
+use peergrad_protocol::message::{SampleStats, Segment, TrainingMessage};
 use peergrad_protocol::{Buffer, Frame, StepNumber};
 
 use super::{ActiveRound, CompletedStep, CurrentStep, Training, UpdatedPrefix, take_result_buffer};
@@ -340,14 +340,14 @@ impl Training {
             match action {
                 Action::Send { to, label, payload } => {
                     let segment = Segment {
-                        view,
                         step,
                         phase: label.phase,
                         owner: label.owner as u32,
                         index: label.index as u32,
                         stats: label.stats,
                     };
-                    let frame = Frame::encode(&Message::Segment(segment), Some(payload));
+                    let frame =
+                        Frame::encode(&TrainingMessage::Segment(segment).in_view(view), Some(payload));
                     out.push(Output::Send { to: self.shard_map.view.members[to].peer, frame });
                 }
                 Action::Grant { to } => {

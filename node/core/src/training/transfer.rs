@@ -19,7 +19,9 @@ use std::sync::Arc;
 
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::limits::CHUNKS_MAX;
-use peergrad_protocol::message::{ChunkBatch, ChunkContent, ChunkEntry, Message, SampleStats, WantChunks};
+use peergrad_protocol::message::{
+    ChunkBatch, ChunkContent, ChunkEntry, SampleStats, TrainingMessage, WantChunks,
+};
 use peergrad_protocol::view::{Donor, Move};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
@@ -160,8 +162,8 @@ impl Training {
         };
         let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
         if !chunks.is_empty() {
-            let want = WantChunks { view: self.digest(), steps: self.step.next(), chunks };
-            let frame = Frame::encode(&Message::WantChunks(want), None);
+            let want = WantChunks { steps: self.step.next(), chunks };
+            let frame = Frame::encode(&TrainingMessage::WantChunks(want).in_view(self.digest()), None);
             out.push(Output::Send { to: self.view().member(donor).peer, frame });
         }
     }
@@ -248,8 +250,8 @@ impl Training {
             }
         }
         let BatchKey { steps, content, .. } = chunk_batch;
-        let (chunk_batch, payload) = batch.seal(self.digest(), steps, content, &self.segments)?;
-        Some(Frame::encode(&Message::ChunkBatch(chunk_batch), Some(payload)))
+        let (chunk_batch, payload) = batch.seal(steps, content, &self.segments)?;
+        Some(Frame::encode(&TrainingMessage::ChunkBatch(chunk_batch).in_view(self.digest()), Some(payload)))
     }
 
     /// The values of a chunk after so many steps, if they are here.

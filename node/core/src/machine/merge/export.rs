@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use peergrad_protocol::limits::CONTACTS_MAX;
-use peergrad_protocol::message::{Contact, MergeAccept, MergeProbe, Message, SaveAt, WantSnapshot};
+use peergrad_protocol::message::{
+    Contact, MergeAccept, MergeMessage, MergeProbe, SaveAt, TrainingMessage, WantSnapshot,
+};
 use peergrad_protocol::view::fork_point;
 use peergrad_protocol::{Instant, PeerId, StepNumber, ViewDigest};
 
@@ -73,11 +75,11 @@ impl Machine {
         let Some(steps) = export.snapshot_step else {
             let question = active.negotiation.ask(now);
             let offer = MergeProbe { yields: Some(own.view), question, ..own.clone() };
-            return self.send_or_dial(&to, &Message::MergeProbe(offer), out);
+            return self.send_or_dial(&to, &MergeMessage::Probe(offer).into(), out);
         };
         // Who has kept it keeps it for a while longer.
         active.training.snapshot_after(steps);
-        active.training.broadcast(&Message::TakeSnapshot(SaveAt { view: own.view, steps }), out);
+        active.training.broadcast(&TrainingMessage::TakeSnapshot(SaveAt { steps }).in_view(own.view), out);
         if active.training.committed() < steps {
             return;
         }
@@ -90,7 +92,7 @@ impl Machine {
         export.offered_at = Some(now);
         let question = active.negotiation.ask(now);
         match active.training.merge_offer(question) {
-            Some(offer) => self.send_or_dial(&to, &Message::MergeOffer(offer), out),
+            Some(offer) => self.send_or_dial(&to, &MergeMessage::Offer(offer).into(), out),
             // It was not kept in time: another step is named at the next probe.
             None => active.negotiation.state = MergeState::Idle,
         }
@@ -114,7 +116,7 @@ impl Machine {
             if !is_asked || !active.negotiation.is_answer(now, accept.question) {
                 return;
             }
-            active.training.broadcast(&Message::MergeAccept(accept.clone()), out);
+            active.training.broadcast(&MergeMessage::Accept(accept.clone()).into(), out);
         }
         self.abandon_branch(now, accept, out);
     }

@@ -3,7 +3,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use peergrad_protocol::message::{Contact, MergeAccept, MergeOffer, MergeProbe, MergeReady, Message};
+use peergrad_protocol::message::{
+    Contact, MergeAccept, MergeMessage, MergeOffer, MergeProbe, MergeReady, Message,
+};
 use peergrad_protocol::view::{Member, fork_point};
 use peergrad_protocol::{Instant, PeerId};
 
@@ -88,7 +90,7 @@ impl Machine {
         if is_due {
             import.announced_at = Some(now);
         }
-        let message = Message::MergeOffer(import.offer.clone());
+        let message = Message::Merge(MergeMessage::Offer(import.offer.clone()));
         let others = members.iter().map(|member| member.peer).filter(|peer| *peer != self.me.peer);
         let missing_chunks = &import.missing_chunks;
         let to: Vec<PeerId> = others.filter(|peer| is_due || !missing_chunks.contains_key(peer)).collect();
@@ -109,7 +111,7 @@ impl Machine {
         if coordinator.peer == self.me.peer {
             self.on_merge_ready(self.me.peer, inherited);
         } else {
-            self.send(coordinator.peer, &Message::MergeReady(inherited), None, out);
+            self.send(coordinator.peer, &MergeMessage::Ready(inherited).into(), None, out);
         }
     }
 
@@ -142,7 +144,7 @@ impl Machine {
             active.training.begin_import(now, offer, pinned_snapshot);
             self.fetch_snapshot(now, &own.coordinator, out);
         } else {
-            self.send(own.coordinator.peer, &Message::MergeOffer(offer), None, out);
+            self.send(own.coordinator.peer, &MergeMessage::Offer(offer).into(), None, out);
         }
         Ok(())
     }
@@ -162,7 +164,7 @@ impl Machine {
         if is_merged || active.negotiation.refused == Some(snapshot_id) {
             let contacts = active.membership.contacts();
             let accept = MergeAccept { view: offer.view, question, is_merged, contacts };
-            return self.send_or_dial(&to, &Message::MergeAccept(accept), out);
+            return self.send_or_dial(&to, &MergeMessage::Accept(accept).into(), out);
         }
         active.drop_stale_import(&offer.ancestors);
         active.negotiation.break_tie(own.view, offer.view, &offer.ancestors);
@@ -175,7 +177,7 @@ impl Machine {
             MergeState::Importing(_) | MergeState::Exporting(_) => return,
         }
         let seen_to = MergeProbe { yields: Some(snapshot_id.0), answers: question, ..own.clone() };
-        self.send_or_dial(&to, &Message::MergeProbe(seen_to), out);
+        self.send_or_dial(&to, &MergeMessage::Probe(seen_to).into(), out);
         self.advance_import(now, out);
         self.fetch_snapshot(now, &own.coordinator, out);
     }

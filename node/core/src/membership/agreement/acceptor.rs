@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use peergrad_protocol::message::{Accepted, MemberReport, Message, Nack, Prepare, Promise, Propose};
+use peergrad_protocol::message::{
+    Accepted, AgreementMessage, MemberReport, Message, Nack, Prepare, Promise, Propose,
+};
 use peergrad_protocol::view::{View, ViewChange};
 use peergrad_protocol::{Instant, PeerId, ViewDigest};
 
@@ -43,7 +45,7 @@ impl Membership {
         };
         if let Err(promised) = promised {
             let nack = Nack { view, ballot, promised, step: snapshot.step };
-            self.send(from, &Message::Nack(nack), out);
+            self.send(from, &AgreementMessage::Nack(nack).into(), out);
             return Ok(vec![]);
         }
         if ballot.rank != self.rank {
@@ -57,7 +59,11 @@ impl Membership {
         let accepted = self.view_state.acceptor.accepted().cloned();
         let record = self.record(out);
         let promise = Promise { view, ballot, accepted, report };
-        self.view_state.answers.push((record, from, Message::Promise(Box::new(promise))));
+        self.view_state.answers.push((
+            record,
+            from,
+            Message::Agreement(AgreementMessage::Promise(Box::new(promise))),
+        ));
         Ok(vec![match before {
             Some(step) => TrainingCommand::StopBefore(step),
             None => TrainingCommand::Freeze,
@@ -73,7 +79,7 @@ impl Membership {
             Some(&next.view)
         };
         if let Some(known) = known {
-            self.send(from, &Message::Install(View::clone(known)), out);
+            self.send(from, &AgreementMessage::Install(View::clone(known)).into(), out);
         }
         true
     }
@@ -104,18 +110,22 @@ impl Membership {
             // Whoever proposes it takes this member for one that has its part.
             let promised = Some(ballot);
             let nack = Nack { view, ballot, promised, step: snapshot.step };
-            self.send(from, &Message::Nack(nack), out);
+            self.send(from, &AgreementMessage::Nack(nack).into(), out);
             return Ok(());
         }
         match self.view_state.acceptor.accept(ballot, change) {
             Ok(()) => {
                 self.wait_for(now, ballot.rank);
                 let record = self.record(out);
-                self.view_state.answers.push((record, from, Message::Accepted(Accepted { view, ballot })));
+                self.view_state.answers.push((
+                    record,
+                    from,
+                    Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot })),
+                ));
             }
             Err(promised) => {
                 let nack = Nack { view, ballot, promised: Some(promised), step: snapshot.step };
-                self.send(from, &Message::Nack(nack), out);
+                self.send(from, &AgreementMessage::Nack(nack).into(), out);
             }
         }
         Ok(())

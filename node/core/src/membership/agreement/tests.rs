@@ -6,6 +6,7 @@ use peergrad_protocol::ViewNumber;
 use peergrad_protocol::cursor::DataCursor;
 use peergrad_protocol::durable::{DurableRecord, RunDefinition};
 use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::message::Message;
 use peergrad_protocol::placement::Replicas;
 use peergrad_protocol::view::{BatchParts, Move, Moves, Resume, View};
 use peergrad_protocol::wire::encode_record;
@@ -179,7 +180,7 @@ fn a_promise_is_on_disk_before_it_is_given_and_says_where_its_sender_is() {
     assert_eq!(bench.membership.persisted(id, &mut bench.out), []);
     let report = MemberReport { complete: Some(STEP), lost: vec![Rank(2)], ..MemberReport::default() };
     let promise = Promise { view: bench.shard_map.digest, ballot: ballot(3, 0), accepted: None, report };
-    assert_eq!(bench.sent(), [(1, Message::Promise(Box::new(promise)))]);
+    assert_eq!(bench.sent(), [(1, Message::Agreement(AgreementMessage::Promise(Box::new(promise))))]);
 }
 
 #[test]
@@ -189,7 +190,15 @@ fn a_promise_for_a_step_to_come_stops_nobody_yet() {
     bench.out.clear();
     let nack = |promised| {
         let view = Bench::new().shard_map.digest;
-        [(1, Message::Nack(Nack { view, ballot: ballot(2, 0), promised, step: STEP }))]
+        [(
+            1,
+            Message::Agreement(AgreementMessage::Nack(Nack {
+                view,
+                ballot: ballot(2, 0),
+                promised,
+                step: STEP,
+            })),
+        )]
     };
     // The step is under way already, or past.
     for before in [7, 6, 0] {
@@ -214,7 +223,13 @@ fn a_higher_promise_stands_in_the_way_of_lower_ballots() {
     assert_eq!(bench.propose(3, ballot(4, 2), change), Ok(()));
     let view = bench.shard_map.digest;
     let nack = Nack { view, ballot: ballot(4, 2), promised: Some(ballot(5, 0)), step: STEP };
-    assert_eq!(bench.sent(), [(3, Message::Nack(nack)), (3, Message::Nack(nack))]);
+    assert_eq!(
+        bench.sent(),
+        [
+            (3, Message::Agreement(AgreementMessage::Nack(nack))),
+            (3, Message::Agreement(AgreementMessage::Nack(nack)))
+        ]
+    );
 }
 
 #[test]
@@ -239,10 +254,13 @@ fn an_acceptance_is_on_disk_before_it_is_given_and_later_proposers_hear_of_it() 
     assert!(bench.prepare(3, ballot(2, 2), None).is_ok());
     bench.out.clear();
     assert_eq!(bench.membership.persisted(PersistId(id.0 + 1), &mut bench.out), []);
-    let accepted = Message::Accepted(Accepted { view, ballot: ballot(1, 0) });
+    let accepted = Message::Agreement(AgreementMessage::Accepted(Accepted { view, ballot: ballot(1, 0) }));
     let report = MemberReport { complete: Some(STEP), ..MemberReport::default() };
     let promise = Promise { view, ballot: ballot(2, 2), accepted: Some((ballot(1, 0), change)), report };
-    assert_eq!(bench.sent(), [(1, accepted), (3, Message::Promise(Box::new(promise)))]);
+    assert_eq!(
+        bench.sent(),
+        [(1, accepted), (3, Message::Agreement(AgreementMessage::Promise(Box::new(promise))))]
+    );
 }
 
 #[test]
@@ -284,11 +302,11 @@ fn the_next_view_is_on_disk_before_it_is_entered() {
     assert_eq!((&**view, digest), (&next, next.digest()));
     // Whoever still asks is told what it is.
     assert_eq!(bench.prepare(3, ballot(9, 2), None), Ok(vec![]));
-    assert_eq!(bench.sent(), [(3, Message::Install(next.clone()))]);
+    assert_eq!(bench.sent(), [(3, Message::Agreement(AgreementMessage::Install(next.clone())))]);
     bench.membership.advance(NOW);
     assert_eq!(bench.membership.view.number, ViewNumber(2));
     assert!(bench.prepare(3, ballot(9, 2), None).is_ok());
-    assert_eq!(bench.sent(), [(3, Message::Install(next))]);
+    assert_eq!(bench.sent(), [(3, Message::Agreement(AgreementMessage::Install(next)))]);
 }
 
 /// Whoever leaves is missed by those who have not heard yet that the next view is without it. Nobody may go there before the
@@ -373,7 +391,8 @@ fn a_proposer_proposes_again_what_was_accepted() {
     let later = NOW.after(STAGGER * 2);
     bench.ask(|membership, snapshot, out| membership.poll(later, snapshot, out));
     let view = bench.shard_map.digest;
-    let prepare = Message::Prepare(Prepare { view, ballot: ballot(1, 1), before: None });
+    let prepare =
+        Message::Agreement(AgreementMessage::Prepare(Prepare { view, ballot: ballot(1, 1), before: None }));
     assert_eq!(bench.sent(), [(2, prepare.clone())], "itself first");
     let theirs = ViewChange { removed: vec![Rank(0)], ..bench.change() };
     for (from, accepted) in [(2, None), (1, Some((ballot(1, 0), theirs.clone())))] {
@@ -386,12 +405,21 @@ fn a_proposer_proposes_again_what_was_accepted() {
     let mut sent = bench.sent().into_iter();
     assert_eq!(sent.next(), Some((1, prepare)), "the others once its own promise is on disk");
     let proposed = sent.next().expect("a quorum has promised");
-    assert_eq!(proposed, (1, Message::Propose(Propose { ballot: ballot(1, 1), change: theirs.clone() })));
+    assert_eq!(
+        proposed,
+        (
+            1,
+            Message::Agreement(AgreementMessage::Propose(Propose {
+                ballot: ballot(1, 1),
+                change: theirs.clone()
+            }))
+        )
+    );
     // Its own acceptance, and another: then it is chosen, and said to all.
     bench.membership.on_accepted(later, peer(2), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
     assert_eq!(bench.sent(), []);
     bench.membership.on_accepted(later, peer(1), Accepted { view, ballot: ballot(1, 1) }, &mut bench.out);
-    assert_eq!(bench.sent()[0], (1, Message::Learn(theirs)));
+    assert_eq!(bench.sent()[0], (1, Message::Agreement(AgreementMessage::Learn(theirs))));
 }
 
 /// Forty members, of whom the first has died, and the last has never been linked.
@@ -426,7 +454,7 @@ impl Bench {
     fn proposed(&mut self, at: Instant) -> Option<Vec<Rank>> {
         self.ask(|membership, snapshot, out| membership.poll(at, snapshot, out));
         self.sent().into_iter().find_map(|(_, message)| match message {
-            Message::Propose(propose) => Some(propose.change.removed),
+            Message::Agreement(AgreementMessage::Propose(propose)) => Some(propose.change.removed),
             _ => None,
         })
     }
@@ -464,7 +492,10 @@ fn an_attempt_ends_before_others_lose_patience_and_they_lose_it_with_the_propose
     assert!(bench.prepare(1, ballot(3, 0), None).is_ok());
     let attempts = |bench: &mut Bench, at| {
         bench.ask(|membership, snapshot, out| membership.poll(at, snapshot, out));
-        bench.sent().iter().any(|(_, message)| matches!(message, Message::Prepare(_)))
+        bench
+            .sent()
+            .iter()
+            .any(|(_, message)| matches!(message, Message::Agreement(AgreementMessage::Prepare(_))))
     };
     let collected = NOW.after(COLLECT_MAX + HEARTBEAT_INTERVAL_OF_MANY);
     assert!(!attempts(&mut bench, collected));

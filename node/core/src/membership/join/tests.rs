@@ -39,7 +39,8 @@ fn sent(out: &mut Vec<Output>) -> Vec<(u8, Message)> {
 }
 
 fn asked(out: &mut Vec<Output>) -> Vec<u8> {
-    let is_join = |(to, message): (u8, Message)| matches!(message, Message::Join(_)).then_some(to);
+    let is_join =
+        |(to, message): (u8, Message)| matches!(message, Message::Join(JoinMessage::Join(_))).then_some(to);
     sent(out).into_iter().filter_map(is_join).collect()
 }
 
@@ -135,7 +136,11 @@ fn whoever_owns_nothing_need_not_reach_others_who_own_nothing() {
         joiner.set_relayed(peer(3), true);
         out.clear();
         joiner.report_ready(|_| true, &mut out);
-        assert_eq!(sent(&mut out) == [(1, Message::Ready)], is_ready, "capacity {capacity}");
+        assert_eq!(
+            sent(&mut out) == [(1, Message::Join(JoinMessage::Ready))],
+            is_ready,
+            "capacity {capacity}"
+        );
         joiner.set_relayed(peer(3), false);
         joiner.report_ready(|_| true, &mut out);
         assert_eq!(joiner.unlinked.len(), 0, "it is reached itself");
@@ -149,9 +154,9 @@ fn ready_is_said_once_all_members_are_linked_and_then_repeated() {
     assert_eq!(sent(&mut out), []);
     joiner.report_ready(|_| true, &mut out);
     joiner.report_ready(|_| true, &mut out);
-    assert_eq!(sent(&mut out), [(1, Message::Ready)]);
+    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready))]);
     joiner.tick(NOW.after(JOIN_RETRY), [1, 2, 3].map(peer).into_iter(), &mut out);
-    assert_eq!(sent(&mut out), [(1, Message::Ready)]);
+    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready))]);
 }
 
 #[test]
@@ -173,7 +178,7 @@ fn whoever_is_linked_is_asked_when_the_host_is_lost() {
     assert!(joiner.on_welcome(NOW, peer(3), welcome(&[3, 2]), &mut out).is_ok());
     out.clear();
     joiner.report_ready(|_| true, &mut out);
-    assert_eq!(sent(&mut out), [(3, Message::Ready)]);
+    assert_eq!(sent(&mut out), [(3, Message::Join(JoinMessage::Ready))]);
 }
 
 #[test]
@@ -214,9 +219,9 @@ fn a_joiner_that_is_asked_names_who_has_welcomed_it() {
     assert_eq!(
         sent(&mut out),
         [
-            (8, Message::Redirect(sponsor)),
-            (8, Message::Refuse(Refusal::OtherRun { run: run() })),
-            (8, Message::Refuse(Refusal::NotReady)),
+            (8, Message::Join(JoinMessage::Redirect(sponsor))),
+            (8, Message::Join(JoinMessage::Refuse(Refusal::OtherRun { run: run() }))),
+            (8, Message::Join(JoinMessage::Refuse(Refusal::NotReady))),
         ]
     );
 }
@@ -253,5 +258,5 @@ fn an_excluded_peer_asks_all_and_trusts_only_those_it_hears() {
     assert_eq!(asked(&mut out), [1, 2]);
     joiner.heard(&peer(2));
     joiner.report_ready(|_| true, &mut out);
-    assert_eq!(sent(&mut out), [(1, Message::Ready)]);
+    assert_eq!(sent(&mut out), [(1, Message::Join(JoinMessage::Ready))]);
 }

@@ -97,7 +97,10 @@ fn a_vote_is_written_down_before_it_is_given() {
     recovering.persisted(id, &mut out);
     let report = MemberReport { is_vote_only: true, ..MemberReport::default() };
     let promise = Promise { view: digest, ballot: ballot(2, 1), accepted: None, report };
-    assert_eq!(sent(&mut out), [(2, Message::Promise(Box::new(promise.clone())))]);
+    assert_eq!(
+        sent(&mut out),
+        [(2, Message::Agreement(AgreementMessage::Promise(Box::new(promise.clone()))))]
+    );
 
     let propose = Propose { ballot: ballot(2, 1), change: change(digest) };
     recovering.on_propose(NOW, peer(2), propose, &mut count, &mut out);
@@ -106,7 +109,13 @@ fn a_vote_is_written_down_before_it_is_given() {
     assert_eq!((id, sent_at_once), (PersistId(11), vec![]));
     assert_eq!(record.acceptor.accepted(), Some(&(ballot(2, 1), change(digest))));
     recovering.persisted(id, &mut out);
-    assert_eq!(sent(&mut out), [(2, Message::Accepted(Accepted { view: digest, ballot: ballot(2, 1) }))]);
+    assert_eq!(
+        sent(&mut out),
+        [(
+            2,
+            Message::Agreement(AgreementMessage::Accepted(Accepted { view: digest, ballot: ballot(2, 1) }))
+        )]
+    );
 
     // Who takes over hears of what was accepted; both answers wait for one disk, and a later record holds both.
     let prepare = Prepare { view: digest, ballot: ballot(3, 0), before: None };
@@ -115,7 +124,11 @@ fn a_vote_is_written_down_before_it_is_given() {
     assert_eq!(sent(&mut out), []);
     recovering.persisted(PersistId(13), &mut out);
     let accepted = Some((ballot(2, 1), change(digest)));
-    let promise = Message::Promise(Box::new(Promise { ballot: ballot(3, 0), accepted, ..promise }));
+    let promise = Message::Agreement(AgreementMessage::Promise(Box::new(Promise {
+        ballot: ballot(3, 0),
+        accepted,
+        ..promise
+    })));
     assert_eq!(sent(&mut out), [(1, promise.clone()), (1, promise)]);
 }
 
@@ -154,7 +167,13 @@ fn a_promise_holds_after_a_restart() {
     let propose = Propose { ballot: ballot(4, 1), change: change(digest) };
     recovering.on_propose(NOW, peer(2), propose, &mut count, &mut out);
     let nack = Nack { view: digest, ballot: ballot(4, 1), promised: Some(ballot(5, 0)), step: StepNumber(0) };
-    assert_eq!(sent(&mut out), [(2, Message::Nack(nack)), (2, Message::Nack(nack))]);
+    assert_eq!(
+        sent(&mut out),
+        [
+            (2, Message::Agreement(AgreementMessage::Nack(nack))),
+            (2, Message::Agreement(AgreementMessage::Nack(nack)))
+        ]
+    );
     assert_eq!(count, 0, "nothing has changed");
 }
 
@@ -189,7 +208,7 @@ fn what_is_saved_is_told_by_whoever_could_be_a_member_again() {
         recovering.on_prepare(NOW, peer(2), prepare, is_ready, &mut count, &mut out);
         recovering.persisted(PersistId(10), &mut out);
         let told = sent(&mut out).into_iter().find_map(|(_, message)| match message {
-            Message::Promise(promise) => Some(promise.report),
+            Message::Agreement(AgreementMessage::Promise(promise)) => Some(promise.report),
             _ => None,
         });
         let again = told.expect("a promise").rejoin;
@@ -210,7 +229,7 @@ fn companions_tell_each_other_of_their_view_once_a_link() {
     assert_eq!(told, [1, 2], "not whoever was not in it, or asks for another run");
     recovering.link_down(&peer(1));
     recovering.inform(peer(1), run, &mut out);
-    assert_eq!(sent(&mut out), [(1, Message::Install(view(&[1, 2, 9])))]);
+    assert_eq!(sent(&mut out), [(1, Message::Agreement(AgreementMessage::Install(view(&[1, 2, 9]))))]);
 }
 
 #[test]

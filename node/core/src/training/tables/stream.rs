@@ -2,7 +2,7 @@
 
 use peergrad_collectives::credit::LinkCredits;
 use peergrad_protocol::limits::TABLE_MESSAGE_BYTES_MAX;
-use peergrad_protocol::message::{Message, TableFrame};
+use peergrad_protocol::message::TrainingMessage;
 use peergrad_protocol::wire::{decode_table_message, encode_table_message};
 use peergrad_protocol::{Frame, Pool, Rank};
 
@@ -81,7 +81,7 @@ impl TableEngine {
                 let mut payload = segments.take_bytes(bytes.len());
                 payload.bytes_mut().copy_from_slice(bytes);
                 stream.sent = end;
-                let frame = Frame::encode(&Message::TableFrame(TableFrame { view }), Some(payload));
+                let frame = Frame::encode(&TrainingMessage::Tables.in_view(view), Some(payload));
                 out.push(Output::Send { to: shard_map.view.members[rank].peer, frame });
             }
             if stream.sent == stream.out.len() {
