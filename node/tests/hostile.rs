@@ -562,7 +562,7 @@ impl Truth<'_> {
             branch: Branch {
                 view_number: ViewNumber(draws.below(4, STEPS_MAX)),
                 step: self.near(draws),
-                fork: 0,
+                fork: None,
             },
             cursor: self.cursor_and_spans(draws).0,
             digest: ContentDigest([draws.below(3, 255) as u8; 32]),

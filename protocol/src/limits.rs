@@ -143,7 +143,7 @@ const VIEW_BYTES_MAX: usize = 1024
     // What is merged.
     + RETURNED_SPANS_MAX * SPAN_BYTES_MAX
     + HISTORY_MAX * 41
-    + BRANCHES_MAX * 23
+    + BRANCHES_MAX * 24
     + 192;
 /// Bytes of a change: besides what is in a view, who goes, and whose capacity is another one.
 const CHANGE_BYTES_MAX: usize = VIEW_BYTES_MAX + MEMBERS_MAX * (2 * INDEX_BYTES_MAX + 1);

@@ -7,6 +7,8 @@
 //!
 //! [`TrainingMessage::Tables`]: crate::message::TrainingMessage::Tables
 
+use std::fmt;
+
 use crate::chunk_set::ChunkSet;
 use crate::cursor::{DataCursor, Span, are_disjoint};
 use crate::id::{Incarnation, PeerId};
@@ -37,6 +39,15 @@ pub struct WorkerId {
     pub incarnation: Incarnation,
 }
 
+/// How far a worker has come. A worker that has ended is further than any clock, so nobody waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum WorkerClock {
+    /// The number of clocks that the worker has completed.
+    At(u64),
+    /// The worker has ended.
+    Ended,
+}
+
 /// One message.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub enum TableMessage {
@@ -44,9 +55,11 @@ pub enum TableMessage {
     Request(Request),
     /// Owner to worker.
     Response(Response),
-    /// To one who is to keep this.
+    /// Donor to new owner: a whole chunk that changes hands with the view.
+    Handover(TableChunk),
+    /// Owner to replica: chunks, or parts of them, to store.
     ReplicaUpdate(ReplicaUpdate),
-    /// Keeper to owner: its states of this number are kept here.
+    /// Replica to owner: the update with this number is stored.
     ReplicaAck(u64),
     /// Owner to every member: whoever is to keep these chunks does.
     Replicated(ChunkSet),
@@ -59,8 +72,8 @@ pub enum Request {
     Get {
         /// The worker's own number for it.
         request: u64,
-        /// Clocks that all workers are to have completed.
-        min_clock: u64,
+        /// The owner answers once every worker has come as far as this.
+        min_clock: WorkerClock,
         /// Where the rows are.
         chunk: u32,
         /// Which.
@@ -90,8 +103,8 @@ pub enum Request {
     Reduce {
         /// The worker's own number for it.
         request: u64,
-        /// Clocks that all workers are to have completed.
-        min_clock: u64,
+        /// The owner answers once every worker has come as far as this.
+        min_clock: WorkerClock,
         /// The chunk.
         chunk: u32,
         /// What they come to.
@@ -99,10 +112,10 @@ pub enum Request {
     },
     /// The worker is new, and has no clock.
     NewWorker,
-    /// So many clocks are complete.
+    /// The worker has come as far as this.
     Tick {
-        /// How many.
-        clock: u64,
+        /// Its clock.
+        clock: WorkerClock,
     },
     /// To the owner of the first chunk: samples to compute.
     Lease {
@@ -165,8 +178,8 @@ pub enum Response {
     Rows {
         /// The worker's number for it.
         request: u64,
-        /// Clocks that all workers have completed.
-        clock: u64,
+        /// How far the slowest worker has come.
+        clock: WorkerClock,
         /// The worker's last sequence number that is in.
         applied: u64,
         /// Rows that were asked for and are zero.
@@ -178,8 +191,8 @@ pub enum Response {
     Reduced {
         /// The worker's number for it.
         request: u64,
-        /// Clocks that all workers have completed.
-        clock: u64,
+        /// How far the slowest worker has come.
+        clock: WorkerClock,
         /// The worker's last sequence number that is in.
         applied: u64,
         /// The result.
@@ -210,10 +223,10 @@ pub struct SampleLease {
     pub spans: Vec<Span>,
 }
 
-/// What a member gives to another one to keep.
+/// What an owner tells a replica of its chunks.
 #[derive(Clone, Debug, PartialEq, Encode, Decode)]
 pub struct ReplicaUpdate {
-    /// Those to one copy are numbered from 1; 0: a chunk for its new owner.
+    /// The number of this update among those to the same replica in this view, from 1.
     pub number: u64,
     /// Chunks, or parts of them.
     pub chunks: Vec<TableChunk>,
@@ -255,10 +268,22 @@ pub struct LeaseTable {
 pub struct WorkerLeases {
     /// Who.
     pub worker: WorkerId,
-    /// The last number that it was given samples under.
-    pub last: u64,
+    /// The last lease that it was granted.
+    pub last: LastLease,
     /// What it is not done with, by its numbers.
     pub leases: Vec<(u64, SampleLease)>,
+}
+
+/// The last lease that a worker was granted. Variants are in the order in which a worker goes through them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode)]
+pub enum LastLease {
+    /// The worker was granted none.
+    #[default]
+    None,
+    /// The worker's number for it, from 1.
+    Number(u64),
+    /// The worker has ended, and is granted no more.
+    Ended,
 }
 
 impl Rows {
@@ -269,6 +294,33 @@ impl Rows {
     }
 }
 
+impl WorkerClock {
+    fn is_valid(self) -> bool {
+        match self {
+            Self::At(clock) => clock <= STEPS_MAX,
+            Self::Ended => true,
+        }
+    }
+}
+
+impl fmt::Display for WorkerClock {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::At(clock) => write!(out, "{clock}"),
+            Self::Ended => out.write_str("the end"),
+        }
+    }
+}
+
+impl LastLease {
+    fn is_valid(self) -> bool {
+        match self {
+            Self::Number(number) => (1..=STEPS_MAX).contains(&number),
+            Self::None | Self::Ended => true,
+        }
+    }
+}
+
 impl TableMessage {
     /// Whether it breaks no rule that needs no context.
     #[must_use]
@@ -276,17 +328,18 @@ impl TableMessage {
         match self {
             Self::Request(request) => request.is_valid(),
             Self::Response(Response::Rows { request, clock, applied, zero, .. }) => {
-                [request, clock, applied].into_iter().all(|number| *number <= STEPS_MAX) && zero.is_valid()
+                *request <= STEPS_MAX && clock.is_valid() && *applied <= STEPS_MAX && zero.is_valid()
             }
             Self::Response(Response::Reduced { request, clock, applied, .. }) => {
-                [request, clock, applied].into_iter().all(|number| *number <= STEPS_MAX)
+                *request <= STEPS_MAX && clock.is_valid() && *applied <= STEPS_MAX
             }
             Self::Response(Response::Acknowledged { up_to }) => *up_to <= STEPS_MAX,
             Self::Response(Response::Leased { lease_number, lease, .. }) => {
                 *lease_number <= STEPS_MAX && lease.is_valid()
             }
+            Self::Handover(chunk) => chunk.is_valid(),
             Self::ReplicaUpdate(update) => {
-                update.number <= STEPS_MAX && update.chunks.iter().all(TableChunk::is_valid)
+                (1..=STEPS_MAX).contains(&update.number) && update.chunks.iter().all(TableChunk::is_valid)
             }
             Self::ReplicaAck(number) => *number <= STEPS_MAX,
             Self::Replicated(chunks) => chunks.is_valid(),
@@ -299,17 +352,18 @@ impl Request {
         match self {
             Self::NewWorker => true,
             Self::Get { request, min_clock, rows, .. } => {
-                *request <= STEPS_MAX && *min_clock <= STEPS_MAX && rows.is_valid()
+                *request <= STEPS_MAX && min_clock.is_valid() && rows.is_valid()
             }
             Self::Add { sequence, clock, rows, .. } => {
                 (1..=STEPS_MAX).contains(sequence) && *clock <= STEPS_MAX && rows.indices.is_valid()
             }
             Self::Map { sequence, .. } => (1..=STEPS_MAX).contains(sequence),
-            Self::Reduce { request, min_clock, .. } => *request <= STEPS_MAX && *min_clock <= STEPS_MAX,
-            Self::Tick { clock: number }
-            | Self::Lease { lease_number: number, .. }
-            | Self::Complete { last_lease: number }
-            | Self::Return { first_lease: number } => *number <= STEPS_MAX,
+            Self::Reduce { request, min_clock, .. } => *request <= STEPS_MAX && min_clock.is_valid(),
+            Self::Tick { clock } => clock.is_valid(),
+            Self::Lease { lease_number, .. } => (1..=STEPS_MAX).contains(lease_number),
+            Self::Complete { last_lease: number } | Self::Return { first_lease: number } => {
+                *number <= STEPS_MAX
+            }
         }
     }
 
@@ -324,9 +378,9 @@ impl Request {
         }
     }
 
-    /// Clocks that all workers are to have completed before it is answered; `None`: it does not wait for any.
+    /// How far every worker must have come before the owner answers; `None` if the request does not wait for a clock.
     #[must_use]
-    pub fn min_clock(&self) -> Option<u64> {
+    pub fn min_clock(&self) -> Option<WorkerClock> {
         match self {
             Self::Get { min_clock, .. } | Self::Reduce { min_clock, .. } => Some(*min_clock),
             _ => None,
@@ -384,7 +438,7 @@ impl TableChunk {
 impl LeaseTable {
     fn is_valid(&self) -> bool {
         let are_valid = |held: &WorkerLeases| {
-            held.last <= STEPS_MAX
+            held.last.is_valid()
                 && held.leases.len() <= LEASES_MAX
                 && held.leases.iter().all(|(number, lease)| *number <= STEPS_MAX && lease.is_valid())
         };
@@ -428,7 +482,12 @@ mod tests {
     fn names_that_nobody_writes_are_refused() {
         let get = |runs: &[(u64, u32)]| {
             let runs = runs.iter().map(|(skip, count)| Run { skip: *skip, count: *count }).collect();
-            TableMessage::Request(Request::Get { request: 1, min_clock: 0, chunk: 0, rows: RowSet { runs } })
+            TableMessage::Request(Request::Get {
+                request: 1,
+                min_clock: WorkerClock::At(0),
+                chunk: 0,
+                rows: RowSet { runs },
+            })
         };
         let message = get(&[(3, 2), (1, 1)]);
         assert_eq!(decoded(&message), Some(message));
@@ -451,7 +510,7 @@ mod tests {
         fn names_are_what_they_were_made_of(rows in proptest::collection::btree_set(0_u64..300, 0..80)) {
             let indices: RowSet = rows.iter().copied().collect();
             prop_assert_eq!(indices.iter().collect::<Vec<_>>(), rows.into_iter().collect::<Vec<_>>());
-            let message = TableMessage::Request(Request::Get { request: 1, min_clock: 2, chunk: 3, rows: indices });
+            let message = TableMessage::Request(Request::Get { request: 1, min_clock: WorkerClock::At(2), chunk: 3, rows: indices });
             prop_assert_eq!(decoded(&message), Some(message));
         }
 

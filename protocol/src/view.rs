@@ -122,9 +122,9 @@ pub struct Branch {
     pub view_number: ViewNumber,
     /// Its first step.
     pub step: StepNumber,
-    /// Which of several views with that number, where both parts of a swarm go on: drawn from the one that they follow and from
-    /// whom they keep of it. 0 where there is only one.
-    pub fork: u32,
+    /// Tells apart views with the same number and parent, where both parts of a partitioned swarm go on: derived from the parent's
+    /// digest and from the first member that the view keeps. `None` where there is only one such view.
+    pub fork: Option<u32>,
 }
 
 /// A peer in one incarnation, as a view names it.
@@ -254,7 +254,7 @@ impl View {
             number: ViewNumber(1),
             parents: vec![],
             members,
-            branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 },
+            branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: None },
             earlier_branches: vec![],
             recovery: Recovery::Initialize,
             cursor: DataCursor::default(),
@@ -269,7 +269,7 @@ impl View {
     #[must_use]
     pub fn first_from_checkpoint(run: RunId, founder: Member, step: StepNumber, cursor: DataCursor) -> Self {
         let resume = Resume { is_restored: true, ..Resume::at(step) };
-        let branch = Branch { view_number: ViewNumber(1), step, fork: 0 };
+        let branch = Branch { view_number: ViewNumber(1), step, fork: None };
         Self { branch, recovery: Recovery::Resume(resume), cursor, ..Self::first(run, vec![founder]) }
     }
 
@@ -364,7 +364,7 @@ impl View {
         }
         let is_restored = matches!(&self.recovery, Recovery::Resume(resume) if resume.is_restored);
         let begins_here =
-            self.branch == Branch { view_number: self.number, step: self.first_step(), fork: 0 };
+            self.branch == Branch { view_number: self.number, step: self.first_step(), fork: None };
         let is_early =
             |branch: &Branch| branch.view_number < self.branch.view_number && branch.step.0 <= STEPS_MAX;
         let are_before =
@@ -464,14 +464,14 @@ impl View {
         let is_restored = change.resume.is_restored;
         let step = change.resume.step;
         let branch = if is_restored {
-            Branch { view_number: number, step, fork: 0 }
+            Branch { view_number: number, step, fork: None }
         } else if change.ancestors.is_empty() || change.removed.is_empty() {
             self.branch
         } else {
             // Others may go on from the same view, and keep others of it.
             let first_kept = (0..self.members.len()).find(|index| !removed.contains(index)).unwrap_or(0);
             let of_parent = u32::from_le_bytes([digest.0[0], digest.0[1], digest.0[2], digest.0[3]]);
-            Branch { view_number: number, step, fork: of_parent.wrapping_add(first_kept as u32) }
+            Branch { view_number: number, step, fork: Some(of_parent.wrapping_add(first_kept as u32)) }
         };
         let next = Self {
             run: self.run,
@@ -1048,9 +1048,9 @@ mod tests {
         };
         let restored = |step| Resume { is_restored: true, ..Resume::at(StepNumber(step)) };
         let next = follow(&base, Resume::at(StepNumber(9))).unwrap();
-        assert_eq!(next.branch, Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 });
+        assert_eq!(next.branch, Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: None });
         let back = follow(&next, restored(4)).unwrap();
-        let branch = Branch { view_number: ViewNumber(3), step: StepNumber(4), fork: 0 };
+        let branch = Branch { view_number: ViewNumber(3), step: StepNumber(4), fork: None };
         assert_eq!(back.branch, branch);
         assert_eq!(follow(&back, Resume::at(StepNumber(7))).unwrap().branch, branch);
         // Of what each branch has come to, nothing counts beyond the beginning of a later one.
@@ -1058,7 +1058,7 @@ mod tests {
         let is_behind = |branch, steps| again.descends_from_state(branch, StepNumber(steps));
         assert!(is_behind(again.branch, 99) && is_behind(branch, 6) && is_behind(next.branch, 4));
         assert!(!is_behind(branch, 7) && !is_behind(next.branch, 5));
-        assert!(!is_behind(Branch { fork: 1, ..branch }, 4), "of another lineage");
+        assert!(!is_behind(Branch { fork: Some(1), ..branch }, 4), "of another lineage");
         let interrupted =
             Resume { batch: Some(BatchParts { epoch: 0, parts: vec![vec![], vec![]] }), ..restored(4) };
         assert_eq!(follow(&next, interrupted), Err(InvalidView::Lists));
@@ -1067,7 +1067,7 @@ mod tests {
         {
             assert_eq!(View { branch, ..back.clone() }.validate(), Err(InvalidView::Branch));
         }
-        let early = Branch { view_number: ViewNumber(4), step: StepNumber(0), fork: 0 };
+        let early = Branch { view_number: ViewNumber(4), step: StepNumber(0), fork: None };
         assert_eq!(View { branch: early, ..next }.validate(), Err(InvalidView::Number));
         let alone = View::first_from_checkpoint(base.run, member(1), StepNumber(7), DataCursor::default());
         assert_eq!((alone.validate(), alone.first_step()), (Ok(()), StepNumber(7)));

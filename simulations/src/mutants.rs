@@ -304,7 +304,7 @@ impl Mutant {
                 setup.loader = workload.loader_of(AlteredTask { task, gradient: Arc::new(overstate_loss) })
             }
             Bug::NoDigests => {
-                let training = TrainingConfig { digest_every: 0, ..workload.loaded.config.clone() };
+                let training = TrainingConfig { digest_every: None, ..workload.loaded.config.clone() };
                 setup.loader = workload.loader_with(training);
             }
             Bug::WrongBatch => {

@@ -71,7 +71,7 @@ impl RunBuilder {
             number: ViewNumber(view_number),
             parents,
             members,
-            branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 },
+            branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: None },
             earlier_branches: vec![],
             recovery,
             cursor: DataCursor::default(),

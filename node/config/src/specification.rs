@@ -17,6 +17,7 @@
 //! # Not here
 //! `[network]`: ports and waiting are each peer's own affair, and no part of what is hashed.
 
+use std::num::NonZeroU64;
 use std::ops::RangeBounds;
 use std::time::Duration;
 
@@ -378,7 +379,7 @@ impl TrainingSettings {
             backups: self.algorithm.backups(),
             segment_elements: self.segment_elements,
             replicas: self.replicas,
-            digest_every: self.digest_every,
+            digest_every: NonZeroU64::new(self.digest_every),
             checkpoint_every: Duration::from_secs(self.checkpoint_seconds),
             checkpoints_kept: self.checkpoints_kept,
             policy: self.policy,

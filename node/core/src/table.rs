@@ -26,6 +26,7 @@
 //! Workers go at their own pace, so nobody can know from a step's number what each of them computes: the owner of the first chunk
 //! deals, and what it has dealt is kept with that chunk. See [`lease_table`].
 
+use std::num::NonZeroU64;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,6 +36,7 @@ use peergrad_protocol::limits::{
     TABLE_ROWS_MAX,
 };
 use peergrad_protocol::manifest::Chunks;
+use peergrad_protocol::table::WorkerClock;
 pub use peergrad_protocol::table::{Map, Reduce, Row, RowSet, Rows};
 pub use worker::{ReadPolicy, ReadSchedule};
 
@@ -82,8 +84,8 @@ pub struct TableSpec {
     pub batch_scope: BatchScope,
     /// Samples that the first worker has to itself.
     pub warm_up: u64,
-    /// Of those after that, how many are dealt before another worker comes in; 0: all come at once.
-    pub wave: u64,
+    /// Samples after the warm-up that are leased before one more worker comes in; `None`: all come in at once.
+    pub wave: Option<NonZeroU64>,
 }
 
 impl TableSpec {
@@ -98,7 +100,7 @@ impl TableSpec {
             read_schedule: ReadSchedule::constant(read_policy),
             batch_scope: BatchScope::PerWorker,
             warm_up: 0,
-            wave: 0,
+            wave: None,
         }
     }
 
@@ -517,9 +519,9 @@ pub enum TableError {
     #[error("clock {told} after clock {known}")]
     ClockBackwards {
         /// What the worker says.
-        told: u64,
+        told: WorkerClock,
         /// What it has said before.
-        known: u64,
+        known: WorkerClock,
     },
     /// It is not the owner.
     #[error("chunk {0} is not owned here")]

@@ -453,7 +453,7 @@ impl Training {
         if let Some(residual) = &mut self.residual {
             residual.commit(StepNumber(steps - 1));
         }
-        let is_due = digest_every > 0 && steps.is_multiple_of(digest_every);
+        let is_due = digest_every.is_some_and(|every| steps.is_multiple_of(every.get()));
         let complete = self.complete.as_ref().expect("a complete step has parameters");
         // Where members have parameters of their own, a digest says something only after a round of all.
         let is_due = is_due && record.is_of_all;

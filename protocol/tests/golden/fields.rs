@@ -376,7 +376,7 @@ fn expulsion_fields(Expulsion { peer, by, cause }: &Expulsion, sheet: &mut Sheet
 fn branch_fields(Branch { view_number, step, fork }: &Branch, sheet: &mut Sheet) {
     sheet.value("branch.view_number", view_number);
     sheet.value("branch.step", step);
-    sheet.value("branch.fork", fork);
+    sheet.some("branch.fork", fork.as_ref(), |sheet, fork| sheet.value("fork", fork));
 }
 
 fn resume_fields(resume: &Resume, sheet: &mut Sheet) {

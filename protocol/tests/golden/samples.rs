@@ -17,8 +17,8 @@ use peergrad_protocol::message::{
     Welcome,
 };
 use peergrad_protocol::table::{
-    LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease, TableChunk,
-    TableMessage, WorkerId, WorkerLeases,
+    LastLease, LeaseTable, Map, Reduce, ReplicaUpdate, Request, Response, RowSet, Rows, SampleLease,
+    TableChunk, TableMessage, WorkerClock, WorkerId, WorkerLeases,
 };
 use peergrad_protocol::view::{
     Ancestor, BatchParts, Branch, Donor, Expulsion, ExpulsionCause, Member, Merge, Move, Moves, Recovery,
@@ -231,7 +231,7 @@ fn tables() -> Vec<Sample> {
     let worker = WorkerId { peer: PeerId(bytes(0x60)), incarnation: Incarnation(2) };
     let rows = |values: &[f32]| Rows { indices: [3, 4, 300].into_iter().collect(), values: values.to_vec() };
     let lease = || SampleLease { epoch: 1, spans: vec![Span { start: 64, end: 300 }] };
-    let held = WorkerLeases { worker, last: 8, leases: vec![(7, lease())] };
+    let held = WorkerLeases { worker, last: LastLease::Number(8), leases: vec![(7, lease())] };
     let lease_table = LeaseTable {
         cursor: DataCursor { epoch: 1, position: 300, ..DataCursor::default() },
         returned: vec![lease()],
@@ -251,7 +251,7 @@ fn tables() -> Vec<Sample> {
             "table_get",
             TableMessage::Request(Request::Get {
                 request: 300,
-                min_clock: 70_000,
+                min_clock: WorkerClock::At(70_000),
                 chunk: 9,
                 rows: rows(&[]).indices,
             }),
@@ -277,13 +277,14 @@ fn tables() -> Vec<Sample> {
             "table_reduce",
             TableMessage::Request(Request::Reduce {
                 request: 300,
-                min_clock: 70_000,
+                min_clock: WorkerClock::At(70_000),
                 chunk: 9,
                 reduce: Reduce::Dot(1, 300),
             }),
         ),
         ("table_new_worker", TableMessage::Request(Request::NewWorker)),
-        ("table_tick", TableMessage::Request(Request::Tick { clock: 70_001 })),
+        ("table_tick", TableMessage::Request(Request::Tick { clock: WorkerClock::At(70_001) })),
+        ("table_tick_at_the_end", TableMessage::Request(Request::Tick { clock: WorkerClock::Ended })),
         (
             "table_lease",
             TableMessage::Request(Request::Lease { lease_number: 8, samples: 64, may_wait: true }),
@@ -294,7 +295,7 @@ fn tables() -> Vec<Sample> {
             "table_rows",
             TableMessage::Response(Response::Rows {
                 request: 300,
-                clock: 70_000,
+                clock: WorkerClock::At(70_000),
                 applied: 299,
                 zero: RowSet::range(7..10),
                 values: vec![1.0, -0.5, 3.25],
@@ -304,7 +305,7 @@ fn tables() -> Vec<Sample> {
             "table_reduced",
             TableMessage::Response(Response::Reduced {
                 request: 300,
-                clock: 70_000,
+                clock: WorkerClock::At(70_000),
                 applied: 9,
                 value: -0.25,
             }),
@@ -314,6 +315,7 @@ fn tables() -> Vec<Sample> {
             "table_leased",
             TableMessage::Response(Response::Leased { lease_number: 8, lease: lease(), is_over: false }),
         ),
+        ("table_handover", TableMessage::Handover(TableChunk { is_whole: true, ..chunk.clone() })),
         (
             "table_replica_update",
             TableMessage::ReplicaUpdate(ReplicaUpdate { number: 300, chunks: vec![chunk] }),
@@ -573,7 +575,7 @@ fn report() -> MemberReport {
 fn report_again() -> MemberReport {
     let saved = |steps, view_number| SavedCheckpoint {
         steps: StepNumber(steps),
-        branch: Branch { view_number: ViewNumber(view_number), step: StepNumber(300), fork: 70_000 },
+        branch: Branch { view_number: ViewNumber(view_number), step: StepNumber(300), fork: Some(70_000) },
         cursor: cursor(),
         digest: ContentDigest(bytes(0x60)),
         states: chunks(&[0, 9]),

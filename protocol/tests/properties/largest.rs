@@ -67,7 +67,7 @@ fn largest() -> (Resume, DataCursor, Moves) {
 }
 
 fn last_branch() -> Branch {
-    Branch { view_number: ViewNumber(STEPS_MAX), step: StepNumber(STEPS_MAX), fork: u32::MAX }
+    Branch { view_number: ViewNumber(STEPS_MAX), step: StepNumber(STEPS_MAX), fork: Some(u32::MAX) }
 }
 
 /// The largest view, a change, and a report.

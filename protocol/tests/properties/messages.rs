@@ -193,12 +193,12 @@ pub(crate) fn view() -> impl Strategy<Value = View> {
 fn branch_of(view_number: u64, recovery: &Recovery) -> Branch {
     match recovery {
         Recovery::Resume(resume) if resume.is_restored => {
-            Branch { view_number: ViewNumber(view_number), step: resume.step, fork: 0 }
+            Branch { view_number: ViewNumber(view_number), step: resume.step, fork: None }
         }
         _ => Branch {
             view_number: ViewNumber(view_number / 2),
             step: StepNumber(view_number / 3),
-            fork: view_number as u32,
+            fork: Some(view_number as u32),
         },
     }
 }
@@ -240,7 +240,7 @@ fn chunks() -> impl Strategy<Value = ChunkSet> {
 }
 
 fn rejoin() -> impl Strategy<Value = RejoinCandidate> {
-    let branch = (step(), step(), any::<u32>()).prop_map(|(view_number, step, fork)| Branch {
+    let branch = (step(), step(), any::<Option<u32>>()).prop_map(|(view_number, step, fork)| Branch {
         view_number: ViewNumber(view_number),
         step: StepNumber(step),
         fork,

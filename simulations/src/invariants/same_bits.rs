@@ -7,6 +7,7 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::num::NonZeroU64;
 use std::ops::Bound;
 
 use peergrad_core::io::Event;
@@ -27,7 +28,7 @@ use crate::oracles::view_chain::is_restored;
 /// What was told of each step, and what was sent and is kept of each chunk.
 #[derive(Clone)]
 pub struct SameBits {
-    digest_every: u64,
+    digest_every: Option<NonZeroU64>,
     chunks_of: Chunks,
     /// Numbers an element that are kept of a chunk.
     number_count: usize,
@@ -77,7 +78,7 @@ impl SameBits {
 
     fn told(&mut self, host: HostId, step: u64, digest: Option<ContentDigest>) -> Result<(), String> {
         let Some(digest) = digest else {
-            let is_due = self.digest_every > 0 && (step + 1).is_multiple_of(self.digest_every);
+            let is_due = self.digest_every.is_some_and(|every| (step + 1).is_multiple_of(every.get()));
             return if is_due {
                 Err(format!("{host} commits step {step} without its digest"))
             } else {

@@ -85,7 +85,7 @@ fn in_order(process_logs: &[ProcessLog], name: &impl Fn(&PeerId) -> String) -> O
         for (_, told, step) in process_log.steps() {
             // Whoever joins another branch, which went on elsewhere, begins there wherever that one is.
             let goes_back = |last: StepId| {
-                let is_one_branch = told.0 == last.0 || (told.0.fork, last.0.fork) == (0, 0);
+                let is_one_branch = told.0 == last.0 || (told.0.fork, last.0.fork) == (None, None);
                 is_one_branch && told <= last
             };
             if last.is_some_and(goes_back) {

@@ -308,7 +308,7 @@ fn record(line: &ViewLine, run: RunId) -> View {
     let mut members: Vec<Member> = line.members.iter().map(member).collect();
     members.sort_by_key(|member| member.peer);
     let begins_here = line.branch.view_number == ViewNumber(line.number) && line.branch.step != StepNumber(0);
-    let is_restored = begins_here && line.branch.fork == 0;
+    let is_restored = begins_here && line.branch.fork.is_none();
     let recovery = if line.parents.is_empty() && !is_restored {
         Recovery::Initialize
     } else {

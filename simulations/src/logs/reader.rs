@@ -145,7 +145,7 @@ pub type StepId = (Branch, u64);
 impl ProcessLog {
     /// The steps it tells of, and when it did.
     pub fn steps(&self) -> impl Iterator<Item = (f64, StepId, &StepLine)> {
-        let mut branch = Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: 0 };
+        let mut branch = Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: None };
         self.lines.iter().filter_map(move |line| match &line.content {
             LineContent::View(view) => {
                 branch = view.branch;
@@ -379,7 +379,10 @@ fn evaluation(value: &Value) -> Option<Evaluation> {
 
 fn branch(value: &Value) -> Option<Branch> {
     let number = |key: &str| value[key].as_u64().filter(|number| *number <= NUMBER_MAX);
-    let fork = value["fork"].as_u64().map_or(Some(0), |fork| u32::try_from(fork).ok())?;
+    let fork = match &value["fork"] {
+        Value::Null => None,
+        fork => Some(u32::try_from(fork.as_u64()?).ok()?),
+    };
     Some(Branch { view_number: ViewNumber(number("view_number")?), step: StepNumber(number("step")?), fork })
 }
 

@@ -139,7 +139,7 @@ mod tests {
                 number: ViewNumber(index as u64 + 1),
                 parents: vec![],
                 members: vec![],
-                branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 },
+                branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: None },
                 earlier_branches: vec![],
                 recovery: Recovery::Resume(Resume::at(StepNumber(step))),
                 cursor: DataCursor::default(),

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, reason = "each test file uses its own part")]
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -45,10 +46,10 @@ pub(crate) fn training(topology: Topology) -> TrainingConfig {
         gradients: Codec::F32,
         parameters: Codec::F32,
         combine: Combine::Sum,
-        backups: 0,
+        backups: None,
         segment_elements: 100,
         replicas: Replicas::Number(1),
-        digest_every: 1,
+        digest_every: NonZeroU64::new(1),
         checkpoint_every: Duration::ZERO,
         checkpoints_kept: 1,
         policy: PartitionPolicy::Majority,

@@ -9,7 +9,7 @@ use peergrad_core::program::{Flow, Program, ProgramFactory};
 use peergrad_core::table::{ReadPolicy, Table, TableError, TableSpec};
 use peergrad_protocol::limits::{TABLE_MESSAGE_BYTES_MAX, WAITING_REQUESTS_MAX};
 use peergrad_protocol::message::{SampleStats, TrainingMessage};
-use peergrad_protocol::table::{Map, Reduce, Request, Response, RowSet, Rows, TableMessage};
+use peergrad_protocol::table::{Map, Reduce, Request, Response, RowSet, Rows, TableMessage, WorkerClock};
 use peergrad_protocol::view::View;
 use peergrad_protocol::wire::{decode_table_message, encode_table_message};
 use peergrad_protocol::{Buffer, ViewDigest};
@@ -103,13 +103,13 @@ fn add(sequence: u64, rows: &[u64], values: &[f32]) -> Request {
 #[test]
 fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
     let mut table = Founded::new();
-    table.hear(Request::Tick { clock: 0 });
+    table.hear(Request::Tick { clock: WorkerClock::At(0) });
     table.hear(add(1, &[0], &[100.0]));
     assert_eq!(table.told(), [Response::Acknowledged { up_to: 1 }]);
 
     let get = |rows: &[u64]| Request::Get {
         request: 1,
-        min_clock: 0,
+        min_clock: WorkerClock::At(0),
         chunk: 0,
         rows: rows.iter().copied().collect(),
     };
@@ -127,7 +127,12 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
             "there is no column 1: rows have 1",
         ),
         (
-            Request::Reduce { request: 1, min_clock: 0, chunk: 0, reduce: Reduce::Dot(0, 7) },
+            Request::Reduce {
+                request: 1,
+                min_clock: WorkerClock::At(0),
+                chunk: 0,
+                reduce: Reduce::Dot(0, 7),
+            },
             "there is no column 7: rows have 1",
         ),
     ];
@@ -137,11 +142,14 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
         let last = table.founder.rejects().last().expect("it is refused").to_string();
         assert!(last.starts_with("about a table: ") && last.contains(words), "{last}, not {words}");
     }
-    table.hear(Request::Tick { clock: 1 });
-    table.hear(Request::Tick { clock: 0 });
+    table.hear(Request::Tick { clock: WorkerClock::At(1) });
+    table.hear(Request::Tick { clock: WorkerClock::At(0) });
     assert_eq!(
         table.founder.rejects().last(),
-        Some(&Reject::Table(TableError::ClockBackwards { told: 0, known: 1 }))
+        Some(&Reject::Table(TableError::ClockBackwards {
+            told: WorkerClock::At(0),
+            known: WorkerClock::At(1)
+        }))
     );
     assert_eq!(table.founder.rejects().len(), count + 1, "each is counted once");
 
@@ -154,10 +162,10 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
     // What it sends rightly counts all the same, once, and the run comes to its end with exact sums.
     table.hear(add(2, &[0], &[100.0]));
     table.hear(add(2, &[0], &[100.0]));
-    table.hear(Request::Tick { clock: 1_000_000 });
+    table.hear(Request::Tick { clock: WorkerClock::At(1_000_000) });
     let clocks = table.founder.events.iter().filter(|event| matches!(event, Event::Committed(_))).count();
     assert!(clocks > 100 && table.end.lock().unwrap().is_none(), "it waits for the other to finish");
-    table.hear(Request::Tick { clock: peergrad_protocol::limits::STEPS_MAX });
+    table.hear(Request::Tick { clock: WorkerClock::Ended });
     assert_eq!(*table.end.lock().unwrap(), Some(200.0 + clocks as f32));
     assert_eq!((table.founder.members(), table.founder.rejects().len()), (Some(2), count + 1));
 }
@@ -165,8 +173,13 @@ fn whatever_is_wrong_is_refused_by_name_and_nothing_is_lost() {
 #[test]
 fn a_flood_of_questions_is_refused_and_others_are_answered() {
     let mut table = Founded::new();
-    table.hear(Request::Tick { clock: 0 });
-    let get = |request, min_clock| Request::Get { request, min_clock, chunk: 0, rows: RowSet::range(0..1) };
+    table.hear(Request::Tick { clock: WorkerClock::At(0) });
+    let get = |request, min_clock| Request::Get {
+        request,
+        min_clock: WorkerClock::At(min_clock),
+        chunk: 0,
+        rows: RowSet::range(0..1),
+    };
     for request in 0..WAITING_REQUESTS_MAX as u64 {
         table.hear(get(request, 1));
     }
@@ -175,7 +188,7 @@ fn a_flood_of_questions_is_refused_and_others_are_answered() {
     assert_eq!(table.founder.rejects(), [Reject::Table(TableError::TooManyRequests(WAITING_REQUESTS_MAX))]);
     // Those before are answered when their time has come, and there is room again.
     table.told();
-    table.hear(Request::Tick { clock: 1 });
+    table.hear(Request::Tick { clock: WorkerClock::At(1) });
     let answered = table.told().iter().filter(|told| matches!(told, Response::Rows { .. })).count();
     assert_eq!(answered, WAITING_REQUESTS_MAX);
     table.hear(get(5, 1));
@@ -185,7 +198,7 @@ fn a_flood_of_questions_is_refused_and_others_are_answered() {
 #[test]
 fn what_is_no_word_is_refused_and_its_sender_put_out_in_the_end() {
     let mut table = Founded::new();
-    table.hear(Request::Tick { clock: 0 });
+    table.hear(Request::Tick { clock: WorkerClock::At(0) });
     let digest = table.view.digest();
     for length in [3, TABLE_MESSAGE_BYTES_MAX as u32 + 1] {
         table.hear_bytes(digest, &[&length.to_le_bytes()[..], &[0xff; 3]].concat());

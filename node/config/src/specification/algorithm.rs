@@ -1,5 +1,6 @@
 //! The algorithm: what `[sync]` of a run file comes to, and the program that it launches.
 
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 
 use peergrad_collectives::combine::Combine;
@@ -226,10 +227,10 @@ impl Algorithm {
         }
     }
 
-    /// Contributions that a step does not wait for.
+    /// Contributions that a step does not wait for; `None` if it waits for all.
     #[must_use]
-    pub fn backups(&self) -> usize {
-        if let Self::BackupWorkers { backups } = *self { backups } else { 0 }
+    pub fn backups(&self) -> Option<NonZeroUsize> {
+        if let Self::BackupWorkers { backups } = *self { NonZeroUsize::new(backups) } else { None }
     }
 
     /// Whether all peers hold the same parameters after each step, and have to complete it.
@@ -299,7 +300,7 @@ impl Algorithm {
                     read_schedule: read_schedule.clone(),
                     batch_scope: BatchScope::Global,
                     warm_up: 0,
-                    wave: 0,
+                    wave: None,
                 };
                 ProgramFactory::with_tables(table_spec, |loaded| Ssp::of(loaded, rule_of(loaded)))
             }
@@ -345,7 +346,7 @@ fn downpour(settings: DownpourSettings, (warm_up, wave): (u64, u64)) -> ProgramF
         read_schedule: ReadSchedule::constant(ReadPolicy::Unbounded),
         batch_scope: BatchScope::PerWorker,
         warm_up,
-        wave,
+        wave: NonZeroU64::new(wave),
     };
     ProgramFactory::with_tables(table_spec, move |loaded| Downpour::of(loaded, rule_of(loaded), settings))
 }

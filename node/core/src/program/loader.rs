@@ -3,6 +3,7 @@
 //! Membership carries a specification and its data as bytes, and checks them by hash; only a loader looks inside. The
 //! `peer` binary's loader reads run.toml and builds a built-in model; a binary with a task of its own brings its own.
 
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -126,15 +127,15 @@ pub struct TrainingConfig {
     pub parameters: Codec,
     /// What owners make of contributions.
     pub combine: Combine,
-    /// Contributions that a step does not wait for; 0: it waits for all. With more, owners update by `rule`, at the rate of the
-    /// step, whether their program has got there or not.
-    pub backups: usize,
+    /// Contributions that a step does not wait for; `None`: a step waits for all. Where there are some, owners update by `rule`, at the
+    /// rate of the step, whether their program has got there or not.
+    pub backups: Option<NonZeroUsize>,
     /// Elements of a segment.
     pub segment_elements: usize,
     /// Who keeps the optimizer state of each chunk.
     pub replicas: Replicas,
-    /// A digest of the parameters is reported every so many steps; 0: only at the end.
-    pub digest_every: u64,
+    /// Steps between two reported digests of the parameters; `None`: a digest is reported only at the end.
+    pub digest_every: Option<NonZeroU64>,
     /// How often a checkpoint is written; zero: only by a member that stops.
     pub checkpoint_every: Duration,
     /// Checkpoints that a peer keeps.
@@ -160,7 +161,7 @@ impl TrainingConfig {
     /// for everybody, one of the two is kept.
     #[must_use]
     pub fn merges(&self, has_local_parameters: bool) -> bool {
-        self.policy == PartitionPolicy::Merge && !has_local_parameters && self.backups == 0
+        self.policy == PartitionPolicy::Merge && !has_local_parameters && self.backups.is_none()
     }
 
     /// Along which edges a round over `layout` goes: the same at all members, who know as much. `has_ring`: whether each of them
@@ -168,7 +169,7 @@ impl TrainingConfig {
     #[must_use]
     pub fn topology(&self, layout: &ShardLayout, has_ring: bool) -> Topology {
         // In a ring nobody sees single contributions, and what is encoded would be so at each hop.
-        let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups > 0;
+        let is_direct = !self.gradients.is_exact() || self.combine.is_robust() || self.backups.is_some();
         let segment_bytes = self.segment_elements * size_of::<f32>();
         let terms = CostModel {
             hop_bytes: HOP_BYTES + segment_bytes,

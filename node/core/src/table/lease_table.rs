@@ -11,8 +11,10 @@
 //! # Invariants
 //! - A worker that asks again under the same number is given the same lease, whoever deals by then.
 
-use peergrad_protocol::limits::{LEASES_MAX, STEPS_MAX};
-use peergrad_protocol::table::{LeaseTable, SampleLease, WorkerId, WorkerLeases};
+use std::num::NonZeroU64;
+
+use peergrad_protocol::limits::LEASES_MAX;
+use peergrad_protocol::table::{LastLease, LeaseTable, SampleLease, WorkerId, WorkerLeases};
 
 /// How much there is to be dealt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,8 +25,8 @@ pub struct LeasePolicy {
     pub samples: u64,
     /// Samples that the first worker has to itself.
     pub warm_up: u64,
-    /// Of those after that, how many are dealt before another worker comes in; 0: all come at once.
-    pub wave: u64,
+    /// Samples after the warm-up that are leased before one more worker comes in; `None`: all come in at once.
+    pub wave: Option<NonZeroU64>,
 }
 
 impl LeasePolicy {
@@ -37,7 +39,7 @@ impl LeasePolicy {
         samples: u64,
     ) -> Option<SampleLease> {
         let known = leases_of(lease_table, worker);
-        if number <= known.last {
+        if LastLease::Number(number) <= known.last {
             return known.leases.iter().find(|(of, _)| *of == number).map(|(_, lease)| lease.clone());
         }
         if known.leases.len() == LEASES_MAX || !self.is_admitted(lease_table, worker) {
@@ -53,21 +55,22 @@ impl LeasePolicy {
             SampleLease { epoch: batch.epoch, spans: batch.spans }
         };
         let known = leases_of(lease_table, worker);
-        known.last = number;
+        known.last = LastLease::Number(number);
         known.leases.push((number, lease.clone()));
         Some(lease)
     }
 
     /// Whether a worker is one of those that are in by now.
     fn is_admitted(&self, lease_table: &LeaseTable, worker: WorkerId) -> bool {
-        // One that has ended makes room.
-        let mut others = lease_table.outstanding.iter().filter(|held| (1..STEPS_MAX).contains(&held.last));
+        // A worker that has ended makes room.
+        let is_active = |held: &&WorkerLeases| matches!(held.last, LastLease::Number(_));
+        let mut others = lease_table.outstanding.iter().filter(is_active);
         let is_in = others.clone().any(|held| held.worker == worker);
         let taken = lease_table.cursor.taken(self.samples);
-        let room = match taken.checked_sub(self.warm_up) {
-            None => 1,
-            Some(_) if self.wave == 0 => return true,
-            Some(after) => 2 + after / self.wave,
+        let room = match (taken.checked_sub(self.warm_up), self.wave) {
+            (None, _) => 1,
+            (Some(_), None) => return true,
+            (Some(after), Some(wave)) => 2 + after / wave,
         };
         is_in || room > others.by_ref().count() as u64
     }
@@ -96,7 +99,7 @@ pub fn complete(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> 
 /// A worker computes nothing from this number on: what it was dealt comes back, and it is dealt nothing more. Whether that is news.
 pub fn end(lease_table: &mut LeaseTable, worker: WorkerId, number: u64) -> bool {
     let known = leases_of(lease_table, worker);
-    let is_news = std::mem::replace(&mut known.last, STEPS_MAX) < STEPS_MAX;
+    let is_news = std::mem::replace(&mut known.last, LastLease::Ended) != LastLease::Ended;
     let (held, unused) = std::mem::take(&mut known.leases).into_iter().partition(|(of, _)| *of < number);
     known.leases = held;
     let unused: Vec<(u64, SampleLease)> = unused;
@@ -125,7 +128,9 @@ pub fn reclaim(lease_table: &mut LeaseTable, is_there: impl Fn(&WorkerId) -> boo
 fn leases_of(lease_table: &mut LeaseTable, worker: WorkerId) -> &mut WorkerLeases {
     let place =
         lease_table.outstanding.binary_search_by(|held| held.worker.cmp(&worker)).unwrap_or_else(|place| {
-            lease_table.outstanding.insert(place, WorkerLeases { worker, last: 0, leases: vec![] });
+            lease_table
+                .outstanding
+                .insert(place, WorkerLeases { worker, last: LastLease::None, leases: vec![] });
             place
         });
     &mut lease_table.outstanding[place]
@@ -177,7 +182,7 @@ mod tests {
 
     #[test]
     fn workers_come_in_waves_after_the_first_has_warmed_up() {
-        let lease_policy = LeasePolicy { epochs: 1, samples: 100, warm_up: 4, wave: 6 };
+        let lease_policy = LeasePolicy { epochs: 1, samples: 100, warm_up: 4, wave: NonZeroU64::new(6) };
         let mut lease_table = LeaseTable::default();
         let mut next = |byte, number| lease_policy.grant(&mut lease_table, worker(byte), number, 2).is_some();
         assert!(next(1, 1) && !next(2, 1) && next(1, 2));

@@ -218,6 +218,7 @@ impl Swarm {
         match message {
             TableMessage::Request(request) => peer.server.on_request(from, request, &mut out).unwrap(),
             TableMessage::Response(response) => peer.worker.on_response(from, response, &mut out).unwrap(),
+            TableMessage::Handover(chunk) => peer.server.on_handover(from, &chunk, &mut out).unwrap(),
             TableMessage::ReplicaUpdate(update) => {
                 peer.server.on_replica_update(from, &update, &mut out).unwrap()
             }

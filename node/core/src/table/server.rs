@@ -20,12 +20,12 @@ use std::sync::Arc;
 use peergrad_protocol::Rank;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::limits::WAITING_REQUEST_BYTES_MAX;
-use peergrad_protocol::table::{ReplicaUpdate, Request, Response, SampleLease, TableMessage, WorkerId};
+use peergrad_protocol::table::{Request, Response, SampleLease, TableMessage, WorkerId};
 
 use super::TableError;
 use super::lease_table::{self, LeasePolicy};
 use super::store::{ChunkDelta, TableStore};
-use clocks::WorkerClock;
+use clocks::KnownClock;
 use leases::LeaseRequest;
 use replication::{Change, Dirty, Replica};
 
@@ -86,7 +86,7 @@ pub struct TableServer {
     replica_map: Arc<ReplicaMap>,
     store: TableStore,
     lease_policy: LeasePolicy,
-    clocks: BTreeMap<Rank, WorkerClock>,
+    clocks: BTreeMap<Rank, KnownClock>,
     /// The clock that all are in, as long as nobody has one.
     initial_clock: u64,
     /// Reads that wait for a clock, in the order in which they came.
@@ -183,11 +183,8 @@ impl TableServer {
         // A record is input: it may name one who has not got the chunk.
         let gives = |chunk: &usize| replica_map.donor(*chunk) == Some(me) && server.store.holds(*chunk);
         for chunk in chunks.clone().filter(gives) {
-            let states = vec![server.store.snapshot(chunk, None)];
-            out.push((
-                replica_map.owner(chunk),
-                TableMessage::ReplicaUpdate(ReplicaUpdate { number: 0, chunks: states }),
-            ));
+            let state = server.store.snapshot(chunk, None);
+            out.push((replica_map.owner(chunk), TableMessage::Handover(state)));
         }
         for chunk in chunks.clone().filter(|chunk| replica_map.up_to_date[*chunk].contains(&me)) {
             server.store.set_view_number(chunk, replica_map.view_number);

@@ -6,7 +6,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use peergrad_protocol::limits::PENDING_CLOCKS_MAX;
-use peergrad_protocol::table::{LeaseTable, Map, Reduce, Row, RowSet, Rows, TableChunk, WorkerId};
+use peergrad_protocol::table::{
+    LeaseTable, Map, Reduce, Row, RowSet, Rows, TableChunk, WorkerClock, WorkerId,
+};
 
 use super::{ApplyMode, Table, TableError, TableLayout, TableRule, lease_table};
 use row_blocks::RowBlocks;
@@ -210,12 +212,15 @@ impl TableStore {
         self.chunk(chunk)?.pending.keys().next_back().copied()
     }
 
-    /// All workers have completed so many clocks: what was added in them is applied. The rows that it concerns.
-    pub fn apply_completed(&mut self, chunk: usize, clocks: u64) -> BTreeSet<Row> {
+    /// Applies what was added in clocks that all workers have completed, of whom the slowest has come to `least`. Returns the rows
+    /// that changed.
+    pub fn apply_completed(&mut self, chunk: usize, least: WorkerClock) -> BTreeSet<Row> {
         let mut changed = BTreeSet::new();
         let Self { layout, chunks, room, .. } = self;
         let Some(known) = chunks.get_mut(chunk).and_then(Option::as_deref_mut) else { return changed };
-        while let Some(first) = known.pending.first_entry().filter(|first| *first.key() < clocks) {
+        while let Some(first) =
+            known.pending.first_entry().filter(|first| WorkerClock::At(*first.key()) < least)
+        {
             let (clock, sums) = first.remove_entry();
             for (row, sum) in sums {
                 known.apply(layout.table_of(chunk), row, clock, &sum, room);

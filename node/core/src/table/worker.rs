@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::{STEPS_MAX, UNACKNOWLEDGED_BYTES_MAX};
-use peergrad_protocol::table::{Map, Request, Response, Row, RowSet, Rows, TableMessage};
+use peergrad_protocol::table::{Map, Request, Response, Row, RowSet, Rows, TableMessage, WorkerClock};
 
 use super::server::{Outbox, ReplicaMap};
 use super::{TableError, TableLayout};
@@ -127,7 +127,9 @@ impl TableWorker {
     }
 
     fn send_clock(&self, out: &mut Outbox) {
-        let request = || self.clock.map_or(Request::NewWorker, |clock| Request::Tick { clock });
+        let request = || {
+            if self.is_new() { Request::NewWorker } else { Request::Tick { clock: self.progress() } }
+        };
         out.extend(self.replica_map.ranks().map(|rank| (rank, TableMessage::Request(request()))));
     }
 
@@ -135,6 +137,11 @@ impl TableWorker {
     #[must_use]
     pub fn clock(&self) -> u64 {
         self.clock.unwrap_or(0)
+    }
+
+    /// How far the worker has come.
+    pub(super) fn progress(&self) -> WorkerClock {
+        if self.has_finished() { WorkerClock::Ended } else { WorkerClock::At(self.clock()) }
     }
 
     /// Whether it has no clock yet.
@@ -266,7 +273,7 @@ impl TableWorker {
         self.drop_leases();
         self.push(out);
         self.return_leases(out);
-        self.clock = Some(STEPS_MAX);
+        self.clock.get_or_insert(0);
         self.read_schedule = ReadSchedule::constant(ReadPolicy::Staleness(0));
         self.send_clock(out);
     }
@@ -279,16 +286,20 @@ impl TableWorker {
 
     /// A clock begins: a worker that is behind all others is where the last of them is.
     pub fn catch_up(&mut self, out: &mut Outbox) {
-        if self.clock.is_none_or(|clock| clock < self.completed_by_all) {
+        let is_behind = self.clock.is_none_or(|clock| clock < self.completed_by_all);
+        if is_behind && !self.has_finished() {
             self.clock = Some(self.completed_by_all);
             self.send_clock(out);
         }
     }
 
-    /// An owner says which clock all workers have completed. If all others have ended, that is where this one was when it asked.
-    fn observe_clock(&mut self, clock: u64, asked_at: u64) -> u64 {
-        let clock = if clock < STEPS_MAX || self.has_finished() { clock } else { asked_at };
-        self.completed_by_all = self.completed_by_all.max(clock);
+    /// An owner tells how far the slowest worker has come. Returns the clock that counts: if all others have ended, that is where this
+    /// worker was when it asked.
+    fn observe_clock(&mut self, clock: WorkerClock, asked_at: WorkerClock) -> WorkerClock {
+        let clock = if clock == WorkerClock::Ended && !self.has_finished() { asked_at } else { clock };
+        if let WorkerClock::At(clock) = clock {
+            self.completed_by_all = self.completed_by_all.max(clock);
+        }
         clock
     }
 

@@ -22,6 +22,7 @@
 //! here a word goes ahead of them, which costs two hops, and nothing is sent in vain.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 
 use peergrad_protocol::message::{SampleStats, StepContributors, StepProgress, TrainingMessage};
 use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
@@ -66,7 +67,7 @@ struct Choice {
 impl Training {
     /// Whether steps wait for less than all contributions.
     pub(super) fn has_backups(&self) -> bool {
-        self.loaded.config.backups > 0
+        self.loaded.config.backups.is_some()
     }
 
     /// Whether the step in progress was made with what this member has computed.
@@ -159,7 +160,8 @@ impl Training {
         let ready = Readiness { step: self.step, has_contribution: true };
         let is_ready = |rank: &Rank| offers.get(rank) == Some(&ready);
         let wanted = self.wanted_of();
-        let enough = wanted.len().saturating_sub(self.loaded.config.backups).max(1);
+        let backups = self.loaded.config.backups.map_or(0, NonZeroUsize::get);
+        let enough = wanted.len().saturating_sub(backups).max(1);
         if wanted.into_iter().filter(is_ready).count() < enough {
             return;
         }

@@ -155,6 +155,7 @@ impl TableEngine {
             }
             TableMessage::Request(request) => server.on_request(from, request, &mut out),
             TableMessage::Response(response) => self.worker.on_response(from, response, &mut out),
+            TableMessage::Handover(chunk) => server.on_handover(from, &chunk, &mut out),
             TableMessage::ReplicaUpdate(update) => server.on_replica_update(from, &update, &mut out),
             TableMessage::ReplicaAck(number) => {
                 server.on_replica_ack(from, number, &mut out);

@@ -33,8 +33,9 @@ pub(super) struct Index {
     steps: u64,
     /// The branch of the run: the number of the view with which it begins, and its first step.
     branch: [u64; 2],
-    /// Which of several such views.
-    fork: u32,
+    /// Which of several such views; absent where there is only one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    fork: Option<u32>,
     /// The bookmark.
     epoch: u64,
     position: u64,

@@ -22,7 +22,7 @@ fn checkpoint(steps: u64) -> Checkpoint {
         manifest,
         saved: SavedCheckpoint {
             steps: StepNumber(steps),
-            branch: Branch { view_number: ViewNumber(2), step: StepNumber(1), fork: 0 },
+            branch: Branch { view_number: ViewNumber(2), step: StepNumber(1), fork: None },
             cursor: DataCursor {
                 epoch: 3,
                 position: 64,

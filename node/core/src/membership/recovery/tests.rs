@@ -27,7 +27,7 @@ fn view(peers: &[u8]) -> View {
 fn saved(steps: u64) -> SavedCheckpoint {
     SavedCheckpoint {
         steps: StepNumber(steps),
-        branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 },
+        branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: None },
         cursor: DataCursor::default(),
         digest: ContentDigest([steps as u8; 32]),
         states: ChunkSet::default(),

@@ -1,50 +1,65 @@
 //! Clocks, at an owner: how far all workers are, and what waits for that.
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::{PER_CLOCK_STALENESS_MAX, STEPS_MAX};
-use peergrad_protocol::table::Request;
+use peergrad_protocol::limits::PER_CLOCK_STALENESS_MAX;
+use peergrad_protocol::table::{Request, WorkerClock};
 
 use super::super::ApplyMode;
 use super::{ChunkDelta, Outbox, TableError, TableServer};
 
-/// Where a worker is.
+/// What an owner knows of a worker's clock.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum WorkerClock {
-    /// It is new, and has not said.
+pub(super) enum KnownClock {
+    /// The worker is new, and has no clock yet.
     New,
-    /// It has completed so many.
-    At(u64),
-    /// It is new, and behind the others: as if it had completed so many.
+    /// The clock that the worker has told.
+    Told(WorkerClock),
+    /// The worker is new and behind the others: it counts as if it had completed so many clocks.
     Raised(u64),
 }
 
+impl KnownClock {
+    /// How far the worker has come; `None` for one without a clock.
+    fn reached(self) -> Option<WorkerClock> {
+        match self {
+            Self::New => None,
+            Self::Told(clock) => Some(clock),
+            Self::Raised(clock) => Some(WorkerClock::At(clock)),
+        }
+    }
+
+    /// Whether others may wait for the worker.
+    pub(super) fn is_running(self) -> bool {
+        matches!(self.reached(), Some(WorkerClock::At(_)))
+    }
+}
+
 impl TableServer {
-    /// So many clocks all workers have completed, as far as is known here; `None`: somebody has not said yet.
+    /// How far the slowest worker has come, as far as this owner knows; `None` while a worker has not told its clock.
     #[must_use]
-    pub fn clock(&self) -> Option<u64> {
+    pub fn clock(&self) -> Option<WorkerClock> {
         if self.are_all_new() {
-            return Some(self.initial_clock);
+            return Some(WorkerClock::At(self.initial_clock));
         }
         let known = self.replica_map.ranks().filter_map(|rank| match self.clocks.get(&rank) {
-            Some(WorkerClock::At(clock) | WorkerClock::Raised(clock)) => Some(Some(*clock)),
-            Some(WorkerClock::New) => None,
+            Some(known) => known.reached().map(Some),
             None if self.replica_map.newcomers.contains(&rank) => None,
             None => Some(None),
         });
         let mut known = known.peekable();
         known.peek()?;
-        known.try_fold(u64::MAX, |least, clock| Some(least.min(clock?)))
+        known.try_fold(WorkerClock::Ended, |least, clock| Some(least.min(clock?)))
     }
 
     /// Whether nobody has a clock: all who had one are gone.
     fn are_all_new(&self) -> bool {
-        let has_none = |clock: &WorkerClock| matches!(clock, WorkerClock::New);
+        let has_none = |clock: &KnownClock| matches!(clock, KnownClock::New);
         self.clocks.len() == self.replica_map.members.len() && self.clocks.values().all(has_none)
     }
 
     /// A worker has no clock.
     pub(super) fn on_new_worker(&mut self, from: Rank, out: &mut Outbox) {
-        self.clocks.entry(from).or_insert(WorkerClock::New);
+        self.clocks.entry(from).or_insert(KnownClock::New);
         if self.are_all_new() {
             // What those have added who are gone is complete.
             let chunks = 0..self.replica_map.holders.len();
@@ -68,32 +83,38 @@ impl TableServer {
             // What comes after it is not put in before it: it would count as in already.
             return true;
         }
-        let least = self.clock().unwrap_or(*clock);
+        let least = match self.clock() {
+            None => *clock,
+            Some(WorkerClock::At(least)) => least,
+            Some(WorkerClock::Ended) => return false,
+        };
         let is_far = *clock > least.saturating_add(PER_CLOCK_STALENESS_MAX);
         *clock >= least && (is_far || !self.store.has_pending_room(chunk, *clock))
     }
 
-    /// A worker says that so many clocks are complete.
-    pub(super) fn on_tick(&mut self, from: Rank, clock: u64, out: &mut Outbox) -> Result<(), TableError> {
+    /// A worker tells its clock.
+    pub(super) fn on_tick(
+        &mut self,
+        from: Rank,
+        clock: WorkerClock,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
         let before = self.clock();
         let now = match self.clocks.get(&from) {
-            Some(WorkerClock::At(known)) if clock < *known => {
+            Some(KnownClock::Told(known)) if clock < *known => {
                 return Err(TableError::ClockBackwards { told: clock, known: *known });
             }
-            Some(WorkerClock::At(_)) => WorkerClock::At(clock),
-            Some(WorkerClock::Raised(known)) if clock < *known => WorkerClock::Raised(*known),
-            Some(WorkerClock::Raised(_)) => WorkerClock::At(clock),
-            // Nobody is put at the end who has not come to it.
-            Some(WorkerClock::New) | None => {
-                match before.filter(|least| (clock + 1..STEPS_MAX).contains(least)) {
-                    Some(least) => WorkerClock::Raised(least),
-                    None => WorkerClock::At(clock),
-                }
-            }
+            Some(KnownClock::Raised(known)) if clock < WorkerClock::At(*known) => KnownClock::Raised(*known),
+            Some(KnownClock::Told(_) | KnownClock::Raised(_)) => KnownClock::Told(clock),
+            // A worker that has not ended is not raised to the end, even if all others have ended.
+            Some(KnownClock::New) | None => match before {
+                Some(WorkerClock::At(least)) if clock < WorkerClock::At(least) => KnownClock::Raised(least),
+                _ => KnownClock::Told(clock),
+            },
         };
         let before_that = self.clocks.insert(from, now);
         self.on_clock_change(before, out);
-        if !matches!(before_that, Some(WorkerClock::At(_) | WorkerClock::Raised(_))) {
+        if !matches!(before_that, Some(KnownClock::Told(_) | KnownClock::Raised(_))) {
             // Of the others, somebody may have waited for samples as nobody waited for it.
             self.retry_lease_requests(out);
         }
@@ -101,7 +122,7 @@ impl TableServer {
     }
 
     /// If all workers are further than before, does what waits for that.
-    pub(super) fn on_clock_change(&mut self, before: Option<u64>, out: &mut Outbox) {
+    pub(super) fn on_clock_change(&mut self, before: Option<WorkerClock>, out: &mut Outbox) {
         if self.clock() == before {
             return;
         }

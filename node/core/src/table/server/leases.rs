@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use peergrad_protocol::Rank;
-use peergrad_protocol::limits::{LEASES_MAX, STEPS_MAX};
-use peergrad_protocol::table::{LeaseTable, Response, SampleLease, TableMessage, WorkerId};
+use peergrad_protocol::limits::LEASES_MAX;
+use peergrad_protocol::table::{LastLease, LeaseTable, Response, SampleLease, TableMessage, WorkerId};
 
 use super::super::lease_table;
-use super::clocks::WorkerClock;
 use super::replication::Change;
 use super::{ChunkDelta, Outbox, TableServer};
 
@@ -53,7 +52,7 @@ impl TableServer {
         let LeaseRequest { lease_number, samples, may_wait } = request;
         let worker = self.replica_map.worker_id(from);
         let known = self.store.lease_table_mut().outstanding.iter().find(|held| held.worker == worker);
-        let is_new = known.is_none_or(|known| lease_number > known.last);
+        let is_new = known.is_none_or(|known| LastLease::Number(lease_number) > known.last);
         // What it has not sent yet, nobody else can wait for; but where nobody waits for it, it may wait for too many of them to be safe.
         let holds_some =
             known.is_some_and(|known| !known.leases.is_empty() && known.leases.len() < LEASES_MAX);
@@ -76,8 +75,7 @@ impl TableServer {
         }
         let is_over = self.lease_policy.is_over(self.store.lease_table_mut());
         // Others may wait for its clock, too, unless they have ended.
-        let waits = |clock: &WorkerClock| matches!(clock, WorkerClock::At(clock) | WorkerClock::Raised(clock) if *clock < STEPS_MAX);
-        let has_others = self.clocks.iter().any(|(rank, clock)| *rank != from && waits(clock));
+        let has_others = self.clocks.iter().any(|(rank, clock)| *rank != from && clock.is_running());
         if is_over || holds_some || (has_others && !may_wait) {
             out.push((
                 from,

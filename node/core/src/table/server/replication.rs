@@ -84,10 +84,33 @@ impl Replica {
 }
 
 impl TableServer {
-    /// Another member gives something to keep.
+    /// The donor of a chunk hands it over to this member, its new owner.
     ///
     /// # Errors
-    /// No correct peer gives that.
+    /// The chunk does not fit its table, the sender is not its donor, or this member is not its owner. Nothing is changed.
+    pub fn on_handover(
+        &mut self,
+        from: Rank,
+        state: &TableChunk,
+        out: &mut Outbox,
+    ) -> Result<(), TableError> {
+        self.store.check(state)?;
+        let chunk = state.chunk as usize;
+        if self.replica_map.donor(chunk) != Some(from) || !self.owns(chunk) {
+            return Err(TableError::NotOwned(chunk));
+        }
+        if self.awaiting_chunk.contains_key(&chunk) {
+            self.receive(state);
+            self.take_ownership(from, chunk, out);
+        }
+        self.send_updates(out);
+        Ok(())
+    }
+
+    /// The owner of chunks tells this member, a replica, what has changed.
+    ///
+    /// # Errors
+    /// A chunk does not fit its table, the sender does not own it, or this member is no replica of it. Nothing is changed.
     pub fn on_replica_update(
         &mut self,
         from: Rank,
@@ -97,29 +120,19 @@ impl TableServer {
         for state in &update.chunks {
             self.store.check(state)?;
             let chunk = state.chunk as usize;
-            let is_to_come =
-                update.number == 0 && self.replica_map.donor(chunk) == Some(from) && self.owns(chunk);
-            let is_replica = update.number > 0 && self.replica_map.owner(chunk) == from && self.keeps(chunk);
-            if !is_to_come && !is_replica {
+            if self.replica_map.owner(chunk) != from || !self.keeps(chunk) {
                 return Err(TableError::NotOwned(chunk));
             }
         }
-        for state in &update.chunks {
-            let chunk = state.chunk as usize;
-            if update.number == 0 && !self.awaiting_chunk.contains_key(&chunk) {
-                continue;
-            }
-            self.store.receive_chunk(state);
-            self.store.set_view_number(chunk, self.replica_map.view_number);
-            if update.number == 0 {
-                self.take_ownership(from, chunk, out);
-            }
-        }
-        if update.number > 0 {
-            out.push((from, TableMessage::ReplicaAck(update.number)));
-        }
+        update.chunks.iter().for_each(|state| self.receive(state));
+        out.push((from, TableMessage::ReplicaAck(update.number)));
         self.send_updates(out);
         Ok(())
+    }
+
+    fn receive(&mut self, state: &TableChunk) {
+        self.store.receive_chunk(state);
+        self.store.set_view_number(state.chunk as usize, self.replica_map.view_number);
     }
 
     /// A chunk is here that is owned here.

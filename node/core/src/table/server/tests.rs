@@ -1,10 +1,8 @@
 //! What an owner and a replica say, message by message.
 
 use peergrad_models::optimizer::{Optimizer, Schedule};
-use peergrad_protocol::limits::{
-    PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, STEPS_MAX, WAITING_REQUESTS_MAX,
-};
-use peergrad_protocol::table::{RowSet, Rows, TableChunk};
+use peergrad_protocol::limits::{PENDING_CLOCKS_MAX, PER_CLOCK_STALENESS_MAX, WAITING_REQUESTS_MAX};
+use peergrad_protocol::table::{ReplicaUpdate, RowSet, Rows, TableChunk, WorkerClock};
 use peergrad_protocol::{Incarnation, PeerId};
 
 use super::super::{ApplyMode, Init, Table, TableLayout, TableRule};
@@ -67,7 +65,12 @@ fn add(sequence: u64, clock: u64, rows: &[u64], values: &[f32]) -> Request {
 }
 
 fn get(request: u64, min_clock: u64, row: u64) -> Request {
-    Request::Get { request, min_clock, chunk: row as u32 / 16, rows: indices(&[row]) }
+    Request::Get {
+        request,
+        min_clock: WorkerClock::At(min_clock),
+        chunk: row as u32 / 16,
+        rows: indices(&[row]),
+    }
 }
 
 fn request(server: &mut TableServer, from: Rank, request: Request) -> Outbox {
@@ -91,38 +94,45 @@ fn read(server: &TableServer, rows: &[u64]) -> Vec<f32> {
 fn what_no_correct_worker_sends_is_refused_and_changes_nothing() {
     let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
     let mut out = Vec::new();
-    request(&mut server, OTHER, Request::Tick { clock: 5 });
+    request(&mut server, OTHER, Request::Tick { clock: WorkerClock::At(5) });
     let wrong = Rows { indices: indices(&[1, 2]), values: vec![1.0] };
     for (request, error) in [
         (add(1, 0, &[32], &[1.0]), TableError::NoChunk(2)),
-        (Request::Get { request: 1, min_clock: 0, chunk: 2, rows: indices(&[]) }, TableError::NoChunk(2)),
+        (
+            Request::Get { request: 1, min_clock: WorkerClock::At(0), chunk: 2, rows: indices(&[]) },
+            TableError::NoChunk(2),
+        ),
         (add(1, 0, &[0, 16], &[1.0, 1.0]), TableError::RowOutsideChunk(16, 0)),
         (add(1, 0, &[1, 2], &[1.0, f32::NAN]), TableError::NotFinite(2)),
         (
             Request::Add { sequence: 1, clock: 0, chunk: 0, rows: wrong },
             TableError::Length { found: 1, expected: 2 },
         ),
-        (Request::Tick { clock: 4 }, TableError::ClockBackwards { told: 4, known: 5 }),
+        (
+            Request::Tick { clock: WorkerClock::At(4) },
+            TableError::ClockBackwards { told: WorkerClock::At(4), known: WorkerClock::At(5) },
+        ),
     ] {
         assert_eq!(server.on_request(OTHER, request.clone(), &mut out), Err(error), "{request:?}");
     }
     assert!(out.is_empty() && read(&server, &[0, 1, 2]) == [0.0; 3]);
     let [_, mut replica] = servers(&layout(TableRule::Sum, ApplyMode::Immediate));
     assert_eq!(replica.on_request(OTHER, add(1, 0, &[0], &[1.0]), &mut out), Err(TableError::NotOwned(0)));
-    let update = |number, chunk, rows: Rows, updates| {
+    let update = |chunk, rows: Rows, updates| {
         let state = TableChunk { chunk, rows, updates, ..TableChunk::default() };
-        ReplicaUpdate { number, chunks: vec![state] }
+        ReplicaUpdate { number: 1, chunks: vec![state] }
     };
     let rows = || Rows { indices: indices(&[3]), values: vec![1.0] };
     for (from, update, error) in [
-        (ME, update(1, 2, rows(), vec![1]), TableError::NoChunk(2)),
-        (ME, update(1, 1, rows(), vec![1]), TableError::RowOutsideChunk(3, 1)),
-        (ME, update(1, 0, rows(), vec![]), TableError::Length { found: 0, expected: 1 }),
-        (OTHER, update(1, 0, rows(), vec![1]), TableError::NotOwned(0)),
-        (ME, update(0, 0, rows(), vec![1]), TableError::NotOwned(0)),
+        (ME, update(2, rows(), vec![1]), TableError::NoChunk(2)),
+        (ME, update(1, rows(), vec![1]), TableError::RowOutsideChunk(3, 1)),
+        (ME, update(0, rows(), vec![]), TableError::Length { found: 0, expected: 1 }),
+        (OTHER, update(0, rows(), vec![1]), TableError::NotOwned(0)),
     ] {
         assert_eq!(replica.on_replica_update(from, &update, &mut out), Err(error));
     }
+    let handed_over = TableChunk { rows: rows(), updates: vec![1], ..TableChunk::default() };
+    assert_eq!(replica.on_handover(ME, &handed_over, &mut out), Err(TableError::NotOwned(0)));
     assert!(out.is_empty() && read(&replica, &[3]) == [0.0]);
 }
 
@@ -138,7 +148,7 @@ fn whoever_asks_more_than_anybody_needs_is_refused() {
     // Nobody else suffers from it, and what was asked before is answered.
     assert!(server.on_request(ME, get(1, 1, 0), &mut out).is_ok());
     for rank in [ME, OTHER] {
-        request(&mut server, rank, Request::Tick { clock: 1 }).len();
+        request(&mut server, rank, Request::Tick { clock: WorkerClock::At(1) }).len();
     }
     assert!(server.on_request(OTHER, get(questions, 2, 0), &mut out).is_ok());
 }
@@ -174,27 +184,36 @@ fn an_addition_is_acknowledged_once_its_copy_has_it_and_those_meanwhile_go_toget
 fn a_read_waits_for_its_clock_and_no_longer() {
     let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
     assert!(request(&mut server, ME, get(1, 2, 0)).is_empty());
-    assert!(request(&mut server, ME, Request::Tick { clock: 3 }).is_empty(), "the other has not said");
-    assert!(request(&mut server, OTHER, Request::Tick { clock: 1 }).is_empty());
-    let sent = request(&mut server, OTHER, Request::Tick { clock: 2 });
-    let got = Response::Rows { request: 1, clock: 2, applied: 0, zero: indices(&[0]), values: vec![] };
+    assert!(
+        request(&mut server, ME, Request::Tick { clock: WorkerClock::At(3) }).is_empty(),
+        "the other has not said"
+    );
+    assert!(request(&mut server, OTHER, Request::Tick { clock: WorkerClock::At(1) }).is_empty());
+    let sent = request(&mut server, OTHER, Request::Tick { clock: WorkerClock::At(2) });
+    let got = Response::Rows {
+        request: 1,
+        clock: WorkerClock::At(2),
+        applied: 0,
+        zero: indices(&[0]),
+        values: vec![],
+    };
     assert_eq!(sent, [(ME, TableMessage::Response(got))]);
 }
 
 #[test]
 fn whoever_is_new_holds_nobody_up_and_is_not_behind_once_it_has_a_clock() {
     let mut server = owner(TableRule::Sum, ApplyMode::Immediate);
-    request(&mut server, ME, Request::Tick { clock: 7 });
+    request(&mut server, ME, Request::Tick { clock: WorkerClock::At(7) });
     assert_eq!(server.clock(), None);
     request(&mut server, OTHER, Request::NewWorker);
-    assert_eq!(server.clock(), Some(7));
-    request(&mut server, OTHER, Request::Tick { clock: 5 });
-    request(&mut server, ME, Request::Tick { clock: 9 });
-    assert_eq!(server.clock(), Some(7));
+    assert_eq!(server.clock(), Some(WorkerClock::At(7)));
+    request(&mut server, OTHER, Request::Tick { clock: WorkerClock::At(5) });
+    request(&mut server, ME, Request::Tick { clock: WorkerClock::At(9) });
+    assert_eq!(server.clock(), Some(WorkerClock::At(7)));
     // It goes on from where it is.
     for (clock, least) in [(6, 7), (7, 7), (8, 8), (20, 9)] {
-        request(&mut server, OTHER, Request::Tick { clock });
-        assert_eq!(server.clock(), Some(least));
+        request(&mut server, OTHER, Request::Tick { clock: WorkerClock::At(clock) });
+        assert_eq!(server.clock(), Some(WorkerClock::At(least)));
     }
 }
 
@@ -249,12 +268,12 @@ fn by_clock_a_rule_sees_what_all_have_added_in_one() {
     tell(&mut owner, ME, add(1, 0, &[0], &[5.0]));
     tell(&mut owner, OTHER, add(1, 0, &[0], &[-4.5]));
     tell(&mut owner, OTHER, add(2, 1, &[0], &[-4.5]));
-    tell(&mut owner, OTHER, Request::Tick { clock: 1 });
+    tell(&mut owner, OTHER, Request::Tick { clock: WorkerClock::At(1) });
     assert_eq!(read(&owner, &[0]), [0.0]);
-    tell(&mut owner, ME, Request::Tick { clock: 1 });
+    tell(&mut owner, ME, Request::Tick { clock: WorkerClock::At(1) });
     assert_eq!(read(&owner, &[0]), [0.0], "0.5 is less than is taken off");
     for rank in [ME, OTHER] {
-        tell(&mut owner, rank, Request::Tick { clock: 2 });
+        tell(&mut owner, rank, Request::Tick { clock: WorkerClock::At(2) });
     }
     assert_eq!(read(&owner, &[0]), [3.5]);
 }
@@ -264,16 +283,16 @@ fn by_clock_a_rule_sees_what_all_have_added_in_one() {
 fn what_is_added_far_ahead_waits_until_it_is_less_so() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
     for rank in [ME, OTHER] {
-        request(&mut owner, rank, Request::Tick { clock: 1 });
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(1) });
     }
     let far = 2 + PER_CLOCK_STALENESS_MAX;
     assert!(request(&mut owner, OTHER, add(1, far, &[0], &[1.0])).is_empty());
     assert!(owner.store().snapshot(0, None).pending.is_empty(), "it is not with the chunk");
-    request(&mut owner, OTHER, Request::Tick { clock: far + 1 });
+    request(&mut owner, OTHER, Request::Tick { clock: WorkerClock::At(far + 1) });
     assert!(owner.store().snapshot(0, None).pending.is_empty());
-    request(&mut owner, ME, Request::Tick { clock: 2 });
+    request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(2) });
     assert_eq!(owner.store().snapshot(0, None).pending.len(), 1);
-    request(&mut owner, ME, Request::Tick { clock: far + 1 });
+    request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(far + 1) });
     assert_eq!(read(&owner, &[0]), [1.0]);
 }
 
@@ -289,7 +308,7 @@ fn additions_that_wait_stay_in_order() {
     request(&mut owner, OTHER, add(2, 40, &[1], &[10.0]));
     assert!(owner.store().snapshot(0, None).pending.iter().all(|(_, rows)| rows.indices == indices(&[0])));
     for rank in [ME, OTHER] {
-        request(&mut owner, rank, Request::Tick { clock: 41 });
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(41) });
     }
     assert_eq!(read(&owner, &[0, 1]), [PENDING_CLOCKS_MAX as f32, 11.0]);
 }
@@ -310,7 +329,7 @@ fn what_waited_is_applied_with_the_rest_of_its_clock() {
     request(&mut owner, OTHER, add(1, 0, &[1], &[3.0]));
     request(&mut owner, OTHER, add(2, 1, &[0], &[-4.5]));
     for rank in [ME, OTHER] {
-        request(&mut owner, rank, Request::Tick { clock: 2 });
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(2) });
     }
     assert_eq!(read(&owner, &[0, 1]), [0.0, -2.0], "0.5 is less than is taken off");
 }
@@ -336,13 +355,13 @@ fn a_chunk_that_comes_takes_in_as_much_as_there_is_room_for() {
         assert!(request(&mut owner, ME, add(clock + 1, clock, &[0], &[1.0])).is_empty());
     }
     let state = donor.store().snapshot(0, None);
-    owner.on_replica_update(ME, &ReplicaUpdate { number: 0, chunks: vec![state] }, &mut out).unwrap();
+    owner.on_handover(ME, &state, &mut out).unwrap();
     let update =
         |message: &(Rank, TableMessage)| matches!(message, (Rank(2), TableMessage::ReplicaUpdate(_)));
     assert!(out.iter().any(update) && out.iter().all(|(_, message)| message.is_valid()), "{out:?}");
     assert_eq!(owner.store().snapshot(0, None).pending.len(), PENDING_CLOCKS_MAX);
     for rank in [ME, OTHER] {
-        request(&mut owner, rank, Request::Tick { clock: clocks });
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(clocks) });
     }
     assert_eq!(read(&owner, &[0]), [clocks as f32]);
 }
@@ -355,10 +374,10 @@ fn where_all_are_new_somebody_begins() {
     request(&mut owner, ME, Request::NewWorker);
     assert_eq!(owner.clock(), None);
     request(&mut owner, OTHER, Request::NewWorker);
-    assert_eq!((owner.clock(), read(&owner, &[0])), (Some(8), vec![1.0]));
+    assert_eq!((owner.clock(), read(&owner, &[0])), (Some(WorkerClock::At(8)), vec![1.0]));
     for (rank, clock, least) in [(ME, 8, 8), (OTHER, 3, 8), (ME, 9, 8), (OTHER, 9, 9)] {
-        request(&mut owner, rank, Request::Tick { clock });
-        assert_eq!(owner.clock(), Some(least));
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(clock) });
+        assert_eq!(owner.clock(), Some(WorkerClock::At(least)));
     }
 }
 
@@ -367,7 +386,7 @@ fn where_all_are_new_somebody_begins() {
 fn what_there_is_no_room_for_is_not_acknowledged() {
     let mut owner = owner(TableRule::Sum, ApplyMode::PerClock);
     for rank in [ME, OTHER] {
-        request(&mut owner, rank, Request::Tick { clock: 1 });
+        request(&mut owner, rank, Request::Tick { clock: WorkerClock::At(1) });
     }
     request(&mut owner, OTHER, add(1, 1, &[0], &[1.0]));
     owner.workers.get_mut(&OTHER).unwrap().waiting_bytes = WAITING_REQUEST_BYTES_MAX;
@@ -410,9 +429,9 @@ fn whoever_waits_for_samples_goes_on_once_others_may_wait_for_it() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
     let deal = |lease_number| Request::Lease { lease_number, samples: 5, may_wait: false };
     request(&mut owner, ME, deal(1));
-    request(&mut owner, OTHER, Request::Tick { clock: 0 });
+    request(&mut owner, OTHER, Request::Tick { clock: WorkerClock::At(0) });
     assert!(request(&mut owner, OTHER, deal(1)).is_empty());
-    let none = request(&mut owner, ME, Request::Tick { clock: 0 });
+    let none = request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(0) });
     assert!(
         matches!(
             &none[..],
@@ -449,12 +468,12 @@ fn what_is_given_back_is_dealt_again() {
 #[test]
 fn whoever_has_ended_keeps_nobody_from_waiting_for_samples() {
     let mut owner = owner(TableRule::Sum, ApplyMode::Immediate);
-    owner.lease_policy = LeasePolicy { epochs: 1, samples: 8, warm_up: 4, wave: 0 };
+    owner.lease_policy = LeasePolicy { epochs: 1, samples: 8, warm_up: 4, wave: None };
     let deal = |lease_number, samples| Request::Lease { lease_number, samples, may_wait: false };
     request(&mut owner, OTHER, deal(1, 2));
     assert!(request(&mut owner, ME, deal(1, 2)).is_empty(), "another one warms up");
     request(&mut owner, OTHER, Request::Return { first_lease: 1 });
-    request(&mut owner, OTHER, Request::Tick { clock: STEPS_MAX });
+    request(&mut owner, OTHER, Request::Tick { clock: WorkerClock::Ended });
     let held = |owner: &mut TableServer| {
         let me = owner.replica_map.worker_id(ME);
         owner
@@ -493,7 +512,7 @@ fn samples_are_dealt_once_the_copy_knows_who_has_them() {
     owner.on_replica_ack(OTHER, 3, &mut out);
     request(&mut owner, ME, Request::Complete { last_lease: 1 });
     // The rest is dealt: one waits for what the other may have to give back, and the other, for whose clock others may wait, does not.
-    request(&mut owner, ME, Request::Tick { clock: 0 });
+    request(&mut owner, ME, Request::Tick { clock: WorkerClock::At(0) });
     assert!(request(&mut owner, ME, deal(2, true)).is_empty());
     let none = request(&mut owner, OTHER, deal(2, false));
     assert!(

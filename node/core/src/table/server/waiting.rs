@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::{WAITING_REQUEST_BYTES_MAX, WAITING_REQUESTS_MAX};
-use peergrad_protocol::table::Request;
+use peergrad_protocol::table::{Request, WorkerClock};
 
 use super::{Change, Outbox, TableError, TableServer, WorkerRecord};
 
@@ -67,8 +67,7 @@ impl TableServer {
         let (mut changes, mut rest) = (Vec::new(), Vec::<(Rank, Request)>::new());
         for (worker, request) in waiting {
             self.release(worker, &request);
-            let is_complete =
-                matches!(request, Request::Add { clock, .. } if least.is_some_and(|least| clock < least));
+            let is_complete = matches!(request, Request::Add { clock, .. } if least.is_some_and(|least| WorkerClock::At(clock) < least));
             if !is_complete || rest.iter().any(|(before, _)| *before == worker) {
                 rest.push((worker, request));
             } else if let Some(change) = self.apply_change(worker, &request) {

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use peergrad_protocol::limits::LEASES_MAX;
-use peergrad_protocol::table::{Request, SampleLease};
+use peergrad_protocol::table::{Request, SampleLease, WorkerClock};
 
 use super::{Query, RowSet, TableWorker};
 use crate::table::server::Outbox;
@@ -106,7 +106,7 @@ impl TableWorker {
         }
         // Whoever answers this has heard what came before.
         let query = Query::Rows(RowSet::default());
-        let last = self.final_request.unwrap_or_else(|| self.request_of(0, query, 0, out));
+        let last = self.final_request.unwrap_or_else(|| self.request_of(0, query, WorkerClock::At(0), out));
         self.final_request = Some(last);
         !self.requests.contains_key(&last)
     }

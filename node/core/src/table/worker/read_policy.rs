@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use peergrad_protocol::limits::PER_CLOCK_STALENESS_MAX;
+use peergrad_protocol::table::WorkerClock;
 
 /// When a worker may read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -14,12 +15,14 @@ pub enum ReadPolicy {
 }
 
 impl ReadPolicy {
-    /// The clock that a row must be of, to be read in this one.
+    /// How far all workers must have come before a worker that has come to `clock` may read. A worker that has ended reads once all
+    /// have ended.
     #[must_use]
-    pub fn required_clock(self, clock: u64) -> u64 {
-        match self {
-            Self::Staleness(bound) => clock.saturating_sub(bound),
-            Self::Unbounded => 0,
+    pub fn required_clock(self, clock: WorkerClock) -> WorkerClock {
+        match (self, clock) {
+            (Self::Staleness(bound), WorkerClock::At(clock)) => WorkerClock::At(clock.saturating_sub(bound)),
+            (Self::Staleness(_), WorkerClock::Ended) => WorkerClock::Ended,
+            (Self::Unbounded, _) => WorkerClock::At(0),
         }
     }
 }

@@ -5,17 +5,17 @@ use std::ops::Range;
 
 use peergrad_protocol::Rank;
 use peergrad_protocol::limits::{PER_CLOCK_STALENESS_MAX, WAITING_REQUESTS_MAX};
-use peergrad_protocol::table::{Reduce, Request, Row, RowSet, Rows};
+use peergrad_protocol::table::{Reduce, Request, Row, RowSet, Rows, WorkerClock};
 
 use super::{ReadPolicy, TableWorker};
 use crate::table::server::Outbox;
 use crate::table::{ApplyMode, TableError};
 
 pub(super) struct CachedRow {
-    /// Clocks that all workers had completed.
-    pub(super) clock: u64,
-    /// This worker's own clock when it asked.
-    pub(super) asked_at: u64,
+    /// How far the slowest worker had come.
+    pub(super) clock: WorkerClock,
+    /// How far this worker had come when it asked.
+    pub(super) asked_at: WorkerClock,
     /// What was changed here up to this number is in it.
     pub(super) sequence: u64,
     /// None: all of them are zero.
@@ -26,8 +26,8 @@ pub(super) struct CachedRow {
 pub(super) struct PendingRead {
     pub(super) chunk: usize,
     pub(super) query: Query,
-    pub(super) min_clock: u64,
-    pub(super) asked_at: u64,
+    pub(super) min_clock: WorkerClock,
+    pub(super) asked_at: WorkerClock,
 }
 
 pub(super) enum Query {
@@ -92,13 +92,19 @@ impl TableWorker {
     }
 
     pub(super) fn request(&mut self, chunk: usize, query: Query, out: &mut Outbox) -> u64 {
-        let min_clock = self.clock.map_or(0, |clock| self.read_policy().required_clock(clock));
+        let min_clock = self.read_policy().required_clock(self.progress());
         self.request_of(chunk, query, min_clock, out)
     }
 
-    pub(super) fn request_of(&mut self, chunk: usize, query: Query, min_clock: u64, out: &mut Outbox) -> u64 {
+    pub(super) fn request_of(
+        &mut self,
+        chunk: usize,
+        query: Query,
+        min_clock: WorkerClock,
+        out: &mut Outbox,
+    ) -> u64 {
         self.request_count += 1;
-        let (number, asked_at) = (self.request_count, self.clock());
+        let (number, asked_at) = (self.request_count, self.progress());
         self.requests.insert(number, PendingRead { chunk, query, min_clock, asked_at });
         self.send_in_turn(number, out);
         number
@@ -135,7 +141,7 @@ impl TableWorker {
 
     /// Asks to be told when all workers have come as far as this one.
     pub fn wait_for_all(&mut self, out: &mut Outbox) -> u64 {
-        self.request_of(0, Query::Rows(RowSet::default()), self.clock(), out)
+        self.request_of(0, Query::Rows(RowSet::default()), self.progress(), out)
     }
 
     /// Whether it may be further ahead of the slowest, as far as it has heard, than owners can keep what is to be applied by clock.
@@ -169,7 +175,7 @@ impl TableWorker {
 
     /// Forgets rows that are too old to be read again. Not while somebody waits for rows: of those some may be here already.
     pub fn evict_stale(&mut self) {
-        let (read_policy, clock) = (self.read_policy(), self.clock());
+        let (read_policy, clock) = (self.read_policy(), self.progress());
         self.cache.retain(|_, cached| cached.is_fresh(read_policy, clock));
     }
 
@@ -180,7 +186,7 @@ impl TableWorker {
     }
 
     pub(super) fn is_fresh(&self, row: Row) -> bool {
-        self.cache.get(&row).is_some_and(|cached| cached.is_fresh(self.read_policy(), self.clock()))
+        self.cache.get(&row).is_some_and(|cached| cached.is_fresh(self.read_policy(), self.progress()))
     }
 
     /// Rows as they are here, with what was added here; `None`: some are not here.
@@ -227,7 +233,7 @@ impl TableWorker {
         &mut self,
         from: Rank,
         number: u64,
-        (clock, applied): (u64, u64),
+        (clock, applied): (WorkerClock, u64),
         zero: &RowSet,
         values: Vec<f32>,
         out: &mut Outbox,
@@ -275,7 +281,7 @@ impl TableWorker {
         &mut self,
         from: Rank,
         number: u64,
-        (clock, applied): (u64, u64),
+        (clock, applied): (WorkerClock, u64),
         value: f64,
         out: &mut Outbox,
     ) -> Result<(), TableError> {
@@ -317,8 +323,8 @@ impl TableWorker {
 }
 
 impl CachedRow {
-    /// Whether it may be used in this clock.
-    pub(super) fn is_fresh(&self, read_policy: ReadPolicy, clock: u64) -> bool {
+    /// Whether a worker that has come to `clock` may use the row.
+    pub(super) fn is_fresh(&self, read_policy: ReadPolicy, clock: WorkerClock) -> bool {
         match read_policy {
             ReadPolicy::Unbounded => self.asked_at == clock,
             ReadPolicy::Staleness(_) => self.clock >= read_policy.required_clock(clock),

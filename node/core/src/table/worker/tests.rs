@@ -48,7 +48,13 @@ fn what_columns_come_to_is_of_all_owners_before_a_change_or_of_all_after_it() {
     let tell = |worker: &mut TableWorker, (chunk, request): (u32, u64), applied, value| {
         let mut out = Vec::new();
         let owner = if chunk % 2 == 0 { ME } else { OTHER };
-        worker.on_response(owner, Response::Reduced { request, clock: 0, applied, value }, &mut out).unwrap();
+        worker
+            .on_response(
+                owner,
+                Response::Reduced { request, clock: WorkerClock::At(0), applied, value },
+                &mut out,
+            )
+            .unwrap();
         queries(&out)
     };
     assert_eq!(tell(&mut worker, asked[0], 0, 1.0), []);
@@ -74,7 +80,13 @@ fn where_all_others_have_ended_rows_become_stale() {
         let mut out = Vec::new();
         let requests = worker.fetch(&row, &mut out);
         let [(0, request)] = queries(&out)[..] else { panic!("clock {clock}: {out:?}") };
-        let got = Response::Rows { request, clock: STEPS_MAX, applied: 0, zero: row.clone(), values: vec![] };
+        let got = Response::Rows {
+            request,
+            clock: WorkerClock::Ended,
+            applied: 0,
+            zero: row.clone(),
+            values: vec![],
+        };
         worker.on_response(ME, got, &mut out).unwrap();
         assert!(worker.has_all(&requests) && worker.read(&row).is_some());
         worker.catch_up(&mut out);

@@ -13,7 +13,7 @@ use super::*;
 fn saved(steps: u64, states: ChunkSet) -> SavedCheckpoint {
     SavedCheckpoint {
         steps: StepNumber(steps),
-        branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: 0 },
+        branch: Branch { view_number: ViewNumber(1), step: StepNumber(0), fork: None },
         cursor: DataCursor { epoch: 1, position: steps, ..DataCursor::default() },
         digest: ContentDigest([steps as u8; 32]),
         states,
@@ -93,17 +93,17 @@ fn state_that_nobody_has_saved_starts_anew_and_is_named() {
 
 #[test]
 fn what_was_given_up_before_is_not_gone_back_to() {
-    let branch = Branch { view_number: ViewNumber(1), step: StepNumber(30), fork: 0 };
-    let earlier_branches = vec![Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: 0 }];
+    let branch = Branch { view_number: ViewNumber(1), step: StepNumber(30), fork: None };
+    let earlier_branches = vec![Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: None }];
     let shard_map =
         shard_map(View { branch, earlier_branches, ..later_view(&[1, 2], STEP, &[]) }, sharding(2, true));
     let old = |steps| saved(steps, ChunkSet::all(CHUNKS));
     let earlier = |steps| SavedCheckpoint {
-        branch: Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: 0 },
+        branch: Branch { view_number: ViewNumber(0), step: StepNumber(0), fork: None },
         ..old(steps)
     };
     let elsewhere = |steps| SavedCheckpoint {
-        branch: Branch { view_number: ViewNumber(1), step: StepNumber(10), fork: 7 },
+        branch: Branch { view_number: ViewNumber(1), step: StepNumber(10), fork: Some(7) },
         ..old(steps)
     };
     let of_this = |steps| SavedCheckpoint { branch, ..old(steps) };
