@@ -29,12 +29,11 @@ use peergrad_collectives::plan::Plan;
 use peergrad_collectives::residual::Residual;
 use peergrad_collectives::round::{Action, Round};
 use peergrad_protocol::cursor::Span;
-use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::{Message, SampleStats, Segment};
 use peergrad_protocol::view::{Member, View};
 use peergrad_protocol::{Buffer, Frame, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
-use crate::io::{Committed, Event, Output, Reject};
+use crate::io::{Output, Reject};
 use crate::program::context::{Contribution, OwnerRule, Reply, StepStart};
 use crate::program::loader::Loaded;
 use crate::state::assignment::BatchAssignment;
@@ -43,6 +42,7 @@ use crate::state::optimizer_shard::OptimizerShard;
 use crate::state::shard_map::{ShardMap, ShardingConfig, StepShards};
 use crate::state::shared_cache::SharedCache;
 use backup_workers::BackupWorkers;
+use commit::CommitState;
 use flow_control::FlowControl;
 use group_averaging::GroupAveraging;
 use merge_snapshot::MergeSnapshots;
@@ -56,6 +56,7 @@ mod arrivals;
 mod backup_workers;
 mod chunk_batch;
 mod closing;
+mod commit;
 mod flow_control;
 mod group_averaging;
 mod merge_snapshot;
@@ -76,10 +77,7 @@ pub(crate) struct Training {
     vectors: Pool,
     segments: Pool,
     flow_control: FlowControl,
-    /// Parameters before the newest complete step, until that step is committed.
-    previous: Option<Arc<Buffer>>,
-    /// Parameters after the newest complete step; `None`: this member is new and has none yet.
-    complete: Option<Arc<Buffer>>,
+    commit: CommitState,
     optimizer: OptimizerShard,
     /// What was left out of this member's contributions, where they travel by a lossy codec.
     residual: Option<Residual>,
@@ -91,8 +89,6 @@ pub(crate) struct Training {
     assignment: Arc<BatchAssignment>,
     /// The same of the step after, while this view has not begun: some have been dealt it in a view before.
     next_assignment: Option<Arc<BatchAssignment>>,
-    /// The newest complete step, while it is not known to be committed.
-    uncommitted: Option<CompletedStep>,
     /// The program's part in the step in progress, once it has begun it.
     current: Option<CurrentStep>,
     rounds: VecDeque<ActiveRound>,
@@ -108,8 +104,6 @@ pub(crate) struct Training {
     is_frozen: bool,
     /// This view is to begin at a step that the one before did not reach: there must be another view.
     is_behind_view: bool,
-    /// The step in which this member was a newcomer: it has nothing to go back to before that.
-    entered_before: Option<StepNumber>,
     /// The first step that is not to be taken in this view.
     stop_before: Option<StepNumber>,
     /// Views that were left, the newest last: their frames are dropped.
@@ -126,10 +120,6 @@ pub(crate) struct Training {
     actions: Vec<Action>,
     /// Room for the sums of a mirror, used again.
     mirror_room: Vec<f32>,
-    /// How the batch of the newest committed step was dealt.
-    committed: Option<Arc<BatchAssignment>>,
-    /// As soon as so many steps are committed, a checkpoint is written.
-    save_after: Option<StepNumber>,
     merge_snapshots: MergeSnapshots,
     /// Where the program keeps its state in them.
     tables: Option<TableEngine>,
@@ -180,19 +170,6 @@ struct ActiveRound {
     group_averaging: Option<GroupAveraging>,
 }
 
-/// A complete step that is not yet committed, and what was before it.
-struct CompletedStep {
-    assignment: Arc<BatchAssignment>,
-    stats: SampleStats,
-    /// Samples of the batch that were trained, and those that were not; where members drift, as far as this one knows.
-    samples: u64,
-    left_out: u64,
-    /// What this member was dealt, if the step is made of it.
-    own_samples: u64,
-    /// Whether all members were in the round.
-    is_of_all: bool,
-}
-
 /// What a session is made of.
 pub(crate) struct TrainingInputs {
     pub(crate) me: Member,
@@ -238,6 +215,7 @@ impl Training {
         // A newcomer keeps nothing yet: what it is to keep comes to it.
         let state = |chunk| checkpoint.as_ref()?.state(chunk).cloned();
         kept.filter(|_| complete.is_some()).for_each(|chunk| owned.insert(chunk, state(chunk), false));
+        let entered_before = is_new.then(|| view.first_step());
         let mut training = Self {
             flow_control: FlowControl::new(view, rank, credits),
             rank,
@@ -245,16 +223,13 @@ impl Training {
             cache,
             vectors,
             segments,
-            previous: None,
-            complete,
+            commit: CommitState::new(complete, entered_before),
             optimizer: owned,
             residual,
             step: view.first_step(),
             is_open: false,
             assignment: Arc::default(),
             next_assignment: None,
-            entered_before: view.newcomers().contains(&rank).then(|| view.first_step()),
-            uncommitted: None,
             current: None,
             rounds: VecDeque::new(),
             early: VecDeque::new(),
@@ -275,8 +250,6 @@ impl Training {
             own_trained: 0,
             actions: Vec::new(),
             mirror_room: Vec::new(),
-            committed: None,
-            save_after: None,
             merge_snapshots: MergeSnapshots::default(),
             tables: shared.map(|shared| TableEngine::new(&loaded, shared, rank, is_new)),
             me,
@@ -310,12 +283,12 @@ impl Training {
 
     /// Whether the program can be started: there are parameters to begin with.
     pub(crate) fn has_parameters(&self) -> bool {
-        self.complete.is_some()
+        self.commit.complete.is_some()
     }
 
     /// Whether every epoch is over, as soon as the steps so far are.
     pub(crate) fn is_over(&self) -> bool {
-        self.complete.is_some() && self.assignment.epoch >= self.loaded.config.epochs
+        self.commit.complete.is_some() && self.assignment.epoch >= self.loaded.config.epochs
     }
 
     // What the program asks.
@@ -354,7 +327,7 @@ impl Training {
             samples,
             rank: self.rank,
             member_count: self.view().members.len(),
-            parameters: Arc::clone(self.complete.as_ref().expect("a step is opened with parameters")),
+            parameters: Arc::clone(self.commit.complete.as_ref().expect("a step is opened with parameters")),
             room: self.vectors.take(self.shard_map.sharding.chunks.parameter_count()),
         };
         // A program that no longer waits has ended; the room goes home by itself.
@@ -419,90 +392,9 @@ impl Training {
         }
     }
 
-    /// The newest committed parameters.
-    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
-        self.previous.as_ref().or(self.complete.as_ref()).filter(|_| !self.is_entering())
-    }
-
-    /// Whether the newest complete step is this member's first, and not committed: there is nothing before it.
-    fn is_entering(&self) -> bool {
-        self.uncommitted.is_some() && self.entered_before.map(StepNumber::next) == Some(self.step)
-    }
-
     /// The part of the step's batch that this member computes.
     fn part(&self) -> &[Span] {
         self.assignment.part(&self.me.peer, self.me.incarnation)
-    }
-
-    /// The step before is complete everywhere, if room for a result was asked for.
-    fn commit_if_confirmed(&mut self, out: &mut Vec<Output>) {
-        if self.previous.is_none() && self.uncommitted.is_some() {
-            self.commit(out);
-        }
-    }
-
-    fn commit(&mut self, out: &mut Vec<Output>) {
-        let Some(record) = self.uncommitted.take() else { return };
-        self.optimizer.commit();
-        // Where members drift, each accounts for its own part; what it had computed is in `group_averaging`.
-        if !self.loaded.program.has_local_parameters() {
-            self.omissions.add(record.left_out);
-            self.own_trained += record.own_samples;
-        }
-        let (steps, digest_every) = (self.committed_steps(), self.loaded.config.digest_every);
-        if let Some(residual) = &mut self.residual {
-            residual.commit(StepNumber(steps - 1));
-        }
-        let is_due = digest_every > 0 && steps.is_multiple_of(digest_every);
-        let complete = self.complete.as_ref().expect("a complete step has parameters");
-        // Where members have parameters of their own, a digest says something only after a round of all.
-        let is_due = is_due && record.is_of_all;
-        out.push(Output::Event(Event::Committed(Committed {
-            step: StepNumber(steps - 1),
-            epoch: record.assignment.epoch,
-            steps_expected: steps + self.loaded.steps_left(&record.assignment.after),
-            loss: record.stats.loss / record.stats.samples as f64,
-            samples: record.samples,
-            left_out: record.left_out,
-            may_be_late: self.has_backups(),
-            is_own: false,
-            rate: self.loaded.config.rate(steps - 1),
-            digest: is_due.then(|| ContentDigest::of(complete.bytes())),
-        })));
-        self.committed = Some(record.assignment);
-        self.end_merge(out);
-        self.save_if_due(out);
-        self.snapshot_if_due();
-    }
-
-    /// A checkpoint is to be written after so many steps: all of them, or those who are not that far yet, do so.
-    pub(crate) fn save_after(&mut self, steps: StepNumber) {
-        if steps.0 > self.committed_steps() {
-            self.save_after = Some(steps);
-        }
-    }
-
-    /// The step after which a checkpoint is to be written, if one is still to come.
-    pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
-        self.save_after
-    }
-
-    fn save_if_due(&mut self, out: &mut Vec<Output>) {
-        let steps = self.committed_steps();
-        if self.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
-            && let Some(checkpoint) = self.checkpoint()
-        {
-            let keep = self.loaded.config.checkpoints_kept;
-            out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
-        }
-    }
-
-    /// Steps known to be complete everywhere; where there are tables, clocks that are complete here.
-    fn committed_steps(&self) -> u64 {
-        if let Some(StepNumber(clocks)) = self.clock() {
-            return clocks;
-        }
-        self.step.0 - u64::from(self.uncommitted.is_some())
     }
 }
 
@@ -524,12 +416,6 @@ impl CurrentStep {
         // A program's own rule is promised to be called for what is owned, and nothing else.
         shards.is_fully_replicated && self.rule.as_ref().is_some_and(OwnerRule::keeps_state)
     }
-}
-
-/// The buffer for a round's result: the parameters that were kept for going back are not needed any more.
-fn take_result_buffer(previous: &mut Option<Arc<Buffer>>, vectors: &Pool, len: usize) -> Buffer {
-    *previous = None;
-    vectors.take(len)
 }
 
 /// Idle vectors kept: more than this come home only after late readers.

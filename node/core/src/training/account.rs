@@ -28,12 +28,12 @@ impl Training {
             step: self.step,
             tables: self.table_snapshot(),
             assignment: &self.assignment,
-            previous_assignment: self.uncommitted.as_ref().map(|record| &*record.assignment),
+            previous_assignment: self.commit.uncommitted.as_ref().map(|record| &*record.assignment),
             next_assignment: self.next_assignment.as_deref(),
             report,
-            has_parameters: self.complete.is_some(),
+            has_parameters: self.commit.complete.is_some(),
             is_open: self.is_open,
-            is_held: is_stopped && !self.is_open && self.complete.is_some(),
+            is_held: is_stopped && !self.is_open && self.commit.complete.is_some(),
             computing,
             is_still: self.is_frozen,
             is_behind_view: self.is_behind_view,
@@ -46,7 +46,8 @@ impl Training {
 
     /// Samples that the committed steps have taken.
     pub(crate) fn trained(&self) -> u64 {
-        let assignment = self.uncommitted.as_ref().map_or(&self.assignment, |record| &record.assignment);
+        let assignment =
+            self.commit.uncommitted.as_ref().map_or(&self.assignment, |record| &record.assignment);
         assignment.after.taken(u64::from(self.loaded.task.sample_count())).saturating_sub(assignment.len())
     }
 
@@ -94,7 +95,7 @@ impl Training {
             view: Arc::clone(self.view()),
             digest: self.digest(),
             complete: self.clock().unwrap_or(self.step).0,
-            has_parameters: self.complete.is_some(),
+            has_parameters: self.commit.complete.is_some(),
             committed: self.committed_steps(),
             wait,
             held_segments: self.flow_control.held_total(),
@@ -108,7 +109,7 @@ impl Training {
 
     /// The newest committed state, if this member has committed anything since it began.
     pub(crate) fn checkpoint(&self) -> Option<Checkpoint> {
-        let assignment = self.committed.as_ref()?;
+        let assignment = self.commit.assignment.as_ref()?;
         let parameters = self.parameters()?;
         let states = || self.optimizer.committed().filter(|_| self.shard_map.sharding.has_state);
         let saved = SavedCheckpoint {
@@ -134,7 +135,8 @@ impl Training {
     pub(crate) fn final_state(&self) -> Option<FinalState> {
         let parameters = self.parameters()?;
         let sample_count = u64::from(self.loaded.task.sample_count());
-        let assignment = self.uncommitted.as_ref().map_or(&self.assignment, |record| &record.assignment);
+        let assignment =
+            self.commit.uncommitted.as_ref().map_or(&self.assignment, |record| &record.assignment);
         let left_out = self.omissions.total();
         let samples =
             assignment.after.taken(sample_count).saturating_sub(assignment.len().saturating_add(left_out));
@@ -180,7 +182,7 @@ impl Training {
     /// What the user is told where this view goes on from checkpoints.
     pub(crate) fn restored_event(&self) -> Option<Event> {
         let Recovery::Resume(resume) = &self.view().recovery else { return None };
-        let complete = self.complete.as_ref().filter(|_| resume.is_restored)?;
+        let complete = self.commit.complete.as_ref().filter(|_| resume.is_restored)?;
         Some(Event::Restored {
             steps: resume.step,
             epoch: self.view().cursor.epoch,

@@ -8,7 +8,7 @@ use peergrad_collectives::round::{Action, SegmentLabel};
 use peergrad_protocol::message::{Phase, Segment};
 use peergrad_protocol::{Buffer, PeerId, Rank};
 
-use super::{Training, take_result_buffer};
+use super::Training;
 use crate::io::{Output, Reject};
 
 impl Training {
@@ -46,7 +46,6 @@ impl Training {
     ) -> Result<(), Reject> {
         let (owner, index) = (segment.owner as usize, segment.index as usize);
         let label = SegmentLabel { phase: segment.phase, owner, index, stats: segment.stats };
-        let (previous, vectors) = (&mut self.previous, &self.vectors);
         let len = self.shard_map.sharding.chunks.parameter_count();
         let live = self.rounds.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
         if segment.phase == Phase::Mirror {
@@ -55,7 +54,7 @@ impl Training {
             }
             let ranges = live.mirror.segment_ranges(owner, index).to_vec();
             // A finished sum, as any other.
-            *previous = None;
+            self.commit.first_sum_seen();
             self.commit_if_confirmed(out);
             // Somebody keeps a copy here, so sums are told.
             let (codec, len) =
@@ -64,10 +63,14 @@ impl Training {
             self.optimizer.receive_sums(&ranges, sums.as_ref().unwrap_or(&payload));
             self.actions.push(Action::Grant { to: from.index() });
         } else {
-            let room = || take_result_buffer(previous, vectors, len);
+            let (commit, vectors) = (&mut self.commit, &self.vectors);
+            let room = || commit.take_result_buffer(vectors, len);
             let (segments, actions) = (&self.segments, &mut self.actions);
             let received = live.round.receive(from.index(), label, payload, room, segments, actions);
             received.map_err(|_| Reject::Segment)?;
+            if live.step == self.step && live.round.first_sum_seen() {
+                self.commit.first_sum_seen();
+            }
         }
         self.carry_out(segment.step, out);
         Ok(())

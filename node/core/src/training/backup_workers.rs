@@ -34,7 +34,7 @@ use crate::program::context::{Contribution, OwnerRule};
 #[derive(Default)]
 pub(super) struct BackupWorkers {
     /// The own contribution, until it is known whether the step is made of it.
-    offered: Option<Contribution>,
+    pub(super) offered: Option<Contribution>,
     /// What this member has told the first owner last.
     reported: Option<Readiness>,
     /// Whether that may have been lost with a link.
@@ -223,7 +223,7 @@ impl Training {
 
     /// Samples that the steps before the one in progress have left out, as far as this member knows.
     pub(super) fn left_out_before(&self) -> u64 {
-        self.omissions.counted() + self.uncommitted.as_ref().map_or(0, |record| record.left_out)
+        self.omissions.counted() + self.commit.uncommitted.as_ref().map_or(0, |record| record.left_out)
     }
 
     /// A newcomer has not seen all steps.
@@ -259,20 +259,11 @@ impl Training {
         self.backup_workers.late_in = Some(self.step);
         self.interrupt();
         let (rule, rate) = (self.loaded.config.rule, self.loaded.config.rate(self.step.0));
-        let rule = self.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate });
+        let rule = self.commit.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate });
         self.current = Some(CurrentStep { rule, ..CurrentStep::new(0, true) });
     }
 
     // What becomes of it.
-
-    /// Takes part in the step in progress with this, at once or when it is known who is late.
-    pub(super) fn contribute(&mut self, contribution: Contribution) {
-        if self.has_backups() {
-            self.backup_workers.offered = Some(contribution);
-        } else {
-            self.start_round(contribution);
-        }
-    }
 
     /// Whether a contribution waits for its round.
     pub(super) fn has_offered(&self) -> bool {

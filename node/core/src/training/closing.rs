@@ -99,8 +99,8 @@ impl Training {
     /// Commits the last step, after the closing barrier.
     pub(crate) fn commit_last(&mut self, out: &mut Vec<Output>) {
         assert!(self.is_closed(), "everyone is done");
-        self.previous = None;
-        self.commit(out);
+        self.commit.confirm();
+        self.commit_if_confirmed(out);
         if let Some(reply) = self.replies.closed.take() {
             let _ = reply.send(());
         }

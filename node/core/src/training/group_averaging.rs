@@ -20,7 +20,8 @@ use peergrad_collectives::plan::{Plan, Segment, ShardLayout, are_finite};
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, StepNumber};
 
-use super::{ActiveRound, CompletedStep, CurrentStep, Training};
+use super::commit::CompletedStep;
+use super::{ActiveRound, CurrentStep, Training};
 use crate::io::Output;
 use crate::program::context::OwnerRule;
 
@@ -143,7 +144,7 @@ impl Training {
                 let record =
                     CompletedStep { assignment, stats, samples, left_out, own_samples, is_of_all: false };
                 self.complete_step(Arc::new(vector), record);
-                self.commit(out);
+                self.commit_if_confirmed(out);
             }
             None => {
                 self.interrupt();

@@ -386,7 +386,7 @@ impl Training {
 
     /// What the present view merges with its first step, if that is the step in progress.
     pub(super) fn merging(&self) -> Option<&Merge> {
-        let is_first = self.step == self.view().first_step() && self.complete.is_some();
+        let is_first = self.step == self.view().first_step() && self.commit.complete.is_some();
         self.view().merge().filter(|_| is_first)
     }
 
@@ -401,7 +401,7 @@ impl Training {
     /// The step that has merged another lineage is complete.
     pub(super) fn note_merge(&mut self, merge: Merge) {
         let (Some(ours), Some(merged), Some(it)) =
-            (&self.previous, &self.complete, &self.merge_snapshots.import)
+            (&self.commit.previous, &self.commit.complete, &self.merge_snapshots.import)
         else {
             return;
         };

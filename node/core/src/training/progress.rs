@@ -19,7 +19,8 @@ use peergrad_collectives::round::{Action, Round};
 use peergrad_protocol::message::{Message, SampleStats, Segment};
 use peergrad_protocol::{Buffer, Frame, StepNumber};
 
-use super::{ActiveRound, CompletedStep, CurrentStep, Training, UpdatedPrefix, take_result_buffer};
+use super::commit::CompletedStep;
+use super::{ActiveRound, CurrentStep, Training, UpdatedPrefix};
 use crate::io::Output;
 use crate::program::context::{Contribution, OwnerRule};
 use crate::state::assignment::BatchAssignment;
@@ -49,7 +50,7 @@ impl Training {
     }
 
     fn answer(&mut self) {
-        if !self.is_open || self.complete.is_none() {
+        if !self.is_open || self.commit.complete.is_none() {
             return;
         }
         if let Some(reply) = self.replies.ready.take() {
@@ -72,7 +73,7 @@ impl Training {
         self.is_open = true;
         self.move_chunks();
         let blend = self.blend();
-        if blend.is_some() || (self.complete.is_none() && !self.has_backups()) {
+        if blend.is_some() || (self.commit.complete.is_none() && !self.has_backups()) {
             // The others get nothing from this member yet, and this one everything from them; or nobody has anything to
             // contribute, and owners know what to do.
             self.current =
@@ -98,6 +99,16 @@ impl Training {
         self.cache.assignment(&self.assignment, (batch_size, sample_count), view, step)
     }
 
+    /// Takes part in the step in progress with this contribution: at once or, where steps have backup workers, when it is
+    /// known whose contributions the step is made of.
+    pub(super) fn contribute(&mut self, contribution: Contribution) {
+        if self.has_backups() {
+            self.backup_workers.offered = Some(contribution);
+        } else {
+            self.start_round(contribution);
+        }
+    }
+
     /// Begins the round of the step in progress, of everybody's contributions.
     pub(super) fn start_round(&mut self, contribution: Contribution) {
         self.start_round_of(contribution, None);
@@ -118,9 +129,12 @@ impl Training {
             (Plan { layout, topology, combine, codecs, rank, group: None, contributors }, None)
         };
         let plan = Arc::new(plan);
-        let (previous, vectors, len) = (&mut self.previous, &self.vectors, plan.layout.len());
-        let round =
-            Round::new(Arc::clone(&plan), vector, stats, || take_result_buffer(previous, vectors, len));
+        let (commit, vectors, len) = (&mut self.commit, &self.vectors, plan.layout.len());
+        let room = || commit.take_result_buffer(vectors, len);
+        let round = Round::new(Arc::clone(&plan), vector, stats, room);
+        if round.first_sum_seen() {
+            self.commit.first_sum_seen();
+        }
         let room = std::mem::take(&mut self.mirror_room);
         let sums = shards.sum_codec(self.loaded.config.sum_codec());
         let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), sums, room);
@@ -161,7 +175,7 @@ impl Training {
             let _ = reply.send(());
         }
         let final_count = if live.group_averaging.is_some() {
-            live.combine(current, self.complete.as_deref());
+            live.combine(current, self.commit.complete.as_deref());
             current.updated.elements
         } else if current.gathers_sums(&live.shards) {
             // As they are: everyone updates everything later.
@@ -221,7 +235,7 @@ impl Training {
             // It keeps no state, so nobody is told of its sums.
             OwnerRule::Custom(_) | OwnerRule::Mean => live.is_mirrored = false,
         }
-        let parameters = self.complete.as_ref().expect("an owner has parameters");
+        let parameters = self.commit.complete.as_ref().expect("an owner has parameters");
         self.optimizer.update(rule, stats, owned.iter().copied(), parameters, vector);
         current.updated = updated;
     }
@@ -264,7 +278,7 @@ impl Training {
         let is_alone = self.rounds.len() <= 1;
         let (Some(current), Some(live)) = (&mut self.current, self.rounds.back_mut()) else { return false };
         // What others still wait for of the round before has left by now, unless somebody is ahead of what it can have.
-        let is_here = live.step == self.step && self.uncommitted.is_none() && live.round.is_complete();
+        let is_here = live.step == self.step && self.commit.uncommitted.is_none() && live.round.is_complete();
         if !is_here || !is_alone {
             return false;
         }
@@ -285,7 +299,7 @@ impl Training {
             return false;
         }
         let stats = live.round.stats();
-        if let (Some(rule), Some(parameters)) = (&mut current.rule, &self.complete) {
+        if let (Some(rule), Some(parameters)) = (&mut current.rule, &self.commit.complete) {
             if gathers_sums {
                 let all = 0..self.shard_map.sharding.chunks.count();
                 self.optimizer.update(rule, stats, all, parameters, live.round.gathered());
@@ -311,17 +325,15 @@ impl Training {
 
     /// The step in progress is complete with these parameters.
     pub(super) fn complete_step(&mut self, vector: Arc<Buffer>, record: CompletedStep) {
-        assert!(self.uncommitted.is_none(), "a finished sum committed the step before");
-        self.uncommitted = Some(record);
         let merge = self.merging().cloned();
-        self.previous = self.complete.replace(vector);
+        self.commit.complete(vector, record);
         merge.into_iter().for_each(|merge| self.note_merge(merge));
         if self.loaded.program.has_local_parameters() {
-            // Nobody goes back.
-            self.previous = None;
-        } else if self.previous.is_none() {
+            // Nobody could undo it.
+            self.commit.confirm();
+        } else if self.commit.previous.is_none() {
             // A newcomer has nothing to go back to: it would begin as one again.
-            self.previous = self.complete.clone();
+            self.commit.previous = self.commit.complete.clone();
         }
         self.end_backup_round();
         self.step = self.step.next();

@@ -271,9 +271,9 @@ impl Training {
             Recovery::Initialize => true,
             Recovery::Resume(resume) => resume.is_restored,
         };
-        let Self { tables: Some(tables), shard_map, complete, .. } = self else { return };
+        let Self { tables: Some(tables), shard_map, commit, .. } = self else { return };
         let replica_map = replica_map(shard_map);
-        let handover = match complete {
+        let handover = match &commit.complete {
             Some(parameters) if is_founded => tables.initial_state(&replica_map, parameters),
             _ => ViewHandover::new(TableStore::new(Arc::clone(&tables.layout))),
         };
@@ -342,14 +342,14 @@ impl Training {
         self.request_lease();
         self.begin_clock_if_possible();
         self.report_completed_leases(out);
-        let Self { tables: Some(tables), flow_control, shard_map, segments, vectors, complete, .. } = self
+        let Self { tables: Some(tables), flow_control, shard_map, segments, vectors, commit, .. } = self
         else {
             return;
         };
         tables.deliver_to_self();
         let room = || vectors.take(self.loaded.manifest.parameter_count());
         if let Some(parameters) = tables.answer(room) {
-            *complete = Some(parameters);
+            commit.complete = Some(parameters);
         }
         tables.flush(&mut flow_control.links, shard_map, segments, out);
         tables.answer_ready();

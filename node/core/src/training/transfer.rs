@@ -124,7 +124,7 @@ impl Training {
                 return;
             }
             let state = entry.remove();
-            let is_pending = self.uncommitted.is_some();
+            let is_pending = self.commit.uncommitted.is_some();
             if steps == step && self.optimizer.state(chunk, is_pending).is_none() {
                 self.optimizer.insert(chunk, Some(state), is_pending);
             }
@@ -143,7 +143,7 @@ impl Training {
         out: &mut Vec<Output>,
     ) {
         // That there are sums of this step shows that everyone had completed the one before.
-        self.previous = None;
+        self.commit.confirm();
         self.commit_if_confirmed(out);
         self.transfer.filling = Some(Filling { vector, missing, stats, donors: donors.to_vec() });
         let ranks: BTreeSet<Rank> = donors.iter().map(|donor| donor.rank).collect();
@@ -256,22 +256,22 @@ impl Training {
     fn values(&self, chunk: usize, steps: StepNumber) -> Option<&[f32]> {
         let range = self.shard_map.sharding.chunks.range(chunk);
         if steps == self.step {
-            return Some(&self.complete.as_ref()?[range]);
+            return Some(&self.commit.complete.as_ref()?[range]);
         }
         if steps == self.step.next() {
             let filling = self.transfer.filling.as_ref()?;
             return (!filling.missing.contains(&chunk)).then(|| &filling.vector[range]);
         }
-        let is_before = self.uncommitted.is_some() && steps.next() == self.step;
-        if is_before { Some(&self.previous.as_ref()?[range]) } else { None }
+        let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
+        if is_before { Some(&self.commit.previous.as_ref()?[range]) } else { None }
     }
 
     /// The optimizer state of a chunk after so many steps, if it is here.
     fn state_after(&self, chunk: usize, steps: StepNumber) -> Option<&OptimizerState> {
         let is_newest = steps == self.step;
-        let is_before = self.uncommitted.is_some() && steps.next() == self.step;
+        let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
         if is_newest || is_before {
-            self.optimizer.state(chunk, is_newest && self.uncommitted.is_some())
+            self.optimizer.state(chunk, is_newest && self.commit.uncommitted.is_some())
         } else {
             None
         }

@@ -83,20 +83,20 @@ impl Training {
 
     /// Where this member is, and what it holds.
     pub(crate) fn report(&self) -> MemberReport {
-        if self.complete.is_none() {
+        if self.commit.complete.is_none() {
             return MemberReport::default();
         }
         if let Some(report) = self.table_report() {
             return report;
         }
-        let is_uncommitted = self.uncommitted.is_some();
+        let is_uncommitted = self.commit.uncommitted.is_some();
         MemberReport {
             is_vote_only: false,
             complete: Some(self.step),
             states: self.optimizer.held(is_uncommitted),
             states_before: is_uncommitted.then(|| self.optimizer.held(false)),
             is_entering: self.is_entering(),
-            stats: self.uncommitted.as_ref().map(|record| record.stats).or(self.consolidated),
+            stats: self.commit.uncommitted.as_ref().map(|record| record.stats).or(self.consolidated),
             next: self.holdings(),
             lost: vec![],
             has_merge_snapshot: self.has_merge_snapshot(),
@@ -106,7 +106,8 @@ impl Training {
 
     /// What is held of the step in progress.
     fn holdings(&self) -> Option<PartialStep> {
-        let states = if self.uncommitted.is_some() { ChunkSet::default() } else { self.optimizer.held(true) };
+        let states =
+            if self.commit.uncommitted.is_some() { ChunkSet::default() } else { self.optimizer.held(true) };
         if let Some(missing) = self.transfer.missing() {
             let count = self.shard_map.sharding.chunks.count();
             let values = (0..count).filter(|chunk| !missing.contains(chunk)).collect();
@@ -183,13 +184,13 @@ impl Training {
             return;
         }
         // A committed step is never undone, whatever a record says.
-        if self.uncommitted.is_some() && self.step == resume.step.next() {
+        if self.commit.uncommitted.is_some() && self.step == resume.step.next() {
             self.undo();
         }
         self.update_missing_chunks();
         let lacks_bequest = resume.merge.is_some() && !self.has_merge_snapshot();
         let is_forward = resume.forward.is_some() && self.step.next() == resume.step;
-        if self.complete.is_none() {
+        if self.commit.complete.is_none() {
             self.restart_as_newcomer();
         } else if self.step == resume.step && !lacks_bequest {
             self.redo();
@@ -228,8 +229,7 @@ impl Training {
     }
 
     fn undo(&mut self) {
-        let was_new = self.is_entering();
-        let record = self.uncommitted.take().expect("a committed step is never undone");
+        let record = self.commit.undo(self.step);
         self.merge_snapshots.undo();
         self.step = StepNumber(self.step.0 - 1);
         self.rounds.clear();
@@ -237,8 +237,6 @@ impl Training {
         self.optimizer.undo();
         self.forget_left_out(self.step);
         self.assignment = record.assignment;
-        let previous = self.previous.take();
-        self.complete = if was_new { None } else { previous };
         self.interrupt();
     }
 
@@ -249,7 +247,7 @@ impl Training {
         self.transfer.clear();
         self.current = None;
         self.step = self.view().first_step();
-        self.entered_before = Some(self.step);
+        self.commit.entered_before = Some(self.step);
         self.assign_batch();
     }
 
@@ -263,7 +261,7 @@ impl Training {
         self.forget_left_out(self.step);
         let was_late = self.forget_lateness();
         self.optimizer.discard_sums();
-        if self.uncommitted.is_none() {
+        if self.commit.uncommitted.is_none() {
             self.optimizer.undo();
         }
         let part = self.part().to_vec();
@@ -325,16 +323,16 @@ impl Training {
 
     /// State that nobody holds starts from nothing, where it is kept now.
     fn restart_states(&mut self, moves: &Moves) {
-        if self.complete.is_none() || moves.restarted.is_empty() {
+        if self.commit.complete.is_none() || moves.restarted.is_empty() {
             return;
         }
         // After a step that is rolled forward, state is pending like that of any complete step.
-        let is_pending = self.uncommitted.is_some() || self.transfer.is_filling();
+        let is_pending = self.commit.uncommitted.is_some() || self.transfer.is_filling();
         let shards = self.cache.shards(&self.shard_map, 0);
         for chunk in moves.restarted.iter().map(|chunk| *chunk as usize) {
             let is_kept =
                 chunk < self.shard_map.sharding.chunks.count() && shards.has_replica(chunk, self.rank);
-            if is_kept && self.complete.is_some() {
+            if is_kept && self.commit.complete.is_some() {
                 self.optimizer.insert(chunk, None, is_pending);
             }
         }
