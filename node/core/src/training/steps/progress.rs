@@ -20,21 +20,19 @@ use peergrad_protocol::message::{Message, SampleStats, Segment};
 use peergrad_protocol::{Buffer, Frame, StepNumber};
 
 use super::commit::CompletedStep;
-use super::{ActiveRound, CurrentStep, Training, UpdatedPrefix};
+use super::program::{CurrentStep, UpdatedPrefix};
+use super::{ActiveRound, StepEngine};
 use crate::io::Output;
 use crate::program::context::{Contribution, OwnerRule};
 use crate::state::assignment::BatchAssignment;
+use crate::state::optimizer_shard::Version;
 use crate::state::shard_map::StepShards;
 
-impl Training {
+impl StepEngine {
     /// Does all that can be done now: opens the step, sends what credit allows, notes commits, answers the program.
-    pub(super) fn make_progress(&mut self, out: &mut Vec<Output>) {
-        if self.is_frozen || self.is_behind_view {
+    pub(in crate::training) fn make_progress(&mut self, out: &mut Vec<Output>) {
+        if self.is_suspended() {
             return;
-        }
-        if self.tables.is_some() {
-            self.drive_tables(out);
-            return self.answer();
         }
         loop {
             self.open(out);
@@ -50,15 +48,15 @@ impl Training {
     }
 
     fn answer(&mut self) {
-        if !self.is_open || self.commit.complete.is_none() {
+        if !self.gate.is_open || self.commit.complete.is_none() {
             return;
         }
-        if let Some(reply) = self.replies.ready.take() {
+        if let Some(reply) = self.program.replies.ready.take() {
             let _ = reply.send(());
         }
-        if self.current.is_none()
-            && self.replies.closed.is_none()
-            && let Some(reply) = self.replies.begin.take()
+        if self.program.current.is_none()
+            && !self.base.barrier.is_waiting()
+            && let Some(reply) = self.program.replies.begin.take()
         {
             self.start_step(reply);
         }
@@ -66,19 +64,18 @@ impl Training {
 
     /// What happens between two steps.
     fn open(&mut self, out: &mut Vec<Output>) {
-        let is_held = self.stop_before.is_some_and(|stop| stop <= self.step);
-        if self.is_open || is_held || self.transfer.is_filling() {
+        let is_held = self.gate.stop_before.is_some_and(|stop| stop <= self.step);
+        if self.gate.is_open || is_held || self.transfer.is_filling() {
             return;
         }
-        self.is_open = true;
+        self.gate.is_open = true;
         self.move_chunks();
         let blend = self.blend();
         if blend.is_some() || (self.commit.complete.is_none() && !self.has_backups()) {
             // The others get nothing from this member yet, and this one everything from them; or nobody has anything to
             // contribute, and owners know what to do.
-            self.current =
-                Some(CurrentStep { rule: blend.map(OwnerRule::Blend), ..CurrentStep::new(0, true) });
-            let vector = self.vectors.take_zeroed(self.shard_map.sharding.chunks.parameter_count());
+            self.program.current = Some(CurrentStep::silent(blend.map(OwnerRule::Blend)));
+            let vector = self.base.vectors.take_zeroed(self.base.shard_map.sharding.chunks.parameter_count());
             self.start_round(Contribution { vector, stats: SampleStats::default() });
             if let Err((peer, _)) = self.take_early(out) {
                 out.push(Output::Disconnect(peer));
@@ -93,17 +90,17 @@ impl Training {
 
     /// How the batch of a step is dealt, after that of the step in progress.
     pub(super) fn assignment_of(&self, step: StepNumber) -> Arc<BatchAssignment> {
-        let batch_size = self.loaded.config.step_samples();
-        let sample_count = u64::from(self.loaded.task.sample_count());
-        let view = (&**self.view(), self.digest());
-        self.cache.assignment(&self.assignment, (batch_size, sample_count), view, step)
+        let batch_size = self.base.loaded.config.step_samples();
+        let sample_count = u64::from(self.base.loaded.task.sample_count());
+        let view = (&**self.base.view(), self.base.digest());
+        self.base.cache.assignment(&self.assignment, (batch_size, sample_count), view, step)
     }
 
     /// Takes part in the step in progress with this contribution: at once or, where steps have backup workers, when it is
     /// known whose contributions the step is made of.
     pub(super) fn contribute(&mut self, contribution: Contribution) {
         if self.has_backups() {
-            self.backup_workers.offered = Some(contribution);
+            self.backup_workers.offer(contribution);
         } else {
             self.start_round(contribution);
         }
@@ -114,36 +111,36 @@ impl Training {
         self.start_round_of(contribution, None);
     }
 
-    /// As [`Training::start_round`], of the contributions of some.
+    /// As [`StepEngine::start_round`], of the contributions of some.
     pub(super) fn start_round_of(&mut self, contribution: Contribution, contributors: Option<Arc<[usize]>>) {
-        let shards = self.cache.shards(&self.shard_map, self.shard_map.moved(self.step));
+        let shards = self.base.shards(self.step);
         let Contribution { vector, stats } = contribution;
-        let (plan, group_averaging) = if self.loaded.program.has_local_parameters() {
+        let (plan, group_averaging) = if self.has_local_parameters() {
             let (plan, group_averaging) = self.group_plan(stats);
             (plan, Some(group_averaging))
         } else {
             let layout = Arc::clone(&shards.layout);
-            let topology = self.loaded.config.topology(&layout, self.shard_map.has_ring);
-            let combine = self.loaded.config.combine;
-            let (codecs, rank) = (self.codecs(&shards), self.rank.index());
+            let topology = self.base.loaded.config.topology(&layout, self.base.shard_map.has_ring);
+            let combine = self.base.loaded.config.combine;
+            let (codecs, rank) = (self.codecs(&shards), self.base.rank.index());
             (Plan { layout, topology, combine, codecs, rank, group: None, contributors }, None)
         };
         let plan = Arc::new(plan);
-        let (commit, vectors, len) = (&mut self.commit, &self.vectors, plan.layout.len());
+        let (commit, vectors, len) = (&mut self.commit, &self.base.vectors, plan.layout.len());
         let room = || commit.take_result_buffer(vectors, len);
         let round = Round::new(Arc::clone(&plan), vector, stats, room);
         if round.first_sum_seen() {
             self.commit.first_sum_seen();
         }
-        let room = std::mem::take(&mut self.mirror_room);
-        let sums = shards.sum_codec(self.loaded.config.sum_codec());
-        let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.rank.index(), sums, room);
+        let room = std::mem::take(&mut self.rounds.mirror_room);
+        let sums = shards.sum_codec(self.base.loaded.config.sum_codec());
+        let mirror = Mirror::new(Arc::clone(&shards.mirrors), self.base.rank.index(), sums, room);
         let is_merging = self.merging().is_some();
         if let Some(residual) = self.residual.as_mut().filter(|_| !is_merging) {
             residual.begin(self.step);
         }
         let is_mirrored = group_averaging.is_none();
-        self.rounds.push_back(ActiveRound {
+        self.rounds.live.push_back(ActiveRound {
             step: self.step,
             shards,
             plan,
@@ -152,12 +149,12 @@ impl Training {
             is_mirrored,
             group_averaging,
         });
-        assert!(self.rounds.len() <= 2, "a round ends before the next but one begins");
+        assert!(self.rounds.live.len() <= 2, "a round ends before the next but one begins");
     }
 
     /// How the elements of a step travel.
     fn codecs(&self, shards: &StepShards) -> Codecs {
-        let config = &self.loaded.config;
+        let config = &self.base.loaded.config;
         let gather =
             if shards.is_fully_replicated { shards.sum_codec(config.sum_codec()) } else { config.parameters };
         Codecs { reduce: config.gradients, gather }
@@ -165,12 +162,14 @@ impl Training {
 
     /// What an owner does with the sums that are here: makes them final, and lets them go to everyone.
     fn update(&mut self) {
-        let (Some(current), Some(live)) = (&mut self.current, self.rounds.back_mut()) else { return };
+        let (Some(current), Some(live)) = (&mut self.program.current, self.rounds.live.back_mut()) else {
+            return;
+        };
         if !current.has_contributed || live.step != self.step || live.round.is_final() {
             return;
         }
         if live.round.is_reduced()
-            && let Some(reply) = self.replies.reduced.take()
+            && let Some(reply) = self.program.replies.reduced.take()
         {
             let _ = reply.send(());
         }
@@ -182,37 +181,41 @@ impl Training {
             live.round.summed()
         } else {
             self.update_summed();
-            self.current.as_ref().expect("just seen").updated.elements
+            self.program.current.as_ref().expect("just seen").updated.elements
         };
-        let (Some(current), Some(live)) = (&self.current, self.rounds.back_mut()) else { return };
+        let (Some(current), Some(live)) = (&self.program.current, self.rounds.live.back_mut()) else {
+            return;
+        };
         if final_count == live.plan.own().len()
-            && let Some(reply) = self.replies.updated.take()
+            && let Some(reply) = self.program.replies.updated.take()
         {
             let _ = reply.send(());
         }
         if current.wants_gather {
-            live.round.gather(final_count, &self.segments);
+            live.round.gather(final_count, &self.base.segments);
         }
     }
 
     /// The optimizer step for those own chunks whose sums have come in since the last time.
     fn update_summed(&mut self) {
-        let (Some(current), Some(live)) = (&mut self.current, self.rounds.back_mut()) else { return };
+        let (Some(current), Some(live)) = (&mut self.program.current, self.rounds.live.back_mut()) else {
+            return;
+        };
         let (Some(rule), before, summed) = (&mut current.rule, current.updated, live.round.summed()) else {
             return;
         };
-        let owned = &live.shards.owned[self.rank.index()][before.chunks..];
-        let chunks = self.shard_map.sharding.chunks;
+        let owned = &live.shards.owned[self.base.rank.index()][before.chunks..];
+        let chunks = self.base.shard_map.sharding.chunks;
         let mut updated = before;
         for &chunk in owned {
             let elements = updated.elements + chunks.range(chunk).len();
             if elements > summed {
                 break;
             }
-            if !self.shard_map.sharding.has_state {
+            if !self.base.shard_map.sharding.has_state {
                 self.optimizer.ensure(chunk);
             }
-            if self.optimizer.state(chunk, false).is_none() {
+            if self.optimizer.state(Version::Committed, chunk).is_none() {
                 // It has just moved here, and its state is still on its way.
                 break;
             }
@@ -224,8 +227,8 @@ impl Training {
         let owned = &owned[..updated.chunks - before.chunks];
         if rule.keeps_state() {
             // As whoever keeps a copy is told of them.
-            let sums = live.shards.sum_codec(self.loaded.config.sum_codec());
-            live.round.quantize(sums, &self.segments);
+            let sums = live.shards.sum_codec(self.base.loaded.config.sum_codec());
+            live.round.quantize(sums, &self.base.segments);
         }
         let (vector, stats) = live.round.own_shard().expect("some of it is summed up");
         match rule {
@@ -241,42 +244,50 @@ impl Training {
     }
 
     fn pump(&mut self, out: &mut Vec<Output>) {
-        let before = self.rounds.partition_point(|live| live.step < self.step);
+        let before = self.rounds.live.partition_point(|live| live.step < self.step);
         (0..before).for_each(|index| self.pump_round(index, out));
         // Before the segments of this step: those of the next one wait at a member that lacks a chunk, and take all its trays.
         self.send_chunks(out);
-        if before < self.rounds.len() {
+        if before < self.rounds.live.len() {
             // Those of the round before may wait behind what would be sent now, on a link that is in both.
-            let is_in_the_way =
-                |ahead: &ActiveRound| self.rounds[before].may_overtake(ahead) && !ahead.round.is_drained();
-            if !self.rounds.front().filter(|_| before > 0).is_some_and(is_in_the_way) {
+            let is_in_the_way = |ahead: &ActiveRound| {
+                self.rounds.live[before].may_overtake(ahead) && !ahead.round.is_drained()
+            };
+            if !self.rounds.live.front().filter(|_| before > 0).is_some_and(is_in_the_way) {
                 self.pump_round(before, out);
             }
         }
         let is_drained =
             |live: &ActiveRound| live.round.is_drained() && (live.mirror.is_sent() || !live.is_mirrored);
-        if self.rounds.front().is_some_and(|live| live.step < self.step && is_drained(live))
-            && let Some(live) = self.rounds.pop_front()
+        if self.rounds.live.front().is_some_and(|live| live.step < self.step && is_drained(live))
+            && let Some(live) = self.rounds.live.pop_front()
         {
-            self.mirror_room = live.mirror.recycle();
+            self.rounds.mirror_room = live.mirror.recycle();
         }
     }
 
     fn pump_round(&mut self, index: usize, out: &mut Vec<Output>) {
         // Nobody looks at the sums of a step that merges: what was left out is for the next one.
         let is_merging = self.merging().is_some();
-        let live = &mut self.rounds[index];
+        let live = &mut self.rounds.live[index];
         let step = live.step;
         let residual = self.residual.as_mut().filter(|_| step == self.step && !is_merging);
-        live.round.pump(&mut self.flow_control.links, &self.segments, residual, &mut self.actions);
-        live.mirror.pump(&mut self.flow_control.links, &self.segments, &mut self.actions);
+        live.round.pump(
+            &mut self.base.flow_control.links,
+            &self.base.segments,
+            residual,
+            &mut self.rounds.actions,
+        );
+        live.mirror.pump(&mut self.base.flow_control.links, &self.base.segments, &mut self.rounds.actions);
         self.carry_out(step, out);
     }
 
     /// Whether everything of the step is here. True if that completed it.
     fn complete_if_possible(&mut self) -> bool {
-        let is_alone = self.rounds.len() <= 1;
-        let (Some(current), Some(live)) = (&mut self.current, self.rounds.back_mut()) else { return false };
+        let is_alone = self.rounds.live.len() <= 1;
+        let (Some(current), Some(live)) = (&mut self.program.current, self.rounds.live.back_mut()) else {
+            return false;
+        };
         // What others still wait for of the round before has left by now, unless somebody is ahead of what it can have.
         let is_here = live.step == self.step && self.commit.uncommitted.is_none() && live.round.is_complete();
         if !is_here || !is_alone {
@@ -286,12 +297,15 @@ impl Training {
             return self.complete_group();
         }
         let (owned, replicated) =
-            (&live.shards.owned[self.rank.index()], &live.shards.replicated[self.rank.index()]);
+            (&live.shards.owned[self.base.rank.index()], &live.shards.replicated[self.base.rank.index()]);
         let keeps_state = current.rule.as_ref().is_some_and(OwnerRule::keeps_state);
         let gathers_sums = current.gathers_sums(&live.shards);
-        let are_here =
-            owned.iter().chain(replicated).all(|&chunk| self.optimizer.state(chunk, false).is_some());
-        if !are_here || (keeps_state && self.shard_map.sharding.has_state && !live.mirror.is_received()) {
+        let are_here = owned
+            .iter()
+            .chain(replicated)
+            .all(|&chunk| self.optimizer.state(Version::Committed, chunk).is_some());
+        if !are_here || (keeps_state && self.base.shard_map.sharding.has_state && !live.mirror.is_received())
+        {
             return false;
         }
         if gathers_sums && !live.round.is_sent() {
@@ -301,14 +315,14 @@ impl Training {
         let stats = live.round.stats();
         if let (Some(rule), Some(parameters)) = (&mut current.rule, &self.commit.complete) {
             if gathers_sums {
-                let all = 0..self.shard_map.sharding.chunks.count();
+                let all = 0..self.base.shard_map.sharding.chunks.count();
                 self.optimizer.update(rule, stats, all, parameters, live.round.gathered());
             } else {
                 self.optimizer.update_replicas(rule, stats, replicated, parameters);
             }
         }
-        let len = self.shard_map.sharding.chunks.parameter_count();
-        let vector = live.round.complete(|| self.vectors.take(len));
+        let len = self.base.shard_map.sharding.chunks.parameter_count();
+        let vector = live.round.complete(|| self.base.vectors.take(len));
         let record = self.record(stats);
         self.complete_step(vector, record);
         true
@@ -318,7 +332,7 @@ impl Training {
     pub(super) fn record(&self, stats: SampleStats) -> CompletedStep {
         let left_out = self.assignment.len().saturating_sub(stats.samples);
         let (assignment, samples) = (Arc::clone(&self.assignment), stats.samples);
-        let part = self.assignment.part_len(&self.me.peer, self.me.incarnation);
+        let part = self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation);
         let own_samples = if self.was_in_time() { part } else { 0 };
         CompletedStep { assignment, stats, samples, left_out, own_samples, is_of_all: true }
     }
@@ -328,27 +342,27 @@ impl Training {
         let merge = self.merging().cloned();
         self.commit.complete(vector, record);
         merge.into_iter().for_each(|merge| self.note_merge(merge));
-        if self.loaded.program.has_local_parameters() {
+        if self.has_local_parameters() {
             // Nobody could undo it.
             self.commit.confirm();
         } else if self.commit.previous.is_none() {
             // A newcomer has nothing to go back to: it would begin as one again.
             self.commit.previous = self.commit.complete.clone();
         }
-        self.end_backup_round();
+        self.backup_workers.end_step();
         self.step = self.step.next();
-        self.is_open = false;
-        self.current = None;
+        self.gate.is_open = false;
+        self.program.current = None;
         self.assign_batch();
         self.take_arrivals();
-        if let Some(reply) = self.replies.gathered.take() {
+        if let Some(reply) = self.program.replies.gathered.take() {
             let _ = reply.send(());
         }
     }
 
     pub(super) fn carry_out(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        let view = self.shard_map.digest;
-        for action in self.actions.drain(..) {
+        let view = self.base.shard_map.digest;
+        for action in self.rounds.actions.drain(..) {
             match action {
                 Action::Send { to, label, payload } => {
                     let segment = Segment {
@@ -360,11 +374,14 @@ impl Training {
                         stats: label.stats,
                     };
                     let frame = Frame::encode(&Message::Segment(segment), Some(payload));
-                    out.push(Output::Send { to: self.shard_map.view.members[to].peer, frame });
+                    out.push(Output::Send { to: self.base.shard_map.view.members[to].peer, frame });
                 }
                 Action::Grant { to } => {
-                    if self.flow_control.use_up(to) {
-                        out.push(Output::Credit { to: self.shard_map.view.members[to].peer, segments: 1 });
+                    if self.base.flow_control.use_up(to) {
+                        out.push(Output::Credit {
+                            to: self.base.shard_map.view.members[to].peer,
+                            segments: 1,
+                        });
                     }
                 }
             }

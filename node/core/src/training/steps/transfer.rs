@@ -23,10 +23,10 @@ use peergrad_protocol::message::{ChunkBatch, ChunkContent, ChunkEntry, Message, 
 use peergrad_protocol::view::{Donor, Move};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
-use super::Training;
+use super::StepEngine;
 use super::chunk_batch::{ChunkBatchBuilder, unpack};
 use crate::io::{Output, Reject};
-use crate::state::optimizer_shard::OptimizerState;
+use crate::state::optimizer_shard::{OptimizerState, Version};
 
 /// Chunks on their way, to and from this member.
 #[derive(Default)]
@@ -90,19 +90,19 @@ impl Transfer {
     }
 }
 
-impl Training {
+impl StepEngine {
     // Moving.
 
     /// Queues the chunks whose turn to leave has come with the step in progress.
     pub(super) fn move_chunks(&mut self) {
-        let (shard_map, step) = (&self.shard_map, self.step);
+        let (shard_map, step) = (&self.base.shard_map, self.step);
         if !shard_map.sharding.has_state || step <= shard_map.view.first_step() {
             return;
         }
         let (done, due) = (shard_map.moved(StepNumber(step.0 - 1)), shard_map.moved(step));
         for moved in &shard_map.view.moves.list[done..due] {
             let chunk = moved.chunk as usize;
-            if moved.from[0] != self.rank || chunk >= shard_map.sharding.chunks.count() {
+            if moved.from[0] != self.base.rank || chunk >= shard_map.sharding.chunks.count() {
                 continue;
             }
             let new =
@@ -124,9 +124,9 @@ impl Training {
                 return;
             }
             let state = entry.remove();
-            let is_pending = self.commit.uncommitted.is_some();
-            if steps == step && self.optimizer.state(chunk, is_pending).is_none() {
-                self.optimizer.insert(chunk, Some(state), is_pending);
+            let version = self.newest_version();
+            if steps == step && self.optimizer.state(version, chunk).is_none() {
+                self.optimizer.insert(version, chunk, Some(state));
             }
         }
     }
@@ -160,9 +160,9 @@ impl Training {
         };
         let chunks: ChunkSet = filling.missing.iter().filter(has).copied().collect();
         if !chunks.is_empty() {
-            let want = WantChunks { view: self.digest(), steps: self.step.next(), chunks };
+            let want = WantChunks { view: self.base.digest(), steps: self.step.next(), chunks };
             let frame = Frame::encode(&Message::WantChunks(want), None);
-            out.push(Output::Send { to: self.view().member(donor).peer, frame });
+            out.push(Output::Send { to: self.base.view().member(donor).peer, frame });
         }
     }
 
@@ -179,15 +179,15 @@ impl Training {
     ///
     /// # Errors
     /// It is none of the view, or asks for more than there is.
-    pub(crate) fn receive_chunk_request(
+    pub(in crate::training) fn receive_chunk_request(
         &mut self,
         from: PeerId,
         want: WantChunks,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let to = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let to = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         let asked = self.transfer.outbox.iter().filter(|outgoing| outgoing.chunk_batch.to == to).count();
-        let is_chunk = |chunk: usize| chunk < self.shard_map.sharding.chunks.count();
+        let is_chunk = |chunk: usize| chunk < self.base.shard_map.sharding.chunks.count();
         if asked + want.chunks.len() > CHUNKS_MAX || !want.chunks.iter().all(is_chunk) {
             return Err(Reject::OutOfPlace);
         }
@@ -206,23 +206,23 @@ impl Training {
             let to = first.chunk_batch.to;
             if first.chunk_batch.content == ChunkContent::Values {
                 if let Some(frame) = self.next_chunk_batch() {
-                    out.push(Output::Send { to: self.view().member(to).peer, frame });
+                    out.push(Output::Send { to: self.base.view().member(to).peer, frame });
                 }
                 self.transfer.outbox.retain(|outgoing| outgoing.chunk_batch != first.chunk_batch);
                 continue;
             }
             // Without credit for one chunk batch there is none for the next.
             if replies.iter().any(|outgoing: &Outgoing| outgoing.chunk_batch.to == to)
-                || self.flow_control.links.credit(to.index()) == 0
+                || self.base.flow_control.links.credit(to.index()) == 0
             {
                 replies.extend(self.transfer.outbox.pop_front());
                 continue;
             }
             // What is not here any more is left out: the receiver is ahead of it, or in another view.
             if let Some(frame) = self.next_chunk_batch() {
-                let has_credit = self.flow_control.links.take_for_one_hop(to.index());
+                let has_credit = self.base.flow_control.links.take_for_one_hop(to.index());
                 assert!(has_credit, "looked at before");
-                out.push(Output::Send { to: self.view().member(to).peer, frame });
+                out.push(Output::Send { to: self.base.view().member(to).peer, frame });
             }
         }
         self.transfer.outbox = replies;
@@ -248,13 +248,13 @@ impl Training {
             }
         }
         let BatchKey { steps, content, .. } = chunk_batch;
-        let (chunk_batch, payload) = batch.seal(self.digest(), steps, content, &self.segments)?;
+        let (chunk_batch, payload) = batch.seal(self.base.digest(), steps, content, &self.base.segments)?;
         Some(Frame::encode(&Message::ChunkBatch(chunk_batch), Some(payload)))
     }
 
     /// The values of a chunk after so many steps, if they are here.
     fn values(&self, chunk: usize, steps: StepNumber) -> Option<&[f32]> {
-        let range = self.shard_map.sharding.chunks.range(chunk);
+        let range = self.base.shard_map.sharding.chunks.range(chunk);
         if steps == self.step {
             return Some(&self.commit.complete.as_ref()?[range]);
         }
@@ -268,27 +268,33 @@ impl Training {
 
     /// The optimizer state of a chunk after so many steps, if it is here.
     fn state_after(&self, chunk: usize, steps: StepNumber) -> Option<&OptimizerState> {
-        let is_newest = steps == self.step;
         let is_before = self.commit.uncommitted.is_some() && steps.next() == self.step;
-        if is_newest || is_before {
-            self.optimizer.state(chunk, is_newest && self.commit.uncommitted.is_some())
+        if steps == self.step {
+            self.optimizer.state(self.newest_version(), chunk)
+        } else if is_before {
+            self.optimizer.state(Version::Committed, chunk)
         } else {
             None
         }
+    }
+
+    /// Which state of a chunk is the one after the newest complete step.
+    pub(super) fn newest_version(&self) -> Version {
+        if self.commit.uncommitted.is_some() { Version::Pending } else { Version::Committed }
     }
 
     /// Chunks have come.
     ///
     /// # Errors
     /// They are damaged, or not those that were to come.
-    pub(crate) fn chunk_batch(
+    pub(in crate::training) fn chunk_batch(
         &mut self,
         from: PeerId,
         message: &ChunkBatch,
         payload: &Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         if message.content == ChunkContent::State {
             out.push(Output::Credit { to: from, segments: 1 });
         }
@@ -311,9 +317,9 @@ impl Training {
 
     /// Elements of a chunk's values, or of its state; `None`: there is no such chunk.
     pub(super) fn len_of(&self, chunk: usize, content: ChunkContent) -> Option<usize> {
-        let is_chunk = chunk < self.shard_map.sharding.chunks.count();
+        let is_chunk = chunk < self.base.shard_map.sharding.chunks.count();
         is_chunk.then(|| match content {
-            ChunkContent::Values => self.shard_map.sharding.chunks.range(chunk).len(),
+            ChunkContent::Values => self.base.shard_map.sharding.chunks.range(chunk).len(),
             ChunkContent::State => self.optimizer.len_of(chunk),
         })
     }
@@ -325,11 +331,12 @@ impl Training {
         ChunkEntry { chunk, updates }: ChunkEntry,
         moments: &[f32],
     ) -> Result<(), Reject> {
-        let is_mine = self.shard_map.target.replica_holders(chunk as usize).contains(&self.rank);
-        let is_donor =
-            |moved: &Move| moved.chunk == chunk && moved.from[0] == from && !moved.from.contains(&self.rank);
+        let is_mine = self.base.shard_map.target.replica_holders(chunk as usize).contains(&self.base.rank);
+        let is_donor = |moved: &Move| {
+            moved.chunk == chunk && moved.from[0] == from && !moved.from.contains(&self.base.rank)
+        };
         let is_due = steps == self.step || steps == self.step.next();
-        if !is_mine || !is_due || !self.view().moves.list.iter().any(is_donor) {
+        if !is_mine || !is_due || !self.base.view().moves.list.iter().any(is_donor) {
             return Err(Reject::Chunk);
         }
         let state = OptimizerState { moments: moments.to_vec(), updates };
@@ -343,7 +350,7 @@ impl Training {
         // Asked for twice, it may come twice.
         let Some(filling) = self.transfer.filling.as_mut().filter(|_| is_next) else { return Ok(()) };
         if filling.missing.remove(&chunk) {
-            filling.vector[self.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
+            filling.vector[self.base.shard_map.sharding.chunks.range(chunk)].copy_from_slice(values);
         }
         Ok(())
     }

@@ -14,7 +14,7 @@
 //!
 //! # Invariants
 //! - An import is kept as long as a view that merges it may be entered, or its first step be begun again: what was
-//!   accepted on the strength of it is not taken back ([`Training::begin_import`]).
+//!   accepted on the strength of it is not taken back ([`StepEngine::begin_import`]).
 //! - Who does not have what its view merges does not begin there.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,10 +28,11 @@ use peergrad_protocol::limits::CHUNK_BATCH_BYTES;
 use peergrad_protocol::message::{
     ChunkBatch, ChunkContent, ChunkEntry, MergeOffer, Message, SavedCheckpoint, SnapshotDonor, WantSnapshot,
 };
-use peergrad_protocol::view::{Ancestor, Member, Merge};
+use peergrad_protocol::view::{Member, Merge};
 use peergrad_protocol::{Buffer, Frame, Instant, PeerId, Pool, Rank, StepNumber, ViewDigest};
 
-use super::Training;
+use super::super::base::EngineBase;
+use super::StepEngine;
 use super::chunk_batch::{ChunkBatchBuilder, unpack};
 use crate::io::{Event, MergeEvaluation, Output, Reject};
 use crate::state::blend::{Blend, RemoteState};
@@ -107,12 +108,12 @@ impl MergeSnapshots {
     }
 }
 
-impl Training {
+impl StepEngine {
     // Leaving.
 
     /// What is here after so many steps is kept for another lineage; if it is already, for a while longer.
-    pub(crate) fn snapshot_after(&mut self, steps: StepNumber) {
-        let view = self.digest();
+    pub(in crate::training) fn snapshot_after(&mut self, steps: StepNumber) {
+        let view = self.base.digest();
         if let Some(snapshot) = &mut self.merge_snapshots.kept
             && (snapshot.view, snapshot.checkpoint.saved.steps) == (view, steps)
         {
@@ -126,7 +127,7 @@ impl Training {
     pub(super) fn snapshot_if_due(&mut self) {
         let steps = self.committed_steps();
         if self.merge_snapshots.due.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps) {
-            let view = self.digest();
+            let view = self.base.digest();
             self.merge_snapshots.kept = self.checkpoint().map(|checkpoint| KeptSnapshot {
                 view,
                 checkpoint: Arc::new(checkpoint),
@@ -136,36 +137,36 @@ impl Training {
     }
 
     /// What this lineage leaves to another one, once it is kept; this member speaks for it.
-    pub(crate) fn merge_offer(&self, question: u64) -> Option<MergeOffer> {
+    pub(in crate::training) fn merge_offer(&self, question: u64) -> Option<MergeOffer> {
         let KeptSnapshot { view, checkpoint, .. } =
-            self.merge_snapshots.kept.as_ref().filter(|snapshot| snapshot.view == self.digest())?;
+            self.merge_snapshots.kept.as_ref().filter(|snapshot| snapshot.view == self.base.digest())?;
         let SavedCheckpoint { steps, cursor, .. } = checkpoint.saved.clone();
-        let view_record = self.view();
+        let view_record = self.base.view();
         // Where each chunk was in the last of these steps.
-        let moved = self.shard_map.moved(StepNumber(steps.0.saturating_sub(1)));
-        let placement = self.shard_map.target.after(&view_record.moves, moved);
+        let moved = self.base.shard_map.moved(StepNumber(steps.0.saturating_sub(1)));
+        let placement = self.base.shard_map.target.after(&view_record.moves, moved);
         let donor = |(index, member): (usize, &Member)| {
             let rank = Rank::from_index(index);
             let is_its = |chunk: &usize| placement.replica_holders(*chunk).contains(&rank);
-            let chunks = 0..self.shard_map.sharding.chunks.count();
-            let states = chunks.filter(|_| self.shard_map.sharding.has_state).filter(is_its).collect();
+            let chunks = 0..self.base.shard_map.sharding.chunks.count();
+            let states = chunks.filter(|_| self.base.shard_map.sharding.has_state).filter(is_its).collect();
             SnapshotDonor { contact: member.contact(), states }
         };
         let donors = view_record.members.iter().enumerate().map(donor).collect();
-        let trained = cursor.taken(u64::from(self.loaded.task.sample_count()));
-        let (view, ancestors, coordinator) = (*view, view_record.ancestors_at(steps), self.me.peer);
+        let trained = cursor.taken(u64::from(self.base.loaded.task.sample_count()));
+        let (view, ancestors, coordinator) = (*view, view_record.ancestors_at(steps), self.base.me.peer);
         Some(MergeOffer { view, steps, cursor, trained, ancestors, donors, coordinator, question })
     }
 
     /// The next chunk batches of what somebody asks for, if it is kept here.
-    pub(crate) fn snapshot_frames(&mut self, want: &WantSnapshot) -> Vec<Frame> {
+    pub(in crate::training) fn snapshot_frames(&mut self, want: &WantSnapshot) -> Vec<Frame> {
         let Some(snapshot) = &mut self.merge_snapshots.kept else { return vec![] };
         let checkpoint = &snapshot.checkpoint;
         if (snapshot.view, checkpoint.saved.steps) != (want.view, want.steps) {
             return vec![];
         }
         snapshot.idle_since = None;
-        let chunks = self.shard_map.sharding.chunks;
+        let chunks = self.base.shard_map.sharding.chunks;
         let part = |chunk: usize| match want.content {
             ChunkContent::Values => Some((&checkpoint.parameters[chunks.range(chunk)], 0)),
             ChunkContent::State => checkpoint.state(chunk).map(|state| (&state.moments[..], state.updates)),
@@ -173,7 +174,8 @@ impl Training {
         let known = want.chunks.iter().filter(|chunk| *chunk < chunks.count());
         let (mut frames, mut batch, mut bytes) = (Vec::new(), ChunkBatchBuilder::default(), 0);
         let seal = |batch: ChunkBatchBuilder| {
-            let (chunk_batch, payload) = batch.seal(want.view, want.steps, want.content, &self.segments)?;
+            let (chunk_batch, payload) =
+                batch.seal(want.view, want.steps, want.content, &self.base.segments)?;
             Some(Frame::encode(&Message::SnapshotChunks(chunk_batch), Some(payload)))
         };
         for (chunk, (part, updates)) in known.filter_map(|chunk| Some((chunk, part(chunk)?))) {
@@ -193,7 +195,12 @@ impl Training {
     // Taking over.
 
     /// Another lineage has left this to the present one. What is `pinned` stays: a view that merges it may come, or is there.
-    pub(crate) fn begin_import(&mut self, now: Instant, will: MergeOffer, pinned: Option<SnapshotId>) {
+    pub(in crate::training) fn begin_import(
+        &mut self,
+        now: Instant,
+        will: MergeOffer,
+        pinned: Option<SnapshotId>,
+    ) {
         if let Some(it) = &mut self.merge_snapshots.import {
             if it.id() == (will.view, will.steps) {
                 (it.will, it.renewed_at) = (will, now);
@@ -216,47 +223,42 @@ impl Training {
     }
 
     /// What nobody speaks of any more is not needed, nor what was kept for others long ago.
-    pub(crate) fn expire_snapshots(&mut self, now: Instant, pinned: Option<SnapshotId>) {
+    pub(in crate::training) fn expire_snapshots(&mut self, now: Instant, pinned: Option<SnapshotId>) {
         let MergeSnapshots { import, kept, .. } = &mut self.merge_snapshots;
         import.take_if(|it| Some(it.id()) != pinned && now.since(it.renewed_at) > SNAPSHOT_LIFETIME);
         kept.take_if(|snapshot| now.since(*snapshot.idle_since.get_or_insert(now)) > SNAPSHOT_LIFETIME);
     }
 
     /// That cannot be had.
-    pub(crate) fn cancel_import(&mut self, left: SnapshotId) {
+    pub(in crate::training) fn cancel_import(&mut self, left: SnapshotId) {
         self.merge_snapshots.import.take_if(|it| it.id() == left);
     }
 
     /// Whether what is here was kept for another lineage in the present view.
-    pub(crate) fn has_snapshot(&self) -> bool {
-        self.merge_snapshots.kept.as_ref().is_some_and(|snapshot| snapshot.view == self.digest())
+    pub(in crate::training) fn has_snapshot(&self) -> bool {
+        self.merge_snapshots.kept.as_ref().is_some_and(|snapshot| snapshot.view == self.base.digest())
     }
 
     /// Steps that this lineage has committed since it kept what is left to another one: they are not merged.
-    pub(crate) fn steps_since_snapshot(&self) -> u64 {
-        let kept = self.merge_snapshots.kept.as_ref().filter(|snapshot| snapshot.view == self.digest());
+    pub(in crate::training) fn steps_since_snapshot(&self) -> u64 {
+        let kept = self.merge_snapshots.kept.as_ref().filter(|snapshot| snapshot.view == self.base.digest());
         kept.map_or(0, |snapshot| self.committed_steps().saturating_sub(snapshot.checkpoint.saved.steps.0))
     }
 
-    /// Whether this lineage comes from that view, be it by having merged it.
-    pub(crate) fn has_merged(&self, view: ViewDigest) -> bool {
-        self.view().descends_from(view) || self.ancestors().iter().any(|root| root.view == view)
-    }
-
     /// The will of what is being inherited, and of how many chunks something is lacking.
-    pub(crate) fn importing(&self) -> Option<(&MergeOffer, usize)> {
+    pub(in crate::training) fn importing(&self) -> Option<(&MergeOffer, usize)> {
         self.merge_snapshots.import.as_ref().map(|it| (&it.will, it.missing.len()))
     }
 
     /// What was left to this lineage, if all that this member needs of it in the present view is here.
-    pub(crate) fn imported(&self) -> Option<SnapshotId> {
+    pub(in crate::training) fn imported(&self) -> Option<SnapshotId> {
         let it = self.merge_snapshots.import.as_ref().filter(|it| it.missing.is_empty())?;
         Some(it.id())
     }
 
     /// What the present view is still to merge.
-    pub(crate) fn pending_merge(&self) -> Option<&Merge> {
-        self.view().merge().filter(|_| self.committed_steps() <= self.view().first_step().0)
+    pub(in crate::training) fn pending_merge(&self) -> Option<&Merge> {
+        self.base.view().merge().filter(|_| self.committed_steps() <= self.base.view().first_step().0)
     }
 
     /// Whether this member has its part of that.
@@ -267,20 +269,20 @@ impl Training {
 
     /// Whether this is the one who weighs both lineages: the first who owns anything, so that it can be reached.
     fn evaluates_merge(&self) -> bool {
-        let owner = self.view().members.iter().position(|member| member.capacity > 0);
-        owner == Some(self.rank.index())
+        let owner = self.base.view().members.iter().position(|member| member.capacity > 0);
+        owner == Some(self.base.rank.index())
     }
 
     /// Looks through what is needed: of the chunks that this member keeps, or may keep when the next view begins, values and
     /// state; of the others the values, if it is the one who weighs.
     pub(super) fn update_missing_chunks(&mut self) {
-        let shard_map: &ShardMap = &self.shard_map;
+        let shard_map: &ShardMap = &self.base.shard_map;
         let now = shard_map.target.after(&shard_map.view.moves, shard_map.moved(self.step));
         let is_merging = self.pending_merge().is_some();
         let is_mine = |chunk: usize| {
             // What is merged is merged where chunks are at the beginning.
             let placements = if is_merging { &[&now][..] } else { &[&now, &shard_map.target] };
-            placements.iter().any(|placement| placement.replica_holders(chunk).contains(&self.rank))
+            placements.iter().any(|placement| placement.replica_holders(chunk).contains(&self.base.rank))
         };
         let (evaluates_merge, has_state) =
             (self.evaluates_merge() && !is_merging, shard_map.sharding.has_state);
@@ -298,8 +300,13 @@ impl Training {
     }
 
     /// Asks for what is lacking, a window of each donor that is linked and not asked already. The others are dialed.
-    pub(crate) fn fetch(&mut self, now: Instant, is_linked: impl Fn(&PeerId) -> bool, out: &mut Vec<Output>) {
-        let Self { shard_map, optimizer: owned, merge_snapshots, rank, .. } = self;
+    pub(in crate::training) fn fetch(
+        &mut self,
+        now: Instant,
+        is_linked: impl Fn(&PeerId) -> bool,
+        out: &mut Vec<Output>,
+    ) {
+        let Self { base: EngineBase { shard_map, rank, .. }, optimizer: owned, merge_snapshots, .. } = self;
         let Some(it) = merge_snapshots.import.as_mut().filter(|it| !it.missing.is_empty()) else { return };
         let len_of = |chunk: usize, content| match content {
             ChunkContent::Values => shard_map.sharding.chunks.range(chunk).len(),
@@ -326,7 +333,7 @@ impl Training {
     ///
     /// # Errors
     /// They are damaged, or nothing that anybody can have come to.
-    pub(crate) fn receive_snapshot_chunks(
+    pub(in crate::training) fn receive_snapshot_chunks(
         &mut self,
         now: Instant,
         from: PeerId,
@@ -372,22 +379,12 @@ impl Training {
         Ok(())
     }
 
-    /// Committed steps.
-    pub(crate) fn committed(&self) -> StepNumber {
-        StepNumber(self.committed_steps())
-    }
-
-    /// The views that this lineage comes from.
-    pub(crate) fn ancestors(&self) -> Vec<Ancestor> {
-        self.view().ancestors_at(self.committed())
-    }
-
     // Merging.
 
     /// What the present view merges with its first step, if that is the step in progress.
     pub(super) fn merging(&self) -> Option<&Merge> {
-        let is_first = self.step == self.view().first_step() && self.commit.complete.is_some();
-        self.view().merge().filter(|_| is_first)
+        let is_first = self.step == self.base.view().first_step() && self.commit.complete.is_some();
+        self.base.view().merge().filter(|_| is_first)
     }
 
     /// What owners do in the step in progress, if it is the one that merges another lineage.
@@ -406,7 +403,7 @@ impl Training {
             return;
         };
         // One member weighs: all values are there only.
-        let has_all = it.remote.values.len() == self.shard_map.sharding.chunks.count();
+        let has_all = it.remote.values.len() == self.base.shard_map.sharding.chunks.count();
         let comparison = (self.evaluates_merge() && has_all).then(|| MergeComparison {
             ours: Arc::clone(ours),
             remote: Arc::clone(&it.remote),
@@ -425,9 +422,9 @@ impl Training {
     }
 
     /// What is to be weighed, if this member is the one that does it.
-    pub(crate) fn take_comparison(&mut self) -> Option<(MergeComparison, Arc<dyn Task>)> {
+    pub(in crate::training) fn take_comparison(&mut self) -> Option<(MergeComparison, Arc<dyn Task>)> {
         let comparison = self.merge_snapshots.comparison.take()?;
-        Some((comparison, Arc::clone(&self.loaded.task)))
+        Some((comparison, Arc::clone(&self.base.loaded.task)))
     }
 }
 

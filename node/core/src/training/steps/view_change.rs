@@ -25,34 +25,25 @@ use std::sync::Arc;
 use peergrad_protocol::chunk_set::ChunkSet;
 use peergrad_protocol::message::{MemberReport, PartialStep};
 use peergrad_protocol::view::{Moves, Recovery, RollForward, View};
-use peergrad_protocol::{PeerId, Rank, StepNumber, ViewDigest};
+use peergrad_protocol::{PeerId, StepNumber, ViewDigest};
 
-use super::{PendingReplies, Training, UpdatedPrefix};
+use super::StepEngine;
+use super::program::UpdatedPrefix;
 use crate::io::Output;
 use crate::program::context::{Contribution, Reply};
+use crate::state::optimizer_shard::Version;
 
-impl Training {
+impl StepEngine {
     // Before.
 
-    /// From now on nothing is taken in, sent or completed.
-    pub(crate) fn freeze(&mut self) {
-        self.is_frozen = true;
-    }
-
-    /// Whether it is frozen, or cannot begin.
-    pub(crate) fn is_suspended(&self) -> bool {
-        self.is_frozen || self.is_behind_view
-    }
-
     /// Whether the view is to begin at a step that was not reached here.
-    pub(crate) fn is_behind_view(&self) -> bool {
-        self.is_behind_view
+    pub(in crate::training) fn is_behind_view(&self) -> bool {
+        self.gate.is_behind_view
     }
 
     /// Goes on in the same view as if nothing had been.
-    pub(crate) fn thaw(&mut self, out: &mut Vec<Output>) {
-        self.is_frozen = false;
-        self.thaw_tables(out);
+    pub(in crate::training) fn thaw(&mut self, out: &mut Vec<Output>) {
+        self.base.is_frozen = false;
         self.end_filling();
         if let Err((peer, _)) = self.take_early(out) {
             out.push(Output::Disconnect(peer));
@@ -61,42 +52,29 @@ impl Training {
     }
 
     /// Does not take `step` in this view; an earlier one that it has stopped before may be taken now.
-    pub(crate) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        self.stop_before = Some(step);
+    pub(in crate::training) fn stop_before(&mut self, step: StepNumber, out: &mut Vec<Output>) {
+        self.gate.stop_before = Some(step);
         self.make_progress(out);
     }
 
     /// Whether it has stopped before `step`, and nobody needs anything of it in this view any more.
-    pub(crate) fn has_stopped_before(&self, step: StepNumber) -> bool {
-        self.step == step && !self.is_open && self.rounds.is_empty()
-    }
-
-    /// This member's rank in its view.
-    pub(crate) fn rank(&self) -> Rank {
-        self.rank
-    }
-
-    /// The step in progress.
-    pub(crate) fn step(&self) -> StepNumber {
-        self.step
+    pub(in crate::training) fn has_stopped_before(&self, step: StepNumber) -> bool {
+        self.step == step && !self.gate.is_open && self.rounds.live.is_empty()
     }
 
     /// Where this member is, and what it holds.
-    pub(crate) fn report(&self) -> MemberReport {
+    pub(in crate::training) fn report(&self) -> MemberReport {
         if self.commit.complete.is_none() {
             return MemberReport::default();
-        }
-        if let Some(report) = self.table_report() {
-            return report;
         }
         let is_uncommitted = self.commit.uncommitted.is_some();
         MemberReport {
             is_vote_only: false,
             complete: Some(self.step),
-            states: self.optimizer.held(is_uncommitted),
-            states_before: is_uncommitted.then(|| self.optimizer.held(false)),
+            states: self.optimizer.held(self.newest_version()),
+            states_before: is_uncommitted.then(|| self.optimizer.held(Version::Committed)),
             is_entering: self.is_entering(),
-            stats: self.commit.uncommitted.as_ref().map(|record| record.stats).or(self.consolidated),
+            stats: self.commit.uncommitted.as_ref().map(|record| record.stats).or(self.group.consolidated),
             next: self.holdings(),
             lost: vec![],
             has_merge_snapshot: self.has_merge_snapshot(),
@@ -106,16 +84,22 @@ impl Training {
 
     /// What is held of the step in progress.
     fn holdings(&self) -> Option<PartialStep> {
-        let states =
-            if self.commit.uncommitted.is_some() { ChunkSet::default() } else { self.optimizer.held(true) };
+        let states = if self.commit.uncommitted.is_some() {
+            ChunkSet::default()
+        } else {
+            self.optimizer.held(Version::Pending)
+        };
         if let Some(missing) = self.transfer.missing() {
-            let count = self.shard_map.sharding.chunks.count();
+            let count = self.base.shard_map.sharding.chunks.count();
             let values = (0..count).filter(|chunk| !missing.contains(chunk)).collect();
             return Some(PartialStep { values, states, stats: self.transfer.stats() });
         }
         // Of a group's step nobody else has a use for what is here.
-        let live =
-            self.rounds.back().filter(|live| live.step == self.step && live.group_averaging.is_none())?;
+        let live = self
+            .rounds
+            .live
+            .back()
+            .filter(|live| live.step == self.step && live.group_averaging.is_none())?;
         let mut values = ChunkSet::default();
         if live.shards.is_fully_replicated {
             // What is gathered are sums: new values are there once the step is complete, and not before.
@@ -126,7 +110,7 @@ impl Training {
             let mut elements: usize = segments.iter().map(|segment| segment.len()).sum();
             // What is held is the beginning of the shard.
             for &chunk in shard {
-                let len = self.shard_map.sharding.chunks.range(chunk).len();
+                let len = self.base.shard_map.sharding.chunks.range(chunk).len();
                 if len > elements {
                     break;
                 }
@@ -141,7 +125,7 @@ impl Training {
 
     /// The member is in `view` from now on. `credits` are those of all links; what is left of them for the members is
     /// taken from there, and put back when the view is left.
-    pub(crate) fn enter(
+    pub(in crate::training) fn enter(
         &mut self,
         view: &Arc<View>,
         digest: ViewDigest,
@@ -153,36 +137,13 @@ impl Training {
         };
         let next_assignment =
             self.next_assignment.take().unwrap_or_else(|| self.assignment_of(self.step.next()));
-        let before = Arc::clone(self.view());
-        let difference = self.cache.difference((&before, self.digest()), (view, digest));
-        self.flow_control.follow((&before, view), &difference, credits, out);
-        self.early.clear();
-        self.past.push_back(self.digest());
-        if self.past.len() > PAST_MAX {
-            self.past.pop_front();
-        }
-        self.shard_map = self.cache.shard_map(view, digest, self.shard_map.sharding);
-        self.rank = view.rank(&self.me.peer).expect("a view is installed at its members");
-        self.flow_control.set_rank(self.rank);
-        if view.member(self.rank).capacity == 0 {
-            // What it owned is with others, or listed.
-            let listed = view.moves.list.iter().filter(|moved| moved.from[0] == self.rank).count();
-            self.handed_over = self.handed_over.max(listed);
-        }
-        self.closed.clear();
-        self.omissions.leave_view();
-        self.leave_backup_rounds();
-        self.stop_before = None;
+        self.base.enter(view, digest, credits, out);
+        self.rounds.early.clear();
+        self.backup_workers.leave_view();
+        self.gate.stop_before = None;
         self.merge_snapshots.leave_view();
-        self.is_open = false;
-        self.is_behind_view = false;
-        if self.tables.is_some() {
-            self.enter_tables(out);
-            if self.replies.closed.is_some() {
-                self.send_complete(out);
-            }
-            return;
-        }
+        self.gate.is_open = false;
+        self.gate.is_behind_view = false;
         // A committed step is never undone, whatever a record says.
         if self.commit.uncommitted.is_some() && self.step == resume.step.next() {
             self.undo();
@@ -195,44 +156,41 @@ impl Training {
         } else if self.step == resume.step && !lacks_bequest {
             self.redo();
         } else if let (Some(forward), true) = (&resume.forward, is_forward) {
-            if self.loaded.program.has_local_parameters() {
+            if self.has_local_parameters() {
                 self.account_for_all();
             }
             self.roll_forward(forward, out);
-        } else if self.step < resume.step
-            && self.loaded.program.has_local_parameters()
-            && resume.is_interruption()
-        {
+        } else if self.step < resume.step && self.has_local_parameters() && resume.is_interruption() {
             self.skip_ahead(resume.step, out);
         } else {
-            self.is_behind_view = true;
+            self.gate.is_behind_view = true;
             // What this view begins with is for its record to deal.
             self.next_assignment = (self.step.next() < resume.step).then_some(next_assignment);
             return;
         }
         self.restart_states(&view.moves);
-        self.is_frozen = false;
+        self.base.is_frozen = false;
         self.make_progress(out);
-        if self.replies.closed.is_some() {
+        if self.base.barrier.is_waiting() {
             self.send_complete(out);
         }
     }
 
     /// Gives back the credit of what is held: the session is over. A program that waits for a view goes on waiting.
-    pub(crate) fn leave(
+    pub(in crate::training) fn leave(
         mut self,
         credits: &mut BTreeMap<PeerId, u32>,
         out: &mut Vec<Output>,
     ) -> Option<Reply<()>> {
-        self.flow_control.release(&self.shard_map.view, credits, out);
-        self.replies.ready.take()
+        self.base.leave(credits, out);
+        self.program.replies.ready.take()
     }
 
     fn undo(&mut self) {
         let record = self.commit.undo(self.step);
         self.merge_snapshots.undo();
         self.step = StepNumber(self.step.0 - 1);
-        self.rounds.clear();
+        self.rounds.live.clear();
         self.transfer.clear();
         self.optimizer.undo();
         self.forget_left_out(self.step);
@@ -243,10 +201,10 @@ impl Training {
     fn restart_as_newcomer(&mut self) {
         // It has contributed nothing so far.
         self.forget_left_out(StepNumber(0));
-        self.rounds.clear();
+        self.rounds.live.clear();
         self.transfer.clear();
-        self.current = None;
-        self.step = self.view().first_step();
+        self.program.current = None;
+        self.step = self.base.view().first_step();
         self.commit.entered_before = Some(self.step);
         self.assign_batch();
     }
@@ -254,7 +212,7 @@ impl Training {
     /// The round of the step in progress starts again, with what this member has contributed.
     fn redo(&mut self) {
         let mut contribution = None;
-        for live in std::mem::take(&mut self.rounds).into_iter().filter(|live| live.step == self.step) {
+        for live in std::mem::take(&mut self.rounds.live).into_iter().filter(|live| live.step == self.step) {
             contribution = live.round.interrupt().contribution;
         }
         self.transfer.clear();
@@ -270,11 +228,11 @@ impl Training {
             // What the program computes is not asked for any more.
             self.interrupt();
         }
-        if !was_late && self.current.as_ref().is_some_and(|current| current.is_silent) {
+        if !was_late && self.program.current.as_ref().is_some_and(|current| current.is_silent()) {
             // It begins anew, with nothing to contribute, or without what was to be blended in.
-            self.current = None;
+            self.program.current = None;
         }
-        let Some(current) = &mut self.current else { return };
+        let Some(current) = &mut self.program.current else { return };
         current.updated = UpdatedPrefix::default();
         if was_late {
             // What its program still computes is of a step that begins anew.
@@ -283,7 +241,7 @@ impl Training {
         match contribution {
             Some((vector, stats)) => self.contribute(Contribution { vector, stats }),
             // It made room for the result of a step that was to be rolled forward, and is not.
-            None if current.has_contributed && !self.has_offered() => self.interrupt(),
+            None if current.has_contributed && !self.backup_workers.has_offered() => self.interrupt(),
             None => {}
         }
     }
@@ -295,29 +253,21 @@ impl Training {
         }
     }
 
-    /// What the program has begun, it has begun in vain; if it waits for the next step, it gets this one.
-    pub(super) fn interrupt(&mut self) {
-        self.current = None;
-        self.withdraw_offer();
-        let PendingReplies { begin, ready, .. } = std::mem::take(&mut self.replies);
-        self.replies = PendingReplies { begin, ready, ..PendingReplies::default() };
-    }
-
     /// The step in progress is completed with what members hold together.
     fn roll_forward(&mut self, forward: &RollForward, out: &mut Vec<Output>) {
         let held = self.holdings().map(|holdings| holdings.values).unwrap_or_default();
         let mut vector = None;
-        for live in std::mem::take(&mut self.rounds).into_iter().filter(|live| live.step == self.step) {
+        for live in std::mem::take(&mut self.rounds.live).into_iter().filter(|live| live.step == self.step) {
             vector = live.round.interrupt().result;
         }
         if let Some((filled, _)) = self.transfer.clear() {
             vector = Some(filled);
         }
         self.optimizer.discard_sums();
-        let chunks = self.shard_map.sharding.chunks;
+        let chunks = self.base.shard_map.sharding.chunks;
         let missing = (0..chunks.count()).filter(|chunk| !held.contains(*chunk)).collect();
         // Whatever is not held is overwritten, sums of a whole step among it.
-        let vector = vector.unwrap_or_else(|| self.vectors.take(chunks.parameter_count()));
+        let vector = vector.unwrap_or_else(|| self.base.vectors.take(chunks.parameter_count()));
         self.fill(vector, missing, forward.stats, &forward.donors, out);
     }
 
@@ -327,17 +277,14 @@ impl Training {
             return;
         }
         // After a step that is rolled forward, state is pending like that of any complete step.
-        let is_pending = self.commit.uncommitted.is_some() || self.transfer.is_filling();
-        let shards = self.cache.shards(&self.shard_map, 0);
+        let version = if self.transfer.is_filling() { Version::Pending } else { self.newest_version() };
+        let shards = self.base.cache.shards(&self.base.shard_map, 0);
         for chunk in moves.restarted.iter().map(|chunk| *chunk as usize) {
-            let is_kept =
-                chunk < self.shard_map.sharding.chunks.count() && shards.has_replica(chunk, self.rank);
+            let is_kept = chunk < self.base.shard_map.sharding.chunks.count()
+                && shards.has_replica(chunk, self.base.rank);
             if is_kept && self.commit.complete.is_some() {
-                self.optimizer.insert(chunk, None, is_pending);
+                self.optimizer.insert(version, chunk, None);
             }
         }
     }
 }
-
-/// Views whose frames may still be on their way.
-const PAST_MAX: usize = 16;

@@ -8,28 +8,27 @@ use peergrad_collectives::round::{Action, SegmentLabel};
 use peergrad_protocol::message::{Phase, Segment};
 use peergrad_protocol::{Buffer, PeerId, Rank};
 
-use super::Training;
+use super::StepEngine;
 use crate::io::{Output, Reject};
 
-impl Training {
+impl StepEngine {
     /// Takes in a segment of this view, or holds it until its step has begun here.
-    pub(crate) fn receive_segment(
+    pub(in crate::training) fn receive_segment(
         &mut self,
         from: PeerId,
         segment: Segment,
         payload: Buffer,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let from = self.flow_control.rank_of(&from, self.view()).ok_or(Reject::NotAMember)?;
-        self.flow_control.hold(from)?;
+        let from = self.base.flow_control.rank_of(&from, self.base.view()).ok_or(Reject::NotAMember)?;
+        self.base.flow_control.hold(from)?;
         // A step that is being filled has no round here.
         let first = if self.transfer.is_filling() { self.step.next() } else { self.step };
-        let first = self.rounds.back().map_or(first, |live| live.step.next());
+        let first = self.rounds.live.back().map_or(first, |live| live.step.next());
         // Where members drift, some are further ahead than by one step.
-        let is_ahead =
-            first == segment.step || (first < segment.step && self.loaded.program.has_local_parameters());
-        if is_ahead || self.is_frozen || self.is_behind_view {
-            self.early.push_back((from, segment, payload));
+        let is_ahead = first == segment.step || (first < segment.step && self.has_local_parameters());
+        if is_ahead || self.is_suspended() {
+            self.rounds.early.push_back((from, segment, payload));
             return Ok(());
         }
         self.deliver_segment(from, segment, payload, out)?;
@@ -46,8 +45,9 @@ impl Training {
     ) -> Result<(), Reject> {
         let (owner, index) = (segment.owner as usize, segment.index as usize);
         let label = SegmentLabel { phase: segment.phase, owner, index, stats: segment.stats };
-        let len = self.shard_map.sharding.chunks.parameter_count();
-        let live = self.rounds.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
+        let len = self.base.shard_map.sharding.chunks.parameter_count();
+        let live =
+            self.rounds.live.iter_mut().find(|live| live.step == segment.step).ok_or(Reject::Segment)?;
         if segment.phase == Phase::Mirror {
             if !live.mirror.admit(from.index(), owner, index, payload.byte_count()) {
                 return Err(Reject::Segment);
@@ -58,14 +58,14 @@ impl Training {
             self.commit_if_confirmed(out);
             // Somebody keeps a copy here, so sums are told.
             let (codec, len) =
-                (self.loaded.config.sum_codec(), ranges.iter().map(ExactSizeIterator::len).sum());
-            let sums = decoded(codec, len, &payload, &self.segments).map_err(|_| Reject::Segment)?;
+                (self.base.loaded.config.sum_codec(), ranges.iter().map(ExactSizeIterator::len).sum());
+            let sums = decoded(codec, len, &payload, &self.base.segments).map_err(|_| Reject::Segment)?;
             self.optimizer.receive_sums(&ranges, sums.as_ref().unwrap_or(&payload));
-            self.actions.push(Action::Grant { to: from.index() });
+            self.rounds.actions.push(Action::Grant { to: from.index() });
         } else {
-            let (commit, vectors) = (&mut self.commit, &self.vectors);
+            let (commit, vectors) = (&mut self.commit, &self.base.vectors);
             let room = || commit.take_result_buffer(vectors, len);
-            let (segments, actions) = (&self.segments, &mut self.actions);
+            let (segments, actions) = (&self.base.segments, &mut self.rounds.actions);
             let received = live.round.receive(from.index(), label, payload, room, segments, actions);
             received.map_err(|_| Reject::Segment)?;
             if live.step == self.step && live.round.first_sum_seen() {
@@ -78,43 +78,32 @@ impl Training {
 
     /// Takes in what members that are ahead have sent, as far as its step has begun here.
     pub(super) fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
-        if self.is_frozen || self.is_behind_view {
+        if self.is_suspended() {
             return Ok(());
         }
-        for (from, segment, payload) in std::mem::take(&mut self.early) {
-            if !self.rounds.iter().any(|live| live.step == segment.step) {
-                self.early.push_back((from, segment, payload));
+        for (from, segment, payload) in std::mem::take(&mut self.rounds.early) {
+            if !self.rounds.live.iter().any(|live| live.step == segment.step) {
+                self.rounds.early.push_back((from, segment, payload));
                 continue;
             }
             let taken = self.deliver_segment(from, segment, payload, out);
-            taken.map_err(|reject| (self.view().member(from).peer, reject))?;
+            taken.map_err(|reject| (self.base.view().member(from).peer, reject))?;
         }
         Ok(())
     }
 
-    /// A member returned credit.
-    pub(crate) fn credit(&mut self, from: &PeerId, segments: u32, out: &mut Vec<Output>) {
-        if self.flow_control.give_back(from, segments, &self.shard_map.view) {
-            self.make_progress(out);
-        }
-    }
-
-    /// A member is linked, anew: nothing is on its way.
-    pub(crate) fn link_up(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
-        if let Some(rank) = self.view().rank(peer) {
-            self.flow_control.link_up(rank);
-            self.early.retain(|(from, ..)| *from != rank);
-            self.ask(rank, out);
-            self.resend(peer, out);
-            self.make_progress(out);
-        }
+    /// A new link to a member is there: nothing is on its way.
+    pub(in crate::training) fn link_up(&mut self, peer: &PeerId, rank: Rank, out: &mut Vec<Output>) {
+        self.base.flow_control.link_up(rank);
+        self.rounds.early.retain(|(from, ..)| *from != rank);
+        self.ask(rank, out);
+        self.resend(peer, out);
+        self.make_progress(out);
     }
 
     /// A member is not linked any more.
-    pub(crate) fn link_down(&mut self, peer: &PeerId) {
-        if let Some(rank) = self.view().rank(peer) {
-            self.flow_control.link_down(rank);
-            self.early.retain(|(from, ..)| *from != rank);
-        }
+    pub(in crate::training) fn link_down(&mut self, rank: Rank) {
+        self.base.flow_control.link_down(rank);
+        self.rounds.early.retain(|(from, ..)| *from != rank);
     }
 }

@@ -21,7 +21,8 @@ use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, StepNumber};
 
 use super::commit::CompletedStep;
-use super::{ActiveRound, CurrentStep, Training};
+use super::program::CurrentStep;
+use super::{ActiveRound, StepEngine};
 use crate::io::Output;
 use crate::program::context::OwnerRule;
 
@@ -35,19 +36,28 @@ pub(super) struct GroupAveraging {
     combined: usize,
 }
 
-impl Training {
+/// What members with local parameters keep beside their rounds.
+#[derive(Default)]
+pub(super) struct GroupSteps {
+    /// The stats of the last step, if all members were in its round.
+    pub(super) consolidated: Option<SampleStats>,
+    /// The turn of a step that was finished before its program was through with it.
+    finished_turn: Option<u64>,
+}
+
+impl StepEngine {
     /// This member's group in the step in progress, and what it contributes there.
     pub(super) fn group_plan(&self, own: SampleStats) -> (Plan, GroupAveraging) {
-        let view = self.view();
+        let view = self.base.view();
         let newcomers = if self.step == view.first_step() { view.newcomers() } else { &[] };
         let count = view.members.len();
-        let among = self.current.as_ref().and_then(|current| current.among);
-        let is_last = self.assignment_of(self.step.next()).epoch >= self.loaded.config.epochs;
+        let among = self.program.current.as_ref().and_then(|current| current.among);
+        let is_last = self.assignment_of(self.step.next()).epoch >= self.base.loaded.config.epochs;
         // Two who own nothing need not reach each other, and there may be nobody else in their group.
         let keepers = view.replica_holders();
         let has_groups = keepers.iter().filter(|is_keeper| !**is_keeper).count() < 2;
         let group: Arc<[usize]> = match among.filter(|_| newcomers.is_empty() && !is_last && has_groups) {
-            Some(groups) => groups.of(self.rank.index(), count, self.step.0).into(),
+            Some(groups) => groups.of(self.base.rank.index(), count, self.step.0).into(),
             None => (0..count).collect(),
         };
         let has_parameters = |rank: usize| newcomers.iter().all(|newcomer| newcomer.index() != rank);
@@ -56,15 +66,15 @@ impl Training {
         if owners.iter().any(|place| keepers[group[*place]]) {
             owners.retain(|place| keepers[group[*place]]);
         }
-        let sharding = self.shard_map.sharding;
+        let sharding = self.base.shard_map.sharding;
         let layout = ShardLayout::even(
             sharding.chunks.parameter_count(),
             group.len(),
             &owners,
             sharding.segment_elements,
         );
-        let rank = group.binary_search(&self.rank.index()).expect("everyone is in its own group");
-        let topology = self.loaded.config.topology(&layout, self.shard_map.has_ring);
+        let rank = group.binary_search(&self.base.rank.index()).expect("everyone is in its own group");
+        let topology = self.base.loaded.config.topology(&layout, self.base.shard_map.has_ring);
         let combine = Combine::Sum;
         let plan = Plan {
             layout: Arc::new(layout),
@@ -80,22 +90,22 @@ impl Training {
 
     /// The group's round is complete, and with it the step.
     pub(super) fn complete_group(&mut self) -> bool {
-        let len = self.shard_map.sharding.chunks.parameter_count();
-        let live = self.rounds.back_mut().expect("a complete round is there");
-        let (stats, vector) = (live.round.stats(), live.round.complete(|| self.vectors.take(len)));
+        let len = self.base.shard_map.sharding.chunks.parameter_count();
+        let live = self.rounds.live.back_mut().expect("a complete round is there");
+        let (stats, vector) = (live.round.stats(), live.round.complete(|| self.base.vectors.take(len)));
         let record = self.group_record(stats);
         self.complete_step(vector, record);
         true
     }
 
     fn group_record(&mut self, stats: SampleStats) -> CompletedStep {
-        let live = self.rounds.back().expect("a complete round is there");
+        let live = self.rounds.live.back().expect("a complete round is there");
         let own_samples =
             live.group_averaging.as_ref().map_or(0, |group_averaging| group_averaging.own_samples);
         let group = live.plan.group.as_ref().expect("members that drift are in a group");
-        let view = &self.shard_map.view;
+        let view = &self.base.shard_map.view;
         let is_of_all = group.len() == view.members.len();
-        self.consolidated = is_of_all.then_some(stats);
+        self.group.consolidated = is_of_all.then_some(stats);
         let left_out = self.account(own_samples);
         let samples = self.assignment.len().saturating_sub(left_out);
         CompletedStep {
@@ -110,31 +120,31 @@ impl Training {
 
     /// Of what this member was dealt in the step in progress it has trained so many samples. Returns how many it has not.
     fn account(&mut self, trained: u64) -> u64 {
-        self.own_trained += trained;
-        let part = self.assignment.part_len(&self.me.peer, self.me.incarnation);
+        self.base.own_trained += trained;
+        let part = self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation);
         let left_out = part.saturating_sub(trained);
-        self.omissions.add(left_out);
+        self.base.omissions.add(left_out);
         left_out
     }
 
     /// The last step is completed with the mean that others hold: this member's part was in it.
     pub(super) fn account_for_all(&mut self) {
-        let part = self.assignment.part_len(&self.me.peer, self.me.incarnation);
+        let part = self.assignment.part_len(&self.base.me.peer, self.base.me.incarnation);
         self.account(part);
     }
 
     /// Goes on with `step`, since another member is there already: of the step in progress it keeps what it has contributed,
     /// and of those between it has nothing.
     pub(super) fn skip_ahead(&mut self, step: StepNumber, out: &mut Vec<Output>) {
-        let live = std::mem::take(&mut self.rounds).into_iter().find(|live| live.step == self.step);
+        let live = std::mem::take(&mut self.rounds.live).into_iter().find(|live| live.step == self.step);
         let own = live
             .and_then(|live| Some((live.group_averaging?.own_samples, live.round.interrupt().contribution?)));
         match own {
             Some((samples, (vector, stats))) => {
                 let left_out = self.account(samples);
                 // To its program it looks as if the step had been completed.
-                self.finished_turn = self.current.as_ref().map(|current| current.turn);
-                let replies = [&mut self.replies.reduced, &mut self.replies.updated];
+                self.group.finished_turn = self.program.current.as_ref().and_then(|current| current.turn);
+                let replies = [&mut self.program.replies.reduced, &mut self.program.replies.updated];
                 for reply in replies.into_iter().filter_map(Option::take) {
                     let _ = reply.send(());
                 }
@@ -157,8 +167,8 @@ impl Training {
     }
 
     /// Whether a command belongs to a step that was finished without it.
-    pub(crate) fn is_finished(&self, turn: u64) -> bool {
-        self.finished_turn == Some(turn)
+    pub(in crate::training) fn is_finished(&self, turn: u64) -> bool {
+        self.group.finished_turn == Some(turn)
     }
 
     fn skip(&mut self) {

@@ -3,7 +3,7 @@
 //! # How it works
 //! ```text
 //! step t complete here ---> the first finished sum of step t + 1 is seen ---> step t is committed
-//!  old and new are kept      (`first_sum_seen`)                                 (`Training::commit`) only the new is kept
+//!  old and new are kept      (`first_sum_seen`)                                 (`StepEngine::commit`) only the new is kept
 //! ```
 //! A finished sum of step t + 1 holds a contribution of every member, and a member contributes only after it has completed step
 //! t. So every member has completed step t, and no view can begin before it. Three other events show the same: a step is rolled
@@ -20,7 +20,7 @@ use peergrad_protocol::id::ContentDigest;
 use peergrad_protocol::message::SampleStats;
 use peergrad_protocol::{Buffer, Pool, StepNumber};
 
-use super::Training;
+use super::StepEngine;
 use crate::io::{Committed, Event, Output};
 use crate::state::assignment::BatchAssignment;
 
@@ -121,9 +121,9 @@ impl CommitState {
     }
 }
 
-impl Training {
+impl StepEngine {
     /// The newest committed parameters.
-    pub(crate) fn parameters(&self) -> Option<&Arc<Buffer>> {
+    pub(in crate::training) fn parameters(&self) -> Option<&Arc<Buffer>> {
         self.commit.parameters(self.step)
     }
 
@@ -143,11 +143,11 @@ impl Training {
     fn commit(&mut self, record: CompletedStep, out: &mut Vec<Output>) {
         self.optimizer.commit();
         // Where members drift, each accounts for its own part; what it had computed is in `group_averaging`.
-        if !self.loaded.program.has_local_parameters() {
-            self.omissions.add(record.left_out);
-            self.own_trained += record.own_samples;
+        if !self.has_local_parameters() {
+            self.base.omissions.add(record.left_out);
+            self.base.own_trained += record.own_samples;
         }
-        let (steps, digest_every) = (self.committed_steps(), self.loaded.config.digest_every);
+        let (steps, digest_every) = (self.committed_steps(), self.base.loaded.config.digest_every);
         if let Some(residual) = &mut self.residual {
             residual.commit(StepNumber(steps - 1));
         }
@@ -158,13 +158,13 @@ impl Training {
         out.push(Output::Event(Event::Committed(Committed {
             step: StepNumber(steps - 1),
             epoch: record.assignment.epoch,
-            steps_expected: steps + self.loaded.steps_left(&record.assignment.after),
+            steps_expected: steps + self.base.loaded.steps_left(&record.assignment.after),
             loss: record.stats.loss / record.stats.samples as f64,
             samples: record.samples,
             left_out: record.left_out,
             may_be_late: self.has_backups(),
             is_own: false,
-            rate: self.loaded.config.rate(steps - 1),
+            rate: self.base.loaded.config.rate(steps - 1),
             digest: is_due.then(|| ContentDigest::of(complete.bytes())),
         })));
         self.commit.assignment = Some(record.assignment);
@@ -174,14 +174,14 @@ impl Training {
     }
 
     /// A checkpoint is to be written after so many steps: all of them, or those who are not that far yet, do so.
-    pub(crate) fn save_after(&mut self, steps: StepNumber) {
+    pub(in crate::training) fn save_after(&mut self, steps: StepNumber) {
         if steps.0 > self.committed_steps() {
             self.commit.save_after = Some(steps);
         }
     }
 
     /// The step after which a checkpoint is to be written, if one is still to come.
-    pub(crate) fn save_is_due(&self) -> Option<StepNumber> {
+    pub(in crate::training) fn save_is_due(&self) -> Option<StepNumber> {
         self.commit.save_after
     }
 
@@ -190,16 +190,13 @@ impl Training {
         if self.commit.save_after.take_if(|at| at.0 <= steps).is_some_and(|at| at.0 == steps)
             && let Some(checkpoint) = self.checkpoint()
         {
-            let keep = self.loaded.config.checkpoints_kept;
+            let keep = self.base.loaded.config.checkpoints_kept;
             out.push(Output::SaveCheckpoint { checkpoint: Arc::new(checkpoint), keep });
         }
     }
 
-    /// Steps known to be complete everywhere; where there are tables, clocks that are complete here.
+    /// Steps known to be complete everywhere.
     pub(super) fn committed_steps(&self) -> u64 {
-        if let Some(StepNumber(clocks)) = self.clock() {
-            return clocks;
-        }
         self.commit.committed_steps(self.step)
     }
 }

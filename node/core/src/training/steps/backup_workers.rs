@@ -26,7 +26,8 @@ use std::collections::BTreeMap;
 use peergrad_protocol::message::{Message, SampleStats, StepContributors, StepProgress};
 use peergrad_protocol::{Frame, PeerId, Rank, StepNumber};
 
-use super::{CurrentStep, Training};
+use super::program::CurrentStep;
+use super::{StepEngine, StepKind};
 use crate::io::{Output, Reject};
 use crate::program::context::{Contribution, OwnerRule};
 
@@ -34,7 +35,7 @@ use crate::program::context::{Contribution, OwnerRule};
 #[derive(Default)]
 pub(super) struct BackupWorkers {
     /// The own contribution, until it is known whether the step is made of it.
-    pub(super) offered: Option<Contribution>,
+    offered: Option<Contribution>,
     /// What this member has told the first owner last.
     reported: Option<Readiness>,
     /// Whether that may have been lost with a link.
@@ -63,10 +64,40 @@ struct Choice {
     late: Vec<Rank>,
 }
 
-impl Training {
+impl BackupWorkers {
+    /// Keeps a contribution until it is known whether the step is made of it.
+    pub(super) fn offer(&mut self, contribution: Contribution) {
+        self.offered = Some(contribution);
+    }
+
+    /// Whether a contribution waits for its round.
+    pub(super) fn has_offered(&self) -> bool {
+        self.offered.is_some()
+    }
+
+    /// What was offered is not wanted any more.
+    pub(super) fn withdraw_offer(&mut self) {
+        self.offered = None;
+    }
+
+    /// The step in progress is complete.
+    pub(super) fn end_step(&mut self) {
+        self.offered = None;
+        self.choice = None;
+    }
+
+    /// What was told in a view counts there only.
+    pub(super) fn leave_view(&mut self) {
+        self.reported = None;
+        self.offers.clear();
+        self.choice = None;
+    }
+}
+
+impl StepEngine {
     /// Whether steps wait for less than all contributions.
     pub(super) fn has_backups(&self) -> bool {
-        self.loaded.config.backups > 0
+        self.kind == StepKind::BackupWorkers
     }
 
     /// Whether the step in progress was made with what this member has computed.
@@ -76,8 +107,8 @@ impl Training {
 
     /// What leads to the round of the step in progress, as far as it can be done now.
     pub(super) fn begin_backup_round(&mut self, out: &mut Vec<Output>) {
-        let has_begun = self.rounds.back().is_some_and(|live| live.step == self.step);
-        if !self.has_backups() || !self.is_open || self.is_over() || has_begun {
+        let has_begun = self.rounds.live.back().is_some_and(|live| live.step == self.step);
+        if !self.has_backups() || !self.gate.is_open || self.is_over() || has_begun {
             return;
         }
         self.offer(out);
@@ -87,7 +118,7 @@ impl Training {
 
     /// The member that says whose contributions the step in progress is made of.
     fn chooser(&self) -> Rank {
-        let shards = self.cache.shards(&self.shard_map, self.shard_map.moved(self.step));
+        let shards = self.base.shards(self.step);
         Rank::from_index(shards.layout.first_owner().unwrap_or(0))
     }
 
@@ -99,13 +130,13 @@ impl Training {
             return;
         }
         let chooser = self.chooser();
-        if chooser == self.rank {
+        if chooser == self.base.rank {
             self.backup_workers.offers.insert(chooser, readiness);
         } else {
             let Readiness { step, has_contribution } = readiness;
-            let (view, left_out) = (self.digest(), self.left_out_before());
+            let (view, left_out) = (self.base.digest(), self.left_out_before());
             let offer = Message::StepProgress(StepProgress { view, step, has_contribution, left_out });
-            let to = self.view().member(chooser).peer;
+            let to = self.base.view().member(chooser).peer;
             out.push(Output::Send { to, frame: Frame::encode(&offer, None) });
         }
     }
@@ -114,19 +145,19 @@ impl Training {
     ///
     /// # Errors
     /// It is none of the view, or steps of this run wait for all.
-    pub(crate) fn receive_offer(
+    pub(in crate::training) fn receive_offer(
         &mut self,
         from: PeerId,
         offer: StepProgress,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
-        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         if !self.has_backups() {
             return Err(Reject::OutOfPlace);
         }
         let StepProgress { step, has_contribution, left_out, .. } = offer;
         self.backup_workers.offers.insert(rank, Readiness { step, has_contribution });
-        self.omissions.report_total_before(left_out);
+        self.base.omissions.report_total_before(left_out);
         self.make_progress(out);
         Ok(())
     }
@@ -134,7 +165,7 @@ impl Training {
     /// Whose contributions the step in progress would have if nobody was late: those who have something to compute. Of a step
     /// that begins again all of that may have been somebody's who is gone; then all who have parameters.
     fn wanted_of(&self) -> Vec<Rank> {
-        let view = self.view();
+        let view = self.base.view();
         let is_dealt = |rank: &Rank| {
             let member = view.member(*rank);
             self.assignment.part_len(&member.peer, member.incarnation) > 0
@@ -147,10 +178,10 @@ impl Training {
 
     /// Says who is late, once enough others are not.
     fn choose(&mut self, out: &mut Vec<Output>) {
-        if self.choice().is_some() || self.chooser() != self.rank {
+        if self.choice().is_some() || self.chooser() != self.base.rank {
             return;
         }
-        let (offers, members) = (&self.backup_workers.offers, &self.view().members);
+        let (offers, members) = (&self.backup_workers.offers, &self.base.view().members);
         let ranks = || (0..members.len()).map(Rank::from_index);
         if !ranks().all(|rank| offers.get(&rank).is_some_and(|readiness| readiness.step >= self.step)) {
             return;
@@ -158,15 +189,16 @@ impl Training {
         let ready = Readiness { step: self.step, has_contribution: true };
         let is_ready = |rank: &Rank| offers.get(rank) == Some(&ready);
         let wanted = self.wanted_of();
-        let enough = wanted.len().saturating_sub(self.loaded.config.backups).max(1);
+        let enough = wanted.len().saturating_sub(self.base.loaded.config.backups).max(1);
         if wanted.into_iter().filter(is_ready).count() < enough {
             return;
         }
         let late: Vec<Rank> = ranks().filter(|rank| !is_ready(rank)).collect();
-        let left_out = self.omissions.reported_before().max(self.left_out_before());
+        let left_out = self.base.omissions.reported_before().max(self.left_out_before());
         self.learn_left_out(left_out);
-        let chosen = StepContributors { view: self.digest(), step: self.step, late: late.clone(), left_out };
-        self.broadcast(&Message::StepContributors(chosen), out);
+        let chosen =
+            StepContributors { view: self.base.digest(), step: self.step, late: late.clone(), left_out };
+        self.base.broadcast(&Message::StepContributors(chosen), out);
         self.backup_workers.choice = Some(Choice { step: self.step, late });
     }
 
@@ -176,11 +208,15 @@ impl Training {
             return;
         }
         self.backup_workers.must_repeat = true;
-        let is_chooser = self.chooser() == self.rank;
+        let is_chooser = self.chooser() == self.base.rank;
         if let Some(Choice { step, late }) = self.backup_workers.choice.clone().filter(|_| is_chooser) {
             let left_out = self.left_out_before();
-            let chosen =
-                Message::StepContributors(StepContributors { view: self.digest(), step, late, left_out });
+            let chosen = Message::StepContributors(StepContributors {
+                view: self.base.digest(),
+                step,
+                late,
+                left_out,
+            });
             out.push(Output::Send { to: *peer, frame: Frame::encode(&chosen, None) });
         }
     }
@@ -189,28 +225,28 @@ impl Training {
     ///
     /// # Errors
     /// It is not the first owner, or the step is not the one in progress, or it is not made of what was offered.
-    pub(crate) fn receive_choice(
+    pub(in crate::training) fn receive_choice(
         &mut self,
         from: PeerId,
         chosen: StepContributors,
         out: &mut Vec<Output>,
     ) -> Result<(), Reject> {
         let StepContributors { step, late, left_out, .. } = chosen;
-        let rank = self.view().rank(&from).ok_or(Reject::NotAMember)?;
+        let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         let choice = Choice { step, late };
         if step < self.step || self.backup_workers.choice.as_ref() == Some(&choice) {
             // Said again over a link that came up meanwhile.
             return Ok(());
         }
         let late = &choice.late;
-        let is_late = late.contains(&self.rank);
+        let is_late = late.contains(&self.base.rank);
         let has_told =
             |has_contribution| self.backup_workers.reported == Some(Readiness { step, has_contribution });
         let is_possible = self.has_backups()
             && step == self.step
             && rank == self.chooser()
-            && late.len() < self.view().members.len()
-            && late.iter().all(|rank| rank.index() < self.view().members.len())
+            && late.len() < self.base.view().members.len()
+            && late.iter().all(|rank| rank.index() < self.base.view().members.len())
             && (has_told(true) || (is_late && has_told(false)));
         if !is_possible || self.backup_workers.choice.is_some() {
             return Err(Reject::OutOfPlace);
@@ -223,12 +259,12 @@ impl Training {
 
     /// Samples that the steps before the one in progress have left out, as far as this member knows.
     pub(super) fn left_out_before(&self) -> u64 {
-        self.omissions.counted() + self.commit.uncommitted.as_ref().map_or(0, |record| record.left_out)
+        self.base.omissions.counted() + self.commit.uncommitted.as_ref().map_or(0, |record| record.left_out)
     }
 
     /// A newcomer has not seen all steps.
     fn learn_left_out(&mut self, before: u64) {
-        self.omissions.add_unseen(before.saturating_sub(self.left_out_before()));
+        self.base.omissions.add_unseen(before.saturating_sub(self.left_out_before()));
     }
 
     /// Who is late for the step in progress, once that is known.
@@ -239,12 +275,12 @@ impl Training {
     /// Begins the round of the step in progress, once it is known who is late.
     fn begin_chosen(&mut self, out: &mut Vec<Output>) {
         let Some(Choice { late, .. }) = self.choice() else { return };
-        let count = self.view().members.len();
+        let count = self.base.view().members.len();
         let contributors = (0..count).filter(|rank| late.binary_search(&Rank::from_index(*rank)).is_err());
         let contributors = contributors.collect();
-        let contribution = if late.contains(&self.rank) {
+        let contribution = if late.contains(&self.base.rank) {
             self.go_without_program();
-            Contribution { vector: self.segments.take(0), stats: SampleStats::default() }
+            Contribution { vector: self.base.segments.take(0), stats: SampleStats::default() }
         } else {
             self.backup_workers.offered.take().expect("nobody is in time who has not offered")
         };
@@ -258,37 +294,12 @@ impl Training {
     fn go_without_program(&mut self) {
         self.backup_workers.late_in = Some(self.step);
         self.interrupt();
-        let (rule, rate) = (self.loaded.config.rule, self.loaded.config.rate(self.step.0));
+        let (rule, rate) = (self.base.loaded.config.rule, self.base.loaded.config.rate(self.step.0));
         let rule = self.commit.complete.is_some().then_some(OwnerRule::Optimizer { rule, rate });
-        self.current = Some(CurrentStep { rule, ..CurrentStep::new(0, true) });
+        self.program.current = Some(CurrentStep::silent(rule));
     }
 
-    // What becomes of it.
-
-    /// Whether a contribution waits for its round.
-    pub(super) fn has_offered(&self) -> bool {
-        self.backup_workers.offered.is_some()
-    }
-
-    /// What was offered is not wanted any more.
-    pub(super) fn withdraw_offer(&mut self) {
-        self.backup_workers.offered = None;
-    }
-
-    /// The step in progress is complete.
-    pub(super) fn end_backup_round(&mut self) {
-        self.backup_workers.offered = None;
-        self.backup_workers.choice = None;
-    }
-
-    /// What was said in a view counts there only.
-    pub(super) fn leave_backup_rounds(&mut self) {
-        self.backup_workers.reported = None;
-        self.backup_workers.offers.clear();
-        self.backup_workers.choice = None;
-    }
-
-    /// The step in progress begins again. Whether it had begun without this member's contribution.
+    /// The step in progress begins again. Returns whether it had begun without this member's contribution.
     pub(super) fn forget_lateness(&mut self) -> bool {
         self.backup_workers.late_in.take() == Some(self.step)
     }
