@@ -25,7 +25,7 @@ impl StepEngine {
         // A step that is being filled has no round here.
         let first = if self.transfer.is_filling() { self.step.next() } else { self.step };
         let first = self.rounds.live.back().map_or(first, |live| live.step.next());
-        // Where members drift, some are further ahead than by one step.
+        // With local parameters, members may be ahead by more than one step.
         let is_ahead = first == segment.step || (first < segment.step && self.has_local_parameters());
         if is_ahead || self.is_suspended() {
             self.rounds.early.push_back((from, segment, payload));
@@ -53,10 +53,10 @@ impl StepEngine {
                 return Err(Reject::Segment);
             }
             let ranges = live.mirror.segment_ranges(owner, index).to_vec();
-            // A finished sum, as any other.
+            // A finished sum, like one of a round.
             self.commit.first_sum_seen();
             self.commit_if_confirmed(out);
-            // Somebody keeps a copy here, so sums are told.
+            // This member keeps a replica of these chunks, so it gets their sums.
             let (codec, len) =
                 (self.base.loaded.config.sum_codec(), ranges.iter().map(ExactSizeIterator::len).sum());
             let sums = decoded(codec, len, &payload, &self.base.segments).map_err(|_| Reject::Segment)?;
@@ -76,7 +76,7 @@ impl StepEngine {
         Ok(())
     }
 
-    /// Takes in what members that are ahead have sent, as far as its step has begun here.
+    /// Takes in the segments of members that are ahead, as far as their step has begun here.
     pub(super) fn take_early(&mut self, out: &mut Vec<Output>) -> Result<(), (PeerId, Reject)> {
         if self.is_suspended() {
             return Ok(());

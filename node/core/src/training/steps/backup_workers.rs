@@ -1,14 +1,14 @@
 //! Steps with backup workers: they wait for most contributions, and not for the last few.
 //!
-//! Like a meeting that begins when all but two are there: who comes late has missed it, and is told what came of it.
+//! Like a meeting that begins when all but two people are there: a late one has missed it, and reads the minutes.
 //!
 //! # How it works
 //! ```text
 //! member                                            first owner
 //!   | -- StepProgress: the step before is complete here --> |   its node says so, whatever its program does meanwhile
 //!   | -- StepProgress: a contribution is there -----------> |   counts them
-//!   | <------------------------- StepContributors: who is late |   all have completed the step before, and enough have contributed
-//!   | == a round of the contributions of the others  |   late ones own, sum up and gather as ever
+//!   | <--------------- StepContributors: which members are late |   all have completed the step before, and enough have contributed
+//!   | == a round of the contributions of the others  |   late members own, sum up and gather as in any step
 //! ```
 //! A late member goes through the step without its program: owners update by the run's rule, which the node knows. What its
 //! program still computes is thrown away, and its samples count as left out.
@@ -19,7 +19,7 @@
 //!
 //! # Reading
 //! Chen et al., *Revisiting Distributed Synchronous SGD*, 2016, section 3. There the first gradients that arrive are taken;
-//! here a word goes ahead of them, which costs two hops, and nothing is sent in vain.
+//! here a control message precedes them, which costs two hops, and no gradient is sent in vain.
 
 use std::collections::BTreeMap;
 
@@ -34,15 +34,15 @@ use crate::program::context::{Contribution, OwnerRule};
 /// What a member knows of a step before its round begins.
 #[derive(Default)]
 pub(super) struct BackupWorkers {
-    /// The own contribution, until it is known whether the step is made of it.
+    /// This member's contribution, until it is known whether the step is made of it.
     offered: Option<Contribution>,
     /// What this member has told the first owner last.
     reported: Option<Readiness>,
-    /// Whether that may have been lost with a link.
+    /// Whether that message may have been lost with a link.
     must_repeat: bool,
-    /// At the first owner, by rank: what it was told last.
+    /// At the first owner, by rank: what that member has told last.
     offers: BTreeMap<Rank, Readiness>,
-    /// Who is late, of the last step of which that is known.
+    /// Which members are late, for the newest step of which that is known.
     choice: Option<Choice>,
     /// The last step that was made without a contribution of this member.
     late_in: Option<StepNumber>,
@@ -57,7 +57,7 @@ struct Readiness {
     has_contribution: bool,
 }
 
-/// Who is late for a step.
+/// Which members are late for a step.
 #[derive(Clone, PartialEq, Eq)]
 struct Choice {
     step: StepNumber,
@@ -105,7 +105,7 @@ impl StepEngine {
         self.backup_workers.late_in != Some(self.step)
     }
 
-    /// What leads to the round of the step in progress, as far as it can be done now.
+    /// Offers, chooses and begins the round of the step in progress, as far as that can be done now.
     pub(super) fn begin_backup_round(&mut self, out: &mut Vec<Output>) {
         let has_begun = self.rounds.live.back().is_some_and(|live| live.step == self.step);
         if !self.has_backups() || !self.gate.is_open || self.is_over() || has_begun {
@@ -162,8 +162,8 @@ impl StepEngine {
         Ok(())
     }
 
-    /// Whose contributions the step in progress would have if nobody was late: those who have something to compute. Of a step
-    /// that begins again all of that may have been somebody's who is gone; then all who have parameters.
+    /// The members whose contributions the step in progress would have if none was late: those that have samples to compute. If
+    /// the step begins again and only lost members had samples, all members that have parameters.
     fn wanted_of(&self) -> Vec<Rank> {
         let view = self.base.view();
         let is_dealt = |rank: &Rank| {
@@ -176,7 +176,7 @@ impl StepEngine {
         if dealt.is_empty() { ranks().filter(|rank| !newcomers.contains(rank)).collect() } else { dealt }
     }
 
-    /// Says who is late, once enough others are not.
+    /// Tells all members which ones are late, once enough others have contributed.
     fn choose(&mut self, out: &mut Vec<Output>) {
         if self.choice().is_some() || self.chooser() != self.base.rank {
             return;
@@ -202,7 +202,7 @@ impl StepEngine {
         self.backup_workers.choice = Some(Choice { step: self.step, late });
     }
 
-    /// A member is linked: what it was told before that may not have reached it.
+    /// A new link to a member is there: what was sent to it before may be lost, and is sent again.
     pub(super) fn resend(&mut self, peer: &PeerId, out: &mut Vec<Output>) {
         if !self.has_backups() {
             return;
@@ -235,7 +235,7 @@ impl StepEngine {
         let rank = self.base.view().rank(&from).ok_or(Reject::NotAMember)?;
         let choice = Choice { step, late };
         if step < self.step || self.backup_workers.choice.as_ref() == Some(&choice) {
-            // Said again over a link that came up meanwhile.
+            // Sent again over a link that came up meanwhile.
             return Ok(());
         }
         let late = &choice.late;
@@ -267,12 +267,12 @@ impl StepEngine {
         self.base.omissions.add_unseen(before.saturating_sub(self.left_out_before()));
     }
 
-    /// Who is late for the step in progress, once that is known.
+    /// Which members are late for the step in progress, once that is known.
     fn choice(&self) -> Option<&Choice> {
         self.backup_workers.choice.as_ref().filter(|choice| choice.step == self.step)
     }
 
-    /// Begins the round of the step in progress, once it is known who is late.
+    /// Begins the round of the step in progress, once it is known which members are late.
     fn begin_chosen(&mut self, out: &mut Vec<Output>) {
         let Some(Choice { late, .. }) = self.choice() else { return };
         let count = self.base.view().members.len();
@@ -282,7 +282,7 @@ impl StepEngine {
             self.go_without_program();
             Contribution { vector: self.base.segments.take(0), stats: SampleStats::default() }
         } else {
-            self.backup_workers.offered.take().expect("nobody is in time who has not offered")
+            self.backup_workers.offered.take().expect("a member that is in time has offered a contribution")
         };
         self.start_round_of(contribution, Some(contributors));
         if let Err((peer, _)) = self.take_early(out) {

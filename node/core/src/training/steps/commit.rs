@@ -142,7 +142,7 @@ impl StepEngine {
     /// The step is committed: what was kept for undoing it goes, and what waited for it is done.
     fn commit(&mut self, record: CompletedStep, out: &mut Vec<Output>) {
         self.optimizer.commit();
-        // Where members drift, each accounts for its own part; what it had computed is in `group_averaging`.
+        // With local parameters, each member has accounted for its own part in `group_averaging`.
         if !self.has_local_parameters() {
             self.base.omissions.add(record.left_out);
             self.base.own_trained += record.own_samples;
@@ -153,7 +153,7 @@ impl StepEngine {
         }
         let is_due = digest_every > 0 && steps.is_multiple_of(digest_every);
         let complete = self.commit.complete.as_ref().expect("a complete step has parameters");
-        // Where members have parameters of their own, a digest says something only after a round of all.
+        // With local parameters, members have the same digest only after a round of all.
         let is_due = is_due && record.is_of_all;
         out.push(Output::Event(Event::Committed(Committed {
             step: StepNumber(steps - 1),
@@ -173,7 +173,7 @@ impl StepEngine {
         self.snapshot_if_due();
     }
 
-    /// A checkpoint is to be written after so many steps: all of them, or those who are not that far yet, do so.
+    /// A checkpoint is to be written once so many steps are committed; a member that is further already writes none.
     pub(in crate::training) fn save_after(&mut self, steps: StepNumber) {
         if steps.0 > self.committed_steps() {
             self.commit.save_after = Some(steps);

@@ -24,7 +24,7 @@ pub(super) struct ProgramStep {
     pub(super) replies: PendingReplies,
 }
 
-/// What the program waits for.
+/// What the program waits for: a reply is there until it is answered.
 #[derive(Default)]
 pub(super) struct PendingReplies {
     pub(super) begin: Option<Reply<StepStart>>,
@@ -48,7 +48,7 @@ pub(super) struct CurrentStep {
     pub(super) wants_gather: bool,
 }
 
-/// How much of the own shard has its final values: its beginning.
+/// How much of the own shard has its final values, from its beginning on.
 #[derive(Clone, Copy, Default)]
 pub(super) struct UpdatedPrefix {
     pub(super) chunks: usize,
@@ -193,9 +193,9 @@ impl CurrentStep {
         self.turn.is_none()
     }
 
-    /// Whether members gather the sums of the step, and each makes new values of all of them.
+    /// Whether members gather the sums of the step, and each updates all chunks with them.
     pub(super) fn gathers_sums(&self, shards: &StepShards) -> bool {
-        // A program's own rule is promised to be called for what is owned, and nothing else.
+        // A custom rule is called for chunks that are owned, and for no others.
         shards.is_fully_replicated && self.rule.as_ref().is_some_and(OwnerRule::keeps_state)
     }
 }

@@ -1,14 +1,14 @@
-//! Progress: whatever can be done now, done.
+//! Progress: a step goes on as far as it can with what is here.
 //!
 //! ```text
 //! open ----> contributed ----> own chunks summed, rule known ----> updated ----> gathered, replicas up to date ----> complete
 //!   |             |                      |                            |
-//!   chunks move   round                  sums to keepers of replicas  segments to everyone
+//!   chunks move   round                  sums to replicas             segments to all members
 //! ```
-//! The own shard is summed, updated and sent from its beginning on: none of that waits for all of it.
+//! The own shard is summed, updated and sent from its beginning on: its first chunks do not wait for its last ones.
 //!
-//! In a whole step (see [`shard_map`](crate::state::shard_map)) the shard that goes to everyone is sums still, and every member
-//! updates all chunks when all are here. Until then it holds no new value of anything.
+//! In a fully replicated step (see [`shard_map`](crate::state::shard_map)) members gather sums, and every member updates all
+//! chunks when all sums are here. Until then no member holds a new value of any chunk.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use crate::state::optimizer_shard::Version;
 use crate::state::shard_map::StepShards;
 
 impl StepEngine {
-    /// Does all that can be done now: opens the step, sends what credit allows, notes commits, answers the program.
+    /// Does all that can be done now: opens the step, sends what credit allows, commits the step before, answers the program.
     pub(in crate::training) fn make_progress(&mut self, out: &mut Vec<Output>) {
         if self.is_suspended() {
             return;
@@ -62,7 +62,7 @@ impl StepEngine {
         }
     }
 
-    /// What happens between two steps.
+    /// Opens the step in progress: does what is to be done between two steps.
     fn open(&mut self, out: &mut Vec<Output>) {
         let is_held = self.gate.stop_before.is_some_and(|stop| stop <= self.step);
         if self.gate.is_open || is_held || self.transfer.is_filling() {
@@ -72,8 +72,8 @@ impl StepEngine {
         self.move_chunks();
         let blend = self.blend();
         if blend.is_some() || (self.commit.complete.is_none() && !self.has_backups()) {
-            // The others get nothing from this member yet, and this one everything from them; or nobody has anything to
-            // contribute, and owners know what to do.
+            // A newcomer contributes nothing and gets everything; and nobody contributes to a step that merges, whose rule
+            // owners know.
             self.program.current = Some(CurrentStep::silent(blend.map(OwnerRule::Blend)));
             let vector = self.base.vectors.take_zeroed(self.base.shard_map.sharding.chunks.parameter_count());
             self.start_round(Contribution { vector, stats: SampleStats::default() });
@@ -106,12 +106,12 @@ impl StepEngine {
         }
     }
 
-    /// Begins the round of the step in progress, of everybody's contributions.
+    /// Begins the round of the step in progress, of the contributions of all members.
     pub(super) fn start_round(&mut self, contribution: Contribution) {
         self.start_round_of(contribution, None);
     }
 
-    /// As [`StepEngine::start_round`], of the contributions of some.
+    /// As [`StepEngine::start_round`], of the contributions of these ranks; `None`: of all.
     pub(super) fn start_round_of(&mut self, contribution: Contribution, contributors: Option<Arc<[usize]>>) {
         let shards = self.base.shards(self.step);
         let Contribution { vector, stats } = contribution;
@@ -160,7 +160,7 @@ impl StepEngine {
         Codecs { reduce: config.gradients, gather }
     }
 
-    /// What an owner does with the sums that are here: makes them final, and lets them go to everyone.
+    /// Makes the sums that are here final, as an owner does, and lets them go to all members.
     fn update(&mut self) {
         let (Some(current), Some(live)) = (&mut self.program.current, self.rounds.live.back_mut()) else {
             return;
@@ -177,7 +177,7 @@ impl StepEngine {
             live.combine(current, self.commit.complete.as_deref());
             current.updated.elements
         } else if current.gathers_sums(&live.shards) {
-            // As they are: everyone updates everything later.
+            // As they are: every member updates all chunks later.
             live.round.summed()
         } else {
             self.update_summed();
@@ -216,7 +216,7 @@ impl StepEngine {
                 self.optimizer.ensure(chunk);
             }
             if self.optimizer.state(Version::Committed, chunk).is_none() {
-                // It has just moved here, and its state is still on its way.
+                // The chunk has just moved here, and its state is still on its way.
                 break;
             }
             updated = UpdatedPrefix { chunks: updated.chunks + 1, elements };
@@ -226,7 +226,7 @@ impl StepEngine {
         }
         let owned = &owned[..updated.chunks - before.chunks];
         if rule.keeps_state() {
-            // As whoever keeps a copy is told of them.
+            // Replicas update with the rounded sums, so the owner does, too.
             let sums = live.shards.sum_codec(self.base.loaded.config.sum_codec());
             live.round.quantize(sums, &self.base.segments);
         }
@@ -235,7 +235,7 @@ impl StepEngine {
             OwnerRule::Optimizer { .. } | OwnerRule::Blend(_) => {
                 owned.iter().for_each(|&chunk| live.mirror.pack(&chunks.range(chunk), vector, stats));
             }
-            // It keeps no state, so nobody is told of its sums.
+            // The rule keeps no state, so replicas need no sums.
             OwnerRule::Custom(_) | OwnerRule::Mean => live.is_mirrored = false,
         }
         let parameters = self.commit.complete.as_ref().expect("an owner has parameters");
@@ -246,10 +246,10 @@ impl StepEngine {
     fn pump(&mut self, out: &mut Vec<Output>) {
         let before = self.rounds.live.partition_point(|live| live.step < self.step);
         (0..before).for_each(|index| self.pump_round(index, out));
-        // Before the segments of this step: those of the next one wait at a member that lacks a chunk, and take all its trays.
+        // Before the segments of this step: at a member that lacks a chunk, segments of the next step take up all credit.
         self.send_chunks(out);
         if before < self.rounds.live.len() {
-            // Those of the round before may wait behind what would be sent now, on a link that is in both.
+            // Segments of the round before may wait behind what would be sent now, on a link that is in both rounds.
             let is_in_the_way = |ahead: &ActiveRound| {
                 self.rounds.live[before].may_overtake(ahead) && !ahead.round.is_drained()
             };
@@ -267,7 +267,7 @@ impl StepEngine {
     }
 
     fn pump_round(&mut self, index: usize, out: &mut Vec<Output>) {
-        // Nobody looks at the sums of a step that merges: what was left out is for the next one.
+        // The sums of a step that merges are not used: what was left out is for the next step.
         let is_merging = self.merging().is_some();
         let live = &mut self.rounds.live[index];
         let step = live.step;
@@ -282,13 +282,13 @@ impl StepEngine {
         self.carry_out(step, out);
     }
 
-    /// Whether everything of the step is here. True if that completed it.
+    /// Completes the step in progress, if everything of it is here. Returns whether it did.
     fn complete_if_possible(&mut self) -> bool {
         let is_alone = self.rounds.live.len() <= 1;
         let (Some(current), Some(live)) = (&mut self.program.current, self.rounds.live.back_mut()) else {
             return false;
         };
-        // What others still wait for of the round before has left by now, unless somebody is ahead of what it can have.
+        // What others wait for of the round before has left by now, unless a member is ahead of what it can have.
         let is_here = live.step == self.step && self.commit.uncommitted.is_none() && live.round.is_complete();
         if !is_here || !is_alone {
             return false;
@@ -309,7 +309,7 @@ impl StepEngine {
             return false;
         }
         if gathers_sums && !live.round.is_sent() {
-            // What others still wait for are the sums that are about to be overwritten.
+            // Others still wait for the sums that are about to be overwritten.
             return false;
         }
         let stats = live.round.stats();
@@ -328,7 +328,7 @@ impl StepEngine {
         true
     }
 
-    /// What is to be told of the step in progress, in which all members took part.
+    /// The record of the step in progress, in which all members took part.
     pub(super) fn record(&self, stats: SampleStats) -> CompletedStep {
         let left_out = self.assignment.len().saturating_sub(stats.samples);
         let (assignment, samples) = (Arc::clone(&self.assignment), stats.samples);
@@ -346,7 +346,7 @@ impl StepEngine {
             // Nobody could undo it.
             self.commit.confirm();
         } else if self.commit.previous.is_none() {
-            // A newcomer has nothing to go back to: it would begin as one again.
+            // A newcomer has no parameters to go back to. If the step is undone, it is a newcomer again.
             self.commit.previous = self.commit.complete.clone();
         }
         self.backup_workers.end_step();

@@ -1,18 +1,18 @@
 //! The transfer of single chunks: those whose turn to move has come, and those that complete an interrupted step.
 //!
-//! Like handing over a shift: between two steps the old keeper of a chunk sends its state to the new one, while everybody
-//! already computes the next gradients. The new keeper needs it only when the sums are there.
+//! Like handing over a shift: between two steps the old owner of a chunk sends its state to the new one, while all members
+//! already compute the next gradients. The new owner needs the state only when the sums are there.
 //!
 //! # How it works
 //! - *Moving.* Before a step is taken here, the chunks whose turn comes with it are sent by their old owner, with the state
-//!   after as many steps. The new keeper takes them in when it is as far itself.
-//! - *Filling.* A view may roll a step forward that its members hold only together. Who lacks chunks asks the donors that
-//!   the record names for their values.
+//!   after as many steps. The new owner takes them in when it is as far itself.
+//! - *Filling.* A view may roll a step forward that its members hold only together. A member that lacks chunks asks the donors
+//!   that the record names for their values.
 //!
-//! Every chunk batch of some chunks comes with its digest. One that moves uses a credit of its link, as a segment does, and goes
-//! ahead of those of its step: the new keeper cannot complete the step without it, and until then holds on to segments of the
-//! next one. One that fills needs none: segments of the next step may have used it all up, and wait at the receiver for this
-//! very step. So it is asked for, one chunk batch at a time.
+//! Every batch of chunks comes with its digest. A batch that moves uses a credit of its link, as a segment does, and goes ahead
+//! of the segments of its step: the new owner cannot complete the step without it, and until then holds segments of the next
+//! step. A batch that fills uses no credit: segments of the next step may have used up all of it, and wait at the receiver for
+//! this very step. So batches that fill are asked for, one at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -23,18 +23,20 @@ use peergrad_protocol::message::{ChunkBatch, ChunkContent, ChunkEntry, Message, 
 use peergrad_protocol::view::{Donor, Move};
 use peergrad_protocol::{Buffer, Frame, PeerId, Rank, StepNumber};
 
+use super::super::base::EngineBase;
 use super::StepEngine;
 use super::chunk_batch::{ChunkBatchBuilder, unpack};
 use crate::io::{Output, Reject};
-use crate::state::optimizer_shard::{OptimizerState, Version};
+use crate::state::optimizer_shard::{OptimizerShard, OptimizerState, Version};
 
 /// Chunks on their way, to and from this member.
 #[derive(Default)]
 pub(super) struct Transfer {
     /// What is to be sent, as soon as there is credit.
     outbox: VecDeque<Outgoing>,
-    /// States that have come for the step in progress, or the one after.
+    /// By step and chunk: states that have come for the step in progress or the one after, and are not taken in yet.
     arrivals: BTreeMap<(StepNumber, usize), OptimizerState>,
+    /// The step in progress, while it is completed with what other members hold. `None` in a step of rounds.
     filling: Option<Filling>,
 }
 
@@ -66,8 +68,7 @@ impl Transfer {
         self.filling.is_some()
     }
 
-    /// Forgets what belongs to a view that is over. What has come of an interrupted step, and is lacking of it, is
-    /// handed back.
+    /// Forgets what belongs to a view that is over. Returns what has come of an interrupted step, and which chunks it lacks.
     pub(super) fn clear(&mut self) -> Option<(Buffer, BTreeSet<usize>)> {
         let filling = std::mem::take(self).filling?;
         Some((filling.vector, filling.missing))
@@ -79,12 +80,12 @@ impl Transfer {
         if is_its { self.outbox.pop_front() } else { None }
     }
 
-    /// Which chunks of the step are lacking while it is being filled.
+    /// Which chunks the step lacks while it is being filled.
     pub(super) fn missing(&self) -> Option<&BTreeSet<usize>> {
         self.filling.as_ref().map(|filling| &filling.missing)
     }
 
-    /// What the step that is being filled is worth.
+    /// The stats of the step that is being filled.
     pub(super) fn stats(&self) -> Option<SampleStats> {
         self.filling.as_ref().map(|filling| filling.stats)
     }
@@ -115,7 +116,7 @@ impl StepEngine {
         }
     }
 
-    /// States that came before this member was as far.
+    /// Takes in the states that came before this member was as far.
     pub(super) fn take_arrivals(&mut self) {
         let step = self.step;
         while let Some(entry) = self.transfer.arrivals.first_entry() {
@@ -142,7 +143,7 @@ impl StepEngine {
         donors: &[Donor],
         out: &mut Vec<Output>,
     ) {
-        // That there are sums of this step shows that everyone had completed the one before.
+        // There are sums of this step, so every member has completed the one before.
         self.commit.confirm();
         self.commit_if_confirmed(out);
         self.transfer.filling = Some(Filling { vector, missing, stats, donors: donors.to_vec() });
@@ -151,7 +152,7 @@ impl StepEngine {
         self.end_filling();
     }
 
-    /// Asks a donor for what is lacking and it has.
+    /// Asks a donor for the missing chunks that it has.
     pub(super) fn ask(&self, donor: Rank, out: &mut Vec<Output>) {
         let Some(filling) = &self.transfer.filling else { return };
         let has = |chunk: &&usize| {
@@ -178,7 +179,7 @@ impl StepEngine {
     /// A member lacks chunks that this one has.
     ///
     /// # Errors
-    /// It is none of the view, or asks for more than there is.
+    /// The sender is no member, or asks for more than there is.
     pub(in crate::training) fn receive_chunk_request(
         &mut self,
         from: PeerId,
@@ -218,7 +219,7 @@ impl StepEngine {
                 replies.extend(self.transfer.outbox.pop_front());
                 continue;
             }
-            // What is not here any more is left out: the receiver is ahead of it, or in another view.
+            // A chunk that is not here any more is left out: the receiver is ahead of it, or in another view.
             if let Some(frame) = self.next_chunk_batch() {
                 let has_credit = self.base.flow_control.links.take_for_one_hop(to.index());
                 assert!(has_credit, "looked at before");
@@ -298,7 +299,9 @@ impl StepEngine {
         if message.content == ChunkContent::State {
             out.push(Output::Credit { to: from, segments: 1 });
         }
-        for (piece, part) in unpack(message, payload, |chunk| self.len_of(chunk, message.content))? {
+        for (piece, part) in
+            unpack(message, payload, |chunk| chunk_len(&self.base, &self.optimizer, chunk, message.content))?
+        {
             match message.content {
                 ChunkContent::Values => self.values_in(message.steps, piece.chunk as usize, part)?,
                 ChunkContent::State => self.state_in(rank, message.steps, piece, part)?,
@@ -313,15 +316,6 @@ impl StepEngine {
         }
         self.make_progress(out);
         Ok(())
-    }
-
-    /// Elements of a chunk's values, or of its state; `None`: there is no such chunk.
-    pub(super) fn len_of(&self, chunk: usize, content: ChunkContent) -> Option<usize> {
-        let is_chunk = chunk < self.base.shard_map.sharding.chunks.count();
-        is_chunk.then(|| match content {
-            ChunkContent::Values => self.base.shard_map.sharding.chunks.range(chunk).len(),
-            ChunkContent::State => self.optimizer.len_of(chunk),
-        })
     }
 
     fn state_in(
@@ -354,4 +348,19 @@ impl StepEngine {
         }
         Ok(())
     }
+}
+
+/// Elements of a chunk's values, or of its state. `None`: there is no such chunk.
+pub(super) fn chunk_len(
+    base: &EngineBase,
+    optimizer: &OptimizerShard,
+    chunk: usize,
+    content: ChunkContent,
+) -> Option<usize> {
+    let chunks = base.shard_map.sharding.chunks;
+    let is_chunk = chunk < chunks.count();
+    is_chunk.then(|| match content {
+        ChunkContent::Values => chunks.range(chunk).len(),
+        ChunkContent::State => optimizer.len_of(chunk),
+    })
 }

@@ -1,4 +1,4 @@
-//! What a change of the view does to training.
+//! The change of the view: what it does to a step in progress.
 //!
 //! # How it works
 //! 1. *Freeze.* While the next view is being agreed on, nothing is taken in, sent or completed here; so what this member
@@ -14,10 +14,11 @@
 //!   s - 1              s, forward                  chunks that are lacking are fetched; then as if it had been gathered
 //!   less               s                           the view cannot begin here: another one has to come
 //! ```
-//! Where members drift (see [group averaging](super::group_averaging)) nothing is undone, and who has less than s skips to it.
+//! With local parameters (see [group averaging](super::group_averaging)) nothing is undone, and a member that has less than s
+//! skips to it.
 //! A program that waits for an operation of a step that goes on notices nothing; only an undone step interrupts it.
 //!
-//! Where members gather sums, an incomplete step holds no new value of anything: nobody can be given one from here.
+//! Where members gather sums, an incomplete step holds no new value of any chunk: no member can be given one from here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,7 +95,7 @@ impl StepEngine {
             let values = (0..count).filter(|chunk| !missing.contains(chunk)).collect();
             return Some(PartialStep { values, states, stats: self.transfer.stats() });
         }
-        // Of a group's step nobody else has a use for what is here.
+        // What is here of a group's step is of no use to other members.
         let live = self
             .rounds
             .live
@@ -102,7 +103,7 @@ impl StepEngine {
             .filter(|live| live.step == self.step && live.group_averaging.is_none())?;
         let mut values = ChunkSet::default();
         if live.shards.is_fully_replicated {
-            // What is gathered are sums: new values are there once the step is complete, and not before.
+            // Sums are gathered: there are new values once the step is complete, and not before.
             return Some(PartialStep { values, states, stats: live.round.seen_stats() });
         }
         for (owner, shard) in live.shards.owned.iter().enumerate() {
@@ -164,7 +165,7 @@ impl StepEngine {
             self.skip_ahead(resume.step, out);
         } else {
             self.gate.is_behind_view = true;
-            // What this view begins with is for its record to deal.
+            // The batch of the step that this view begins with is in the view's record.
             self.next_assignment = (self.step.next() < resume.step).then_some(next_assignment);
             return;
         }
@@ -199,7 +200,7 @@ impl StepEngine {
     }
 
     fn restart_as_newcomer(&mut self) {
-        // It has contributed nothing so far.
+        // This member has contributed nothing so far.
         self.forget_left_out(StepNumber(0));
         self.rounds.live.clear();
         self.transfer.clear();
@@ -225,28 +226,28 @@ impl StepEngine {
         let part = self.part().to_vec();
         self.assign_batch();
         if part != self.part() {
-            // What the program computes is not asked for any more.
+            // The program computes other samples than are needed now.
             self.interrupt();
         }
         if !was_late && self.program.current.as_ref().is_some_and(|current| current.is_silent()) {
-            // It begins anew, with nothing to contribute, or without what was to be blended in.
+            // The step begins again: with nothing to contribute, or without what was to be blended in.
             self.program.current = None;
         }
         let Some(current) = &mut self.program.current else { return };
         current.updated = UpdatedPrefix::default();
         if was_late {
-            // What its program still computes is of a step that begins anew.
+            // The program still computes for a step that begins again.
             return self.interrupt();
         }
         match contribution {
             Some((vector, stats)) => self.contribute(Contribution { vector, stats }),
-            // It made room for the result of a step that was to be rolled forward, and is not.
+            // The contribution made room for the result of a step that was to be rolled forward, and is not.
             None if current.has_contributed && !self.backup_workers.has_offered() => self.interrupt(),
             None => {}
         }
     }
 
-    /// What contributions to `step` and those after it left out counts for nothing: they are in no sum.
+    /// Forgets what contributions to `step` and later ones have left out: they are in no sum.
     fn forget_left_out(&mut self, step: StepNumber) {
         if let Some(residual) = &mut self.residual {
             residual.undo(step);
@@ -266,12 +267,12 @@ impl StepEngine {
         self.optimizer.discard_sums();
         let chunks = self.base.shard_map.sharding.chunks;
         let missing = (0..chunks.count()).filter(|chunk| !held.contains(*chunk)).collect();
-        // Whatever is not held is overwritten, sums of a whole step among it.
+        // What is not held is overwritten, among it the sums of a fully replicated step.
         let vector = vector.unwrap_or_else(|| self.base.vectors.take(chunks.parameter_count()));
         self.fill(vector, missing, forward.stats, &forward.donors, out);
     }
 
-    /// State that nobody holds starts from nothing, where it is kept now.
+    /// State that no member holds starts without updates, where it is kept now.
     fn restart_states(&mut self, moves: &Moves) {
         if self.commit.complete.is_none() || moves.restarted.is_empty() {
             return;

@@ -20,12 +20,13 @@ use crate::table::{BatchScope, TableLayout};
 pub(super) struct Waiting {
     pub(super) ready: Option<Reply<()>>,
     begin: Option<Reply<ClockStart>>,
-    /// What it has asked for to learn what the clock is, where it is new.
+    /// Requests of a new worker, by which it learns the clock of the others. `None` before and after.
     entering: Option<BTreeSet<u64>>,
-    /// What it has asked to learn when it may end a clock in which it has nothing to do.
+    /// Requests by which a worker that is far ahead, or has nothing to do, learns when it may begin the next clock.
     idling: Option<BTreeSet<u64>>,
+    /// The reads that are not answered, with the requests that they wait for.
     reads: Vec<(BTreeSet<u64>, Read)>,
-    /// What it has sent, up to which number.
+    /// Pushes that are not acknowledged, each with the number of the last update before it.
     pushed: VecDeque<(u64, Reply<()>)>,
 }
 
@@ -46,12 +47,12 @@ impl Waiting {
     }
 }
 
-/// A read, and where it goes.
+/// A read, and the reply that gets its result.
 enum Read {
     Rows(RowSet, Reply<Vec<f32>>),
     Pulled(Reply<Rows>),
     Parameters(Reply<Arc<Buffer>>),
-    /// As they are in the end.
+    /// The parameters at the end of the run.
     LastParameters(Reply<Arc<Buffer>>),
     Number(Reply<f64>),
 }
@@ -67,22 +68,22 @@ pub(super) struct ClockProgress {
     pub(super) is_idle: bool,
 }
 
-/// Samples that the program was given.
+/// The samples that were leased to the program.
 #[derive(Default)]
 pub(super) struct LeaseProgress {
-    /// Of the clock in progress: their number, and the epoch that they are of.
+    /// The number of the lease of the clock in progress, and its epoch. `None` if that has no samples.
     current: Option<(u64, u64)>,
-    /// The newest epoch that any were of.
+    /// The newest epoch of any lease.
     epoch: u64,
-    /// By number: what came of them, as long as that is not safe.
+    /// By the number of the lease: clocks whose updates are not safe yet.
     computed: BTreeMap<u64, ComputedLease>,
-    /// Which part of all that there is to be dealt was, when this member was dealt something last.
+    /// Which part of all samples of the run was leased, from 0 to 1, when this member got its last lease.
     progress: f64,
     /// Clocks that are complete here.
     pub(super) clocks: u64,
-    /// There was nothing for it the last time.
+    /// Whether the last lease was empty.
     has_none: bool,
-    /// There is nothing left to be dealt.
+    /// Whether no samples are left.
     is_over: bool,
 }
 
@@ -129,11 +130,11 @@ impl TableEngine {
             BatchScope::PerWorker => batch,
         };
         let mut out = Vec::new();
-        // Others may wait for that; and with so many that are not done it would be dealt no more.
+        // Others may wait for that; and a worker with too many unfinished leases gets no more.
         if self.leases.has_none || self.worker.has_many_leases() {
             self.worker.push(&mut out);
         }
-        // As long as it holds some, it would be told of none at once, again and again.
+        // As long as it holds updates back, it would get empty leases at once, again and again.
         if !self.leases.has_none || self.worker.is_flushed() {
             self.worker.request_lease(u32::try_from(samples).unwrap_or(u32::MAX), &mut out);
         }
@@ -218,7 +219,7 @@ impl TableEngine {
         self.leases.epoch
     }
 
-    /// Whether this worker has a clock. One that is new is where the slowest of the others is, once it has heard where that is.
+    /// Whether this worker has a clock. A new worker starts at the clock of the slowest other one, once it has learnt that.
     fn has_clock(&mut self) -> bool {
         let mut out = Vec::new();
         if self.worker.is_new() && self.waiting.entering.is_none() {
@@ -235,8 +236,8 @@ impl TableEngine {
         has_entered
     }
 
-    /// Whether the next clock may begin: not while too much of what came before is under way. With nothing to do in it a worker has
-    /// nothing to get ahead with, and waits for all others; and one that has not read for long waits as if it did.
+    /// Whether the next clock may begin: not while too many updates are unacknowledged. A worker without samples waits for all
+    /// others; and a worker that has not read for long waits as if it did.
     fn may_begin(&mut self) -> bool {
         if self.worker.has_much_unacknowledged() {
             return false;
@@ -317,7 +318,7 @@ impl TableEngine {
     /// Answers what can be answered. The parameters, if they were asked for.
     pub(super) fn answer(&mut self) -> Option<Arc<Buffer>> {
         let mut parameters = None;
-        // What was forgotten meanwhile, as something has become of it, is asked for again; perhaps of this member.
+        // Rows that have changed since they came are asked for again, perhaps of this member itself.
         while let (newest, true) = self.answer_once() {
             parameters = newest.or(parameters);
             self.deliver_to_self();

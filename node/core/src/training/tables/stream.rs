@@ -69,7 +69,7 @@ impl TableEngine {
         while let Some((length, rest)) = incoming[read..].split_first_chunk::<4>() {
             let length = u32::from_le_bytes(*length) as usize;
             if length > TABLE_MESSAGE_BYTES_MAX {
-                // Whatever follows cannot be told apart.
+                // Without its length, nothing that follows can be read.
                 return Err(Reject::MalformedTableMessage);
             }
             let Some(bytes) = rest.get(..length) else { break };
